@@ -1,0 +1,1 @@
+"""What the parties share. This room imports no party."""

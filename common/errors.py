@@ -1,0 +1,117 @@
+"""The tree of errors: one cause each, with a stable code and an HTTP status.
+
+ProtocolError
+├── BadParameter          422  a value outside its range or its theorem
+├── BadMessage            422  a message that cannot be read: size, range, version
+├── WrongCohort           404  a cohort, run or round that this party does not know
+├── WrongStage            409  a message for a stage that is not open (or is frozen)
+├── BadTicket             403  a ticket or signature that does not verify
+├── Conflict              409  the same id a second time with another body
+├── TooSmall              409  fewer survivors than the proof counts on: nothing is released
+├── Aborted               410  a cohort that ended without a release
+├── Refused               409  a client refuses: answering would weaken somebody's privacy
+├── BadShare              409  a reconstructed secret that does not match its commitment
+├── Unauthorized          401  an operator's call without the operator's token
+└── Unavailable           503  a peer or a resource that is not there right now
+
+A service's logic raises them; `common.web` renders them as problem+json; the command line prints them and exits.
+"""
+
+from typing import ClassVar
+
+
+class ProtocolError(Exception):
+    """Anything that we refuse or that went wrong, said in one line."""
+
+    code: ClassVar[str] = "protocol-error"
+    status: ClassVar[int] = 500
+
+    def __init__(self, detail: str, **extra: str | int | float) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.extra = extra
+
+    @property
+    def urn(self) -> str:
+        """The stable `type` of the problem document."""
+        return f"urn:distrust:problem:{self.code}"
+
+
+class BadParameter(ProtocolError):
+    """A value outside its range or its theorem; names the field, the value and what is allowed."""
+
+    code, status = "bad-parameter", 422
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field} = {value!r}: {allowed}", field=field)
+        self.field, self.value, self.allowed = field, value, allowed
+
+
+class BadMessage(ProtocolError):
+    """A message that cannot be read: wrong size, a value outside Z_m, an unknown version."""
+
+    code, status = "bad-message", 422
+
+
+class WrongCohort(ProtocolError):
+    """A cohort, run or round that this party does not know."""
+
+    code, status = "wrong-cohort", 404
+
+
+class WrongStage(ProtocolError):
+    """A message for a stage that is not open, or that is frozen already."""
+
+    code, status = "wrong-stage", 409
+
+
+class BadTicket(ProtocolError):
+    """A ticket whose signature does not verify, or that belongs to somebody else."""
+
+    code, status = "bad-ticket", 403
+
+
+class Conflict(ProtocolError):
+    """The same identifier a second time with another body."""
+
+    code, status = "conflict", 409
+
+
+class TooSmall(ProtocolError):
+    """Fewer survivors than the privacy proof counts on; nothing is released."""
+
+    code, status = "too-small", 409
+
+    def __init__(self, got: int, need: int, what: str = "survivors") -> None:
+        super().__init__(f"{got} {what}, and the proof needs {need}: nothing is released", got=got, need=need)
+        self.got, self.need = got, need
+
+
+class Aborted(ProtocolError):
+    """A cohort that ended without a release."""
+
+    code, status = "aborted", 410
+
+
+class Refused(ProtocolError):
+    """A client refuses, because its answer would weaken somebody's privacy."""
+
+    code, status = "refused", 409
+
+
+class BadShare(ProtocolError):
+    """A reconstructed secret that does not match its commitment: a share was false."""
+
+    code, status = "bad-share", 409
+
+
+class Unauthorized(ProtocolError):
+    """An operator's call without the operator's token."""
+
+    code, status = "unauthorized", 401
+
+
+class Unavailable(ProtocolError):
+    """A peer or a resource that is not there right now; try again."""
+
+    code, status = "unavailable", 503

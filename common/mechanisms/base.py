@@ -1,0 +1,91 @@
+"""A mechanism is one frozen value: it travels on the wire, and it computes.
+
+The division of labour: `plan` (in common.mechanisms) turns a `MechanismSpec` and a cohort's size into the value; clients call
+`randomize`, S calls nothing (it permutes or adds modulo m), the analyzer calls `estimate`, everyone may call `guarantee`.
+"""
+
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from common.error_law import ErrorLaw
+from common.guarantee import Guarantee
+from common.messages.base import Message
+from common.messages.cohort import Via
+from common.randomness import Stream
+
+MechanismName = Literal[
+    "identity",
+    "central-laplace-discrete",
+    "local-laplace-discrete",
+    "distributed-polya",
+    "distributed-skellam",
+    "shuffled-binomial",
+]
+Calibration = Literal["exact", "paper"]
+
+
+class MechanismSpec(Message):
+    """What a run file says of its mechanism. Ranges that depend on the mechanism are checked by `plan`."""
+
+    name: MechanismName
+    epsilon: float | None = None  # nats, per client; every mechanism but `identity` needs it
+    delta: float | None = None  # in (0, 1/2); only the mechanisms whose theorem has one
+    calibration: Calibration = "exact"
+    precision: Annotated[int, Field(ge=1, le=2**31)] | None = None  # g; computed when absent
+    scale: Annotated[float, Field(gt=0)] | None = None  # s of the Skellam theorem; 10 when absent
+    via: Via | None = None  # the mechanism's own choice when absent
+
+
+class Mechanism(Message):
+    """The fields that all mechanisms share. Messages are vectors of integers.
+
+    A message is a row of `dimension` unsigned integers below `modulus`. S hands over either their sum modulo `modulus`, or the
+    rows themselves in random order, and then the analyzer adds them modulo `modulus`: the maths is the same on both paths.
+    For `shuffled-binomial` a row holds the number of ones among the `width` bits of each label, and `modulus` is above any sum.
+    """
+
+    calibration: Calibration
+    via: Via
+    clients: Annotated[int, Field(ge=1, description="n: slots of the cohort")]
+    floor: Annotated[int, Field(ge=1, description="t: honest survivors that the noise is calibrated to")]
+    dimension: Annotated[int, Field(ge=1)] = 1
+    low: float = 0.0
+    high: float = 1.0
+    precision: Annotated[int, Field(ge=1, description="g: steps of the grid between low and high")]
+    modulus: Annotated[int, Field(ge=2, lt=2**63, description="m")]
+    wrap: Annotated[float, Field(gt=0, lt=1, description="p': bound on the probability that a sum wraps around")]
+
+    @property
+    def bits(self) -> int:
+        """Payload bits that one client sends."""
+        raise NotImplementedError
+
+    @property
+    def width(self) -> int | None:
+        """Bits a label for a mechanism of labelled bits, else None."""
+        return None
+
+    def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
+        """R: true vectors, shape (n, dimension), to messages of the same shape, each below `modulus`.
+
+        The noise is drawn before the vectors are looked at. Values are clamped to [low, high]; NaN is refused.
+        """
+        raise NotImplementedError
+
+    def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
+        """A: the sum of the messages modulo m, shape (dimension,), to an estimate of the survivors' true sum, in data units.
+
+        Central mechanisms add their noise here, from `stream`; the others do not touch it. Raises TooSmall below `floor`.
+        """
+        raise NotImplementedError
+
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+        """The privacy of what is released when `survivors` answered (default: `floor`) and `colluders` of them tell their noise."""
+        raise NotImplementedError
+
+    def error(self, survivors: int) -> ErrorLaw:
+        """The law of the noise in a sum over `survivors` clients."""
+        raise NotImplementedError

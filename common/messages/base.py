@@ -1,0 +1,46 @@
+"""What every message has in common."""
+
+import base64
+import binascii
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+
+Version = Literal[1]
+
+Identifier = Annotated[
+    str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,79}$", description="lower-case letters, digits, dot, dash, underscore")
+]
+
+
+def encode_blob(raw: bytes) -> str:
+    """Bytes as unpadded base64url text."""
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+
+
+def decode_blob(value: object) -> object:
+    """Text back to bytes; bytes pass. Anything that is not canonical base64url is refused."""
+    if not isinstance(value, str):
+        return value
+    try:
+        raw = base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError("must be unpadded base64url") from error
+    if encode_blob(raw) != value:
+        raise ValueError("must be canonical unpadded base64url")
+    return raw
+
+
+Blob = Annotated[
+    bytes,
+    BeforeValidator(decode_blob),
+    PlainSerializer(encode_blob, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "base64url", "pattern": "^[A-Za-z0-9_-]*$"}),
+]
+"""Bytes that travel as base64url text."""
+
+
+class Message(BaseModel):
+    """A closed, frozen value: unknown fields, wrong types, NaN and infinities are refused."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)

@@ -1,0 +1,56 @@
+"""S → server: what is released of a cohort. One union, so that both S share one exit."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from common.messages.base import Blob, Identifier, Message, Version
+
+
+class ModularSum(Message):
+    """Σ of the survivors' vectors mod m: `body` packs `dimension` values (see common.modular)."""
+
+    kind: Literal["sum"] = "sum"
+    body: Blob
+
+
+class Records(Message):
+    """Sealed records in random order: `count` records of one size, one after another.
+
+    `checksum` is the XOR of SHA-256(report id) over the records, as S saw them arrive; the server compares.
+    """
+
+    kind: Literal["records"] = "records"
+    count: Annotated[int, Field(ge=1)]
+    body: Blob
+    checksum: Blob
+
+
+class PermutedBits(Message):
+    """For each label, all the clients' bits in random order, packed: ⌈clients·width/8⌉ bytes a label."""
+
+    kind: Literal["bits"] = "bits"
+    body: Blob
+
+
+Content = Annotated[ModularSum | Records | PermutedBits, Field(discriminator="kind")]
+
+
+class Batch(Message):
+    """A released cohort: how many survived, and their mixed messages. Collecting it again gives the same bytes."""
+
+    version: Version = 1
+    cohort: Identifier
+    survivors: Annotated[int, Field(ge=1)]
+    content: Content
+
+
+class BatchAnswer(Message):
+    """A batch, or why there is none: `waiting` (ask again) or `aborted` (never)."""
+
+    version: Version = 1
+    cohort: Identifier
+    state: Literal["waiting", "released", "aborted"]
+    batch: Batch | None = None
+    reason: str | None = None
+    lost: Annotated[int, Field(ge=0, description="slots that did not make it into the batch")] = 0

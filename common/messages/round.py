@@ -1,0 +1,46 @@
+"""Server → everyone: what the open round asks."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from common.decisions import Decision
+from common.mechanisms import AnyMechanism
+from common.messages.base import Message, Version
+from common.messages.base import Blob, Identifier
+from common.messages.cohort import Cohort
+from common.statistics import Statistic
+
+
+class Assignment(Message):
+    """A cohort and the arm that its clients play."""
+
+    arm: Annotated[int, Field(ge=0)]
+    cohort: Cohort
+
+
+class Round(Message):
+    """One round: decision rule + statistic + mechanism + cohorts. Public.
+
+    dropout, corrupt   the rates that the neighbour graph's k and t are computed from; clients compute them again.
+    """
+
+    version: Version = 1
+    run: Identifier
+    number: Annotated[int, Field(ge=1)]
+    decision: Decision
+    statistic: Statistic
+    mechanism: AnyMechanism
+    dropout: Annotated[float, Field(ge=0, lt=0.5)]
+    corrupt: Annotated[float, Field(ge=0, lt=0.5)]
+    assignments: list[Assignment]
+
+
+class RoundView(Message):
+    """The answer to GET /round: the open round, or that there will be none."""
+
+    version: Version = 1
+    run: Identifier
+    state: Literal["open", "between", "finished", "cancelled", "failed"]
+    config: Blob
+    round: Round | None = None

@@ -1,0 +1,60 @@
+"""Operator → server: a run's configuration. Immutable, canonical; its hash is bound into every seal and key derivation."""
+
+import hashlib
+import json
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from common.mechanisms import MechanismSpec
+from common.messages.base import Identifier, Message, Version
+
+
+class PolicySpec(Message):
+    """Successive elimination in batches of 2^b clients an arm, from b = `first_batch` on (MAB Algorithm 1)."""
+
+    name: Literal["successive-elimination"] = "successive-elimination"
+    first_batch: Annotated[int, Field(ge=1, le=30)] = 1
+    failure: Annotated[float, Field(gt=0, lt=1, description="p: probability that a confidence interval fails")] = 0.1
+
+
+class IntermediarySpec(Message):
+    """What S must survive, and how long it waits."""
+
+    dropout: Annotated[float, Field(ge=0, lt=0.5, description="clients that may vanish, as a share of a cohort")] = 0.1
+    corrupt: Annotated[float, Field(ge=0, lt=0.5, description="clients that may collude with S, as a share")] = 0.1
+    minimum: Annotated[int, Field(ge=1, description="smallest cohort that may ever be released")] = 2
+    stage_seconds: Annotated[float, Field(gt=0, le=86_400)] = 120.0
+
+
+class UnsafeSpec(Message):
+    """Switches that remove the privacy; a run that has them says so wherever its guarantee is printed."""
+
+    noise_seed: Annotated[int, Field(ge=0, lt=2**63, description="privacy noise from a seed: repeatable, not private")]
+
+
+class RunConfig(Message):
+    """Everything the server needs, and nothing of the environment: true means never leave the client's side."""
+
+    version: Version = 1
+    run: Identifier
+    arms: Annotated[int, Field(ge=2, le=100_000, description="K")]
+    horizon: Annotated[int, Field(ge=2, le=10**9, description="T: clients in all")]
+    policy: PolicySpec = PolicySpec()
+    mechanism: MechanismSpec
+    intermediary: IntermediarySpec = IntermediarySpec()
+    unsafe: UnsafeSpec | None = None
+
+    @model_validator(mode="after")
+    def _horizon_serves_every_arm(self) -> Self:
+        if self.horizon < self.arms:
+            raise ValueError(f"horizon = {self.horizon}: must be at least arms = {self.arms}, one client an arm")
+        return self
+
+    def canonical(self) -> bytes:
+        """The configuration as canonical JSON: sorted keys, no spaces."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
+
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical form, 32 bytes."""
+        return hashlib.sha256(self.canonical()).digest()

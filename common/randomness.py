@@ -1,0 +1,60 @@
+"""Chance, injected: the operating system's CSPRNG when deployed, a labelled seed in runs that are named unsafe."""
+
+import hashlib
+import os
+from typing import Protocol
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+
+class Stream(Protocol):
+    """A source of uniform bits."""
+
+    def bytes(self, count: int) -> bytes:
+        """`count` uniform bytes."""
+        ...
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """`count` uniform 64-bit words."""
+        ...
+
+
+class _KeyStream:
+    """AES-256-CTR under one key: a CSPRNG of bytes and words."""
+
+    def __init__(self, key: bytes) -> None:
+        self._encrypt = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+
+    def bytes(self, count: int) -> bytes:
+        return self._encrypt.update(bytes(count))
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        return np.frombuffer(self.bytes(8 * count), dtype="<u8").astype(np.uint64, copy=False)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(key=…)"
+
+
+class SystemStream(_KeyStream):
+    """A fresh stream keyed with 256 bits from the operating system. One for each secret owner."""
+
+    def __init__(self) -> None:
+        super().__init__(os.urandom(32))
+
+
+class UnsafeSeededStream(_KeyStream):
+    """A stream that anyone who knows the seed can repeat: tests, and runs that are named unsafe.
+
+    `labels` separate streams of one seed: the same seed and labels give the same bits on every machine.
+    """
+
+    def __init__(self, seed: int, *labels: str | int) -> None:
+        text = "\x1f".join(["distrust unsafe stream v1", str(seed), *map(str, labels)])
+        super().__init__(hashlib.sha256(text.encode()).digest())
+
+
+def generator(stream: Stream) -> np.random.Generator:
+    """A numpy Generator started from a stream: for environments, never for privacy noise."""
+    return np.random.Generator(np.random.PCG64(int.from_bytes(stream.bytes(16), "little")))
