@@ -26,7 +26,7 @@ class ProtocolError(Exception):
     code: ClassVar[str] = "protocol-error"
     status: ClassVar[int] = 500
 
-    def __init__(self, detail: str, **extra: str | int | float) -> None:
+    def __init__(self, detail: str, **extra: str | float) -> None:
         super().__init__(detail)
         self.detail = detail
         self.extra = extra

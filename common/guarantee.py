@@ -22,11 +22,11 @@ class Guarantee(Message):
     epsilon: Annotated[float, Field(ge=0)] | None
     delta: Annotated[float, Field(ge=0, le=1)] = 0.0
     claimed: float | None = None
-    rdp: list[tuple[float, float]] = []
+    rdp: tuple[tuple[float, float], ...] = ()
     neighbours: Literal["replace one client"] = "replace one client"
     model: Literal["none", "central", "local", "shuffle", "distributed"]
     calibration: Literal["exact", "paper"]
-    assumptions: list[str] = []
+    assumptions: tuple[str, ...] = ()
 
     def line(self) -> str:
         """One line for people."""

@@ -1,1 +1,1 @@
-"""The wire, one hop a file. Closed, frozen, versioned values; bodies inside are packed by `common.crypto` and `common.modular`."""
+"""The wire, one hop a file. Closed, frozen, versioned values; bodies are packed elsewhere."""

@@ -6,8 +6,7 @@ from pydantic import Field
 
 from common.decisions import Decision
 from common.mechanisms import AnyMechanism
-from common.messages.base import Message, Version
-from common.messages.base import Blob, Identifier
+from common.messages.base import Blob, Identifier, Message, Version
 from common.messages.cohort import Cohort
 from common.statistics import Statistic
 

@@ -30,7 +30,7 @@ class IntermediarySpec(Message):
 class UnsafeSpec(Message):
     """Switches that remove the privacy; a run that has them says so wherever its guarantee is printed."""
 
-    noise_seed: Annotated[int, Field(ge=0, lt=2**63, description="privacy noise from a seed: repeatable, not private")]
+    noise_seed: Annotated[int, Field(ge=0, lt=2**63, description="noise from a seed: repeatable, not private")]
 
 
 class RunConfig(Message):

@@ -8,7 +8,7 @@ from common.messages.base import Identifier, Message, Version
 
 
 class Seen(Message):
-    """One message in one party's eyes. `view` holds only what that party could read; `hex` is a prefix of the raw body."""
+    """One message in one party's eyes. `view` is what that party could read; `hex` a prefix of the body."""
 
     number: Annotated[int, Field(ge=0, description="position in the cohort's transcript")]
     direction: Literal["in", "out"]

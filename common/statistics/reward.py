@@ -12,7 +12,7 @@ from common.messages.base import Message
 class Reward(Message):
     """A client's reward as a vector of one coordinate.
 
-    Domain  rewards: float64, shape (n,), in [0, 1]; NaN and infinities are refused, the rest is clamped by the mechanism.
+    Domain  rewards: float64, shape (n,), in [0, 1]; NaN and infinities are refused, the rest is clamped later.
     """
 
     kind: Literal["reward"] = "reward"
