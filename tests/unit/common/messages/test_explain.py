@@ -1,0 +1,68 @@
+"""Bad input is answered with one line that names field, value and what is allowed."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from common.messages.explain import explain, explain_all, first
+from common.messages.run import RunConfig
+
+
+def _run(**changes: Any) -> dict[str, Any]:
+    whole: dict[str, Any] = {"run": "demo", "arms": 5, "horizon": 1000, "mechanism": {"name": "identity"}}
+    return whole | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        pytest.param({"arms": 1}, "arms = 1: must be at least 2", id="one-arm"),
+        pytest.param({"arms": 2.5}, "arms = 2.5: must be a whole number", id="half-an-arm"),
+        pytest.param({"horizon": 3}, "horizon = 3: must be at least arms = 5, one client an arm", id="T-below-K"),
+        pytest.param(
+            {"policy": {"failure": 1.0}}, "policy.failure = 1.0: must be below 1.0", id="failure-probability-one"
+        ),
+        pytest.param(
+            {"mechanism": {"name": "identity", "epsilon": float("nan")}},
+            "mechanism.epsilon = nan: must be a finite number",
+            id="nan",
+        ),
+        pytest.param({"run": "A B"}, "run = 'A B': must match ^[a-z0-9][a-z0-9._-]{0,79}$", id="identifier"),
+        pytest.param({"unsafe": {}}, "unsafe.noise_seed: is required", id="missing"),
+        pytest.param(
+            {"policy": {"failures": 0.1}},
+            "policy.failures = 0.1: unknown key, did you mean failure?; allowed keys are name, first_batch, failure",
+            id="unknown-key-in-a-table",
+        ),
+        pytest.param(
+            {"unsafe": {"noise_seed": 1, "x": 2}},
+            "unsafe.x = 2: unknown key; allowed keys are noise_seed",
+            id="unknown-key-in-an-optional-table",
+        ),
+        pytest.param({"mechanism": 3}, "mechanism = 3: must be a table of keys and values", id="no-table"),
+    ],
+)
+def test_a_bad_run_file_is_answered_in_one_line(changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        RunConfig.model_validate(_run(**changes))
+    assert line == first(caught.value, RunConfig)
+
+
+def test_every_fault_has_its_own_line() -> None:
+    with pytest.raises(ValidationError) as caught:
+        RunConfig.model_validate(_run(arms=1, colour="red"))
+    lines = explain(caught.value, RunConfig)
+    assert len(lines) == 2
+    assert all("\n" not in line for line in lines)
+
+
+def test_a_long_value_is_cut() -> None:
+    with pytest.raises(ValidationError) as caught:
+        RunConfig.model_validate(_run(run="A" * 5000))
+    assert len(first(caught.value)) < 160
+
+
+def test_the_web_frameworks_prefix_is_left_out() -> None:
+    entry = {"type": "greater_than", "loc": ("body", "mechanism", "epsilon"), "input": -1, "ctx": {"gt": 0}, "msg": ""}
+    assert explain_all([entry]) == ["mechanism.epsilon = -1: must be above 0"]
