@@ -1,0 +1,1 @@
+"""The `distrust` commands, one a file."""
