@@ -1,0 +1,21 @@
+"""Who may import whom; and that breaking a contract is noticed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LINT = Path(sys.executable).with_name("lint-imports")
+
+
+def test_import_contracts_are_kept() -> None:
+    result = subprocess.run([LINT, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout[-2000:]
+    assert "3 kept, 0 broken" in result.stdout
+
+
+def test_true_means_are_imported_by_nobody_but_client_and_lab() -> None:
+    rooms = ("common", "shuffler", "aggregator", "server")
+    sources = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    guilty = [path for path in sources if "client.environments" in path.read_text()]
+    assert guilty == []

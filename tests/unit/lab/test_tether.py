@@ -1,0 +1,37 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+def gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+def test_a_tethered_command_dies_with_a_parent_that_was_killed_outright() -> None:
+    command = f"[sys.executable, '-m', 'lab.tether', str(os.getpid()), *{SLEEP!r}]"
+    script = f"import os, subprocess, sys; p = subprocess.Popen({command}); print(p.pid, flush=True); p.wait()"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        time.sleep(0.5)
+        assert not gone(child)
+        os.kill(parent.pid, signal.SIGKILL)
+    for _ in range(50):
+        if gone(child):
+            break
+        time.sleep(0.1)
+    assert gone(child)
+
+
+def test_a_command_whose_parent_is_gone_already_never_starts() -> None:
+    done = subprocess.run([sys.executable, "-m", "lab.tether", "1", *SLEEP], check=False, timeout=10)
+    assert done.returncode == 1
