@@ -1,0 +1,1 @@
+"""R: where true rewards exist, are randomized, and leave as messages that tell nobody what they were."""

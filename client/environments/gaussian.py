@@ -1,0 +1,70 @@
+"""Gaussian rewards clipped to [0, 1]: the easy and the hard instance of Chowdhury & Zhou, Distributed DP in MAB."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.stats import norm
+
+from client.environments.base import Seed
+from common.errors import BadParameter
+from common.messages.base import Message
+from common.randomness import Stream, UnsafeSeededStream, generator
+
+RANGES = {"gaussian-easy": (0.25, 0.75), "gaussian-hard": (0.45, 0.55)}
+"""Where the centres of the instances lie, by name."""
+
+
+class GaussianSpec(Message):
+    """`[environment] name = "gaussian-easy"` or `"gaussian-hard"`: the centres are drawn from the seed."""
+
+    name: Literal["gaussian-easy", "gaussian-hard"]
+    seed: Seed = None
+    arms: Annotated[int, Field(ge=2, le=100_000)] = 10
+    deviation: Annotated[float, Field(gt=0, le=10, description="standard deviation before clipping")] = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ClippedGaussian:
+    """Arm a pays N(centres[a], deviation²), clipped to [0, 1].
+
+    `means` are those of the clipped law, which clipping moves away from the centres; regret counts these.
+    """
+
+    name: str
+    centres: NDArray[np.float64]
+    deviation: float
+
+    @property
+    def arms(self) -> int:
+        return len(self.centres)
+
+    @property
+    def means(self) -> NDArray[np.float64]:
+        return clipped_mean(self.centres, self.deviation)
+
+    @property
+    def best(self) -> int:
+        return int(np.argmax(self.means))
+
+    def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
+        """Shape (count,), in [0, 1]."""
+        return np.clip(generator(stream).normal(self.centres[arm], self.deviation, count), 0.0, 1.0)
+
+
+def clipped_mean(centre: NDArray[np.float64], deviation: float) -> NDArray[np.float64]:
+    """E min(1, max(0, X)) for X ~ N(centre, deviation²), exactly: ∫₀¹ P(X > x) dx in closed form."""
+    zero, one = -centre / deviation, (1 - centre) / deviation
+    inside = centre * (norm.cdf(one) - norm.cdf(zero)) + deviation * (norm.pdf(zero) - norm.pdf(one))
+    return np.asarray(inside + norm.sf(one), dtype=np.float64)
+
+
+def gaussian(spec: GaussianSpec) -> ClippedGaussian:
+    """The environment of a run file. Raises BadParameter without a seed: every fleet must play the same centres."""
+    if spec.seed is None:
+        raise BadParameter("environment.seed", None, f"{spec.name} draws its means from a seed; give a whole number")
+    low, high = RANGES[spec.name]
+    centres = generator(UnsafeSeededStream(spec.seed, "means")).uniform(low, high, spec.arms)
+    return ClippedGaussian(spec.name, centres, spec.deviation)
