@@ -1,0 +1,1 @@
+"""The only FastAPI, httpx and uvicorn in common: problems, settings, bodies, long polls, a retrying client."""

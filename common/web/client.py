@@ -1,0 +1,155 @@
+"""Calls to the services: one pool of connections a process, retried until answered, problems raised as our errors.
+
+Every call of ours may be repeated (creation is idempotent, messages are counted once), so every call is retried.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from common.errors import BadMessage, Unavailable
+from common.web.problems import from_document
+
+A = TypeVar("A", bound=BaseModel)
+Params = Mapping[str, str | int | float]
+
+_chance = secrets.SystemRandom()
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How a call is retried: pauses double from `first` to `longest` seconds, with jitter, until `total` are over."""
+
+    first: float = 1.0
+    longest: float = 30.0
+    total: float = 300.0
+
+    def pause(self, attempt: int) -> float:
+        """Seconds before the retry after `attempt` failures (1, 2, …), uniform between half and the whole step."""
+        step = min(self.longest, self.first * 2 ** min(attempt - 1, 30))
+        return _chance.uniform(step / 2, step)
+
+
+class Http:
+    """One pool of connections for a whole process; `peer` names a service behind it. Counts bytes both ways."""
+
+    def __init__(
+        self,
+        patience: Patience = Patience(),
+        *,
+        seconds: float = 90.0,
+        connections: int = 16,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+        timeout = httpx.Timeout(seconds, connect=10.0, pool=None)
+        self._client = httpx.AsyncClient(limits=limits, timeout=timeout, transport=transport, trust_env=False)
+        self.patience = patience
+        self.sent = 0  # bytes of requests: bodies and header lines
+        self.received = 0  # bytes of answers: bodies and header lines
+
+    def peer(self, url: str, token: str | None = None) -> "Peer":
+        """A service at `url`; `token` is the operator's, where its routes ask for one."""
+        return Peer(self, url.rstrip("/"), {"Authorization": f"Bearer {token}"} if token else {})
+
+    async def request(
+        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None, params: Params | None
+    ) -> bytes:
+        """The body of a 2xx answer. Raises the problem's ProtocolError, or Unavailable when patience is over."""
+        end = time.monotonic() + self.patience.total
+        attempt = 0
+        while True:
+            attempt += 1
+            answer, why = await self._try(method, url, headers, content, params)
+            if answer is not None and not _passing(answer.status_code):
+                return _body_or_raise(answer)
+            pause = max(self.patience.pause(attempt), _retry_after(answer))
+            if time.monotonic() + pause > end:
+                raise Unavailable(f"{method} {url}: {why} ({attempt} attempts)")
+            await asyncio.sleep(pause)
+
+    async def _try(
+        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None, params: Params | None
+    ) -> tuple[httpx.Response | None, str]:
+        try:
+            answer = await self._client.request(method, url, headers=headers, content=content, params=params)
+        except httpx.TransportError as error:
+            return None, f"{type(error).__name__} {error}".strip()
+        self.sent += _header_bytes(answer.request.headers) + len(content or b"")
+        self.received += _header_bytes(answer.headers) + answer.num_bytes_downloaded
+        return answer, f"HTTP {answer.status_code}" if answer.is_success else _detail(answer)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One service: messages in, messages out. `path` starts with a slash."""
+
+    http: Http
+    url: str
+    headers: Mapping[str, str]
+
+    async def get(self, path: str, answer: type[A], params: Params | None = None) -> A:
+        return self._read(answer, await self.http.request("GET", self.url + path, self.headers, None, params))
+
+    async def post(self, path: str, body: BaseModel, answer: type[A]) -> A:
+        return self._read(answer, await self._send("POST", path, body))
+
+    async def put(self, path: str, body: BaseModel, answer: type[A]) -> A:
+        return self._read(answer, await self._send("PUT", path, body))
+
+    async def delete(self, path: str, answer: type[A]) -> A:
+        return self._read(answer, await self.http.request("DELETE", self.url + path, self.headers, None, None))
+
+    async def _send(self, method: str, path: str, body: BaseModel) -> bytes:
+        headers = {**self.headers, "Content-Type": "application/json"}
+        content = body.model_dump_json().encode()
+        return await self.http.request(method, self.url + path, headers, content, None)
+
+    def _read(self, answer: type[A], raw: bytes) -> A:
+        try:
+            return answer.model_validate_json(raw)
+        except ValidationError as error:
+            raise BadMessage(f"{self.url} answered something that is no {answer.__name__}") from error
+
+
+def _passing(status: int) -> bool:
+    """Whether the trouble may be over soon."""
+    return status == 429 or status >= 500
+
+
+def _body_or_raise(answer: httpx.Response) -> bytes:
+    if answer.is_success:
+        return answer.content
+    raise from_document(answer.content, answer.status_code)
+
+
+def _detail(answer: httpx.Response) -> str:
+    return f"HTTP {answer.status_code}: {from_document(answer.content, answer.status_code).detail}"
+
+
+def _retry_after(answer: httpx.Response | None) -> float:
+    """Seconds that the peer asked us to wait; a date or nonsense counts as none."""
+    text = answer.headers.get("retry-after", "") if answer is not None else ""
+    return float(text) if text.isdigit() else 0.0
+
+
+def _header_bytes(headers: httpx.Headers) -> int:
+    return sum(len(name) + len(value) + 4 for name, value in headers.raw)

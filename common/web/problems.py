@@ -1,0 +1,135 @@
+"""One exit for everything that is refused: RFC 9457 problem documents, from our errors and back to them."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from common.errors import BadMessage, ProtocolError
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_SECONDS = 1
+_LONGEST_VALUE = 60  # characters of a bad value that are echoed
+_MOST_LINES = 20  # a bulk body of bad items is not answered with a book
+_SECRET_FIELDS = {"ticket", "tickets", "signatures", "body", "token"}
+
+
+class Problem(BaseModel):
+    """RFC 9457: what was refused and why. `type` is stable; further members depend on it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+def problems(*errors: type[ProtocolError]) -> dict[int | str, dict[str, Any]]:
+    """The `responses=` of a route that may raise these errors."""
+    schema = {"schema": {"$ref": "#/components/schemas/Problem"}}
+    statuses = sorted({error.status for error in errors})
+    return {
+        status: {
+            "description": ", ".join(error.code for error in errors if error.status == status),
+            "content": {MEDIA_TYPE: schema},
+        }
+        for status in statuses
+    }
+
+
+def render(error: ProtocolError) -> Response:
+    """An error of ours as its problem document."""
+    return document(error.urn, error.code, error.status, error.detail, **error.extra)
+
+
+def document(urn: str, code: str, status: int, detail: str, **extra: Any) -> Response:
+    """A problem document; 429 and 503 say when to come back."""
+    members = {**extra, "type": urn, "title": code.replace("-", " "), "status": status, "detail": detail}
+    headers = {"Retry-After": str(RETRY_SECONDS)} if status in (429, 503) else None
+    return Response(json.dumps(members), status, headers, MEDIA_TYPE)
+
+
+def from_document(raw: bytes, status: int) -> ProtocolError:
+    """The error that a problem document was rendered from; any other error answer becomes a plain ProtocolError."""
+    try:
+        problem = Problem.model_validate_json(raw)
+    except ValidationError:
+        return ProtocolError(f"HTTP {status}, and no problem document")
+    kind = {error.code: error for error in _kinds(ProtocolError)}.get(problem.type.rpartition(":")[2], ProtocolError)
+    extra = {name: value for name, value in (problem.model_extra or {}).items() if isinstance(value, str | int | float)}
+    error = kind.__new__(kind)  # subclasses compose their detail from arguments; here it is composed already
+    ProtocolError.__init__(error, problem.detail, **extra)
+    vars(error).update(extra)
+    return error
+
+
+def bad_fields(error: ValidationError | RequestValidationError) -> BadMessage:
+    """One line a bad field: its path, its value shortened, what is allowed."""
+    found = error.errors()
+    skip = 1 if isinstance(error, RequestValidationError) else 0  # FastAPI says first where the value came from
+    lines = [_line(item, skip) for item in found[:_MOST_LINES]]
+    if len(found) > _MOST_LINES:
+        lines.append(f"… and {len(found) - _MOST_LINES} more")
+    return BadMessage("\n".join(lines))
+
+
+def install(app: FastAPI) -> None:
+    """Let every refusal of this app leave as a problem document."""
+    app.add_exception_handler(ProtocolError, _own)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def _line(item: ErrorDetails, skip: int) -> str:
+    path = ".".join(map(str, item["loc"][skip:])) or "the message"
+    return f"{path} = {_short(item, path)}: {item['msg'].removeprefix('Value error, ')}"
+
+
+def _short(item: ErrorDetails, path: str) -> str:
+    if item["type"] == "missing":
+        return "(missing)"
+    value = item["input"]
+    if _SECRET_FIELDS & set(path.split(".")) or isinstance(value, bytes | dict | list):
+        return f"({type(value).__name__})"
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
+
+
+def _kinds(root: type[ProtocolError]) -> Iterator[type[ProtocolError]]:
+    yield root
+    for kind in root.__subclasses__():
+        yield from _kinds(kind)
+
+
+async def _own(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ProtocolError)
+    return render(error)
+
+
+async def _invalid(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return render(bad_fields(error))
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = _HTTP_CODES.get(error.status_code, "http-error")
+    answer = document(f"urn:distrust:problem:{code}", code, error.status_code, str(error.detail), path=request.url.path)
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _unexpected(_request: Request, _error: Exception) -> Response:
+    """A bug of ours: the log has the trace, the caller learns nothing from it."""
+    return document("urn:distrust:problem:internal", "internal", 500, "an unexpected error; the service's log has it")
+
+
+_HTTP_CODES = {404: "not-found", 405: "method-not-allowed", 413: "too-large", 415: "unsupported-media-type"}

@@ -1,0 +1,54 @@
+"""What every service is configured by: environment variables that start with `DISTRUST_`."""
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from common.errors import BadParameter
+
+
+class ServiceSettings(BaseSettings):
+    """Settings of one service; a service names itself, its port and its database in a subclass."""
+
+    model_config = SettingsConfigDict(env_prefix="DISTRUST_", extra="ignore", frozen=True)
+
+    service: ClassVar[str] = "service"
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535, description="0 takes any free port")] = 8000
+    database: Annotated[str, Field(description="SQLAlchemy URL")] = ""
+    operator_token_file: Annotated[Path | None, Field(description="file that holds the operator's token")] = None
+    max_body: Annotated[int, Field(ge=1024, description="bytes of the largest request body")] = 64 * 2**20
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @property
+    def database_url(self) -> str:
+        """The configured database, or this service's file below the working directory."""
+        return self.database or f"sqlite:///./.distrust/{self.service}.sqlite3"
+
+    def operator_token(self) -> str | None:
+        """The operator's token, or None when none is asked for. A file that cannot be read is an error, not "none"."""
+        if self.operator_token_file is None:
+            return None
+        try:
+            token = self.operator_token_file.read_text("utf-8").strip()
+        except OSError as error:
+            raise BadParameter("operator_token_file", str(self.operator_token_file), f"{error.strerror}") from error
+        if not token:
+            raise BadParameter("operator_token_file", str(self.operator_token_file), "must not be empty")
+        return token
+
+    def check(self) -> None:
+        """Raise BadParameter for a service that anybody on the network could operate."""
+        if self.operator_token() is None and not _loopback(self.host):
+            raise BadParameter("host", self.host, "must be loopback unless DISTRUST_OPERATOR_TOKEN_FILE is set")
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,112 @@
+"""A database commits before it answers, refuses what it cannot keep, and says why in one sentence."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Column, Integer, MetaData, Table, func, insert, select, update
+
+from common.database import Database
+from common.errors import BadParameter, Unavailable
+
+METADATA = MetaData()
+NUMBERS = Table("numbers", METADATA, Column("number", Integer, primary_key=True), Column("value", Integer))
+
+
+def url(folder: Path) -> str:
+    return f"sqlite:///{folder}/deep/down/x.sqlite3"
+
+
+def insert_and_fail(database: Database) -> None:
+    with database.transaction() as connection:
+        connection.execute(insert(NUMBERS), [{"number": 9, "value": 0}])
+        raise ZeroDivisionError
+
+
+def fill_the_disk(database: Database) -> None:
+    with database.transaction() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+        connection.execute(insert(NUMBERS), [{"number": n, "value": 2**40} for n in range(10_000)])
+
+
+def test_a_commit_outlives_the_process_and_an_error_leaves_nothing(tmp_path: Path) -> None:
+    first = Database(url(tmp_path), METADATA, 1)
+    with first.transaction() as connection:
+        connection.execute(insert(NUMBERS), [{"number": n, "value": 0} for n in range(5)])
+    with pytest.raises(ZeroDivisionError):
+        insert_and_fail(first)
+    first.close()
+    second = Database(url(tmp_path), METADATA, 1)
+    with second.reading() as connection:
+        assert connection.execute(select(func.count()).select_from(NUMBERS)).scalar_one() == 5
+    second.close()
+
+
+def test_threads_that_read_then_write_never_lose_an_update(tmp_path: Path) -> None:
+    database = Database(url(tmp_path), METADATA, 1)
+    with database.transaction() as connection:
+        connection.execute(insert(NUMBERS), [{"number": 0, "value": 0}])
+
+    def count() -> None:
+        for _ in range(10):
+            with database.transaction() as connection:
+                value = connection.execute(select(NUMBERS.c.value)).scalar_one()
+                connection.execute(update(NUMBERS).values(value=value + 1))
+
+    threads = [threading.Thread(target=count) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with database.reading() as connection:
+        assert connection.execute(select(NUMBERS.c.value)).scalar_one() == 80
+    database.close()
+
+
+def test_sqlite_is_durable(tmp_path: Path) -> None:
+    database = Database(url(tmp_path), METADATA, 1)
+    with database.reading() as connection:
+        settings = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")]
+    assert settings == ["wal", 2]
+    database.close()
+
+
+def test_another_schema_version_is_refused(tmp_path: Path) -> None:
+    Database(url(tmp_path), METADATA, 1).close()
+    with pytest.raises(Unavailable, match="has schema 1, this program needs 2"):
+        Database(url(tmp_path), METADATA, 2)
+
+
+def test_a_full_disk_is_one_clear_sentence_and_keeps_what_was_committed(tmp_path: Path) -> None:
+    database = Database(url(tmp_path), METADATA, 1)
+    with pytest.raises(Unavailable, match="the disk is full"):
+        fill_the_disk(database)
+    with database.reading() as connection:
+        assert connection.execute(select(func.count()).select_from(NUMBERS)).scalar_one() == 0
+    database.close()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_cannot_be_written_is_one_clear_sentence(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(Unavailable, match="directory cannot be made"):
+        Database(url(tmp_path), METADATA, 1)
+
+
+def test_a_directory_that_is_a_file_is_one_clear_sentence(tmp_path: Path) -> None:
+    (tmp_path / "deep").write_text("")
+    with pytest.raises(Unavailable, match="its directory cannot be made"):
+        Database(url(tmp_path), METADATA, 1)
+
+
+def test_a_database_that_is_a_directory_is_one_clear_sentence(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="cannot be opened"):
+        Database(f"sqlite:///{tmp_path}", METADATA, 1)
+
+
+@pytest.mark.parametrize("bad", ["", "nonsense", "sqlite://", "sqlite:///:memory:", "nosuch://host/db"])
+def test_a_url_that_forgets_or_means_nothing_is_refused(bad: str) -> None:
+    with pytest.raises(BadParameter, match="database"):
+        Database(bad, METADATA, 1)

@@ -1,0 +1,169 @@
+"""What every service promises around its own routes."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from fastapi import APIRouter
+from pydantic import Field
+from sqlalchemy import MetaData
+
+from common.database import Database
+from common.errors import Conflict, TooSmall, Unauthorized, Unavailable
+from common.messages.base import Blob, Message
+from common.web.app import make_app
+from common.web.body import JsonBody, MessageRoute
+from common.web.operator import OperatorOnly
+from common.web.problems import MEDIA_TYPE, from_document, problems
+from common.web.settings import ServiceSettings
+from tests.asgi import AsgiClient
+
+
+class Inner(Message):
+    number: Annotated[int, Field(ge=0)]
+    body: Blob
+
+
+class Outer(Message):
+    items: list[Inner]
+
+
+router = APIRouter(route_class=MessageRoute)
+
+
+@router.post("/outer", responses=problems(Conflict, TooSmall))
+def outer(message: Annotated[Outer, JsonBody.of(Outer)]) -> Inner:
+    return message.items[0]
+
+
+@router.get("/fails/{how}")
+def fails(how: str) -> str:
+    raise {"small": TooSmall(3, 5), "down": Unavailable("not now"), "bug": RuntimeError("secret")}[how]
+
+
+@router.get("/number/{number}")
+def number(number: int) -> int:
+    return number
+
+
+@router.put("/guarded", dependencies=[OperatorOnly], responses=problems(Unauthorized))
+def guarded() -> str:
+    return "in"
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[AsgiClient]:
+    (tmp_path / "token").write_text("sesame\n")
+    settings = ServiceSettings(max_body=2048, operator_token_file=tmp_path / "token")
+    app = make_app("probe", None, [router], settings)
+    app.state.database = Database(f"sqlite:///{tmp_path}/x.sqlite3", MetaData(), 1)
+    with AsgiClient(app) as client:
+        yield client
+    app.state.database.close()
+
+
+def test_a_message_goes_through_as_packed_json(client: AsgiClient) -> None:
+    answer = client.post("/outer", json={"items": [{"number": 7, "body": "AAE"}]})
+    assert (answer.status_code, answer.json()) == (200, {"number": 7, "body": "AAE"})
+
+
+def test_an_error_of_ours_is_its_problem_document(client: AsgiClient) -> None:
+    answer = client.get("/fails/small")
+    assert answer.headers["content-type"] == MEDIA_TYPE
+    assert answer.json() == {
+        "type": "urn:distrust:problem:too-small",
+        "title": "too small",
+        "status": 409,
+        "detail": "3 survivors, and the proof needs 5: nothing is released",
+        "got": 3,
+        "need": 5,
+    }
+
+
+def test_a_problem_document_becomes_the_error_that_it_was(client: AsgiClient) -> None:
+    answer = client.get("/fails/small")
+    error = from_document(answer.content, answer.status_code)
+    assert isinstance(error, TooSmall)
+    assert (error.got, error.need, error.detail) == (3, 5, answer.json()["detail"])
+
+
+def test_unavailable_says_when_to_come_back(client: AsgiClient) -> None:
+    answer = client.get("/fails/down")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+def test_a_bug_tells_the_caller_nothing(client: AsgiClient) -> None:
+    answer = client.get("/fails/bug")
+    assert answer.status_code == 500
+    assert "secret" not in answer.text
+
+
+def test_every_bad_field_gets_its_line_and_no_secret_is_echoed(client: AsgiClient) -> None:
+    body = {"items": [{"number": -1, "body": "!secret!"}], "more": "x" * 500}
+    answer = client.post("/outer", json=body)
+    assert answer.status_code == 422
+    lines = answer.json()["detail"].splitlines()
+    assert lines[0] == "items.0.number = -1: Input should be greater than or equal to 0"
+    assert lines[1].startswith("items.0.body = (str): ")
+    assert lines[2].startswith("more = 'xxx")
+    assert len(lines[2]) < 130
+    assert "secret" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/nowhere", 404), ("PATCH", "/outer", 405), ("GET", "/number/one", 422)],
+)
+def test_what_the_framework_refuses_is_a_problem_too(client: AsgiClient, method: str, path: str, status: int) -> None:
+    answer = client.request(method, path)
+    assert answer.status_code == answer.json()["status"] == status
+    assert answer.headers["content-type"] == MEDIA_TYPE
+
+
+def test_a_body_of_another_type_is_refused(client: AsgiClient) -> None:
+    answer = client.post("/outer", content=b"a=1", headers={"Content-Type": "application/x-www-form-urlencoded"})
+    assert answer.status_code == answer.json()["status"] == 415
+
+
+def test_a_body_too_large_is_refused_by_its_length(client: AsgiClient) -> None:
+    answer = client.post("/outer", json={"items": [], "x": "y" * 4096})
+    assert answer.status_code == answer.json()["status"] == 413
+
+
+def test_a_chunked_body_too_large_is_refused_too(client: AsgiClient) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(64):
+            yield b" " * 64
+
+    answer = client.post("/outer", content=chunks(), headers={"Content-Type": "application/json"})
+    assert answer.status_code == answer.json()["status"] == 413
+
+
+@pytest.mark.parametrize("given", [None, "Bearer open", "sesame", "Basic sesame", "Bearer "])
+def test_a_guarded_route_needs_the_token(client: AsgiClient, given: str | None) -> None:
+    answer = client.put("/guarded", headers={"Authorization": given} if given else {})
+    assert (answer.status_code, answer.json()["type"]) == (401, "urn:distrust:problem:unauthorized")
+
+
+def test_the_token_opens_a_guarded_route(client: AsgiClient) -> None:
+    assert client.put("/guarded", headers={"Authorization": "Bearer sesame"}).status_code == 200
+
+
+def test_health_readiness_and_metrics_answer(client: AsgiClient) -> None:
+    client.get("/number/3")
+    assert [client.get(path).status_code for path in ("/healthz", "/readyz")] == [200, 200]
+    text = client.get("/metrics").text
+    assert 'distrust_requests_total{method="GET",route="/number/{number}",status="200"} 1.0' in text
+
+
+def test_the_openapi_document_keeps_the_bodies_and_needs_no_network(client: AsgiClient) -> None:
+    document = client.get("/openapi.json").json()
+    operation = document["paths"]["/outer"]["post"]
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    assert schema["properties"]["items"]["items"] == {"$ref": "#/components/schemas/Inner"}
+    assert {"Inner", "Problem"} <= document["components"]["schemas"].keys()
+    assert operation["responses"]["409"]["description"] == "conflict, too-small"
+    assert "cdn" not in json.dumps(document)
+    assert client.get("/docs").status_code == 404
