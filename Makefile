@@ -42,8 +42,8 @@ $(STAMP): requirements.lock pyproject.toml
 	    { echo "$(PYTHON) cannot make an environment: install its venv module (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 2; }
 	@echo "setting up .venv from requirements.lock (about a minute, once)"
 	@$(BIN)/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 clean:

@@ -1,0 +1,35 @@
+"""The `distrust` command."""
+
+import sys
+
+import typer
+
+from lab.commands import data, demo, fleet, health, inspect, privacy, run, serve, up
+from lab.console import guarded
+
+app = typer.Typer(
+    name="distrust",
+    help="Private bandit learning as it would be deployed: randomizing clients, an intermediary, an analyzer.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command()(up.up)
+app.command()(serve.serve)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(fleet.fleet)
+app.command()(run.run)
+app.command()(inspect.inspect)
+app.command()(privacy.privacy)
+app.add_typer(data.app, name="data")
+app.command()(demo.demo)
+app.command()(health.health)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(guarded(app))  # typer itself exits 2 on a bad option
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""`distrust up`: the three services on loopback until Ctrl-C."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lab.console import out
+from lab.folder import DEFAULT, Folder
+from lab.stack import BASE_PORT, Stack
+
+DataOption = Annotated[Path, typer.Option("--data", help="Folder for databases, logs and the operator's token")]
+PortOption = Annotated[int, typer.Option("--port-base", min=0, max=65_000, help="First of three ports; 0: free ones")]
+
+LOOK_SECONDS = 0.5
+
+
+def up(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT) -> None:
+    """Start server, shuffler and aggregator on loopback; Ctrl-C stops them."""
+    with Stack(Folder(data), port_base) as stack:
+        urls = stack.urls
+        out.print(f"server      {urls.server}/  (dashboard and API)")
+        out.print(f"shuffler    {urls.shuffler}/")
+        out.print(f"aggregator  {urls.aggregator}/")
+        out.print(f"operator's token in {stack.folder.token_file}, logs in {stack.folder.path / 'logs'}; Ctrl-C stops")
+        while True:
+            stack.check()
+            time.sleep(LOOK_SECONDS)

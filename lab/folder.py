@@ -1,0 +1,102 @@
+"""The data folder of a local stack: databases, logs, the operator's token, and who runs here."""
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import BadParameter, Unavailable
+
+DEFAULT = Path(".distrust")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A full disk or a folder that is not ours becomes one clear sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"cannot write {path}: {error.strerror}; mend that, or choose another --data") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Paths below one data folder, and what is written there."""
+
+    path: Path
+
+    @property
+    def token_file(self) -> Path:
+        return self.path / "operator.token"
+
+    @property
+    def stack_file(self) -> Path:
+        return self.path / "stack.json"
+
+    def log(self, name: str) -> Path:
+        return self.path / "logs" / f"{name}.log"
+
+    def database(self, name: str) -> str:
+        """The service's database as an SQLAlchemy URL."""
+        return f"sqlite:///{self.path.resolve() / name}.sqlite3"
+
+    def make(self) -> None:
+        """Make the folder."""
+        with writing(self.path):
+            (self.path / "logs").mkdir(parents=True, exist_ok=True)
+
+    def make_token(self) -> None:
+        """Make the operator's token, once: 256 bits from the CSPRNG, readable by its owner only."""
+        if not self.token_file.exists():
+            self._write_token()
+
+    def token(self) -> str:
+        """The operator's token. Raises BadParameter where no stack has ever run."""
+        try:
+            return self.token_file.read_text("ascii").strip()
+        except OSError as error:
+            raise BadParameter("data", str(self.path), f"no operator token there ({error.strerror})") from error
+
+    def write_stack(self, stack: dict[str, Any]) -> None:
+        """Say where the running stack is."""
+        with writing(self.stack_file):
+            self.stack_file.write_text(json.dumps(stack, indent=2) + "\n", "utf-8")
+
+    def in_use(self) -> bool:
+        """Whether a stack holds this folder now."""
+        if not self.stack_file.exists():
+            return False
+        try:
+            with self.held():
+                return False
+        except Unavailable:
+            return True
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder: two stacks must not share databases. The kernel lets go when we end, however we end."""
+        lock = self.path / "lock"
+        with writing(lock):
+            handle = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(handle)
+            raise Unavailable(f"{self.path} is in use by another stack; stop it, or give another --data") from error
+        try:
+            yield
+        finally:
+            os.close(handle)
+
+    def _write_token(self) -> None:
+        part = self.token_file.with_suffix(".part")
+        with writing(self.token_file):
+            part.unlink(missing_ok=True)
+            with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as output:
+                output.write(secrets.token_urlsafe(32) + "\n")
+            part.replace(self.token_file)

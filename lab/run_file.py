@@ -1,0 +1,104 @@
+"""RUN.toml: what the server gets, what the clients' world is, how the fleet behaves. Only the first is ever sent."""
+
+import tomllib
+import typing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from client.environments import Environment, EnvironmentSpec, build, seeded
+from common.errors import BadParameter, ProtocolError
+from common.messages.base import Message
+from common.messages.explain import explain_all
+from common.messages.run import RunConfig
+
+
+class BadRunFile(ProtocolError):
+    """A run file that cannot be used: names the file, the field, its value and what is allowed, in one line."""
+
+    code, status = "bad-run-file", 422
+
+
+class FleetSpec(Message):
+    """`[fleet]`: how many processes play the clients, and how the clients misbehave."""
+
+    processes: Annotated[int, Field(ge=1, le=256, description="fleet processes")] = 2
+    dropout: Annotated[float, Field(ge=0, lt=1, description="chance that a client leaves before it has answered")] = 0.0
+    silent: Annotated[bool, Field(description="leave without a word, so that S waits for its deadline")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """A run as an experimenter describes it.
+
+    config       the server's part; holds nothing of the environment but the number of arms.
+    environment  the clients' world; its seed, when the file has none, is drawn once and then fixed.
+    fleet        the processes that play it.
+    """
+
+    config: RunConfig
+    environment: EnvironmentSpec
+    fleet: FleetSpec
+
+    def world(self) -> Environment:
+        """The environment itself."""
+        return build(self.environment)
+
+    def renamed(self, run: str) -> "RunFile":
+        """The same run under another name."""
+        return replace(self, config=self.config.model_copy(update={"run": run}))
+
+
+def read(path: Path) -> RunFile:
+    """Read and check a run file. Raises BadRunFile."""
+    try:
+        return parse(path.read_text("utf-8"))
+    except OSError as error:
+        raise BadRunFile(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadRunFile(f"{path}: not TOML: {error}") from error
+    except (BadRunFile, BadParameter) as error:
+        raise BadRunFile(f"{path}: {error}") from error
+
+
+def parse(text: str) -> RunFile:
+    """The same from text; `arms` is the environment's when the file does not say it."""
+    table = tomllib.loads(text)
+    environment = seeded(_environment(table.pop("environment", None)))
+    fleet = _check(FleetSpec, table.pop("fleet", {}), "fleet.")
+    arms = build(environment).arms
+    config = _check(RunConfig, {"arms": arms, **table})
+    if config.arms != arms:
+        raise BadParameter("arms", config.arms, f"the environment has {arms}")
+    return RunFile(config, environment, fleet)
+
+
+def _environment(table: object) -> EnvironmentSpec:
+    """The `[environment]` table, checked by the spec that its name picks."""
+    if not isinstance(table, dict):
+        raise BadRunFile("environment: is required, a table with a name")
+    specs = {_name(spec): spec for spec in typing.get_args(typing.get_args(EnvironmentSpec)[0])}
+    for names, spec in specs.items():
+        if table.get("name") in names:
+            checked: EnvironmentSpec = _check(spec, table, "environment.")
+            return checked
+    known = ", ".join(name for names in specs for name in names)
+    raise BadRunFile(f"environment.name = {table.get('name')!r}: must be one of {known}")
+
+
+def _name(spec: type[BaseModel]) -> tuple[str, ...]:
+    return typing.get_args(spec.model_fields["name"].annotation)
+
+
+M = typing.TypeVar("M", bound=BaseModel)
+
+
+def _check(model: type[M], table: Any, prefix: str = "") -> M:
+    """A table as a message; the first fault as BadRunFile."""
+    try:
+        return model.model_validate(table)
+    except ValidationError as error:
+        faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
+        raise BadRunFile(prefix + explain_all(faults, model)[0]) from error  # a misspelt key explains a missing one

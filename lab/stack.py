@@ -1,0 +1,127 @@
+"""The local stack: server, shuffler and aggregator as processes on loopback, for as long as a `with` block lasts."""
+
+import json
+import os
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from common.errors import Unavailable
+from lab.folder import Folder
+from lab.ports import LOOPBACK, choose
+from lab.service import Service, stop_all
+
+BASE_PORT = 8701
+NAMES = ("server", "shuffler", "aggregator")
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Urls:
+    """Where the three services are, and what opens the operator's doors."""
+
+    server: str
+    shuffler: str
+    aggregator: str
+    token: str | None = None
+
+
+class Stack:
+    """Starts in order, waits until all are ready, stops all at the end, whatever the end is.
+
+    folder  databases, logs, token; held for as long as the stack runs.
+    base    first of three ports; 0 picks free ones.
+    Raises  Unavailable: a busy port, a folder in use or not writable, a service that does not start.
+    """
+
+    def __init__(self, folder: Folder, base: int = BASE_PORT) -> None:
+        self.folder, self._base = folder, base
+        self._services: list[Service] = []
+        self._ports: dict[str, int] = {}
+        self._cleanup = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as undo:
+            self.folder.make()
+            undo.enter_context(self.folder.held())
+            self.folder.make_token()
+            self._ports = choose(self._base, list(NAMES))
+            undo.callback(lambda: stop_all(self._services))
+            for name in NAMES:
+                self._services.append(self._start(name))
+            self._wait_until_ready()
+            self._say_where()
+            undo.callback(self.folder.stack_file.unlink, missing_ok=True)
+            self._cleanup = undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._cleanup.close()
+
+    @property
+    def urls(self) -> Urls:
+        """Addresses and token of the running services."""
+        return Urls(**{name: self._url(name) for name in NAMES}, token=self.folder.token())
+
+    def check(self) -> None:
+        """Raise Unavailable, with its last words, when a service has died."""
+        for service in self._services:
+            service.check()
+
+    def restart(self, name: str) -> None:
+        """Kill one service outright and start it again on its port and its database."""
+        index = NAMES.index(name)
+        self._services[index].kill()
+        self._services[index] = self._start(name)
+        self._wait_until_ready()
+
+    def _url(self, name: str) -> str:
+        return f"http://{LOOPBACK}:{self._ports[name]}"
+
+    def _start(self, name: str) -> Service:
+        return Service(name, [name], self._environment(name), self.folder.log(name))
+
+    def _environment(self, name: str) -> dict[str, str]:
+        own = {
+            "DISTRUST_HOST": LOOPBACK,
+            "DISTRUST_PORT": str(self._ports[name]),
+            "DISTRUST_DATABASE": self.folder.database(name),
+            "DISTRUST_OPERATOR_TOKEN_FILE": str(self.folder.token_file.resolve()),
+            "DISTRUST_LOG_LEVEL": os.environ.get("DISTRUST_LOG_LEVEL", "info"),
+        }
+        peers = {f"DISTRUST_{peer.upper()}_URL": self._url(peer) for peer in ("shuffler", "aggregator")}
+        return {**own, **peers} if name == "server" else own
+
+    def _wait_until_ready(self) -> None:
+        end = time.monotonic() + START_SECONDS
+        with httpx.Client(trust_env=False, timeout=2.0) as client:
+            while not all(_ready(client, self._url(name)) for name in NAMES):
+                self.check()
+                if time.monotonic() > end:
+                    raise Unavailable(f"not ready within {START_SECONDS:g} s; see {self.folder.path / 'logs'}")
+                time.sleep(0.05)
+
+    def _say_where(self) -> None:
+        services = {name: {"url": self._url(name), "pid": self._services[i].pid} for i, name in enumerate(NAMES)}
+        self.folder.write_stack({"services": services, "token_file": str(self.folder.token_file), "pid": os.getpid()})
+
+
+def running(folder: Folder) -> Urls | None:
+    """The services that another process runs on this folder, or None."""
+    if not folder.in_use():
+        return None
+    services = json.loads(folder.stack_file.read_text("utf-8"))["services"]
+    return Urls(**{name: services[name]["url"] for name in NAMES}, token=folder.token())
+
+
+def _ready(client: httpx.Client, url: str) -> bool:
+    try:
+        return client.get(f"{url}/readyz").is_success
+    except httpx.TransportError:
+        return False
