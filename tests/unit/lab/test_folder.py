@@ -1,0 +1,53 @@
+import stat
+from pathlib import Path
+
+import pytest
+
+from common.errors import Unavailable
+from lab.folder import Folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    made = Folder(tmp_path / "data")
+    made.make()
+    return made
+
+
+def test_the_operators_token_is_made_once_and_only_its_owner_reads_it(folder: Folder) -> None:
+    folder.make_token()
+    token = folder.token()
+    folder.make_token()
+    assert folder.token() == token
+    assert len(token) >= 43  # 256 bits in base64
+    assert stat.S_IMODE(folder.token_file.stat().st_mode) == 0o600
+
+
+def test_two_folders_never_share_a_token(folder: Folder, tmp_path: Path) -> None:
+    other = Folder(tmp_path / "other")
+    for one in (folder, other):
+        one.make()
+        one.make_token()
+    assert folder.token() != other.token()
+
+
+def test_a_folder_is_held_by_one_stack_at_a_time(folder: Folder) -> None:
+    folder.write_stack({"pid": 1})
+    assert not folder.in_use()
+    with folder.held():
+        assert folder.in_use()
+        with pytest.raises(Unavailable, match="in use by another stack"), folder.held():
+            pass
+    assert not folder.in_use()
+
+
+def test_a_full_disk_is_one_clear_sentence(folder: Folder) -> None:
+    folder.stack_file.symlink_to("/dev/full")
+    with pytest.raises(Unavailable, match=r"cannot write .*stack.json: No space left on device.*--data"):
+        folder.write_stack({"pid": 1})
+
+
+def test_a_path_that_is_no_folder_is_one_clear_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Unavailable, match=r"cannot write .*: Not a directory"):
+        Folder(tmp_path / "file" / "data").make()
