@@ -1,0 +1,156 @@
+"""What a run came to: the one object that `run --json` writes, the same for every driver.
+
+Regret is counted here, on the clients' side: the server never learns the true means.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from common.guarantee import Guarantee
+from common.messages.base import Message
+from common.messages.progress import ArmView, RoundReport, Snapshot
+from lab.run_file import RunFile
+
+Driver = Literal["in-process", "http"]
+
+
+class Regret(Message):
+    """Σ over all pulls of (best mean - the pulled arm's mean). `curve`: (pulls, regret) after each round, cumulated."""
+
+    final: float
+    curve: list[tuple[int, float]]
+
+
+class CohortResult(Message):
+    """One cohort; `estimate` is of its survivors' sum, absent when nothing was released."""
+
+    cohort: str
+    arm: int
+    clients: int
+    survivors: int | None = None
+    estimate: list[float] | None = None
+
+
+class RoundResult(Message):
+    """One round: its arms, who dropped out after it, its cohorts, and the size of a message."""
+
+    number: int
+    batch: int
+    arms: list[int]
+    eliminated: list[int]
+    modulus: int
+    payload_bits: int
+    cohorts: list[CohortResult]
+
+
+class Bits(Message):
+    """What a client sends.
+
+    payload  bits of its randomized vector, the mean over the run's clients.
+    modulus  ⌈log₂ m⌉ bits a coordinate, the same mean: what a sum in Z_m needs.
+    wire     bytes that cross the network for one client, both ways, everything counted; absent in process.
+    """
+
+    payload: float
+    modulus: float
+    wire: float | None = None
+
+
+class Result(Message):
+    """A finished run. `seed` is the environment's; `noise_seed` is there in unsafe runs only."""
+
+    run: str
+    driver: Driver
+    policy: str
+    mechanism: str
+    calibration: str
+    environment: str
+    horizon: int
+    seed: int | None
+    noise_seed: int | None
+    chosen: int | None
+    best: int = Field(description="the arm of the largest true mean, which only the clients' side knows")
+    arms: list[ArmView]
+    pulls: list[int]
+    regret: Regret
+    rounds: list[RoundResult]
+    aborted: int
+    unfinished: int
+    guarantee: Guarantee
+    bits: Bits
+    seconds: float
+    clients_per_second: float
+
+
+def summarize(
+    file: RunFile, driver: Driver, snapshot: Snapshot, rounds: Sequence[RoundResult], *, seconds: float, wire: float | None
+) -> Result:
+    """Put a run's outcome together. `seconds` is wall time; `wire` bytes of one client, when there is a wire."""
+    world, config = file.world(), file.config
+    gaps = world.means.max() - world.means
+    pulls = [arm.pulls for arm in snapshot.arms]
+    asked = sum(cohort.clients for one in rounds for cohort in one.cohorts)
+    return Result(
+        run=config.run,
+        driver=driver,
+        policy=config.policy.name,
+        mechanism=config.mechanism.name,
+        calibration=config.mechanism.calibration,
+        environment=world.name,
+        horizon=config.horizon,
+        seed=file.environment.seed,
+        noise_seed=config.unsafe.noise_seed if config.unsafe else None,
+        chosen=snapshot.chosen,
+        best=world.best,
+        arms=snapshot.arms,
+        pulls=pulls,
+        regret=_regret(gaps, pulls, rounds),
+        rounds=list(rounds),
+        aborted=snapshot.aborted,
+        unfinished=snapshot.unfinished,
+        guarantee=snapshot.guarantee,
+        bits=_bits(rounds, asked, wire),
+        seconds=seconds,
+        clients_per_second=asked / seconds,
+    )
+
+
+def from_report(report: RoundReport) -> RoundResult:
+    """The server's view of a round, less what only the server needs."""
+    return RoundResult(
+        number=report.number,
+        batch=report.batch,
+        arms=report.arms,
+        eliminated=report.eliminated,
+        modulus=report.mechanism.modulus,
+        payload_bits=report.mechanism.bits,
+        cohorts=[
+            CohortResult(cohort=c.cohort, arm=c.arm, clients=c.clients, survivors=c.survivors, estimate=c.estimate)
+            for c in report.cohorts
+        ],
+    )
+
+
+def _regret(gaps: NDArray[np.float64], pulls: list[int], rounds: Sequence[RoundResult]) -> Regret:
+    """The curve counts the clients of cohorts; its last point also those whom the horizon left without a cohort."""
+    curve: list[tuple[int, float]] = []
+    clients, regret = 0, 0.0
+    for one in rounds:
+        clients += sum(cohort.clients for cohort in one.cohorts)
+        regret += sum(float(gaps[cohort.arm]) * cohort.clients for cohort in one.cohorts)
+        curve.append((clients, regret))
+    final = float(gaps @ np.array(pulls, dtype=np.float64))
+    if clients < sum(pulls):
+        curve.append((sum(pulls), final))
+    return Regret(final=final, curve=curve)
+
+
+def _bits(rounds: Sequence[RoundResult], asked: int, wire: float | None) -> Bits:
+    weights = [sum(cohort.clients for cohort in one.cohorts) / asked for one in rounds]
+    payload = sum(weight * one.payload_bits for weight, one in zip(weights, rounds, strict=True))
+    modulus = sum(weight * (one.modulus - 1).bit_length() for weight, one in zip(weights, rounds, strict=True))
+    return Bits(payload=payload, modulus=modulus, wire=wire)
