@@ -87,7 +87,13 @@ class Result(Message):
 
 
 def summarize(
-    file: RunFile, driver: Driver, snapshot: Snapshot, rounds: Sequence[RoundResult], *, seconds: float, wire: float | None
+    file: RunFile,
+    driver: Driver,
+    snapshot: Snapshot,
+    rounds: Sequence[RoundResult],
+    *,
+    seconds: float,
+    wire: float | None,
 ) -> Result:
     """Put a run's outcome together. `seconds` is wall time; `wire` bytes of one client, when there is a wire."""
     world, config = file.world(), file.config

@@ -13,6 +13,8 @@ from common.errors import BadParameter, ProtocolError
 from common.messages.base import Message
 from common.messages.explain import explain_all
 from common.messages.run import RunConfig
+from common.statistics import Reward
+from server.checks import check
 
 
 class BadRunFile(ProtocolError):
@@ -72,6 +74,7 @@ def parse(text: str) -> RunFile:
     config = _check(RunConfig, {"arms": arms, **table})
     if config.arms != arms:
         raise BadParameter("arms", config.arms, f"the environment has {arms}")
+    check(config, Reward())
     return RunFile(config, environment, fleet)
 
 
