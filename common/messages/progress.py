@@ -1,0 +1,172 @@
+"""Server → operator: how a run stands. Everything here is a consequence of released sums, so it is public."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from common.guarantee import Guarantee
+from common.mechanisms import AnyMechanism
+from common.messages.base import Blob, Identifier, Message, Version
+from common.messages.run import RunConfig
+
+RunState = Literal["running", "finished", "cancelled", "failed"]
+CohortState = Literal["planned", "open", "released", "aborted"]
+
+
+class ArmView(Message):
+    """One arm. `pulls` counts every client that was asked to play it, also in cohorts that came to nothing.
+
+    batch, mean, lower, upper  the arm's latest interval, not clipped to [0, 1]; absent before its first batch is over.
+    eliminated                 the round after which the arm was dropped.
+    """
+
+    arm: Annotated[int, Field(ge=0)]
+    active: bool
+    pulls: Annotated[int, Field(ge=0)]
+    batch: int | None = None
+    mean: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+    eliminated: int | None = None
+
+
+class Snapshot(Message):
+    """What the learner knows.
+
+    round       the open round, or the last one.
+    aborted     cohorts that were replaced, or that ended the run.
+    unfinished  pulls that nothing was learned from, because the horizon ended their batch. They count as pulls.
+    chosen      the arm with the highest estimate among the active ones after the last finished batch.
+    guarantee   the weakest over the rounds so far: each client is in one cohort (parallel composition).
+    """
+
+    arms: list[ArmView]
+    horizon: int
+    pulls: int
+    round: int
+    aborted: int
+    unfinished: int
+    chosen: int | None
+    finished: bool
+    guarantee: Guarantee
+
+
+class RunView(Message):
+    """A run: its configuration, its state, what was learned, and how many clients and cohorts it took.
+
+    clients   tickets handed out.
+    reason    why the run failed or was cancelled.
+    """
+
+    version: Version = 1
+    run: Identifier
+    state: RunState
+    config: RunConfig
+    digest: Blob
+    snapshot: Snapshot
+    clients: int
+    cohorts_open: int
+    cohorts_released: int
+    cohorts_aborted: int
+    reason: str | None = None
+
+
+class RunLine(Message):
+    """A run in one line."""
+
+    run: Identifier
+    state: RunState
+    arms: int
+    horizon: int
+    mechanism: str
+
+
+class RunList(Message):
+    """All the runs of a server, in the order of their creation."""
+
+    version: Version = 1
+    runs: list[RunLine]
+
+
+class CohortView(Message):
+    """One cohort. `estimate` is of the survivors' sum, one number a coordinate, in data units."""
+
+    cohort: Identifier
+    arm: int
+    attempt: int
+    clients: int
+    granted: int
+    state: CohortState
+    survivors: int | None = None
+    lost: int | None = None
+    estimate: list[float] | None = None
+    reason: str | None = None
+
+
+class RoundReport(Message):
+    """One round with all its cohorts, replaced ones too."""
+
+    version: Version = 1
+    run: Identifier
+    number: int
+    batch: int
+    state: Literal["open", "closed", "unfinished"]
+    arms: list[int]
+    eliminated: list[int]
+    minimum: int
+    mechanism: AnyMechanism
+    guarantee: Guarantee
+    cohorts: list[CohortView]
+
+
+class RoundList(Message):
+    """A page of rounds. `next` is the `after` of the following page."""
+
+    version: Version = 1
+    run: Identifier
+    total: int
+    next: int | None
+    rounds: list[RoundReport]
+
+
+class LedgerLine(Message):
+    """What one round cost the clients that took part in it."""
+
+    round: int
+    clients: int
+    guarantee: Guarantee
+
+
+class Ledger(Message):
+    """Privacy spent. Rounds have disjoint clients, so they compose in parallel: `total` is the weakest line."""
+
+    version: Version = 1
+    run: Identifier
+    composition: Literal["parallel"] = "parallel"
+    lines: list[LedgerLine]
+    total: Guarantee
+
+
+EventKind = Literal[
+    "round-opened",
+    "cohort-opened",
+    "cohort-released",
+    "cohort-aborted",
+    "arm-eliminated",
+    "finished",
+    "cancelled",
+    "failed",
+]
+
+
+class Event(Message):
+    """Something that happened. Numbers rise; a listener that comes back names the last one it saw."""
+
+    number: Annotated[int, Field(ge=1)]
+    run: Identifier
+    kind: EventKind
+    round: int | None = None
+    cohort: str | None = None
+    arm: int | None = None
+    survivors: int | None = None
+    detail: str | None = None

@@ -1,0 +1,1 @@
+"""A and the learner: plans rounds, hands out tickets, analyzes what S releases. It never sees who sent what."""

@@ -1,0 +1,47 @@
+"""Half widths of a private mean's confidence interval: the paper's bound, and the exact one."""
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from common.error_law import ErrorLaw
+
+Calibration = Literal["exact", "paper"]
+
+EVENTS = 5
+"""Failure events counted for one arm in one batch; see `share`."""
+
+Radius = Callable[[int, ErrorLaw, int, int, float], float]
+"""(survivors n, noise law of the sum, |Φ| active arms, batch b ≥ 1, p) → half width of the mean's interval."""
+
+
+def share(arms: int, batch: int, failure: float) -> float:
+    """What each event of one arm and batch may cost: p / (5|Φ|b²).
+
+    An arm's batch has three events: sampling error, noise, wrapped sum. Over |Φ| arms and b = 1, 2, … they sum to at
+    most 3p/5 · π²/6 < 0.99p, which is less than p.
+    """
+    return failure / (EVENTS * arms * batch**2)
+
+
+def exact_radius(survivors: int, law: ErrorLaw, arms: int, batch: int, failure: float) -> float:
+    """β = √(ln(2/p₁)/(2n)) + q/n with p₁ = p₂ = `share` and q the noise's exact quantile at p₂.
+
+    Hoeffding for n independent rewards in [0, 1], rounding included: a rounded reward is a reward in [0, 1] with the
+    same mean.
+    """
+    allowed = share(arms, batch, failure)
+    return math.sqrt(math.log(2 / allowed) / (2 * survivors)) + law.quantile(allowed) / survivors
+
+
+def paper_radius(survivors: int, law: ErrorLaw, arms: int, batch: int, failure: float) -> float:
+    """β(b) of MAB Algorithm 1: √(ln(4|Φ|b²/p)/(2n)) + σ√ln(2|Φ|b²/p)/n + h ln(2|Φ|b²/p)/n.
+
+    As printed. Its union bound sums to 4.11p and not to p (MAB Lemma 2).
+    """
+    sigma, h = law.sub_exponential
+    sampling, noise = (math.log(c * arms * batch**2 / failure) for c in (4, 2))
+    return math.sqrt(sampling / (2 * survivors)) + (sigma * math.sqrt(noise) + h * noise) / survivors
+
+
+RADII: dict[Calibration, Radius] = {"exact": exact_radius, "paper": paper_radius}
