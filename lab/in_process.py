@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 
 from client.departures import departures, survives
 from client.environments import Environment
+from common.modular import total
 from common.randomness import Stream, SystemStream, UnsafeSeededStream
 from lab.result import CohortResult, Result, RoundResult, summarize
 from lab.run_file import RunFile
 from server.learner import Learner
 from server.outcome import Lost, Released
 from server.rounds import CohortPlan, RoundPlan, RoundRecord
-
-_LOW = np.uint64(0xFFFFFFFF)
-_HIGH = np.uint64(32)
 
 
 def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
@@ -52,16 +50,9 @@ def _outcome(
     kept = rows[survives(_departures(file, cohort))]
     if len(kept) < plan.minimum:
         return Lost(cohort=cohort.cohort, reason=f"{len(kept)} survivors, needs {plan.minimum}")
-    total = modular_sum(kept, plan.mechanism.modulus)
-    estimate = plan.mechanism.estimate(total, len(kept), _noise(file, cohort.cohort, "analyzer"))
+    summed = total(kept, plan.mechanism.modulus)
+    estimate = plan.mechanism.estimate(summed, len(kept), _noise(file, cohort.cohort, "analyzer"))
     return Released(cohort=cohort.cohort, sum=estimate.tolist(), survivors=len(kept))
-
-
-def modular_sum(rows: NDArray[np.uint64], modulus: int) -> NDArray[np.uint64]:
-    """Σ rows mod m, shape (n, D) to (D,), exact for n below 2³² and m below 2⁶³: halves are added apart."""
-    low, high = (rows & _LOW).sum(axis=0), (rows >> _HIGH).sum(axis=0)
-    sums = [((int(h) << 32) + int(lo)) % modulus for h, lo in zip(high, low, strict=True)]
-    return np.array(sums, dtype=np.uint64)
 
 
 def _rewards(file: RunFile, world: Environment, cohort: CohortPlan) -> NDArray[np.float64]:

@@ -1,0 +1,112 @@
+"""A run over the real services: create it, let fleets play it, watch it, and add up what came out."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from common.errors import Conflict, ProtocolError, Unavailable
+from common.messages.progress import RoundList, RoundReport, RunView
+from common.messages.stage import StageView
+from common.web.client import Http, Patience, Peer
+from lab.fleets import Fleets
+from lab.progress import Progress
+from lab.result import Result, RoundResult, from_report, summarize
+from lab.run_file import RunFile
+from lab.stack import Urls
+
+LOOK_SECONDS = 0.5
+PATIENCE = Patience(first=0.25, longest=5.0, total=60.0)
+LAST_WORDS_SECONDS = 30.0  # for fleets to notice that the run is over
+
+
+@dataclass
+class Play:
+    """One run file over running services.
+
+    fleets  the processes that play it; None when somebody else's fleets do.
+    alive   called at every look; raises when a service of ours has died.
+    """
+
+    file: RunFile
+    urls: Urls
+    fleets: Fleets | None
+    progress: Progress
+    alive: Callable[[], None] = lambda: None
+
+    async def run(self) -> Result:
+        """Create the run, or join it where it stands, and see it to its end. Raises when it fails or is cancelled."""
+        async with Http(PATIENCE) as http:
+            self._server = http.peer(self.urls.server, self.urls.token)
+            self._parties = {"aggregator": http.peer(self.urls.aggregator), "shuffler": http.peer(self.urls.shuffler)}
+            await self._create()
+            began = time.perf_counter()
+            with contextlib.ExitStack() as stack:
+                if self.fleets is not None:
+                    stack.enter_context(self.fleets)
+                view = await self._watch()
+                seconds = time.perf_counter() - began
+                if self.fleets is not None:
+                    await asyncio.to_thread(self.fleets.wait, LAST_WORDS_SECONDS)
+            return await self._result(view, seconds)
+
+    async def _create(self) -> None:
+        view = await self._server.post("/v1/runs", self.file.config, RunView)
+        if view.state != "running":
+            raise Conflict(f"run {view.run} is {view.state} already; give this one another name: --name")
+
+    async def _watch(self) -> RunView:
+        """Look until the run is over."""
+        with self.progress.shown():
+            while True:
+                deserted = self.fleets is not None and not self.fleets.running  # looked at first
+                view = await self._server.get(f"/v1/runs/{self.file.config.run}", RunView)
+                await self._show(view)
+                if view.state != "running":
+                    return _finished(view)
+                self._check(deserted=deserted)
+                await asyncio.sleep(LOOK_SECONDS)
+
+    def _check(self, *, deserted: bool) -> None:
+        self.alive()
+        if self.fleets is not None:
+            self.fleets.check()
+        if deserted:
+            raise Unavailable("every fleet has ended, and the run has not")
+
+    async def _show(self, view: RunView) -> None:
+        report = await self._server.get(f"/v1/runs/{view.run}/rounds/{max(1, view.snapshot.round)}", RoundReport)
+        party = self._parties[report.mechanism.via]
+        waiting = [cohort.cohort for cohort in report.cohorts if cohort.state == "open"]
+        stages = {cohort: stage for cohort in waiting if (stage := await _stage(party, cohort))}
+        self.progress.show(view, report, stages)
+
+    async def _result(self, view: RunView, seconds: float) -> Result:
+        rounds = await all_rounds(self._server, view.run)
+        wire = self.fleets.wire_per_client() if self.fleets is not None else None
+        return summarize(self.file, "http", view.snapshot, rounds, seconds=seconds, wire=wire)
+
+
+async def all_rounds(server: Peer, run: str) -> list[RoundResult]:
+    """Every round of a run, page by page."""
+    rounds: list[RoundResult] = []
+    after: int | None = 0
+    while after is not None:
+        page = await server.get(f"/v1/runs/{run}/rounds", RoundList, {"after": after})
+        rounds += [from_report(report) for report in page.rounds]
+        after = page.next
+    return rounds
+
+
+async def _stage(party: Peer, cohort: str) -> str | None:
+    """Where S is with a cohort; None while S does not know it yet."""
+    with contextlib.suppress(ProtocolError):
+        return (await party.get(f"/v1/cohorts/{cohort}/stage", StageView)).stage
+    return None
+
+
+def _finished(view: RunView) -> RunView:
+    if view.state == "finished":
+        return view
+    raise Unavailable(f"run {view.run} {view.state}: {view.reason}")
