@@ -1,0 +1,81 @@
+"""Bulk uploads cut to size, refusals read, departures announced."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from client.gateway import Gateway
+from client.tally import Tally
+from client.user import AnyStage, User
+from common.errors import Conflict
+from common.messages.cohort import Cohort
+from common.messages.upload import Departure, Item, RefusedItem, Upload
+
+log = structlog.get_logger("distrust.fleet")
+
+_OVERHEAD = 128  # bytes of ticket and slot beside each body
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest upload: clients, and bytes of their messages. One client's message is never cut."""
+
+    items: int = 512
+    size: int = 8 * 2**20
+
+
+def cut(items: Sequence[Item], limits: Limits) -> Iterator[list[Item]]:
+    """`items` in order, in lists within the limits."""
+    part: list[Item] = []
+    size = 0
+    for item in items:
+        weight = len(item.body) + _OVERHEAD
+        if part and (len(part) >= limits.items or size + weight > limits.size):
+            yield part
+            part, size = [], 0
+        part.append(item)
+        size += weight
+    if part:
+        yield part
+
+
+@dataclass(frozen=True, slots=True)
+class Courier:
+    """Takes messages to S, and says which clients are out of it.
+
+    silent  simulated clients vanish without a word, and S waits for its deadline.
+    """
+
+    gateway: Gateway
+    tally: Tally
+    limits: Limits = Limits()
+    silent: bool = False
+
+    async def send(self, cohort: Cohort, stage: AnyStage, items: Sequence[Item]) -> set[int]:
+        """Slots whose message was refused; all others are committed at S. Raises what S answers to the whole upload."""
+        lost: set[int] = set()
+        for part in cut(items, self.limits):
+            answer = await self.gateway.upload(cohort, Upload(cohort=cohort.cohort, stage=stage, items=part))
+            lost |= {refused.slot for refused in answer.refused if _counts(cohort, stage, refused)}
+        taken = [item for item in items if item.slot not in lost]
+        self.tally.message_bytes[stage] += sum(len(item.body) for item in taken)
+        self.tally.clients["served"] += len(taken) if stage in {"masked", "report"} else 0
+        self.tally.clients["refused"] += len(lost)
+        return lost
+
+    async def announce(self, cohort: Cohort, users: Iterable[User]) -> None:
+        """Tell S that these users leave, unless they are to vanish silently."""
+        gone = list(users)
+        if not gone or self.silent:
+            return
+        slots, tickets = [user.slot for user in gone], b"".join(user.ticket for user in gone)
+        await self.gateway.depart(cohort, Departure(cohort=cohort.cohort, slots=slots, tickets=tickets))
+
+
+def _counts(cohort: Cohort, stage: AnyStage, refused: RefusedItem) -> bool:
+    """Whether the client is out. A conflict means that S has a message of this slot already: the first one counts."""
+    if refused.type == Conflict("").urn:
+        return False
+    log.warning("refused", cohort=cohort.cohort, stage=stage, slot=refused.slot, why=refused.detail)
+    return True

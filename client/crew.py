@@ -1,0 +1,130 @@
+"""The users of one cohort in this process, from their tickets to their last message."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+import structlog
+
+from client.courier import Courier
+from client.script import Script
+from client.tally import Tally
+from client.user import AnyStage, User
+from common.crypto.members import bitmap_flags
+from common.errors import Aborted, ProtocolError, Unavailable
+from common.messages.cohort import Cohort
+from common.messages.stage import StageView
+from common.messages.upload import Item
+
+log = structlog.get_logger("distrust.fleet")
+
+LONG_POLL = 25.0
+
+
+@dataclass
+class Crew:
+    """Users join in blocks; the first stage is sent for each block at once, later ones when S opens them.
+
+    worker  runs the cryptography, first in, first out, away from the event loop and its long polls.
+    block   users whose messages are made at a time.
+    """
+
+    cohort: Cohort
+    script: Script
+    courier: Courier
+    worker: Executor
+    block: int
+    users: dict[int, User] = field(default_factory=dict)
+    stage: AnyStage = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stage = self.script.first
+
+    @property
+    def tally(self) -> Tally:
+        return self.courier.tally
+
+    async def begin(self, users: Sequence[User]) -> list[Item]:
+        """The first messages of users that join, without those that leave at once."""
+        self.users |= {user.slot: user for user in users}
+        self.tally.clients["joined"] += len(users)
+        staying = await self._without_leavers(self.script.first, users)
+        return await self._work(self.script.first, lambda: self.script.begin(staying))
+
+    async def open(self, items: Sequence[Item]) -> None:
+        """Upload first messages. Users that S refuses are dropped; all of them, when it wants none any more."""
+        try:
+            await self._send(self.script.first, items)
+        except Unavailable:
+            raise
+        except ProtocolError as error:
+            self._give_up([item.slot for item in items], error)
+
+    async def follow(self) -> None:
+        """Answer stage after stage until nothing more is asked. A cohort that comes to nothing ends quietly."""
+        try:
+            while self.users:
+                view = await self.courier.gateway.stage(self.cohort, self.stage, [], LONG_POLL)
+                if view.stage != self.stage:
+                    await self._answer(view)
+        except Unavailable:
+            raise
+        except ProtocolError as error:
+            self._give_up(list(self.users), error)
+
+    def _give_up(self, slots: Sequence[int], error: ProtocolError) -> None:
+        """Erase what these users hold: their cohort has ended, or S does not want them."""
+        log.info("lost", cohort=self.cohort.cohort, clients=len(slots), code=error.code, why=error.detail)
+        self.tally.clients["aborted" if isinstance(error, Aborted) else "refused"] += len(slots)
+        self._drop(slots)
+
+    async def _answer(self, view: StageView) -> None:
+        if view.stage in {"aborted", "done"}:
+            raise Aborted(view.reason or f"the cohort is {view.stage}")
+        assert view.stage != "report"
+        self.stage = view.stage
+        users = await self._without_leavers(self.stage, self._members(view))
+        for start in range(0, len(users), self.block):
+            await self._answer_block(users[start : start + self.block], view)
+
+    async def _answer_block(self, users: Sequence[User], view: StageView) -> None:
+        if view.stage == "masked":
+            view = await self.courier.gateway.stage(self.cohort, "shares", [user.slot for user in users], 0.0)
+        if view.stage == self.stage:  # else its deadline has passed meanwhile, and the next look tells what to do
+            items = await self._work(self.stage, lambda: self.script.answer(users, view))
+            refusing = {user.slot for user in users} - {item.slot for item in items}
+            self.tally.clients["refused"] += len(refusing)
+            self._drop(refusing)
+            await self._send(self.stage, items)
+
+    def _members(self, view: StageView) -> list[User]:
+        """Our users that take part in the open stage; the others came too late and are out."""
+        flags = bitmap_flags(view.members, self.cohort.clients)
+        late = [slot for slot in self.users if not flags[slot]]
+        self.tally.clients["late"] += len(late)
+        self._drop(late)
+        return list(self.users.values())
+
+    async def _send(self, stage: AnyStage, items: Sequence[Item]) -> None:
+        self._drop(await self.courier.send(self.cohort, stage, items))
+        if stage == self.script.last:
+            self._drop(item.slot for item in items)
+
+    async def _without_leavers(self, stage: AnyStage, users: Sequence[User]) -> list[User]:
+        gone = [user for user in users if not user.answers(stage)]
+        self._drop(user.slot for user in gone)
+        self.tally.clients["departed"] += len(gone)
+        await self.courier.announce(self.cohort, gone)
+        return [user for user in users if user.slot in self.users]
+
+    async def _work(self, stage: AnyStage, make: Callable[[], list[Item]]) -> list[Item]:
+        def timed() -> list[Item]:
+            with self.tally.timing(stage):
+                return make()
+
+        return await asyncio.get_running_loop().run_in_executor(self.worker, timed)
+
+    def _drop(self, slots: Iterable[int]) -> None:
+        gone = [slot for slot in slots if self.users.pop(slot, None) is not None]
+        self.script.forget(gone)

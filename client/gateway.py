@@ -1,0 +1,37 @@
+"""The fleet's door to the services, as the fleet sees it: messages out, messages in, no HTTP."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from common.messages.cohort import Cohort
+from common.messages.round import RoundView
+from common.messages.stage import StageView
+from common.messages.ticket import TicketAnswer, TicketRequest
+from common.messages.upload import Departure, Upload, UploadAnswer
+
+
+class Gateway(Protocol):
+    """Every call is retried until it is answered; repeating one changes nothing.
+
+    Raises  Unavailable when a service stays away longer than the gateway's patience; otherwise the service's own error.
+    """
+
+    async def round(self, wait: float) -> RoundView:
+        """The run's open round; waits up to `wait` seconds for one."""
+        ...
+
+    async def tickets(self, request: TicketRequest) -> TicketAnswer:
+        """Slots for clients that wait; empty while nothing is to be had."""
+        ...
+
+    async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
+        """One stage's messages of many clients, to the S of the cohort."""
+        ...
+
+    async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
+        """Where the cohort stands; waits up to `wait` seconds while that is `after`. Inboxes come for `slots`."""
+        ...
+
+    async def depart(self, cohort: Cohort, departure: Departure) -> None:
+        """Tell S that clients are leaving."""
+        ...

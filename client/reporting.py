@@ -1,0 +1,54 @@
+"""The shuffler's script: one message a client, its report."""
+
+from collections.abc import Iterable, Sequence
+from secrets import token_bytes
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.payload import labelled_bits, record
+from client.randomizer import Randomizer
+from client.user import User
+from common.crypto.seal import REPORT_ID, seal
+from common.errors import BadMessage
+from common.messages.cohort import Cohort
+from common.messages.stage import StageView
+from common.messages.upload import Item
+
+
+class Reporting:
+    """Reports of one cohort's users: labelled bits in clear, or records sealed to the server."""
+
+    first: Literal["report"] = "report"
+    last: Literal["report"] = "report"
+
+    def __init__(self, randomizer: Randomizer) -> None:
+        self._randomizer = randomizer
+
+    def begin(self, users: Sequence[User]) -> list[Item]:
+        """Every report is made once; a retry sends the same bytes."""
+        rows = self._randomizer.rows([user.slot for user in users])
+        return [user.item(self._body(row)) for user, row in zip(users, rows, strict=True)]
+
+    def answer(self, users: Sequence[User], view: StageView) -> list[Item]:
+        """Nothing: a report is all that the shuffler ever asks for."""
+        del users, view
+        return []
+
+    def forget(self, slots: Iterable[int]) -> None:
+        """Nothing is kept."""
+
+    def _body(self, row: NDArray[np.uint64]) -> bytes:
+        cohort = self._randomizer.assignment.cohort
+        if cohort.channel.kind == "bits":
+            return labelled_bits(row, cohort.channel.width)
+        return sealed(cohort, record(row, self._randomizer.round.mechanism.modulus))
+
+
+def sealed(cohort: Cohort, payload: bytes) -> bytes:
+    """Report id (16 fresh random bytes) ‖ HPKE(report id ‖ payload), to the server's key of the cohort."""
+    if cohort.channel.kind != "sealed":
+        raise BadMessage(f"cohort {cohort.cohort} takes no sealed records")
+    report_id = token_bytes(REPORT_ID)
+    return report_id + seal(cohort.channel.server_key, cohort, report_id, payload)

@@ -1,0 +1,34 @@
+"""What the clients of a cohort say, stage by stage. Two scripts: `reporting` and `masking`."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from client.user import AnyStage, User
+from common.messages.stage import StageView
+from common.messages.upload import Item
+
+
+class Script(Protocol):
+    """The messages of one cohort's users in this process. No I/O; every call may take a while of CPU."""
+
+    @property
+    def first(self) -> AnyStage:
+        """The stage that users answer as soon as they have their tickets."""
+        ...
+
+    @property
+    def last(self) -> AnyStage:
+        """The stage after which nothing more is asked of them."""
+        ...
+
+    def begin(self, users: Sequence[User]) -> list[Item]:
+        """The users' messages for the first stage."""
+        ...
+
+    def answer(self, users: Sequence[User], view: StageView) -> list[Item]:
+        """The messages for the stage that `view` shows, of those among `users` that take part in it."""
+        ...
+
+    def forget(self, slots: Iterable[int]) -> None:
+        """Erase what these users still hold: they are done, lost or refused."""
+        ...

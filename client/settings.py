@@ -1,0 +1,92 @@
+"""What a fleet process is configured by: `DISTRUST_…` variables, or the same names as options (`--run`, `--block` …)."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from client.courier import Limits
+from client.environments import build, read_spec
+from client.fleet import Habits
+from client.randomizer import World
+from client.terms import Terms
+from common.errors import BadParameter
+
+Url = Annotated[str, Field(pattern=r"^https?://")]
+
+
+class FleetSettings(BaseSettings):
+    """Settings of one fleet process."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="DISTRUST_",
+        extra="ignore",
+        frozen=True,
+        cli_prog_name="python -m client",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+    )
+
+    server_url: Annotated[Url, Field(description="the learner")] = "http://127.0.0.1:8701"
+    shuffler_url: Annotated[Url, Field(description="S by permutation")] = "http://127.0.0.1:8702"
+    aggregator_url: Annotated[Url, Field(description="S by secure sum")] = "http://127.0.0.1:8703"
+    run: Annotated[str, Field(description="the run to serve; `auto`: the newest one that is running")] = "auto"
+    environment: Annotated[
+        str, Field(description="the [environment] table as JSON, or the path of a TOML file with it")
+    ]
+    seed: Annotated[int | None, Field(ge=0, description="of the environment, when its table names none")] = None
+    dropout: Annotated[float, Field(ge=0, lt=1, description="share of every cohort that departs")] = 0.0
+    silent: Annotated[bool, Field(description="depart without a word: S waits for its deadline")] = False
+    block: Annotated[int, Field(ge=1, le=100_000, description="clients that take tickets at a time")] = 512
+    in_flight: Annotated[int, Field(ge=1, description="clients above which no further cohort is begun")] = 8192
+    upload_items: Annotated[int, Field(ge=1, description="clients in one upload")] = 512
+    upload_bytes: Annotated[int, Field(ge=1, description="bytes of messages in one upload")] = 8 * 2**20
+    report: Annotated[Path | None, Field(description="JSON file for the fleet's counts, written at its end")] = None
+    max_epsilon: Annotated[float, Field(gt=0, description="users refuse a round with a larger ε")] = 10.0
+    max_delta: Annotated[float, Field(ge=0, le=1, description="users refuse a round with a larger δ")] = 1e-2
+    min_survivors: Annotated[int, Field(ge=1, description="users refuse a round whose noise counts on fewer")] = 1
+    allow_unsafe: Annotated[bool, Field(description="take part in rounds without privacy")] = False
+    noise_seed: Annotated[int | None, Field(ge=0, lt=2**63, description="repeatable noise: not private")] = None
+    patience: Annotated[float, Field(gt=0, description="seconds to wait for a service that is away")] = 60.0
+    process: Annotated[str, Field(description="name of this process in its report and its log")] = "fleet"
+    log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
+
+    def world(self) -> World:
+        """The environment that the users live in. Raises BadParameter for a bad one, and for chance that is not allowed."""
+        if self.noise_seed is not None and not self.allow_unsafe:
+            raise BadParameter("noise_seed", self.noise_seed, "removes the privacy: needs allow_unsafe")
+        table = self._table()
+        if self.seed is not None:
+            table = {"seed": self.seed, **table}
+        spec = read_spec(table)
+        if spec.seed is None:
+            raise BadParameter("environment.seed", None, "a fleet needs one: all fleets of a run must play one world")
+        return World(build(spec), spec.seed, self.noise_seed)
+
+    def terms(self) -> Terms:
+        """What the users insist on."""
+        return Terms(self.max_epsilon, self.max_delta, self.min_survivors, self.allow_unsafe)
+
+    def habits(self) -> Habits:
+        """How the fleet works."""
+        limits = Limits(self.upload_items, self.upload_bytes)
+        return Habits(self.block, self.in_flight, self.dropout, self.silent, limits)
+
+    def _table(self) -> dict[str, Any]:
+        try:
+            if self.environment.lstrip().startswith("{"):
+                table = json.loads(self.environment)
+            else:
+                table = tomllib.loads(Path(self.environment).read_text("utf-8"))
+        except OSError as error:
+            raise BadParameter("environment", self.environment, f"cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise BadParameter("environment", self.environment, f"neither JSON nor a TOML file: {error}") from error
+        inner = table.get("environment", table)
+        if not isinstance(inner, dict):
+            raise BadParameter("environment", self.environment, "must be a table")
+        return inner

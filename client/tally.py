@@ -1,0 +1,58 @@
+"""What a fleet counts: clients, bytes, seconds. Written as JSON at its end, so that the lab can add fleets up."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+class Tally:
+    """Counts of one fleet process.
+
+    clients        joined (tickets held), served (the message with their reward was accepted), departed (as simulated),
+                   refused (by S, or by the user itself), late (their stage was over), aborted (their cohort ended without them).
+    payload_bytes  bodies of the messages that carry a randomized reward: masked vectors and reports.
+    message_bytes  bodies by stage, before they are wrapped in JSON.
+    seconds        CPU-side work by stage: keys, masks, noise, sealing.
+    """
+
+    def __init__(self) -> None:
+        self.clients: Counter[str] = Counter()
+        self.message_bytes: Counter[str] = Counter()
+        self.seconds: Counter[str] = Counter()
+        self._started = time.monotonic()
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.message_bytes["masked"] + self.message_bytes["report"]
+
+    @contextmanager
+    def timing(self, stage: str) -> Iterator[None]:
+        """Add the time spent inside to `seconds[stage]`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] += time.perf_counter() - start
+
+    def report(self, **more: Any) -> dict[str, Any]:
+        """Everything counted so far, with the caller's own entries."""
+        names = ("joined", "served", "departed", "refused", "late", "aborted")
+        return {
+            **more,
+            "clients": {name: self.clients[name] for name in names},
+            "payload_bytes": self.payload_bytes,
+            "message_bytes": dict(self.message_bytes),
+            "stage_seconds": {stage: round(spent, 6) for stage, spent in self.seconds.items()},
+            "seconds": round(time.monotonic() - self._started, 6),
+        }
+
+
+def write_report(report: dict[str, Any], path: Path) -> None:
+    """Write the report as one JSON object; a reader sees the old file or the whole new one."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    part.replace(path)

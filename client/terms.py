@@ -1,0 +1,83 @@
+"""What a user insists on before it tells anything: its own largest ε, and its own floor."""
+
+from dataclasses import dataclass
+
+from common.crypto.parameters import neighbourhood
+from common.errors import Refused
+from common.guarantee import Guarantee
+from common.mechanisms import Mechanism
+from common.messages.cohort import Channel, Cohort
+from common.messages.round import Assignment, Round
+from common.modular import packed_size
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A user's own conditions; a server cannot talk it out of them.
+
+    max_epsilon    largest ε (nats) of a guarantee that the user computes itself from the mechanism's law.
+    max_delta      largest δ of it.
+    min_survivors  least floor t: a server that announces few survivors, or an inflated n, would remove the noise.
+    allow_unsafe   play along in rounds without privacy; for experiments.
+    """
+
+    max_epsilon: float = 10.0
+    max_delta: float = 1e-2
+    min_survivors: int = 1
+    allow_unsafe: bool = False
+
+    def check(self, asked: Round, assignment: Assignment) -> None:
+        """Raises Refused, in one line, unless the round keeps these terms and does not contradict itself."""
+        cohort, mechanism = assignment.cohort, asked.mechanism
+        self._check_names(asked, cohort)
+        _check_channel(mechanism, cohort)
+        _check_graph(asked, cohort)
+        if cohort.minimum < mechanism.floor:
+            raise Refused(f"the cohort opens at {cohort.minimum} survivors, and its noise counts on {mechanism.floor}")
+        if mechanism.floor < self.min_survivors:
+            raise Refused(f"the noise counts on {mechanism.floor} survivors, and this user on {self.min_survivors}")
+        self._check_guarantee(mechanism.guarantee())
+
+    def _check_names(self, asked: Round, cohort: Cohort) -> None:
+        if (cohort.run, cohort.round) != (asked.run, asked.number):
+            raise Refused(f"cohort {cohort.cohort} belongs to round {cohort.round} of {cohort.run}, not to this one")
+
+    def _check_guarantee(self, promised: Guarantee) -> None:
+        if self.allow_unsafe:
+            return
+        if promised.kind == "none" or promised.epsilon is None:
+            raise Refused("this round has no privacy, and this user does not take part in such rounds")
+        if promised.epsilon > self.max_epsilon * (1 + _ROUNDING):
+            raise Refused(f"ε = {promised.epsilon:.6g} is above this user's {self.max_epsilon:g}")
+        if promised.delta > self.max_delta:
+            raise Refused(f"δ = {promised.delta:.3g} is above this user's {self.max_delta:g}")
+
+
+def _check_channel(mechanism: Mechanism, cohort: Cohort) -> None:
+    """The mechanism must be the one that this cohort's channel carries: same n, same modulus, same size."""
+    if mechanism.clients != cohort.clients:
+        raise Refused(f"the cohort has {cohort.clients} slots, and the mechanism is calibrated for {mechanism.clients}")
+    if not _fits(mechanism, cohort.channel):
+        raise Refused(f"the {cohort.channel.kind} channel of cohort {cohort.cohort} does not fit the mechanism")
+
+
+def _check_graph(asked: Round, cohort: Cohort) -> None:
+    """k and t are computed, never believed: a sparser graph or a lower threshold would open single vectors."""
+    if cohort.channel.kind != "masked":
+        return
+    own = neighbourhood(cohort.clients, asked.dropout, asked.corrupt, cohort.minimum)
+    if own != (cohort.channel.neighbours, cohort.channel.threshold):
+        told = f"k = {cohort.channel.neighbours}, t = {cohort.channel.threshold}"
+        raise Refused(f"cohort {cohort.cohort} is told {told}, and must have k = {own[0]}, t = {own[1]}")
+
+
+def _fits(mechanism: Mechanism, channel: Channel) -> bool:
+    match channel.kind:
+        case "masked":
+            return (channel.modulus, channel.dimension) == (mechanism.modulus, mechanism.dimension)
+        case "bits":
+            return (channel.width, channel.labels) == (mechanism.width, mechanism.dimension)
+        case "sealed":
+            return mechanism.width is None and channel.size == packed_size(mechanism.modulus, mechanism.dimension)
