@@ -5,6 +5,29 @@ from typing import Annotated
 from pydantic import Field
 
 from common.mechanisms.base import Calibration, Mechanism, MechanismName, MechanismSpec
+from common.mechanisms.central_laplace_discrete import CentralLaplaceDiscrete
+from common.mechanisms.distributed_polya import DistributedPolya
+from common.mechanisms.distributed_skellam import DistributedSkellam
+from common.mechanisms.identity import UnsafeIdentity
+from common.mechanisms.local_laplace_discrete import LocalLaplaceDiscrete
+from common.mechanisms.planning import Union, check_spec, plan
+from common.mechanisms.shuffled_binomial import ShuffledBinomial
 
-AnyMechanism = Mechanism  # replaced by the union of the mechanisms
-__all__ = ["AnyMechanism", "Calibration", "Mechanism", "MechanismName", "MechanismSpec"]
+AnyMechanism = Annotated[Union, Field(discriminator="name")]
+"""A mechanism on the wire, told apart by its name."""
+
+__all__ = [
+    "AnyMechanism",
+    "Calibration",
+    "CentralLaplaceDiscrete",
+    "DistributedPolya",
+    "DistributedSkellam",
+    "LocalLaplaceDiscrete",
+    "Mechanism",
+    "MechanismName",
+    "MechanismSpec",
+    "ShuffledBinomial",
+    "UnsafeIdentity",
+    "check_spec",
+    "plan",
+]

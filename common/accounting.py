@@ -1,0 +1,87 @@
+"""Exact accounting of one release: Pmf of the noise in, privacy out. Neighbours shift the sum by `shift` at worst.
+
+Integer sums only. Where the law of the noise is log-concave the worst shift is the largest; randomized rounding mixes
+shifts and never makes it worse (joint convexity).
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.noise.law import Pmf
+
+LARGEST_EPSILON = 1e4
+
+
+def hockey_stick(pmf: Pmf, shift: int, epsilon: float) -> float:
+    """δ(ε) = max over both directions of Σ (P(x) - e^ε P(x ∓ shift))₊, plus the mass that the truncation lost."""
+    forth = _excess(pmf.logs, _shifted(pmf.logs, shift), epsilon)
+    back = _excess(pmf.logs, _shifted(pmf.logs[::-1], shift)[::-1], epsilon)
+    return min(1.0, max(forth, back) + pmf.lost)
+
+
+def pure_epsilon(pmf: Pmf, shift: int) -> float:
+    """max |ln P(x) - ln P(x - shift)| over the stored support; inf if one of them is 0 where the other is not.
+
+    The tails that were cut are the caller's: for every law here the ratio has its limit at infinity in closed form.
+    """
+    if shift >= pmf.logs.size:
+        return math.inf
+    return float(np.abs(pmf.logs[shift:] - pmf.logs[: pmf.logs.size - shift]).max())
+
+
+def rdp(pmf: Pmf, shift: int, orders: Sequence[float]) -> list[float]:
+    """Rényi divergence of each order α > 1 between the law and its shift, the larger of both directions.
+
+    The stored support must reach (α - 1) · shift and some standard deviations beyond; mass outside is not added.
+    """
+    forth = _shifted(pmf.logs, shift)
+    back = _shifted(pmf.logs[::-1], shift)[::-1]
+    return [max(_renyi(pmf.logs, forth, order), _renyi(pmf.logs, back, order)) for order in orders]
+
+
+def from_rdp(divergences: Sequence[tuple[float, float]], delta: float) -> float:
+    """The least ε that (order, RDP) pairs give at δ: Balle et al. 2020, Theorem 21; orders above 1."""
+    spends = (
+        epsilon + math.log1p(-1 / order) - math.log(delta * order) / (order - 1) for order, epsilon in divergences
+    )
+    return max(0.0, min(spends))
+
+
+def epsilon_at(pmf: Pmf, shift: int, delta: float) -> float:
+    """The least ε with δ(ε) ≤ delta, rounded up in its tenth digit; inf where no ε below 10⁴ will do."""
+    if hockey_stick(pmf, shift, LARGEST_EPSILON) > delta:
+        return math.inf
+    low, high = 0.0, 1.0
+    if hockey_stick(pmf, shift, 0.0) <= delta:
+        return 0.0
+    while hockey_stick(pmf, shift, high) > delta:
+        low, high = high, 2 * high
+    while high - low > 1e-10 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if hockey_stick(pmf, shift, middle) <= delta else (middle, high)
+    return high
+
+
+def _shifted(logs: NDArray[np.float64], shift: int) -> NDArray[np.float64]:
+    """ln P(x - shift) on the same support; what comes from outside counts as impossible, which only adds to δ."""
+    moved = np.full(logs.size, -np.inf)
+    moved[shift:] = logs[: max(0, logs.size - shift)]
+    return moved
+
+
+def _excess(logs: NDArray[np.float64], others: NDArray[np.float64], epsilon: float) -> float:
+    """Σ (e^logs - e^(ε + others))₊, without cancellation."""
+    gaps = others + epsilon - logs
+    above = gaps < 0  # also drops 0 against 0, whose gap is NaN-free because stored logs are finite
+    return math.fsum(-np.exp(logs[above]) * np.expm1(gaps[above]))
+
+
+def _renyi(logs: NDArray[np.float64], others: NDArray[np.float64], order: float) -> float:
+    """ln(Σ p^α q^(1-α)) / (α - 1) over the part where both are stored."""
+    both = np.isfinite(others)
+    exponents = order * logs[both] + (1 - order) * others[both]
+    top = float(exponents.max())
+    return (top + math.log(math.fsum(np.exp(exponents - top)))) / (order - 1)

@@ -1,0 +1,32 @@
+"""What privacy out of many clients' noise rests on, in sentences."""
+
+from common.guarantee import Guarantee
+from common.mechanisms.base import Mechanism
+
+
+def of_the_sum(honest: int) -> tuple[str, ...]:
+    """Assumptions of secure aggregation."""
+    return (
+        f"at least {honest} honest clients answer and tell nobody their noise",
+        "the aggregator is honest but curious, and fewer than the threshold of any client's neighbours collude with it",
+        "only the sum modulo m is opened, once",
+    )
+
+
+def of_the_bits(honest: int) -> tuple[str, ...]:
+    """Assumptions of the trusted-shuffler model."""
+    return (
+        f"at least {honest} honest clients answer and tell nobody their noise",
+        "the shuffler does not collude with the server and is trusted with labelled bits",
+    )
+
+
+def nothing(mechanism: Mechanism) -> Guarantee:
+    """No honest noise is left, or too little for any ε."""
+    return Guarantee(
+        kind="none",
+        epsilon=None,
+        model="none",
+        calibration=mechanism.calibration,
+        assumptions=("the noise of the honest clients gives no guarantee at this δ",),
+    )

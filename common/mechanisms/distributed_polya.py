@@ -1,0 +1,49 @@
+"""Pólya noise at each client, summed by secure aggregation: discrete Laplace in the sum, pure privacy without trust."""
+
+from fractions import Fraction
+from typing import ClassVar, Literal, Self
+
+from common.error_law import ErrorLaw
+from common.guarantee import Guarantee
+from common.mechanisms.base import MechanismSpec
+from common.mechanisms.distributed import nothing, of_the_sum
+from common.mechanisms.frame import Frame, laplace_precision, laplace_scale, needed
+from common.mechanisms.laplace import LaplaceLike
+from common.messages.cohort import Via
+from common.noise import PolyaDifference
+
+
+class DistributedPolya(LaplaceLike):
+    """γ⁺ - γ⁻ with Pólya(1/t, e^(-ε/(gD))): t of them are Lap_Z(gD/ε), and what more clients add only hides more.
+
+    Guarantee  (ε, 0) for the modular sum over at least t honest clients; with fewer the released law has the shape
+               r = honest/t < 1 and ε = ln p_r(0)/p_r(g), which `guarantee` computes.
+    Utility    standard deviation √2 D √(n'/t) / ε in data units.
+    Source     MAB Theorem 1 with t for n; Goryczka & Xiong 2015, Theorem 5.1.
+    """
+
+    vias: ClassVar[tuple[Via, ...]] = ("aggregator",)
+
+    name: Literal["distributed-polya"] = "distributed-polya"
+
+    @classmethod
+    def plan(cls, spec: MechanismSpec, frame: Frame) -> Self:
+        epsilon, precision = needed(spec), laplace_precision(frame, spec, 1)
+        scale = laplace_scale(epsilon, precision, frame.dimension)
+        total = PolyaDifference(Fraction(frame.clients, frame.floor), scale)
+        tau = scale * frame.log_wrap if spec.calibration == "paper" else 0.0
+        return cls.model_validate({**frame.shared(precision, frame.room(precision, total, tau)), "epsilon": epsilon})
+
+    def client_law(self) -> PolyaDifference:
+        return PolyaDifference(Fraction(1, self.floor), self.scale)
+
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+        honest = self.honest(survivors, colluders)
+        if honest < 1:
+            return nothing(self)
+        law = PolyaDifference(Fraction(honest, self.floor), self.scale)
+        return self.promise(self.released_epsilon(law), "distributed", of_the_sum(honest))
+
+    def error(self, survivors: int) -> ErrorLaw:
+        law = PolyaDifference(Fraction(survivors, self.floor), self.scale)
+        return self.scaled(law, survivors / self.floor)

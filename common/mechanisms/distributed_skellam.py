@@ -1,0 +1,114 @@
+"""Skellam noise at each client, summed by secure aggregation: Rényi privacy close to the Gaussian's, on integers."""
+
+import math
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from common.error_law import ErrorLaw
+from common.guarantee import Guarantee
+from common.mechanisms.base import MechanismSpec
+from common.mechanisms.checks import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed, require
+from common.mechanisms.distributed import nothing, of_the_sum
+from common.mechanisms.frame import Frame, needed
+from common.mechanisms.laplace import SAMPLER
+from common.mechanisms.lattice import Lattice
+from common.mechanisms.scaled import Scaled
+from common.mechanisms.skellam_search import Target, best_precision, divergences, least_variance
+from common.accounting import epsilon_at, from_rdp
+from common.messages.cohort import Via
+from common.noise import Skellam
+
+PAPER_SCALE = 10.0  # s of the paper's experiments
+SHOWN_DELTA = 1e-6  # δ at which a Rényi guarantee is shown as (ε, δ) when none was asked for
+
+
+class DistributedSkellam(Lattice):
+    """Sk(0, variance/t) on each client: Sk(0, variance) over t of them, whatever its split.
+
+    variance   in grid steps squared, per coordinate. paper: D g²/ε², g = ⌈sε√t⌉. exact: the least whose privacy,
+               computed from the law, is (ε, δ), or RDP(α) ≤ αε²/2 at every order of ORDERS when δ is absent.
+    Guarantee  of the modular sum over at least t honest clients. Each of D coordinates moves by at most g, so that the
+               vector's Rényi divergence is at most D times one coordinate's (ℓ₂ sensitivity g√D).
+    Source     MAB Theorem 2 with t for n and σ² = g²/ε² (the statement prints σ²/(nε²)); its bound on RDP is not used.
+    """
+
+    vias: ClassVar[tuple[Via, ...]] = ("aggregator",)
+
+    name: Literal["distributed-skellam"] = "distributed-skellam"
+    epsilon: float
+    delta: float | None = None
+    variance: Annotated[float, Field(gt=0, description="variance of the noise of t clients, grid steps squared")]
+
+    @model_validator(mode="after")
+    def _in_range(self) -> Self:
+        require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
+        require(self.delta is None or delta_allowed(self.delta), "delta", self.delta, DELTA_RULE)
+        return self
+
+    @classmethod
+    def plan(cls, spec: MechanismSpec, frame: Frame) -> Self:
+        target = Target(needed(spec), spec.delta, frame.dimension)
+        precision = spec.precision or cls._precision(spec, frame, target)
+        paper = spec.calibration == "paper"
+        variance = frame.dimension * (precision / target.epsilon) ** 2 if paper else least_variance(target, precision)
+        total = Skellam(variance * frame.clients / frame.floor)
+        log = frame.log_wrap
+        tau = 2 * math.sqrt(variance * log) + math.sqrt(2) * log if paper else 0.0
+        own = {"epsilon": target.epsilon, "delta": target.delta, "variance": variance}
+        return cls.model_validate({**frame.shared(precision, frame.room(precision, total, tau)), **own})
+
+    @staticmethod
+    def _precision(spec: MechanismSpec, frame: Frame, target: Target) -> int:
+        if spec.calibration == "exact" and spec.scale is None:
+            return best_precision(target, frame.clients)
+        return math.ceil((spec.scale or PAPER_SCALE) * target.epsilon * math.sqrt(frame.floor))
+
+    def client_law(self) -> Skellam:
+        return Skellam(self.variance / self.floor)
+
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+        honest = self.honest(survivors, colluders)
+        if honest < 1:
+            return nothing(self)
+        variance = self.variance * honest / self.floor
+        if self.delta is not None and self.dimension == 1:
+            epsilon = epsilon_at(Skellam(variance).pmf(), self.precision, self.delta)
+            return self._promise("approximate", epsilon, self.delta, (), honest)
+        pairs = divergences(variance, self.precision, self.dimension)
+        delta = SHOWN_DELTA if self.delta is None else self.delta
+        return self._promise("renyi", from_rdp(pairs, delta), delta, tuple(pairs), honest)
+
+    def _promise(
+        self,
+        kind: Literal["approximate", "renyi"],
+        epsilon: float,
+        delta: float,
+        rdp: tuple[tuple[float, float], ...],
+        honest: int,
+    ) -> Guarantee:
+        if math.isinf(epsilon):
+            return nothing(self)
+        return Guarantee(
+            kind=kind,
+            epsilon=epsilon,
+            delta=delta,
+            claimed=self.epsilon,
+            rdp=rdp,
+            model="distributed",
+            calibration=self.calibration,
+            assumptions=(*of_the_sum(honest), SAMPLER),
+        )
+
+    def error(self, survivors: int) -> ErrorLaw:
+        law = Skellam(self.variance * survivors / self.floor)
+        return Scaled(law, self.step, self._sub_exponential(survivors))
+
+    def _sub_exponential(self, survivors: int) -> tuple[float, float]:
+        """MAB Lemma 4, (2σ, √2) in grid steps; as Theorem 2 rounds it, (2/ε + √2/(sε), 1/(sε)), for `paper`."""
+        more = math.sqrt(survivors / self.floor)
+        if self.calibration == "exact":
+            return 2 * math.sqrt(self.variance) * more * self.step, math.sqrt(2) * self.step
+        scale = self.precision / (self.epsilon * math.sqrt(self.floor))
+        unit = (self.high - self.low) / self.epsilon
+        return (2 * math.sqrt(self.dimension) + math.sqrt(2) / scale) * more * unit, unit / scale

@@ -1,0 +1,86 @@
+"""What a cohort fixes before a mechanism is calibrated to it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from common.errors import BadParameter
+from common.mechanisms.base import Calibration, MechanismSpec
+from common.messages.cohort import Via
+from common.noise import Law
+
+ROUNDING = 0.1
+"""Share of the privacy noise's variance that `exact` grids allow the rounding, whose variance is at most n/4 grid steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """n clients, of whom the noise counts on `floor`; D coordinates in [low, high]; p' for a wrapped sum.
+
+    As the paper's n stands for the clients that carry the noise, its formulas take `floor` for privacy and rounding;
+    the room in Z_m is made for all `clients`.
+    """
+
+    clients: int
+    floor: int
+    dimension: int
+    low: float
+    high: float
+    wrap: float
+    calibration: Calibration
+    via: Via
+
+    def shared(self, precision: int, modulus: int) -> dict[str, Any]:
+        """The fields of every mechanism."""
+        if modulus >= 2**62:
+            raise BadParameter("mechanism.precision", precision, "clients * precision and noise must stay below 2^62")
+        own = {field: getattr(self, field) for field in self.__slots__}
+        return {**own, "precision": precision, "modulus": modulus}
+
+    @property
+    def log_wrap(self) -> float:
+        """ln(2/p') for one coordinate, by the union bound."""
+        return math.log(2 * self.dimension / self.wrap)
+
+    def room(self, precision: int, noise: Law | None, least: float = 0.0) -> int:
+        """m = ng + 2τ + 1, τ the exact quantile of the total noise at p' over all coordinates, at least `least`."""
+        tail = 0.0 if noise is None else noise.quantile(max(self.wrap / self.dimension, 1e-18))
+        return self.clients * precision + 2 * math.ceil(max(tail, least)) + 1
+
+
+def needed(spec: MechanismSpec) -> float:
+    """ε of a spec whose mechanism needs one."""
+    if spec.epsilon is None:
+        raise BadParameter("mechanism.epsilon", None, f"{spec.name} needs one")
+    return spec.epsilon
+
+
+def laplace_precision(frame: Frame, spec: MechanismSpec, terms: int) -> int:
+    """g for `terms` discrete Laplace terms Lap_Z(gD/ε) in the sum.
+
+    paper  ⌈ε√t⌉. exact  the least g whose rounding variance n/4 is at most a tenth of the noise's terms/(2 sinh²(ε/(2gD))).
+    """
+    epsilon = needed(spec)
+    if spec.precision is not None:
+        return spec.precision
+    if spec.calibration == "paper":
+        return math.ceil(epsilon * math.sqrt(frame.floor))
+    sine = math.sqrt(2 * ROUNDING * terms / frame.clients)
+    return max(1, math.ceil(epsilon / (2 * frame.dimension * math.asinh(sine))))
+
+
+def laplace_scale(epsilon: float, precision: int, dimension: int) -> float:
+    """gD/ε for ℓ₁ sensitivity gD, rounded up, so that the noise is never smaller than the theorem's."""
+    return math.nextafter(precision * dimension / epsilon, math.inf)
+
+
+def least(met: Callable[[int], bool], guess: int) -> int:
+    """The least n ≥ 1 that satisfies a monotone condition, from a guess."""
+    low, high = 0, max(1, guess)
+    while not met(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if met(middle) else (middle, high)
+    return high

@@ -1,0 +1,35 @@
+"""No noise: the baseline that protects nobody."""
+
+from typing import Literal, Self
+
+from common.error_law import ErrorLaw
+from common.guarantee import Guarantee
+from common.mechanisms.base import MechanismSpec
+from common.mechanisms.frame import Frame
+from common.mechanisms.lattice import Lattice
+from common.mechanisms.scaled import Scaled
+
+FINEST = 1 << 20
+
+
+class UnsafeIdentity(Lattice):
+    """The rounded values as they are. Whoever reads a message, or a sum over one client, reads the data.
+
+    Guarantee  none.
+    Utility    the sum to half a grid step a client; exact for values on the grid, so for 0/1 rewards.
+    """
+
+    name: Literal["identity"] = "identity"
+
+    @classmethod
+    def plan(cls, spec: MechanismSpec, frame: Frame) -> Self:
+        precision = spec.precision or FINEST
+        return cls.model_validate(frame.shared(precision, frame.room(precision, None)))
+
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:  # noqa: ARG002 - nothing helps
+        return Guarantee(
+            kind="none", epsilon=None, model="none", calibration=self.calibration, assumptions=("none: there is no noise",)
+        )
+
+    def error(self, survivors: int) -> ErrorLaw:  # noqa: ARG002 - there is no noise
+        return Scaled(None, self.step, (0.0, 0.0))

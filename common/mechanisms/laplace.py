@@ -1,0 +1,61 @@
+"""What the mechanisms share whose noise is made of Pólya shares of discrete Laplace variables."""
+
+import math
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from common.accounting import pure_epsilon
+from common.guarantee import Guarantee
+from common.mechanisms.checks import EPSILON_RULE, epsilon_allowed, require
+from common.mechanisms.frame import laplace_scale
+from common.mechanisms.lattice import Lattice
+from common.mechanisms.scaled import Scaled
+from common.noise import Law, PolyaDifference
+from common.noise.polya import LONGEST_SCALE
+
+SAMPLER = "noise is drawn within statistical distance 2^-108 of its law"
+
+
+class LaplaceLike(Lattice):
+    """Noise of scale gD/ε: ε for ℓ₁ sensitivity gD of the integer vector."""
+
+    epsilon: Annotated[float, Field(description="ε in nats, for one client's whole vector")]
+
+    @model_validator(mode="after")
+    def _can_be_drawn(self) -> Self:
+        require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
+        require(self.scale <= LONGEST_SCALE, "precision * dimension / epsilon", self.scale, f"at most {LONGEST_SCALE:g}")
+        return self
+
+    @property
+    def scale(self) -> float:
+        """Scale of the discrete Laplace law, in grid steps."""
+        return laplace_scale(self.epsilon, self.precision, self.dimension)
+
+    def scaled(self, law: Law, terms: float) -> Scaled:
+        """The error law of `terms` Laplace terms: (σ, h) = (√(2 terms)/ε, 1/ε) in units of D (high - low)."""
+        unit = self.dimension * (self.high - self.low) / self.epsilon
+        return Scaled(law, self.step, (math.sqrt(2 * terms) * unit, unit))
+
+    def released_epsilon(self, law: PolyaDifference) -> float:
+        """max |ln p(k)/p(k-g)| over all k, D times: every coordinate moves by g.
+
+        Far out the ratio tends to g/scale, from below for shapes of at least 1 (log-concave) and from above for less.
+        """
+        limit = self.precision / self.scale
+        inside = pure_epsilon(law.pmf(), self.precision) if law.shape < 1 else limit
+        return self.dimension * max(limit, inside)
+
+    def promise(self, epsilon: float, model: str, assumptions: tuple[str, ...]) -> Guarantee:
+        """A pure guarantee of this mechanism."""
+        return Guarantee.model_validate(
+            {
+                "kind": "pure",
+                "epsilon": epsilon,
+                "claimed": self.epsilon,
+                "model": model,
+                "calibration": self.calibration,
+                "assumptions": (*assumptions, SAMPLER),
+            }
+        )

@@ -1,0 +1,104 @@
+"""What the mechanisms share that add integers: the grid, its rounding, and decoding a sum modulo m."""
+
+import math
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import model_validator
+
+from common.errors import BadParameter, TooSmall
+from common.mechanisms.base import Mechanism
+from common.mechanisms.checks import require
+from common.messages.cohort import Via
+from common.noise import Law
+from common.randomness import Stream
+
+
+class Lattice(Mechanism):
+    """Values in [low, high] as x̂ in {0 … g} by randomized rounding, noise on top, everything modulo m.
+
+    MAB Algorithm 1: ŷ = Σ(x̂ + η) mod m is decoded into the window of length m that leaves the same room for noise below 0
+    as above n'g, n' the survivors; then the affine map is undone.
+    """
+
+    vias: ClassVar[tuple[Via, ...]] = ("aggregator", "shuffler")
+    """Where the mechanism may be used; the first is its own choice."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        require(math.isfinite(self.low) and math.isfinite(self.high), "low, high", (self.low, self.high), "finite")
+        require(self.via in self.vias, "via", self.via, f"must be one of {', '.join(self.vias)}")
+        require(self.low < self.high, "high", self.high, f"must be above low = {self.low}")
+        require(self.floor <= self.clients, "floor", self.floor, f"must be at most clients = {self.clients}")
+        least = self.clients * self.precision
+        require(self.modulus > least, "modulus", self.modulus, f"must be above clients * precision = {least}")
+        return self
+
+    @property
+    def step(self) -> float:
+        """One step of the grid, in data units."""
+        return (self.high - self.low) / self.precision
+
+    @property
+    def bits(self) -> int:
+        return self.dimension * (self.modulus - 1).bit_length()
+
+    def honest(self, survivors: int | None, colluders: int) -> int:
+        """Clients whose noise counts: the survivors (the floor by default) without the colluders among them."""
+        return (self.floor if survivors is None else survivors) - colluders
+
+    def client_law(self) -> Law | None:
+        """The noise of one client in one coordinate."""
+        return None
+
+    def server_law(self) -> Law | None:
+        """The noise that the analyzer adds to each coordinate of the sum."""
+        return None
+
+    def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
+        n = vectors.shape[0]
+        noise = self._draw(self.client_law(), stream, n)  # before the values are looked at, so that time tells nothing
+        chances = stream.words(n * self.dimension).reshape(n, self.dimension)
+        rounded = self._round(vectors, chances)
+        rounded += noise
+        return np.mod(rounded, self.modulus).astype(np.uint64)
+
+    def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
+        self.check_release(total, survivors)
+        whole = self._decode(total, survivors) + self._draw(self.server_law(), stream, 1)[0]
+        return whole * self.step + survivors * self.low
+
+    def check_release(self, total: NDArray[np.uint64], survivors: int) -> None:
+        """Refuse a sum that may not be opened or that cannot be one."""
+        if survivors < self.floor:
+            raise TooSmall(survivors, self.floor)
+        if survivors > self.clients:
+            raise BadParameter("survivors", survivors, f"at most clients = {self.clients}")
+        if total.shape != (self.dimension,):
+            raise BadParameter("total", total.shape, f"shape must be ({self.dimension},)")
+        if int(total.max()) >= self.modulus:
+            raise BadParameter("total", int(total.max()), f"must be below modulus = {self.modulus}")
+
+    def _decode(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
+        """Representatives in the centred window."""
+        whole = total.astype(np.int64)
+        spread = survivors * self.precision
+        return np.where(whole > spread + (self.modulus - spread - 1) // 2, whole - self.modulus, whole)
+
+    def _draw(self, law: Law | None, stream: Stream, rows: int) -> NDArray[np.int64]:
+        if law is None:
+            return np.zeros((rows, self.dimension), dtype=np.int64)
+        return law.sample(stream, rows * self.dimension).reshape(rows, self.dimension)
+
+    def _round(self, vectors: NDArray[np.float64], chances: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """⌊w⌋ + Ber(w - ⌊w⌋), w = (x - low) g / (high - low); 53 random bits, on which no privacy hangs."""
+        if vectors.shape[1:] != (self.dimension,):
+            raise BadParameter("vectors", vectors.shape, f"shape must be (n, {self.dimension})")
+        if not np.isfinite(vectors).all():
+            raise BadParameter("vectors", "NaN or infinity", "finite numbers are allowed")
+        inside = np.clip(vectors, self.low, self.high)
+        grid = np.clip((inside - self.low) * (self.precision / (self.high - self.low)), 0, self.precision)
+        whole = np.floor(grid)
+        up = (chances >> np.uint64(11)) * 2.0**-53 < grid - whole
+        return np.minimum(whole + up, self.precision).astype(np.int64)

@@ -1,0 +1,113 @@
+"""From a run file's words to a calibrated mechanism."""
+
+from typing import TypeAlias
+
+from pydantic import ValidationError
+
+from common.errors import BadParameter
+from common.mechanisms.base import MechanismName, MechanismSpec
+from common.mechanisms.central_laplace_discrete import CentralLaplaceDiscrete
+from common.mechanisms.checks import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed
+from common.mechanisms.distributed_polya import DistributedPolya
+from common.mechanisms.distributed_skellam import DistributedSkellam
+from common.mechanisms.frame import Frame
+from common.mechanisms.identity import UnsafeIdentity
+from common.mechanisms.local_laplace_discrete import LocalLaplaceDiscrete
+from common.mechanisms.shuffled_binomial import ShuffledBinomial
+from common.statistics import Statistic
+
+Union: TypeAlias = (
+    UnsafeIdentity
+    | CentralLaplaceDiscrete
+    | LocalLaplaceDiscrete
+    | DistributedPolya
+    | DistributedSkellam
+    | ShuffledBinomial
+)
+Kind: TypeAlias = (
+    type[UnsafeIdentity]
+    | type[CentralLaplaceDiscrete]
+    | type[LocalLaplaceDiscrete]
+    | type[DistributedPolya]
+    | type[DistributedSkellam]
+    | type[ShuffledBinomial]
+)
+
+KINDS: dict[MechanismName, Kind] = {
+    "identity": UnsafeIdentity,
+    "central-laplace-discrete": CentralLaplaceDiscrete,
+    "local-laplace-discrete": LocalLaplaceDiscrete,
+    "distributed-polya": DistributedPolya,
+    "distributed-skellam": DistributedSkellam,
+    "shuffled-binomial": ShuffledBinomial,
+}
+DELTAS: dict[MechanismName, str] = {"shuffled-binomial": "needed", "distributed-skellam": "optional"}
+
+
+def plan(spec: MechanismSpec, *, clients: int, least: int, floor: int, wrap: float, statistic: Statistic) -> Union:
+    """The mechanism for one cohort: n `clients`, at least `least` survivors, noise of `floor` honest ones, p' = `wrap`.
+
+    The floor is what privacy rests on, so it may never exceed what is sure to arrive. Raises BadParameter, naming the field.
+    """
+    check_spec(spec, statistic)
+    _check_cohort(clients, least, floor, wrap)
+    kind = KINDS[spec.name]
+    frame = Frame(
+        clients=clients,
+        floor=floor,
+        dimension=statistic.dimension,
+        low=statistic.low,
+        high=statistic.high,
+        wrap=wrap,
+        calibration=spec.calibration,
+        via=spec.via or kind.vias[0],
+    )
+    try:
+        return kind.plan(spec, frame)
+    except ValidationError as error:
+        raise BadParameter("mechanism", spec.name, error.errors()[0]["msg"]) from error
+
+
+def check_spec(spec: MechanismSpec, statistic: Statistic) -> None:
+    """Refuse at once what no cohort could repair; BadParameter names `mechanism.<field>`."""
+    _check_epsilon(spec)
+    _check_delta(spec)
+    vias = KINDS[spec.name].vias
+    if spec.via is not None and spec.via not in vias:
+        raise BadParameter("mechanism.via", spec.via, f"{spec.name} works via {' or '.join(vias)}")
+    if spec.scale is not None and spec.name != "distributed-skellam":
+        raise BadParameter("mechanism.scale", spec.scale, f"{spec.name} has none: leave it out")
+    if spec.scale is not None and not 1 <= spec.scale <= 1000:
+        raise BadParameter("mechanism.scale", spec.scale, "must lie in [1, 1000] (MAB Theorem 2)")
+    if spec.name == "shuffled-binomial" and statistic.dimension != 1:
+        allowed = f"serves statistics of one coordinate, and {statistic.kind} has {statistic.dimension}"
+        raise BadParameter("mechanism.name", spec.name, allowed)
+
+
+def _check_epsilon(spec: MechanismSpec) -> None:
+    if spec.name == "identity":
+        if spec.epsilon is not None:
+            raise BadParameter("mechanism.epsilon", spec.epsilon, "identity gives no privacy: leave it out")
+    elif spec.epsilon is None or not epsilon_allowed(spec.epsilon):
+        raise BadParameter("mechanism.epsilon", spec.epsilon, EPSILON_RULE)
+
+
+def _check_delta(spec: MechanismSpec) -> None:
+    rule = DELTAS.get(spec.name)
+    if rule is None and spec.delta is not None:
+        raise BadParameter("mechanism.delta", spec.delta, f"{spec.name} has none: leave it out")
+    if rule == "needed" and spec.delta is None:
+        raise BadParameter("mechanism.delta", None, f"{spec.name} needs one; {DELTA_RULE}")
+    if spec.delta is not None and not delta_allowed(spec.delta):
+        raise BadParameter("mechanism.delta", spec.delta, DELTA_RULE)
+
+
+def _check_cohort(clients: int, least: int, floor: int, wrap: float) -> None:
+    if clients < 1:
+        raise BadParameter("clients", clients, "must be at least 1")
+    if not 1 <= least <= clients:
+        raise BadParameter("least", least, f"must lie in [1, clients = {clients}]")
+    if not 1 <= floor <= least:
+        raise BadParameter("floor", floor, f"must lie in [1, least = {least}]")
+    if not 0 < wrap < 1:
+        raise BadParameter("wrap", wrap, "must lie in (0, 1)")

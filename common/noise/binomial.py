@@ -1,0 +1,92 @@
+"""Binomial noise: the ones among random bits."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import BadParameter
+from common.noise.law import LOST, Pmf, check_length, check_probability, reach
+from common.noise.table import Table, tabulate
+from common.randomness import Stream
+
+CHUNK = 1 << 20  # words of coin tosses held at once
+
+
+@dataclass(frozen=True, slots=True)
+class Binomial:
+    """Bin(trials, chance). A support longer than LIMIT is cut where Chernoff's bound leaves less than LOST."""
+
+    trials: int
+    chance: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise BadParameter("trials", self.trials, "must be at least 1")
+        if not 0 < self.chance < 1:
+            raise BadParameter("chance", self.chance, "must lie in (0, 1)")
+
+    @property
+    def mean(self) -> float:
+        return self.trials * self.chance
+
+    @property
+    def std(self) -> float:
+        return math.sqrt(self.mean * (1 - self.chance))
+
+    def pmf(self) -> Pmf:
+        return _pmf(self.trials, self.chance)
+
+    def quantile(self, p: float) -> float:
+        """The least q with P(|X - mean| > q) ≤ p; the mean need not be an integer."""
+        check_probability(p)
+        return self.pmf().quantile(self.mean, p)
+
+    def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
+        """Exact for a fair coin (ones among random bits), else from a table."""
+        if self.chance == 0.5:
+            return self._tosses(stream, count)
+        return _table(self.trials, self.chance).draw(stream, count)
+
+    def _tosses(self, stream: Stream, count: int) -> NDArray[np.int64]:
+        words = -(-self.trials // 64)
+        masks = np.full(words, 2**64 - 1, dtype=np.uint64)
+        masks[-1] >>= np.uint64(64 * words - self.trials)
+        rows = max(1, CHUNK // words)
+        sizes = [min(rows, count - start) for start in range(0, count, rows)]
+        tosses = (stream.words(size * words).reshape(size, words) & masks for size in sizes)
+        ones = [np.bitwise_count(rows).sum(axis=1, dtype=np.int64) for rows in tosses]
+        return np.concatenate([np.zeros(0, np.int64), *ones])
+
+
+@lru_cache(maxsize=64)
+def _pmf(trials: int, chance: float) -> Pmf:
+    """Log-probabilities between Chernoff's bounds, from the ratios of neighbours."""
+    mean = trials * chance
+    down = min(reach(lambda k: _log_tail(trials, chance, mean - k), LOST / 2), math.ceil(mean))
+    up = min(reach(lambda k: _log_tail(trials, chance, mean + k), LOST / 2), math.ceil(trials - mean))
+    first, last = max(0, math.floor(mean) - down), min(trials, math.ceil(mean) + up)
+    x = np.arange(first, first + check_length(last - first, "support of the noise"), dtype=np.float64)
+    logs = np.concatenate(([0.0], np.cumsum(np.log((trials - x) / (x + 1)) + math.log(chance) - math.log1p(-chance))))
+    return Pmf.normalized(first, logs, LOST if last - first < trials else 0.0)
+
+
+def _log_tail(trials: int, chance: float, x: float) -> float:
+    """Chernoff's bound: minus `trials` times the divergence of x/trials from `chance`; -inf outside the support."""
+    share = x / trials
+    if not 0 <= share <= 1:
+        return -math.inf
+    ones = share * math.log(share / chance) if share > 0 else 0.0
+    zeros = (1 - share) * math.log((1 - share) / (1 - chance)) if share < 1 else 0.0
+    return -trials * (ones + zeros)
+
+
+@lru_cache(maxsize=64)
+def _table(trials: int, chance: float) -> Table:
+    """weight(x + 1) / weight(x) = (b - x) p / ((x + 1)(1 - p)), with p as the exact fraction that the double is."""
+    p, unit = Fraction(chance).as_integer_ratio()
+    mode = min(trials, math.floor((trials + 1) * chance))
+    return tabulate(mode, lambda x: ((trials - x) * p, (x + 1) * (unit - p)), least=0, greatest=trials)
