@@ -1,10 +1,15 @@
 """The closing table: what was learned, what it cost, and what is promised."""
 
+import re
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
 
 from common.messages.progress import ArmView
 from lab.result import Result
+
+_NUMBER = re.compile(r"(?<![\w^.-])\d+(?![\w.])")
 
 
 def print_result(result: Result, out: Console) -> None:
@@ -14,8 +19,27 @@ def print_result(result: Result, out: Console) -> None:
     for name, fact in _facts(result):
         facts.add_row(name, fact)
     out.print(facts)
-    for assumption in result.guarantee.assumptions:
+    for assumption in merged(result.guarantee.assumptions):
         out.print(f"  assumes: {assumption}", markup=False)
+
+
+def merged(assumptions: Sequence[str]) -> list[str]:
+    """Sentences that differ from round to round only in one number, said once: "at least 2 to 64 (by round) …"."""
+    families: dict[str, list[str]] = {}
+    for sentence in assumptions:
+        families.setdefault(_NUMBER.sub("#", sentence), []).append(sentence)
+    return [_merge(family) for family in families.values()]
+
+
+def _merge(family: list[str]) -> str:
+    """The first sentence, with the range of the first number that changes."""
+    numbers = [[int(number) for number in _NUMBER.findall(sentence)] for sentence in family]
+    for place, values in enumerate(zip(*numbers, strict=True)):
+        if min(values) < max(values):
+            match = list(_NUMBER.finditer(family[0]))[place]
+            span = f"{min(values)} to {max(values)} (by round)"
+            return family[0][: match.start()] + span + family[0][match.end() :]
+    return family[0]
 
 
 def _arms(result: Result) -> Table:

@@ -1,13 +1,14 @@
 """The fleet processes of one run: started together, watched, their reports added up."""
 
+import json
 import tempfile
+import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from common.errors import Unavailable
 from lab.run_file import RunFile
-from lab.service import Service
+from lab.service import Service, stop_all
 from lab.stack import Urls
 
 
@@ -46,5 +47,50 @@ class Fleets:
         for fleet in self._fleets:
             if fleet.process.poll():
                 fleet.check()
-        if not self.running:
-            raise Unavailable("every fleet has ended, and the run has not")
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the fleets have noticed that the run is over and written their reports."""
+        end = time.monotonic() + seconds
+        while self.running and time.monotonic() < end:
+            time.sleep(0.02)
+
+    def wire_per_client(self) -> float | None:
+        """Bytes both ways for each client that joined; None when no fleet has reported."""
+        reports = [json.loads(path.read_text("utf-8")) for path in Path(self._folder.name).glob("*.json")]
+        joined = sum(report["clients"]["joined"] for report in reports)
+        return sum(_wire(report) for report in reports) / joined if joined else None
+
+    def _start(self, number: int) -> Service:
+        name = f"fleet-{number}"
+        own = {"DISTRUST_PROCESS": name, "DISTRUST_REPORT": str(Path(self._folder.name) / f"{name}.json")}
+        log = self._logs / f"{self._file.config.run}.{name}.log"
+        return Service(f"fleet {number}", ["client"], {**environment(self._file, self._urls), **own}, log)
+
+    def _end(self) -> None:
+        try:
+            stop_all(self._fleets)
+        finally:
+            self._folder.cleanup()
+
+
+def environment(file: RunFile, urls: Urls) -> dict[str, str]:
+    """What a fleet is told: addresses, the run's name, its world. The operator's token is not a client's business."""
+    config, fleet = file.config, file.fleet
+    told = {
+        "DISTRUST_SERVER_URL": urls.server,
+        "DISTRUST_SHUFFLER_URL": urls.shuffler,
+        "DISTRUST_AGGREGATOR_URL": urls.aggregator,
+        "DISTRUST_RUN": config.run,
+        "DISTRUST_ENVIRONMENT": file.environment.model_dump_json(),
+        "DISTRUST_DROPOUT": str(fleet.dropout),
+        "DISTRUST_SILENT": str(fleet.silent).lower(),
+    }
+    if config.unsafe is not None:
+        told["DISTRUST_NOISE_SEED"] = str(config.unsafe.noise_seed)
+    if config.unsafe is not None or config.mechanism.name == "identity":
+        told["DISTRUST_ALLOW_UNSAFE"] = "true"
+    return told
+
+
+def _wire(report: dict[str, Any]) -> float:
+    return float(report["sent_bytes"] + report["received_bytes"])

@@ -1,0 +1,41 @@
+"""`distrust inspect RUN`: what every party saw, side by side, from the parties' own APIs."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from lab.commands.up import DataOption
+from lab.console import out
+from lab.folder import DEFAULT, Folder
+from lab.stack import Stack, Urls, running
+from lab.transcripts import Wanted, gather, print_sights
+
+
+def inspect(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name")],
+    *,
+    round_number: Annotated[int | None, typer.Option("--round", min=1, help="Only this round; else the first")] = None,
+    cohort: Annotated[str | None, typer.Option("--cohort", help="Only this cohort")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Messages shown of each stage")] = 3,
+    data: DataOption = DEFAULT,
+) -> None:
+    """Print the messages of a run side by side, as each party saw them."""
+    wanted = Wanted(run, round_number or 1, cohort, limit)
+    folder = Folder(data)
+    found = running(folder)
+    if found is not None:
+        _print(found, wanted)
+        return
+    with Stack(_existing(folder), 0) as stack:  # nothing runs here: start the parties on what they remember
+        _print(stack.urls, wanted)
+
+
+def _print(urls: Urls, wanted: Wanted) -> None:
+    print_sights(asyncio.run(gather(urls, wanted)), out)
+
+
+def _existing(folder: Folder) -> Folder:
+    """A folder in which a stack has run; inspecting must not make an empty one."""
+    folder.token()
+    return folder
