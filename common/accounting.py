@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from common.noise.law import Pmf
 
 LARGEST_EPSILON = 1e4
+NEGLIGIBLE = 60.0  # nats below the largest term, beyond which 2²⁰ terms do not change a double
 
 
 def hockey_stick(pmf: Pmf, shift: int, epsilon: float) -> float:
@@ -23,7 +24,7 @@ def hockey_stick(pmf: Pmf, shift: int, epsilon: float) -> float:
 
 
 def pure_epsilon(pmf: Pmf, shift: int) -> float:
-    """max |ln P(x) - ln P(x - shift)| over the stored support; inf if one of them is 0 where the other is not.
+    """The largest |ln P(x) - ln P(x - shift)| over the stored support; inf if one of them is 0 where the other is not.
 
     The tails that were cut are the caller's: for every law here the ratio has its limit at infinity in closed form.
     """
@@ -37,9 +38,11 @@ def rdp(pmf: Pmf, shift: int, orders: Sequence[float]) -> list[float]:
 
     The stored support must reach (α - 1) · shift and some standard deviations beyond; mass outside is not added.
     """
-    forth = _shifted(pmf.logs, shift)
-    back = _shifted(pmf.logs[::-1], shift)[::-1]
-    return [max(_renyi(pmf.logs, forth, order), _renyi(pmf.logs, back, order)) for order in orders]
+    forth = [_renyi(pmf.logs, _shifted(pmf.logs, shift), order) for order in orders]
+    if np.array_equal(pmf.logs, pmf.logs[::-1]):
+        return forth  # the mirror image
+    back = [_renyi(pmf.logs, _shifted(pmf.logs[::-1], shift)[::-1], order) for order in orders]
+    return [max(pair) for pair in zip(forth, back, strict=True)]
 
 
 def from_rdp(divergences: Sequence[tuple[float, float]], delta: float) -> float:
@@ -66,7 +69,7 @@ def epsilon_at(pmf: Pmf, shift: int, delta: float) -> float:
 
 
 def _shifted(logs: NDArray[np.float64], shift: int) -> NDArray[np.float64]:
-    """ln P(x - shift) on the same support; what comes from outside counts as impossible, which only adds to δ."""
+    """Logs of P(x - shift) on the same support; what comes from outside counts as impossible, which only adds to δ."""
     moved = np.full(logs.size, -np.inf)
     moved[shift:] = logs[: max(0, logs.size - shift)]
     return moved
@@ -76,12 +79,13 @@ def _excess(logs: NDArray[np.float64], others: NDArray[np.float64], epsilon: flo
     """Σ (e^logs - e^(ε + others))₊, without cancellation."""
     gaps = others + epsilon - logs
     above = gaps < 0  # also drops 0 against 0, whose gap is NaN-free because stored logs are finite
-    return math.fsum(-np.exp(logs[above]) * np.expm1(gaps[above]))
+    return float(np.sum(-np.exp(logs[above]) * np.expm1(gaps[above])))
 
 
 def _renyi(logs: NDArray[np.float64], others: NDArray[np.float64], order: float) -> float:
-    """ln(Σ p^α q^(1-α)) / (α - 1) over the part where both are stored."""
+    """Divergence ln(Σ p^α q^(1-α)) / (α - 1) over the part where both are stored."""
     both = np.isfinite(others)
     exponents = order * logs[both] + (1 - order) * others[both]
     top = float(exponents.max())
-    return (top + math.log(math.fsum(np.exp(exponents - top)))) / (order - 1)
+    telling = exponents[exponents > top - NEGLIGIBLE]
+    return (top + math.log(float(np.sum(np.exp(telling - top))))) / (order - 1)

@@ -1,7 +1,8 @@
 """A mechanism is one frozen value: it travels on the wire, and it computes.
 
-The division of labour: `plan` (in common.mechanisms) turns a `MechanismSpec` and a cohort's size into the value; clients call
-`randomize`, S calls nothing (it permutes or adds modulo m), the analyzer calls `estimate`, everyone may call `guarantee`.
+The division of labour: `plan` (in common.mechanisms) turns a `MechanismSpec` and a cohort's size into the value;
+clients call `randomize`, S calls nothing (it permutes or adds modulo m), the analyzer calls `estimate`, everyone may
+call `guarantee`.
 """
 
 from typing import Annotated, Literal
@@ -42,9 +43,10 @@ class MechanismSpec(Message):
 class Mechanism(Message):
     """The fields that all mechanisms share. Messages are vectors of integers.
 
-    A message is a row of `dimension` unsigned integers below `modulus`. S hands over either their sum modulo `modulus`, or the
-    rows themselves in random order, and then the analyzer adds them modulo `modulus`: the maths is the same on both paths.
-    For `shuffled-binomial` a row holds the number of ones among the `width` bits of each label, and `modulus` is above any sum.
+    A message is a row of `dimension` unsigned integers below `modulus`. S hands over either their sum modulo `modulus`,
+    or the rows themselves in random order, and then the analyzer adds them modulo `modulus`: the maths is the same on
+    both paths. For `shuffled-binomial` a row holds the number of ones among the `width` bits of each label, and
+    `modulus` is above any sum.
     """
 
     calibration: Calibration
@@ -76,14 +78,18 @@ class Mechanism(Message):
         raise NotImplementedError
 
     def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
-        """A: the sum of the messages modulo m, shape (dimension,), to an estimate of the survivors' true sum, in data units.
+        """A: the sum of the messages modulo m, shape (dimension,), to an estimate of the survivors' true sum.
 
-        Central mechanisms add their noise here, from `stream`; the others do not touch it. Raises TooSmall below `floor`.
+        In data units. Central mechanisms add their noise here, from `stream`; the others do not touch it.
+        Raises TooSmall below `floor`.
         """
         raise NotImplementedError
 
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
-        """The privacy of what is released when `survivors` answered (default: `floor`) and `colluders` of them tell their noise."""
+        """The privacy of what is released.
+
+        `survivors` answered (default: `floor`), and `colluders` of them tell their noise.
+        """
         raise NotImplementedError
 
     def error(self, survivors: int) -> ErrorLaw:

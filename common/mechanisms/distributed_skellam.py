@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from common.accounting import epsilon_at, from_rdp
 from common.error_law import ErrorLaw
 from common.guarantee import Guarantee
 from common.mechanisms.base import MechanismSpec
@@ -15,7 +16,6 @@ from common.mechanisms.laplace import SAMPLER
 from common.mechanisms.lattice import Lattice
 from common.mechanisms.scaled import Scaled
 from common.mechanisms.skellam_search import Target, best_precision, divergences, least_variance
-from common.accounting import epsilon_at, from_rdp
 from common.messages.cohort import Via
 from common.noise import Skellam
 

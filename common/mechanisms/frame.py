@@ -11,7 +11,7 @@ from common.messages.cohort import Via
 from common.noise import Law
 
 ROUNDING = 0.1
-"""Share of the privacy noise's variance that `exact` grids allow the rounding, whose variance is at most n/4 grid steps."""
+"""Share of the privacy noise's variance that `exact` grids leave to the rounding, whose variance is at most n/4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Frame:
         return math.log(2 * self.dimension / self.wrap)
 
     def room(self, precision: int, noise: Law | None, least: float = 0.0) -> int:
-        """m = ng + 2τ + 1, τ the exact quantile of the total noise at p' over all coordinates, at least `least`."""
+        """The modulus m = ng + 2τ + 1, τ the exact quantile of the total noise at p'/D, at least `least`."""
         tail = 0.0 if noise is None else noise.quantile(max(self.wrap / self.dimension, 1e-18))
         return self.clients * precision + 2 * math.ceil(max(tail, least)) + 1
 
@@ -57,9 +57,10 @@ def needed(spec: MechanismSpec) -> float:
 
 
 def laplace_precision(frame: Frame, spec: MechanismSpec, terms: int) -> int:
-    """g for `terms` discrete Laplace terms Lap_Z(gD/ε) in the sum.
+    """The precision g for `terms` discrete Laplace terms Lap_Z(gD/ε) in the sum.
 
-    paper  ⌈ε√t⌉. exact  the least g whose rounding variance n/4 is at most a tenth of the noise's terms/(2 sinh²(ε/(2gD))).
+    paper  ⌈ε√t⌉.
+    exact  the least g whose rounding variance n/4 is at most a tenth of the noise's, terms / (2 sinh²(ε/(2gD))).
     """
     epsilon = needed(spec)
     if spec.precision is not None:

@@ -28,7 +28,11 @@ class UnsafeIdentity(Lattice):
 
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:  # noqa: ARG002 - nothing helps
         return Guarantee(
-            kind="none", epsilon=None, model="none", calibration=self.calibration, assumptions=("none: there is no noise",)
+            kind="none",
+            epsilon=None,
+            model="none",
+            calibration=self.calibration,
+            assumptions=("none: there is no noise",),
         )
 
     def error(self, survivors: int) -> ErrorLaw:  # noqa: ARG002 - there is no noise

@@ -14,7 +14,7 @@ from common.mechanisms.scaled import Scaled
 from common.noise import Law, PolyaDifference
 from common.noise.polya import LONGEST_SCALE
 
-SAMPLER = "noise is drawn within statistical distance 2^-108 of its law"
+SAMPLER = "noise is drawn within statistical distance 2^-100 of its law"
 
 
 class LaplaceLike(Lattice):
@@ -25,7 +25,8 @@ class LaplaceLike(Lattice):
     @model_validator(mode="after")
     def _can_be_drawn(self) -> Self:
         require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
-        require(self.scale <= LONGEST_SCALE, "precision * dimension / epsilon", self.scale, f"at most {LONGEST_SCALE:g}")
+        field = "precision * dimension / epsilon"
+        require(self.scale <= LONGEST_SCALE, field, self.scale, f"at most {LONGEST_SCALE:g}")
         return self
 
     @property
@@ -39,7 +40,7 @@ class LaplaceLike(Lattice):
         return Scaled(law, self.step, (math.sqrt(2 * terms) * unit, unit))
 
     def released_epsilon(self, law: PolyaDifference) -> float:
-        """max |ln p(k)/p(k-g)| over all k, D times: every coordinate moves by g.
+        """The largest |ln p(k)/p(k-g)| over all k, D times: every coordinate moves by g.
 
         Far out the ratio tends to g/scale, from below for shapes of at least 1 (log-concave) and from above for less.
         """

@@ -18,8 +18,8 @@ from common.randomness import Stream
 class Lattice(Mechanism):
     """Values in [low, high] as x̂ in {0 … g} by randomized rounding, noise on top, everything modulo m.
 
-    MAB Algorithm 1: ŷ = Σ(x̂ + η) mod m is decoded into the window of length m that leaves the same room for noise below 0
-    as above n'g, n' the survivors; then the affine map is undone.
+    MAB Algorithm 1: ŷ = Σ(x̂ + η) mod m is decoded into the window of length m that leaves the same room for noise
+    below 0 as above n'g, n' the survivors; then the affine map is undone.
     """
 
     vias: ClassVar[tuple[Via, ...]] = ("aggregator", "shuffler")
@@ -67,7 +67,8 @@ class Lattice(Mechanism):
     def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
         self.check_release(total, survivors)
         whole = self._decode(total, survivors) + self._draw(self.server_law(), stream, 1)[0]
-        return whole * self.step + survivors * self.low
+        estimate: NDArray[np.float64] = whole * self.step + survivors * self.low
+        return estimate
 
     def check_release(self, total: NDArray[np.uint64], survivors: int) -> None:
         """Refuse a sum that may not be opened or that cannot be one."""
@@ -101,4 +102,5 @@ class Lattice(Mechanism):
         grid = np.clip((inside - self.low) * (self.precision / (self.high - self.low)), 0, self.precision)
         whole = np.floor(grid)
         up = (chances >> np.uint64(11)) * 2.0**-53 < grid - whole
-        return np.minimum(whole + up, self.precision).astype(np.int64)
+        rounded: NDArray[np.int64] = np.minimum(whole + up, self.precision).astype(np.int64)
+        return rounded

@@ -47,7 +47,7 @@ DELTAS: dict[MechanismName, str] = {"shuffled-binomial": "needed", "distributed-
 def plan(spec: MechanismSpec, *, clients: int, least: int, floor: int, wrap: float, statistic: Statistic) -> Union:
     """The mechanism for one cohort: n `clients`, at least `least` survivors, noise of `floor` honest ones, p' = `wrap`.
 
-    The floor is what privacy rests on, so it may never exceed what is sure to arrive. Raises BadParameter, naming the field.
+    The floor is what privacy rests on, so it may never exceed what is sure to arrive. Raises BadParameter.
     """
     check_spec(spec, statistic)
     _check_cohort(clients, least, floor, wrap)
@@ -72,6 +72,7 @@ def check_spec(spec: MechanismSpec, statistic: Statistic) -> None:
     """Refuse at once what no cohort could repair; BadParameter names `mechanism.<field>`."""
     _check_epsilon(spec)
     _check_delta(spec)
+    _check_vectors(spec, statistic)
     vias = KINDS[spec.name].vias
     if spec.via is not None and spec.via not in vias:
         raise BadParameter("mechanism.via", spec.via, f"{spec.name} works via {' or '.join(vias)}")
@@ -79,9 +80,6 @@ def check_spec(spec: MechanismSpec, statistic: Statistic) -> None:
         raise BadParameter("mechanism.scale", spec.scale, f"{spec.name} has none: leave it out")
     if spec.scale is not None and not 1 <= spec.scale <= 1000:
         raise BadParameter("mechanism.scale", spec.scale, "must lie in [1, 1000] (MAB Theorem 2)")
-    if spec.name == "shuffled-binomial" and statistic.dimension != 1:
-        allowed = f"serves statistics of one coordinate, and {statistic.kind} has {statistic.dimension}"
-        raise BadParameter("mechanism.name", spec.name, allowed)
 
 
 def _check_epsilon(spec: MechanismSpec) -> None:
@@ -100,6 +98,14 @@ def _check_delta(spec: MechanismSpec) -> None:
         raise BadParameter("mechanism.delta", None, f"{spec.name} needs one; {DELTA_RULE}")
     if spec.delta is not None and not delta_allowed(spec.delta):
         raise BadParameter("mechanism.delta", spec.delta, DELTA_RULE)
+
+
+def _check_vectors(spec: MechanismSpec, statistic: Statistic) -> None:
+    has = f"and statistic {statistic.kind!r} has {statistic.dimension}"
+    if spec.name == "shuffled-binomial" and statistic.dimension != 1:
+        raise BadParameter("mechanism.name", spec.name, f"serves one coordinate, {has}")
+    if spec.name == "distributed-skellam" and spec.delta is not None and statistic.dimension != 1:
+        raise BadParameter("mechanism.delta", spec.delta, f"serves one coordinate, {has}: leave it out for Rényi privacy")
 
 
 def _check_cohort(clients: int, least: int, floor: int, wrap: float) -> None:

@@ -29,10 +29,10 @@ class ShuffledBinomial(Lattice):
     """Each client sends g + b bits, of which x̂ + Bin(b, p) are ones; after the permutation only their sum tells.
 
     coins, chance  b and p. paper: DLB (60) with ln(2/δ), t for n, g = max(2, ⌈(high - low)√t⌉). exact: p = 1/2 and the
-                   least b whose (ε, δ), computed on Bin(tb, 1/2), holds; g the least with b ≥ 10, so that the rounding
-                   variance n/4 is at most a tenth of the noise's nb/4.
-    Guarantee      (ε, δ) over at least t honest clients: hockey-stick divergence of the binomial and its shift by g, both
-                   ways. The support is bounded, so that δ is at least P(Bin < g).
+                   least b whose (ε, δ), computed on Bin(tb, 1/2), holds; g the least that needs b ≥ 10, so that the
+                   rounding variance n/4 is at most a tenth of the noise's nb/4.
+    Guarantee      (ε, δ) over at least t honest clients: hockey-stick divergence of the binomial and its shift by g,
+                   both ways. The support is bounded, so that δ is at least P(Bin < g).
     Raises         BadParameter for vectors: one label has one sum, and a split of ε over D labels is not offered yet.
     Source         DLB (Li, Zhou & Ji) Algorithm 4, Lemma C.5, after Cheu et al. 2021.
     """
@@ -71,7 +71,7 @@ class ShuffledBinomial(Lattice):
 
     @property
     def width(self) -> int:
-        """g + b: bits under the one label."""
+        """Bits g + b under the one label."""
         return self.precision + self.coins
 
     def client_law(self) -> Binomial:

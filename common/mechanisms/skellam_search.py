@@ -35,7 +35,7 @@ def divergences(variance: float, shift: int, dimension: int) -> list[tuple[float
 @lru_cache(maxsize=256)
 def least_variance(target: Target, shift: int) -> float:
     """The least variance that meets the target, to nine digits and rounded up."""
-    return _for_delta(target, shift) if target.delta is not None else _for_renyi(target, shift)
+    return _for_renyi(target, shift) if target.delta is None else _for_delta(target.epsilon, target.delta, shift)
 
 
 def _for_renyi(target: Target, shift: int) -> float:
@@ -51,14 +51,13 @@ def _excess(variance: float, target: Target, shift: int) -> float:
     return max(2 * spent / (order * target.epsilon**2) for order, spent in pairs)
 
 
-def _for_delta(target: Target, shift: int) -> float:
+def _for_delta(epsilon: float, delta: float, shift: int) -> float:
     """Bisection on the variance; δ falls as it grows."""
-    assert target.delta is not None
 
     def met(variance: float) -> bool:
-        return hockey_stick(Skellam(variance).pmf(), shift, target.epsilon) <= target.delta
+        return hockey_stick(Skellam(variance).pmf(), shift, epsilon) <= delta
 
-    high = (shift / target.epsilon) ** 2
+    high = (shift / epsilon) ** 2
     while not met(high):
         high *= 2
     low = high / 2

@@ -58,7 +58,7 @@ class Pmf:
     def normalized(cls, first: int, logs: NDArray[np.float64], lost: float) -> "Pmf":
         """From logs up to a constant: scaled so that the mass inside is 1, less than `lost` away from the truth."""
         top = float(logs.max())
-        return cls(first, logs - (top + math.log(math.fsum(np.exp(logs - top)))), lost)
+        return cls(first, logs - (top + math.log(float(np.sum(np.exp(logs - top))))), lost)
 
 
 class Law(Protocol):

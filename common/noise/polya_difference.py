@@ -90,6 +90,6 @@ def half_logs(shape: Fraction, scale: float) -> NDArray[np.float64]:
         if k <= last:
             steps[k - 1] = u
     logs: NDArray[np.float64] = np.concatenate(([0.0], np.cumsum(np.log1p(steps)))) - a * np.arange(last + 1)
-    logs -= math.log(2 * math.fsum(np.exp(logs)) - 1)
+    logs -= math.log(2 * float(np.sum(np.exp(logs))) - 1)
     logs.setflags(write=False)
     return logs

@@ -75,6 +75,6 @@ def half_logs(variance: float, last: int) -> NDArray[np.float64]:
         if k <= last:
             steps[k - 1] = ratio
     logs = np.concatenate(([0.0], np.cumsum(np.log(steps))))
-    logs -= math.log(2 * math.fsum(np.exp(logs)) - 1)
+    logs -= math.log(2 * float(np.sum(np.exp(logs))) - 1)
     logs.setflags(write=False)
     return logs
