@@ -1,0 +1,175 @@
+"""The half of an S that does not mix: it opens cohorts, takes every client's message once, and hands out one batch."""
+
+from abc import abstractmethod
+from collections.abc import Collection
+from typing import ClassVar, Literal
+
+from sqlalchemy import Connection
+
+from common.errors import Aborted, BadMessage, Conflict, ProtocolError, WrongStage
+from common.intermediary import store
+from common.intermediary.checks import check_cohort
+from common.intermediary.intake import Fault, Intake, admitted, known_slots, leaving
+from common.intermediary.stages import MIXING, StageMachine
+from common.intermediary.store import State
+from common.messages.batch import BatchAnswer
+from common.messages.cohort import Cohort
+from common.messages.listing import CohortEntry, CohortList
+from common.messages.stage import StageView
+from common.messages.transcript import Seen, Transcript
+from common.messages.upload import Departure, Item, Upload, UploadAnswer
+
+
+class Intermediary(StageMachine):
+    """What both S promise, whatever they do to the messages."""
+
+    party: ClassVar[Literal["shuffler", "aggregator"]]
+
+    @abstractmethod
+    def _check(self, cohort: Cohort) -> None:
+        """Raise BadParameter for a channel that this party cannot serve."""
+
+    @abstractmethod
+    def _fault(self, tx: Connection, state: State) -> Fault:
+        """What is wrong with a body in the open stage."""
+
+    @abstractmethod
+    def _see(self, state: State, stage: str, slot: int, body: bytes) -> Seen:
+        """A stored message in this party's eyes; its number is filled in later."""
+
+    def _mark(self, _state: State, _item: Item) -> bytes | None:
+        """What must be unique in the cohort besides the slot."""
+        return None
+
+    @abstractmethod
+    def view(self, name: str, slots: Collection[int] = ()) -> StageView:
+        """Where the cohort stands, and what these slots need now. Raises WrongCohort."""
+
+    def open(self, cohort: Cohort) -> Cohort:
+        """Open a cohort; the same again changes nothing. Raises BadParameter, Conflict for a changed one."""
+        check_cohort(cohort, self.party)
+        self._check(cohort)
+        with self._database.transaction() as tx:
+            known = store.find(tx, cohort.cohort, lock=True)
+            if known is None:
+                store.add_cohort(tx, cohort, self.stages[0])
+            elif known.cohort != cohort:
+                raise Conflict(f"cohort {cohort.cohort} is open already, and differs", cohort=cohort.cohort)
+        return cohort
+
+    def cohorts(self) -> CohortList:
+        """Every cohort and where it stands, oldest first."""
+        with self._database.reading() as tx:
+            return CohortList(cohorts=[self._entry(state) for state in store.every(tx)])
+
+    def receive(self, name: str, stage: str, upload: Upload) -> UploadAnswer:
+        """Take many clients' messages of one stage; they are committed before it returns.
+
+        Raises WrongCohort, Aborted; BadMessage for an upload of another cohort or stage than it was sent to; WrongStage
+        when the stage is not open and nothing in the upload was taken before.
+        """
+        if (upload.cohort, upload.stage) != (name, stage):
+            raise BadMessage(f"an upload for {upload.cohort}, stage {upload.stage}, was sent to {name}, stage {stage}")
+        state = self.settled(name)
+        if state.stage == "aborted" or self._position(stage) > self._position(state.stage):
+            raise self._shut(state, stage)
+        intake = self._screened(state, stage, upload)
+        with self._database.transaction() as tx:
+            state = self._advance(tx, store.need(tx, name, lock=True))
+            late = self._take(tx, state, stage, intake)
+            state = self._advance(tx, self._started(tx, state) if intake.accepted else state)
+        self._changed(state)
+        if late and not intake.accepted:
+            raise self._shut(state, stage)
+        return intake.answer()
+
+    def depart(self, name: str, departure: Departure) -> UploadAnswer:
+        """Note clients that leave: nobody waits for them any more. Raises WrongCohort, BadMessage."""
+        if departure.cohort != name:
+            raise BadMessage(f"a departure from {departure.cohort} was sent to {name}")
+        state = self.settled(name)
+        intake = Intake(list(leaving(departure)))
+        self._admit(state, intake)
+        with self._database.transaction() as tx:
+            state = self._advance(tx, store.need(tx, name, lock=True))
+            gone = store.departed(tx, name)
+            store.add_departures(tx, name, [item.slot for item in intake.items if item.slot not in gone])
+            state = self._advance(tx, self._started(tx, state) if intake.items else state)
+        self._changed(state)
+        intake.accepted = len(intake.items)
+        return intake.answer()
+
+    def batch(self, name: str) -> BatchAnswer | bytes:
+        """A released BatchAnswer as JSON, the very bytes each time; or why there is none (yet). Raises WrongCohort."""
+        state = self.settled(name)
+        if state.stage == "aborted":
+            return BatchAnswer(cohort=name, state="aborted", reason=state.reason, lost=state.cohort.clients)
+        with self._database.reading() as tx:
+            return store.said(tx, name, store.BATCH) or BatchAnswer(cohort=name, state="waiting")
+
+    def transcript(self, name: str, after: int, limit: int) -> Transcript:
+        """A page of the cohort's messages in the order of arrival, from position `after` on. Raises WrongCohort."""
+        self.settled(name)
+        with self._database.reading() as tx:
+            state, total = store.need(tx, name), store.count(tx, name)
+            rows = store.page(tx, name, after, limit)
+        seen = [self._see(state, *row).model_copy(update={"number": after + i}) for i, row in enumerate(rows)]
+        end = after + len(seen)
+        following = end if end < total else None
+        return Transcript(party=self.party, cohort=name, total=total, next=following, messages=seen)
+
+    def _screened(self, state: State, stage: str, upload: Upload) -> Intake:
+        """The upload without what cannot be taken, whatever arrived before it."""
+        intake = Intake(list(upload.items))
+        self._admit(state, intake)
+        if stage == state.stage:
+            with self._database.reading() as tx:
+                fault = self._fault(tx, state)
+            intake.sift(fault)
+        return intake
+
+    def _admit(self, state: State, intake: Intake) -> None:
+        intake.sift(known_slots(state.cohort))
+        with self._database.reading() as tx:
+            stored = store.tickets(tx, state.name, self.stages[0], intake.span())
+        intake.sift(admitted(state.cohort, stored))
+
+    def _take(self, tx: Connection, state: State, stage: str, intake: Intake) -> bool:
+        """Commit what is new, count what is a repeat, refuse the rest; whether anything came too late."""
+        intake.recognize(store.digests(tx, state.name, stage, intake.span()))
+        late = bool(intake.items) and stage != state.stage
+        if late:
+            intake.sift(lambda _item: self._shut(state, stage))
+        intake.expect(store.departed(tx, state.name), self._expected(tx, state, intake))
+
+        def mark(item: Item) -> bytes | None:
+            return self._mark(state, item)
+
+        wanted = [found for item in intake.items if (found := mark(item))]
+        intake.distinct(store.marks(tx, state.name, wanted), mark)
+        store.add_messages(tx, intake.rows(state.name, stage, mark, keep_ticket=stage == self.stages[0]))
+        intake.accepted += len(intake.items)
+        return late
+
+    def _expected(self, tx: Connection, state: State, intake: Intake) -> Collection[int] | None:
+        """Those of the uploaded slots that may answer in the open stage; None when all may."""
+        before = self._before(state.stage) if state.stage in self.stages else None
+        return None if before is None else store.digests(tx, state.name, before, intake.span()).keys()
+
+    def _shut(self, state: State, stage: str) -> ProtocolError:
+        """Why a message of this stage cannot be taken now."""
+        if state.stage == "aborted":
+            return Aborted(f"cohort {state.name} was aborted: {state.reason}", cohort=state.name)
+        shown = self._shown(state)
+        return WrongStage(
+            f"cohort {state.name} is in stage {shown}: {stage} is not open", cohort=state.name, stage=shown
+        )
+
+    def _shown(self, state: State) -> str:
+        """The stage as clients know it: while the batch is computed, the last one."""
+        return self.stages[-1] if state.stage == MIXING else state.stage
+
+    def _entry(self, state: State) -> CohortEntry:
+        cohort = state.cohort
+        fields = {"cohort": state.name, "run": cohort.run, "round": cohort.round, "clients": cohort.clients}
+        return CohortEntry.model_validate({**fields, "stage": self._shown(state)})

@@ -1,0 +1,156 @@
+"""The life of a cohort at an S: its stages, their deadlines and minima, and the mixing at the end.
+
+A cohort goes through its party's `stages`, then through `MIXING` (frozen: nothing is taken any more), to `done` or
+`aborted`. Deadlines are looked at whenever somebody asks, so that a restart changes nothing; the batch is computed
+outside every transaction from committed messages, so that a crash in the middle only repeats it.
+"""
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
+
+from sqlalchemy import Connection
+
+from common.clock import Clock
+from common.database import Database
+from common.errors import ProtocolError, TooSmall, Unavailable
+from common.intermediary import store
+from common.intermediary.store import State
+from common.messages.batch import Batch, BatchAnswer
+
+MIXING = "mixing"
+
+_log = logging.getLogger("distrust.intermediary")
+
+
+def silence(_cohort: str) -> None:
+    """Nobody waits."""
+
+
+class StageMachine(ABC):
+    """Moves cohorts from stage to stage. Safe to call from many threads, and from several workers over one database.
+
+    ring   is told the cohort's name after every change.
+    """
+
+    stages: ClassVar[tuple[str, ...]]
+
+    def __init__(self, database: Database, clock: Clock, ring: Callable[[str], None] = silence) -> None:
+        self._database, self._clock, self._ring = database, clock, ring
+        self._mixer = ThreadPoolExecutor(1, thread_name_prefix="mixer")
+        self._mixing: set[str] = set()
+        self._guard = threading.Lock()
+
+    @abstractmethod
+    def _mix(self, state: State) -> Batch:
+        """The batch of a frozen cohort. Runs outside every transaction; a ProtocolError aborts the cohort."""
+
+    @abstractmethod
+    def _closing(self, tx: Connection, state: State) -> None:
+        """Note what this party says to its clients as the open stage closes."""
+
+    def _least(self, state: State) -> int:
+        """The messages below which the open stage ends the cohort."""
+        return state.cohort.minimum
+
+    def close(self) -> None:
+        """Let the batch that is being computed finish; start no other."""
+        self._mixer.shutdown(cancel_futures=True)
+
+    def settled(self, name: str) -> State:
+        """The cohort's state after every deadline that has passed. Raises WrongCohort."""
+        with self._database.reading() as tx:
+            state = store.need(tx, name)
+            due = self._due(tx, state)
+        if due:
+            with self._database.transaction() as tx:
+                state = self._advance(tx, store.need(tx, name, lock=True))
+            self._ring(name)
+        self._mix_when_frozen(state)  # a crash may have interrupted it
+        return state
+
+    def _position(self, stage: str) -> int:
+        """How far a stage is; every end lies behind every stage."""
+        return self.stages.index(stage) if stage in self.stages else len(self.stages)
+
+    def _before(self, stage: str) -> str | None:
+        """The stage whose senders are expected in this one; None when every slot is."""
+        position = self._position(stage)
+        return self.stages[position - 1] if position else None
+
+    def _advance(self, tx: Connection, state: State) -> State:
+        while self._due(tx, state):
+            state = self._close(tx, state)
+        return state
+
+    def _due(self, tx: Connection, state: State) -> bool:
+        """Whether the open stage is over: its deadline passed, or everybody expected has answered or left."""
+        if state.stage not in self.stages or state.since is None:
+            return False
+        late = self._clock.now() >= state.since + state.cohort.stage_seconds
+        return late or not store.awaited(tx, state, self._before(state.stage))
+
+    def _close(self, tx: Connection, state: State) -> State:
+        """Freeze the open stage: on to the next one, or to the end."""
+        got, least = store.answered(tx, state.name, state.stage), self._least(state)
+        if got < least:
+            return self._abort(tx, state, TooSmall(got, least, f"clients in stage {state.stage}"))
+        self._closing(tx, state)
+        following = (*self.stages, MIXING)[self._position(state.stage) + 1]
+        store.move(tx, state.name, following, self._clock.now())
+        return store.need(tx, state.name)
+
+    def _abort(self, tx: Connection, state: State, why: ProtocolError) -> State:
+        store.move(tx, state.name, "aborted", None, why.detail)
+        return store.need(tx, state.name)
+
+    def _started(self, tx: Connection, state: State) -> State:
+        """The first stage's deadline runs from its first message."""
+        if state.since is None and state.stage in self.stages:
+            store.move(tx, state.name, state.stage, self._clock.now())
+        return store.need(tx, state.name)
+
+    def _changed(self, state: State) -> None:
+        """After a commit: wake who waits, and mix what is frozen."""
+        self._ring(state.name)
+        self._mix_when_frozen(state)
+
+    def _mix_when_frozen(self, state: State) -> None:
+        """One cohort at a time, in a thread of its own, and never twice at once."""
+        with self._guard:
+            if state.stage == MIXING and state.name not in self._mixing:
+                self._mixing.add(state.name)
+                self._mixer.submit(self._release, state)
+
+    def _release(self, state: State) -> None:
+        try:
+            batch = self._mix(state)
+            lost = state.cohort.clients - batch.survivors
+            self._publish(state, BatchAnswer(cohort=state.name, state="released", batch=batch, lost=lost))
+        except Unavailable:
+            _log.exception("cohort %s is not released yet", state.name)  # the next request tries again
+        except ProtocolError as error:
+            self._end_without(state, error)
+        except Exception:  # noqa: BLE001  fail closed: a bug must not try again for ever
+            _log.exception("cohort %s cannot be released", state.name)
+            self._end_without(state, ProtocolError("an unexpected error; the service's log has it"))
+        finally:
+            with self._guard:
+                self._mixing.discard(state.name)
+
+    def _publish(self, state: State, answer: BatchAnswer) -> None:
+        """Commit the batch, unless another worker was faster: then its batch is the only one."""
+        with self._database.transaction() as tx:
+            if store.need(tx, state.name, lock=True).stage == MIXING:
+                store.say(tx, state.name, store.BATCH, answer.model_dump_json().encode())
+                store.move(tx, state.name, "done", None)
+        self._ring(state.name)
+
+    def _end_without(self, state: State, why: ProtocolError) -> None:
+        with self._database.transaction() as tx:
+            if store.need(tx, state.name, lock=True).stage == MIXING:
+                self._abort(tx, state, why)
+        self._ring(state.name)

@@ -1,0 +1,178 @@
+"""What an S remembers, in bulk: one SELECT and one INSERT for a whole upload. The caller holds the transaction."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, insert, select, update
+
+from common.errors import WrongCohort
+from common.intermediary.tables import COHORTS, DEPARTURES, MESSAGES
+from common.messages.cohort import Cohort
+
+Span = tuple[int, int]
+"""The first and the last slot of an upload."""
+
+OURSELVES = -1
+"""The slot of what S says."""
+
+BATCH = "batch"
+"""The stage of the released BatchAnswer, kept as JSON: collected again, it is the same bytes."""
+
+_IN_LIST = 500  # values in one SQL list, well below every database's limit
+_FETCH = 256  # bodies in memory at once while a stage is read through
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where a cohort stands. `since` is when the open stage's deadline began to run; None before its first message."""
+
+    cohort: Cohort
+    stage: str
+    since: float | None
+    reason: str | None
+
+    @property
+    def name(self) -> str:
+        return self.cohort.cohort
+
+
+def add_cohort(tx: Connection, cohort: Cohort, stage: str) -> None:
+    """A new cohort, in its first stage."""
+    body = cohort.model_dump_json().encode()
+    tx.execute(insert(COHORTS), [{"cohort": cohort.cohort, "body": body, "stage": stage}])
+
+
+def find(tx: Connection, cohort: str, *, lock: bool = False) -> State | None:
+    """A cohort's state, or None. `lock` keeps other workers of a server database out until the transaction ends."""
+    query = select(COHORTS).where(COHORTS.c.cohort == cohort)
+    row = tx.execute(query.with_for_update() if lock else query).one_or_none()
+    return None if row is None else _state(row)
+
+
+def need(tx: Connection, cohort: str, *, lock: bool = False) -> State:
+    """A cohort's state. Raises WrongCohort."""
+    state = find(tx, cohort, lock=lock)
+    if state is None:
+        raise WrongCohort(f"cohort {cohort} is not known here", cohort=cohort)
+    return state
+
+
+def every(tx: Connection) -> list[State]:
+    """All cohorts, oldest first."""
+    return [_state(row) for row in tx.execute(select(COHORTS).order_by(COHORTS.c.number))]
+
+
+def move(tx: Connection, cohort: str, stage: str, since: float | None, reason: str | None = None) -> None:
+    """Put a cohort into a stage."""
+    change = update(COHORTS).where(COHORTS.c.cohort == cohort)
+    tx.execute(change.values(stage=stage, since=since, reason=reason))
+
+
+def add_messages(tx: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Messages as rows: cohort, stage, slot, digest, ticket, mark, body."""
+    if rows:
+        tx.execute(insert(MESSAGES), list(rows))
+
+
+def digests(tx: Connection, cohort: str, stage: str, span: Span) -> dict[int, bytes]:
+    """Slot to digest of the messages of a stage, within a span."""
+    return _pairs(tx, MESSAGES.c.digest, cohort, stage, span)
+
+
+def tickets(tx: Connection, cohort: str, stage: str, span: Span) -> dict[int, bytes]:
+    """Slot to ticket, as they came with the messages of a stage, within a span."""
+    return {slot: ticket for slot, ticket in _pairs(tx, MESSAGES.c.ticket, cohort, stage, span).items() if ticket}
+
+
+def marks(tx: Connection, cohort: str, wanted: Sequence[bytes]) -> set[bytes]:
+    """Those of the wanted marks that the cohort has already."""
+    found: set[bytes] = set()
+    for start in range(0, len(wanted), _IN_LIST):
+        inside = MESSAGES.c.mark.in_(wanted[start : start + _IN_LIST])
+        found.update(tx.execute(select(MESSAGES.c.mark).where(MESSAGES.c.cohort == cohort, inside)).scalars())
+    return found
+
+
+def slots(tx: Connection, cohort: str, stage: str) -> list[int]:
+    """The slots that sent a message in a stage, ascending."""
+    query = select(MESSAGES.c.slot).where(MESSAGES.c.cohort == cohort, MESSAGES.c.stage == stage, MESSAGES.c.slot >= 0)
+    return list(tx.execute(query.order_by(MESSAGES.c.slot)).scalars())
+
+
+def answered(tx: Connection, cohort: str, stage: str) -> int:
+    """How many clients sent a message in a stage."""
+    query = select(func.count()).where(MESSAGES.c.cohort == cohort, MESSAGES.c.stage == stage, MESSAGES.c.slot >= 0)
+    return tx.execute(query).scalar_one()
+
+
+def awaited(tx: Connection, state: State, before: str | None) -> bool:
+    """Whether anybody who is expected in the open stage has neither answered nor left. `before`: whose senders are."""
+    name = state.name
+    expected = state.cohort.clients if before is None else answered(tx, name, before)
+    gone = departed(tx, name)
+    if answered(tx, name, state.stage) + len(gone) < expected:
+        return True  # counting is cheap, and mostly enough
+    present = set(range(expected)) if before is None else set(slots(tx, name, before))
+    return bool(present.difference(gone, slots(tx, name, state.stage)))
+
+
+def bodies(tx: Connection, cohort: str, stage: str, only: Sequence[int] | None = None) -> Iterator[tuple[int, bytes]]:
+    """Slot and body of a stage's messages, ascending by slot, a few at a time; `only` of some slots."""
+    query = select(MESSAGES.c.slot, MESSAGES.c.body).where(MESSAGES.c.cohort == cohort, MESSAGES.c.stage == stage)
+    query = query.where(MESSAGES.c.slot >= 0).order_by(MESSAGES.c.slot)
+    parts = [query] if only is None else _parts(query, sorted(only))
+    for part in parts:
+        for row in tx.execute(part, execution_options={"yield_per": _FETCH}):
+            yield row.slot, row.body
+
+
+def add_departures(tx: Connection, cohort: str, leaving: Iterable[int]) -> None:
+    """Note the slots that left; those that are noted already must not be among them."""
+    rows = [{"cohort": cohort, "slot": slot} for slot in leaving]
+    if rows:
+        tx.execute(insert(DEPARTURES), rows)
+
+
+def departed(tx: Connection, cohort: str) -> set[int]:
+    """The slots that said that they left."""
+    return set(tx.execute(select(DEPARTURES.c.slot).where(DEPARTURES.c.cohort == cohort)).scalars())
+
+
+def say(tx: Connection, cohort: str, stage: str, body: bytes) -> None:
+    """Note what S itself said, once a stage."""
+    fields = {"cohort": cohort, "stage": stage, "slot": OURSELVES, "digest": hashlib.sha256(body).digest()}
+    tx.execute(insert(MESSAGES), [{**fields, "body": body}])
+
+
+def said(tx: Connection, cohort: str, stage: str) -> bytes | None:
+    """What S itself said in a stage, byte for byte."""
+    query = select(MESSAGES.c.body).where(MESSAGES.c.cohort == cohort, MESSAGES.c.stage == stage)
+    return tx.execute(query.where(MESSAGES.c.slot == OURSELVES)).scalar_one_or_none()
+
+
+def count(tx: Connection, cohort: str) -> int:
+    """Messages of a cohort, in and out."""
+    return tx.execute(select(func.count()).where(MESSAGES.c.cohort == cohort)).scalar_one()
+
+
+def page(tx: Connection, cohort: str, after: int, limit: int) -> list[tuple[str, int, bytes]]:
+    """Stage, slot and body of messages in the order of arrival, from position `after` on."""
+    query = select(MESSAGES.c.stage, MESSAGES.c.slot, MESSAGES.c.body).where(MESSAGES.c.cohort == cohort)
+    rows = tx.execute(query.order_by(MESSAGES.c.number).offset(after).limit(limit))
+    return [(row.stage, row.slot, row.body) for row in rows]
+
+
+def _state(row: Row[Any]) -> State:
+    return State(Cohort.model_validate_json(row.body), row.stage, row.since, row.reason)
+
+
+def _pairs(tx: Connection, column: Any, cohort: str, stage: str, span: Span) -> dict[int, Any]:
+    query = select(MESSAGES.c.slot, column).where(MESSAGES.c.cohort == cohort, MESSAGES.c.stage == stage)
+    return {row[0]: row[1] for row in tx.execute(query.where(MESSAGES.c.slot.between(*span)))}
+
+
+def _parts(query: Any, wanted: Sequence[int]) -> Iterator[Any]:
+    for start in range(0, len(wanted), _IN_LIST):
+        yield query.where(MESSAGES.c.slot.in_(wanted[start : start + _IN_LIST]))

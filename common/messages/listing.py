@@ -1,0 +1,22 @@
+"""S → its operator: which cohorts it knows, and where each stands."""
+
+from typing import Literal
+
+from common.messages.base import Identifier, Message, Version
+
+
+class CohortEntry(Message):
+    """One cohort in one line."""
+
+    cohort: Identifier
+    run: Identifier
+    round: int
+    clients: int
+    stage: Literal["keys", "shares", "masked", "unmask", "report", "done", "aborted"]
+
+
+class CohortList(Message):
+    """All cohorts, oldest first."""
+
+    version: Version = 1
+    cohorts: list[CohortEntry]

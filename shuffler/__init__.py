@@ -1,0 +1,1 @@
+"""S by permutation: holds reports until everybody answered, and forwards their bodies in random order."""

@@ -1,0 +1,53 @@
+"""What a shuffler can read of what it sees: sizes and ids of sealed reports, counts of labelled bits."""
+
+import numpy as np
+
+from common.crypto.seal import REPORT_ID
+from common.intermediary.store import OURSELVES
+from common.messages.batch import BatchAnswer, PermutedBits, Records
+from common.messages.cohort import Cohort, LabelledBits
+from common.messages.transcript import Seen
+from shuffler.permute import count_ones
+
+_HEX_BYTES = 64
+_MOST_LABELS = 64
+
+View = dict[str, str | int | float | bool | list[int] | list[str]]
+
+
+def see(cohort: Cohort, stage: str, slot: int, body: bytes) -> Seen:
+    """One stored message in the shuffler's eyes. `number` is its position in the transcript, which the caller knows."""
+    if slot == OURSELVES:
+        return _batch(cohort, stage, body)
+    return Seen(
+        number=0,
+        direction="in",
+        peer=f"client {slot}",
+        stage=stage,
+        bytes=len(body),
+        view=_report(cohort, body),
+        hex=body[:_HEX_BYTES].hex(),
+    )
+
+
+def _report(cohort: Cohort, body: bytes) -> View:
+    if not isinstance(cohort.channel, LabelledBits):
+        return {"report_id": body[:REPORT_ID].hex(), "sealed_bytes": len(body) - REPORT_ID}
+    _, ones = count_ones([body], cohort.channel.labels, cohort.channel.width)
+    return {"labels": cohort.channel.labels, "width": cohort.channel.width, "ones": ones[:_MOST_LABELS].tolist()}
+
+
+def _batch(cohort: Cohort, stage: str, answer: bytes) -> Seen:
+    batch = BatchAnswer.model_validate_json(answer).batch
+    assert batch is not None  # only a released answer is stored
+    view: View = {"kind": batch.content.kind, "survivors": batch.survivors}
+    match batch.content, cohort.channel:
+        case Records(checksum=checksum, count=count, body=body), _:
+            view |= {"record_bytes": len(body) // count, "checksum": checksum.hex()}
+        case PermutedBits(body=body), LabelledBits(labels=labels):
+            rows = np.frombuffer(body, dtype=np.uint8).reshape(labels, -1)[:_MOST_LABELS]
+            view |= {"labels": labels, "ones": np.bitwise_count(rows).sum(axis=1, dtype=np.int64).tolist()}
+    raw = batch.content.body
+    return Seen(
+        number=0, direction="out", peer="server", stage=stage, bytes=len(raw), view=view, hex=raw[:_HEX_BYTES].hex()
+    )

@@ -1,0 +1,35 @@
+"""The shuffler's own routes: reports in, the stage out."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+
+from common.errors import WrongCohort
+from common.messages.stage import StageView
+from common.messages.upload import UploadAnswer
+from common.web.body import MessageRoute
+from common.web.intermediary import UPLOAD_PROBLEMS, DoorbellDep, UploadBody, Wait
+from common.web.problems import problems
+from shuffler.service import REPORT, Shuffler
+
+
+def _shuffler(request: Request) -> Shuffler:
+    shuffler: Shuffler = request.app.state.service
+    return shuffler
+
+
+ShufflerDep = Annotated[Shuffler, Depends(_shuffler)]
+
+router = APIRouter(prefix="/v1", tags=["shuffler"], route_class=MessageRoute)
+
+
+@router.post("/cohorts/{cohort}/reports", responses=UPLOAD_PROBLEMS)
+def reports(cohort: str, body: UploadBody, shuffler: ShufflerDep) -> UploadAnswer:
+    """Hold many clients' reports; the answer lists only the refused ones."""
+    return shuffler.receive(cohort, REPORT, body)
+
+
+@router.get("/cohorts/{cohort}", responses=problems(WrongCohort))
+async def stage(cohort: str, shuffler: ShufflerDep, doorbell: DoorbellDep, wait: Wait = 0) -> StageView:
+    """Where the cohort stands; with `wait`, as soon as it is over."""
+    return await doorbell.until(cohort, lambda: shuffler.view(cohort), lambda view: view.stage != REPORT, wait)
