@@ -96,7 +96,14 @@ class Simulation:
 
 
 def make_cohort(
-    n: int, modulus: int, dimension: int, *, dropout: float = 0.1, corrupt: float = 0.1, minimum: int = 0, name: str = "c"
+    n: int,
+    modulus: int,
+    dimension: int,
+    *,
+    dropout: float = 0.1,
+    corrupt: float = 0.1,
+    minimum: int = 0,
+    name: str = "c",
 ) -> Cohort:
     """A masked cohort as the learner plans it: k, t and the minimum follow from the rates."""
     k, t = neighbourhood(n, dropout, corrupt, minimum)

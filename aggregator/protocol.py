@@ -1,0 +1,143 @@
+"""The aggregator's four rounds of secure aggregation: what it checks, routes and refuses. No HTTP, no database, no clear vector.
+
+Bonawitz et al. 2017 with the graph of Bell et al. 2020. The sum itself is in `aggregator.recovery`.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggregator.recovery import recover, sum_masked, unmask_total
+from aggregator.sharing import Sharing
+from common.crypto.agree import KEY, load_public
+from common.crypto.box import BOX
+from common.crypto.graph import KEYS, Roster, masking
+from common.crypto.members import members_to_bitmap
+from common.crypto.share import PRIME, SHARE
+from common.errors import BadMessage, TooSmall
+from common.messages.cohort import Cohort
+from common.modular import unpack
+
+__all__ = [
+    "Sharing",
+    "build_roster",
+    "check_keys",
+    "check_masked",
+    "check_shares",
+    "check_survivors",
+    "check_unmask",
+    "commitment_of",
+    "least",
+    "recover",
+    "route",
+    "settle_shared",
+    "sum_masked",
+    "unmask_total",
+]
+
+COMMITMENT = 32
+"""Bytes of a commitment, at the start of a body of stage `shares`."""
+
+
+def least(cohort: Cohort) -> int:
+    """Clients below which no stage goes on: the cohort's minimum, and t neighbours around one client."""
+    return max(cohort.minimum, masking(cohort).threshold + 1)
+
+
+def check_keys(body: bytes) -> None:
+    """Stage `keys`: two X25519 public keys of large order. Raises BadMessage."""
+    _check_size("keys", body, KEYS)
+    load_public(body[:KEY])
+    load_public(body[KEY:])
+
+
+def check_shares(roster: Roster, slot: int, body: bytes) -> None:
+    """Stage `shares`: a commitment and one box for each neighbour. Raises BadMessage."""
+    _check_member(roster, slot)
+    _check_size("shares", body, COMMITMENT + BOX * roster.degree)
+
+
+def check_masked(cohort: Cohort, body: bytes) -> None:
+    """Stage `masked`: `dimension` packed values below the modulus. Raises BadMessage."""
+    channel = masking(cohort)
+    unpack(body, channel.modulus, channel.dimension)
+
+
+def check_unmask(sharing: Sharing, slot: int, body: bytes) -> None:
+    """Stage `unmask`: one field element for each neighbour that shared. Raises BadMessage."""
+    _check_member(sharing.roster, slot)
+    _check_size("unmask", body, SHARE * sharing.shares_of(slot))
+    if max(body[::SHARE]) > PRIME >> 8 * (SHARE - 1):
+        raise BadMessage("a share must be below 2¹³⁰ - 5")
+
+
+def build_roster(cohort: Cohort, keys: Mapping[int, bytes]) -> Roster:
+    """The roster of the clients that sent keys, by slot. Raises TooSmall."""
+    _check_count(cohort, len(keys), "members")
+    bitmap = members_to_bitmap(keys, cohort.clients)
+    return Roster(cohort, bitmap, b"".join(keys[slot] for slot in sorted(keys)))
+
+
+def settle_shared(roster: Roster, shared: Iterable[int]) -> tuple[int, ...]:
+    """The members of stage `masked`, ascending: those that shared and have t neighbours that do.
+
+    Nobody could rebuild the secrets of the others, so they are left out before anyone masks with them. Raises TooSmall.
+    """
+    t = masking(roster.cohort).threshold
+    flags = roster.flags(shared)
+    while (weak := flags & (flags[roster.table].sum(axis=1) < t)).any():
+        flags = flags & ~weak
+    members = roster.slots[flags].tolist()
+    _check_count(roster.cohort, len(members), "clients that shared")
+    return tuple(members)
+
+
+def route(sharing: Sharing, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
+    """The inbox of each client that shared: the boxes of its neighbours that shared, in neighbour order.
+
+    bodies   bodies of stage `shares` by slot; those of clients outside `sharing` are not looked at.
+    """
+    roster, table = sharing.roster, sharing.roster.table
+    boxes = np.zeros((*table.shape, BOX), dtype=np.uint8)
+    for slot, row in zip(sharing.shared, sharing.rows.tolist(), strict=True):
+        boxes[row] = np.frombuffer(bodies[slot], dtype=np.uint8, offset=COMMITMENT).reshape(-1, BOX)
+    return dict(zip(sharing.shared, _inboxes(sharing, boxes.reshape(-1, BOX), roster), strict=True))
+
+
+def commitment_of(body: bytes) -> bytes:
+    """The commitment in a body of stage `shares`, 32 bytes."""
+    return body[:COMMITMENT]
+
+
+def check_survivors(sharing: Sharing, survivors: Iterable[int]) -> None:
+    """Before anyone is asked to unmask: enough survivors, and t of them around everyone that shared. Raises TooSmall."""
+    flags = sharing.roster.flags(survivors) & sharing.flags
+    _check_count(sharing.roster.cohort, int(flags.sum()), "survivors")
+    around = flags[sharing.roster.table[sharing.rows]].sum(axis=1)
+    worst = int(around.argmin())
+    t = masking(sharing.roster.cohort).threshold
+    if around[worst] < t:
+        raise TooSmall(int(around[worst]), t, f"survivors around slot {sharing.shared[worst]}")
+
+
+def _inboxes(sharing: Sharing, boxes: NDArray[np.uint8], roster: Roster) -> Iterable[bytes]:
+    for row in sharing.rows.tolist():
+        start = row * roster.degree
+        edges = roster.reverse[start : start + roster.degree][sharing.near[row]]
+        yield boxes[edges].tobytes()
+
+
+def _check_member(roster: Roster, slot: int) -> None:
+    if slot not in roster:
+        raise BadMessage(f"slot {slot} sent no keys and takes no part in cohort {roster.cohort.cohort}")
+
+
+def _check_size(stage: str, body: bytes, size: int) -> None:
+    if len(body) != size:
+        raise BadMessage(f"a body of stage {stage} must have {size} bytes here, and this one has {len(body)}")
+
+
+def _check_count(cohort: Cohort, got: int, what: str) -> None:
+    if got < least(cohort):
+        raise TooSmall(got, least(cohort), what)

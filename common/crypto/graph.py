@@ -1,0 +1,145 @@
+"""Who shares with whom: the roster of a cohort and the neighbour graph that everybody derives from it (Bell et al. 2020, section 3).
+
+The graph is a Harary ring of degree k over a permutation of the members: each is joined to the k/2 before it and the k/2 behind it. The
+permutation is Fisher-Yates on an AES-256-CTR stream keyed with SHA-256(cohort ‖ members ‖ keys), so nobody chooses it and everyone can check it.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from functools import cached_property
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from numpy.typing import NDArray
+
+from common.crypto.agree import KEY
+from common.crypto.context import context
+from common.crypto.members import bitmap_integer, bitmap_to_members
+from common.errors import BadMessage, BadParameter
+from common.messages.cohort import Cohort, Masking
+
+KEYS = 2 * KEY
+"""Bytes of one client's keys: mask key, channel key."""
+
+
+def masking(cohort: Cohort) -> Masking:
+    """The cohort's parameters of secure aggregation. Raises BadParameter for another channel."""
+    if not isinstance(cohort.channel, Masking):
+        raise BadParameter("channel", cohort.channel.kind, "must be masked")
+    return cohort.channel
+
+
+class Roster:
+    """The members of a cohort and their public keys; nothing secret, so a fleet's clients may share one.
+
+    bitmap   the members, as on the wire; `members` lists their slots, ascending, `bits` has them as an integer.
+    keys     64 bytes for each member, in the order of `members`.
+    Raises BadMessage when the sizes do not agree.
+    """
+
+    def __init__(self, cohort: Cohort, bitmap: bytes, keys: bytes) -> None:
+        self.bitmap, self.keys = bitmap, keys
+        self.members = bitmap_to_members(bitmap, cohort.clients)
+        self.bits = bitmap_integer(bitmap, cohort.clients)
+        if len(keys) != KEYS * len(self.members):
+            raise BadMessage(
+                f"a roster of {len(self.members)} members has {KEYS * len(self.members)} bytes, not {len(keys)}"
+            )
+        self.digest = hashlib.sha256(context("distrust graph v1", cohort) + bitmap + keys).digest()
+        self.cohort = cohort
+        self._index = {slot: i for i, slot in enumerate(self.members)}
+
+    def __contains__(self, slot: int) -> bool:
+        return slot in self._index
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def keys_of(self, slot: int) -> bytes:
+        """Mask key and channel key of a member, 64 bytes."""
+        start = KEYS * self._index[slot]
+        return self.keys[start : start + KEYS]
+
+    def mask_key(self, slot: int) -> bytes:
+        return self.keys_of(slot)[:KEY]
+
+    def channel_key(self, slot: int) -> bytes:
+        return self.keys_of(slot)[KEY:]
+
+    def index(self, slot: int) -> int:
+        """A member's row in `table`."""
+        return self._index[slot]
+
+    def neighbours(self, slot: int) -> tuple[int, ...]:
+        """The slots of a member's neighbours, ascending."""
+        return self._neighbours[self._index[slot]]
+
+    @property
+    def degree(self) -> int:
+        """Neighbours of each member."""
+        return min(masking(self.cohort).neighbours, len(self.members) - 1)
+
+    @cached_property
+    def slots(self) -> NDArray[np.int64]:
+        """The members' slots as an array."""
+        return np.array(self.members, dtype=np.int64)
+
+    def flags(self, members: Iterable[int]) -> NDArray[np.bool_]:
+        """For each member whether it is among `members`, shape (members,). Raises BadMessage for a slot outside the roster."""
+        flags = np.zeros(len(self.members), dtype=np.bool_)
+        try:
+            flags[[self._index[slot] for slot in members]] = True
+        except KeyError as error:
+            raise BadMessage(f"slot {error.args[0]} is not in the roster") from error
+        return flags
+
+    @cached_property
+    def table(self) -> NDArray[np.int64]:
+        """Row i holds the rows of the neighbours of member i, ascending; shape (members, degree)."""
+        return harary(permutation(self.digest, len(self.members)), masking(self.cohort).neighbours)
+
+    @cached_property
+    def reverse(self) -> NDArray[np.int64]:
+        """For each edge, numbered along `table`, the number of the same edge seen from its other end."""
+        sources = np.repeat(np.arange(self.table.shape[0]), self.table.shape[1])
+        return np.lexsort((sources, self.table.ravel()))
+
+    @cached_property
+    def _neighbours(self) -> list[tuple[int, ...]]:
+        return list(map(tuple, self.slots[self.table].tolist()))
+
+
+def harary(order: NDArray[np.int64], degree: int) -> NDArray[np.int64]:
+    """Neighbours of each vertex on the ring `order`, ascending: shape (vertices, min(degree, vertices - 1)).
+
+    The graph is complete when the degree reaches vertices - 1. Raises BadParameter for an odd degree below that.
+    """
+    size = len(order)
+    if degree >= size - 1:
+        return np.array([[j for j in range(size) if j != i] for i in range(size)], dtype=np.int64).reshape(size, -1)
+    if degree % 2:
+        raise BadParameter("neighbours", degree, "must be even, or reach every other member")
+    steps = np.concatenate([np.arange(-(degree // 2), 0), np.arange(1, degree // 2 + 1)])
+    table = np.empty((size, degree), dtype=np.int64)
+    table[order] = order[(np.arange(size)[:, np.newaxis] + steps) % size]
+    table.sort(axis=1)
+    return table
+
+
+def permutation(key: bytes, size: int) -> NDArray[np.int64]:
+    """A permutation of range(size), uniform for a uniform 32-byte key: Fisher-Yates from the top, 64-bit words, rejection."""
+    stream = Cipher(AES256(key), CTR(bytes(16))).encryptor()
+    words: list[int] = []
+    order = list(range(size))
+    for last in range(size - 1, 0, -1):
+        limit = 2**64 - 2**64 % (last + 1)
+        word = limit
+        while word >= limit:
+            if not words:
+                words = np.frombuffer(stream.update(bytes(8 * 1024)), dtype="<u8")[::-1].tolist()
+            word = words.pop()
+        other = word % (last + 1)
+        order[last], order[other] = order[other], order[last]
+    return np.array(order, dtype=np.int64)

@@ -1,0 +1,86 @@
+"""Masks: uniform vectors in Z_m from a 256-bit key.
+
+The vector is the first `dimension` accepted words of an AES-256-CTR keystream (counter from zero), read as little-endian 64-bit words. A word is
+accepted if it lies below the greatest multiple of m that is at most 2⁶⁴, and is then reduced mod m: exactly uniform for any m, and
+the same whatever the number of words that are drawn at once. A key serves one vector, so the counter may start at zero.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+from common.modular import Vector, rows_per_word
+
+_START = CTR(bytes(16))
+_SMALL = 8  # coordinates up to which Python's integers beat numpy's set-up
+_WORD = 8
+_ZEROS = bytes(_WORD * _SMALL)
+
+
+def expand(key: bytes, modulus: int, dimension: int) -> Vector:
+    """The mask under `key` (32 bytes), shape (dimension,), uniform in Z_modulus."""
+    if dimension <= _SMALL:
+        return np.array(_few(key, modulus, dimension), dtype=np.uint64)
+    return _many(key, modulus, dimension)
+
+
+def total(keys: Iterable[bytes], modulus: int, dimension: int) -> Vector:
+    """The sum mod m of the masks under `keys`, shape (dimension,)."""
+    if dimension == 1:
+        return np.array([sum(_one(key, modulus) for key in keys) % modulus], dtype=np.uint64)
+    if dimension <= _SMALL:
+        rows = zip(*(_few(key, modulus, dimension) for key in keys), strict=True)
+        return np.array([sum(row) % modulus for row in rows] or [0] * dimension, dtype=np.uint64)
+    return _total_many(keys, modulus, dimension)
+
+
+def _total_many(keys: Iterable[bytes], modulus: int, dimension: int) -> Vector:
+    sum_, room, m = np.zeros(dimension, dtype=np.uint64), rows_per_word(modulus) - 1, np.uint64(modulus)
+    left = room
+    for key in keys:
+        sum_ += _many(key, modulus, dimension)
+        left -= 1
+        if not left:
+            sum_ %= m
+            left = room
+    return sum_ % m
+
+
+def _stream(key: bytes) -> CipherContext:
+    return Cipher(AES256(key), _START).encryptor()
+
+
+def _one(key: bytes, modulus: int) -> int:
+    stream, limit = _stream(key), 2**64 - 2**64 % modulus
+    while True:
+        word = int.from_bytes(stream.update(_ZEROS[:_WORD]), "little")
+        if word < limit:
+            return word % modulus
+
+
+def _few(key: bytes, modulus: int, dimension: int) -> list[int]:
+    stream, limit = _stream(key), 2**64 - 2**64 % modulus
+    values: list[int] = []
+    while len(values) < dimension:
+        drawn = stream.update(_ZEROS[: _WORD * (dimension - len(values))])
+        words = [int.from_bytes(drawn[i : i + _WORD], "little") for i in range(0, len(drawn), _WORD)]
+        values += [word % modulus for word in words if word < limit]
+    return values
+
+
+def _many(key: bytes, modulus: int, dimension: int) -> Vector:
+    stream, last = _stream(key), np.uint64(2**64 - 1 - 2**64 % modulus)
+    words = _draw(stream, dimension)
+    if words.max() > last:
+        words = words[words <= last]
+        while words.size < dimension:
+            more = _draw(stream, dimension - words.size)
+            words = np.concatenate([words, more[more <= last]])
+    return words % np.uint64(modulus)
+
+
+def _draw(stream: CipherContext, count: int) -> Vector:
+    return np.frombuffer(stream.update(bytes(_WORD * count)), dtype="<u8").astype(np.uint64, copy=False)

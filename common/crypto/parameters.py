@@ -1,0 +1,134 @@
+"""k and t: how many neighbours a client has, and how many shares rebuild a secret (Bell et al. 2020, section 3).
+
+On a random Harary ring with C corrupted clients (they collude with a curious aggregator) and D lost ones, the graph is good if
+    1. no client has t corrupted neighbours: else the aggregator rebuilds its secrets;
+    2. the honest survivors stay connected: else it learns the sum of a part of them;
+    3. every secret finds t surviving neighbours: else the cohort is lost.
+1 and 2 fail with probability at most 2⁻⁴⁰ together, half of it each; 3 with at most 2⁻²⁰.
+
+1. The corrupted neighbours of a client are hypergeometric, (n - 1 others, C marked, k drawn); a union bound over n clients.
+2. A ring falls apart only if two disjoint runs of k/2 neighbours vanish: at most n²/2 · Π_{i<k} (C + D - i)/(n - i).
+3. As in the paper, n times the tail of the surviving neighbours of a lost client, (n - 1 others, n - D of them alive, k drawn). A survivor
+   has one lost client more around it; so we also bound the union over all windows of the ring by P(A₀) + Σ P(Aᵢ \\ Aᵢ₋₁), which is exact
+   enough to need no slack (Hunter 1976, Worsley 1982).
+Losses before the roster is known shrink n, not C: at 10 % + 10 % the worst case costs 3 to 5 bits of the 40.
+"""
+
+from functools import lru_cache
+from math import floor, log2
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from common.errors import BadParameter
+
+Tail = NDArray[np.float64]
+
+_SECURITY = 2.0**-41  # half of 2⁻⁴⁰ for each of the two ways to lose it
+_FAILURE = 2.0**-20
+_SMALL = 32  # cohorts up to which everyone shares with everyone
+
+
+@lru_cache(maxsize=10_000)
+def neighbourhood(n: int, dropout: float, corrupt: float, least: int = 0) -> tuple[int, int]:
+    """(k, t) for n clients of which at most ⌊corrupt·n⌋ collude and at least n - ⌊dropout·n⌋, never below `least`, survive.
+
+    The smallest even k that serves, with its smallest t, never below k/2; the full graph (k = n - 1) for n up to 32 and where no smaller
+    one serves. Rates in [0, 1/2). Raises BadParameter for values out of range and for rates that no graph can stand.
+    """
+    lost, corrupted = _counts(n, dropout, corrupt, least)
+    if n > _SMALL:
+        found = _sparse(n, lost, corrupted)
+        if found:
+            return found
+    k = n - 1
+    t = max(corrupted + 1, (k + 1) // 2)
+    if t > k - lost:
+        raise BadParameter(
+            "corrupt", corrupt, f"{corrupted} of {n} clients collude and {lost} vanish: no threshold serves both"
+        )
+    return k, t
+
+
+def _counts(n: int, dropout: float, corrupt: float, least: int) -> tuple[int, int]:
+    if n < 2:
+        raise BadParameter("clients", n, "secure aggregation needs at least 2")
+    for field, rate in (("dropout", dropout), ("corrupt", corrupt)):
+        if not 0 <= rate < 0.5:
+            raise BadParameter(field, rate, "must lie in [0, 0.5)")
+    fewest = n - floor(dropout * n)
+    if not 0 <= least <= n:
+        raise BadParameter("least", least, f"must lie in [0, {n}], the survivors of {n} clients")
+    return n - max(fewest, least), floor(corrupt * n)
+
+
+def _sparse(n: int, lost: int, corrupted: int) -> tuple[int, int] | None:
+    """The smallest even degree below n - 1 that serves: doubling, then halving, since what serves at h serves above it."""
+    top = (n - 2) // 2
+    high = 1
+    while high < top and _threshold(n, lost, corrupted, 2 * high) is None:
+        high = min(2 * high, top)
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _threshold(n, lost, corrupted, 2 * middle) is None:
+            low = middle
+        else:
+            high = middle
+    t = _threshold(n, lost, corrupted, 2 * high)
+    return None if t is None else (2 * high, t)
+
+
+def _threshold(n: int, lost: int, corrupted: int, k: int) -> int | None:
+    """The smallest t that serves with degree k, or None."""
+    if split_bound(n, lost + corrupted, k) > _SECURITY:
+        return None
+    captured = n * _upper_tail(n - 1, corrupted, k)
+    t = max(k // 2, 1, int(np.argmax(captured <= _SECURITY)))
+    if t > k or n * _upper_tail(n - 1, max(lost - 1, 0), k)[k - t + 1] > _FAILURE:
+        return None
+    return t if starved_bound(n, lost, k, t) <= _FAILURE else None
+
+
+def split_bound(n: int, removed: int, k: int) -> float:
+    """Bound on the probability that the ring falls apart when `removed` random clients vanish."""
+    if k > removed:
+        return 0.0
+    i = np.arange(k)
+    return float(2.0 ** (2 * log2(n) - 1 + np.log2((removed - i) / (n - i)).sum()))
+
+
+def starved_bound(n: int, lost: int, k: int, t: int) -> float:
+    """Bound on the probability that some client keeps fewer than t of its k neighbours when `lost` random clients vanish.
+
+    Moving a window of k places by one exchanges two of them: Aᵢ \\ Aᵢ₋₁ is counted over the k - 2 that stay, the two that enter and
+    the two that leave.
+    """
+    most = k - t + 1  # losses that starve a client
+    first = float(_upper_tail(n, lost, k)[most])
+    stay = _law(n, lost, k - 2)
+    step = 0.0
+    for x in range(max(0, most - 2), min(most, k - 2, lost) + 1):
+        enter = _law(n - k + 2, lost - x, 2)
+        for i in range(max(0, most - x), min(2, lost - x) + 1):
+            leave = _law(n - k, lost - x - i, 2)
+            step += float(stay[x] * enter[i] * leave[: max(0, most - x)].sum())
+    return first + (n - 1) * step
+
+
+def _law(total: int, marked: int, drawn: int) -> Tail:
+    """P(X = x), x = 0 … drawn, for the marked among `drawn` of `total`."""
+    law = np.zeros(drawn + 1)
+    x = np.arange(max(0, drawn - (total - marked)), min(drawn, marked) + 1)
+    law[x] = np.exp(_choose(marked, x) + _choose(total - marked, drawn - x) - _choose(total, np.array(drawn)))
+    return law
+
+
+def _upper_tail(total: int, marked: int, drawn: int) -> Tail:
+    """P(X ≥ x), x = 0 … drawn + 1."""
+    return np.append(np.cumsum(_law(total, marked, drawn)[::-1])[::-1], 0.0)
+
+
+def _choose(n: int, k: NDArray[np.int64]) -> Tail:
+    return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1), dtype=np.float64)

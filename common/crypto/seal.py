@@ -1,0 +1,60 @@
+"""Records sealed to the server through the shuffler: HPKE (RFC 9180), X25519, HKDF-SHA256, ChaCha20-Poly1305.
+
+The info binds configuration, run, round and cohort: a record moved elsewhere does not open.
+"""
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+
+from common.crypto.agree import load_public
+from common.crypto.context import context
+from common.errors import BadMessage, BadParameter
+from common.messages.cohort import Cohort, Sealed
+
+REPORT_ID = 16
+"""Bytes of a report id."""
+
+_OVERHEAD = 32 + 16  # encapsulated key, tag
+_SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
+
+
+def sealed_size(payload_size: int) -> int:
+    """Bytes of the sealed record of a report id and `payload_size` bytes."""
+    return _OVERHEAD + REPORT_ID + payload_size
+
+
+def seal_info(cohort: Cohort) -> bytes:
+    """What a sealed record is bound to."""
+    return context("distrust seal v1", cohort)
+
+
+def seal(public_key: bytes, cohort: Cohort, report_id: bytes, payload: bytes) -> bytes:
+    """A record that only the holder of the server's private key can open: `sealed_size(len(payload))` bytes.
+
+    Raises BadParameter unless the report id has 16 bytes and the payload the cohort's size.
+    """
+    size = _channel(cohort).size
+    if len(report_id) != REPORT_ID:
+        raise BadParameter("report_id", f"{len(report_id)} bytes", f"must have {REPORT_ID} bytes")
+    if len(payload) != size:
+        raise BadParameter("payload", f"{len(payload)} bytes", f"must have the cohort's {size} bytes")
+    return _SUITE.encrypt(report_id + payload, load_public(public_key), seal_info(cohort))
+
+
+def open_record(private_key: X25519PrivateKey, cohort: Cohort, record: bytes) -> tuple[bytes, bytes]:
+    """(report id, payload) of a sealed record. Raises BadMessage for a wrong size, key or cohort, or a changed record."""
+    size = sealed_size(_channel(cohort).size)
+    if len(record) != size:
+        raise BadMessage(f"a sealed record has {len(record)} bytes, and must have {size}")
+    try:
+        clear = _SUITE.decrypt(record, private_key, seal_info(cohort))
+    except (InvalidTag, ValueError) as error:
+        raise BadMessage("a sealed record does not open: another key, another cohort, or changed on its way") from error
+    return clear[:REPORT_ID], clear[REPORT_ID:]
+
+
+def _channel(cohort: Cohort) -> Sealed:
+    if not isinstance(cohort.channel, Sealed):
+        raise BadParameter("channel", cohort.channel.kind, "must be sealed")
+    return cohort.channel
