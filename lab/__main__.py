@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from lab.commands import data, demo, fleet, health, inspect, privacy, run, serve, up
+from lab.commands import data, demo, fleet, health, inspect, privacy, run, serve, token, up
 from lab.console import guarded
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command()(privacy.privacy)
 app.add_typer(data.app, name="data")
 app.command()(demo.demo)
 app.command()(health.health)
+app.command()(token.token)
 
 
 def main() -> None:

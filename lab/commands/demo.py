@@ -1,0 +1,27 @@
+"""`distrust demo`: the main job, end to end, on this machine."""
+
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+
+from lab.commands.run import JsonOption, deliver, on_own_stack
+from lab.commands.up import DataOption, PortOption
+from lab.console import err, out
+from lab.folder import DEFAULT, Folder
+from lab.run_file import read
+from lab.stack import BASE_PORT
+
+
+def demo(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, json: JsonOption = None) -> None:
+    """Find the best of ten arms of real ratings that nobody sees: three services and two fleets on loopback."""
+    with resources.as_file(resources.files("lab") / "runs" / "demo.toml") as path:
+        file = read(Path(path))
+    file = file.renamed(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    config = file.config
+    err.print(f"{config.arms} arms of MSLR-WEB30K ratings, at most {config.horizon:,} clients; data and logs in {data}")
+    result = on_own_stack(file, Folder(data), port_base)
+    deliver(result, json)
+    if json != "-":
+        where = "" if data == DEFAULT else f" --data {data}"
+        out.print(f"messages    distrust inspect {config.run}{where}")
+        out.print(f"dashboard   distrust up{where}, then http://127.0.0.1:{port_base or BASE_PORT}/")
