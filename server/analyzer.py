@@ -1,26 +1,21 @@
 """A: a batch to an estimate. Whatever does not add up is refused whole; nothing of a bad batch is released."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from common.crypto.seal import sealed_size
 from common.errors import BadMessage, TooSmall
 from common.mechanisms import Mechanism
 from common.messages.batch import Batch, ModularSum, PermutedBits, Records
-from common.messages.cohort import Channel, Cohort, LabelledBits, Masking, Sealed
-from common.modular import add, unpack
+from common.messages.cohort import Cohort, LabelledBits, Masking, Sealed
+from common.modular import total, unpack, unpack_rows
 from common.randomness import Stream
 
-Opened = tuple[bytes, bytes]
-"""A record in clear: report id, payload."""
-
-OpenRecord = Callable[[bytes], Opened]
-"""A sealed record to its report id and payload; raises BadMessage."""
-
-REPORT_ID = 16  # bytes
-HPKE_OVERHEAD = 48  # bytes: encapsulated X25519 key, ChaCha20-Poly1305 tag
+OpenRecord = Callable[[bytes], tuple[bytes, bytes]]
+"""A sealed record to its report id (16 bytes) and payload; raises BadMessage."""
 
 
 def analyze(
@@ -31,11 +26,66 @@ def analyze(
     stream  noise of central mechanisms is drawn here, so the caller commits the answer and never asks twice.
     Raises  BadMessage for a batch that does not add up, TooSmall below the cohort's minimum.
     """
+    check_count(cohort, batch)
+    summed = content_sum(mechanism, cohort, batch, open_record)
+    return mechanism.estimate(summed, batch.survivors, stream), batch.survivors
+
+
+def check_count(cohort: Cohort, batch: Batch) -> None:
+    """Refuse another cohort's batch, and counts that cannot be or that are too small."""
     if batch.cohort != cohort.cohort:
         raise BadMessage(f"a batch of cohort {batch.cohort}, not of {cohort.cohort}")
-    if batch.survivors < cohort.minimum:
-        raise TooSmall(batch.survivors, cohort.minimum)
     if batch.survivors > cohort.clients:
         raise BadMessage(f"survivors = {batch.survivors}: the cohort has {cohort.clients} clients")
-    total = _total(cohort.channel, batch, open_record)
-    return mechanism.estimate(total % np.uint64(mechanism.modulus), batch.survivors, stream), batch.survivors
+    if batch.survivors < cohort.minimum:
+        raise TooSmall(batch.survivors, cohort.minimum)
+
+
+def content_sum(mechanism: Mechanism, cohort: Cohort, batch: Batch, open_record: OpenRecord) -> NDArray[np.uint64]:
+    """Σ of the survivors' messages mod m, shape (dimension,), whichever way they came."""
+    content, channel = batch.content, cohort.channel
+    if isinstance(channel, Masking) and isinstance(content, ModularSum):
+        return unpack(content.body, channel.modulus, channel.dimension)
+    if isinstance(channel, Sealed) and isinstance(content, Records):
+        payloads = open_all(channel, content, batch.survivors, open_record)
+        return total(unpack_rows(payloads, mechanism.modulus, mechanism.dimension), mechanism.modulus)
+    if isinstance(channel, LabelledBits) and isinstance(content, PermutedBits):
+        return ones(content.body, channel, batch.survivors)
+    raise BadMessage(f"cohort {cohort.cohort}: a batch of kind {content.kind} in a {channel.kind} channel")
+
+
+def open_all(channel: Sealed, records: Records, survivors: int, open_record: OpenRecord) -> bytes:
+    """All the payloads, one after another, in the order of the records. Every record must open, once."""
+    size = sealed_size(channel.size)
+    if records.count != survivors or len(records.body) != survivors * size:
+        found = f"{records.count} records in {len(records.body)} bytes"
+        raise BadMessage(f"{found}, and {survivors} survivors of {size} bytes each must be there")
+    opened = [open_record(records.body[at : at + size]) for at in range(0, len(records.body), size)]
+    if len({report for report, _ in opened}) != survivors:
+        raise BadMessage("a report id is there twice")
+    if checksum(report for report, _ in opened) != records.checksum:
+        raise BadMessage("the checksum of the report ids does not match what the shuffler saw arrive")
+    return b"".join(payload for _, payload in opened)
+
+
+def ones(body: bytes, channel: LabelledBits, survivors: int) -> NDArray[np.uint64]:
+    """Ones under each label, shape (labels,)."""
+    bits = survivors * channel.width
+    size = (bits + 7) // 8
+    if len(body) != channel.labels * size:
+        raise BadMessage(
+            f"labelled bits in {len(body)} bytes, and {channel.labels} labels of {size} bytes must be there"
+        )
+    rows = np.frombuffer(body, dtype=np.uint8).reshape(channel.labels, size)
+    if bits % 8 and (rows[:, -1] >> (bits % 8)).any():
+        raise BadMessage("the bits of a label must end in zero bits")
+    counts: NDArray[np.uint64] = np.bitwise_count(rows).sum(axis=1, dtype=np.uint64)
+    return counts
+
+
+def checksum(reports: Iterable[bytes]) -> bytes:
+    """XOR of SHA-256(report id), 32 bytes."""
+    mixed = 0
+    for report in reports:
+        mixed ^= int.from_bytes(hashlib.sha256(report).digest(), "big")
+    return mixed.to_bytes(32, "big")

@@ -12,10 +12,9 @@ SEEDED = "unsafe.noise_seed: the privacy noise can be computed by anybody who kn
 
 def spent(config: RunConfig, record: RoundRecord) -> Guarantee:
     """The guarantee of one round at its floor of honest survivors; none at all when its noise comes from a seed."""
-    guarantee = record.mechanism.guarantee()
     if config.unsafe is None:
-        return guarantee
-    return guarantee.model_copy(
+        return record.guarantee
+    return record.guarantee.model_copy(
         update={"kind": "none", "epsilon": None, "delta": 0.0, "rdp": [], "assumptions": [SEEDED]}
     )
 

@@ -2,8 +2,10 @@
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from common.mechanisms import Mechanism, plan
+from common.guarantee import Guarantee
+from common.mechanisms import AnyMechanism, plan
 from common.messages.run import IntermediarySpec, RunConfig
 from common.statistics import Statistic
 from server.outcome import Released
@@ -26,12 +28,12 @@ class RoundPlan:
 
     number: int
     batch: int
-    mechanism: Mechanism
+    mechanism: AnyMechanism
     minimum: int
     cohorts: tuple[CohortPlan, ...]
 
 
-@dataclass(slots=True)
+@dataclass
 class RoundRecord:
     """A round as it stands or ended: every cohort of every attempt, the sums by arm, the arms dropped after it.
 
@@ -40,11 +42,16 @@ class RoundRecord:
 
     number: int
     ask: Ask
-    mechanism: Mechanism
+    mechanism: AnyMechanism
     minimum: int
     cohorts: tuple[CohortPlan, ...] = ()
     released: dict[int, Released] = field(default_factory=dict)
     eliminated: tuple[int, ...] = ()
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """The mechanism's, at its floor of honest survivors."""
+        return self.mechanism.guarantee()
 
     @property
     def clients(self) -> int:

@@ -29,6 +29,11 @@ class Doorbell:
         for waiter in waiters:
             waiter.wake()
 
+    @property
+    def closed(self) -> bool:
+        """Whether the service stops: streams end."""
+        return self._closed
+
     def close(self) -> None:
         """Wake everybody, and let nobody wait any more: the service stops."""
         with self._lock:

@@ -1,0 +1,108 @@
+"""Drives the runs: opens cohorts at S when clients ask for them, waits for what S makes of them, settles them."""
+
+import asyncio
+from typing import Protocol
+
+import structlog
+
+from common.errors import Aborted, Conflict, ProtocolError, WrongCohort
+from common.messages.batch import BatchAnswer
+from common.messages.cohort import Cohort
+from common.messages.ticket import TicketAnswer, TicketRequest
+from server.service import Service
+
+_log = structlog.get_logger("distrust.server")
+
+RETRY_SECONDS = 2.0
+"""Pause after S could not be reached, or refused us for a reason that an operator can mend."""
+
+
+class Intermediaries(Protocol):
+    """Both S, as the server sees them. Repeating a call changes nothing. Raises ProtocolError."""
+
+    async def open(self, cohort: Cohort) -> None:
+        """Let the cohort's S know it."""
+        ...
+
+    async def collect(self, cohort: Cohort) -> BatchAnswer:
+        """The batch, or why there is none; may wait a while before it answers `waiting`."""
+        ...
+
+
+class Conductor:
+    """One collector task for each open cohort; one ticket request at a time for each run, as cohorts open in order.
+
+    retry  seconds between two attempts to reach S.
+    """
+
+    def __init__(self, service: Service, intermediaries: Intermediaries, retry: float = RETRY_SECONDS) -> None:
+        self._service, self._intermediaries, self._retry = service, intermediaries, retry
+        self._collectors: dict[str, asyncio.Task[None]] = {}
+        self._desks: dict[str, asyncio.Lock] = {}
+
+    async def start(self) -> None:
+        """Go on with every cohort that was open when the server stopped."""
+        for live in self._service.running():
+            for cohort in await asyncio.to_thread(self._service.waiting_for, live.config.run):
+                self._watch(cohort)
+
+    async def stop(self) -> None:
+        """Stop collecting; nothing is lost, S keeps what it has."""
+        tasks = list(self._collectors.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def tickets(self, run: str, request: TicketRequest) -> TicketAnswer:
+        """Open what the request needs at S, then hand out its tickets. Raises Unavailable while S is away."""
+        async with self._desks.setdefault(run, asyncio.Lock()):
+            while cohort := await asyncio.to_thread(self._service.to_open, run, request):
+                await self._intermediaries.open(cohort)
+                if not await asyncio.to_thread(self._service.opened, cohort):
+                    break  # the run moved on meanwhile
+                self._watch(cohort)
+            return await asyncio.to_thread(self._service.grant, run, request)
+
+    def forget(self, run: str) -> None:
+        """Stop collecting for a run that was cancelled."""
+        prefix = f"{run}."
+        for name, task in list(self._collectors.items()):
+            if name.startswith(prefix) and name[len(prefix) :].count(".") == 2:
+                task.cancel()
+
+    def _watch(self, cohort: Cohort) -> None:
+        task = asyncio.create_task(self._collect(cohort), name=f"collect {cohort.cohort}")
+        self._collectors[cohort.cohort] = task
+        task.add_done_callback(lambda _done: self._collectors.pop(cohort.cohort, None))
+
+    async def _collect(self, cohort: Cohort) -> None:
+        """Until S has said its last word, and that is committed; S and the disk may be away meanwhile."""
+        opened = False
+        while True:
+            try:
+                if not opened:
+                    await self._intermediaries.open(cohort)  # again after a restart: S may have missed it
+                    opened = True
+                if await self._settled(cohort):
+                    return
+            except ProtocolError as error:
+                _log.warning("cohort waits", cohort=cohort.cohort, code=error.code, why=error.detail)
+                await asyncio.sleep(self._retry)
+            except Exception:  # a bug of ours must not end the run unseen
+                _log.exception("cohort waits", cohort=cohort.cohort)
+                await asyncio.sleep(self._retry)
+
+    async def _settled(self, cohort: Cohort) -> bool:
+        """Ask S once, and settle the cohort with its last word."""
+        answer = await self._last_word(cohort)
+        if answer is not None:
+            await asyncio.to_thread(self._service.settle, cohort, answer)
+        return answer is not None
+
+    async def _last_word(self, cohort: Cohort) -> BatchAnswer | None:
+        """What S ended the cohort with; None: ask again. A cohort that S will never release counts as aborted."""
+        try:
+            answer = await self._intermediaries.collect(cohort)
+        except (WrongCohort, Conflict, Aborted) as error:
+            return BatchAnswer(cohort=cohort.cohort, state="aborted", reason=f"{error.code}: {error.detail}")
+        return None if answer.state == "waiting" else answer

@@ -1,0 +1,85 @@
+"""The server's two key pairs: one signs tickets, one opens sealed records. They outlive the process, in a 0600 file."""
+
+import json
+import os
+import secrets
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from common.errors import Unavailable
+from common.messages.base import decode_blob, encode_blob
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKeys:
+    """What everybody may know: raw Ed25519 and X25519 public keys, 32 bytes each."""
+
+    ticket: bytes
+    seal: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The private halves."""
+
+    ticket: Ed25519PrivateKey = field(repr=False)
+    seal: X25519PrivateKey = field(repr=False)
+
+    @property
+    def public(self) -> PublicKeys:
+        return PublicKeys(self.ticket.public_key().public_bytes_raw(), self.seal.public_key().public_bytes_raw())
+
+
+def fresh() -> Keys:
+    """New key pairs from the operating system's CSPRNG."""
+    return Keys(Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+
+
+def load_or_make(path: Path) -> Keys:
+    """The keys in `path`, made there on first use. Raises Unavailable for no key file, or one that others may read."""
+    try:
+        if not path.exists():
+            _write(path, fresh())
+        return _read(path)
+    except OSError as error:
+        raise Unavailable(f"key file {path}: {error.strerror}") from error
+
+
+def _read(path: Path) -> Keys:
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise Unavailable(f"key file {path}: others may read it; chmod 600")
+    try:
+        found = json.loads(path.read_text("ascii"))
+        ticket, seal = (decode_blob(found[name]) for name in ("ticket", "seal"))
+        assert isinstance(ticket, bytes)
+        assert isinstance(seal, bytes)
+        return Keys(Ed25519PrivateKey.from_private_bytes(ticket), X25519PrivateKey.from_private_bytes(seal))
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        raise Unavailable(f"key file {path}: holds no keys of ours; runs that it began cannot go on") from error
+
+
+def _write(path: Path, keys: Keys) -> None:
+    """Whole or not at all: written beside, synced, then linked; of two processes the first one wins."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({name: encode_blob(getattr(keys, name).private_bytes_raw()) for name in ("ticket", "seal")})
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        _link(beside, path)
+    finally:
+        beside.unlink()
+
+
+def _link(beside: Path, path: Path) -> None:
+    try:
+        os.link(beside, path)
+    except FileExistsError:
+        return

@@ -1,0 +1,66 @@
+"""A run that is being served: its learner, its state, and the lock under which both change together with the store."""
+
+import threading
+
+from common.errors import WrongCohort
+from common.messages.cohort import Cohort
+from common.messages.progress import RunState
+from common.messages.round import Round, RoundView
+from common.messages.run import RunConfig
+from server.cohorts import round_message
+from server.keys import PublicKeys
+from server.learner import Learner
+from server.store import Store
+
+BELOW = {"running": "open", "finished": "finished", "cancelled": "cancelled", "failed": "failed"}
+
+
+class LiveRun:
+    """One run in memory. Hold `lock` around everything; the store has committed whatever can be seen here."""
+
+    def __init__(self, config: RunConfig, learner: Learner, keys: PublicKeys, state: RunState = "running") -> None:
+        self.lock = threading.RLock()
+        self.config, self.digest, self.learner, self.state = config, config.digest(), learner, state
+        self.reason: str | None = None
+        self._keys = keys
+        self._round: Round | None = None
+
+    @classmethod
+    def from_store(cls, config: RunConfig, store: Store, keys: PublicKeys) -> "LiveRun":
+        """The run after all the outcomes that were committed."""
+        return cls(config, Learner.replay(config, store.outcomes(config.run)), keys)
+
+    def reload(self, store: Store) -> None:
+        """Forget what was not committed."""
+        self.learner = Learner.replay(self.config, store.outcomes(self.config.run))
+        self.changed()
+
+    def changed(self) -> None:
+        """To be called whenever the learner has moved."""
+        self._round = None
+
+    def round(self) -> Round | None:
+        """The open round with the cohorts that are still to be played; None when there is none."""
+        plan = self.learner.plan() if self.state == "running" else None
+        if plan is not None and self._round is None:
+            self._round = round_message(self.config, plan, self.learner.statistic, self._keys)
+        return self._round if plan is not None else None
+
+    def view(self) -> RoundView:
+        """The answer to GET /round."""
+        state = BELOW[self.state]
+        return RoundView.model_validate(
+            {"run": self.config.run, "state": state, "config": self.digest, "round": self.round()}
+        )
+
+    def pending(self) -> list[Cohort]:
+        """The open round's cohorts without an outcome, in cohort order."""
+        found = self.round()
+        return [] if found is None else [assignment.cohort for assignment in found.assignments]
+
+    def cohort(self, cohort: str) -> Cohort:
+        """One of them. Raises WrongCohort."""
+        for one in self.pending():
+            if one.cohort == cohort:
+                return one
+        raise WrongCohort(f"cohort {cohort} is not waited for in run {self.config.run}")

@@ -1,0 +1,115 @@
+"""A live run as messages for people and programs that watch it."""
+
+from typing import Literal
+
+from common.guarantee import Guarantee
+from common.messages.progress import (
+    CohortState,
+    CohortView,
+    Ledger,
+    LedgerLine,
+    RoundList,
+    RoundReport,
+    RunLine,
+    RunView,
+)
+from server.ledger import parallel, spent
+from server.live import LiveRun
+from server.outcome import Lost
+from server.rounds import CohortPlan, RoundRecord
+from server.store import CohortRow, Store
+
+
+def run_view(live: LiveRun, store: Store) -> RunView:
+    """Configuration, state, what was learned, and how much it took."""
+    with live.lock:
+        counts = store.cohort_counts(live.config.run)
+        cohorts = {state: counts.get(state, (0, 0))[0] for state in ("open", "released", "aborted")}
+        return RunView(
+            run=live.config.run,
+            state=live.state,
+            config=live.config,
+            digest=live.digest,
+            snapshot=live.learner.snapshot(),
+            clients=sum(granted for _, granted in counts.values()),
+            cohorts_open=cohorts["open"],
+            cohorts_released=cohorts["released"],
+            cohorts_aborted=cohorts["aborted"],
+            reason=live.reason,
+        )
+
+
+def run_line(live: LiveRun) -> RunLine:
+    """A run in one line."""
+    config = live.config
+    return RunLine(
+        run=config.run, state=live.state, arms=config.arms, horizon=config.horizon, mechanism=config.mechanism.name
+    )
+
+
+def round_report(live: LiveRun, store: Store, record: RoundRecord) -> RoundReport:
+    """One round with all its cohorts, replaced ones too."""
+    rows = store.cohorts(live.config.run, record.number)
+    return RoundReport(
+        run=live.config.run,
+        number=record.number,
+        batch=record.ask.batch,
+        state=_round_state(live, record),
+        arms=list(record.ask.arms),
+        eliminated=list(record.eliminated),
+        minimum=record.minimum,
+        mechanism=record.mechanism,
+        guarantee=spent(live.config, record),
+        cohorts=[_cohort(record, plan, rows.get(plan.cohort), store) for plan in record.cohorts],
+    )
+
+
+def round_list(live: LiveRun, store: Store, after: int, limit: int) -> RoundList:
+    """Rounds `after` + 1 … `after` + `limit`."""
+    with live.lock:
+        rounds = live.learner.rounds
+        page = [round_report(live, store, record) for record in rounds[after : after + limit]]
+        following = after + limit if after + limit < len(rounds) else None
+        return RoundList(run=live.config.run, total=len(rounds), next=following, rounds=page)
+
+
+def ledger(live: LiveRun) -> Ledger:
+    """What each round cost its clients."""
+    with live.lock:
+        lines = [
+            LedgerLine(round=record.number, clients=record.clients, guarantee=spent(live.config, record))
+            for record in live.learner.rounds
+        ]
+    return Ledger(run=live.config.run, lines=lines, total=_total(lines))
+
+
+def _total(lines: list[LedgerLine]) -> Guarantee:
+    return parallel([line.guarantee for line in lines])
+
+
+def _round_state(live: LiveRun, record: RoundRecord) -> Literal["open", "closed", "unfinished"]:
+    if len(record.released) == len(record.ask.arms):
+        return "closed"
+    return "open" if live.state == "running" else "unfinished"
+
+
+def _cohort(record: RoundRecord, plan: CohortPlan, row: CohortRow | None, store: Store) -> CohortView:
+    state: CohortState = "planned" if row is None else row.state
+    released = record.released.get(plan.arm) if state == "released" else None
+    return CohortView(
+        cohort=plan.cohort,
+        arm=plan.arm,
+        attempt=plan.attempt,
+        clients=plan.clients,
+        granted=0 if row is None else row.granted,
+        state=state,
+        survivors=released.survivors if released else None,
+        lost=row.lost if row is not None else None,
+        estimate=released.sum if released else None,
+        reason=_reason(plan.cohort, store) if state == "aborted" else None,
+    )
+
+
+def _reason(cohort: str, store: Store) -> str | None:
+    outcome = store.outcome(cohort)
+    return outcome.reason if isinstance(outcome, Lost) else None

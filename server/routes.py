@@ -1,0 +1,159 @@
+"""The server's routes: runs for the operator, rounds and tickets for fleets, progress for everybody."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from common.errors import BadMessage, BadParameter, Conflict, Unauthorized, Unavailable, WrongCohort, WrongStage
+from common.messages.progress import Ledger, RoundList, RoundReport, RunList, RunView
+from common.messages.round import RoundView
+from common.messages.run import RunConfig
+from common.messages.ticket import TicketAnswer, TicketRequest
+from common.messages.transcript import Transcript
+from common.web.body import JsonBody, MessageRoute
+from common.web.operator import OperatorOnly
+from common.web.problems import RETRY_SECONDS, problems
+from common.web.waiting import LONGEST_WAIT, Doorbell
+from server.conductor import Conductor
+from server.service import Service
+
+HEARTBEAT_SECONDS = 15.0
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def _conductor(request: Request) -> Conductor:
+    conductor: Conductor = request.app.state.conductor
+    return conductor
+
+
+def _doorbell(request: Request) -> Doorbell:
+    doorbell: Doorbell = request.app.state.doorbell
+    return doorbell
+
+
+ServiceDep = Annotated[Service, Depends(_service)]
+ConductorDep = Annotated[Conductor, Depends(_conductor)]
+DoorbellDep = Annotated[Doorbell, Depends(_doorbell)]
+Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for an answer that says more")]
+After = Annotated[int, Query(ge=0, le=2**53, description="position to start behind")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+
+runs = APIRouter(prefix="/v1", tags=["runs"], route_class=MessageRoute)
+rounds = APIRouter(prefix="/v1", tags=["rounds"], route_class=MessageRoute)
+operations = APIRouter(prefix="/v1", tags=["watching"], route_class=MessageRoute)
+
+
+@runs.post(
+    "/runs",
+    dependencies=[OperatorOnly],
+    responses={201: {"model": RunView}, **problems(Unauthorized, Conflict, BadParameter, BadMessage)},
+)
+def create(config: Annotated[RunConfig, JsonBody.of(RunConfig)], service: ServiceDep, response: Response) -> RunView:
+    """Start a run: 201 for a new one, 200 for the same configuration again, 409 for another one of the same name."""
+    view, new = service.create(config)
+    response.status_code = 201 if new else 200
+    return view
+
+
+@runs.get("/runs")
+def list_runs(service: ServiceDep) -> RunList:
+    """All runs, oldest first."""
+    return service.runs()
+
+
+@runs.get("/runs/{run}", responses=problems(WrongCohort))
+def view(run: str, service: ServiceDep) -> RunView:
+    """Where a run stands."""
+    return service.view(run)
+
+
+@runs.delete("/runs/{run}", dependencies=[OperatorOnly], responses=problems(Unauthorized, WrongCohort))
+async def cancel(run: str, service: ServiceDep, conductor: ConductorDep) -> RunView:
+    """Stop a run for good. Clients that hold its tickets just stop; nothing more of it is released."""
+    found = await run_in_threadpool(service.cancel, run, "cancelled by the operator")
+    conductor.forget(run)
+    return found
+
+
+@rounds.get("/runs/{run}/round", responses=problems(WrongCohort))
+async def open_round(
+    run: str, service: ServiceDep, doorbell: DoorbellDep, wait: Wait = 0, after: After = 0
+) -> RoundView:
+    """The open round. With `wait` and `after`: once a later round is open, tickets are to be had, or it is over."""
+    await doorbell.until(run, lambda: service.worth_asking(run, after), bool, wait)
+    return await run_in_threadpool(service.round_view, run)
+
+
+@rounds.post("/runs/{run}/tickets", responses=problems(WrongCohort, WrongStage, Conflict, BadMessage, Unavailable))
+async def tickets(
+    run: str,
+    body: Annotated[TicketRequest, JsonBody.of(TicketRequest)],
+    conductor: ConductorDep,
+    response: Response,
+) -> TicketAnswer:
+    """Slots for clients that wait: the same request always gets the same ones. None yet: `Retry-After`."""
+    answer = await conductor.tickets(run, body)
+    if not answer.grants:
+        response.headers["Retry-After"] = str(RETRY_SECONDS)
+    return answer
+
+
+@rounds.get("/runs/{run}/rounds", responses=problems(WrongCohort))
+def list_rounds(run: str, service: ServiceDep, after: After = 0, limit: Limit = 50) -> RoundList:
+    """Rounds with their cohorts, page by page; `after` is a round's number."""
+    return service.rounds(run, after, limit)
+
+
+@rounds.get("/runs/{run}/rounds/{number}", responses=problems(WrongCohort))
+def one_round(run: str, number: int, service: ServiceDep) -> RoundReport:
+    """One round with its cohorts."""
+    return service.round_report(run, number)
+
+
+@operations.get(
+    "/runs/{run}/cohorts/{cohort}/messages",
+    dependencies=[OperatorOnly],
+    responses=problems(Unauthorized, WrongCohort, WrongStage),
+)
+def messages(run: str, cohort: str, service: ServiceDep, after: After = 0, limit: Limit = 100) -> Transcript:
+    """What this server saw of a cohort, message by message."""
+    return service.transcript(run, cohort, after, limit)
+
+
+@operations.get("/runs/{run}/ledger", responses=problems(WrongCohort))
+def ledger(run: str, service: ServiceDep) -> Ledger:
+    """What each round cost its clients, and what that comes to."""
+    return service.ledger(run)
+
+
+@operations.get("/runs/{run}/events", responses=problems(WrongCohort), response_class=StreamingResponse)
+async def events(
+    run: str,
+    service: ServiceDep,
+    doorbell: DoorbellDep,
+    last_event_id: Annotated[str | None, Header(description="number of the last event that was seen")] = None,
+) -> StreamingResponse:
+    """Server-sent events until the run is over; `Last-Event-ID` goes on behind an event."""
+    await run_in_threadpool(service.live, run)  # unknown runs are refused before the stream begins
+    after = int(last_event_id[:15]) if last_event_id and last_event_id.isascii() and last_event_id.isdecimal() else 0
+    return StreamingResponse(_stream(service, doorbell, run, after), media_type="text/event-stream")
+
+
+async def _stream(service: Service, doorbell: Doorbell, run: str, after: int) -> AsyncIterator[str]:
+    while not doorbell.closed:
+        look = lambda: service.events(run, after)  # noqa: B023, E731  used within this turn of the loop
+        found, over = await doorbell.until(run, look, lambda seen: bool(seen[0]) or seen[1], HEARTBEAT_SECONDS)
+        for event in found:
+            after = event.number
+            yield f"id: {event.number}\nevent: {event.kind}\ndata: {event.model_dump_json(exclude_none=True)}\n\n"
+        if over:
+            return
+        if not found:
+            yield ": still here\n\n"

@@ -1,0 +1,101 @@
+"""How a cohort ends: its batch analyzed, or its loss noted; committed, then absorbed by the learner."""
+
+from functools import partial
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from common.crypto.seal import open_record
+from common.errors import BadMessage, TooSmall
+from common.messages.batch import BatchAnswer
+from common.messages.cohort import Cohort
+from common.messages.progress import RunState
+from common.messages.run import RunConfig
+from common.randomness import Stream, SystemStream, UnsafeSeededStream
+from server.analyzer import analyze
+from server.learner import Learner
+from server.live import LiveRun
+from server.outcome import Lost, Released
+from server.store import Store, Writing
+
+
+def analyzer_stream(config: RunConfig, cohort: str) -> Stream:
+    """Where the analyzer's noise comes from: the operating system, unless the run is named unsafe."""
+    if config.unsafe is None:
+        return SystemStream()
+    return UnsafeSeededStream(config.unsafe.noise_seed, config.run, cohort, "analyzer")
+
+
+class Settlement:
+    """Turns what S answers into outcomes. One cohort is settled once."""
+
+    def __init__(self, store: Store, key: X25519PrivateKey) -> None:
+        self._store, self._key = store, key
+
+    def settle(self, live: LiveRun, cohort: Cohort, answer: BatchAnswer) -> bool:
+        """Take S's last word on a cohort; whether it was news. Nothing is used before it is committed.
+
+        Analysis runs without the run's lock; noise that was drawn for a cohort which another call has settled meanwhile
+        is thrown away unseen.
+        """
+        outcome = self._outcome(live, cohort, answer)
+        with live.lock:
+            if live.state != "running" or cohort not in live.pending():
+                return False
+            try:
+                self._commit(live, cohort, outcome, answer)
+            except BaseException:
+                live.reload(self._store)
+                raise
+            return True
+
+    def _outcome(self, live: LiveRun, cohort: Cohort, answer: BatchAnswer) -> Released | Lost:
+        if answer.batch is None or answer.state != "released":
+            return Lost(cohort=cohort.cohort, reason=answer.reason or "S gave no reason")
+        mechanism = live.learner.rounds[cohort.round - 1].mechanism
+        stream = analyzer_stream(live.config, cohort.cohort)
+        try:
+            opener = partial(open_record, self._key, cohort)
+            estimate, survivors = analyze(mechanism, cohort, answer.batch, stream, opener)
+        except (BadMessage, TooSmall) as error:
+            return Lost(cohort=cohort.cohort, reason=f"refused: {error.detail}")
+        return Released(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors)
+
+    def _commit(self, live: LiveRun, cohort: Cohort, outcome: Released | Lost, answer: BatchAnswer) -> None:
+        learner, number = live.learner, len(live.learner.rounds)
+        learner.absorb(outcome)
+        state = _state(learner)
+        with self._store.writing() as writing:
+            writing.outcome(live.config.run, outcome, answer)
+            if state != "running":
+                writing.state(live.config.run, state, learner.fault)
+            _announce(writing, live.config.run, cohort, outcome)
+            _announce_progress(writing, live.config.run, learner, number)
+        live.state, live.reason = state, learner.fault
+        live.changed()
+
+
+def _state(learner: Learner) -> RunState:
+    if not learner.finished:
+        return "running"
+    return "failed" if learner.fault else "finished"
+
+
+def _announce(writing: Writing, run: str, cohort: Cohort, outcome: Released | Lost) -> None:
+    where: dict[str, Any] = {"round": cohort.round, "cohort": cohort.cohort}
+    if isinstance(outcome, Released):
+        writing.event(run, kind="cohort-released", survivors=outcome.survivors, **where)
+    else:
+        writing.event(run, kind="cohort-aborted", detail=outcome.reason, **where)
+
+
+def _announce_progress(writing: Writing, run: str, learner: Learner, number: int) -> None:
+    """What this outcome set going: eliminations of round `number`, another round, the end."""
+    moved = len(learner.rounds) > number or learner.finished
+    for arm in learner.rounds[number - 1].eliminated if moved else ():
+        writing.event(run, kind="arm-eliminated", round=number, arm=arm)
+    if len(learner.rounds) > number:
+        writing.event(run, kind="round-opened", round=len(learner.rounds))
+    if learner.finished:
+        kind = "failed" if learner.fault else "finished"
+        writing.event(run, kind=kind, arm=learner.policy.chosen, detail=learner.fault)

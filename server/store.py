@@ -1,0 +1,183 @@
+"""What the server remembers. Every write is one transaction, committed before anything is answered or used."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, func, insert, select, update
+
+from common.database import Database
+from common.messages.batch import BatchAnswer
+from common.messages.cohort import Cohort
+from common.messages.progress import CohortState, Event, RunState
+from common.messages.run import RunConfig
+from common.messages.ticket import TicketRequest
+from server import tables
+from server.outcome import Lost, Released, outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class CohortRow:
+    """A cohort that was opened at S. `granted`: slots 0 … granted - 1 have tickets."""
+
+    cohort: str
+    round: int
+    clients: int
+    granted: int
+    state: CohortState
+    lost: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GrantRow:
+    """Consecutive slots that one request got."""
+
+    round: int
+    want: int
+    cohort: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run and where it stands."""
+
+    config: RunConfig
+    digest: bytes
+    state: RunState
+    reason: str | None
+
+
+def open_database(url: str) -> Database:
+    """The server's tables."""
+    return Database(url, tables.metadata, tables.VERSION)
+
+
+class Writing:
+    """One transaction's changes. The caller leaves the `with` block of `Store.writing` to commit them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._do = connection.execute
+
+    def run(self, config: RunConfig) -> None:
+        row = {"run": config.run, "config": config.canonical().decode(), "digest": config.digest(), "state": "running"}
+        self._do(insert(tables.runs).values(row))
+
+    def state(self, run: str, state: RunState, reason: str | None) -> None:
+        self._do(update(tables.runs).where(tables.runs.c.run == run).values(state=state, reason=reason))
+
+    def cohort(self, cohort: Cohort) -> None:
+        row = {"cohort": cohort.cohort, "run": cohort.run, "round": cohort.round, "clients": cohort.clients}
+        self._do(
+            insert(tables.cohorts).values({**row, "granted": 0, "state": "open", "message": cohort.model_dump_json()})
+        )
+
+    def grant(self, run: str, request: TicketRequest, cohort: str, first: int, count: int) -> None:
+        row = {"run": run, "request": request.request, "round": request.round, "want": request.want}
+        self._do(insert(tables.grants).values({**row, "cohort": cohort, "first": first, "count": count}))
+        self._do(update(tables.cohorts).where(tables.cohorts.c.cohort == cohort).values(granted=first + count))
+
+    def outcome(self, run: str, outcome: Released | Lost, answer: BatchAnswer) -> None:
+        body = outcome.model_dump_json()
+        self._do(insert(tables.outcomes).values({"run": run, "cohort": outcome.cohort, "body": body}))
+        if answer.batch is not None:
+            self._do(insert(tables.batches).values({"cohort": outcome.cohort, "body": answer.model_dump_json()}))
+        changes = {"state": outcome.kind, "lost": answer.lost}
+        self._do(update(tables.cohorts).where(tables.cohorts.c.cohort == outcome.cohort).values(changes))
+
+    def event(self, run: str, **fields: str | int | None) -> None:
+        body = Event.model_validate({"number": 1, "run": run, **fields}).model_dump_json(exclude_none=True)
+        self._do(insert(tables.events).values({"run": run, "body": body}))
+
+
+class Store:
+    """Reads, and one way to write."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @contextmanager
+    def writing(self) -> Iterator[Writing]:
+        """A transaction: committed when the block ends, nothing of it when it raises."""
+        with self._database.transaction() as connection:
+            yield Writing(connection)
+
+    def runs(self) -> list[RunRow]:
+        """All runs, oldest first."""
+        runs = tables.runs.c
+        query = select(runs.config, runs.digest, runs.state, runs.reason).order_by(runs.number)
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
+        return [RunRow(RunConfig.model_validate_json(text), digest, state, why) for text, digest, state, why in rows]
+
+    def outcomes(self, run: str) -> list[Released | Lost]:
+        """In the order in which they were absorbed."""
+        query = select(tables.outcomes.c.body).where(tables.outcomes.c.run == run).order_by(tables.outcomes.c.number)
+        with self._database.reading() as connection:
+            return [outcomes.validate_json(body) for (body,) in connection.execute(query)]
+
+    def cohorts(self, run: str, number: int | None = None) -> dict[str, CohortRow]:
+        """The opened cohorts of a run, or of one of its rounds."""
+        one = tables.cohorts.c
+        query = select(one.cohort, one.round, one.clients, one.granted, one.state, one.lost).where(one.run == run)
+        query = query if number is None else query.where(one.round == number)
+        with self._database.reading() as connection:
+            rows = [CohortRow(*row) for row in connection.execute(query)]
+        return {row.cohort: row for row in rows}
+
+    def cohort_counts(self, run: str) -> dict[str, tuple[int, int]]:
+        """State → (cohorts, tickets handed out)."""
+        columns = (tables.cohorts.c.state, func.count(), func.sum(tables.cohorts.c.granted))
+        query = select(*columns).where(tables.cohorts.c.run == run).group_by(tables.cohorts.c.state)
+        with self._database.reading() as connection:
+            return {state: (int(cohorts), int(granted)) for state, cohorts, granted in connection.execute(query)}
+
+    def cohort_message(self, cohort: str) -> Cohort | None:
+        """What S was told, byte for byte."""
+        query = select(tables.cohorts.c.message).where(tables.cohorts.c.cohort == cohort)
+        with self._database.reading() as connection:
+            text = connection.execute(query).scalar_one_or_none()
+        return None if text is None else Cohort.model_validate_json(text)
+
+    def outcome(self, cohort: str) -> Released | Lost | None:
+        query = select(tables.outcomes.c.body).where(tables.outcomes.c.cohort == cohort)
+        with self._database.reading() as connection:
+            body = connection.execute(query).scalar_one_or_none()
+        return None if body is None else outcomes.validate_json(body)
+
+    def batch(self, cohort: str) -> BatchAnswer | None:
+        query = select(tables.batches.c.body).where(tables.batches.c.cohort == cohort)
+        with self._database.reading() as connection:
+            body = connection.execute(query).scalar_one_or_none()
+        return None if body is None else BatchAnswer.model_validate_json(body)
+
+    def grants(self, run: str, request: str) -> list[GrantRow]:
+        """What this request was given before, in order."""
+        return self._grants((tables.grants.c.run == run) & (tables.grants.c.request == request))
+
+    def cohort_grants(self, cohort: str) -> list[GrantRow]:
+        return self._grants(tables.grants.c.cohort == cohort)
+
+    def events(self, run: str, after: int, limit: int) -> list[Event]:
+        """Events with a number above `after`, in order."""
+        query = select(tables.events.c.number, tables.events.c.body).where(
+            (tables.events.c.run == run) & (tables.events.c.number > after)
+        )
+        with self._database.reading() as connection:
+            rows = connection.execute(query.order_by(tables.events.c.number).limit(limit)).all()
+        return [Event.model_validate_json(body).model_copy(update={"number": number}) for number, body in rows]
+
+    def _grants(self, which: ColumnElement[bool]) -> list[GrantRow]:
+        columns = (
+            tables.grants.c.round,
+            tables.grants.c.want,
+            tables.grants.c.cohort,
+            tables.grants.c.first,
+            tables.grants.c.count,
+        )
+        with self._database.reading() as connection:
+            return [
+                GrantRow(*row)
+                for row in connection.execute(select(*columns).where(which).order_by(tables.grants.c.number))
+            ]

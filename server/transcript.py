@@ -1,0 +1,109 @@
+"""What the server saw of one cohort, in order: the cohort it opened, tickets, the batch, and what it made of it."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from common.crypto.seal import open_record, sealed_size
+from common.errors import BadMessage
+from common.mechanisms import Mechanism
+from common.messages.batch import Batch, ModularSum, PermutedBits, Records
+from common.messages.cohort import Cohort, LabelledBits, Sealed
+from common.messages.transcript import Seen, Transcript
+from common.modular import unpack
+from server.analyzer import ones
+from server.outcome import Released
+from server.store import GrantRow, Store
+
+View = dict[str, str | int | float | bool | list[int] | list[str]]
+MOST_VALUES = 1000  # decoded values in one view
+PREFIX = 64  # bytes shown in hex
+SIGNATURE = 64  # bytes
+
+
+def page(
+    store: Store, key: X25519PrivateKey, cohort: Cohort, mechanism: Mechanism, *, after: int, limit: int
+) -> Transcript:
+    """Messages `after` … `after` + `limit` - 1 of the cohort."""
+    makers = _makers(store, key, cohort, mechanism)
+    messages = [make(number) for number, make in list(enumerate(makers))[after : after + limit]]
+    following = after + limit if after + limit < len(makers) else None
+    return Transcript(party="server", cohort=cohort.cohort, total=len(makers), next=following, messages=messages)
+
+
+def _makers(store: Store, key: X25519PrivateKey, cohort: Cohort, mechanism: Mechanism) -> list[Callable[[int], Seen]]:
+    """One maker a message, so that only the page that is asked for is decoded."""
+    makers: list[Callable[[int], Seen]] = [lambda number: _opening(number, cohort)]
+    makers += [partial(_tickets, row) for row in store.cohort_grants(cohort.cohort)]
+    answer, outcome = store.batch(cohort.cohort), store.outcome(cohort.cohort)
+    if answer is not None and answer.batch is not None:
+        batch = answer.batch
+        makers.append(lambda number: _batch(number, cohort, batch, mechanism, key))
+    if isinstance(outcome, Released):
+        makers.append(lambda number: _estimate(number, outcome))
+    elif outcome is not None:
+        makers.append(lambda number: _seen(number, "in", cohort.via, "aborted", b"", {"reason": outcome.reason}))
+    return makers
+
+
+def _opening(number: int, cohort: Cohort) -> Seen:
+    view: View = {"round": cohort.round, "clients": cohort.clients, "minimum": cohort.minimum}
+    view |= {name: value for name, value in cohort.channel.model_dump(mode="json").items() if name != "server_key"}
+    return _seen(number, "out", cohort.via, "cohort", cohort.model_dump_json().encode(), view)
+
+
+def _tickets(row: GrantRow, number: int) -> Seen:
+    """Signatures are not shown: a ticket that was not used yet would still admit somebody."""
+    view: View = {"tickets": row.count, "first": row.first, "last": row.first + row.count - 1}
+    size = SIGNATURE * row.count
+    return Seen(number=number, direction="out", peer="fleet", stage="tickets", bytes=size, view=view, hex="")
+
+
+def _estimate(number: int, outcome: Released) -> Seen:
+    view: View = {"survivors": outcome.survivors, "sum": [f"{value:.6g}" for value in outcome.sum]}
+    return _seen(number, "out", "everyone", "estimate", outcome.model_dump_json().encode(), view)
+
+
+def _batch(number: int, cohort: Cohort, batch: Batch, mechanism: Mechanism, key: X25519PrivateKey) -> Seen:
+    view: View = {"survivors": batch.survivors, "kind": batch.content.kind}
+    try:
+        view |= _content(cohort, batch, mechanism, key)
+    except BadMessage as error:
+        view |= {"refused": error.detail}
+    return _seen(number, "in", cohort.via, "batch", batch.content.body, view)
+
+
+def _content(cohort: Cohort, batch: Batch, mechanism: Mechanism, key: X25519PrivateKey) -> View:
+    """What this server can read in a batch: a sum, unlinked records in random order, or counts of ones."""
+    content, channel = batch.content, cohort.channel
+    if isinstance(content, ModularSum):
+        total = unpack(content.body, mechanism.modulus, mechanism.dimension)
+        return {"modulus": mechanism.modulus, "sum": total[:MOST_VALUES].tolist()}
+    if isinstance(content, PermutedBits) and isinstance(channel, LabelledBits):
+        counts = ones(content.body, channel, batch.survivors)[:MOST_VALUES].tolist()
+        return {"bits": batch.survivors * channel.width, "ones": counts}
+    if isinstance(content, Records) and isinstance(channel, Sealed):
+        return {"records": content.count, "values": _values(cohort, channel, content, mechanism, key)}
+    raise BadMessage(f"kind {content.kind} in a {channel.kind} channel")
+
+
+def _values(
+    cohort: Cohort, channel: Sealed, records: Records, mechanism: Mechanism, key: X25519PrivateKey
+) -> list[int]:
+    """The first records' values, in the shuffler's random order."""
+    size = sealed_size(channel.size)
+    shown = max(1, MOST_VALUES // mechanism.dimension)
+    values: list[int] = []
+    for at in range(0, min(len(records.body), shown * size), size):
+        _, payload = open_record(key, cohort, records.body[at : at + size])
+        values += unpack(payload, mechanism.modulus, mechanism.dimension)[:MOST_VALUES].tolist()
+    return values
+
+
+def _seen(  # noqa: PLR0917  the fields of the message, in their order
+    number: int, direction: Literal["in", "out"], peer: str, stage: str, body: bytes, view: View
+) -> Seen:
+    shown = body[:PREFIX].hex()
+    return Seen(number=number, direction=direction, peer=peer, stage=stage, bytes=len(body), view=view, hex=shown)
