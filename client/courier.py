@@ -8,7 +8,7 @@ import structlog
 from client.gateway import Gateway
 from client.tally import Tally
 from client.user import AnyStage, User
-from common.errors import Conflict
+from common.errors import Conflict, ProtocolError, Unavailable
 from common.messages.cohort import Cohort
 from common.messages.upload import Departure, Item, RefusedItem, Upload
 
@@ -65,12 +65,17 @@ class Courier:
         return lost
 
     async def announce(self, cohort: Cohort, users: Iterable[User]) -> None:
-        """Tell S that these users leave, unless they are to vanish silently."""
+        """Tell S that these users leave, unless they are to vanish silently. A courtesy: S may refuse."""
         gone = list(users)
         if not gone or self.silent:
             return
         slots, tickets = [user.slot for user in gone], b"".join(user.ticket for user in gone)
-        await self.gateway.depart(cohort, Departure(cohort=cohort.cohort, slots=slots, tickets=tickets))
+        try:
+            await self.gateway.depart(cohort, Departure(cohort=cohort.cohort, slots=slots, tickets=tickets))
+        except Unavailable:
+            raise
+        except ProtocolError as error:
+            log.info("left unheard", cohort=cohort.cohort, clients=len(gone), code=error.code)
 
 
 def _counts(cohort: Cohort, stage: AnyStage, refused: RefusedItem) -> bool:

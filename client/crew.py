@@ -80,9 +80,8 @@ class Crew:
         self._drop(slots)
 
     async def _answer(self, view: StageView) -> None:
-        if view.stage in {"aborted", "done"}:
+        if view.stage == "aborted" or view.stage == "done":  # noqa: PLR1714 - mypy narrows this form only
             raise Aborted(view.reason or f"the cohort is {view.stage}")
-        assert view.stage != "report"
         self.stage = view.stage
         users = await self._without_leavers(self.stage, self._members(view))
         for start in range(0, len(users), self.block):

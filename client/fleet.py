@@ -4,9 +4,10 @@ import asyncio
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from client.courier import Courier, Limits
@@ -19,13 +20,15 @@ from client.reporting import Reporting
 from client.tally import Tally
 from client.terms import Terms
 from client.user import User, granted
-from common.errors import BadMessage, ProtocolError, WrongCohort, WrongStage
+from common.errors import ProtocolError, WrongCohort, WrongStage
 from common.messages.cohort import Cohort
 from common.messages.round import Assignment, Round
 from common.messages.ticket import Grant, TicketRequest
 from common.randomness import UnsafeSeededStream
 
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5  # seconds between two requests for tickets that bring none
+log = structlog.get_logger("distrust.fleet")
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.25  # seconds between two requests for tickets that bring none
 AHEAD = 2  # blocks whose tickets are taken before their messages are made: more would starve the other fleets
 
 
@@ -42,7 +45,7 @@ class Habits:
     in_flight: int = 8192
     dropout: float = 0.0
     silent: bool = False
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
 
 
 class Fleet:
@@ -54,6 +57,7 @@ class Fleet:
         self._courier = Courier(gateway, self.tally, habits.limits, habits.silent)
         self._worker = ThreadPoolExecutor(1, "messages")
         self._turns = asyncio.Semaphore(AHEAD)
+        self._agreed: set[str] = set()
         self._crews: dict[str, Crew] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -80,18 +84,18 @@ class Fleet:
                 await self._courier.announce(crew.cohort, crew.users.values())
 
     async def _rounds(self, group: asyncio.TaskGroup) -> str:
-        pause = SHORTEST_PAUSE
-        while (view := await self._gateway.round(LONG_POLL)).state in {"open", "between"}:
-            if view.round is not None and await self._play(view.round, group):
-                pause = SHORTEST_PAUSE
+        pause, after = SHORTEST_PAUSE, 0
+        while (view := await self._gateway.round(after, LONG_POLL)).state in {"open", "between"}:
+            if view.round is not None:
+                after = view.round.number
+                pause = SHORTEST_PAUSE if await self._play(view.round, group) else pause
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE, 2 * pause)
         return view.state
 
     async def _play(self, asked: Round, group: asyncio.TaskGroup) -> bool:
         """Take the round's tickets until there are none; whether there were any."""
-        for assignment in asked.assignments:
-            self._terms.check(asked, assignment)
+        self._agree(asked)
         self._forget_before(asked.number)
         took = False
         while True:
@@ -102,7 +106,28 @@ class Fleet:
                 self._turns.release()
                 return took
             took = True
-            group.create_task(self._begin([self._join(asked, grant) for grant in grants], group))
+            asked = await self._with_cohorts(asked, grants)
+            joining = [joined for grant in grants if (joined := self._join(asked, grant)) is not None]
+            group.create_task(self._begin(joining, group))
+
+    async def _with_cohorts(self, asked: Round, grants: list[Grant]) -> Round:
+        """The round with the cohorts of these tickets: one that aborted has been replaced since we asked."""
+        known = {assignment.cohort.cohort for assignment in asked.assignments}
+        if all(grant.cohort in known for grant in grants):
+            return asked
+        newer = (await self._gateway.round(0, 0.0)).round
+        if newer is None or newer.number != asked.number:
+            return asked
+        self._agree(newer)
+        kept = [one for one in asked.assignments if one.cohort not in [new.cohort for new in newer.assignments]]
+        return newer.model_copy(update={"assignments": [*newer.assignments, *kept]})
+
+    def _agree(self, asked: Round) -> None:
+        """Raises Refused before anybody takes a ticket, when a cohort breaks the users' terms."""
+        for assignment in asked.assignments:
+            if assignment.cohort.cohort not in self._agreed:
+                self._terms.check(asked, assignment)
+                self._agreed.add(assignment.cohort.cohort)
 
     async def _take(self, asked: Round) -> list[Grant]:
         request = TicketRequest(request=secrets.token_hex(16), round=asked.number, want=self._habits.block)
@@ -119,17 +144,19 @@ class Fleet:
                 return
             await asyncio.sleep(SHORTEST_PAUSE)
 
-    def _join(self, asked: Round, grant: Grant) -> tuple[Crew, list[User]]:
+    def _join(self, asked: Round, grant: Grant) -> tuple[Crew, list[User]] | None:
         assignment = next((one for one in asked.assignments if one.cohort.cohort == grant.cohort), None)
         if assignment is None:
-            raise BadMessage(f"tickets for cohort {grant.cohort}, which is not in round {asked.number}")
+            log.warning("unknown cohort", cohort=grant.cohort, round=asked.number, tickets=grant.count)
+            return None
         if grant.cohort not in self._crews:
             self._crews[grant.cohort] = self._crew(asked, assignment)
         return self._crews[grant.cohort], granted(grant, self._leaves(assignment.cohort))
 
     def _crew(self, asked: Round, assignment: Assignment) -> Crew:
         randomizer = Randomizer(asked, assignment, self._world)
-        script = Masking(randomizer) if assignment.cohort.via == "aggregator" else Reporting(randomizer)
+        masked = assignment.cohort.via == "aggregator"
+        script = Masking(randomizer, self._terms.min_survivors) if masked else Reporting(randomizer)
         return Crew(assignment.cohort, script, self._courier, self._worker, self._habits.block)
 
     def _leaves(self, cohort: Cohort) -> NDArray[np.int64]:

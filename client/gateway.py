@@ -16,8 +16,8 @@ class Gateway(Protocol):
     Raises  Unavailable when a service stays away longer than the gateway's patience; otherwise the service's own error.
     """
 
-    async def round(self, wait: float) -> RoundView:
-        """The run's open round; waits up to `wait` seconds for one."""
+    async def round(self, after: int, wait: float) -> RoundView:
+        """The run's open round; waits `wait` seconds for a later one than `after`, for tickets, or for the end."""
         ...
 
     async def tickets(self, request: TicketRequest) -> TicketAnswer:
@@ -32,6 +32,6 @@ class Gateway(Protocol):
         """Where the cohort stands; waits up to `wait` seconds while that is `after`. Inboxes come for `slots`."""
         ...
 
-    async def depart(self, cohort: Cohort, departure: Departure) -> None:
+    async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
         """Tell S that clients are leaving."""
         ...

@@ -22,16 +22,18 @@ class Masking:
     first: Literal["keys"] = "keys"
     last: Literal["unmask"] = "unmask"
 
-    def __init__(self, randomizer: Randomizer) -> None:
+    def __init__(self, randomizer: Randomizer, floor: int) -> None:
         self._randomizer = randomizer
         self._cohort = randomizer.assignment.cohort
+        self._floor = max(floor, randomizer.round.mechanism.floor)
         self._clients: dict[int, MaskingClient] = {}
         self._roster: Roster | None = None
 
     def begin(self, users: Sequence[User]) -> list[Item]:
         """Fresh keys for every user."""
+        rates = {"dropout": self._randomizer.round.dropout, "corrupt": self._randomizer.round.corrupt}
         for user in users:
-            self._clients[user.slot] = MaskingClient(self._cohort, user.slot)
+            self._clients[user.slot] = MaskingClient(self._cohort, user.slot, floor=self._floor, **rates)
         return [user.item(self._clients[user.slot].keys()) for user in users]
 
     def answer(self, users: Sequence[User], view: StageView) -> list[Item]:

@@ -1,4 +1,4 @@
-"""What a fleet process is configured by: `DISTRUST_…` variables, or the same names as options (`--run`, `--block` …)."""
+"""What a fleet is configured by: `DISTRUST_…` variables, or the same names as options (`--run`, `--block` …)."""
 
 import json
 import tomllib
@@ -56,7 +56,7 @@ class FleetSettings(BaseSettings):
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
 
     def world(self) -> World:
-        """The environment that the users live in. Raises BadParameter for a bad one, and for chance that is not allowed."""
+        """The environment that the users live in. Raises BadParameter for a bad one, or a stray noise seed."""
         if self.noise_seed is not None and not self.allow_unsafe:
             raise BadParameter("noise_seed", self.noise_seed, "removes the privacy: needs allow_unsafe")
         table = self._table()

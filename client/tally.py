@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import Any
 class Tally:
     """Counts of one fleet process.
 
-    clients        joined (tickets held), served (the message with their reward was accepted), departed (as simulated),
-                   refused (by S, or by the user itself), late (their stage was over), aborted (their cohort ended without them).
+    clients        joined (held tickets), served (the message with their reward was accepted), departed (simulated),
+                   refused (by S, or by themselves), late (their stage was over), aborted (their cohort ended early).
     payload_bytes  bodies of the messages that carry a randomized reward: masked vectors and reports.
     message_bytes  bodies by stage, before they are wrapped in JSON.
     seconds        CPU-side work by stage: keys, masks, noise, sealing.
@@ -22,7 +22,7 @@ class Tally:
     def __init__(self) -> None:
         self.clients: Counter[str] = Counter()
         self.message_bytes: Counter[str] = Counter()
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self._started = time.monotonic()
 
     @property

@@ -64,7 +64,7 @@ def _check_channel(mechanism: Mechanism, cohort: Cohort) -> None:
 
 
 def _check_graph(asked: Round, cohort: Cohort) -> None:
-    """k and t are computed, never believed: a sparser graph or a lower threshold would open single vectors."""
+    """The graph is computed, never believed: a sparser graph or a lower threshold would open single vectors."""
     if cohort.channel.kind != "masked":
         return
     own = neighbourhood(cohort.clients, asked.dropout, asked.corrupt, cohort.minimum)

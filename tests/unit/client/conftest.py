@@ -1,0 +1,91 @@
+"""Rounds as a server would ask them, with everything computed as the server computes it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from client.environments import Bernoulli, build, read_spec
+from client.randomizer import World
+from common.crypto.parameters import neighbourhood
+from common.decisions import AssignedArm
+from common.mechanisms import Mechanism, MechanismSpec, plan
+from common.messages.cohort import Channel, Cohort, LabelledBits, Masking, Sealed
+from common.messages.round import Assignment, Round
+from common.modular import packed_size
+from common.statistics import Reward
+
+TICKET_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+SEAL_KEY = X25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
+
+MakeRound = Callable[..., Round]
+
+
+def _channel(mechanism: Mechanism, minimum: int, rates: dict[str, float]) -> Channel:
+    if mechanism.via == "aggregator":
+        k, t = neighbourhood(mechanism.clients, **rates, least=minimum)
+        return Masking(modulus=mechanism.modulus, dimension=1, neighbours=k, threshold=t)
+    if mechanism.width is not None:
+        return LabelledBits(labels=1, width=mechanism.width)
+    key = SEAL_KEY.public_key().public_bytes_raw()
+    return Sealed(size=packed_size(mechanism.modulus, 1), server_key=key)
+
+
+@pytest.fixture
+def make_round() -> MakeRound:
+    """A round of the named mechanism: `cohorts` cohorts of `clients` slots; every argument has a default."""
+
+    def make(
+        name: str = "distributed-polya",
+        *,
+        clients: int = 20,
+        minimum: int | None = None,
+        cohorts: int = 1,
+        number: int = 1,
+        dropout: float = 0.1,
+        corrupt: float = 0.1,
+        **spec: Any,
+    ) -> Round:
+        rates = {"dropout": dropout, "corrupt": corrupt}
+        least = clients - int(dropout * clients) if minimum is None else minimum
+        floor = max(1, least - int(corrupt * clients))
+        words = MechanismSpec(name=name, **({} if name == "identity" else {"epsilon": 1.0}), **spec)  # type: ignore[arg-type]
+        mechanism = plan(words, clients=clients, least=least, floor=floor, wrap=1e-9, statistic=Reward())
+        assignments = [
+            Assignment(
+                arm=arm,
+                cohort=Cohort(
+                    run="demo",
+                    round=number,
+                    cohort=f"demo-{number}-{arm}",
+                    clients=clients,
+                    minimum=least,
+                    stage_seconds=60.0,
+                    config=bytes(32),
+                    ticket_key=TICKET_KEY.public_key().public_bytes_raw(),
+                    channel=_channel(mechanism, least, rates),
+                ),
+            )
+            for arm in range(cohorts)
+        ]
+        return Round(
+            run="demo",
+            number=number,
+            decision=AssignedArm(),
+            statistic=Reward(),
+            mechanism=mechanism,
+            assignments=assignments,
+            **rates,
+        )
+
+    return make
+
+
+@pytest.fixture
+def world() -> World:
+    """Arms that always pay, never pay, or pay half the time."""
+    environment = build(read_spec({"name": "bernoulli", "means": [1.0, 0.0, 0.5]}))
+    assert isinstance(environment, Bernoulli)
+    return World(environment, seed=11)

@@ -1,0 +1,92 @@
+"""A server without HTTP for a fleet to play with, in front of the real shuffler and the real aggregator."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from common.errors import WrongStage
+from common.intermediary.service import Intermediary
+from common.messages.cohort import Cohort
+from common.messages.round import Round, RoundView
+from common.messages.stage import StageView
+from common.messages.ticket import Grant, TicketAnswer, TicketRequest, ticket_text
+from common.messages.upload import Departure, Upload, UploadAnswer
+
+LOOK = 0.005
+
+
+class Stand:
+    """Serves rounds one after another to any number of fleets; a round is over when S has ended all its cohorts."""
+
+    def __init__(self, rounds: list[Round], s: Intermediary, key: Ed25519PrivateKey) -> None:
+        self.rounds, self.s, self._key = rounds, s, key
+        self._given: Counter[str] = Counter()
+        self._at = 0
+        self.uploads: list[Upload] = []
+        self.departures: list[Departure] = []
+        self.cancelled = False
+        self._pool = ThreadPoolExecutor(1)  # one at a time, like a service with one writer
+        self.threads: set[int] = set()
+        for cohort in self._cohorts():
+            s.open(cohort)
+
+    async def round(self, after: int, wait: float) -> RoundView:
+        """Never waits: fleets must not rely on it."""
+        await asyncio.sleep(0)
+        while self._at < len(self.rounds) and all(map(self._ended, self._cohorts())):
+            self._at += 1
+            for cohort in self._cohorts():
+                self.s.open(cohort)
+        if self.cancelled or self._at == len(self.rounds):
+            state = "cancelled" if self.cancelled else "finished"
+            return RoundView.model_validate({"run": "demo", "state": state, "config": bytes(32)})
+        return RoundView(run="demo", state="open", config=bytes(32), round=self.rounds[self._at])
+
+    async def tickets(self, request: TicketRequest) -> TicketAnswer:
+        await asyncio.sleep(0)
+        if self._at == len(self.rounds) or request.round != self.rounds[self._at].number:
+            raise WrongStage("another round is open")
+        want, grants = request.want, []
+        for cohort in self._cohorts():
+            count = min(want, cohort.clients - self._given[cohort.cohort])
+            if count:
+                grants.append(self._sign(cohort, self._given[cohort.cohort], count))
+                self._given[cohort.cohort] += count
+                want -= count
+        return TicketAnswer(grants=grants)
+
+    async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
+        self.threads.add(threading.get_ident())
+        self.uploads.append(upload)
+        return await self._call(self.s.receive, cohort.cohort, upload.stage, upload)
+
+    async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
+        for _ in range(max(1, int(wait / LOOK))):
+            view = await self._call(self.s.view, cohort.cohort, slots)
+            if view.stage != after:
+                break
+            await asyncio.sleep(LOOK)
+        return view
+
+    async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
+        self.departures.append(departure)
+        return await self._call(self.s.depart, cohort.cohort, departure)
+
+    async def _call(self, function: Any, *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+
+    def _cohorts(self) -> list[Cohort]:
+        return [one.cohort for one in self.rounds[self._at].assignments] if self._at < len(self.rounds) else []
+
+    def _ended(self, cohort: Cohort) -> bool:
+        return self.s.view(cohort.cohort).stage in {"done", "aborted"}
+
+    def _sign(self, cohort: Cohort, first: int, count: int) -> Grant:
+        names = (cohort.config, cohort.run, cohort.round, cohort.cohort)
+        signatures = [self._key.sign(ticket_text(*names, slot)) for slot in range(first, first + count)]
+        return Grant(cohort=cohort.cohort, first=first, count=count, signatures=b"".join(signatures))

@@ -1,0 +1,233 @@
+"""Fleets against the real shuffler: every client reports once, or has left; what S releases is what they sent."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client.courier import Limits
+from client.departures import departures, survives
+from client.fleet import Fleet, Habits
+from client.randomizer import World
+from client.terms import Terms
+from common.clock import ManualClock
+from common.crypto.seal import open_record, sealed_size
+from common.database import Database
+from common.errors import Refused, Unavailable
+from common.intermediary.tables import METADATA, VERSION
+from common.messages.batch import BatchAnswer, PermutedBits, Records
+from common.messages.cohort import Cohort, Sealed
+from common.messages.round import Round
+from common.messages.upload import RefusedItem, Upload, UploadAnswer
+from common.modular import unpack
+from common.randomness import UnsafeSeededStream
+from shuffler.service import Shuffler
+from tests.unit.client.conftest import SEAL_KEY, TICKET_KEY
+from tests.unit.client.stand import Stand
+
+MakeRound = Callable[..., Round]
+UNSAFE = Terms(allow_unsafe=True)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def shuffler(clock: ManualClock, tmp_path: Path) -> Iterator[Shuffler]:
+    database = Database(f"sqlite:///{tmp_path}/s.sqlite3", METADATA, VERSION)
+    service = Shuffler(database, clock)
+    yield service
+    service.close()
+    database.close()
+
+
+def _serve(*fleets: Fleet) -> list[str]:
+    async def together() -> list[str]:
+        return list(await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), 30))
+
+    return asyncio.run(together())
+
+
+def _batch(shuffler: Shuffler, cohort: Cohort) -> BatchAnswer:
+    answer = shuffler.batch(cohort.cohort)
+    return BatchAnswer.model_validate_json(answer) if isinstance(answer, bytes) else answer
+
+
+def _opened(shuffler: Shuffler, cohort: Cohort, modulus: int) -> list[int]:
+    """The values of all sealed records, as the server sees them."""
+    batch = _batch(shuffler, cohort).batch
+    assert batch is not None
+    assert isinstance(batch.content, Records)
+    assert isinstance(cohort.channel, Sealed)
+    size = sealed_size(cohort.channel.size)
+    body = batch.content.body
+    records = [body[i : i + size] for i in range(0, len(body), size)]
+    return [int(unpack(open_record(SEAL_KEY, cohort, record)[1], modulus, 1)[0]) for record in records]
+
+
+def _rewards(world: World, asked: Round, arm: int) -> np.ndarray:
+    cohort = asked.assignments[arm].cohort
+    stream = UnsafeSeededStream(world.seed, cohort.run, cohort.cohort, "rewards")
+    return world.environment.rewards(arm, cohort.clients, stream)
+
+
+@pytest.mark.parametrize("fleets", [1, 2])
+def test_sealed_records_carry_every_clients_own_reward_once(
+    make_round: MakeRound, world: World, shuffler: Shuffler, fleets: int
+) -> None:
+    """Without noise, and so in an unsafe round, the records are the rewards; blocks cut across cohorts and fleets."""
+    rounds = [make_round("identity", via="shuffler", clients=20, cohorts=3, number=number) for number in (1, 2)]
+    stand = Stand(rounds, shuffler, TICKET_KEY)
+    crowd = [Fleet(stand, world, UNSAFE, Habits(block=7)) for _ in range(fleets)]
+    assert _serve(*crowd) == ["finished"] * fleets
+    for asked in rounds:
+        for arm, assignment in enumerate(asked.assignments):
+            steps = asked.mechanism.precision
+            expected = sorted((_rewards(world, asked, arm) * steps).astype(int).tolist())
+            assert sorted(_opened(shuffler, assignment.cohort, asked.mechanism.modulus)) == expected
+    assert sum(fleet.tally.clients["joined"] for fleet in crowd) == 120
+    assert sum(fleet.tally.clients["served"] for fleet in crowd) == 120
+
+
+def test_labelled_bits_add_up_to_what_the_same_seed_gives_in_process(
+    make_round: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    asked = make_round("shuffled-binomial", clients=30, delta=1e-6)
+    unsafe = replace(world, noise_seed=9)
+    _serve(Fleet(Stand([asked], shuffler, TICKET_KEY), unsafe, UNSAFE, Habits(block=11)))
+    cohort = asked.assignments[0].cohort
+    noise = UnsafeSeededStream(9, cohort.run, cohort.cohort)
+    rows = asked.mechanism.randomize(asked.statistic.vectors(_rewards(world, asked, 0)), noise)
+    batch = _batch(shuffler, cohort).batch
+    assert batch is not None
+    assert isinstance(batch.content, PermutedBits)
+    assert batch.survivors == 30
+    assert int(np.unpackbits(np.frombuffer(batch.content.body, np.uint8)).sum()) == int(rows.sum())
+
+
+def test_departing_clients_say_so_and_the_others_do_not_wait_for_a_deadline(
+    make_round: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    """The clock stands still, so only announced departures can end the cohort."""
+    asked = make_round("local-laplace-discrete", via="shuffler", clients=40, dropout=0.2)
+    stand = Stand([asked], shuffler, TICKET_KEY)
+    fleet = Fleet(stand, world, Terms(), Habits(block=16, dropout=0.2))
+    _serve(fleet)
+    leaves = departures(
+        40, 0.2, UnsafeSeededStream(world.seed, "demo", asked.assignments[0].cohort.cohort, "departures")
+    )
+    staying = int(survives(leaves).sum())
+    batch = _batch(shuffler, asked.assignments[0].cohort).batch
+    assert batch is not None
+    assert 32 <= staying < 40
+    assert batch.survivors == staying
+    assert (
+        sorted(slot for departure in stand.departures for slot in departure.slots)
+        == np.flatnonzero(leaves < 3).tolist()
+    )
+    assert fleet.tally.clients["departed"] == 40 - staying
+
+
+def test_silent_clients_vanish_and_s_waits_for_its_deadline(
+    make_round: MakeRound, world: World, shuffler: Shuffler, clock: ManualClock
+) -> None:
+    asked = make_round("local-laplace-discrete", via="shuffler", clients=40, dropout=0.2)
+    stand = Stand([asked], shuffler, TICKET_KEY)
+    fleet = Fleet(stand, world, Terms(), Habits(dropout=0.2, silent=True))
+
+    async def play() -> str:
+        task = asyncio.create_task(fleet.serve())
+        await asyncio.sleep(0.3)
+        assert not task.done()
+        clock.advance(61)
+        return await asyncio.wait_for(task, 10)
+
+    assert asyncio.run(play()) == "finished"
+    assert stand.departures == []
+    assert _batch(shuffler, asked.assignments[0].cohort).state == "released"
+
+
+def test_uploads_are_cut_to_size(make_round: MakeRound, world: World, shuffler: Shuffler) -> None:
+    asked = make_round("local-laplace-discrete", via="shuffler", clients=40)
+    stand = Stand([asked], shuffler, TICKET_KEY)
+    _serve(Fleet(stand, world, Terms(), Habits(block=30, limits=Limits(items=8))))
+    assert sorted(len(upload.items) for upload in stand.uploads) == [2, 6, 8, 8, 8, 8]
+
+
+def test_messages_are_not_made_on_the_event_loop(make_round: MakeRound, world: World, shuffler: Shuffler) -> None:
+    """The loop keeps answering while 200 records are sealed: a heartbeat that must beat between the uploads."""
+    asked = make_round("local-laplace-discrete", via="shuffler", clients=200)
+    stand = Stand([asked], shuffler, TICKET_KEY)
+    beats = 0
+
+    async def play() -> None:
+        nonlocal beats
+        task = asyncio.create_task(Fleet(stand, world, Terms(), Habits(block=200)).serve())
+        while not stand.uploads:
+            await asyncio.sleep(0)
+            beats += 1
+        await asyncio.wait_for(task, 30)
+
+    asyncio.run(play())
+    assert beats > 100
+
+
+def test_a_round_that_breaks_the_terms_is_refused_before_any_ticket_is_taken(
+    make_round: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    stand = Stand([make_round("identity", via="shuffler")], shuffler, TICKET_KEY)
+    fleet = Fleet(stand, world, Terms())
+    with pytest.raises(Refused, match="no privacy"):
+        _serve(fleet)
+    assert stand.uploads == []
+    assert fleet.tally.clients["joined"] == 0
+
+
+class _Refusing(Stand):
+    """An S that refuses some items: the first of each upload as a conflict, the second for its ticket."""
+
+    async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
+        conflict, ticket = upload.items[0].slot, upload.items[1].slot
+        await super().upload(cohort, upload)
+        return UploadAnswer(
+            accepted=len(upload.items) - 2,
+            refused=[
+                RefusedItem(slot=conflict, type="urn:distrust:problem:conflict", status=409, detail="a repeat"),
+                RefusedItem(slot=ticket, type="urn:distrust:problem:bad-ticket", status=403, detail="forged"),
+            ],
+        )
+
+
+def test_a_refused_client_is_dropped_and_a_repeat_counts_as_served(
+    make_round: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    stand = _Refusing([make_round("local-laplace-discrete", via="shuffler", clients=20)], shuffler, TICKET_KEY)
+    fleet = Fleet(stand, world, Terms(), Habits(block=20))
+    _serve(fleet)
+    assert (fleet.tally.clients["served"], fleet.tally.clients["refused"]) == (19, 1)
+
+
+class _Away(Stand):
+    """A service that stays away longer than the gateway's patience."""
+
+    async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
+        raise Unavailable("the shuffler is away")
+
+
+def test_a_service_that_stays_away_ends_the_fleet_with_its_name(
+    make_round: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    stand = _Away([make_round("local-laplace-discrete", via="shuffler")], shuffler, TICKET_KEY)
+    with pytest.raises(Unavailable, match="the shuffler is away"):
+        _serve(Fleet(stand, world, Terms()))
+
+
+def test_a_cancelled_run_ends_the_fleet(make_round: MakeRound, world: World, shuffler: Shuffler) -> None:
+    stand = Stand([make_round("local-laplace-discrete", via="shuffler")], shuffler, TICKET_KEY)
+    stand.cancelled = True
+    assert _serve(Fleet(stand, world, Terms())) == ["cancelled"]

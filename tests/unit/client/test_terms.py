@@ -1,0 +1,112 @@
+"""A user refuses what would weaken its privacy, whatever the server says."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from client.terms import Terms
+from common.errors import Refused
+from common.messages.round import Assignment, Round
+
+MakeRound = Callable[..., Round]
+
+
+def _check(terms: Terms, asked: Round) -> None:
+    terms.check(asked, asked.assignments[0])
+
+
+def _with_cohort(asked: Round, **changes: Any) -> Round:
+    cohort = asked.assignments[0].cohort.model_copy(update=changes)
+    return asked.model_copy(update={"assignments": [Assignment(arm=0, cohort=cohort)]})
+
+
+def _with_channel(asked: Round, **changes: Any) -> Round:
+    return _with_cohort(asked, channel=asked.assignments[0].cohort.channel.model_copy(update=changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("distributed-polya", {}),
+        ("distributed-skellam", {}),
+        ("local-laplace-discrete", {"via": "shuffler"}),
+        ("shuffled-binomial", {"delta": 1e-6}),
+    ],
+)
+def test_an_honest_round_is_accepted(make_round: MakeRound, name: str, more: dict[str, Any]) -> None:
+    _check(Terms(min_survivors=16), make_round(name, **more))
+
+
+def test_a_weaker_guarantee_than_the_users_own_is_refused(make_round: MakeRound) -> None:
+    _check(Terms(max_epsilon=1.0), make_round())
+    with pytest.raises(Refused, match=r"ε = 1 is above this user's 0\.99"):
+        _check(Terms(max_epsilon=0.99), make_round())
+
+
+def test_a_larger_delta_than_the_users_own_is_refused(make_round: MakeRound) -> None:
+    asked = make_round("shuffled-binomial", delta=1e-3)
+    _check(Terms(max_delta=1e-3), asked)
+    with pytest.raises(Refused, match="δ"):
+        _check(Terms(max_delta=1e-4), asked)
+
+
+def test_a_floor_below_the_users_own_is_refused(make_round: MakeRound) -> None:
+    with pytest.raises(Refused, match="counts on 16 survivors, and this user on 17"):
+        _check(Terms(min_survivors=17), make_round())
+
+
+def test_a_round_without_privacy_needs_a_user_that_allows_it(make_round: MakeRound) -> None:
+    with pytest.raises(Refused, match="no privacy"):
+        _check(Terms(), make_round("identity"))
+    _check(Terms(allow_unsafe=True), make_round("identity"))
+
+
+def test_even_an_unsafe_user_insists_on_its_floor(make_round: MakeRound) -> None:
+    with pytest.raises(Refused, match="counts on"):
+        _check(Terms(min_survivors=17, allow_unsafe=True), make_round("identity"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({"clients": 40}, "calibrated for 20", id="inflated-n"),
+        pytest.param({"minimum": 15}, "opens at 15 survivors, and its noise counts on 16", id="opens-early"),
+        pytest.param({"round": 2}, "belongs to round 2", id="another-round"),
+        pytest.param({"run": "other"}, "of other", id="another-run"),
+    ],
+)
+def test_a_cohort_that_contradicts_its_round_is_refused(
+    make_round: MakeRound, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(Refused, match=words):
+        _check(Terms(), _with_cohort(make_round(), **changes))
+
+
+@pytest.mark.parametrize("changes", [{"neighbours": 2}, {"threshold": 1}])
+def test_a_thinner_graph_or_a_lower_threshold_is_refused(make_round: MakeRound, changes: dict[str, int]) -> None:
+    with pytest.raises(Refused, match="must have k = "):
+        _check(Terms(), _with_channel(make_round(), **changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "changes"),
+    [
+        pytest.param("distributed-polya", {}, {"modulus": 7}, id="modulus"),
+        pytest.param("distributed-polya", {}, {"dimension": 2}, id="dimension"),
+        pytest.param("local-laplace-discrete", {"via": "shuffler"}, {"size": 9}, id="size"),
+        pytest.param("shuffled-binomial", {"delta": 1e-6}, {"width": 1}, id="width"),
+    ],
+)
+def test_a_channel_that_does_not_fit_the_mechanism_is_refused(
+    make_round: MakeRound, name: str, more: dict[str, Any], changes: dict[str, int]
+) -> None:
+    with pytest.raises(Refused, match="does not fit"):
+        _check(Terms(), _with_channel(make_round(name, **more), **changes))
+
+
+def test_labelled_bits_may_not_travel_as_another_channel(make_round: MakeRound) -> None:
+    bits, records = make_round("shuffled-binomial", delta=1e-6), make_round("local-laplace-discrete", via="shuffler")
+    swapped = _with_cohort(bits, channel=records.assignments[0].cohort.channel)
+    with pytest.raises(Refused, match="does not fit"):
+        _check(Terms(), swapped)
