@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.errors import Conflict, ProtocolError, Unavailable
+from common.messages.cohort import Via
 from common.messages.progress import RoundList, RoundReport, RunView
 from common.messages.stage import StageView
 from common.web.client import Http, Patience, Peer
@@ -77,9 +78,9 @@ class Play:
 
     async def _show(self, view: RunView) -> None:
         report = await self._server.get(f"/v1/runs/{view.run}/rounds/{max(1, view.snapshot.round)}", RoundReport)
-        party = self._parties[report.mechanism.via]
+        via = report.mechanism.via
         waiting = [cohort.cohort for cohort in report.cohorts if cohort.state == "open"]
-        stages = {cohort: stage for cohort in waiting if (stage := await _stage(party, cohort))}
+        stages = {cohort: stage for cohort in waiting if (stage := await _stage(self._parties[via], via, cohort))}
         self.progress.show(view, report, stages)
 
     async def _result(self, view: RunView, seconds: float) -> Result:
@@ -99,10 +100,11 @@ async def all_rounds(server: Peer, run: str) -> list[RoundResult]:
     return rounds
 
 
-async def _stage(party: Peer, cohort: str) -> str | None:
+async def _stage(party: Peer, via: Via, cohort: str) -> str | None:
     """Where S is with a cohort; None while S does not know it yet."""
+    path = f"/v1/cohorts/{cohort}/stage" if via == "aggregator" else f"/v1/cohorts/{cohort}"
     with contextlib.suppress(ProtocolError):
-        return (await party.get(f"/v1/cohorts/{cohort}/stage", StageView)).stage
+        return (await party.get(path, StageView)).stage
     return None
 
 

@@ -1,0 +1,151 @@
+"""docker-compose.yml and Dockerfile name only what exists, and what they start works."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client.settings import FleetSettings
+from lab.ports import choose
+from lab.stack import NAMES
+from tests.repo.compose import ROOT, Loopback, Service, load, mounts
+
+COMPOSE = load()
+SERVICES: dict[str, Service] = COMPOSE["services"]
+DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
+PORTS = {name: SERVICES[name]["environment"]["DISTRUST_PORT"] for name in NAMES}
+
+
+def test_the_parties_are_there() -> None:
+    assert set(SERVICES) == {*NAMES, "token", "fleet", "run"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_variable_of_a_service_is_a_setting_of_it(name: str) -> None:
+    module = __import__(f"{name}.settings", fromlist=["settings"])
+    settings = getattr(module, f"{name.capitalize()}Settings")
+    known = {f"DISTRUST_{field.upper()}" for field in settings.model_fields}
+    assert set(SERVICES[name]["environment"]) <= known
+
+
+def test_every_variable_of_the_fleet_is_a_setting_of_it() -> None:
+    known = {f"DISTRUST_{field.upper()}" for field in FleetSettings.model_fields}
+    assert set(SERVICES["fleet"]["environment"]) <= known
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_health_check_asks_the_port_that_its_service_listens_on(name: str) -> None:
+    assert SERVICES[name]["healthcheck"]["test"][-1] == f"http://127.0.0.1:{PORTS[name]}"
+
+
+def test_addresses_name_services_and_their_ports() -> None:
+    texts = [str(value) for service in SERVICES.values() for value in service.get("environment", {}).values()]
+    texts += [word for service in SERVICES.values() for word in service["command"]]
+    named = re.findall(r"http://([a-z]+):(\d+)", " ".join(texts))
+    assert named
+    assert all(PORTS[host] == port for host, port in named)
+
+
+def test_only_the_server_is_published_and_on_loopback_only() -> None:
+    assert {name: service["ports"] for name, service in SERVICES.items() if "ports" in service} == {
+        "server": [f"127.0.0.1:{PORTS['server']}:{PORTS['server']}"]
+    }
+
+
+def test_clients_hold_neither_the_operators_token_nor_any_volume() -> None:
+    assert mounts(SERVICES["fleet"]) == {}
+    assert not any("TOKEN" in name for name in SERVICES["fleet"]["environment"])
+
+
+def test_no_two_services_share_a_database() -> None:
+    volumes = [mounts(SERVICES[name])["/data"] for name in NAMES]
+    assert len(set(volumes)) == len(NAMES)
+
+
+def test_every_volume_is_declared() -> None:
+    used = {volume for service in SERVICES.values() for volume in mounts(service).values()}
+    assert used == set(COMPOSE["volumes"])
+
+
+def test_nobody_may_gain_rights() -> None:
+    for service in SERVICES.values():
+        assert service["cap_drop"] == ["ALL"]
+        assert service["read_only"]
+        assert "no-new-privileges:true" in service["security_opt"]
+
+
+def test_the_image_runs_as_nobody_special_from_the_lock() -> None:
+    assert re.search(r"^FROM python:3\.1[1-9]", DOCKERFILE, re.MULTILINE)
+    user = re.findall(r"^USER (\w+)$", DOCKERFILE, re.MULTILINE)
+    assert user[-1:] not in ([], ["root"])
+    assert "--require-hashes -r requirements.lock" in DOCKERFILE
+
+
+def test_everything_that_the_image_copies_is_there() -> None:
+    copied = [word for line in re.findall(r"^COPY (.*)$", DOCKERFILE, re.MULTILINE) for word in line.split()[:-1]]
+    assert {"common", "client", "shuffler", "aggregator", "server", "lab"} <= set(copied)
+    assert all((ROOT / name).exists() for name in copied)
+
+
+class Up:
+    """`docker compose up`, as far as it can be had without Docker."""
+
+    def __init__(self, folder: Path) -> None:
+        short = (ROOT / "lab/runs/demo.toml").read_text("utf-8")
+        short = re.sub(r"^horizon = \d+", "horizon = 640", short, flags=re.MULTILINE)
+        short = re.sub(r"^first_batch = \d+", "first_batch = 5", short, flags=re.MULTILINE)
+        (folder / "demo.toml").write_text(short, "utf-8")
+        free = choose(0, list(NAMES))
+        ports = {PORTS[name]: free[name] for name in NAMES}
+        self.loopback = Loopback(folder, ports, {"/app/lab/runs/demo.toml": folder / "demo.toml"})
+        self.folder = folder
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str) -> subprocess.Popen[bytes]:
+        self.running[name] = self.loopback.start(SERVICES[name], self.folder / f"{name}.log")
+        return self.running[name]
+
+    def until_healthy(self, name: str) -> None:
+        end = time.monotonic() + 60
+        while not self.loopback.healthy(SERVICES[name]):
+            assert self.running[name].poll() is None, self.log(name)
+            assert time.monotonic() < end, self.log(name)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text("utf-8")
+
+    def down(self) -> None:
+        for process in self.running.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self.running.values():
+            process.wait(30)
+
+
+@pytest.fixture
+def compose_up(tmp_path: Path) -> Iterator[Up]:
+    up = Up(tmp_path)
+    yield up
+    up.down()
+
+
+@pytest.mark.slow
+def test_the_files_commands_variables_and_health_checks_run_a_whole_run(compose_up: Up) -> None:
+    up = compose_up
+    assert up.start("token").wait(60) == 0, up.log("token")
+    assert not up.loopback.healthy(SERVICES["server"])  # a health check must be able to fail
+    for name in ("shuffler", "aggregator", "server"):
+        up.start(name)
+        up.until_healthy(name)
+    run = up.start("run")
+    fleets = [up.start("fleet"), up.loopback.start(SERVICES["fleet"], up.folder / "fleet-2.log")]
+    assert run.wait(120) == 0, up.log("run")
+    assert [fleet.wait(60) for fleet in fleets] == [0, 0], up.log("fleet")
+    result = json.loads((up.folder / mounts(SERVICES["run"])["/data"] / "demo.json").read_text("utf-8"))
+    assert sum(result["pulls"]) == 640
+    assert result["chosen"] is not None
+    assert result["guarantee"]["kind"] == "pure"

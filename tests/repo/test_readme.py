@@ -1,0 +1,66 @@
+"""What the README shows is what the commands do."""
+
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+BLOCKS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+COMMANDS = [line.removeprefix("$ ") for block in BLOCKS for line in block.splitlines() if line.startswith("$ ")]
+HELPS = [block for block in BLOCKS if re.match(r"\$ distrust[\w ]* --help\n", block)]
+OURS = [command for command in COMMANDS if command.startswith("distrust ")]
+
+
+@cache
+def help_of(*command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "lab", *command, "--help"],
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.replace("python -m lab", "distrust")
+
+
+def squeezed(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def test_the_readme_has_the_two_commands_and_one_example_each() -> None:
+    assert {"make demo", "make test"} <= set(COMMANDS)
+    assert {"run", "inspect", "privacy"} <= {command.split()[1] for command in OURS}
+    assert HELPS
+
+
+@pytest.mark.parametrize("target", [command.split()[1] for command in COMMANDS if command.startswith("make ")])
+def test_every_make_target_of_the_readme_exists(target: str) -> None:
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", OURS)
+def test_every_command_of_the_readme_exists_with_its_options(command: str) -> None:
+    words = command.split()[1:]
+    path = words[: 2 if words[0] == "data" else 1]
+    shown = help_of(*(word for word in path if word != "--help"))
+    for option in re.findall(r"(?<!\S)--[a-z-]+", " ".join(words)):
+        assert option in shown
+
+
+@pytest.mark.parametrize("block", HELPS)
+def test_help_in_the_readme_is_what_help_says(block: str) -> None:
+    first, _, shown = block.partition("\n")
+    words = first.removeprefix("$ distrust").removesuffix("--help").split()
+    assert squeezed(shown) == squeezed(help_of(*words))
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"\b(?:lab|docs|tests|common|client)/[\w./-]+\w", README))))
+def test_every_file_that_the_readme_names_is_there(path: str) -> None:
+    assert (ROOT / path).exists()

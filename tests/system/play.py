@@ -1,0 +1,84 @@
+"""Runs over real processes, for the system tests."""
+
+import asyncio
+import io
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from rich.console import Console
+
+from lab.fleets import Fleets
+from lab.over_http import Play
+from lab.progress import Progress
+from lab.result import Result
+from lab.run_file import RunFile, parse
+from lab.stack import Stack
+
+MECHANISMS = {
+    "identity": 'name = "identity"\nvia = "aggregator"',
+    "identity-shuffled": 'name = "identity"\nvia = "shuffler"',
+    "central-laplace-discrete": 'name = "central-laplace-discrete"\nepsilon = 1.0',
+    "local-laplace-discrete": 'name = "local-laplace-discrete"\nepsilon = 1.0',
+    "distributed-polya": 'name = "distributed-polya"\nepsilon = 1.0',
+    "distributed-polya-paper": 'name = "distributed-polya"\nepsilon = 1.0\ncalibration = "paper"',
+    "distributed-skellam": 'name = "distributed-skellam"\nepsilon = 1.0\ndelta = 1e-5',
+    "shuffled-binomial": 'name = "shuffled-binomial"\nepsilon = 1.0\ndelta = 1e-5',
+}
+
+
+def run_file(name: str, mechanism: str, *, horizon: int = 400, first_batch: int = 5, seed: int = 7) -> RunFile:
+    """A small seeded run: two arms far apart, clients that leave at every stage."""
+    return parse(
+        f"""
+run = "{name}"
+horizon = {horizon}
+[policy]
+first_batch = {first_batch}
+[mechanism]
+{MECHANISMS[mechanism]}
+[intermediary]
+dropout = 0.2
+corrupt = 0.05
+minimum = 4
+stage_seconds = 60.0
+[unsafe]
+noise_seed = {seed}
+[environment]
+name = "bernoulli"
+seed = {seed}
+means = [0.05, 0.95, 0.5]
+[fleet]
+processes = 2
+dropout = 0.15
+"""
+    )
+
+
+def over_http(stack: Stack, file: RunFile, alive: Callable[[], None] = lambda: None) -> Result:
+    """Play to the end over running services."""
+    fleets = Fleets(file, stack.urls, stack.folder.path / "logs")
+    return asyncio.run(Play(file, stack.urls, fleets, Progress(Console(file=io.StringIO())), alive).run())
+
+
+def in_background(work: Callable[[], Result]) -> Future[Result]:
+    """The same beside the test, which meanwhile breaks something."""
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(work)
+    pool.shutdown(wait=False)
+    return future
+
+
+def until(happened: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait for something that must happen."""
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end
+        threading.Event().wait(0.01)
+
+
+def logs(folder: Path) -> str:
+    """Everything that the services said."""
+    return "\n".join(path.read_text("utf-8", errors="replace") for path in sorted((folder / "logs").glob("*.log")))

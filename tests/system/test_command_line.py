@@ -1,0 +1,164 @@
+"""The `distrust` command as a person meets it: exit codes, one clear line, nothing left behind."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lab.ports import LOOPBACK
+from lab.stack import BASE_PORT
+
+DISTRUST = [sys.executable, "-m", "lab"]
+SMALL = """
+run = "small"
+horizon = 200
+[mechanism]
+name = "distributed-polya"
+epsilon = 1.0
+[environment]
+name = "bernoulli"
+seed = 4
+means = [0.1, 0.9]
+"""
+SMALL_FIRST = SMALL.replace("horizon = 200", "horizon = 200\npolicy.first_batch = 4")
+
+
+def distrust(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [*DISTRUST, *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120, env=_env())
+
+
+def _env() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "NO_COLOR": "1", "COLUMNS": "200"}
+
+
+BAD = {
+    "unknown-key": ("horizon", "horizn", "horizn"),
+    "epsilon-zero": ("epsilon = 1.0", "epsilon = 0.0", "epsilon = 0.0"),
+    "epsilon-negative": ("epsilon = 1.0", "epsilon = -1.0", "epsilon = -1.0"),
+    "no-epsilon": ("epsilon = 1.0", "", "epsilon"),
+    "delta-half": ("epsilon = 1.0", "epsilon = 1.0\ndelta = 0.5", "delta = 0.5"),
+    "delta-of-bits": ('"distributed-polya"', '"shuffled-binomial"\ndelta = 0.5', "delta = 0.5"),
+    "horizon-below-arms": ("horizon = 200", "horizon = 1", "horizon = 1"),
+    "one-arm": ("[0.1, 0.9]", "[0.1]", "at least 2 arms"),
+    "mean-above-one": ("0.9]", "1.5]", "means[1] = 1.5"),
+    "wrong-s": ("epsilon = 1.0", 'epsilon = 1.0\nvia = "shuffler"', "via = 'shuffler'"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "names"), BAD.values(), ids=BAD)
+def test_a_bad_run_file_is_one_line_on_stderr_and_exit_2(old: str, new: str, names: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text(SMALL.replace(old, new), "utf-8")
+    done = distrust("run", "bad.toml", "--in-process", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert names in done.stderr
+    assert "bad.toml" in done.stderr
+
+
+def test_json_on_stdout_is_one_object_with_everything_that_was_promised(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL, "utf-8")
+    done = distrust("run", "small.toml", "--in-process", "--json", "-", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert {
+        *("run", "policy", "mechanism", "calibration", "horizon", "seed", "pulls", "regret", "rounds"),
+        *("guarantee", "bits", "seconds", "clients_per_second"),
+    } <= set(result)
+    assert sum(result["pulls"]) == 200
+    assert result["regret"]["final"] == pytest.approx(result["regret"]["curve"][-1][1])
+    assert result["regret"]["final"] == pytest.approx(0.8 * result["pulls"][0])
+
+
+def test_a_busy_port_is_named(tmp_path: Path) -> None:
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        port = taken.getsockname()[1]
+        done = distrust("up", "--port-base", str(port), folder=tmp_path)
+    assert done.returncode == 2
+    assert f"port {port} for the server is in use" in done.stderr
+    assert "--port-base" in done.stderr
+
+
+def test_a_missing_data_set_is_named_with_the_way_to_make_it(tmp_path: Path) -> None:
+    text = SMALL.replace('"bernoulli"', '"mslr"').replace("means = [0.1, 0.9]", 'file = "none.csv"')
+    (tmp_path / "lost.toml").write_text(text, "utf-8")
+    done = distrust("run", "lost.toml", "--in-process", folder=tmp_path)
+    assert done.returncode == 2
+    assert "none.csv" in done.stderr
+    assert "distrust data mslr" in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = distrust("up", "--data", "file/data", "--port-base", "0", folder=tmp_path)
+    assert done.returncode == 2
+    assert "cannot write file/data" in done.stderr
+
+
+def ours(folder: Path) -> list[int]:
+    """Processes whose environment or command names this folder."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
+            zombie = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+        except OSError:
+            continue
+        if str(folder).encode() in text and not zombie:
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGINT, 130, id="ctrl-c"),
+        pytest.param(signal.SIGTERM, 143, id="terminated"),
+        pytest.param(signal.SIGKILL, -9, id="killed-outright"),
+    ],
+)
+def test_however_a_run_ends_no_process_is_left(tmp_path: Path, number: int, code: int) -> None:
+    (tmp_path / "long.toml").write_text(SMALL.replace("horizon = 200", "horizon = 200000"), "utf-8")
+    command = [*DISTRUST, "run", "long.toml", "--data", str(tmp_path / "data"), "--port-base", "0"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=_env()) as running:
+        assert running.stderr is not None
+        line = running.stderr.readline()
+        assert "round 1" in line
+        assert len(ours(tmp_path)) >= 6  # the command, three services, two fleets
+        os.kill(running.pid, number)
+        rest = running.stderr.read()
+        assert running.wait(60) == code, rest
+    end = time.monotonic() + 30
+    while ours(tmp_path) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert ours(tmp_path) == []
+    assert "Traceback" not in rest
+
+
+@pytest.mark.slow
+def test_run_then_inspect_shows_every_party_and_never_a_reward(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL_FIRST, "utf-8")
+    data = ["--data", str(tmp_path / "data")]
+    done = distrust("run", "small.toml", *data, "--port-base", "0", "--json", "-", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["bits"]["wire"] > 0
+    assert str(BASE_PORT) not in done.stderr
+    again = distrust("run", "small.toml", *data, "--port-base", "0", folder=tmp_path)
+    assert again.returncode == 2
+    assert "finished already" in again.stderr
+    shown = distrust("inspect", "small", "--round", "1", "--limit", "2", *data, folder=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    columns = ("a client sent", "the aggregator saw", "the server saw")
+    assert all(word in shown.stdout for word in (*columns, "keys", "shares", "masked", "unmask", "estimate"))
+    unknown = distrust("inspect", "nobody", *data, folder=tmp_path)
+    assert unknown.returncode == 2
+    assert "nobody" in unknown.stderr

@@ -1,0 +1,48 @@
+"""Any one service may be killed outright in the middle of a run; the run ends with the right sums."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from lab import in_process
+from lab.folder import Folder
+from lab.stack import NAMES, Stack
+from tests.system.play import in_background, over_http, run_file, until
+from tests.system.test_same_sums import learned
+
+pytestmark = pytest.mark.slow
+
+CASES = [
+    pytest.param("server", "distributed-polya", id="server-of-masked-sums"),
+    pytest.param("aggregator", "distributed-polya", id="aggregator"),
+    pytest.param("server", "shuffled-binomial", id="server-of-shuffled-bits"),
+    pytest.param("shuffler", "shuffled-binomial", id="shuffler-of-bits"),
+    pytest.param("shuffler", "identity-shuffled", id="shuffler-of-sealed-records"),
+]
+
+
+def tickets_out(stack: Stack, run: str) -> int:
+    """Clients that hold a ticket now; 0 before the run exists."""
+    headers = {"Authorization": f"Bearer {stack.urls.token}"}
+    answer = httpx.get(f"{stack.urls.server}/v1/runs/{run}", headers=headers, trust_env=False)
+    return int(answer.json()["clients"]) if answer.is_success else 0
+
+
+@pytest.mark.parametrize(("victim", "mechanism"), CASES)
+def test_a_service_killed_in_the_middle_of_a_run_comes_back_and_nothing_is_lost_or_counted_twice(
+    tmp_path: Path, victim: str, mechanism: str
+) -> None:
+    file = run_file(f"killed-{victim}", mechanism, horizon=800)
+    with Stack(Folder(tmp_path), 0) as stack:
+        playing = in_background(lambda: over_http(stack, file))
+        for clients in (1, 200):
+            until(lambda least=clients: tickets_out(stack, file.config.run) >= least)  # type: ignore[misc]
+            assert not playing.done(), "the run was over before anything was broken"
+            stack.restart(victim)
+        result = playing.result(180)
+    assert learned(result) == learned(in_process.run(file))
+
+
+def test_every_service_has_a_case() -> None:
+    assert {case.values[0] for case in CASES} == set(NAMES)

@@ -1,0 +1,44 @@
+"""The in-process driver and the services agree, number for number."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab import in_process
+from lab.folder import Folder
+from lab.result import Result
+from lab.stack import Stack
+from tests.system.play import MECHANISMS, in_background, over_http, run_file
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with Stack(Folder(Path(tmp_path_factory.mktemp("stack"))), 0) as running:
+        yield running
+
+
+def learned(result: Result) -> dict[str, object]:
+    """Everything that must agree, whichever way the run was played."""
+    return result.model_dump(exclude={"driver", "seconds", "clients_per_second", "bits"})
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_seeded_run_gives_the_same_sums_and_eliminations_in_process_and_over_http(
+    stack: Stack, mechanism: str
+) -> None:
+    file = run_file(f"same-{mechanism}", mechanism)
+    here, there = in_process.run(file), over_http(stack, file)
+    assert learned(there) == learned(here)
+    assert any(one.eliminated for one in here.rounds), "a run without an elimination compares too little"
+    assert here.rounds[0].cohorts[0].survivors is not None
+    assert here.rounds[0].cohorts[0].survivors < here.rounds[0].cohorts[0].clients
+
+
+def test_two_runs_at_once_do_not_mix(stack: Stack) -> None:
+    files = [run_file(f"beside-{seed}", "distributed-polya", seed=seed) for seed in (21, 22)]
+    futures = [in_background(lambda file=file: over_http(stack, file)) for file in files]  # type: ignore[misc]
+    for file, future in zip(files, futures, strict=True):
+        assert learned(future.result(120)) == learned(in_process.run(file))
