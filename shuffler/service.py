@@ -17,7 +17,7 @@ from common.intermediary.intake import Fault, measured
 from common.intermediary.service import Intermediary
 from common.intermediary.stages import silence
 from common.intermediary.store import State
-from common.messages.batch import Batch, PermutedBits, Records
+from common.messages.batch import Batch, Content, PermutedBits, Records
 from common.messages.cohort import Cohort, LabelledBits, Sealed
 from common.messages.stage import StageView
 from common.messages.transcript import Seen
@@ -51,10 +51,12 @@ class Shuffler(Intermediary):
     def view(self, name: str, _slots: Collection[int] = ()) -> StageView:
         """Who may report; in `done`, who did. Raises WrongCohort."""
         state = self.settled(name)
-        fields = {"cohort": name, "stage": self._shown(state), "reason": state.reason}
-        return StageView.model_validate({**fields, "members": self._members(state)})
+        stage = self._shown(state)
+        return StageView.model_validate(
+            {"cohort": name, "stage": stage, "reason": state.reason, "members": self._bitmap(state)}
+        )
 
-    def _members(self, state: State) -> bytes:
+    def _bitmap(self, state: State) -> bytes:
         if state.stage != "done":
             return members_to_bitmap(range(state.cohort.clients), state.cohort.clients)
         with self._database.reading() as tx:
@@ -76,17 +78,14 @@ class Shuffler(Intermediary):
     def _mix(self, state: State) -> Batch:
         """The batch of a frozen cohort, from the reports in the database."""
         channel = state.cohort.channel
-        with self._database.reading() as tx:
-            if isinstance(channel, Sealed):
-                bodies = [body for _, body in store.bodies(tx, state.name, REPORT)]
-                return Batch(cohort=state.name, survivors=len(bodies), content=shuffled(bodies, self._stream()))
-            assert isinstance(channel, LabelledBits)
-            reports = (body for _, body in store.bodies(tx, state.name, REPORT))
-            clients, ones = count_ones(reports, channel.labels, channel.width)
-        size = clients * channel.width
-        stream = self._stream()
-        body = b"".join(scatter(count, size, stream) for count in ones.tolist())
-        return Batch(cohort=state.name, survivors=clients, content=PermutedBits(body=body))
+        bodies = (body for _, body in self._stored(state.name, REPORT))
+        if isinstance(channel, LabelledBits):
+            clients, ones = count_ones(bodies, channel.labels, channel.width)
+            content: Content = permuted(ones.tolist(), clients * channel.width, self._stream())
+        else:
+            records = list(bodies)
+            clients, content = len(records), shuffled(records, self._stream())
+        return Batch(cohort=state.name, survivors=clients, content=content)
 
     def _see(self, state: State, stage: str, slot: int, body: bytes) -> Seen:
         return see(state.cohort, stage, slot, body)
@@ -110,3 +109,8 @@ def shuffled(bodies: list[bytes], stream: Stream) -> Records:
     order = permutation(len(bodies), stream).tolist()
     body = b"".join(bodies[index][REPORT_ID:] for index in order)
     return Records(count=len(bodies), body=body, checksum=checksum)
+
+
+def permuted(ones: list[int], size: int, stream: Stream) -> PermutedBits:
+    """For each label `size` bits, of which `ones` are set, in random order."""
+    return PermutedBits(body=b"".join(scatter(count, size, stream) for count in ones))

@@ -48,13 +48,13 @@ class Intake:
                 self.refuse(item.slot, Conflict(f"slot {item.slot}: its message is here already, and differs"))
 
     def expect(self, departed: Collection[int], expected: Collection[int] | None) -> None:
-        """Refuse who left, and who took no part in the stage before."""
+        """Refuse who left, and who takes no part in the stage; `expected` None: everybody does."""
 
         def fault(item: Item) -> ProtocolError | None:
             if item.slot in departed:
                 return WrongStage(f"slot {item.slot}: it has left")
             if expected is not None and item.slot not in expected:
-                return WrongStage(f"slot {item.slot}: it took no part in the stage before")
+                return WrongStage(f"slot {item.slot}: it does not take part in this stage")
             return None
 
         self.sift(fault)

@@ -140,7 +140,7 @@ class Intermediary(StageMachine):
         late = bool(intake.items) and stage != state.stage
         if late:
             intake.sift(lambda _item: self._shut(state, stage))
-        intake.expect(store.departed(tx, state.name), self._expected(tx, state, intake))
+        intake.expect(store.departed(tx, state.name), None if late else self._members(tx, state))
 
         def mark(item: Item) -> bytes | None:
             return self._mark(state, item)
@@ -150,11 +150,6 @@ class Intermediary(StageMachine):
         store.add_messages(tx, intake.rows(state.name, stage, mark, keep_ticket=stage == self.stages[0]))
         intake.accepted += len(intake.items)
         return late
-
-    def _expected(self, tx: Connection, state: State, intake: Intake) -> Collection[int] | None:
-        """Those of the uploaded slots that may answer in the open stage; None when all may."""
-        before = self._before(state.stage) if state.stage in self.stages else None
-        return None if before is None else store.digests(tx, state.name, before, intake.span()).keys()
 
     def _shut(self, state: State, stage: str) -> ProtocolError:
         """Why a message of this stage cannot be taken now."""

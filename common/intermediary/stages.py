@@ -8,7 +8,7 @@ outside every transaction from committed messages, so that a crash in the middle
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
@@ -22,6 +22,8 @@ from common.intermediary.store import State
 from common.messages.batch import Batch, BatchAnswer
 
 MIXING = "mixing"
+
+_FETCH = 256  # bodies in memory at once while a stage is read through
 
 _log = logging.getLogger("distrust.intermediary")
 
@@ -50,7 +52,11 @@ class StageMachine(ABC):
 
     @abstractmethod
     def _closing(self, tx: Connection, state: State) -> None:
-        """Note what this party says to its clients as the open stage closes."""
+        """Note what this party says to its clients as the open stage closes. A TooSmall ends the cohort."""
+
+    def _members(self, _tx: Connection, _state: State) -> Collection[int] | None:
+        """The slots that take part in the open stage; None when all do."""
+        return None
 
     def _least(self, state: State) -> int:
         """The messages below which the open stage ends the cohort."""
@@ -76,11 +82,6 @@ class StageMachine(ABC):
         """How far a stage is; every end lies behind every stage."""
         return self.stages.index(stage) if stage in self.stages else len(self.stages)
 
-    def _before(self, stage: str) -> str | None:
-        """The stage whose senders are expected in this one; None when every slot is."""
-        position = self._position(stage)
-        return self.stages[position - 1] if position else None
-
     def _advance(self, tx: Connection, state: State) -> State:
         while self._due(tx, state):
             state = self._close(tx, state)
@@ -91,14 +92,17 @@ class StageMachine(ABC):
         if state.stage not in self.stages or state.since is None:
             return False
         late = self._clock.now() >= state.since + state.cohort.stage_seconds
-        return late or not store.awaited(tx, state, self._before(state.stage))
+        return late or not store.awaited(tx, state, self._members(tx, state))
 
     def _close(self, tx: Connection, state: State) -> State:
         """Freeze the open stage: on to the next one, or to the end."""
         got, least = store.answered(tx, state.name, state.stage), self._least(state)
         if got < least:
             return self._abort(tx, state, TooSmall(got, least, f"clients in stage {state.stage}"))
-        self._closing(tx, state)
+        try:
+            self._closing(tx, state)
+        except TooSmall as error:
+            return self._abort(tx, state, error)
         following = (*self.stages, MIXING)[self._position(state.stage) + 1]
         store.move(tx, state.name, following, self._clock.now())
         return store.need(tx, state.name)
@@ -124,6 +128,17 @@ class StageMachine(ABC):
             if state.stage == MIXING and state.name not in self._mixing:
                 self._mixing.add(state.name)
                 self._mixer.submit(self._release, state)
+
+    def _stored(self, name: str, stage: str) -> Iterator[tuple[int, bytes]]:
+        """Slot and body of a stage's messages, ascending by slot; few in memory at once, no transaction open."""
+        after = store.OURSELVES
+        while True:
+            with self._database.reading() as tx:
+                found = store.bodies(tx, name, stage, after, _FETCH)
+            if not found:
+                return
+            yield from found
+            after = found[-1][0]
 
     def _release(self, state: State) -> None:
         try:

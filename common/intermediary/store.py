@@ -1,7 +1,7 @@
 """What an S remembers, in bulk: one SELECT and one INSERT for a whole upload. The caller holds the transaction."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,6 @@ BATCH = "batch"
 """The stage of the released BatchAnswer, kept as JSON: collected again, it is the same bytes."""
 
 _IN_LIST = 500  # values in one SQL list, well below every database's limit
-_FETCH = 256  # bodies in memory at once while a stage is read through
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,25 +106,21 @@ def answered(tx: Connection, cohort: str, stage: str) -> int:
     return tx.execute(query).scalar_one()
 
 
-def awaited(tx: Connection, state: State, before: str | None) -> bool:
-    """Whether anybody who is expected in the open stage has neither answered nor left. `before`: whose senders are."""
-    name = state.name
-    expected = state.cohort.clients if before is None else answered(tx, name, before)
-    gone = departed(tx, name)
-    if answered(tx, name, state.stage) + len(gone) < expected:
+def awaited(tx: Connection, state: State, members: Collection[int] | None) -> bool:
+    """Whether a member of the open stage has neither answered nor left; `members` None: every slot is one."""
+    expected = state.cohort.clients if members is None else len(members)
+    gone = departed(tx, state.name)
+    if answered(tx, state.name, state.stage) + len(gone) < expected:
         return True  # counting is cheap, and mostly enough
-    present = set(range(expected)) if before is None else set(slots(tx, name, before))
-    return bool(present.difference(gone, slots(tx, name, state.stage)))
+    present = set(range(expected)) if members is None else set(members)
+    return bool(present.difference(gone, slots(tx, state.name, state.stage)))
 
 
-def bodies(tx: Connection, cohort: str, stage: str, only: Sequence[int] | None = None) -> Iterator[tuple[int, bytes]]:
-    """Slot and body of a stage's messages, ascending by slot, a few at a time; `only` of some slots."""
+def bodies(tx: Connection, cohort: str, stage: str, after: int, limit: int) -> list[tuple[int, bytes]]:
+    """Slot and body of clients' messages of a stage, ascending by slot, behind slot `after`."""
     query = select(MESSAGES.c.slot, MESSAGES.c.body).where(MESSAGES.c.cohort == cohort, MESSAGES.c.stage == stage)
-    query = query.where(MESSAGES.c.slot >= 0).order_by(MESSAGES.c.slot)
-    parts = [query] if only is None else _parts(query, sorted(only))
-    for part in parts:
-        for row in tx.execute(part, execution_options={"yield_per": _FETCH}):
-            yield row.slot, row.body
+    rows = tx.execute(query.where(MESSAGES.c.slot > after).order_by(MESSAGES.c.slot).limit(limit))
+    return [(row.slot, row.body) for row in rows]
 
 
 def add_departures(tx: Connection, cohort: str, leaving: Iterable[int]) -> None:
@@ -171,8 +166,3 @@ def _state(row: Row[Any]) -> State:
 def _pairs(tx: Connection, column: Any, cohort: str, stage: str, span: Span) -> dict[int, Any]:
     query = select(MESSAGES.c.slot, column).where(MESSAGES.c.cohort == cohort, MESSAGES.c.stage == stage)
     return {row[0]: row[1] for row in tx.execute(query.where(MESSAGES.c.slot.between(*span)))}
-
-
-def _parts(query: Any, wanted: Sequence[int]) -> Iterator[Any]:
-    for start in range(0, len(wanted), _IN_LIST):
-        yield query.where(MESSAGES.c.slot.in_(wanted[start : start + _IN_LIST]))

@@ -39,7 +39,7 @@ class JsonBody(Generic[M]):
                 return self.model.model_validate_json(raw)
             return await run_in_threadpool(self.model.model_validate_json, raw)
         except ValidationError as error:
-            raise bad_fields(error) from error
+            raise bad_fields(error, self.model) from error
 
 
 class MessageRoute(APIRoute):

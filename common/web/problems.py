@@ -1,21 +1,20 @@
 """One exit for everything that is refused: RFC 9457 problem documents, from our errors and back to them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from common.errors import BadMessage, ProtocolError
+from common.messages.explain import explain_all
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 1
-_LONGEST_VALUE = 60  # characters of a bad value that are echoed
 _MOST_LINES = 20  # a bulk body of bad items is not answered with a book
 _SECRET_FIELDS = {"ticket", "tickets", "signatures", "body", "token"}
 
@@ -70,11 +69,11 @@ def from_document(raw: bytes, status: int) -> ProtocolError:
     return error
 
 
-def bad_fields(error: ValidationError | RequestValidationError) -> BadMessage:
-    """One line a bad field: its path, its value shortened, what is allowed."""
-    found = error.errors()
+def bad_fields(error: ValidationError | RequestValidationError, model: type[BaseModel] | None = None) -> BadMessage:
+    """One line a bad field: its path, its value shortened, what is allowed. Bodies and secrets are not echoed."""
     skip = 1 if isinstance(error, RequestValidationError) else 0  # FastAPI says first where the value came from
-    lines = [_line(item, skip) for item in found[:_MOST_LINES]]
+    found = [_without_secrets(entry, entry["loc"][skip:]) for entry in error.errors()]
+    lines = explain_all(found[:_MOST_LINES], model)
     if len(found) > _MOST_LINES:
         lines.append(f"… and {len(found) - _MOST_LINES} more")
     return BadMessage("\n".join(lines))
@@ -88,19 +87,20 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
-def _line(item: ErrorDetails, skip: int) -> str:
-    path = ".".join(map(str, item["loc"][skip:])) or "the message"
-    return f"{path} = {_short(item, path)}: {item['msg'].removeprefix('Value error, ')}"
+class _Hidden:
+    """Stands for a value that is nobody's business."""
+
+    def __init__(self, value: object) -> None:
+        self._kind = type(value).__name__
+
+    def __repr__(self) -> str:
+        return f"({self._kind})"
 
 
-def _short(item: ErrorDetails, path: str) -> str:
-    if item["type"] == "missing":
-        return "(missing)"
-    value = item["input"]
-    if _SECRET_FIELDS & set(path.split(".")) or isinstance(value, bytes | dict | list):
-        return f"({type(value).__name__})"
-    text = repr(value)
-    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
+def _without_secrets(entry: Mapping[str, Any], place: tuple[str | int, ...]) -> dict[str, Any]:
+    secret = not _SECRET_FIELDS.isdisjoint(place)
+    bulky = isinstance(entry["input"], bytes | list)
+    return {**entry, "input": _Hidden(entry["input"])} if secret or bulky else dict(entry)
 
 
 def _kinds(root: type[ProtocolError]) -> Iterator[type[ProtocolError]]:

@@ -35,7 +35,7 @@ def main(settings_type: type[S], build: Callable[[S], FastAPI]) -> int:
         with contextlib.closing(listener):
             return serve(build(settings), settings, listener)
     except ValidationError as error:
-        return _say(settings_type.service, bad_fields(error))
+        return _say(settings_type.service, bad_fields(error, settings_type))
     except ProtocolError as error:
         return _say(settings_type.service, error)
 

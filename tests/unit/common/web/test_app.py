@@ -105,7 +105,7 @@ def test_every_bad_field_gets_its_line_and_no_secret_is_echoed(client: AsgiClien
     answer = client.post("/outer", json=body)
     assert answer.status_code == 422
     lines = answer.json()["detail"].splitlines()
-    assert lines[0] == "items.0.number = -1: Input should be greater than or equal to 0"
+    assert lines[0] == "items.0.number = -1: must be at least 0"
     assert lines[1].startswith("items.0.body = (str): ")
     assert lines[2].startswith("more = 'xxx")
     assert len(lines[2]) < 130
