@@ -46,9 +46,10 @@ class Folder:
         return f"sqlite:///{self.path.resolve() / name}.sqlite3"
 
     def make(self) -> None:
-        """Make the folder."""
+        """Make the folder, for its owner only: databases hold what each party saw."""
         with writing(self.path):
-            (self.path / "logs").mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.path / "logs").mkdir(exist_ok=True)
 
     def make_token(self) -> None:
         """Make the operator's token, once: 256 bits from the CSPRNG, readable by its owner only."""
