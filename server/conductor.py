@@ -88,7 +88,7 @@ class Conductor:
             except ProtocolError as error:
                 _log.warning("cohort waits", cohort=cohort.cohort, code=error.code, why=error.detail)
                 await asyncio.sleep(self._retry)
-            except Exception:  # a bug of ours must not end the run unseen
+            except Exception:  # noqa: BLE001  a bug of ours must not end the run unseen
                 _log.exception("cohort waits", cohort=cohort.cohort)
                 await asyncio.sleep(self._retry)
 

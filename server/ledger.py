@@ -7,6 +7,7 @@ from common.messages.run import RunConfig
 from server.rounds import RoundRecord
 
 UNIQUE = "every client takes part in one cohort of the run"
+OWN = "what each round assumes of its own cohorts holds; the ledger has it round by round"
 SEEDED = "unsafe.noise_seed: the privacy noise can be computed by anybody who knows the seed"
 
 
@@ -15,7 +16,7 @@ def spent(config: RunConfig, record: RoundRecord) -> Guarantee:
     if config.unsafe is None:
         return record.guarantee
     return record.guarantee.model_copy(
-        update={"kind": "none", "epsilon": None, "delta": 0.0, "rdp": [], "assumptions": [SEEDED]}
+        update={"kind": "none", "epsilon": None, "delta": 0.0, "rdp": (), "assumptions": (SEEDED,)}
     )
 
 
@@ -28,11 +29,20 @@ def parallel(guarantees: Sequence[Guarantee]) -> Guarantee:
     if without:
         return without[0]
     weakest = max(guarantees, key=lambda one: one.epsilon or 0.0)
-    said = dict.fromkeys(text for one in guarantees for text in [*one.assumptions, UNIQUE])
     delta = max(one.delta for one in guarantees)
-    return weakest.model_copy(update={"delta": delta, "rdp": _curve(guarantees), "assumptions": list(said)})
+    return weakest.model_copy(
+        update={"delta": delta, "rdp": _curve(guarantees), "assumptions": _assumptions(guarantees)}
+    )
 
 
-def _curve(guarantees: Sequence[Guarantee]) -> list[tuple[float, float]]:
+def _assumptions(guarantees: Sequence[Guarantee]) -> tuple[str, ...]:
+    """What all rounds assume in the same words, and that the others hold too."""
+    shared = [text for text in guarantees[0].assumptions if all(text in one.assumptions for one in guarantees)]
+    own = any(text not in shared for one in guarantees for text in one.assumptions)
+    return (*shared, *([OWN] if own else []), UNIQUE)
+
+
+def _curve(guarantees: Sequence[Guarantee]) -> tuple[tuple[float, float], ...]:
     curves = [dict(one.rdp) for one in guarantees]
-    return [(order, max(curve[order] for curve in curves)) for order in curves[0] if all(order in c for c in curves)]
+    shared = [order for order in curves[0] if all(order in curve for curve in curves)]
+    return tuple((order, max(curve[order] for curve in curves)) for order in shared)

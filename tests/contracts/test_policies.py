@@ -1,0 +1,185 @@
+"""What every policy promises, whatever mechanism its sums come from. Laws are exact, seeds are fixed."""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from server.policies import Ask, Estimate, Policy, SuccessiveElimination
+from server.policies.radius import exact_radius, paper_radius, share
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """Continuous Laplace noise of a scale, whose quantiles are exact: P(|X| > q) = e^(-q/scale)."""
+
+    scale: float
+
+    @property
+    def std(self) -> float:
+        return math.sqrt(2) * self.scale
+
+    def quantile(self, p: float) -> float:
+        return self.scale * math.log(1 / p)
+
+    @property
+    def sub_exponential(self) -> tuple[float, float]:
+        return math.sqrt(2) * self.scale, self.scale
+
+
+QUIET = Laplace(1e-9)
+
+
+def successive_elimination(arms: int, failure: float = 0.1) -> Policy:
+    return SuccessiveElimination(arms=arms, first_batch=1, failure=failure, calibration="exact")
+
+
+POLICIES = [pytest.param(successive_elimination, id="successive-elimination")]
+every_policy = pytest.mark.parametrize("make", POLICIES)
+Make = Callable[..., Policy]
+
+
+def answers(ask: Ask, means: Sequence[float], law: Laplace, rng: np.random.Generator) -> list[Estimate]:
+    """Bernoulli rewards and noise of the law."""
+    sums = rng.binomial(ask.clients, [means[arm] for arm in ask.arms]) + rng.laplace(0, law.scale, len(ask.arms))
+    return [Estimate(arm, float(total), ask.clients, law) for arm, total in zip(ask.arms, sums, strict=True)]
+
+
+def play(policy: Policy, means: Sequence[float], horizon: int, law: Laplace, seed: int) -> int:
+    """Play until the horizon; the clients that were asked."""
+    rng, used = np.random.default_rng(seed), 0
+    while ask := policy.ask(horizon - used):
+        used += ask.size
+        policy.tell(answers(ask, means, law, rng))
+    return used + sum(policy.leftover(horizon - used).values())
+
+
+@every_policy
+@given(means=st.lists(st.floats(0, 1), min_size=2, max_size=6), horizon=st.integers(0, 3000), seed=st.integers(0, 99))
+def test_the_horizon_is_used_up_and_never_exceeded(make: Make, means: list[float], horizon: int, seed: int) -> None:
+    assert play(make(len(means)), means, horizon, Laplace(2.0), seed) == horizon
+
+
+@every_policy
+def test_the_best_arm_survives_with_probability_above_one_minus_p(make: Make) -> None:
+    """400 runs with p = 0.25; were the true failure rate p, more failures than the bound came once in 10⁶ times."""
+    runs, failure, means = 400, 0.25, [0.5, 0.55, 0.55, 0.6]
+    policies = [make(len(means), failure) for _ in range(runs)]
+    for seed, policy in enumerate(policies):
+        play(policy, means, 40_000, Laplace(1.0), seed)
+    lost = sum(3 not in policy.active for policy in policies)
+    assert lost <= binom.isf(1e-6, runs, failure)
+    assert any(len(policy.active) < len(means) for policy in policies), "nothing was ever eliminated"
+
+
+@every_policy
+def test_intervals_cover_the_means_with_probability_above_one_minus_p(make: Make) -> None:
+    """Coverage of every interval at once, p = 0.5, noise that dominates; false alarm once in 10⁶ times."""
+    runs, failure, means = 300, 0.5, [0.4, 0.6]
+    missed = 0
+    for seed in range(runs):
+        policy, rng, wrong = make(len(means), failure), np.random.default_rng(seed), False
+        for _ in range(8):
+            ask = policy.ask(10**9)
+            assert ask is not None
+            policy.tell(answers(ask, means, Laplace(5.0), rng))
+            fresh = [one for one in policy.intervals if one.batch == ask.batch]
+            wrong |= any(not one.lower <= means[one.arm] <= one.upper for one in fresh)
+        missed += wrong
+    assert missed <= binom.isf(1e-6, runs, failure)
+
+
+@every_policy
+@given(order=st.permutations(range(4)))
+def test_the_order_of_answers_does_not_matter(make: Make, order: list[int]) -> None:
+    first, second = make(4), make(4)
+    ask = first.ask(10**6)
+    assert ask is not None
+    told = [Estimate(arm, ask.clients * arm / 4, ask.clients, QUIET) for arm in ask.arms]
+    first.tell(told)
+    second.tell([told[place] for place in order])
+    assert (first.active, first.intervals, first.chosen) == (second.active, second.intervals, second.chosen)
+    assert first.ask(10**6) == second.ask(10**6)
+
+
+@every_policy
+def test_past_batches_are_forgotten(make: Make) -> None:
+    """Two histories that keep all arms and differ in every estimate: the next batch decides alike."""
+    states = []
+    for early in (0.0, 1.0):
+        policy = make(2)
+        for mean in (early, 0.5):
+            ask = policy.ask(10**6)
+            assert ask is not None
+            policy.tell([Estimate(arm, ask.clients * mean, ask.clients, QUIET) for arm in ask.arms])
+        states.append((policy.active, policy.intervals, policy.chosen, policy.ask(10**6)))
+    assert states[0] == states[1]
+
+
+@every_policy
+def test_a_batch_that_does_not_fit_is_not_asked_for(make: Make) -> None:
+    policy = make(5)
+    ask = policy.ask(10**6)
+    assert ask is not None
+    assert policy.ask(ask.size) == ask
+    assert policy.ask(ask.size - 1) is None
+
+
+@every_policy
+def test_a_batch_is_told_whole(make: Make) -> None:
+    policy = make(3)
+    whole = [Estimate(arm, 1.0, 2, QUIET) for arm in range(3)]
+    for told in (whole[:2], [*whole, whole[0]], []):
+        with pytest.raises(ValueError, match="told whole"):
+            policy.tell(told)
+
+
+@every_policy
+def test_leftover_clients_play_the_active_arms_in_order(make: Make) -> None:
+    policy = make(3)
+    ask = policy.ask(10**6)
+    assert ask is not None
+    assert policy.leftover(ask.size - 1) == {0: ask.clients, 1: ask.clients, 2: ask.clients - 1}
+    assert policy.leftover(1) == {0: 1}
+    assert policy.leftover(0) == {}
+
+
+@every_policy
+def test_a_clearly_worse_arm_drops_out_and_the_best_is_chosen(make: Make) -> None:
+    policy = make(3)
+    play(policy, [0.05, 0.95, 0.1], 20_000, Laplace(1.0), seed=7)
+    assert policy.active == (1,)
+    assert policy.chosen == 1
+
+
+def test_all_failure_events_together_stay_below_p() -> None:
+    """Three events an arm and batch; a tail of Σ 1/b² is below 1/last."""
+    arms, failure, last = 10, 0.1, 10_000
+    spent = sum(3 * arms * share(arms, batch, failure) for batch in range(1, last + 1))
+    assert spent + 3 * failure / 5 / last < failure
+
+
+@pytest.mark.parametrize("law", [Laplace(0.5), Laplace(20.0)])
+def test_the_exact_radius_is_the_narrower_one_where_noise_matters(law: Laplace) -> None:
+    for arms, batch in itertools.product((2, 10), range(2, 12)):
+        n = 2**batch
+        assert 0 < exact_radius(n, law, arms, batch, 0.1) < paper_radius(n, law, arms, batch, 0.1) * 1.1
+
+
+def test_the_paper_radius_is_the_papers() -> None:
+    """β(3) for |Φ| = 4, p = 0.1, l = 8, σ = 2, h = 1, worked out by hand: ln(1440) and ln(720)."""
+
+    @dataclass(frozen=True)
+    class Law(Laplace):
+        @property
+        def sub_exponential(self) -> tuple[float, float]:
+            return 2.0, 1.0
+
+    expected = math.sqrt(7.272398 / 16) + (2 * math.sqrt(6.579251) + 6.579251) / 8
+    assert expected == pytest.approx(paper_radius(8, Law(1.0), 4, 3, 0.1), abs=1e-6)
