@@ -14,6 +14,7 @@ from common.mechanisms.scaled import Scaled
 from common.noise import Law, PolyaDifference
 from common.noise.polya import LONGEST_SCALE
 
+PAPER_TERMS = 2
 SAMPLER = "noise is drawn within statistical distance 2^-100 of its law"
 
 
@@ -35,9 +36,14 @@ class LaplaceLike(Lattice):
         return laplace_scale(self.epsilon, self.precision, self.dimension)
 
     def scaled(self, law: Law, terms: float) -> Scaled:
-        """The error law of `terms` Laplace terms: (σ, h) = (√(2 terms)/ε, 1/ε) in units of D (high - low)."""
+        """The error law of `terms` Laplace terms; (σ, h) in units of D (high - low)/ε.
+
+        (√(2 terms), 1) as in the paper up to two terms, where exact quantiles confirm it. For more it fails, and a
+        sub-gamma tail gives (2 √terms, 1): the logarithm of the generating function is at most terms · s²/(1 - s).
+        """
         unit = self.dimension * (self.high - self.low) / self.epsilon
-        return Scaled(law, self.step, (math.sqrt(2 * terms) * unit, unit))
+        sigma = math.sqrt(2 * terms) if terms <= PAPER_TERMS else 2 * math.sqrt(terms)
+        return Scaled(law, self.step, (sigma * unit, unit))
 
     def released_epsilon(self, law: PolyaDifference) -> float:
         """The largest |ln p(k)/p(k-g)| over all k, D times: every coordinate moves by g.

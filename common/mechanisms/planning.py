@@ -105,7 +105,7 @@ def _check_vectors(spec: MechanismSpec, statistic: Statistic) -> None:
     if spec.name == "shuffled-binomial" and statistic.dimension != 1:
         raise BadParameter("mechanism.name", spec.name, f"serves one coordinate, {has}")
     if spec.name == "distributed-skellam" and spec.delta is not None and statistic.dimension != 1:
-        raise BadParameter("mechanism.delta", spec.delta, f"serves one coordinate, {has}: leave it out for Rényi privacy")
+        raise BadParameter("mechanism.delta", spec.delta, f"serves one coordinate, {has}: leave it out")
 
 
 def _check_cohort(clients: int, least: int, floor: int, wrap: float) -> None:

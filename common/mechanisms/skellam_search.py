@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from scipy.optimize import brentq
+
 from common.accounting import hockey_stick, rdp
 from common.mechanisms.frame import ROUNDING
 from common.noise import Skellam
@@ -12,7 +14,7 @@ from common.noise.law import LIMIT
 ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0)
 """Rényi orders that are computed; the larger ones are left out where their support would pass LIMIT entries."""
 
-SLACK = 1e-9  # relative: more variance than the search's own accuracy
+SLACK = 1e-9  # relative accuracy of the search
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,38 +37,25 @@ def divergences(variance: float, shift: int, dimension: int) -> list[tuple[float
 @lru_cache(maxsize=256)
 def least_variance(target: Target, shift: int) -> float:
     """The least variance that meets the target, to nine digits and rounded up."""
-    return _for_renyi(target, shift) if target.delta is None else _for_delta(target.epsilon, target.delta, shift)
 
+    def excess(log_variance: float) -> float:
+        """Above 0 where the target is missed; falls as the variance grows."""
+        variance = math.exp(log_variance)
+        if target.delta is not None:
+            return math.log(hockey_stick(Skellam(variance).pmf(), shift, target.epsilon) / target.delta)
+        pairs = divergences(variance, shift, target.dimension)
+        return math.log(max(2 * spent / (order * target.epsilon**2) for order, spent in pairs))
 
-def _for_renyi(target: Target, shift: int) -> float:
-    """Fixed point of v ← v · max RDP(α)/(αε²/2): the divergence falls nearly like 1/v."""
-    variance = target.dimension * (shift / target.epsilon) ** 2
-    while (excess := _excess(variance, target, shift)) > 1:
-        variance *= excess + SLACK
-    return variance
-
-
-def _excess(variance: float, target: Target, shift: int) -> float:
-    pairs = divergences(variance, shift, target.dimension)
-    return max(2 * spent / (order * target.epsilon**2) for order, spent in pairs)
-
-
-def _for_delta(epsilon: float, delta: float, shift: int) -> float:
-    """Bisection on the variance; δ falls as it grows."""
-
-    def met(variance: float) -> bool:
-        return hockey_stick(Skellam(variance).pmf(), shift, epsilon) <= delta
-
-    high = (shift / epsilon) ** 2
-    while not met(high):
-        high *= 2
-    low = high / 2
-    while met(low):
-        low, high = low / 2, low
-    while high - low > SLACK * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if met(middle) else (middle, high)
-    return high
+    guess = math.log(target.dimension) + 2 * math.log(shift / target.epsilon)  # the Gaussian's
+    low, high = guess - 0.1, guess + 0.1
+    while excess(low) <= 0:
+        low -= 0.5
+    while excess(high) > 0:
+        high += 0.5
+    found = float(brentq(excess, low, high, xtol=SLACK / 4))
+    while excess(found) > 0:
+        found += SLACK / 4
+    return math.exp(found)
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,238 @@
+"""What every mechanism keeps, in both calibrations, via every S that it allows."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
+
+from common.errors import BadParameter, TooSmall
+from common.mechanisms import AnyMechanism, MechanismSpec, UnsafeIdentity, plan
+from common.mechanisms.planning import KINDS, Union
+from common.messages.base import Message
+from common.randomness import UnsafeSeededStream
+from common.statistics import Reward
+
+NEEDS: dict[str, dict[str, float]] = {
+    "identity": {},
+    "central-laplace-discrete": {"epsilon": 1.0},
+    "local-laplace-discrete": {"epsilon": 1.0},
+    "distributed-polya": {"epsilon": 1.0},
+    "distributed-skellam": {"epsilon": 1.0, "delta": 1e-6},
+    "shuffled-binomial": {"epsilon": 1.0, "delta": 1e-6},
+}
+CLIENTS, FLOOR, WRAP = 300, 240, 1e-9
+
+
+def made(name: str, calibration: str, via: str) -> Union:
+    spec = MechanismSpec.model_validate({"name": name, "calibration": calibration, "via": via, **NEEDS[name]})
+    return plan(spec, clients=CLIENTS, least=FLOOR + 20, floor=FLOOR, wrap=WRAP, statistic=Reward())
+
+
+ALL = [
+    pytest.param(made(name, calibration, via), id=f"{name}-{calibration}-{via}")
+    for name, kind in KINDS.items()
+    for calibration in ("exact", "paper")
+    for via in kind.vias
+]
+every = pytest.mark.parametrize("mechanism", ALL)
+ADAPTER: TypeAdapter[Union] = TypeAdapter(AnyMechanism)
+
+
+def rewards(count: int = CLIENTS) -> NDArray[np.float64]:
+    return np.random.default_rng(5).random((count, 1))
+
+
+def opened(mechanism: Union, messages: NDArray[np.uint64], seed: int) -> float:
+    total = np.array([sum(map(int, messages[:, 0])) % mechanism.modulus], dtype=np.uint64)
+    return float(mechanism.estimate(total, len(messages), UnsafeSeededStream(seed, "analyzer"))[0])
+
+
+@every
+def test_messages_are_numbers_below_the_modulus(mechanism: Union) -> None:
+    messages = mechanism.randomize(rewards(), UnsafeSeededStream(1))
+    assert messages.shape == (CLIENTS, 1)
+    assert messages.dtype == np.uint64
+    assert int(messages.max()) < mechanism.modulus
+    assert mechanism.modulus <= 2**mechanism.bits or mechanism.width is not None
+
+
+@every
+@pytest.mark.parametrize("survivors", [FLOOR, 271, CLIENTS])
+def test_the_estimate_is_unbiased_with_the_stated_deviation(mechanism: Union, survivors: int) -> None:
+    """400 cohorts; the mean of the errors within 5.5 standard errors: false alarm below 1e-7 a case."""
+    data, law = rewards(survivors), mechanism.error(survivors)
+    deviation = math.hypot(law.std, math.sqrt(survivors) / (2 * mechanism.precision))
+    errors = [
+        opened(mechanism, mechanism.randomize(data, UnsafeSeededStream(i)), i) - float(data.sum()) for i in range(400)
+    ]
+    assert abs(np.mean(errors)) <= 5.5 * deviation / 20 + 1e-9
+    assert np.std(errors) <= 1.5 * deviation + 1e-9
+    assert np.std(errors) >= 0.6 * law.std
+
+
+@every
+def test_wider_than_the_quantile_is_rare(mechanism: Union) -> None:
+    """Of 2000 noises on an all-zero cohort, more than 60 beyond the 1% quantile would happen once in 10⁹ runs."""
+    law, zeros = mechanism.error(CLIENTS), np.zeros((CLIENTS, 1))
+    beyond = sum(
+        abs(opened(mechanism, mechanism.randomize(zeros, UnsafeSeededStream(i, "tail")), i)) > law.quantile(0.01) + 1e-9
+        for i in range(2000)
+    )
+    assert beyond <= 60
+
+
+@every
+def test_quantiles_fall_and_stay_below_the_assumed_tail(mechanism: Union) -> None:
+    law = mechanism.error(CLIENTS)
+    sigma, h = law.sub_exponential
+    before = math.inf
+    for p in (1e-12, 1e-9, 1e-6, 1e-3, 0.1):
+        q = law.quantile(p)
+        assert q <= before
+        assert q <= sigma * math.sqrt(math.log(2 / p)) + h * math.log(2 / p) + mechanism_step(mechanism)
+        before = q
+
+
+def mechanism_step(mechanism: Union) -> float:
+    return (mechanism.high - mechanism.low) / mechanism.precision
+
+
+@every
+def test_the_wire_gives_back_the_same_mechanism_with_the_same_draws(mechanism: Union) -> None:
+    text = mechanism.model_dump_json()
+    back = ADAPTER.validate_json(text)
+    assert back == mechanism
+    assert type(back) is type(mechanism)
+    first, again = (m.randomize(rewards(), UnsafeSeededStream(9)) for m in (mechanism, back))
+    assert np.array_equal(first, again)
+    assert ADAPTER.validate_python(mechanism.model_dump(mode="json")) == mechanism
+
+
+class Carrier(Message):
+    """Any message that holds a mechanism."""
+
+    mechanism: AnyMechanism
+
+
+@every
+def test_the_mechanism_travels_inside_a_message(mechanism: Union) -> None:
+    carrier = Carrier(mechanism=mechanism)
+    assert Carrier.model_validate_json(carrier.model_dump_json()) == carrier
+
+
+@every
+def test_below_the_floor_nothing_is_estimated(mechanism: Union) -> None:
+    total = np.zeros(1, dtype=np.uint64)
+    with pytest.raises(TooSmall, match="nothing is released"):
+        mechanism.estimate(total, FLOOR - 1, UnsafeSeededStream(1))
+    with pytest.raises(BadParameter, match="survivors"):
+        mechanism.estimate(total, CLIENTS + 1, UnsafeSeededStream(1))
+
+
+@every
+def test_a_total_that_cannot_be_one_is_refused(mechanism: Union) -> None:
+    with pytest.raises(BadParameter, match="total"):
+        mechanism.estimate(np.array([mechanism.modulus], dtype=np.uint64), CLIENTS, UnsafeSeededStream(1))
+    with pytest.raises(BadParameter, match="total"):
+        mechanism.estimate(np.zeros(2, dtype=np.uint64), CLIENTS, UnsafeSeededStream(1))
+
+
+@every
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_nan_and_infinities_are_refused(mechanism: Union, bad: float) -> None:
+    data = rewards()
+    data[17, 0] = bad
+    with pytest.raises(BadParameter, match="vectors"):
+        mechanism.randomize(data, UnsafeSeededStream(1))
+    with pytest.raises(BadParameter, match="vectors"):
+        mechanism.randomize(np.zeros((CLIENTS, 2)), UnsafeSeededStream(1))
+
+
+@every
+def test_values_outside_the_range_count_as_its_ends(mechanism: Union) -> None:
+    outside = np.array([[-3.0], [0.0], [1.0], [7.0]])
+    inside = np.array([[0.0], [0.0], [1.0], [1.0]])
+    first, second = (mechanism.randomize(x, UnsafeSeededStream(2)) for x in (outside, inside))
+    assert np.array_equal(first, second)
+
+
+@every
+def test_the_noise_is_drawn_before_the_data_is_seen(mechanism: Union) -> None:
+    """What is added to a message does not depend on any value on the grid, its own or another's."""
+    low, high = np.zeros((50, 1)), np.ones((50, 1))
+    first, second = (mechanism.randomize(x, UnsafeSeededStream(4)).astype(object) for x in (low, high))
+    assert set(((second - first) % mechanism.modulus).ravel()) == {mechanism.precision}
+
+
+@every
+def test_more_survivors_never_weaken_and_colluders_never_help(mechanism: Union) -> None:
+    def epsilon(survivors: int | None = None, colluders: int = 0) -> float:
+        value = mechanism.guarantee(survivors, colluders).epsilon
+        return math.inf if value is None else value
+
+    assert epsilon(CLIENTS) <= epsilon() * (1 + 1e-9)
+    assert epsilon(FLOOR + 7, 7) == pytest.approx(epsilon())
+    assert epsilon(FLOOR, 60) >= epsilon() * (1 - 1e-9)
+
+
+@every
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"modulus": 5}, id="modulus-below-the-sum"),
+        pytest.param({"floor": CLIENTS + 1}, id="floor-above-clients"),
+        pytest.param({"low": 2.0}, id="empty-range"),
+        pytest.param({"wrap": 0.0}, id="wrap-zero"),
+        pytest.param({"precision": 0}, id="no-grid"),
+        pytest.param({"surprise": 1}, id="unknown-field"),
+        pytest.param({"name": "nonsense"}, id="unknown-name"),
+    ],
+)
+def test_the_wire_refuses_what_no_theorem_covers(mechanism: Union, change: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        ADAPTER.validate_python({**mechanism.model_dump(mode="json"), **change})
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "identity"])
+@pytest.mark.parametrize("epsilon", [-1.0, 0.0, 1e-9, 1e9])
+def test_the_wire_refuses_an_epsilon_out_of_range(name: str, epsilon: float) -> None:
+    mechanism = made(name, "exact", KINDS[name].vias[0])  # type: ignore[index]
+    with pytest.raises(ValidationError, match="epsilon"):
+        ADAPTER.validate_python({**mechanism.model_dump(mode="json"), "epsilon": epsilon})
+
+
+@given(st.lists(st.integers(0, 1), min_size=1, max_size=60), st.integers(0, 2**32))
+@settings(max_examples=50, deadline=None)
+def test_the_identity_adds_zeros_and_ones_exactly(values: list[int], seed: int) -> None:
+    n = len(values)
+    mechanism = plan(MechanismSpec(name="identity"), clients=n, least=n, floor=n, wrap=0.5, statistic=Reward())
+    assert isinstance(mechanism, UnsafeIdentity)
+    assert opened(
+        mechanism, mechanism.randomize(np.array([values], dtype=float).T, UnsafeSeededStream(seed)), 0
+    ) == sum(values)
+
+
+@given(
+    st.sampled_from(sorted(KINDS)),
+    st.integers(2, 40),
+    st.floats(0.05, 5),
+    st.integers(1, 64),
+    st.integers(0, 2**32),
+)
+@settings(max_examples=60, deadline=None)
+def test_zero_and_full_cohorts_stay_within_the_tail(name: str, n: int, epsilon: float, g: int, seed: int) -> None:
+    """Whatever the parameters, an estimate misses by more than the 1e-12 quantile never in our lifetime."""
+    words: dict[str, object] = {"name": name, "precision": g}
+    if name != "identity":
+        words["epsilon"] = epsilon
+    if name == "shuffled-binomial":
+        words["delta"] = 1e-3
+    mechanism = plan(MechanismSpec.model_validate(words), clients=n, least=n, floor=n, wrap=1e-12, statistic=Reward())
+    far = mechanism.error(n).quantile(1e-12) + 1e-9
+    for value in (0.0, 1.0):
+        got = opened(mechanism, mechanism.randomize(np.full((n, 1), value), UnsafeSeededStream(seed)), seed)
+        assert abs(got - n * value) <= far
