@@ -1,0 +1,82 @@
+"""`python -m client`: one fleet process. 0 when its run has ended or it was told to stop, 2 with one line otherwise."""
+
+import asyncio
+import signal
+import sys
+from contextlib import suppress
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from client.fleet import Fleet
+from client.sender import Addresses, Sender, newest_running, patience
+from client.settings import AUTO, FleetSettings
+from client.tally import write_report
+from common.errors import ProtocolError
+from common.messages.explain import first
+from common.web.client import Http
+from common.web.logs import configure
+
+FAREWELL_SECONDS = 5.0
+
+log = structlog.get_logger("distrust.fleet")
+
+
+def main() -> int:
+    """Serve one run; what the fleet counted goes to the `report` file at every end but SIGKILL."""
+    try:
+        settings = FleetSettings(_cli_parse_args=True)
+        configure(settings.log_level)
+        asyncio.run(_serve(settings))
+    except ValidationError as error:
+        return _say(first(error, FleetSettings))
+    except ProtocolError as error:
+        return _say(f"{error.code}: {error.detail}")
+    except OSError as error:
+        return _say(f"the report cannot be written: {error}")
+    return 0
+
+
+async def _serve(settings: FleetSettings) -> None:
+    world, terms, habits = settings.world(), settings.terms(), settings.habits()
+    addresses = Addresses(settings.server_url, settings.shuffler_url, settings.aggregator_url)
+    async with Http(patience(settings.patience)) as http:
+        run = await newest_running(http, addresses.server) if settings.run == AUTO else settings.run
+        fleet, state = Fleet(Sender(http, addresses, run), world, terms, habits), "failed"
+        try:
+            state = await _until_told(fleet)
+        finally:
+            report = _report(settings, fleet, http, run, state)
+            if settings.report is not None:
+                write_report(report, settings.report)
+            log.info("fleet ended", **report)
+
+
+async def _until_told(fleet: Fleet) -> str:
+    """The run's last state, or `stopped` after SIGTERM or SIGINT, when everybody in the middle of a cohort has left."""
+    serving = asyncio.create_task(fleet.serve())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+    try:
+        return await serving
+    except asyncio.CancelledError:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await fleet.farewell()
+        return "stopped"
+
+
+def _report(settings: FleetSettings, fleet: Fleet, http: Http, run: str, state: str) -> dict[str, Any]:
+    """The fleet's counts; bytes on the wire are bodies and header lines, without request lines and TCP's own."""
+    wire = {"sent_bytes": http.sent, "received_bytes": http.received}
+    return fleet.tally.report(process=settings.process, run=run, state=state, **wire)
+
+
+def _say(line: str) -> int:
+    sys.stderr.write(f"distrust fleet: {line}\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
