@@ -1,0 +1,214 @@
+"""Fleets against the real aggregator: the sum it opens is the sum of what the surviving clients put in."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aggregator.service import Aggregator
+from client.departures import departures, survives
+from client.fleet import Fleet, Habits
+from client.randomizer import World
+from client.terms import Terms
+from common.clock import ManualClock
+from common.database import Database
+from common.intermediary.tables import METADATA, VERSION
+from common.messages.batch import Batch, BatchAnswer, ModularSum
+from common.messages.cohort import Cohort
+from common.messages.round import Round
+from common.messages.stage import StageView
+from common.modular import total, unpack
+from common.randomness import UnsafeSeededStream
+from tests.unit.client.conftest import TICKET_KEY
+from tests.unit.client.stand import Stand
+
+MakeRound = Callable[..., Round]
+UNSAFE = Terms(allow_unsafe=True)
+NOISE = 9
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def aggregator(clock: ManualClock, tmp_path: Path) -> Iterator[Aggregator]:
+    database = Database(f"sqlite:///{tmp_path}/s.sqlite3", METADATA, VERSION)
+    service = Aggregator(database, clock)
+    yield service
+    service.close()
+    database.close()
+
+
+@pytest.fixture
+def unsafe(world: World) -> World:
+    return replace(world, noise_seed=NOISE)
+
+
+def _serve(*fleets: Fleet) -> list[str]:
+    async def together() -> list[str]:
+        return list(await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), 60))
+
+    return asyncio.run(together())
+
+
+def _answer(aggregator: Aggregator, cohort: Cohort) -> BatchAnswer:
+    answer = aggregator.batch(cohort.cohort)
+    return BatchAnswer.model_validate_json(answer) if isinstance(answer, bytes) else answer
+
+
+def _batch(aggregator: Aggregator, cohort: Cohort) -> Batch:
+    batch = _answer(aggregator, cohort).batch
+    assert batch is not None
+    return batch
+
+
+def _sum(batch: Batch, asked: Round) -> int:
+    assert isinstance(batch.content, ModularSum)
+    return int(unpack(batch.content.body, asked.mechanism.modulus, 1)[0])
+
+
+def _expected(world: World, asked: Round, arm: int, dropout: float) -> tuple[int, int]:
+    """(sum mod m, survivors) as the in-process driver computes them from the same seeds."""
+    cohort = asked.assignments[arm].cohort
+    names = (cohort.run, cohort.cohort)
+    rewards = world.environment.rewards(arm, cohort.clients, UnsafeSeededStream(world.seed, *names, "rewards"))
+    rows = asked.mechanism.randomize(asked.statistic.vectors(rewards), UnsafeSeededStream(NOISE, *names))
+    leaves = departures(cohort.clients, dropout, UnsafeSeededStream(world.seed, *names, "departures"))
+    kept = rows[survives(leaves)]
+    return int(total(kept, asked.mechanism.modulus)[0]), len(kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        pytest.param("distributed-polya", (8, 0.0, 1), id="small-and-complete"),
+        pytest.param("distributed-polya", (60, 0.2, 1), id="sparse-graph-with-losses"),
+        pytest.param("distributed-skellam", (60, 0.2, 2), id="two-fleets-with-losses"),
+        pytest.param("local-laplace-discrete", (20, 0.1, 2), id="local-noise"),
+    ],
+)
+def test_the_sum_is_that_of_the_same_seeds_in_process(
+    make_round: MakeRound, unsafe: World, aggregator: Aggregator, name: str, case: tuple[int, float, int]
+) -> None:
+    clients, dropout, fleets = case
+    rounds = [
+        make_round(name, clients=clients, cohorts=2, number=number, dropout=dropout, corrupt=0.1, via="aggregator")
+        for number in (1, 2)
+    ]
+    stand = Stand(rounds, aggregator, TICKET_KEY)
+    crowd = [Fleet(stand, unsafe, UNSAFE, Habits(block=13, dropout=dropout)) for _ in range(fleets)]
+    assert _serve(*crowd) == ["finished"] * fleets
+    for asked in rounds:
+        for arm, assignment in enumerate(asked.assignments):
+            batch = _batch(aggregator, assignment.cohort)
+            assert (_sum(batch, asked), batch.survivors) == _expected(unsafe, asked, arm, dropout)
+
+
+def test_counts_of_several_fleets_add_up(make_round: MakeRound, unsafe: World, aggregator: Aggregator) -> None:
+    asked = make_round(clients=60, cohorts=2, dropout=0.2)
+    stand = Stand([asked], aggregator, TICKET_KEY)
+    crowd = [Fleet(stand, unsafe, UNSAFE, Habits(block=13, dropout=0.2)) for _ in range(2)]
+    _serve(*crowd)
+    counts = {name: sum(fleet.tally.clients[name] for fleet in crowd) for name in ("joined", "departed", "served")}
+    survivors = sum(_batch(aggregator, assignment.cohort).survivors for assignment in asked.assignments)
+    assert counts == {"joined": 120, "departed": 24, "served": survivors}
+    size = (asked.mechanism.bits + 7) // 8
+    assert sum(fleet.tally.payload_bytes for fleet in crowd) == survivors * size
+
+
+def test_without_a_noise_seed_every_client_draws_for_itself(
+    make_round: MakeRound, world: World, aggregator: Aggregator
+) -> None:
+    """Arm 0 always pays: 20 clients add up to 20 g plus noise beyond 50 g / ε with probability below e^-40."""
+    asked = make_round(clients=20, dropout=0.0)
+    _serve(Fleet(Stand([asked], aggregator, TICKET_KEY), world, Terms(min_survivors=18)))
+    batch = _batch(aggregator, asked.assignments[0].cohort)
+    estimate = asked.mechanism.estimate(np.array([_sum(batch, asked)], dtype=np.uint64), 20, UnsafeSeededStream(0))
+    assert abs(estimate[0] - 20) < 50
+
+
+def test_clients_are_forgotten_after_their_last_message(
+    make_round: MakeRound, unsafe: World, aggregator: Aggregator
+) -> None:
+    asked = make_round(clients=20)
+    fleet = Fleet(Stand([asked], aggregator, TICKET_KEY), unsafe, UNSAFE)
+    _serve(fleet)
+    (crew,) = fleet._crews.values()
+    assert crew.users == {}
+    assert crew.script._clients == {}  # type: ignore[attr-defined]
+
+
+def test_an_aborted_cohort_is_dropped_and_the_fleet_goes_on(
+    make_round: MakeRound, unsafe: World, aggregator: Aggregator
+) -> None:
+    """Half of the first round's clients leave, which its cohort does not stand; its replacement has no losses."""
+    first = make_round(clients=40, number=1, dropout=0.1)
+    second = make_round(clients=40, number=2, dropout=0.1)
+
+    class Sometimes(Fleet):
+        def _leaves(self, cohort: Cohort) -> np.ndarray:
+            return np.where(np.arange(40) % 2 == cohort.round, 2, 4) if cohort.round == 1 else np.full(40, 4)
+
+    fleet = Sometimes(Stand([first, second], aggregator, TICKET_KEY), unsafe, UNSAFE)
+    assert _serve(fleet) == ["finished"]
+    lost, done = (asked.assignments[0].cohort for asked in (first, second))
+    assert _answer(aggregator, lost).state == "aborted"
+    assert _batch(aggregator, done).survivors == 40
+    assert all(not crew.users for crew in fleet._crews.values())
+
+
+class _Liar(Stand):
+    """An aggregator that hides slots 0 to 5 among the survivors, and asks the others to reveal their mask keys."""
+
+    async def stage(self, cohort: Cohort, after: str, slots: list[int], wait: float) -> StageView:
+        view = await super().stage(cohort, after, slots, wait)
+        if view.stage != "unmask":
+            return view
+        return view.model_copy(update={"members": bytes([view.members[0] & 0b11000000]) + view.members[1:]})
+
+
+def test_users_refuse_a_survivors_list_below_their_floor(
+    make_round: MakeRound, unsafe: World, aggregator: Aggregator, clock: ManualClock
+) -> None:
+    asked = make_round(clients=20)
+    stand = _Liar([asked], aggregator, TICKET_KEY)
+    fleet = Fleet(stand, unsafe, UNSAFE)
+
+    async def play() -> str:
+        task = asyncio.create_task(fleet.serve())
+        while not fleet.tally.clients["refused"]:  # noqa: ASYNC110 - nobody rings when users refuse
+            await asyncio.sleep(0.01)
+        clock.advance(61)
+        return await asyncio.wait_for(task, 20)
+
+    asyncio.run(play())
+    assert (fleet.tally.clients["late"], fleet.tally.clients["refused"]) == (6, 14)
+    assert [upload for upload in stand.uploads if upload.stage == "unmask"] == []
+    assert _answer(aggregator, asked.assignments[0].cohort).state == "aborted"
+
+
+def test_a_stopped_fleet_says_that_everybody_leaves(
+    make_round: MakeRound, unsafe: World, aggregator: Aggregator
+) -> None:
+    """Two fleets are needed to fill the cohort and only one is there; it is told to stop."""
+    asked = make_round(clients=40)
+    stand = Stand([asked], aggregator, TICKET_KEY)
+    stand._given[asked.assignments[0].cohort.cohort] = 10  # somebody else holds these tickets
+    fleet = Fleet(stand, unsafe, UNSAFE)
+
+    async def play() -> None:
+        task = asyncio.create_task(fleet.serve())
+        while not stand.uploads:  # noqa: ASYNC110 - nobody rings when something is uploaded
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await fleet.farewell()
+
+    asyncio.run(play())
+    assert [sorted(departure.slots) for departure in stand.departures] == [list(range(10, 40))]
