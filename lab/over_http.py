@@ -43,14 +43,12 @@ class Play:
             self._parties = {"aggregator": http.peer(self.urls.aggregator), "shuffler": http.peer(self.urls.shuffler)}
             await self._create()
             began = time.perf_counter()
-            with contextlib.ExitStack() as stack:
-                if self.fleets is not None:
-                    stack.enter_context(self.fleets)
+            with self.fleets or contextlib.nullcontext():
                 view = await self._watch()
                 seconds = time.perf_counter() - began
-                if self.fleets is not None:
-                    await asyncio.to_thread(self.fleets.wait, LAST_WORDS_SECONDS)
-            return await self._result(view, seconds)
+                wire = await self._wire()
+            rounds = await all_rounds(self._server, view.run)
+            return summarize(self.file, "http", view.snapshot, rounds, seconds=seconds, wire=wire)
 
     async def _create(self) -> None:
         view = await self._server.post("/v1/runs", self.file.config, RunView)
@@ -83,10 +81,12 @@ class Play:
         stages = {cohort: stage for cohort in waiting if (stage := await _stage(self._parties[via], via, cohort))}
         self.progress.show(view, report, stages)
 
-    async def _result(self, view: RunView, seconds: float) -> Result:
-        rounds = await all_rounds(self._server, view.run)
-        wire = self.fleets.wire_per_client() if self.fleets is not None else None
-        return summarize(self.file, "http", view.snapshot, rounds, seconds=seconds, wire=wire)
+    async def _wire(self) -> float | None:
+        """What the fleets counted, once they have noticed that the run is over."""
+        if self.fleets is None:
+            return None
+        await asyncio.to_thread(self.fleets.wait, LAST_WORDS_SECONDS)
+        return self.fleets.wire_per_client()
 
 
 async def all_rounds(server: Peer, run: str) -> list[RoundResult]:
