@@ -29,7 +29,7 @@ MECHANISMS = {
 }
 
 
-def run_file(name: str, mechanism: str, *, horizon: int = 400, first_batch: int = 5, seed: int = 7) -> RunFile:
+def run_file(name: str, mechanism: str, *, horizon: int = 700, first_batch: int = 6, seed: int = 7) -> RunFile:
     """A small seeded run: two arms far apart, clients that leave at every stage."""
     return parse(
         f"""
