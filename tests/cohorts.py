@@ -1,0 +1,106 @@
+"""Cohorts for tests: a server's ticket key, small cohorts of every channel, and uploads that bear real tickets."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from client.secagg import MaskingClient
+from common.crypto.graph import Roster
+from common.crypto.parameters import neighbourhood
+from common.crypto.seal import REPORT_ID, seal
+from common.messages.cohort import Cohort, LabelledBits, Masking, Sealed
+from common.messages.stage import StageView
+from common.messages.ticket import ticket_text
+from common.messages.upload import Departure, Item, Upload
+
+SECONDS = 60.0
+MODULUS = 1009
+RATES = {"dropout": 0.4, "corrupt": 0.1}
+
+
+class Authority:
+    """The server, as far as an S needs one: it signs tickets, and opens sealed records."""
+
+    def __init__(self) -> None:
+        self.tickets = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+        self.seals = X25519PrivateKey.from_private_bytes(bytes(range(32, 64)))
+
+    def cohort(self, channel: Any, clients: int = 5, minimum: int = 3, name: str = "c1", **more: Any) -> Cohort:
+        fields = {"run": "r1", "round": 1, "cohort": name, "clients": clients, "minimum": minimum, "channel": channel}
+        keys = {"config": bytes(32), "ticket_key": self.tickets.public_key().public_bytes_raw()}
+        return Cohort(**{"stage_seconds": SECONDS, **fields, **keys, **more})
+
+    def sealed(self, **more: Any) -> Cohort:
+        return self.cohort(Sealed(size=8, server_key=self.seals.public_key().public_bytes_raw()), **more)
+
+    def bits(self, labels: int = 3, width: int = 5, **more: Any) -> Cohort:
+        return self.cohort(LabelledBits(labels=labels, width=width), **more)
+
+    def masked(self, dimension: int = 2, clients: int = 5, **more: Any) -> Cohort:
+        least = clients - int(RATES["dropout"] * clients)
+        k, t = neighbourhood(clients, RATES["dropout"], RATES["corrupt"], least)
+        channel = Masking(modulus=MODULUS, dimension=dimension, neighbours=k, threshold=t)
+        return self.cohort(channel, clients, least, **more)
+
+    def ticket(self, cohort: Cohort, slot: int) -> bytes:
+        text = ticket_text(cohort.config, cohort.run, cohort.round, cohort.cohort, slot)
+        return self.tickets.sign(text)
+
+    def upload(self, cohort: Cohort, stage: Any, bodies: Mapping[int, bytes]) -> Upload:
+        items = [Item(slot=slot, ticket=self.ticket(cohort, slot), body=body) for slot, body in bodies.items()]
+        return Upload(cohort=cohort.cohort, stage=stage, items=items)
+
+    def departure(self, cohort: Cohort, slots: Iterable[int]) -> Departure:
+        leaving = list(slots)
+        tickets = b"".join(self.ticket(cohort, slot) for slot in leaving)
+        return Departure(cohort=cohort.cohort, slots=leaving, tickets=tickets)
+
+
+def report(cohort: Cohort, slot: int, mark: int | None = None) -> bytes:
+    """A slot's report: a sealed record whose payload is the slot, or slot mod (width + 1) ones a label."""
+    if isinstance(cohort.channel, LabelledBits):
+        return labelled(cohort, [slot % (cohort.channel.width + 1)] * cohort.channel.labels)
+    report_id = (slot if mark is None else mark).to_bytes(REPORT_ID, "big")
+    assert isinstance(cohort.channel, Sealed)
+    payload = slot.to_bytes(cohort.channel.size, "big")
+    return report_id + seal(cohort.channel.server_key, cohort, report_id, payload)
+
+
+def labelled(cohort: Cohort, ones: list[int]) -> bytes:
+    """Labelled bits: for each label so many ones, first."""
+    assert isinstance(cohort.channel, LabelledBits)
+    rows = np.arange(cohort.channel.width) < np.array(ones)[:, np.newaxis]
+    return np.packbits(rows.ravel(), bitorder="little").tobytes()
+
+
+class Crowd:
+    """Real clients of one masked cohort. Slot s holds the vector (s + 1, 2 (s + 1), …)."""
+
+    def __init__(self, cohort: Cohort) -> None:
+        self.cohort = cohort
+        self.clients = {s: MaskingClient(cohort, s, floor=2, **RATES) for s in range(cohort.clients)}
+        self.roster: Roster | None = None
+
+    def vector(self, slot: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        assert isinstance(self.cohort.channel, Masking)
+        return (slot + 1) * np.arange(1, self.cohort.channel.dimension + 1, dtype=np.uint64) % np.uint64(MODULUS)
+
+    def total(self, slots: Iterable[int]) -> list[int]:
+        return [int(value) for value in sum(self.vector(s) for s in slots) % np.uint64(MODULUS)]
+
+    def answer(self, view: StageView, slots: Iterable[int]) -> dict[int, bytes]:
+        """What these slots say in the stage of a view."""
+        match view.stage:
+            case "keys":
+                return {s: self.clients[s].keys() for s in slots}
+            case "shares":
+                self.roster = Roster(self.cohort, view.members, view.roster or b"")
+                return {s: self.clients[s].shares(self.roster) for s in slots}
+            case "masked":
+                inbox = {box.slot: box.body for box in view.inboxes or []}
+                return {s: self.clients[s].masked(self.vector(s), view.members, inbox[s]) for s in slots}
+            case _:
+                return {s: self.clients[s].unmask(view.members) for s in slots}

@@ -1,0 +1,296 @@
+"""What both S promise over HTTP, whatever they do to the messages: the same app, the same file, real tickets."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+import aggregator.app
+import aggregator.settings
+import shuffler.app
+import shuffler.settings
+from common.clock import ManualClock
+from common.messages.batch import BatchAnswer
+from common.messages.cohort import Cohort
+from common.messages.listing import CohortList
+from common.messages.stage import StageView
+from common.messages.transcript import Transcript
+from common.messages.upload import Departure, Item, Upload, UploadAnswer
+from tests.asgi import AsgiClient
+from tests.cohorts import SECONDS, Authority, Crowd, report
+
+server = Authority()
+OPERATOR = {"Authorization": "Bearer sesame"}
+PROBLEM = "urn:distrust:problem:"
+
+
+class Party:
+    """One S behind HTTP, which can be killed and started again over the same file."""
+
+    first: str
+    path: str
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "token").write_text("sesame")
+        self.folder, self.clock = folder, ManualClock()
+        self.start()
+
+    def build(self, **settings: Any) -> FastAPI:
+        raise NotImplementedError
+
+    def cohort(self, **more: Any) -> Cohort:
+        raise NotImplementedError
+
+    def bodies(self, cohort: Cohort) -> dict[int, bytes]:
+        """The first stage's messages of all slots; the same each time."""
+        raise NotImplementedError
+
+    def rest(self, cohort: Cohort) -> None:
+        """What clients still have to say after the first stage."""
+
+    def start(self) -> None:
+        url = f"sqlite:///{self.folder}/x.sqlite3"
+        self.app = self.build(database=url, operator_token_file=self.folder / "token")
+        self.client = AsgiClient(self.app)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def stop(self) -> None:
+        self.client.__exit__(None, None, None)
+        shuffler.app.close(self.app)
+
+    def open(self, cohort: Cohort) -> httpx.Response:
+        path = f"/v1/cohorts/{cohort.cohort}"
+        return self.client.put(path, json=cohort.model_dump(mode="json"), headers=OPERATOR)
+
+    def send(self, cohort: Cohort, bodies: dict[int, bytes], stage: str | None = None) -> httpx.Response:
+        upload = server.upload(cohort, stage or self.first, bodies)
+        path = f"/v1/cohorts/{cohort.cohort}/{self.path if stage is None else stage}"
+        return self.client.post(path, json=upload.model_dump(mode="json"))
+
+    def get(self, path: str) -> httpx.Response:
+        return self.client.get(f"/v1/cohorts{path}", headers=OPERATOR)
+
+    def batch(self) -> httpx.Response:
+        return self.get("/c1/batch?wait=10")
+
+
+class AShuffler(Party):
+    first, path = "report", "reports"
+
+    def build(self, **settings: Any) -> FastAPI:
+        return shuffler.app.build(shuffler.settings.ShufflerSettings(**settings), self.clock)
+
+    def cohort(self, **more: Any) -> Cohort:
+        return server.sealed(**more)
+
+    def bodies(self, cohort: Cohort) -> dict[int, bytes]:
+        if not hasattr(self, "_bodies"):
+            self._bodies = {slot: report(cohort, slot) for slot in range(cohort.clients)}
+        return dict(self._bodies)
+
+
+class AnAggregator(Party):
+    first, path = "keys", "keys"
+
+    def build(self, **settings: Any) -> FastAPI:
+        return aggregator.app.build(aggregator.settings.AggregatorSettings(**settings), self.clock)
+
+    def cohort(self, **more: Any) -> Cohort:
+        return server.masked(**more)
+
+    def bodies(self, cohort: Cohort) -> dict[int, bytes]:
+        if not hasattr(self, "crowd"):
+            self.crowd = Crowd(cohort)
+        return {slot: client.keys() for slot, client in self.crowd.clients.items()}
+
+    def rest(self, cohort: Cohort) -> None:
+        for stage in ("shares", "masked", "unmask"):
+            view = StageView.model_validate_json(self.get("/c1/stage?slots=0-9").content)
+            assert view.stage == stage
+            present = [slot for slot in range(cohort.clients) if view.members[slot // 8] >> slot % 8 & 1]
+            self.send(cohort, self.crowd.answer(view, present), stage)
+            self.restart()
+
+
+@pytest.fixture(params=[AShuffler, AnAggregator])
+def party(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Party]:
+    make: Callable[[Path], Party] = request.param
+    party = make(tmp_path)
+    yield party
+    party.stop()
+
+
+@pytest.fixture
+def cohort(party: Party) -> Cohort:
+    cohort = party.cohort()
+    assert party.open(cohort).status_code == 200
+    return cohort
+
+
+def refused(answer: httpx.Response) -> list[tuple[int, str, int]]:
+    assert answer.status_code == 200
+    read = UploadAnswer.model_validate_json(answer.content)
+    return [(item.slot, item.type.removeprefix(PROBLEM), item.status) for item in read.refused]
+
+
+def problem(answer: httpx.Response) -> tuple[int, str]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    return answer.status_code, answer.json()["type"].removeprefix(PROBLEM)
+
+
+def test_opening_twice_is_opening_once_and_a_changed_cohort_is_a_conflict(party: Party, cohort: Cohort) -> None:
+    again = party.open(cohort)
+    assert (again.status_code, Cohort.model_validate_json(again.content)) == (200, cohort)
+    assert problem(party.open(cohort.model_copy(update={"minimum": cohort.minimum + 1}))) == (409, "conflict")
+    listed = CohortList.model_validate_json(party.get("").content).cohorts
+    assert [(entry.cohort, entry.stage) for entry in listed] == [("c1", party.first)]
+
+
+@pytest.mark.parametrize("path", ["", "/c1/batch", "/c1/messages"])
+def test_the_operators_routes_need_the_operators_token(party: Party, cohort: Cohort, path: str) -> None:
+    assert problem(party.client.get(f"/v1/cohorts{path}")) == (401, "unauthorized")
+    answer = party.client.put("/v1/cohorts/c1", json=cohort.model_dump(mode="json"))
+    assert problem(answer) == (401, "unauthorized")
+
+
+def test_a_cohort_of_the_other_party_is_refused(party: Party) -> None:
+    other = server.masked() if isinstance(party, AShuffler) else server.sealed()
+    answer = party.open(other)
+    assert problem(answer) == (422, "bad-parameter")
+    assert answer.json()["field"] == "channel"
+
+
+@pytest.mark.parametrize(("field", "value"), [("minimum", 6), ("ticket_key", bytes(31)), ("config", b"")])
+def test_a_cohort_that_cannot_be_is_refused(party: Party, field: str, value: object) -> None:
+    answer = party.open(party.cohort().model_copy(update={field: value}))
+    assert problem(answer) == (422, "bad-parameter")
+    assert answer.json()["field"] == field
+
+
+def test_everybody_answers_and_the_batch_is_the_same_bytes_for_ever(party: Party, cohort: Cohort) -> None:
+    party.send(cohort, party.bodies(cohort))
+    party.rest(cohort)
+    first = party.batch().content
+    answer = BatchAnswer.model_validate_json(first)
+    assert (answer.state, answer.lost) == ("released", 0)
+    party.restart()
+    assert party.batch().content == first
+
+
+def test_a_batch_that_is_not_ready_says_when_to_come_back(party: Party, cohort: Cohort) -> None:
+    answer = party.get("/c1/batch?wait=0.3")
+    assert (answer.json()["state"], answer.headers["retry-after"]) == ("waiting", "1")
+
+
+def test_a_repeat_is_accepted_once_and_a_changed_repeat_is_a_conflict(party: Party, cohort: Cohort) -> None:
+    bodies = party.bodies(cohort)
+    party.send(cohort, {0: bodies[0], 1: bodies[1]})
+    assert party.send(cohort, {0: bodies[0], 1: bodies[1]}).json() == {"version": 1, "accepted": 2, "refused": []}
+    assert refused(party.send(cohort, {0: bodies[2], 1: bodies[1]})) == [(0, "conflict", 409)]
+    page = Transcript.model_validate_json(party.get("/c1/messages").content)
+    assert [item.peer for item in page.messages] == ["client 0", "client 1"]
+
+
+def test_one_bad_item_never_spoils_the_others(party: Party, cohort: Cohort) -> None:
+    bodies = party.bodies(cohort)
+    upload = server.upload(cohort, party.first, {0: bodies[0], 1: bodies[1][:-1], 9: bodies[2], 3: bodies[3]})
+    forged = Item(slot=2, ticket=server.ticket(cohort, 1), body=bodies[2])
+    items = [*upload.items, forged, upload.items[0]]
+    upload = Upload(cohort="c1", stage=upload.stage, items=items)
+    answer = party.client.post(f"/v1/cohorts/c1/{party.path}", json=upload.model_dump(mode="json"))
+    expected = [(0, "bad-message", 422), (1, "bad-message", 422), (2, "bad-ticket", 403), (9, "bad-message", 422)]
+    assert sorted(refused(answer)) == expected
+    assert answer.json()["accepted"] == 2
+
+
+@pytest.mark.parametrize("change", [{"run": "r2"}, {"round": 2}, {"cohort": "c9"}, {"config": bytes([1] * 32)}])
+def test_a_ticket_is_good_for_its_own_cohort_only(party: Party, cohort: Cohort, change: dict[str, Any]) -> None:
+    other = server.ticket(cohort.model_copy(update=change), 0)
+    upload = Upload(cohort="c1", stage=party.first, items=[Item(slot=0, ticket=other, body=party.bodies(cohort)[0])])
+    answer = party.client.post(f"/v1/cohorts/c1/{party.path}", json=upload.model_dump(mode="json"))
+    assert refused(answer) == [(0, "bad-ticket", 403)]
+
+
+def test_an_unknown_cohort_is_a_problem_everywhere(party: Party, cohort: Cohort) -> None:
+    unknown = cohort.model_copy(update={"cohort": "c9"})
+    assert problem(party.send(unknown, {0: b""})) == (404, "wrong-cohort")
+    for path in ("/c9/batch", "/c9/messages", "/c9" if party.first == "report" else "/c9/stage"):
+        assert problem(party.get(path)) == (404, "wrong-cohort")
+
+
+def test_an_upload_sent_to_another_cohort_or_stage_is_refused_whole(party: Party, cohort: Cohort) -> None:
+    for wrong in ({"cohort": "c9"}, {"stage": "unmask"}):
+        upload = server.upload(cohort, party.first, party.bodies(cohort)).model_copy(update=wrong)
+        answer = party.client.post(f"/v1/cohorts/c1/{party.path}", json=upload.model_dump(mode="json"))
+        assert problem(answer) == (422, "bad-message")
+
+
+def test_too_few_are_aborted_and_nothing_is_ever_released(party: Party, cohort: Cohort) -> None:
+    bodies = party.bodies(cohort)
+    party.send(cohort, {0: bodies[0], 1: bodies[1]})
+    party.clock.advance(SECONDS)
+    answer = BatchAnswer.model_validate_json(party.batch().content)
+    assert (answer.state, answer.batch) == ("aborted", None)
+    assert f"2 clients in stage {party.first}, and the proof needs 3" in (answer.reason or "")
+    late = party.send(cohort, {2: bodies[2]})
+    assert problem(late) == (410, "aborted")
+    party.restart()
+    assert BatchAnswer.model_validate_json(party.batch().content) == answer
+
+
+def test_a_late_message_is_refused_and_a_late_repeat_is_not(party: Party, cohort: Cohort) -> None:
+    bodies = party.bodies(cohort)
+    party.send(cohort, {slot: bodies[slot] for slot in range(4)})
+    party.clock.advance(SECONDS)
+    late = party.send(cohort, {4: bodies[4]})
+    assert problem(late) == (409, "wrong-stage")
+    assert refused(party.send(cohort, {3: bodies[3], 4: bodies[4]})) == [(4, "wrong-stage", 409)]
+
+
+def test_clients_that_leave_are_not_waited_for(party: Party, cohort: Cohort) -> None:
+    bodies = party.bodies(cohort)
+    party.send(cohort, {slot: bodies[slot] for slot in range(3)})
+    leaving = server.departure(cohort, [3, 4]).model_dump(mode="json")
+    for _ in range(2):
+        answer = party.client.post("/v1/cohorts/c1/departures", json=leaving)
+        assert answer.json() == {"version": 1, "accepted": 2, "refused": []}
+    party.rest(cohort)
+    answer = BatchAnswer.model_validate_json(party.batch().content)
+    assert (answer.state, answer.lost) == ("released", 2)
+
+
+def test_nobody_can_send_others_away(party: Party, cohort: Cohort) -> None:
+    own = server.departure(cohort, [0])
+    forged = Departure(cohort="c1", slots=[1], tickets=own.tickets)
+    answer = party.client.post("/v1/cohorts/c1/departures", json=forged.model_dump(mode="json"))
+    assert refused(answer) == [(1, "bad-ticket", 403)]
+
+
+def test_all_clients_leaving_ends_the_cohort_at_once(party: Party, cohort: Cohort) -> None:
+    leaving = server.departure(cohort, range(5)).model_dump(mode="json")
+    party.client.post("/v1/cohorts/c1/departures", json=leaving)
+    assert BatchAnswer.model_validate_json(party.batch().content).state == "aborted"
+
+
+def test_cohorts_do_not_mix(party: Party, cohort: Cohort) -> None:
+    bodies = party.bodies(cohort)
+    other = party.cohort(name="c2")
+    party.open(other)
+    party.send(cohort, {0: bodies[0]})
+    assert party.get("/c2/messages").json()["total"] == 0
+    party.clock.advance(SECONDS)
+    assert party.get("/c2/batch").json()["state"] == "waiting"
+    assert party.get("/c1/batch").json()["state"] == "aborted"
+
+
+def test_the_openapi_document_names_every_route_and_problem(party: Party) -> None:
+    document = party.client.get("/openapi.json").json()
+    upload = document["paths"][f"/v1/cohorts/{{cohort}}/{party.path}"]["post"]
+    assert upload["requestBody"]["content"]["application/json"]["schema"]["title"] == "Upload"
+    assert {"200", "404", "409", "410", "422", "503"} <= upload["responses"].keys()

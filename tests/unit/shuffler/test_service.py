@@ -1,0 +1,169 @@
+"""The shuffler forwards bodies, all of them, in an order that tells nothing; nothing at all when too few came."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.clock import ManualClock
+from common.crypto.seal import open_record
+from common.database import Database
+from common.errors import BadParameter, WrongStage
+from common.intermediary.tables import METADATA, VERSION
+from common.messages.batch import BatchAnswer, PermutedBits, Records
+from common.messages.cohort import Cohort
+from common.messages.upload import UploadAnswer
+from common.randomness import UnsafeSeededStream
+from shuffler.service import Shuffler
+from tests.cohorts import SECONDS, Authority, labelled, report
+
+server = Authority()
+
+
+class House:
+    """A shuffler over a file, with a clock set by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = ManualClock()
+        self.database = Database(f"sqlite:///{folder}/s.sqlite3", METADATA, VERSION)
+        self.service = Shuffler(self.database, self.clock)
+
+    def send(self, cohort: Cohort, slots: Iterable[int]) -> UploadAnswer:
+        return self.put(cohort, {slot: report(cohort, slot) for slot in slots})
+
+    def put(self, cohort: Cohort, bodies: dict[int, bytes]) -> UploadAnswer:
+        return self.service.receive(cohort.cohort, "report", server.upload(cohort, "report", bodies))
+
+    def released(self, cohort: Cohort) -> BatchAnswer:
+        self.service.settled(cohort.cohort)
+        self.service._mixer.submit(lambda: None).result(timeout=20)
+        found = self.service.batch(cohort.cohort)
+        return BatchAnswer.model_validate_json(found) if isinstance(found, bytes) else found
+
+    def close(self) -> None:
+        self.service.close()
+        self.database.close()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path)
+    yield house
+    house.close()
+
+
+def records(answer: BatchAnswer) -> list[bytes]:
+    assert answer.batch is not None
+    content = answer.batch.content
+    assert isinstance(content, Records)
+    size = len(content.body) // content.count
+    return [content.body[start : start + size] for start in range(0, len(content.body), size)]
+
+
+def test_every_sealed_record_arrives_once_and_opens_at_the_server(house: House) -> None:
+    cohort = house.service.open(server.sealed(clients=40))
+    house.send(cohort, range(25))
+    house.send(cohort, range(25, 40))
+    answer = house.released(cohort)
+    opened = [open_record(server.seals, cohort, record) for record in records(answer)]
+    assert sorted(int.from_bytes(payload, "big") for _, payload in opened) == list(range(40))
+    assert answer.batch is not None
+    assert isinstance(answer.batch.content, Records)
+    ids = [np.frombuffer(hashlib.sha256(report_id).digest(), np.uint8) for report_id, _ in opened]
+    assert np.bitwise_xor.reduce(ids).tobytes() == answer.batch.content.checksum
+    assert (answer.lost, answer.batch.survivors) == (0, 40)
+
+
+def test_the_batch_holds_no_report_id_in_clear_and_no_order_of_arrival(house: House) -> None:
+    cohort = house.service.open(server.sealed(clients=60))
+    bodies = {slot: report(cohort, slot) for slot in range(60)}
+    house.put(cohort, bodies)
+    found = records(house.released(cohort))
+    assert sorted(found) == sorted(body[16:] for body in bodies.values())
+    assert found != [body[16:] for body in bodies.values()]  # false alarm 1 in 60!
+
+
+def test_labelled_bits_are_permuted_label_by_label(house: House) -> None:
+    cohort = house.service.open(server.bits(labels=3, width=5, clients=4))
+    ones = [[1, 0, 5], [2, 0, 5], [3, 1, 5], [4, 0, 5]]
+    house.put(cohort, {slot: labelled(cohort, row) for slot, row in enumerate(ones)})
+    answer = house.released(cohort)
+    assert answer.batch is not None
+    assert isinstance(answer.batch.content, PermutedBits)
+    rows = np.frombuffer(answer.batch.content.body, np.uint8).reshape(3, -1)
+    assert rows.shape == (3, 3)  # ⌈4 clients · 5 bits / 8⌉
+    assert np.unpackbits(rows, axis=1).sum(axis=1).tolist() == [10, 1, 20]
+
+
+def test_the_order_comes_from_the_stream_alone(tmp_path: Path) -> None:
+    def run(folder: str, seed: int) -> list[bytes]:
+        house = House(tmp_path / folder)
+        house.service = Shuffler(house.database, house.clock, stream=lambda: UnsafeSeededStream(seed))
+        cohort = house.service.open(server.sealed(clients=20))
+        house.put(cohort, {slot: slot.to_bytes(16, "big") + bytes([slot]) * 72 for slot in range(20)})
+        found = records(house.released(cohort))
+        house.close()
+        return found
+
+    assert run("a", 1) == run("b", 1) != run("c", 2)
+
+
+def test_the_deadline_runs_from_the_first_report(house: House) -> None:
+    cohort = house.service.open(server.sealed())
+    house.clock.advance(100 * SECONDS)
+    house.send(cohort, range(3))
+    house.clock.advance(SECONDS - 1)
+    assert house.released(cohort).state == "waiting"
+    house.clock.advance(1)
+    answer = house.released(cohort)
+    assert (answer.state, answer.lost) == ("released", 2)
+
+
+def test_a_report_id_used_by_another_slot_is_a_conflict(house: House) -> None:
+    cohort = house.service.open(server.sealed())
+    house.put(cohort, {0: report(cohort, 0, mark=7)})
+    answer = house.put(
+        cohort, {1: report(cohort, 1, mark=7), 2: report(cohort, 2, mark=8), 3: report(cohort, 3, mark=8)}
+    )
+    assert [(item.slot, item.status) for item in answer.refused] == [(1, 409), (3, 409)]
+    assert answer.accepted == 1
+
+
+def test_the_same_report_id_in_two_cohorts_is_no_conflict(house: House) -> None:
+    for name in ("c1", "c2"):
+        cohort = house.service.open(server.sealed(name=name))
+        assert house.put(cohort, {0: report(cohort, 0, mark=7)}).refused == []
+
+
+def test_who_left_may_not_report_and_who_reported_still_counts_when_it_leaves(house: House) -> None:
+    cohort = house.service.open(server.sealed())
+    house.send(cohort, {0, 1, 2})
+    house.service.depart("c1", server.departure(cohort, [0, 3]))
+    answer = house.send(cohort, {3})
+    assert [item.type for item in answer.refused] == [WrongStage("").urn]
+    house.service.depart("c1", server.departure(cohort, [4]))
+    released = house.released(cohort)
+    assert released.batch is not None
+    assert (released.batch.survivors, released.lost) == (3, 2)
+
+
+def test_a_masked_cohort_is_not_the_shufflers(house: House) -> None:
+    with pytest.raises(BadParameter, match="is served by the aggregator"):
+        house.service.open(server.masked())
+
+
+@pytest.mark.parametrize("make", [server.sealed, server.bits])
+def test_the_transcript_shows_what_the_shuffler_could_read_and_no_more(house: House, make: object) -> None:
+    assert callable(make)
+    cohort = house.service.open(make())
+    house.send(cohort, range(5))
+    house.released(cohort)
+    page = house.service.transcript("c1", 0, 10)
+    assert (page.total, page.next, [item.number for item in page.messages]) == (6, None, list(range(6)))
+    first, last = page.messages[0], page.messages[-1]
+    assert (first.direction, first.peer, first.stage) == ("in", "client 0", "report")
+    assert (last.direction, last.peer, last.stage, last.view["survivors"]) == ("out", "server", "batch", 5)
+    readable = {"report_id", "sealed_bytes"} if cohort.channel.kind == "sealed" else {"labels", "width", "ones"}
+    assert first.view.keys() == readable
