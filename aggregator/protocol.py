@@ -1,6 +1,7 @@
-"""The aggregator's four rounds of secure aggregation: what it checks, routes and refuses. No HTTP, no database, no clear vector.
+"""The aggregator's four rounds of secure aggregation: what it checks, routes and refuses.
 
-Bonawitz et al. 2017 with the graph of Bell et al. 2020. The sum itself is in `aggregator.recovery`.
+No HTTP, no database, no clear vector. Bonawitz et al. 2017 with the graph of Bell et al. 2020; the sum itself is in
+`aggregator.recovery`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -111,7 +112,7 @@ def commitment_of(body: bytes) -> bytes:
 
 
 def check_survivors(sharing: Sharing, survivors: Iterable[int]) -> None:
-    """Before anyone is asked to unmask: enough survivors, and t of them around everyone that shared. Raises TooSmall."""
+    """Before unmasking: enough survivors, and t of them around everyone that shared. Raises TooSmall."""
     flags = sharing.roster.flags(survivors) & sharing.flags
     _check_count(sharing.roster.cohort, int(flags.sum()), "survivors")
     around = flags[sharing.roster.table[sharing.rows]].sum(axis=1)

@@ -1,4 +1,7 @@
-"""From masked vectors and shares to the sum: rebuild the survivors' self seeds and the lost ones' mask keys, and take the masks away."""
+"""From masked vectors and shares to the sum.
+
+The survivors' self seeds and the lost clients' mask keys are rebuilt, and their masks taken away.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -17,7 +20,7 @@ from common.modular import Vector, add, packed_size, subtract, total, unpack_row
 _CHUNK = 1 << 19  # coordinates added at once: 4 MiB
 
 
-def recover(
+def recover(  # noqa: PLR0917 - what four rounds left behind
     cohort: Cohort,
     roster: Roster,
     shared: Iterable[int],
@@ -29,8 +32,8 @@ def recover(
 
     shared       the members of stage `masked`, as `settle_shared` gave them and clients were told.
     masked       the survivors' bodies. commitments   of everyone that shared. answers   bodies of stage `unmask`.
-    Raises       TooSmall when too few survive or answer, BadShare when a rebuilt secret is not the one that was committed to:
-                 never a wrong sum for honest vectors.
+    Raises       TooSmall when too few survive or answer, BadShare when a rebuilt secret is not the one that was
+                 committed to: never a wrong sum.
     """
     sum_ = sum_masked(cohort, masked.values())
     return unmask_total(Sharing(roster, shared), masked, sum_, commitments, answers)

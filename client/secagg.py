@@ -1,5 +1,6 @@
-"""One client's four rounds of secure aggregation (Bonawitz et al. 2017, with the graph of Bell et al. 2020), without I/O.
+"""One client's four rounds of secure aggregation, without I/O.
 
+Bonawitz et al. 2017, with the graph of Bell et al. 2020.
 It answers each stage once: a repeat of the same request gets the same bytes, another request is refused.
 """
 
@@ -28,7 +29,7 @@ _Stage = Literal["keys", "shares", "masked", "unmask"]
 class MaskingClient:
     """One slot of one cohort, with fresh keys and seeds of its own.
 
-    floor            survivors that this client insists on, whatever the cohort says: its own protection against an inflated n.
+    floor            survivors that this client insists on, whatever the cohort says: against an inflated n.
     dropout, corrupt the run's rates; k, t and the minimum of the cohort must follow from them.
     Raises           Refused where an answer would weaken somebody's privacy, BadMessage for what cannot be read,
                      WrongStage for a stage before its time.
@@ -54,7 +55,7 @@ class MaskingClient:
     def shares(self, roster: Roster) -> bytes:
         """Stage `shares`: commitment of the self seed (32) ‖ one box (50) for each neighbour, in neighbour order.
 
-        Refuses a roster without its own unchanged keys, below the minimum, or with too few neighbours to rebuild its secrets.
+        Refuses a roster without its own unchanged keys, below the minimum, or with fewer than t neighbours.
         """
         self._needs("keys")
         return self._once("shares", roster.digest, lambda secrets: self._share(secrets, roster))
@@ -62,7 +63,7 @@ class MaskingClient:
     def masked(self, vector: Vector, members: bytes, inbox: bytes) -> bytes:
         """Stage `masked`: the vector, shape (dimension,) below the modulus, under its masks, packed.
 
-        members   bitmap of the clients that shared. inbox   the boxes of those among its neighbours, in neighbour order.
+        members   bitmap of the clients that shared. inbox   the boxes of its neighbours among them, in order.
         Refuses members that are not of the roster, lack this client, are too few, or boxes that do not open.
         """
         self._needs("shares")
@@ -70,10 +71,10 @@ class MaskingClient:
         return self._once("masked", request, lambda secrets: self._mask(secrets, vector, members, inbox))
 
     def unmask(self, survivors: bytes) -> bytes:
-        """Stage `unmask`: for each neighbour that shared, in neighbour order, one 17-byte share; then everything is forgotten.
+        """Stage `unmask`: for each neighbour that shared, in neighbour order, one 17-byte share; then it forgets.
 
         survivors   bitmap. A survivor's share is of its self seed, a lost one's of its mask key seed; never both.
-        Refuses survivors that did not share, lack this client, are below the minimum or its floor, or fewer than t near it.
+        Refuses survivors that did not share, lack this client, are below minimum or floor, or fewer than t near it.
         """
         if self._secrets is not None:  # afterwards only the repeat is left to answer
             self._needs("masked")
@@ -82,7 +83,7 @@ class MaskingClient:
         return answer
 
     def forget(self) -> None:
-        """Erase keys, seeds and shares, after the answer or on timeout. Only a repeat of the last request is answered from now on."""
+        """Erase keys, seeds and shares, after the answer or on timeout. Only the last request may still be repeated."""
         self._secrets = None
         self._answered = dict(list(self._answered.items())[-1:])
 
@@ -149,7 +150,7 @@ class MaskingClient:
         return dict(zip(near, opened, strict=True))
 
     def _add_masks(self, secrets: Secrets, roster: Roster, near: list[int], vector: Vector) -> Vector:
-        """x + self mask + Σ_{v above} pair masks - Σ_{v below} pair masks: the pair masks cancel in the sum."""
+        """The vector + self mask + Σ_{v above} pair masks - Σ_{v below} pair masks: these cancel in the sum."""
         m, d, own = self._channel.modulus, self._channel.dimension, self.slot
         pair = self._binding.pair_mask
         plus = [pair(secrets.mask_pair, roster.mask_key(v), own, v) for v in near if v > own]

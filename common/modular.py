@@ -1,7 +1,8 @@
 """Numbers modulo m as bytes, and their sums without overflow.
 
-On the wire a vector of Z_m takes ⌈log₂ m⌉ bits a coordinate, big endian, one coordinate after another over the whole vector; the last
-byte is filled with zeros. In memory it is an array of uint64, and every m lies below 2⁶³, so that a + (m - b) fits.
+On the wire a vector of Z_m takes ⌈log₂ m⌉ bits a coordinate, big endian, one coordinate after another over the whole
+vector; the last byte is filled with zeros. In memory it is an array of uint64, and every m lies below 2⁶³, so that
+a + (m - b) fits.
 """
 
 import numpy as np
@@ -40,9 +41,12 @@ def pack(vector: Vector, modulus: int) -> bytes:
 
 
 def unpack(body: bytes, modulus: int, dimension: int) -> Vector:
-    """One packed vector to uint64, shape (dimension,). Raises BadMessage for a wrong size, a value of m or more, or dirty padding."""
+    """One packed vector to uint64, shape (dimension,).
+
+    Raises BadMessage for a wrong size, a value of m or more, or padding that is not zero.
+    """
     if dimension > _SMALL:
-        return unpack_rows(_sized(body, packed_size(modulus, dimension)), modulus, dimension)[0]
+        return unpack_rows(_sized(body, packed_size(modulus, dimension)), modulus, dimension).reshape(dimension)
     bits, size = width(modulus), packed_size(modulus, dimension)
     word, spare = int.from_bytes(_sized(body, size), "big"), 8 * size - bits * dimension
     if word & ((1 << spare) - 1):
@@ -62,7 +66,7 @@ def pack_rows(matrix: Vector, modulus: int) -> bytes:
 
 
 def unpack_rows(body: bytes, modulus: int, dimension: int) -> Vector:
-    """n packed vectors, one after another, to uint64, shape (n, dimension). Raises BadMessage like `unpack`."""
+    """Packed vectors, one after another, to uint64, shape (n, dimension). Raises BadMessage like `unpack`."""
     bits, size = width(modulus), packed_size(modulus, dimension)
     if len(body) % size:
         raise BadMessage(f"packed vectors of {size} bytes each cannot fill {len(body)} bytes")
@@ -77,12 +81,12 @@ def unpack_rows(body: bytes, modulus: int, dimension: int) -> Vector:
 
 
 def add(a: Vector, b: Vector, modulus: int) -> Vector:
-    """a + b mod m, for operands below m."""
+    """The sum a + b mod m, for operands below m."""
     return (a + b) % np.uint64(modulus)
 
 
 def subtract(a: Vector, b: Vector, modulus: int) -> Vector:
-    """a - b mod m, for operands below m: a + (m - b) stays below 2⁶⁴."""
+    """The difference a - b mod m, for operands below m: a + (m - b) stays below 2⁶⁴."""
     return (a + (np.uint64(modulus) - b)) % np.uint64(modulus)
 
 
@@ -94,7 +98,7 @@ def total(matrix: Vector, modulus: int) -> Vector:
     while matrix.shape[0] > 1:
         starts = np.arange(0, matrix.shape[0], min(group, matrix.shape[0]))
         matrix = np.add.reduceat(matrix, starts, axis=0) % np.uint64(modulus)
-    return matrix[0]
+    return matrix.reshape(-1)
 
 
 def rows_per_word(modulus: int) -> int:

@@ -1,4 +1,4 @@
-"""The four rounds of secure aggregation in one process: for tests and benchmarks. Messages are the bytes of the wire."""
+"""The four rounds of secure aggregation in one process, for tests and benchmarks: the wire's bytes, no wire."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -128,7 +128,7 @@ def enrol(cohort: Cohort, *, dropout: float = 0.1, corrupt: float = 0.1, floor: 
 
 
 def play(simulation: Simulation, vectors: Vector, departures: Departures, order: Sequence[int]) -> Vector:
-    """All four rounds, messages in `order`; the sum of those that were not lost before `masked`. Raises what the protocol raises."""
+    """All four rounds, messages in `order`: the sum of those that sent a masked vector. Raises ProtocolError."""
     gone: set[int] = set(departures.keys)
     simulation.send_keys([s for s in order if s not in gone])
     gone |= set(departures.shares)

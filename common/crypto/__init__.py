@@ -1,1 +1,1 @@
-"""Masks, shares, boxes, seals, the neighbour graph and its parameters. No I/O; secrets come from the operating system."""
+"""Masks, shares, boxes, seals, the neighbour graph and its parameters. No I/O."""

@@ -51,7 +51,7 @@ def pair_from_seed(seed: bytes, context: bytes) -> X25519PrivateKey:
 
 @lru_cache(maxsize=20_000)
 def load_public(raw: bytes) -> X25519PublicKey:
-    """A public key from its 32 bytes; kept, since a fleet's clients meet the same keys. Raises BadMessage for a weak point."""
+    """A public key from 32 bytes; kept, as a fleet's clients meet the same ones. Raises BadMessage for a weak point."""
     if len(raw) != KEY or int.from_bytes(raw, "little") % 2**255 % _P in _WEAK:
         raise BadMessage("a public key must be 32 bytes of X25519 and no point of small order")
     return X25519PublicKey.from_public_bytes(raw)

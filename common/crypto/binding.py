@@ -14,9 +14,9 @@ PROTOCOL = "distrust secagg v1"
 
 
 class Binding:
-    """HKDF infos and hashes of one cohort: protocol version, configuration, run, round and cohort stand in front of each.
+    """HKDF infos and hashes of one cohort: version, configuration, run, round and cohort stand in front of each.
 
-    A mask's info goes on with the vector's name, its length and modulus, and the sorted pair (for a self mask: the slot, twice).
+    A mask's info goes on with the vector's name, its length and modulus, and the sorted pair (or the slot, twice).
     """
 
     def __init__(self, cohort: Cohort) -> None:
@@ -46,7 +46,7 @@ class Binding:
         return agree(private, public, self._channel + pair_fields(a, b))
 
     def commitment(self, seed: bytes, slot: int) -> bytes:
-        """What a slot publishes of its self seed before anyone has a share of it: 32 bytes that hide 128 random bits."""
+        """What a slot publishes of its self seed along with the shares: 32 bytes that hide 128 random bits."""
         return hashlib.sha256(self._commitment + slot.to_bytes(4, "big") + seed).digest()
 
 

@@ -23,7 +23,7 @@ def close_box(cipher: ChaCha20Poly1305, sender: int, receiver: int, context: byt
 
 
 def open_box(cipher: ChaCha20Poly1305, sender: int, receiver: int, context: bytes, box: bytes) -> bytes:
-    """The 34 bytes in a box. Raises BadMessage, naming the sender, if it was not closed by it, for the receiver, in this cohort."""
+    """The 34 bytes in a box. Raises BadMessage unless the sender closed it for the receiver in this cohort."""
     try:
         return cipher.decrypt(_UP if sender < receiver else _DOWN, box, _aad(sender, receiver, context))
     except InvalidTag as error:

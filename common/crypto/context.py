@@ -4,13 +4,19 @@ from common.messages.cohort import Cohort
 
 
 def encode(*fields: bytes | str | int) -> bytes:
-    """Fields as bytes, each behind its length in four bytes, so that no two lists of fields look alike. Integers take eight bytes."""
+    """Fields as bytes, each behind its length in four bytes, so that no two lists of fields look alike.
+
+    Integers take eight bytes.
+    """
     raw = [_raw(field) for field in fields]
     return b"".join(len(part).to_bytes(4, "big") + part for part in raw)
 
 
 def context(label: str, cohort: Cohort) -> bytes:
-    """The bytes that open every HKDF info, associated data and hash of one cohort; `label` says what for and in which version."""
+    """The bytes that open every HKDF info, associated data and hash of one cohort.
+
+    `label` says what for, and in which version.
+    """
     return encode(label, cohort.config, cohort.run, cohort.round, cohort.cohort)
 
 

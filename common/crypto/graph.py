@@ -1,7 +1,8 @@
-"""Who shares with whom: the roster of a cohort and the neighbour graph that everybody derives from it (Bell et al. 2020, section 3).
+"""Who shares with whom: the roster of a cohort and the neighbour graph that everybody derives from it.
 
-The graph is a Harary ring of degree k over a permutation of the members: each is joined to the k/2 before it and the k/2 behind it. The
-permutation is Fisher-Yates on an AES-256-CTR stream keyed with SHA-256(cohort ‖ members ‖ keys), so nobody chooses it and everyone can check it.
+The graph is a Harary ring of degree k over a permutation of the members: each is joined to the k/2 before it and the
+k/2 behind it (Bell et al. 2020, section 3). The permutation is Fisher-Yates on an AES-256-CTR stream keyed with
+SHA-256(cohort ‖ members ‖ keys): everyone can check it.
 """
 
 import hashlib
@@ -87,7 +88,7 @@ class Roster:
         return np.array(self.members, dtype=np.int64)
 
     def flags(self, members: Iterable[int]) -> NDArray[np.bool_]:
-        """For each member whether it is among `members`, shape (members,). Raises BadMessage for a slot outside the roster."""
+        """For each member whether it is listed, shape (members,). Raises BadMessage for a slot outside the roster."""
         flags = np.zeros(len(self.members), dtype=np.bool_)
         try:
             flags[[self._index[slot] for slot in members]] = True
@@ -129,7 +130,7 @@ def harary(order: NDArray[np.int64], degree: int) -> NDArray[np.int64]:
 
 
 def permutation(key: bytes, size: int) -> NDArray[np.int64]:
-    """A permutation of range(size), uniform for a uniform 32-byte key: Fisher-Yates from the top, 64-bit words, rejection."""
+    """A permutation of range(size), uniform for a uniform key (32 bytes): Fisher-Yates from the top, with rejection."""
     stream = Cipher(AES256(key), CTR(bytes(16))).encryptor()
     words: list[int] = []
     order = list(range(size))

@@ -1,16 +1,17 @@
 """k and t: how many neighbours a client has, and how many shares rebuild a secret (Bell et al. 2020, section 3).
 
-On a random Harary ring with C corrupted clients (they collude with a curious aggregator) and D lost ones, the graph is good if
+On a random Harary ring with C corrupted clients (they collude with a curious aggregator) and D lost ones, the graph is
+good if
     1. no client has t corrupted neighbours: else the aggregator rebuilds its secrets;
     2. the honest survivors stay connected: else it learns the sum of a part of them;
     3. every secret finds t surviving neighbours: else the cohort is lost.
 1 and 2 fail with probability at most 2⁻⁴⁰ together, half of it each; 3 with at most 2⁻²⁰.
 
-1. The corrupted neighbours of a client are hypergeometric, (n - 1 others, C marked, k drawn); a union bound over n clients.
-2. A ring falls apart only if two disjoint runs of k/2 neighbours vanish: at most n²/2 · Π_{i<k} (C + D - i)/(n - i).
-3. As in the paper, n times the tail of the surviving neighbours of a lost client, (n - 1 others, n - D of them alive, k drawn). A survivor
-   has one lost client more around it; so we also bound the union over all windows of the ring by P(A₀) + Σ P(Aᵢ \\ Aᵢ₋₁), which is exact
-   enough to need no slack (Hunter 1976, Worsley 1982).
+1. The corrupted neighbours of a client are hypergeometric (n - 1 others, C marked, k drawn); union bound over n.
+2. A ring falls apart only if two disjoint runs of k/2 vanish: at most n²/2 · Π_{i<k} (C + D - i)/(n - i).
+3. As in the paper, n times the tail of a lost client's surviving neighbours (n - 1 others, n - D alive, k drawn). A
+   survivor has one lost client more around it; so the union over all windows of the ring is bounded as well, by
+   P(A₀) + Σ P(Aᵢ without Aᵢ₋₁), which is tight enough to need no slack (Hunter 1976, Worsley 1982).
 Losses before the roster is known shrink n, not C: at 10 % + 10 % the worst case costs 3 to 5 bits of the 40.
 """
 
@@ -32,10 +33,11 @@ _SMALL = 32  # cohorts up to which everyone shares with everyone
 
 @lru_cache(maxsize=10_000)
 def neighbourhood(n: int, dropout: float, corrupt: float, least: int = 0) -> tuple[int, int]:
-    """(k, t) for n clients of which at most ⌊corrupt·n⌋ collude and at least n - ⌊dropout·n⌋, never below `least`, survive.
+    """(k, t) for n clients: at most ⌊corrupt·n⌋ collude, at least n - ⌊dropout·n⌋, never below `least`, survive.
 
-    The smallest even k that serves, with its smallest t, never below k/2; the full graph (k = n - 1) for n up to 32 and where no smaller
-    one serves. Rates in [0, 1/2). Raises BadParameter for values out of range and for rates that no graph can stand.
+    The smallest even k that serves, with its smallest t, never below k/2; the full graph (k = n - 1) for n up to 32 and
+    where no smaller one serves. Rates in [0, 1/2). Raises BadParameter for values out of range and for rates that no
+    threshold can stand.
     """
     lost, corrupted = _counts(n, dropout, corrupt, least)
     if n > _SMALL:
@@ -64,7 +66,7 @@ def _counts(n: int, dropout: float, corrupt: float, least: int) -> tuple[int, in
 
 
 def _sparse(n: int, lost: int, corrupted: int) -> tuple[int, int] | None:
-    """The smallest even degree below n - 1 that serves: doubling, then halving, since what serves at h serves above it."""
+    """The smallest even degree below n - 1 that serves, by doubling, then halving: a denser ring serves better."""
     top = (n - 2) // 2
     high = 1
     while high < top and _threshold(n, lost, corrupted, 2 * high) is None:
@@ -100,10 +102,10 @@ def split_bound(n: int, removed: int, k: int) -> float:
 
 
 def starved_bound(n: int, lost: int, k: int, t: int) -> float:
-    """Bound on the probability that some client keeps fewer than t of its k neighbours when `lost` random clients vanish.
+    """Bound on the probability that some client keeps fewer than t of its k neighbours when `lost` clients vanish.
 
-    Moving a window of k places by one exchanges two of them: Aᵢ \\ Aᵢ₋₁ is counted over the k - 2 that stay, the two that enter and
-    the two that leave.
+    Moving a window of k places by one exchanges two of them: "i starves and i - 1 does not" is counted over the
+    k - 2 that stay, the two that enter and the two that leave.
     """
     most = k - t + 1  # losses that starve a client
     first = float(_upper_tail(n, lost, k)[most])

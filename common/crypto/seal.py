@@ -43,7 +43,7 @@ def seal(public_key: bytes, cohort: Cohort, report_id: bytes, payload: bytes) ->
 
 
 def open_record(private_key: X25519PrivateKey, cohort: Cohort, record: bytes) -> tuple[bytes, bytes]:
-    """(report id, payload) of a sealed record. Raises BadMessage for a wrong size, key or cohort, or a changed record."""
+    """(report id, payload) of a sealed record. Raises BadMessage for another size, key or cohort, or a change."""
     size = sealed_size(_channel(cohort).size)
     if len(record) != size:
         raise BadMessage(f"a sealed record has {len(record)} bytes, and must have {size}")
