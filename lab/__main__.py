@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from lab.commands import data, demo, fleet, health, inspect, run, serve, token, up
+from lab.commands import data, demo, fleet, health, inspect, privacy, run, serve, token, up
 from lab.console import guarded
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app.command()(serve.serve)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(fleet.fleet)
 app.command()(run.run)
 app.command()(inspect.inspect)
+app.command()(privacy.privacy)
 app.add_typer(data.app, name="data")
 app.command()(demo.demo)
 app.command()(health.health)

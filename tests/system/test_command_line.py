@@ -6,13 +6,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from lab.ports import LOOPBACK
 from lab.stack import BASE_PORT
+from tests.system.play import until
 
 DISTRUST = [sys.executable, "-m", "lab"]
 SMALL = """
@@ -103,16 +104,11 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def ours(folder: Path) -> list[int]:
-    """Processes whose environment or command names this folder."""
+    """Processes that work in this folder."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            text = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
-            zombie = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-        except OSError:
-            continue
-        if str(folder).encode() in text and not zombie:
-            found.append(int(entry.name))
+        with suppress(OSError):  # ended meanwhile, or a zombie
+            found += [int(entry.name)] if (entry / "cwd").readlink() == folder else []
     return found
 
 
@@ -132,14 +128,11 @@ def test_however_a_run_ends_no_process_is_left(tmp_path: Path, number: int, code
         assert running.stderr is not None
         line = running.stderr.readline()
         assert "round 1" in line
-        assert len(ours(tmp_path)) >= 6  # the command, three services, two fleets
+        until(lambda: len(ours(tmp_path)) >= 6)  # the command, three services, two fleets
         os.kill(running.pid, number)
         rest = running.stderr.read()
         assert running.wait(60) == code, rest
-    end = time.monotonic() + 30
-    while ours(tmp_path) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert ours(tmp_path) == []
+    until(lambda: ours(tmp_path) == [])
     assert "Traceback" not in rest
 
 
