@@ -1,0 +1,98 @@
+"""The aggregator over HTTP: long polls that end with the stage, inboxes for whoever asks."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from aggregator.app import build, close
+from aggregator.settings import AggregatorSettings
+from aggregator.slots import parse_slots
+from common.errors import BadParameter
+from common.messages.stage import StageView
+from common.web import waiting
+from tests.cohorts import Authority, Crowd
+
+server = Authority()
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
+    app = build(AggregatorSettings(database=f"sqlite:///{folder}/a.sqlite3"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://a/v1/cohorts") as client:
+        yield client
+    close(app)
+
+
+async def stage(client: httpx.AsyncClient, after: str, slots: str = "0-4", wait: float = 20) -> StageView:
+    answer = await client.get("/c1/stage", params={"after": after, "slots": slots, "wait": wait})
+    return StageView.model_validate_json(answer.content)
+
+
+def test_a_fleet_that_waits_is_led_through_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "LOOK_SECONDS", 60.0)  # so that only a ring ends a wait
+
+    async def fleet() -> float:
+        cohort = server.masked()
+        crowd = Crowd(cohort)
+        started = time.monotonic()
+        async with running(tmp_path) as client:
+            await client.put("/c1", json=cohort.model_dump(mode="json"))
+            view = StageView.model_validate_json((await client.get("/c1/stage")).content)
+            seen = [view.stage]
+            while view.stage != "done":
+                upload = server.upload(cohort, view.stage, crowd.answer(view, range(5)))
+                waiter = asyncio.create_task(stage(client, view.stage))
+                await asyncio.sleep(0.05)
+                await client.post(f"/c1/{view.stage}", json=upload.model_dump(mode="json"))
+                view = await waiter
+                seen.append(view.stage)
+            assert seen == ["keys", "shares", "masked", "unmask", "done"]
+        return time.monotonic() - started
+
+    assert asyncio.run(fleet()) < 15
+
+
+def test_a_wait_for_a_stage_that_is_past_ends_at_once(tmp_path: Path) -> None:
+    async def fleet() -> None:
+        cohort = server.masked()
+        async with running(tmp_path) as client:
+            await client.put("/c1", json=cohort.model_dump(mode="json"))
+            upload = server.upload(cohort, "keys", Crowd(cohort).answer(await stage(client, "keys", wait=0), range(5)))
+            await client.post("/c1/keys", json=upload.model_dump(mode="json"))
+            started = time.monotonic()
+            assert (await stage(client, "keys", wait=60)).stage == "shares"
+            assert (await stage(client, "masked", wait=0.1)).stage == "shares"
+            assert time.monotonic() - started < 10
+
+    asyncio.run(fleet())
+
+
+@pytest.mark.parametrize("query", ["after=report", "slots=x", "wait=61", "wait=nan"])
+def test_a_query_that_means_nothing_is_a_problem(tmp_path: Path, query: str) -> None:
+    async def ask() -> httpx.Response:
+        async with running(tmp_path) as client:
+            await client.put("/c1", json=server.masked().model_dump(mode="json"))
+            return await client.get(f"/c1/stage?{query}")
+
+    answer = asyncio.run(ask())
+    assert answer.status_code == answer.json()["status"] == 422
+    assert query.partition("=")[0] in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("text", "slots"),
+    [("", []), ("7", [7]), ("0-3,9", [0, 1, 2, 3, 9]), ("5-5,1", [5, 1]), ("3,", [3])],
+)
+def test_slots_are_numbers_and_ranges(text: str, slots: list[int]) -> None:
+    assert parse_slots(text) == slots
+
+
+@pytest.mark.parametrize("text", ["-1", "a", "3-1", "1-2-3", " 1", "0-9999999", "99999999", "1;2", "٣"])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(BadParameter, match="slots"):
+        parse_slots(text)

@@ -1,0 +1,115 @@
+"""A call is repeated until it is answered, waits when it is told to, and raises the error that the service meant."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+from starlette.responses import Response
+
+from common.errors import BadMessage, Conflict, ProtocolError, TooSmall, Unavailable
+from common.messages.base import Message
+from common.web.client import Http, Patience
+from common.web.problems import document, render
+
+QUICK = Patience(first=0.001, longest=0.002, total=5)
+
+
+class Hello(Message):
+    number: int
+
+
+Answer = httpx.Response | Exception
+
+
+def converse(answers: list[Answer], patience: Patience = QUICK) -> tuple[Hello, list[httpx.Request], Http]:
+    """One POST to a service that gives these answers, the last one for ever."""
+    asked: list[httpx.Request] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        answer = answers[min(len(asked), len(answers)) - 1]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def call() -> tuple[Hello, Http]:
+        async with Http(patience, transport=httpx.MockTransport(handle)) as http:
+            return await http.peer("http://s/", "sesame").post("/v1/x", Hello(number=1), Hello), http
+
+    hello, http = asyncio.run(call())
+    return hello, asked, http
+
+
+def as_answer(response: Response) -> httpx.Response:
+    return httpx.Response(response.status_code, headers=dict(response.headers), content=bytes(response.body))
+
+
+def ok() -> httpx.Response:
+    return httpx.Response(200, json={"number": 2})
+
+
+def test_a_message_goes_out_and_a_message_comes_back() -> None:
+    hello, asked, http = converse([ok()])
+    assert hello == Hello(number=2)
+    assert (asked[0].url, asked[0].content) == ("http://s/v1/x", b'{"number":1}')
+    assert asked[0].headers["authorization"] == "Bearer sesame"
+    assert asked[0].headers["content-type"] == "application/json"
+    assert http.sent > len(asked[0].content)
+    assert http.received >= len(ok().content)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        pytest.param(lambda: httpx.ConnectError("refused"), id="nobody-there"),
+        pytest.param(lambda: httpx.ReadTimeout("slow"), id="no-answer"),
+        pytest.param(lambda: httpx.RemoteProtocolError("cut"), id="lost-answer"),
+        pytest.param(lambda: httpx.Response(500), id="bug"),
+        pytest.param(lambda: httpx.Response(502, text="<html>"), id="proxy"),
+        pytest.param(lambda: as_answer(document("urn:x:busy", "busy", 429, "busy")), id="busy"),
+    ],
+)
+def test_passing_trouble_is_waited_out(trouble: Callable[[], Answer], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("common.web.client._retry_after", lambda _: 0.0)
+    hello, asked, _ = converse([trouble(), trouble(), ok()])
+    assert hello == Hello(number=2)
+    assert [request.content for request in asked] == [b'{"number":1}'] * 3
+
+
+def test_retry_after_is_honoured() -> None:
+    started = time.monotonic()
+    converse([as_answer(render(Unavailable("not yet"))), ok()])
+    assert time.monotonic() - started >= 1
+
+
+def test_patience_ends_with_the_last_cause() -> None:
+    with pytest.raises(Unavailable, match=r"POST http://s/v1/x: HTTP 500: the disk burns \(\d+ attempts\)"):
+        converse([as_answer(document("urn:x:y", "y", 500, "the disk burns"))], Patience(0.001, 0.002, 0.05))
+
+
+@pytest.mark.parametrize("error", [Conflict("differs", cohort="c1"), TooSmall(3, 5)])
+def test_a_refusal_is_raised_at_once_as_the_error_that_it_was(error: ProtocolError) -> None:
+    with pytest.raises(type(error)) as caught:
+        converse([as_answer(render(error))])
+    assert (caught.value.detail, caught.value.extra) == (error.detail, error.extra)
+    assert vars(caught.value).items() >= error.extra.items()
+
+
+def test_a_refusal_that_is_no_problem_document_is_still_an_error() -> None:
+    with pytest.raises(ProtocolError, match="HTTP 404, and no problem document"):
+        converse([httpx.Response(404, text="<html>")])
+
+
+def test_an_answer_that_is_another_message_is_refused() -> None:
+    with pytest.raises(BadMessage, match="http://s answered something that is no Hello"):
+        converse([httpx.Response(200, json={"number": "2"})])
+
+
+def test_pauses_double_up_to_the_longest_with_jitter() -> None:
+    patience = Patience(first=1, longest=30)
+    for attempt, step in [(1, 1), (2, 2), (5, 16), (6, 30), (10**9, 30)]:
+        pauses = {patience.pause(attempt) for _ in range(50)}
+        assert step / 2 <= min(pauses) <= max(pauses) <= step
+        assert len(pauses) > 1

@@ -1,0 +1,123 @@
+"""A service starts with a clear word, ends gracefully, and says in one line why it cannot start."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from common.errors import BadParameter
+from common.web.settings import ServiceSettings
+from tests.cohorts import Authority
+
+SERVER = Authority()
+PARTIES = ["shuffler", "aggregator"]
+
+
+def start(party: str, folder: Path, **variables: str) -> "subprocess.Popen[str]":
+    environment = {**os.environ, "DISTRUST_PORT": "0", "PYTHONPATH": str(Path.cwd()), **variables}
+    command = [sys.executable, "-m", party]
+    return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+@contextmanager
+def running(party: str, folder: Path, **variables: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    process = start(party, folder, **variables)
+    assert process.stderr is not None
+    try:
+        port = json.loads(process.stderr.readline())["port"]
+        yield process, f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def refusal(party: str, folder: Path, **variables: str) -> tuple[int, str]:
+    process = start(party, folder, **variables)
+    _, words = process.communicate(timeout=30)
+    return process.returncode, words
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_told_to_stop_it_wakes_the_long_polls_and_exits_cleanly(party: str, tmp_path: Path) -> None:
+    cohort = SERVER.sealed() if party == "shuffler" else SERVER.masked()
+    with running(party, tmp_path) as (process, url):
+        httpx.put(f"{url}/v1/cohorts/c1", json=cohort.model_dump(mode="json")).raise_for_status()
+        answers: list[httpx.Response] = []
+        poll = threading.Thread(
+            target=lambda: answers.append(httpx.get(f"{url}/v1/cohorts/c1/batch?wait=60", timeout=90))
+        )
+        poll.start()
+        time.sleep(0.5)
+        started = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+        assert time.monotonic() - started < 10
+        poll.join(timeout=10)
+        assert answers[0].json()["state"] == "waiting"
+    assert (tmp_path / ".distrust" / f"{party}.sqlite3").exists()
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_killed_and_started_again_it_knows_its_cohorts(party: str, tmp_path: Path) -> None:
+    cohort = SERVER.sealed() if party == "shuffler" else SERVER.masked()
+    with running(party, tmp_path) as (process, url):
+        httpx.put(f"{url}/v1/cohorts/c1", json=cohort.model_dump(mode="json")).raise_for_status()
+        process.kill()
+    with running(party, tmp_path) as (_, url):
+        assert httpx.get(f"{url}/readyz").text == "ready\n"
+        assert [entry["cohort"] for entry in httpx.get(f"{url}/v1/cohorts").json()["cohorts"]] == ["c1"]
+
+
+def test_a_busy_port_is_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, words = refusal("shuffler", tmp_path, DISTRUST_PORT=str(port))
+    expected = f"port {port} on 127.0.0.1 is busy: another program listens there; stop it or set DISTRUST_PORT"
+    assert (code, words) == (2, f"distrust shuffler: {expected}\n")
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"DISTRUST_PORT": "many"}, "port = 'many': must be a whole number"),
+        ({"DISTRUST_DATABASE": "nonsense"}, "database = 'nonsense': must be a SQLAlchemy URL"),
+        ({"DISTRUST_DATABASE": "sqlite:////dev/null/x"}, "database /dev/null/x: its directory cannot be made"),
+        ({"DISTRUST_HOST": "0.0.0.0"}, "must be loopback unless DISTRUST_OPERATOR_TOKEN_FILE is set"),
+        ({"DISTRUST_OPERATOR_TOKEN_FILE": "nowhere"}, "operator_token_file = 'nowhere': No such file"),
+    ],
+)
+def test_what_cannot_start_says_why_in_one_line(tmp_path: Path, variables: dict[str, str], words: str) -> None:
+    code, said = refusal("aggregator", tmp_path, **variables)
+    assert code == 2
+    assert said.startswith("distrust aggregator: ")
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_an_empty_token_is_no_token(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(BadParameter, match="must not be empty"):
+        ServiceSettings(operator_token_file=tmp_path / "token").check()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.9.1"])
+def test_loopback_needs_no_token(host: str) -> None:
+    ServiceSettings(host=host).check()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", ""])
+def test_any_other_address_needs_one(host: str, tmp_path: Path) -> None:
+    with pytest.raises(BadParameter, match="must be loopback"):
+        ServiceSettings(host=host).check()
+    (tmp_path / "token").write_text("sesame")
+    ServiceSettings(host=host, operator_token_file=tmp_path / "token").check()

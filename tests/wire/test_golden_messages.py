@@ -1,0 +1,210 @@
+"""The exact JSON of what crosses S, both ways: a change here is a new version of the wire."""
+
+import json
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from common.errors import BadParameter, ProtocolError, TooSmall, Unavailable
+from common.messages.base import Blob, Message
+from common.messages.batch import Batch, BatchAnswer, ModularSum, PermutedBits, Records
+from common.messages.cohort import Cohort, LabelledBits, Masking, Sealed
+from common.messages.listing import CohortEntry, CohortList
+from common.messages.stage import Inbox, StageView
+from common.messages.transcript import Seen, Transcript
+from common.messages.upload import Departure, Item, RefusedItem, Upload, UploadAnswer
+from common.web.problems import from_document, render
+
+
+def cohort(channel: Masking | Sealed | LabelledBits) -> Cohort:
+    return Cohort(
+        run="mslr-1",
+        round=2,
+        cohort="mslr-1.2.0",
+        clients=5,
+        minimum=3,
+        stage_seconds=1.5,
+        config=bytes(range(3)),
+        ticket_key=b"\xff\xfe",
+        channel=channel,
+    )
+
+
+COHORT = (
+    '{"version":1,"run":"mslr-1","round":2,"cohort":"mslr-1.2.0","clients":5,"minimum":3,"stage_seconds":1.5,'
+    '"config":"AAEC","ticket_key":"__4","channel":%s}'
+)
+BATCH = '{"version":1,"cohort":"c1","survivors":3,"content":%s}'
+
+GOLDEN: list[tuple[str, Message, str]] = [
+    (
+        "a masked cohort",
+        cohort(Masking(modulus=1009, dimension=2, neighbours=4, threshold=3)),
+        COHORT % '{"kind":"masked","modulus":1009,"dimension":2,"neighbours":4,"threshold":3}',
+    ),
+    (
+        "a sealed cohort",
+        cohort(Sealed(size=8, server_key=b"key")),
+        COHORT % '{"kind":"sealed","size":8,"server_key":"a2V5"}',
+    ),
+    (
+        "a cohort of labelled bits",
+        cohort(LabelledBits(labels=3, width=5)),
+        COHORT % '{"kind":"bits","labels":3,"width":5}',
+    ),
+    (
+        "an upload",
+        Upload(
+            cohort="c1",
+            stage="keys",
+            items=[Item(slot=0, ticket=b"\x01" * 3, body=b""), Item(slot=7, ticket=b"t", body=b"?")],
+        ),
+        (
+            '{"version":1,"cohort":"c1","stage":"keys","items":[{"slot":0,"ticket":"AQEB","body":""},'
+            '{"slot":7,"ticket":"dA","body":"Pw"}]}'
+        ),
+    ),
+    (
+        "an upload's answer",
+        UploadAnswer(
+            accepted=2, refused=[RefusedItem(slot=3, type="urn:distrust:problem:conflict", status=409, detail="x")]
+        ),
+        '{"version":1,"accepted":2,"refused":[{"slot":3,"type":"urn:distrust:problem:conflict","status":409,"detail":"x"}]}',
+    ),
+    (
+        "a departure",
+        Departure(cohort="c1", slots=[3, 4], tickets=b"\x00\x01"),
+        '{"version":1,"cohort":"c1","slots":[3,4],"tickets":"AAE"}',
+    ),
+    (
+        "a roster",
+        StageView(cohort="c1", stage="shares", members=b"\x17", roster=b"keys"),
+        '{"version":1,"cohort":"c1","stage":"shares","members":"Fw","roster":"a2V5cw","inboxes":null,"reason":null}',
+    ),
+    (
+        "inboxes",
+        StageView(cohort="c1", stage="masked", members=b"\x17", inboxes=[Inbox(slot=2, body=b"box")]),
+        (
+            '{"version":1,"cohort":"c1","stage":"masked","members":"Fw","roster":null,'
+            '"inboxes":[{"slot":2,"body":"Ym94"}],"reason":null}'
+        ),
+    ),
+    (
+        "an end",
+        StageView(cohort="c1", stage="aborted", members=b"", reason="too few"),
+        '{"version":1,"cohort":"c1","stage":"aborted","members":"","roster":null,"inboxes":null,"reason":"too few"}',
+    ),
+    ("a sum", Batch(cohort="c1", survivors=3, content=ModularSum(body=b"\x05")), BATCH % '{"kind":"sum","body":"BQ"}'),
+    (
+        "records",
+        Batch(cohort="c1", survivors=3, content=Records(count=3, body=b"abc", checksum=b"\x00")),
+        BATCH % '{"kind":"records","count":3,"body":"YWJj","checksum":"AA"}',
+    ),
+    (
+        "bits",
+        Batch(cohort="c1", survivors=3, content=PermutedBits(body=b"\x0f")),
+        BATCH % '{"kind":"bits","body":"Dw"}',
+    ),
+    (
+        "a batch that is not ready",
+        BatchAnswer(cohort="c1", state="waiting"),
+        '{"version":1,"cohort":"c1","state":"waiting","batch":null,"reason":null,"lost":0}',
+    ),
+    (
+        "a released batch",
+        BatchAnswer(
+            cohort="c1", state="released", batch=Batch(cohort="c1", survivors=3, content=ModularSum(body=b"")), lost=2
+        ),
+        '{"version":1,"cohort":"c1","state":"released","batch":'
+        + BATCH % '{"kind":"sum","body":""}'
+        + ',"reason":null,"lost":2}',
+    ),
+    (
+        "a listing",
+        CohortList(cohorts=[CohortEntry(cohort="c1", run="r1", round=1, clients=5, stage="report")]),
+        '{"version":1,"cohorts":[{"cohort":"c1","run":"r1","round":1,"clients":5,"stage":"report"}]}',
+    ),
+    (
+        "a transcript",
+        Transcript(
+            party="shuffler",
+            cohort="c1",
+            total=9,
+            next=1,
+            messages=[
+                Seen(
+                    number=0,
+                    direction="in",
+                    peer="client 4",
+                    stage="report",
+                    bytes=2,
+                    view={"ones": [1, 0]},
+                    hex="beef",
+                )
+            ],
+        ),
+        (
+            '{"version":1,"party":"shuffler","cohort":"c1","total":9,"next":1,"messages":[{"number":0,"direction":"in",'
+            '"peer":"client 4","stage":"report","bytes":2,"view":{"ones":[1,0]},"hex":"beef"}]}'
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "text"), [pytest.param(m, t, id=name) for name, m, t in GOLDEN])
+def test_a_message_is_exactly_these_bytes_both_ways(message: Message, text: str) -> None:
+    assert message.model_dump_json() == text
+    assert type(message).model_validate_json(text) == message
+
+
+@pytest.mark.parametrize(("message", "text"), [pytest.param(m, t, id=name) for name, m, t in GOLDEN])
+def test_a_field_too_many_or_of_another_type_is_refused(message: Message, text: str) -> None:
+    loaded = json.loads(text)
+    for broken in (loaded | {"more": 1}, loaded | {"version": 2}, loaded | {"version": "1"}):
+        with pytest.raises(ValidationError):
+            type(message).model_validate_json(json.dumps(broken))
+
+
+@pytest.mark.parametrize("text", ["AB", "AA==", "A", "A A", "AA\n", "+/+/", "é"])
+def test_a_blob_has_one_spelling_only(text: str) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(Blob).validate_json(json.dumps(text))
+
+
+PROBLEMS: list[tuple[ProtocolError, str]] = [
+    (
+        TooSmall(3, 5),
+        (
+            '{"got": 3, "need": 5, "type": "urn:distrust:problem:too-small", "title": "too small", "status": 409, '
+            '"detail": "3 survivors, and the proof needs 5: nothing is released"}'
+        ),
+    ),
+    (
+        BadParameter("minimum", 6, "must be at most clients = 5"),
+        (
+            '{"field": "minimum", "type": "urn:distrust:problem:bad-parameter", "title": "bad parameter", "status": 422, '
+            '"detail": "minimum = 6: must be at most clients = 5"}'
+        ),
+    ),
+    (
+        Unavailable("disk full"),
+        '{"type": "urn:distrust:problem:unavailable", "title": "unavailable", "status": 503, "detail": "disk full"}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), [pytest.param(e, t, id=e.code) for e, t in PROBLEMS])
+def test_a_problem_document_is_exactly_these_bytes_both_ways(error: ProtocolError, text: str) -> None:
+    assert bytes(render(error).body).decode() == text
+    back = from_document(text.encode(), error.status)
+    assert (type(back), back.detail, back.extra) == (type(error), error.detail, error.extra)
+
+
+def test_every_error_of_ours_survives_its_problem_document() -> None:
+    kinds = ProtocolError.__subclasses__()
+    assert len(kinds) >= 12
+    for kind in kinds:
+        error = kind.__new__(kind)
+        ProtocolError.__init__(error, "why", cohort="c1")
+        back = from_document(bytes(render(error).body), kind.status)
+        assert (type(back), back.detail, back.extra) == (kind, "why", {"cohort": "c1"})
