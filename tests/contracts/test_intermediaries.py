@@ -217,6 +217,20 @@ def test_a_ticket_is_good_for_its_own_cohort_only(party: Party, cohort: Cohort, 
     assert refused(answer) == [(0, "bad-ticket", 403)]
 
 
+@pytest.mark.parametrize("ticket", [b"", b"x", bytes(63), bytes(64), bytes(65), b"\xff" * 64])
+def test_a_ticket_that_is_none_is_refused(party: Party, cohort: Cohort, ticket: bytes) -> None:
+    upload = Upload(cohort="c1", stage=party.first, items=[Item(slot=0, ticket=ticket, body=party.bodies(cohort)[0])])
+    answer = party.client.post(f"/v1/cohorts/c1/{party.path}", json=upload.model_dump(mode="json"))
+    assert refused(answer) == [(0, "bad-ticket", 403)]
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"version":1}', b"\xff"])
+def test_a_body_that_is_no_upload_is_a_problem_that_echoes_nothing(party: Party, cohort: Cohort, raw: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = party.client.post(f"/v1/cohorts/c1/{party.path}", content=raw, headers=headers)
+    assert problem(answer) == (422, "bad-message")
+
+
 def test_an_unknown_cohort_is_a_problem_everywhere(party: Party, cohort: Cohort) -> None:
     unknown = cohort.model_copy(update={"cohort": "c9"})
     assert problem(party.send(unknown, {0: b""})) == (404, "wrong-cohort")

@@ -182,8 +182,8 @@ PROBLEMS: list[tuple[ProtocolError, str]] = [
     (
         BadParameter("minimum", 6, "must be at most clients = 5"),
         (
-            '{"field": "minimum", "type": "urn:distrust:problem:bad-parameter", "title": "bad parameter", "status": 422, '
-            '"detail": "minimum = 6: must be at most clients = 5"}'
+            '{"field": "minimum", "type": "urn:distrust:problem:bad-parameter", "title": "bad parameter", '
+            '"status": 422, "detail": "minimum = 6: must be at most clients = 5"}'
         ),
     ),
     (
