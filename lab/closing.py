@@ -1,15 +1,10 @@
 """The closing table: what was learned, what it cost, and what is promised."""
 
-import re
-from collections.abc import Sequence
-
 from rich.console import Console
 from rich.table import Table
 
 from common.messages.progress import ArmView
-from lab.result import Result
-
-_NUMBER = re.compile(r"(?<![\w^.-])\d+(?![\w.])")
+from lab.result import Bits, Result
 
 
 def print_result(result: Result, out: Console) -> None:
@@ -19,27 +14,14 @@ def print_result(result: Result, out: Console) -> None:
     for name, fact in _facts(result):
         facts.add_row(name, fact)
     out.print(facts)
-    for assumption in merged(result.guarantee.assumptions):
+    for assumption in result.guarantee.assumptions:
         out.print(f"  assumes: {assumption}", markup=False)
 
 
-def merged(assumptions: Sequence[str]) -> list[str]:
-    """Sentences that differ from round to round only in one number, said once: "at least 2 to 64 (by round) …"."""
-    families: dict[str, list[str]] = {}
-    for sentence in assumptions:
-        families.setdefault(_NUMBER.sub("#", sentence), []).append(sentence)
-    return [_merge(family) for family in families.values()]
-
-
-def _merge(family: list[str]) -> str:
-    """The first sentence, with the range of the first number that changes."""
-    numbers = [[int(number) for number in _NUMBER.findall(sentence)] for sentence in family]
-    for place, values in enumerate(zip(*numbers, strict=True)):
-        if min(values) < max(values):
-            match = list(_NUMBER.finditer(family[0]))[place]
-            span = f"{min(values)} to {max(values)} (by round)"
-            return family[0][: match.start()] + span + family[0][match.end() :]
-    return family[0]
+def _payload(bits: Bits) -> str:
+    """Means over the run: m differs from round to round, so they need not be whole."""
+    sent = bits.payload if bits.sent is None else bits.sent
+    return f"{sent:.1f} bits per client, in whole bytes where they travel; ⌈log₂ m⌉ = {bits.modulus:.1f} bits"
 
 
 def _arms(result: Result) -> Table:
@@ -71,9 +53,9 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         ("rounds", f"{len(result.rounds)}, with {result.aborted} cohorts aborted and replaced"),
         ("mechanism", f"{result.mechanism}, {result.calibration} calibration"),
         ("guarantee", f"{result.guarantee.line()}; neighbours: {result.guarantee.neighbours}"),
-        ("payload", f"{result.bits.payload:.1f} bits per client; ⌈log₂ m⌉ = {result.bits.modulus:.1f} bits"),
+        ("payload", _payload(result.bits)),
     ]
     if result.bits.wire is not None:
-        facts.append(("wire", f"{result.bits.wire:,.0f} bytes per client, both ways, headers and retries included"))
+        facts.append(("wire", f"{result.bits.wire:,.0f} bytes per client, both ways, all stages, headers included"))
     facts.append(("speed", f"{result.clients_per_second:,.0f} clients per second, {result.seconds:.1f} s in all"))
     return facts

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from lab.result import Wire
 from lab.run_file import RunFile
 from lab.service import Service, stop_all
 from lab.stack import Urls
@@ -54,11 +55,14 @@ class Fleets:
         while self.running and time.monotonic() < end:
             time.sleep(0.02)
 
-    def wire_per_client(self) -> float | None:
-        """Bytes both ways for each client that joined; None when no fleet has reported."""
+    def wire(self) -> Wire | None:
+        """What a client's part in the run weighed; None when no fleet has reported, or nobody was served."""
         reports = [json.loads(path.read_text("utf-8")) for path in Path(self._folder.name).glob("*.json")]
-        joined = sum(report["clients"]["joined"] for report in reports)
-        return sum(_wire(report) for report in reports) / joined if joined else None
+        joined, served = (sum(report["clients"][name] for report in reports) for name in ("joined", "served"))
+        if not joined or not served:
+            return None
+        payload, both = _sum(reports, "payload_bytes"), _sum(reports, "sent_bytes") + _sum(reports, "received_bytes")
+        return Wire(payload_bits=8 * payload / served, bytes=both / joined)
 
     def _start(self, number: int) -> Service:
         name = f"fleet-{number}"
@@ -92,5 +96,5 @@ def environment(file: RunFile, urls: Urls) -> dict[str, str]:
     return told
 
 
-def _wire(report: dict[str, Any]) -> float:
-    return float(report["sent_bytes"] + report["received_bytes"])
+def _sum(reports: list[dict[str, Any]], name: str) -> float:
+    return float(sum(report[name] for report in reports))

@@ -13,7 +13,7 @@ from common.messages.stage import StageView
 from common.web.client import Http, Patience, Peer
 from lab.fleets import Fleets
 from lab.progress import Progress
-from lab.result import Result, RoundResult, from_report, summarize
+from lab.result import Result, RoundResult, Wire, from_report, summarize
 from lab.run_file import RunFile
 from lab.stack import Urls
 
@@ -81,12 +81,12 @@ class Play:
         stages = {cohort: stage for cohort in waiting if (stage := await _stage(self._parties[via], via, cohort))}
         self.progress.show(view, report, stages)
 
-    async def _wire(self) -> float | None:
+    async def _wire(self) -> Wire | None:
         """What the fleets counted, once they have noticed that the run is over."""
         if self.fleets is None:
             return None
         await asyncio.to_thread(self.fleets.wait, LAST_WORDS_SECONDS)
-        return self.fleets.wire_per_client()
+        return self.fleets.wire()
 
 
 async def all_rounds(server: Peer, run: str) -> list[RoundResult]:

@@ -50,14 +50,23 @@ class RoundResult(Message):
 class Bits(Message):
     """What a client sends.
 
-    payload  bits of its randomized vector, the mean over the run's clients.
+    payload  bits of its randomized vector, the mean over the run's clients: by the mechanism's own count.
     modulus  ⌈log₂ m⌉ bits a coordinate, the same mean: what a sum in Z_m needs.
-    wire     bytes that cross the network for one client, both ways, everything counted; absent in process.
+    sent     bits of the bodies that carried it, as the fleets counted them; absent in process, like `wire`.
+    wire     bytes for one client, both ways: all stages' bodies with their JSON, and header lines.
     """
 
     payload: float
     modulus: float
+    sent: float | None = None
     wire: float | None = None
+
+
+class Wire(Message):
+    """What the fleets counted for one client: payload bits sent, bytes both ways."""
+
+    payload_bits: float
+    bytes: float
 
 
 class Result(Message):
@@ -93,9 +102,9 @@ def summarize(
     rounds: Sequence[RoundResult],
     *,
     seconds: float,
-    wire: float | None,
+    wire: Wire | None,
 ) -> Result:
-    """Put a run's outcome together. `seconds` is wall time; `wire` bytes of one client, when there is a wire."""
+    """Put a run's outcome together. `seconds` is wall time; `wire` what the fleets counted, when there is a wire."""
     world, config = file.world(), file.config
     gaps = world.means.max() - world.means
     pulls = [arm.pulls for arm in snapshot.arms]
@@ -155,8 +164,10 @@ def _regret(gaps: NDArray[np.float64], pulls: list[int], rounds: Sequence[RoundR
     return Regret(final=final, curve=curve)
 
 
-def _bits(rounds: Sequence[RoundResult], asked: int, wire: float | None) -> Bits:
+def _bits(rounds: Sequence[RoundResult], asked: int, wire: Wire | None) -> Bits:
     weights = [sum(cohort.clients for cohort in one.cohorts) / asked for one in rounds]
     payload = sum(weight * one.payload_bits for weight, one in zip(weights, rounds, strict=True))
     modulus = sum(weight * (one.modulus - 1).bit_length() for weight, one in zip(weights, rounds, strict=True))
-    return Bits(payload=payload, modulus=modulus, wire=wire)
+    if wire is None:
+        return Bits(payload=payload, modulus=modulus)
+    return Bits(payload=payload, modulus=modulus, sent=wire.payload_bits, wire=wire.bytes)

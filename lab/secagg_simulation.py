@@ -71,7 +71,11 @@ class Simulation:
         for slot in slots:
             self.shares[slot] = self.clients[slot].shares(self.roster)
             protocol.check_shares(self.roster, slot, self.shares[slot])
-        self._sharing = protocol.Sharing(self.roster, protocol.settle_shared(self.roster, self.shares))
+        self.settle(self.roster)
+
+    def settle(self, roster: Roster) -> None:
+        """Close stage `shares`: who goes on, and with which boxes."""
+        self._roster, self._sharing = roster, protocol.Sharing(roster, protocol.settle_shared(roster, self.shares))
         self.inboxes = protocol.route(self.sharing, self.shares)
 
     def send_masked(self, slots: Sequence[int], vectors: Vector) -> None:

@@ -15,13 +15,13 @@ from lab.transcripts import Wanted, gather, print_sights
 def inspect(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name")],
     *,
-    round_number: Annotated[int | None, typer.Option("--round", min=1, help="Only this round; else the first")] = None,
+    round_number: Annotated[int | None, typer.Option("--round", min=1, help="Which round; else the cohort's, or the first")] = None,
     cohort: Annotated[str | None, typer.Option("--cohort", help="Only this cohort")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Messages shown of each stage")] = 3,
     data: DataOption = DEFAULT,
 ) -> None:
     """Print the messages of a run side by side, as each party saw them."""
-    wanted = Wanted(run, round_number or 1, cohort, limit)
+    wanted = Wanted(run, round_number or _round_of(cohort), cohort, limit)
     folder = Folder(data)
     found = running(folder)
     if found is not None:
@@ -29,6 +29,12 @@ def inspect(
         return
     with Stack(_existing(folder), 0) as stack:  # nothing runs here: start the parties on what they remember
         _print(stack.urls, wanted)
+
+
+def _round_of(cohort: str | None) -> int:
+    """The round that a cohort's name says, RUN.ROUND.ARM.ATTEMPT; else the first."""
+    parts = (cohort or "").rsplit(".", 3)[1:]
+    return int(parts[0]) if len(parts) == 3 and parts[0].isdecimal() else 1
 
 
 def _print(urls: Urls, wanted: Wanted) -> None:
