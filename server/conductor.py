@@ -16,6 +16,9 @@ _log = structlog.get_logger("distrust.server")
 RETRY_SECONDS = 2.0
 """Pause after S could not be reached, or refused us for a reason that an operator can mend."""
 
+PAUSE_SECONDS = 0.1
+"""Pause between two long polls."""
+
 
 class Intermediaries(Protocol):
     """Both S, as the server sees them. Repeating a call changes nothing. Raises ProtocolError."""
@@ -85,6 +88,7 @@ class Conductor:
                     opened = True
                 if await self._settled(cohort):
                     return
+                await asyncio.sleep(min(PAUSE_SECONDS, self._retry))  # S may answer `waiting` at once
             except ProtocolError as error:
                 _log.warning("cohort waits", cohort=cohort.cohort, code=error.code, why=error.detail)
                 await asyncio.sleep(self._retry)

@@ -1,0 +1,68 @@
+"""Tickets: in cohort order, once, only from cohorts that S knows, and not too many at a time."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from common.errors import Conflict, Unavailable, WrongStage
+from tests.house import REWARDS, House, config, serve
+from tests.memory_s import Crowd, MemoryIntermediaries
+
+
+def test_a_request_gets_its_slots_once_and_always_the_same_ones(house: House) -> None:
+    async def asked() -> None:
+        house.service.create(config())
+        name = "ab" * 16
+        first = await house.ask("demo", 40, name)
+        assert [(grant.cohort, grant.first, grant.count) for grant in first.grants] == [
+            ("demo.1.0.1", 0, 32),
+            ("demo.1.1.1", 0, 8),
+        ]
+        assert first == await house.ask("demo", 40, name)
+        second = await house.ask("demo", 2)
+        assert [(grant.cohort, grant.first, grant.count) for grant in second.grants] == [("demo.1.1.1", 8, 2)]
+        with pytest.raises(Conflict):
+            await house.ask("demo", 41, name)
+        with pytest.raises(WrongStage):
+            await house.ask("demo", 1, number=2)
+        await house.conductor.stop()
+
+    asyncio.run(asked())
+
+
+def test_no_ticket_is_handed_out_before_s_knows_the_cohort(house: House) -> None:
+    async def asked() -> None:
+        house.service.create(config())
+        house.s.down = True
+        with pytest.raises(Unavailable):
+            await house.ask("demo")
+        assert house.service.view("demo").clients == 0
+        house.s.down = False
+        assert sum(grant.count for grant in (await house.ask("demo")).grants) == 64
+        await house.conductor.stop()
+
+    asyncio.run(asked())
+
+
+@pytest.mark.parametrize(("window", "cohorts"), [(1, 1), (33, 2), (8192, 3)])
+def test_cohorts_are_begun_only_while_few_clients_are_in_flight(
+    tmp_path: Path, s: MemoryIntermediaries, window: int, cohorts: int
+) -> None:
+    async def asked() -> None:
+        house = House(tmp_path, s, window=window)
+        house.service.create(config())
+        granted = await house.ask("demo", 500)
+        assert [grant.count for grant in granted.grants] == [32] * cohorts
+        assert len(set(s.opened)) == cohorts
+        assert not (await house.ask("demo")).grants
+        await house.stop()
+
+    asyncio.run(asked())
+
+
+def test_a_window_of_one_cohort_still_finishes(tmp_path: Path, s: MemoryIntermediaries) -> None:
+    house = House(tmp_path, s, window=1)
+    house.service.create(config(horizon=400))
+    assert serve(house, "demo", Crowd(s, REWARDS)).state == "finished"
+    house.database.close()
