@@ -5,6 +5,8 @@ vector; the last byte is filled with zeros. In memory it is an array of uint64, 
 a + (m - b) fits.
 """
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +15,7 @@ from common.errors import BadMessage, BadParameter
 Vector = NDArray[np.uint64]
 
 _SMALL = 16  # coordinates up to which Python's integers beat numpy's set-up
-_BLOCK = 1 << 19  # coordinates unpacked at once: 64 bytes each while their bits lie open
+_BLOCK = 1 << 19  # coordinates packed or unpacked at once: up to 64 bytes each while their bits lie open
 
 
 def width(modulus: int) -> int:
@@ -124,13 +126,23 @@ def _pack_block(matrix: Vector, bits: int) -> bytes:
     return np.packbits(opened.reshape(matrix.shape[0], -1), axis=1).tobytes()
 
 
-def _unpack_block(rows: NDArray[np.uint8], bits: int, dimension: int) -> NDArray[np.uint64]:
-    opened = np.unpackbits(rows, axis=1)
-    if opened[:, bits * dimension :].any():
+def _unpack_block(rows: NDArray[np.uint8], bits: int, dimension: int) -> Vector:
+    """Each coordinate from the eight bytes that hold its first bit, and, for wide ones, the byte behind them."""
+    starts, skip, behind = _places(bits, dimension)
+    padded = np.zeros((rows.shape[0], rows.shape[1] + 8), dtype=np.uint8)
+    padded[:, : rows.shape[1]] = rows
+    if (rows[:, -1] & ((1 << -bits * dimension % 8) - 1)).any():
         raise BadMessage("a packed vector must end in zero bits")
-    used = (bits + 7) // 8
-    wide = np.zeros((rows.shape[0], dimension, 8 * used), dtype=np.uint8)
-    wide[:, :, 8 * used - bits :] = opened[:, : bits * dimension].reshape(-1, dimension, bits)
-    octets = np.zeros((rows.shape[0], dimension, 8), dtype=np.uint8)
-    octets[:, :, 8 - used :] = np.packbits(wide, axis=2)
-    return octets.view(">u8")[:, :, 0].astype(np.uint64)
+    windows = np.ndarray((rows.shape[0], rows.shape[1] + 1), ">u8", padded.data, strides=(padded.shape[1], 1))
+    values = windows[:, starts].astype(np.uint64) << skip
+    if bits > 57:
+        values |= padded[:, starts + 8].astype(np.uint64) >> behind
+    return values >> np.uint64(64 - bits)
+
+
+@lru_cache(maxsize=64)
+def _places(bits: int, dimension: int) -> tuple[NDArray[np.int64], Vector, Vector]:
+    """Of each coordinate: the byte that holds its first bit, the bits before it there, and what is left of eight."""
+    first = np.arange(dimension, dtype=np.int64) * bits
+    skip = (first % 8).astype(np.uint64)
+    return first // 8, skip, np.uint64(8) - skip

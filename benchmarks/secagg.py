@@ -1,0 +1,229 @@
+"""Secure aggregation in process: CPU of a client and of the aggregator, as ratios to what their primitives alone cost.
+
+    python -m benchmarks.secagg [--clients 50 100 ...] [--dimensions 1 1000] [--dropouts 0 0.1] [--json]
+
+The primitives are measured in the same run, so the ratios compare across machines. A ratio below 1 is possible: the
+model counts t² field products for each secret that is rebuilt, and t for each share, and both are done with fewer.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from time import process_time
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from rich.console import Console
+from rich.table import Table
+
+from aggregator import protocol
+from common.crypto.graph import Roster, masking
+from common.crypto.share import PRIME
+from common.messages.cohort import Cohort
+from common.modular import Vector
+from lab.secagg_simulation import Simulation, enrol, make_cohort
+
+MODULUS = 1_000_003
+CLIENTS = (50, 100, 400, 1000, 5000)
+
+
+@dataclass(frozen=True, slots=True)
+class Primitives:
+    """Seconds of CPU for one operation on this machine."""
+
+    generate: float  # X25519 key pair
+    exchange: float  # X25519 agreement
+    hkdf: float  # 32 bytes, SHA-256
+    close: float  # ChaCha20-Poly1305, key set-up and 34 bytes
+    open: float
+    stream: float  # AES-256-CTR, key set-up and 8 bytes
+    coordinate: float  # 8 bytes more of a keystream
+    product: float  # of two field elements, reduced
+    load: float  # a public key from its bytes
+
+
+def measure_primitives() -> Primitives:
+    """Each the best of nine batches."""
+    key, info, payload, nonce = os.urandom(32), os.urandom(120), os.urandom(34), bytes(12)
+    own, peer = X25519PrivateKey.generate(), X25519PrivateKey.generate().public_key()
+    box = ChaCha20Poly1305(key).encrypt(nonce, payload, info)
+    a, b = (int.from_bytes(os.urandom(16), "big") for _ in range(2))
+    cipher, block = Cipher(AES256(key), CTR(bytes(16))).encryptor(), bytes(80_000)
+    return Primitives(
+        generate=_best(X25519PrivateKey.generate),
+        exchange=_best(lambda: own.exchange(peer)),
+        hkdf=_best(lambda: HKDF(SHA256(), 32, None, info).derive(key)),
+        close=_best(lambda: ChaCha20Poly1305(key).encrypt(nonce, payload, info)),
+        open=_best(lambda: ChaCha20Poly1305(key).decrypt(nonce, box, info)),
+        stream=_best(lambda: Cipher(AES256(key), CTR(bytes(16))).encryptor().update(bytes(8))),
+        coordinate=_best(lambda: cipher.update(block)) / 10_000,
+        product=_best(lambda: a * b % PRIME),
+        load=_best(lambda: X25519PublicKey.from_public_bytes(key)),
+    )
+
+
+def client_model(p: Primitives, k: int, t: int, dimension: int) -> float:
+    """Seconds of one client's primitives: 2 key pairs, k neighbours, k + 1 masks, and the shares of two secrets."""
+    pairs = 2 * p.generate + k * (2 * p.exchange + 2 * p.hkdf + p.close + p.open)
+    masks = (k + 1) * (p.stream + p.coordinate * dimension) + p.hkdf
+    return pairs + masks + 2 * p.product * (k + 1) * t
+
+
+def aggregator_model(p: Primitives, k: int, t: int, dimension: int, *, survivors: int, dropouts: int) -> float:
+    """Seconds of the aggregator's primitives.
+
+    Two keys and a secret of everyone that shared, a mask a survivor, a key pair and k masks a lost client.
+    """
+    mask = p.stream + p.coordinate * dimension + p.hkdf
+    rebuilt = (survivors + dropouts) * (2 * p.load + p.product * t * t)
+    return rebuilt + survivors * mask + dropouts * (p.generate + p.hkdf + k * (p.exchange + mask))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One cohort. Seconds of CPU; `client` for a client that answers every stage, `aggregator` for the whole cohort."""
+
+    clients: int
+    dropouts: int
+    dimension: int
+    k: int
+    t: int
+    client: float
+    client_model: float
+    aggregator: float
+    aggregator_model: float
+
+    @property
+    def client_ratio(self) -> float:
+        return self.client / self.client_model
+
+    @property
+    def aggregator_ratio(self) -> float:
+        return self.aggregator / self.aggregator_model
+
+
+def measure(n: int, dimension: int, dropout: float, p: Primitives) -> Result:
+    """One cohort of n clients; ⌊dropout·n⌋ vanish between their shares and their vectors."""
+    cohort = make_cohort(n, MODULUS, dimension)
+    rng = np.random.default_rng(n)
+    vectors = rng.integers(0, MODULUS, (n, dimension)).astype(np.uint64)
+    stay = np.sort(rng.permutation(n)[int(dropout * n) :]).tolist()
+    client, simulation = _clients_keys_and_shares(cohort)
+    aggregator = _cpu(lambda: _route(simulation))
+    members = simulation.bitmap(simulation.shared)
+    client += _cpu(lambda: _masked(simulation, stay, vectors, members)) / len(stay)
+    aggregator += _cpu(lambda: _check_masked(simulation))
+    survivors = simulation.bitmap(stay)
+    client += _cpu(lambda: simulation.answers.update({s: simulation.clients[s].unmask(survivors) for s in stay})) / len(
+        stay
+    )
+    total: list[np.uint64] = []
+    aggregator += _cpu(lambda: total.extend(_recover(simulation)))
+    if total != list(vectors[stay].sum(axis=0) % np.uint64(MODULUS)):
+        raise SystemExit("the sum is wrong: these figures mean nothing")
+    channel, lost = masking(cohort), n - len(stay)
+    k, t = channel.neighbours, channel.threshold
+    rated = aggregator_model(p, k, t, dimension, survivors=n - lost, dropouts=lost)
+    return Result(n, lost, dimension, k, t, client, client_model(p, k, t, dimension), aggregator, rated)
+
+
+def measure_best(n: int, dimension: int, dropout: float, p: Primitives) -> Result:
+    """The least of several runs on each side: a small cohort's are too short to trust one."""
+    runs = [measure(n, dimension, dropout, p) for _ in range(max(1, 1000 // n))]
+    return replace(runs[0], client=min(r.client for r in runs), aggregator=min(r.aggregator for r in runs))
+
+
+def _clients_keys_and_shares(cohort: Cohort) -> tuple[float, Simulation]:
+    """Seconds a client, and the simulation after stage `shares`. Clients read the roster once for the whole fleet."""
+    n, made = cohort.clients, []
+    seconds = _cpu(lambda: made.append(enrol(cohort))) / n
+    simulation = made[0]
+    seconds += _cpu(lambda: simulation.keys.update({s: c.keys() for s, c in simulation.clients.items()})) / n
+    keys = b"".join(simulation.keys[s] for s in range(n))
+    rosters: list[Roster] = []
+    seconds += _cpu(lambda: rosters.append(Roster(cohort, simulation.bitmap(range(n)), keys))) / n
+    roster = rosters[0]
+    seconds += _cpu(lambda: simulation.shares.update({s: c.shares(roster) for s, c in simulation.clients.items()})) / n
+    return seconds, simulation
+
+
+def _route(simulation: Simulation) -> None:
+    for body in simulation.keys.values():
+        protocol.check_keys(body)
+    roster = protocol.build_roster(simulation.cohort, simulation.keys)
+    for slot, body in simulation.shares.items():
+        protocol.check_shares(roster, slot, body)
+    simulation.settle(roster)
+
+
+def _masked(simulation: Simulation, slots: list[int], vectors: Vector, members: bytes) -> None:
+    for slot in slots:
+        simulation.masked[slot] = simulation.clients[slot].masked(vectors[slot], members, simulation.inboxes[slot])
+
+
+def _check_masked(simulation: Simulation) -> None:
+    for body in simulation.masked.values():
+        protocol.check_masked(simulation.cohort, body)
+    protocol.check_survivors(simulation.sharing, simulation.masked)
+
+
+def _recover(simulation: Simulation) -> Vector:
+    for slot, body in simulation.answers.items():
+        protocol.check_unmask(simulation.sharing, slot, body)
+    return simulation.recover()
+
+
+def _cpu(work: Callable[[], object]) -> float:
+    start = process_time()
+    work()
+    return process_time() - start
+
+
+def _best(work: Callable[[], object], batches: int = 9, size: int = 500) -> float:
+    return min(_cpu(lambda: [work() for _ in range(size)]) for _ in range(batches)) / size
+
+
+def _table(results: list[Result]) -> Table:
+    table = Table("n", "lost", "D", "k", "t", "client ms", "ratio", "aggregator ms", "ratio", title="CPU, in process")
+    for r in results:
+        table.add_row(
+            *map(str, (r.clients, r.dropouts, r.dimension, r.k, r.t)),
+            *(
+                f"{r.client * 1e3:.2f}",
+                f"{r.client_ratio:.2f}",
+                f"{r.aggregator * 1e3:.1f}",
+                f"{r.aggregator_ratio:.2f}",
+            ),
+        )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
+    parser.add_argument("--dimensions", type=int, nargs="+", default=(1, 1000))
+    parser.add_argument("--dropouts", type=float, nargs="+", default=(0.0, 0.1))
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    p = measure_primitives()
+    cases = [(n, d, r) for n in asked.clients for d in asked.dimensions for r in asked.dropouts]
+    results = [measure_best(n, d, r, p) for n, d, r in cases]
+    if asked.json:
+        rows = [asdict(r) | {"client_ratio": r.client_ratio, "aggregator_ratio": r.aggregator_ratio} for r in results]
+        print(json.dumps({"primitives": asdict(p), "results": rows}))
+        return
+    console = Console()
+    console.print(", ".join(f"{name} {seconds * 1e6:.3g} µs" for name, seconds in asdict(p).items()))
+    console.print(_table(results))
+
+
+if __name__ == "__main__":
+    main()
