@@ -1,0 +1,188 @@
+"""The server's API as a caller sees it: the real app, S in memory."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from common.messages.round import RoundView
+from common.messages.ticket import TicketAnswer
+from server.app import build
+from server.settings import ServerSettings
+from tests.house import REWARDS, config
+from tests.memory_s import Crowd, MemoryIntermediaries
+
+TOKEN = "operator's secret"
+OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
+
+Body = Callable[[httpx.AsyncClient, MemoryIntermediaries], Coroutine[Any, Any, None]]
+
+
+@asynccontextmanager
+async def api(path: Path, s: MemoryIntermediaries) -> AsyncIterator[httpx.AsyncClient]:
+    token = path / "token"
+    token.write_text(TOKEN)
+    settings = ServerSettings(database=f"sqlite:///{path}/server.sqlite3", operator_token_file=token)
+    app = build(settings, s)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://server/v1") as client,
+    ):
+        yield client
+
+
+def over_http(path: Path, body: Body) -> None:
+    """Run `body` against the app."""
+
+    async def whole() -> None:
+        s = MemoryIntermediaries()
+        async with api(path, s) as client:
+            await asyncio.wait_for(body(client, s), 60)
+
+    asyncio.run(whole())
+
+
+def run_json(**changes: Any) -> dict[str, Any]:
+    whole: dict[str, Any] = json.loads(config(**{"horizon": 300, **changes}).canonical())
+    return whole
+
+
+async def create(client: httpx.AsyncClient, **changes: Any) -> httpx.Response:
+    return await client.post("/runs", json=run_json(**changes), headers=OPERATOR)
+
+
+async def play(client: httpx.AsyncClient, crowd: Crowd, run: str = "demo") -> None:
+    """A fleet: long-polls the round, takes tickets, answers them, until the run is over."""
+    known = 0
+    while True:
+        view = await round_of(client, run, wait=5, after=known)
+        if view.round is None:
+            return
+        known = view.round.number
+        wish = {"request": secrets.token_hex(16), "round": known, "want": 50}
+        answer = await client.post(f"/runs/{run}/tickets", json=wish)
+        if answer.status_code == 409:
+            continue
+        tickets = TicketAnswer.model_validate_json(answer.content)
+        assert bool(tickets.grants) != ("retry-after" in answer.headers)
+        if tickets.grants:
+            asked = (await round_of(client, run)).round
+            assert asked is not None
+            crowd.answer(asked, tickets)
+
+
+async def round_of(client: httpx.AsyncClient, run: str, **params: int) -> RoundView:
+    return RoundView.model_validate_json((await client.get(f"/runs/{run}/round", params=params)).content)
+
+
+def test_a_run_is_created_played_and_read(tmp_path: Path) -> None:
+    async def body(client: httpx.AsyncClient, s: MemoryIntermediaries) -> None:
+        assert [(await create(client, horizon=400)).status_code for _ in range(2)] == [201, 200]
+        await play(client, Crowd(s, REWARDS, {"1.1": 6}))
+        run = (await client.get("/runs/demo")).json()
+        assert (run["state"], run["cohorts_aborted"], run["snapshot"]["pulls"]) == ("finished", 1, 400)
+        assert [one["run"] for one in (await client.get("/runs")).json()["runs"]] == ["demo"]
+        pages = (await client.get("/runs/demo/rounds", params={"limit": 1})).json()
+        assert (pages["next"], len(pages["rounds"])) == (1, 1)
+        first = (await client.get("/runs/demo/rounds/1")).json()
+        assert first == pages["rounds"][0]
+        assert len((await client.get("/runs/demo/ledger")).json()["lines"]) == pages["total"]
+        cohort = first["cohorts"][0]["cohort"]
+        seen = await client.get(f"/runs/demo/cohorts/{cohort}/messages", headers=OPERATOR)
+        assert seen.json()["messages"][-1]["stage"] == "estimate"
+
+    over_http(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        pytest.param({"mechanism": {"name": "distributed-polya", "epsilon": -1.0}}, "mechanism.epsilon = -1.0", id="ε"),
+        pytest.param({"horizon": 2}, "horizon = 2", id="T-below-K"),
+        pytest.param({"horizon": 95}, "horizon = 95: must be at least 96", id="no-whole-batch"),
+        pytest.param({"arms": 1}, "arms = 1", id="one-arm"),
+        pytest.param({"colour": "red"}, "colour", id="unknown-key"),
+        pytest.param(
+            {"mechanism": {"name": "shuffled-binomial", "epsilon": 1.0, "delta": 0.5}}, "mechanism.delta = 0.5", id="δ"
+        ),
+        pytest.param(
+            {"mechanism": {"name": "distributed-polya", "epsilon": 1.0, "via": "shuffler"}}, "mechanism.via", id="via"
+        ),
+    ],
+)
+def test_bad_input_is_one_line_with_the_field(tmp_path: Path, changes: dict[str, Any], line: str) -> None:
+    async def body(client: httpx.AsyncClient, _s: MemoryIntermediaries) -> None:
+        answer = await client.post("/runs", json=run_json() | changes, headers=OPERATOR)
+        problem = answer.json()
+        assert answer.status_code == 422
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert line in problem["detail"]
+        assert "\n" not in problem["detail"]
+        assert (await client.get("/runs")).json()["runs"] == []
+
+    over_http(tmp_path, body)
+
+
+def test_operators_calls_need_the_token(tmp_path: Path) -> None:
+    async def body(client: httpx.AsyncClient, _s: MemoryIntermediaries) -> None:
+        await create(client)
+        for call in (
+            client.post("/runs", json=run_json()),
+            client.delete("/runs/demo"),
+            client.get("/runs/demo/cohorts/demo.1.0.1/messages"),
+        ):
+            assert (await call).status_code == 401
+        assert (await client.get("/runs/demo")).json()["state"] == "running"
+
+    over_http(tmp_path, body)
+
+
+def test_problems_have_stable_types(tmp_path: Path) -> None:
+    async def body(client: httpx.AsyncClient, s: MemoryIntermediaries) -> None:
+        await create(client)
+        assert await problem(await create(client, arms=4)) == (409, "conflict")
+        for path in ("/runs/x", "/runs/x/round", "/runs/x/ledger", "/runs/x/events", "/runs/demo/rounds/9"):
+            assert await problem(await client.get(path)) == (404, "wrong-cohort")
+        wish = {"request": "ab" * 16, "round": 2, "want": 1}
+        assert await problem(await client.post("/runs/demo/tickets", json=wish)) == (409, "wrong-stage")
+        s.down = True
+        assert await problem(await client.post("/runs/demo/tickets", json=wish | {"round": 1})) == (503, "unavailable")
+
+    over_http(tmp_path, body)
+
+
+async def problem(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["type"].rpartition(":")[2]
+
+
+def test_a_cancelled_run_is_over_for_fleets(tmp_path: Path) -> None:
+    async def body(client: httpx.AsyncClient, _s: MemoryIntermediaries) -> None:
+        await create(client)
+        waiting = asyncio.create_task(round_of(client, "demo", wait=30, after=1))
+        assert (await client.delete("/runs/demo", headers=OPERATOR)).json()["state"] == "cancelled"
+        await waiting
+        assert (await round_of(client, "demo", wait=30, after=1)).state == "cancelled"
+
+    over_http(tmp_path, body)
+
+
+def test_events_stream_to_the_end_and_resume(tmp_path: Path) -> None:
+    async def body(client: httpx.AsyncClient, s: MemoryIntermediaries) -> None:
+        await create(client)
+        listening = asyncio.create_task(client.get("/runs/demo/events", timeout=60))
+        await play(client, Crowd(s, REWARDS))
+        whole = (await listening).text
+        numbers = [int(line[4:]) for line in whole.splitlines() if line.startswith("id: ")]
+        assert numbers == sorted(set(numbers))
+        assert whole.rstrip().splitlines()[-2] == "event: finished"
+        rest = await client.get("/runs/demo/events", headers={"Last-Event-ID": str(numbers[2])})
+        assert [line for line in rest.text.splitlines() if line.startswith("id: ")] == [f"id: {n}" for n in numbers[3:]]
+
+    over_http(tmp_path, body)
