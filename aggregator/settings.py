@@ -12,4 +12,4 @@ class AggregatorSettings(ServiceSettings):
 
     service: ClassVar[str] = "aggregator"
 
-    port: Annotated[int, Field(ge=0, le=65_535, description="0 takes any free port")] = 8002
+    port: Annotated[int, Field(ge=0, le=65_535, description="0 takes any free port")] = 8703

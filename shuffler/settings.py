@@ -12,4 +12,4 @@ class ShufflerSettings(ServiceSettings):
 
     service: ClassVar[str] = "shuffler"
 
-    port: Annotated[int, Field(ge=0, le=65_535, description="0 takes any free port")] = 8001
+    port: Annotated[int, Field(ge=0, le=65_535, description="0 takes any free port")] = 8702

@@ -6,116 +6,16 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 
-import aggregator.app
-import aggregator.settings
-import shuffler.app
-import shuffler.settings
-from common.clock import ManualClock
 from common.messages.batch import BatchAnswer
 from common.messages.cohort import Cohort
 from common.messages.listing import CohortList
-from common.messages.stage import StageView
 from common.messages.transcript import Transcript
 from common.messages.upload import Departure, Item, Upload, UploadAnswer
-from tests.asgi import AsgiClient
-from tests.cohorts import SECONDS, Authority, Crowd, report
+from tests.cohorts import SECONDS
+from tests.parties import AnAggregator, AShuffler, Party, server
 
-server = Authority()
-OPERATOR = {"Authorization": "Bearer sesame"}
 PROBLEM = "urn:distrust:problem:"
-
-
-class Party:
-    """One S behind HTTP, which can be killed and started again over the same file."""
-
-    first: str
-    path: str
-
-    def __init__(self, folder: Path) -> None:
-        (folder / "token").write_text("sesame")
-        self.folder, self.clock = folder, ManualClock()
-        self.start()
-
-    def build(self, **settings: Any) -> FastAPI:
-        raise NotImplementedError
-
-    def cohort(self, **more: Any) -> Cohort:
-        raise NotImplementedError
-
-    def bodies(self, cohort: Cohort) -> dict[int, bytes]:
-        """The first stage's messages of all slots; the same each time."""
-        raise NotImplementedError
-
-    def rest(self, cohort: Cohort) -> None:
-        """What clients still have to say after the first stage."""
-
-    def start(self) -> None:
-        url = f"sqlite:///{self.folder}/x.sqlite3"
-        self.app = self.build(database=url, operator_token_file=self.folder / "token")
-        self.client = AsgiClient(self.app)
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    def stop(self) -> None:
-        self.client.__exit__(None, None, None)
-        shuffler.app.close(self.app)
-
-    def open(self, cohort: Cohort) -> httpx.Response:
-        path = f"/v1/cohorts/{cohort.cohort}"
-        return self.client.put(path, json=cohort.model_dump(mode="json"), headers=OPERATOR)
-
-    def send(self, cohort: Cohort, bodies: dict[int, bytes], stage: str | None = None) -> httpx.Response:
-        upload = server.upload(cohort, stage or self.first, bodies)
-        path = f"/v1/cohorts/{cohort.cohort}/{self.path if stage is None else stage}"
-        return self.client.post(path, json=upload.model_dump(mode="json"))
-
-    def get(self, path: str) -> httpx.Response:
-        return self.client.get(f"/v1/cohorts{path}", headers=OPERATOR)
-
-    def batch(self) -> httpx.Response:
-        return self.get("/c1/batch?wait=10")
-
-
-class AShuffler(Party):
-    first, path = "report", "reports"
-
-    def build(self, **settings: Any) -> FastAPI:
-        return shuffler.app.build(shuffler.settings.ShufflerSettings(**settings), self.clock)
-
-    def cohort(self, **more: Any) -> Cohort:
-        return server.sealed(**more)
-
-    def bodies(self, cohort: Cohort) -> dict[int, bytes]:
-        if not hasattr(self, "_bodies"):
-            self._bodies = {slot: report(cohort, slot) for slot in range(cohort.clients)}
-        return dict(self._bodies)
-
-
-class AnAggregator(Party):
-    first, path = "keys", "keys"
-
-    def build(self, **settings: Any) -> FastAPI:
-        return aggregator.app.build(aggregator.settings.AggregatorSettings(**settings), self.clock)
-
-    def cohort(self, **more: Any) -> Cohort:
-        return server.masked(**more)
-
-    def bodies(self, cohort: Cohort) -> dict[int, bytes]:
-        if not hasattr(self, "crowd"):
-            self.crowd = Crowd(cohort)
-        return {slot: client.keys() for slot, client in self.crowd.clients.items()}
-
-    def rest(self, cohort: Cohort) -> None:
-        for stage in ("shares", "masked", "unmask"):
-            view = StageView.model_validate_json(self.get("/c1/stage?slots=0-9").content)
-            assert view.stage == stage
-            present = [slot for slot in range(cohort.clients) if view.members[slot // 8] >> slot % 8 & 1]
-            self.send(cohort, self.crowd.answer(view, present), stage)
-            self.restart()
 
 
 @pytest.fixture(params=[AShuffler, AnAggregator])
