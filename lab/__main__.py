@@ -7,6 +7,9 @@ import typer
 from lab.commands import data, demo, fleet, health, inspect, privacy, run, serve, token, up
 from lab.console import guarded
 
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+"""Every option, --help too, is the fleet's own."""
+
 app = typer.Typer(
     name="distrust",
     help="Private bandit learning as it would be deployed: randomizing clients, an intermediary, an analyzer.",
@@ -17,7 +20,7 @@ app = typer.Typer(
 )
 app.command()(up.up)
 app.command()(serve.serve)
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(fleet.fleet)
+app.command(context_settings=PASSED_ON)(fleet.fleet)
 app.command()(run.run)
 app.command()(inspect.inspect)
 app.command()(privacy.privacy)

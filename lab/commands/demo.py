@@ -13,7 +13,7 @@ from lab.stack import BASE_PORT
 
 
 def demo(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, json: JsonOption = None) -> None:
-    """Find the best of ten arms of real ratings that nobody sees: three services and two fleets on loopback."""
+    """Find the best of ten arms of real ratings that nobody sees."""
     with resources.as_file(resources.files("lab") / "runs" / "demo.toml") as path:
         file = read(Path(path))
     file = file.renamed(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}")

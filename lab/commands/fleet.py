@@ -7,5 +7,5 @@ import typer
 
 
 def fleet(context: typer.Context) -> None:
-    """Play clients in one process; takes the options of `python -m client`."""
+    """Play clients in one process; `fleet --help` has the options."""
     os.execv(sys.executable, [sys.executable, "-m", "client", *context.args])  # noqa: S606 - our own module, no shell

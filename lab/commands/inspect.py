@@ -11,16 +11,20 @@ from lab.folder import DEFAULT, Folder
 from lab.stack import Stack, Urls, running
 from lab.transcripts import Wanted, gather, print_sights
 
+RoundOption = Annotated[int | None, typer.Option("--round", min=1, help="Which round; else the cohort's, or the first")]
+CohortOption = Annotated[str | None, typer.Option("--cohort", help="Only this cohort")]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Messages shown of each stage")]
+
 
 def inspect(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name")],
     *,
-    round_number: Annotated[int | None, typer.Option("--round", min=1, help="Which round; else the cohort's, or the first")] = None,
-    cohort: Annotated[str | None, typer.Option("--cohort", help="Only this cohort")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Messages shown of each stage")] = 3,
+    round_number: RoundOption = None,
+    cohort: CohortOption = None,
+    limit: LimitOption = 3,
     data: DataOption = DEFAULT,
 ) -> None:
-    """Print the messages of a run side by side, as each party saw them."""
+    """Print a run's messages side by side, as each party saw them."""
     wanted = Wanted(run, round_number or _round_of(cohort), cohort, limit)
     folder = Folder(data)
     found = running(folder)

@@ -33,7 +33,7 @@ def privacy(
     colluders: Colluders = 0,
     json: JsonOption = None,
 ) -> None:
-    """Show parameters, guarantee, bits and error of a private sum, in both calibrations."""
+    """Show what a mechanism promises and costs, in both calibrations."""
     report = figures.report(
         mechanism,
         clients=clients,

@@ -44,7 +44,10 @@ def run(
     token_file: TokenFile = None,
     no_fleet: NoFleet = False,
 ) -> None:
-    """Play a run to its end: over its own local stack, over one that runs already, or in this process."""
+    """Play a run to its end.
+
+    Over services that it starts on loopback, over those that run already, or in this process.
+    """
     run_file = read(file) if name is None else read(file).renamed(name)
     urls = _given(server, shuffler, aggregator, token_file)
     if in_process:

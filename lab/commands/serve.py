@@ -17,5 +17,5 @@ class Party(StrEnum):
 
 
 def serve(party: Annotated[Party, typer.Argument(help="Which service")]) -> None:
-    """Run one service in the foreground; DISTRUST_… variables configure it."""
+    """Run one service, configured by DISTRUST_… variables."""
     os.execv(sys.executable, [sys.executable, "-m", party.value])  # noqa: S606 - our own module, no shell

@@ -6,7 +6,7 @@ from lab.folder import DEFAULT, Folder
 
 
 def token(data: DataOption = DEFAULT) -> None:
-    """Make the operator's token in a folder, once, and say where it is."""
+    """Make the operator's token, once, and say where it is."""
     folder = Folder(data)
     folder.make()
     folder.make_token()

@@ -17,7 +17,7 @@ LOOK_SECONDS = 0.5
 
 
 def up(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT) -> None:
-    """Start server, shuffler and aggregator on loopback; Ctrl-C stops them."""
+    """Start the three services on loopback, until Ctrl-C."""
     with Stack(Folder(data), port_base) as stack:
         urls = stack.urls
         out.print(f"server      {urls.server}/  (dashboard and API)")
