@@ -119,7 +119,8 @@ def harary(order: NDArray[np.int64], degree: int) -> NDArray[np.int64]:
     """
     size = len(order)
     if degree >= size - 1:
-        return np.array([[j for j in range(size) if j != i] for i in range(size)], dtype=np.int64).reshape(size, -1)
+        others = np.arange(size - 1)
+        return others + (others >= np.arange(size)[:, np.newaxis])
     if degree % 2:
         raise BadParameter("neighbours", degree, "must be even, or reach every other member")
     steps = np.concatenate([np.arange(-(degree // 2), 0), np.arange(1, degree // 2 + 1)])

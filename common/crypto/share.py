@@ -60,7 +60,7 @@ def combine(points: tuple[int, ...], shares: Sequence[bytes]) -> bytes:
     return secret.to_bytes(SEED, "big")
 
 
-@lru_cache(maxsize=20_000)
+@lru_cache(maxsize=5_000)
 def coefficients(points: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange's coefficients at zero, λ_i = Π_{j≠i} j / (j - i), for ascending points.
 
