@@ -1,0 +1,123 @@
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from common.messages.progress import CohortView, RoundReport, RunView
+from lab import in_process
+from lab.closing import print_result
+from lab.progress import Progress
+from lab.result import Result
+from lab.run_file import RunFile, parse
+from server.learner import Learner
+
+
+def run_file(mechanism: str = 'name = "distributed-polya"\nepsilon = 1.0', extra: str = "") -> RunFile:
+    return parse(
+        f"""
+run = "trial"
+horizon = 3000
+[policy]
+first_batch = 6
+[mechanism]
+{mechanism}
+[environment]
+name = "bernoulli"
+seed = 11
+means = [0.2, 0.5, 0.9]
+{extra}
+"""
+    )
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return in_process.run(run_file(extra="[unsafe]\nnoise_seed = 3\n[fleet]\ndropout = 0.05"))
+
+
+def test_every_client_of_the_horizon_is_a_pull(result: Result) -> None:
+    assert sum(result.pulls) == result.horizon == 3000
+
+
+def test_regret_is_gaps_times_pulls_and_the_curve_ends_there(result: Result) -> None:
+    expected = float(np.dot([0.7, 0.4, 0.0], result.pulls))
+    assert result.regret.final == pytest.approx(expected)
+    assert result.regret.curve[-1] == (3000, pytest.approx(expected))
+    values = [regret for _, regret in result.regret.curve]
+    assert values == sorted(values)
+
+
+def test_departed_clients_are_not_in_the_sum(result: Result) -> None:
+    cohorts = [cohort for one in result.rounds for cohort in one.cohorts]
+    assert all(cohort.survivors is not None and cohort.survivors <= cohort.clients for cohort in cohorts)
+    lost = sum(cohort.clients - (cohort.survivors or 0) for cohort in cohorts)
+    assert 0 < lost <= 0.05 * sum(cohort.clients for cohort in cohorts)
+
+
+def test_the_seeded_run_is_repeatable_and_the_deployed_one_is_not() -> None:
+    seeded = [in_process.run(run_file(extra="[unsafe]\nnoise_seed = 3")).rounds for _ in range(2)]
+    deployed = [in_process.run(run_file()).rounds for _ in range(2)]
+    assert seeded[0] == seeded[1]
+    assert deployed[0] != deployed[1]
+
+
+def test_a_seeded_run_claims_no_privacy(result: Result) -> None:
+    assert result.guarantee.kind == "none"
+    assert in_process.run(run_file()).guarantee.kind == "pure"
+
+
+def test_without_privacy_the_estimates_are_the_true_sums_up_to_rounding() -> None:
+    played = in_process.run(run_file('name = "identity"'))
+    for cohort in (cohort for one in played.rounds for cohort in one.cohorts):
+        assert cohort.estimate is not None
+        assert cohort.estimate[0] == pytest.approx(round(cohort.estimate[0]), abs=1e-9)
+        assert 0 <= cohort.estimate[0] <= cohort.clients
+
+
+def test_more_departures_than_the_run_allows_release_nothing() -> None:
+    played = in_process.run(run_file(extra="[fleet]\ndropout = 0.6"))
+    assert played.aborted > 0
+    assert all(cohort.estimate is None for one in played.rounds for cohort in one.cohorts)
+    assert played.chosen is None
+
+
+def test_the_closing_table_says_what_was_learned_and_what_is_promised(result: Result) -> None:
+    text = io.StringIO()
+    print_result(result, Console(file=text, width=160))
+    shown = text.getvalue()
+    for word in ("chosen", "confidence interval", "regret", "no privacy", "⌈log₂ m⌉", "clients per second", "assumes:"):
+        assert word in shown
+    assert "wire" not in shown  # there is none in process
+
+
+def test_watch_is_called_after_every_cohort() -> None:
+    seen: list[int] = []
+    played = in_process.run(run_file(), lambda learner: seen.append(len(learner.rounds)))
+    assert len(seen) == sum(len(one.cohorts) for one in played.rounds)
+
+
+def test_progress_draws_on_a_terminal_and_prints_lines_elsewhere() -> None:
+    file = run_file()
+    learner = Learner(file.config)
+    record = learner.rounds[0]
+    cohorts = [
+        CohortView(cohort=c.cohort, arm=c.arm, attempt=1, clients=c.clients, granted=5, state="open")
+        for c in record.cohorts
+    ]
+    report = RoundReport(
+        run="trial", number=1, batch=6, state="open", arms=[0, 1, 2], eliminated=[], minimum=record.minimum,
+        mechanism=record.mechanism, guarantee=record.mechanism.guarantee(), cohorts=cohorts,
+    )
+    view = RunView(
+        run="trial", state="running", config=file.config, digest=file.config.digest(), snapshot=learner.snapshot(),
+        clients=15, cohorts_open=3, cohorts_released=0, cohorts_aborted=0,
+    )
+    for terminal in (True, False):
+        text = io.StringIO()
+        progress = Progress(Console(file=text, force_terminal=terminal, width=160))
+        with progress.shown():
+            progress.show(view, report, {"trial.1.0.1": "shares"})
+            progress.show(view, report, {"trial.1.0.1": "shares"})
+        assert all(word in text.getvalue() for word in ("round 1", "shares", "3,000", "arms left"))
+        assert terminal or len(text.getvalue().splitlines()) == 1
