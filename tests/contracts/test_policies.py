@@ -172,7 +172,7 @@ def test_the_exact_radius_is_the_narrower_one_where_noise_matters(law: Laplace) 
         assert 0 < exact_radius(n, law, arms, batch, 0.1) < paper_radius(n, law, arms, batch, 0.1) * 1.1
 
 
-def test_the_paper_radius_is_the_papers() -> None:
+def test_the_paper_radius_is_lemma_2_with_the_same_logarithm_in_every_term() -> None:
     """β(3) for |Φ| = 4, p = 0.1, l = 8, σ = 2, h = 1, worked out by hand: ln(1440) and ln(720)."""
 
     @dataclass(frozen=True)
@@ -181,5 +181,5 @@ def test_the_paper_radius_is_the_papers() -> None:
         def sub_exponential(self) -> tuple[float, float]:
             return 2.0, 1.0
 
-    expected = math.sqrt(7.272398 / 16) + (2 * math.sqrt(6.579251) + 6.579251) / 8
+    expected = math.sqrt(7.272398 / 16) + (2 * math.sqrt(7.272398) + 7.272398) / 8
     assert expected == pytest.approx(paper_radius(8, Law(1.0), 4, 3, 0.1), abs=1e-6)
