@@ -1,5 +1,6 @@
-"""Live progress of a run: a small moving table on a terminal, one line a change anywhere else. Always on stderr."""
+"""Live progress of a run: a small moving table on a terminal, a line now and then anywhere else. Always on stderr."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ from rich.text import Text
 from common.messages.progress import CohortView, RoundReport, RunView
 
 MOST_COHORTS = 16  # lines of the moving table
+LINE_SECONDS = 3.0  # between two plain lines
 
 
 class Progress:
@@ -19,7 +21,7 @@ class Progress:
 
     def __init__(self, err: Console) -> None:
         self._err, self._live = err, None if not err.is_terminal else Live(console=err, refresh_per_second=4)
-        self._said = ""
+        self._said, self._next = "", 0.0
 
     @contextmanager
     def shown(self) -> Iterator["Progress"]:
@@ -36,8 +38,8 @@ class Progress:
             self._live.update(_picture(run, report, stages))
             return
         line = _line(run, report, stages)
-        if line != self._said:
-            self._said = line
+        if line != self._said and time.monotonic() >= self._next:
+            self._said, self._next = line, time.monotonic() + LINE_SECONDS
             self._err.print(line, markup=False)
 
 
