@@ -1,7 +1,6 @@
 """What one client must forget: its keys, its seeds, and the shares that neighbours trusted it with."""
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from common.crypto.agree import new_pair, new_seed
 from common.crypto.binding import Binding
@@ -12,11 +11,22 @@ from common.errors import WrongStage
 class Secrets:
     """Fresh from the operating system for one slot of one cohort.
 
-    ciphers  by neighbour, from stage `shares` on. held  by neighbour that shared: 34 bytes, from stage `masked` on.
-    shared   the members that shared, as the bits of an integer.
+    channel_keys  by neighbour, between the stages `shares` and `masked`: 32 bytes, a cipher would take kilobytes.
+    held          by neighbour that shared, from stage `masked` on: 34 bytes.
+    shared        the members that shared, as the bits of an integer.
     """
 
-    __slots__ = ("channel_pair", "ciphers", "held", "mask_pair", "mask_seed", "public", "roster", "self_seed", "shared")
+    __slots__ = (
+        "channel_keys",
+        "channel_pair",
+        "held",
+        "mask_pair",
+        "mask_seed",
+        "public",
+        "roster",
+        "self_seed",
+        "shared",
+    )
 
     def __init__(self, binding: Binding) -> None:
         self.mask_seed, self.self_seed = new_seed(), new_seed()
@@ -24,7 +34,7 @@ class Secrets:
         self.channel_pair: X25519PrivateKey = new_pair()
         self.public = self.mask_pair.public_key().public_bytes_raw() + self.channel_pair.public_key().public_bytes_raw()
         self.roster: Roster | None = None
-        self.ciphers: dict[int, ChaCha20Poly1305] = {}
+        self.channel_keys: dict[int, bytes] = {}
         self.held: dict[int, bytes] = {}
         self.shared = 0
 

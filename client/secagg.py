@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from client.masking_secrets import Secrets
 from common.crypto.binding import binding
@@ -111,8 +110,8 @@ class MaskingClient:
             keys = [self._binding.channel(secrets.channel_pair, roster.channel_key(v), own, v) for v in near]
         except BadMessage as error:
             raise Refused(f"the roster holds an unusable key: {error.detail}") from error
-        secrets.roster, secrets.ciphers = roster, dict(zip(near, map(ChaCha20Poly1305, keys), strict=True))
-        boxes = [close_box(secrets.ciphers[v], own, v, box, pair) for v, pair in zip(near, pairs, strict=True)]
+        secrets.roster, secrets.channel_keys = roster, dict(zip(near, keys, strict=True))
+        boxes = [close_box(key, own, v, box, pair) for v, key, pair in zip(near, keys, pairs, strict=True)]
         return self._binding.commitment(secrets.self_seed, own) + b"".join(boxes)
 
     def _check_roster(self, secrets: Secrets, roster: Roster) -> None:
@@ -131,7 +130,7 @@ class MaskingClient:
         near = self._near(roster.neighbours(self.slot), shared)
         held = self._open(secrets, near, inbox)
         total_ = self._add_masks(secrets, roster, near, vector)
-        secrets.shared, secrets.held = shared, held
+        secrets.shared, secrets.held, secrets.channel_keys = shared, held, {}
         return pack(total_, self._channel.modulus)
 
     def _open(self, secrets: Secrets, near: list[int], inbox: bytes) -> dict[int, bytes]:
@@ -142,7 +141,7 @@ class MaskingClient:
         boxes = [inbox[i : i + BOX] for i in range(0, len(inbox), BOX)]
         try:
             opened = [
-                open_box(secrets.ciphers[v], v, self.slot, self._binding.box, box)
+                open_box(secrets.channel_keys[v], v, self.slot, self._binding.box, box)
                 for v, box in zip(near, boxes, strict=True)
             ]
         except BadMessage as error:

@@ -17,15 +17,15 @@ _UP = bytes(11) + b"\x00"  # from the lower slot to the higher
 _DOWN = bytes(11) + b"\x01"
 
 
-def close_box(cipher: ChaCha20Poly1305, sender: int, receiver: int, context: bytes, payload: bytes) -> bytes:
+def close_box(key: bytes, sender: int, receiver: int, context: bytes, payload: bytes) -> bytes:
     """Both shares (34 bytes) for one neighbour, to 50 bytes; the tag binds sender, receiver and cohort."""
-    return cipher.encrypt(_UP if sender < receiver else _DOWN, payload, _aad(sender, receiver, context))
+    return ChaCha20Poly1305(key).encrypt(_UP if sender < receiver else _DOWN, payload, _aad(sender, receiver, context))
 
 
-def open_box(cipher: ChaCha20Poly1305, sender: int, receiver: int, context: bytes, box: bytes) -> bytes:
+def open_box(key: bytes, sender: int, receiver: int, context: bytes, box: bytes) -> bytes:
     """The 34 bytes in a box. Raises BadMessage unless the sender closed it for the receiver in this cohort."""
     try:
-        return cipher.decrypt(_UP if sender < receiver else _DOWN, box, _aad(sender, receiver, context))
+        return ChaCha20Poly1305(key).decrypt(_UP if sender < receiver else _DOWN, box, _aad(sender, receiver, context))
     except InvalidTag as error:
         raise BadMessage(f"the box from slot {sender} to slot {receiver} does not open") from error
 
