@@ -24,4 +24,4 @@ def demo(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, json: Js
     if json != "-":
         where = "" if data == DEFAULT else f" --data {data}"
         out.print(f"messages    distrust inspect {config.run}{where}")
-        out.print(f"dashboard   distrust up{where}, then http://127.0.0.1:{port_base or BASE_PORT}/")
+        out.print(f"API         distrust up{where}, then http://127.0.0.1:{port_base or BASE_PORT}/openapi.json")

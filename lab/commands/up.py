@@ -20,7 +20,7 @@ def up(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT) -> None:
     """Start the three services on loopback, until Ctrl-C."""
     with Stack(Folder(data), port_base) as stack:
         urls = stack.urls
-        out.print(f"server      {urls.server}/  (dashboard and API)")
+        out.print(f"server      {urls.server}/  (its API: /openapi.json)")
         out.print(f"shuffler    {urls.shuffler}/")
         out.print(f"aggregator  {urls.aggregator}/")
         out.print(f"operator's token in {stack.folder.token_file}, logs in {stack.folder.path / 'logs'}; Ctrl-C stops")
