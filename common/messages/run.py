@@ -1,4 +1,4 @@
-"""Operator → server: a run's configuration. Immutable, canonical; its hash is bound into every seal and key derivation."""
+"""Operator → server: the configuration of a run. Immutable, canonical; its hash is in every seal and key derivation."""
 
 import hashlib
 import json
