@@ -50,6 +50,9 @@ class FleetSettings(BaseSettings):
     max_epsilon: Annotated[float, Field(gt=0, description="users refuse a round with a larger ε")] = 10.0
     max_delta: Annotated[float, Field(ge=0, le=1, description="users refuse a round with a larger δ")] = 1e-2
     min_survivors: Annotated[int, Field(ge=1, description="users refuse a round whose noise counts on fewer")] = 1
+    max_survivors: Annotated[int, Field(ge=1, description="users refuse a round whose noise is spread over more")] = (
+        1_000_000
+    )
     allow_unsafe: Annotated[bool, Field(description="take part in rounds without privacy")] = False
     noise_seed: Annotated[int | None, Field(ge=0, lt=2**63, description="repeatable noise: not private")] = None
     patience: Annotated[float, Field(gt=0, description="seconds to wait for a service that is away")] = 60.0
@@ -70,7 +73,7 @@ class FleetSettings(BaseSettings):
 
     def terms(self) -> Terms:
         """What the users insist on."""
-        return Terms(self.max_epsilon, self.max_delta, self.min_survivors, self.allow_unsafe)
+        return Terms(self.max_epsilon, self.max_delta, self.min_survivors, self.max_survivors, self.allow_unsafe)
 
     def habits(self) -> Habits:
         """How the fleet works."""

@@ -1,16 +1,18 @@
 """What a user insists on before it tells anything: its own largest ε, and its own floor."""
 
+import math
 from dataclasses import dataclass
 
 from common.crypto.parameters import neighbourhood
 from common.errors import Refused
 from common.guarantee import Guarantee
-from common.mechanisms import Mechanism
+from common.mechanisms import AnyMechanism
 from common.messages.cohort import Channel, Cohort
 from common.messages.round import Assignment, Round
 from common.modular import packed_size
 
 _ROUNDING = 1e-9
+_SPREAD = {"distributed", "shuffle"}  # models in which a client's own noise protects nobody alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +21,16 @@ class Terms:
 
     max_epsilon    largest ε (nats) of a guarantee that the user computes itself from the mechanism's law.
     max_delta      largest δ of it.
-    min_survivors  least floor t: a server that announces few survivors, or an inflated n, would remove the noise.
+    min_survivors  least floor t: the fewest among whom it hides.
+    max_survivors  largest t that noise may be spread over: a server that announces an inflated n, and invents the
+                   other clients, would otherwise remove the noise of the few real ones.
     allow_unsafe   play along in rounds without privacy; for experiments.
     """
 
     max_epsilon: float = 10.0
     max_delta: float = 1e-2
     min_survivors: int = 1
+    max_survivors: int = 1_000_000
     allow_unsafe: bool = False
 
     def check(self, asked: Round, assignment: Assignment) -> None:
@@ -34,11 +39,14 @@ class Terms:
         self._check_names(asked, cohort)
         _check_channel(mechanism, cohort)
         _check_graph(asked, cohort)
-        if cohort.minimum < mechanism.floor:
-            raise Refused(f"the cohort opens at {cohort.minimum} survivors, and its noise counts on {mechanism.floor}")
+        _check_floor(asked, cohort)
         if mechanism.floor < self.min_survivors:
             raise Refused(f"the noise counts on {mechanism.floor} survivors, and this user on {self.min_survivors}")
-        self._check_guarantee(mechanism.guarantee())
+        promised = mechanism.guarantee()
+        if promised.model in _SPREAD and mechanism.floor > self.max_survivors:
+            told = f"the round spreads its noise over {mechanism.floor} survivors"
+            raise Refused(f"{told}, and this user believes in {self.max_survivors} at most")
+        self._check_guarantee(promised)
 
     def _check_names(self, asked: Round, cohort: Cohort) -> None:
         if (cohort.run, cohort.round) != (asked.run, asked.number):
@@ -55,8 +63,24 @@ class Terms:
             raise Refused(f"δ = {promised.delta:.3g} is above this user's {self.max_delta:g}")
 
 
-def _check_channel(mechanism: Mechanism, cohort: Cohort) -> None:
-    """The mechanism must be the one that this cohort's channel carries: same n, same modulus, same size."""
+def _check_floor(asked: Round, cohort: Cohort) -> None:
+    """The noise may count on those who are sure to answer, and of them on the honest ones only."""
+    floor, colluders = asked.mechanism.floor, math.floor(asked.corrupt * cohort.clients)
+    if cohort.minimum < floor:
+        raise Refused(f"the cohort opens at {cohort.minimum} survivors, and its noise counts on {floor}")
+    if floor > max(1, cohort.minimum - colluders):
+        told = f"the noise counts on {floor} honest survivors of {cohort.minimum}"
+        raise Refused(f"{told}, of whom {colluders} may collude")
+
+
+def _check_channel(mechanism: AnyMechanism, cohort: Cohort) -> None:
+    """The mechanism must be the one that this cohort's channel carries: same S, same n, same modulus, same size.
+
+    The same S above all: noise that is shared out over a sum hides nothing in a record that the server opens alone.
+    """
+    if mechanism.via != cohort.via:
+        told = f"{mechanism.name} travels via the {mechanism.via}"
+        raise Refused(f"{told}, and cohort {cohort.cohort} is served by the {cohort.via}")
     if mechanism.clients != cohort.clients:
         raise Refused(f"the cohort has {cohort.clients} slots, and the mechanism is calibrated for {mechanism.clients}")
     if not _fits(mechanism, cohort.channel):
@@ -73,7 +97,7 @@ def _check_graph(asked: Round, cohort: Cohort) -> None:
         raise Refused(f"cohort {cohort.cohort} is told {told}, and must have k = {own[0]}, t = {own[1]}")
 
 
-def _fits(mechanism: Mechanism, channel: Channel) -> bool:
+def _fits(mechanism: AnyMechanism, channel: Channel) -> bool:
     match channel.kind:
         case "masked":
             return (channel.modulus, channel.dimension) == (mechanism.modulus, mechanism.dimension)

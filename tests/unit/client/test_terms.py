@@ -8,6 +8,7 @@ import pytest
 from client.terms import Terms
 from common.errors import Refused
 from common.messages.round import Assignment, Round
+from common.modular import packed_size
 
 MakeRound = Callable[..., Round]
 
@@ -110,3 +111,30 @@ def test_labelled_bits_may_not_travel_as_another_channel(make_round: MakeRound) 
     swapped = _with_cohort(bits, channel=records.assignments[0].cohort.channel)
     with pytest.raises(Refused, match="does not fit"):
         _check(Terms(), swapped)
+
+
+@pytest.mark.parametrize("name", ["distributed-polya", "distributed-skellam", "central-laplace-discrete"])
+def test_a_share_of_noise_that_counts_on_a_sum_is_never_sealed_to_the_server_alone(
+    make_round: MakeRound, name: str
+) -> None:
+    """A client's own share of the noise is next to nothing: the server would read single records almost in clear."""
+    asked = make_round(name)
+    size = packed_size(asked.mechanism.modulus, 1)
+    records = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort.channel
+    with pytest.raises(Refused, match="travels via the aggregator, and cohort demo-1-0 is served by the shuffler"):
+        _check(Terms(), _with_cohort(asked, channel=records.model_copy(update={"size": size})))
+
+
+def test_noise_that_counts_on_the_clients_who_may_collude_is_refused(make_round: MakeRound) -> None:
+    """18 of 20 are sure to answer and 2 may collude: the noise of 16 must do, and a server may not count on 17."""
+    asked = make_round()
+    spread = asked.mechanism.model_copy(update={"floor": 17})
+    with pytest.raises(Refused, match="counts on 17 honest survivors of 18, of whom 2 may collude"):
+        _check(Terms(), asked.model_copy(update={"mechanism": spread}))
+
+
+def test_noise_spread_over_more_clients_than_the_user_believes_in_is_refused(make_round: MakeRound) -> None:
+    """An inflated n: with a thousand invented clients the few real ones would add a hundredth of the noise."""
+    _check(Terms(max_survivors=16), make_round())
+    with pytest.raises(Refused, match="spreads its noise over 800 survivors, and this user believes in 16 at most"):
+        _check(Terms(max_survivors=16), make_round(clients=1000))
