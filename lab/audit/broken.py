@@ -1,0 +1,122 @@
+"""Mechanisms that are broken on purpose, as a paper or a careless deployment is: an audit must notice."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import BadParameter
+from common.guarantee import Guarantee
+from common.mechanisms import (
+    DistributedPolya,
+    LocalLaplaceDiscrete,
+    Mechanism,
+    MechanismSpec,
+    ShuffledBinomial,
+    plan,
+)
+from common.noise import PolyaDifference
+from common.randomness import Stream
+from common.statistics import Reward
+
+WRAP = 1e-6
+
+
+class NoiseForEverybody(DistributedPolya):
+    """Each client adds its share of n, whoever answers; the claim is for the floor: MAB Theorem 1, n for t."""
+
+    def client_law(self) -> PolyaDifference:
+        return PolyaDifference(Fraction(1, self.clients), self.scale)
+
+
+class NoiseThatSaturates(DistributedPolya):
+    """A modulus without room for noise, and messages cut off at its ends instead of wrapped around.
+
+    A wrapped sum is wrong, but private: x mod m is post-processing. What is cut off at the ends was the noise.
+    """
+
+    def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
+        noise = self._draw(self.client_law(), stream, vectors.shape[0])
+        chances = stream.words(noise.size).reshape(noise.shape)
+        messages: NDArray[np.int64] = np.clip(self._round(vectors, chances) + noise, 0, self.modulus - 1)
+        return messages.astype(np.uint64)
+
+
+class LaplaceForHalfTheRange(LocalLaplaceDiscrete):
+    """Lap(1/ε) on rewards in [-1, 1], whose range is 2: FREE, Algorithms 1 to 3, as printed."""
+
+    @property
+    def scale(self) -> float:
+        return super().scale / 2
+
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+        """What is printed, not what the law gives."""
+        return super().guarantee(survivors, colluders).model_copy(update={"epsilon": self.epsilon})
+
+
+class MisshiftedBits(ShuffledBinomial):
+    """Values are shifted into [0, 2Δ] but encoded on [0, Δ], so that one client moves 2g bits: CTX, Algorithm 5."""
+
+    def _round(self, vectors: NDArray[np.float64], chances: NDArray[np.uint64]) -> NDArray[np.int64]:
+        inside = np.clip(vectors, self.low, self.high)
+        grid = (inside - self.low) * (2 * self.precision / (self.high - self.low))
+        whole = np.floor(grid)
+        up = (chances >> np.uint64(11)) * 2.0**-53 < grid - whole
+        return (whole + up).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A counter-example: `make` builds it for n clients, `why` says what is wrong."""
+
+    make: Callable[[int], Mechanism]
+    why: str
+
+
+def noise_for_everybody(clients: int) -> NoiseForEverybody:
+    """Half of the clients answer (rounded up)."""
+    honest = _plan("distributed-polya", clients, floor=(clients + 1) // 2, precision=32)
+    return NoiseForEverybody.model_validate(honest)
+
+
+def noise_that_saturates(clients: int) -> NoiseThatSaturates:
+    """No room at all: m = ng + 1."""
+    honest = _plan("distributed-polya", clients, floor=clients, precision=4)
+    return NoiseThatSaturates.model_validate({**honest, "modulus": 4 * clients + 1})
+
+
+def laplace_for_half_the_range(clients: int) -> LaplaceForHalfTheRange:
+    """Rewards in [-1, 1]."""
+    honest = _plan("local-laplace-discrete", clients, floor=clients, precision=16)
+    return LaplaceForHalfTheRange.model_validate({**honest, "low": -1.0})
+
+
+def misshifted_bits(clients: int) -> MisshiftedBits:
+    """Δ = 1."""
+    honest = _plan("shuffled-binomial", clients, floor=clients, precision=4, delta=1e-3)
+    return MisshiftedBits.model_validate({**honest, "low": -1.0})
+
+
+BROKEN: dict[str, Broken] = {
+    "noise-for-everybody": Broken(noise_for_everybody, "noise for n clients, and half of them survive"),
+    "noise-that-saturates": Broken(noise_that_saturates, "a modulus too small, its ends a wall"),
+    "laplace-for-half-the-range": Broken(laplace_for_half_the_range, "Lap(1/ε) for rewards in [-1, 1]"),
+    "misshifted-bits": Broken(misshifted_bits, "P_Vec shifts into [0, 2Δ] and encodes on [0, Δ]"),
+}
+
+
+def broken(name: str, clients: int) -> Mechanism:
+    """A counter-example by its name, at ε = 1. Raises BadParameter."""
+    if name not in BROKEN:
+        raise BadParameter("broken", name, f"must be one of {', '.join(BROKEN)}")
+    return BROKEN[name].make(clients)
+
+
+def _plan(name: str, clients: int, *, floor: int, precision: int, delta: float | None = None) -> dict[str, object]:
+    """An honest mechanism at ε = 1, as fields."""
+    words = {"name": name, "epsilon": 1.0, "precision": precision, "delta": delta}
+    spec = MechanismSpec.model_validate(words)
+    made = plan(spec, clients=clients, least=floor, floor=floor, wrap=WRAP, statistic=Reward())
+    return made.model_dump()
