@@ -20,7 +20,7 @@ from client.reporting import Reporting
 from client.tally import Tally
 from client.terms import Terms
 from client.user import User, granted
-from common.errors import ProtocolError, WrongCohort, WrongStage
+from common.errors import ProtocolError, Refused, WrongCohort, WrongStage
 from common.messages.cohort import Cohort
 from common.messages.round import Assignment, Round
 from common.messages.ticket import Grant, TicketRequest
@@ -57,7 +57,7 @@ class Fleet:
         self._courier = Courier(gateway, self.tally, habits.limits, habits.silent)
         self._worker = ThreadPoolExecutor(1, "messages")
         self._turns = asyncio.Semaphore(AHEAD)
-        self._agreed: set[str] = set()
+        self._agreed: dict[str, tuple[Round, Assignment]] = {}
         self._crews: dict[str, Crew] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -118,16 +118,22 @@ class Fleet:
         newer = (await self._gateway.round(0, 0.0)).round
         if newer is None or newer.number != asked.number:
             return asked
-        self._agree(newer)
         kept = [one for one in asked.assignments if one.cohort not in [new.cohort for new in newer.assignments]]
-        return newer.model_copy(update={"assignments": [*newer.assignments, *kept]})
+        whole = newer.model_copy(update={"assignments": [*newer.assignments, *kept]})
+        self._agree(whole)
+        return whole
 
     def _agree(self, asked: Round) -> None:
-        """Raises Refused before anybody takes a ticket, when a cohort breaks the users' terms."""
+        """Raises Refused before anybody takes a ticket, when a cohort breaks the users' terms, or is not as it was."""
+        bare = asked.model_copy(update={"assignments": []})
         for assignment in asked.assignments:
-            if assignment.cohort.cohort not in self._agreed:
+            name = assignment.cohort.cohort
+            before = self._agreed.get(name)
+            if before is None:
                 self._terms.check(asked, assignment)
-                self._agreed.add(assignment.cohort.cohort)
+                self._agreed[name] = bare, assignment
+            elif before != (bare, assignment):
+                raise Refused(f"cohort {name} is not what users have agreed to: its round has changed")
 
     async def _take(self, asked: Round) -> list[Grant]:
         request = TicketRequest(request=secrets.token_hex(16), round=asked.number, want=self._habits.block)
@@ -181,6 +187,7 @@ class Fleet:
         for name in old:
             del self._crews[name]
             self._tasks.pop(name, None)
+        self._agreed = {name: one for name, one in self._agreed.items() if one[0].number >= number}
 
 
 def _first(several: BaseExceptionGroup[ProtocolError]) -> ProtocolError:

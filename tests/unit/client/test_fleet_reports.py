@@ -1,6 +1,7 @@
 """Fleets against the real shuffler: every client reports once, or has left; what S releases is what they sent."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +22,10 @@ from common.intermediary.tables import METADATA, VERSION
 from common.messages.batch import BatchAnswer, PermutedBits, Records
 from common.messages.cohort import Cohort, Sealed
 from common.messages.round import Round
+from common.messages.ticket import TicketAnswer, TicketRequest
 from common.messages.upload import RefusedItem, Upload, UploadAnswer
 from common.modular import unpack
-from common.randomness import UnsafeSeededStream
+from common.randomness import Stream, SystemStream, UnsafeSeededStream
 from shuffler.service import Shuffler
 from tests.unit.client.conftest import SEAL_KEY, TICKET_KEY
 from tests.unit.client.stand import Stand
@@ -160,21 +162,17 @@ def test_uploads_are_cut_to_size(make_round: MakeRound, world: World, shuffler: 
 
 
 def test_messages_are_not_made_on_the_event_loop(make_round: MakeRound, world: World, shuffler: Shuffler) -> None:
-    """The loop keeps answering while 200 records are sealed: a heartbeat that must beat between the uploads."""
-    asked = make_round("local-laplace-discrete", via="shuffler", clients=200)
-    stand = Stand([asked], shuffler, TICKET_KEY)
-    beats = 0
+    """The loop keeps answering while noise is drawn and records are sealed: that is another thread's work."""
+    threads: set[int] = set()
 
-    async def play() -> None:
-        nonlocal beats
-        task = asyncio.create_task(Fleet(stand, world, Terms(), Habits(block=200)).serve())
-        while not stand.uploads:
-            await asyncio.sleep(0)
-            beats += 1
-        await asyncio.wait_for(task, 30)
+    def fresh() -> Stream:
+        threads.add(threading.get_ident())
+        return SystemStream()
 
-    asyncio.run(play())
-    assert beats > 100
+    asked = make_round("local-laplace-discrete", via="shuffler", clients=40)
+    _serve(Fleet(Stand([asked], shuffler, TICKET_KEY), replace(world, fresh=fresh), Terms()))
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 def test_a_round_that_breaks_the_terms_is_refused_before_any_ticket_is_taken(
@@ -186,6 +184,34 @@ def test_a_round_that_breaks_the_terms_is_refused_before_any_ticket_is_taken(
         _serve(fleet)
     assert stand.uploads == []
     assert fleet.tally.clients["joined"] == 0
+
+
+class _TwoFaced(Stand):
+    """Shows one round until the users have agreed to it, and then another one under the same names."""
+
+    def __init__(self, first: Round, then: Round, shuffler: Shuffler) -> None:
+        super().__init__([first], shuffler, TICKET_KEY)
+        self._then = then
+
+    async def tickets(self, request: TicketRequest) -> TicketAnswer:
+        if self.rounds[0] is self._then:
+            return await super().tickets(request)
+        self.rounds[0] = self._then
+        return TicketAnswer(grants=[])
+
+
+def test_a_round_that_changes_after_users_agreed_to_it_is_refused(
+    make_round: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    """The same cohort, first with noise and then without: what was agreed on is not the name, but all of it."""
+    first = make_round("local-laplace-discrete", via="shuffler", precision=4)
+    bare = make_round("identity", via="shuffler", precision=first.mechanism.precision)
+    same = {"modulus": first.mechanism.modulus}
+    then = first.model_copy(update={"mechanism": bare.mechanism.model_copy(update=same)})
+    stand = _TwoFaced(first, then, shuffler)
+    with pytest.raises(Refused):
+        _serve(Fleet(stand, world, Terms()))
+    assert stand.uploads == []
 
 
 class _Refusing(Stand):
