@@ -18,26 +18,39 @@ BELOW = {"running": "open", "finished": "finished", "cancelled": "cancelled", "f
 class LiveRun:
     """One run in memory. Hold `lock` around everything; the store has committed whatever can be seen here."""
 
-    def __init__(self, config: RunConfig, learner: Learner, keys: PublicKeys, state: RunState = "running") -> None:
+    def __init__(self, config: RunConfig, learner: Learner, store: Store, keys: PublicKeys) -> None:
         self.lock = threading.RLock()
-        self.config, self.digest, self.learner, self.state = config, config.digest(), learner, state
+        self.config, self.digest = config, config.digest()
+        self.state: RunState = "running"
         self.reason: str | None = None
-        self._keys = keys
+        self._learner, self._store, self._keys = learner, store, keys
+        self._stale = False
         self._round: Round | None = None
 
     @classmethod
     def from_store(cls, config: RunConfig, store: Store, keys: PublicKeys) -> "LiveRun":
         """The run after all the outcomes that were committed."""
-        return cls(config, Learner.replay(config, store.outcomes(config.run)), keys)
+        return cls(config, Learner.replay(config, store.outcomes(config.run)), store, keys)
 
-    def reload(self, store: Store) -> None:
-        """Forget what was not committed."""
-        self.learner = Learner.replay(self.config, store.outcomes(self.config.run))
-        self.changed()
+    @property
+    def learner(self) -> Learner:
+        """What was committed. Raises Unavailable as long as it cannot be told: nothing else may be seen meanwhile."""
+        with self.lock:
+            if self._stale:
+                self._learner = Learner.replay(self.config, self._store.outcomes(self.config.run))
+                self._stale = False
+                self.changed()
+            return self._learner
+
+    def doubt(self) -> None:
+        """A commit failed, or only its confirmation was lost: forget the learner until it has been read again."""
+        self._stale = True
 
     def changed(self) -> None:
-        """To be called whenever the learner has moved."""
+        """To be called whenever the learner has moved, and that is committed."""
         self._round = None
+        if self.state == "running" and self._learner.finished:
+            self.state, self.reason = ended(self._learner), self._learner.fault
 
     def round(self) -> Round | None:
         """The open round with the cohorts that are still to be played; None when there is none."""
@@ -48,9 +61,9 @@ class LiveRun:
 
     def view(self) -> RoundView:
         """The answer to GET /round."""
-        state = BELOW[self.state]
+        asked = self.round()  # first, as reading the learner again may find that the run is over
         return RoundView.model_validate(
-            {"run": self.config.run, "state": state, "config": self.digest, "round": self.round()}
+            {"run": self.config.run, "state": BELOW[self.state], "config": self.digest, "round": asked}
         )
 
     def pending(self) -> list[Cohort]:
@@ -64,3 +77,10 @@ class LiveRun:
             if one.cohort == cohort:
                 return one
         raise WrongCohort(f"cohort {cohort} is not waited for in run {self.config.run}")
+
+
+def ended(learner: Learner) -> RunState:
+    """The state of a run that nobody cancelled."""
+    if not learner.finished:
+        return "running"
+    return "failed" if learner.fault else "finished"

@@ -160,7 +160,7 @@ class Service:
 
     def _begin(self, config: RunConfig) -> None:
         check_for_services(config)
-        live = LiveRun(config, Learner(config), self._keys.public)
+        live = LiveRun(config, Learner(config), self.store, self._keys.public)
         live.round()  # a graph that cannot be built is refused here, and not in front of the first client
         with self.store.writing() as writing:
             writing.run(config)

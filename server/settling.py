@@ -9,12 +9,11 @@ from common.crypto.seal import open_record
 from common.errors import BadMessage, TooSmall
 from common.messages.batch import BatchAnswer
 from common.messages.cohort import Cohort
-from common.messages.progress import RunState
 from common.messages.run import RunConfig
 from common.randomness import Stream, SystemStream, UnsafeSeededStream
 from server.analyzer import analyze
 from server.learner import Learner
-from server.live import LiveRun
+from server.live import LiveRun, ended
 from server.outcome import Lost, Released
 from server.store import Store, Writing
 
@@ -45,7 +44,7 @@ class Settlement:
             try:
                 self._commit(live, cohort, outcome, answer)
             except BaseException:
-                live.reload(self._store)
+                live.doubt()
                 raise
             return True
 
@@ -64,21 +63,14 @@ class Settlement:
     def _commit(self, live: LiveRun, cohort: Cohort, outcome: Released | Lost, answer: BatchAnswer) -> None:
         learner, number = live.learner, len(live.learner.rounds)
         learner.absorb(outcome)
-        state = _state(learner)
+        state = ended(learner)
         with self._store.writing() as writing:
             writing.outcome(live.config.run, outcome, answer)
             if state != "running":
                 writing.state(live.config.run, state, learner.fault)
             _announce(writing, live.config.run, cohort, outcome)
             _announce_progress(writing, live.config.run, learner, number)
-        live.state, live.reason = state, learner.fault
         live.changed()
-
-
-def _state(learner: Learner) -> RunState:
-    if not learner.finished:
-        return "running"
-    return "failed" if learner.fault else "finished"
 
 
 def _announce(writing: Writing, run: str, cohort: Cohort, outcome: Released | Lost) -> None:
