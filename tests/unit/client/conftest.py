@@ -16,6 +16,8 @@ from common.messages.cohort import Channel, Cohort, LabelledBits, Masking, Seale
 from common.messages.round import Assignment, Round
 from common.modular import packed_size
 from common.statistics import Reward
+from lab.secagg_simulation import Simulation, enrol, make_cohort
+from tests.unit.client.sharers import EVERYONE, M, N
 
 TICKET_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 SEAL_KEY = X25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
@@ -89,3 +91,12 @@ def world() -> World:
     environment = build(read_spec({"name": "bernoulli", "means": [1.0, 0.0, 0.5]}))
     assert isinstance(environment, Bernoulli)
     return World(environment, seed=11)
+
+
+@pytest.fixture
+def stage() -> Simulation:
+    """A cohort that has shared; every client may send its vector."""
+    simulation = enrol(make_cohort(N, M, 1))
+    simulation.send_keys(EVERYONE)
+    simulation.send_shares(EVERYONE)
+    return simulation
