@@ -6,6 +6,7 @@ from pydantic import Field
 
 from common.mechanisms.base import Calibration, Mechanism, MechanismName, MechanismSpec
 from common.mechanisms.central_laplace_discrete import CentralLaplaceDiscrete
+from common.mechanisms.distributed_discrete_gaussian import DistributedDiscreteGaussian
 from common.mechanisms.distributed_polya import DistributedPolya
 from common.mechanisms.distributed_skellam import DistributedSkellam
 from common.mechanisms.identity import UnsafeIdentity
@@ -20,6 +21,7 @@ __all__ = [
     "AnyMechanism",
     "Calibration",
     "CentralLaplaceDiscrete",
+    "DistributedDiscreteGaussian",
     "DistributedPolya",
     "DistributedSkellam",
     "LocalLaplaceDiscrete",

@@ -23,9 +23,12 @@ MechanismName = Literal[
     "local-laplace-discrete",
     "distributed-polya",
     "distributed-skellam",
+    "distributed-discrete-gaussian",
     "shuffled-binomial",
 ]
 Calibration = Literal["exact", "paper"]
+Norm = Literal["l1", "l2", "linf"]
+"""The norm in which a client's vector is bounded."""
 
 
 class MechanismSpec(Message):
@@ -36,7 +39,7 @@ class MechanismSpec(Message):
     delta: float | None = None  # in (0, 1/2); only the mechanisms whose theorem has one
     calibration: Calibration = "exact"
     precision: Annotated[int, Field(ge=1, le=2**31)] | None = None  # g; computed when absent
-    scale: Annotated[float, Field(gt=0)] | None = None  # s of the Skellam theorem; 10 when absent
+    scale: Annotated[float, Field(gt=0)] | None = None  # s of MAB Theorems 2 and 4; 10 when absent
     via: Via | None = None  # the mechanism's own choice when absent
 
 
@@ -47,6 +50,9 @@ class Mechanism(Message):
     or the rows themselves in random order, and then the analyzer adds them modulo `modulus`: the maths is the same on
     both paths. For `shuffled-binomial` a row holds the number of ones among the `width` bits of each label, and
     `modulus` is above any sum.
+
+    Vectors lie in the ball of `norm` around the middle of [low, high] in every coordinate, which (high - low)/2 is the
+    radius of: the box itself for "linf". Two of them differ by at most high - low, or g steps, in that norm.
     """
 
     calibration: Calibration
@@ -56,6 +62,7 @@ class Mechanism(Message):
     dimension: Annotated[int, Field(ge=1)] = 1
     low: float = 0.0
     high: float = 1.0
+    norm: Norm = "linf"
     precision: Annotated[int, Field(ge=1, description="g: steps of the grid between low and high")]
     modulus: Annotated[int, Field(ge=2, lt=2**63, description="m")]
     wrap: Annotated[float, Field(gt=0, lt=1, description="p': bound on the probability that a sum wraps around")]
@@ -73,7 +80,7 @@ class Mechanism(Message):
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
         """R: true vectors, shape (n, dimension), to messages of the same shape, each below `modulus`.
 
-        The noise is drawn before the vectors are looked at. Values are clamped to [low, high]; NaN is refused.
+        The noise is drawn before the vectors are looked at. Vectors are clamped to the ball of `norm`; NaN is refused.
         """
         raise NotImplementedError
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.errors import BadParameter
-from common.mechanisms.base import Calibration, MechanismSpec
+from common.mechanisms.base import Calibration, MechanismSpec, Norm
 from common.messages.cohort import Via
 from common.noise import Law
 
@@ -16,7 +16,7 @@ ROUNDING = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """n clients, of whom the noise counts on `floor`; D coordinates in [low, high]; p' for a wrapped sum.
+    """n clients, the noise counts on `floor` of them; D coordinates in [low, high] and in `norm`; p' for a wrapped sum.
 
     As the paper's n stands for the clients that carry the noise, its formulas take `floor` for privacy and rounding;
     the room in Z_m is made for all `clients`.
@@ -30,6 +30,7 @@ class Frame:
     wrap: float
     calibration: Calibration
     via: Via
+    norm: Norm = "linf"
 
     def shared(self, precision: int, modulus: int) -> dict[str, Any]:
         """The fields of every mechanism."""

@@ -8,6 +8,7 @@ from common.errors import BadParameter
 from common.mechanisms.base import MechanismName, MechanismSpec
 from common.mechanisms.central_laplace_discrete import CentralLaplaceDiscrete
 from common.mechanisms.checks import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed
+from common.mechanisms.distributed_discrete_gaussian import DistributedDiscreteGaussian
 from common.mechanisms.distributed_polya import DistributedPolya
 from common.mechanisms.distributed_skellam import DistributedSkellam
 from common.mechanisms.frame import Frame
@@ -22,6 +23,7 @@ Union: TypeAlias = (
     | LocalLaplaceDiscrete
     | DistributedPolya
     | DistributedSkellam
+    | DistributedDiscreteGaussian
     | ShuffledBinomial
 )
 Kind: TypeAlias = (
@@ -30,6 +32,7 @@ Kind: TypeAlias = (
     | type[LocalLaplaceDiscrete]
     | type[DistributedPolya]
     | type[DistributedSkellam]
+    | type[DistributedDiscreteGaussian]
     | type[ShuffledBinomial]
 )
 
@@ -39,9 +42,15 @@ KINDS: dict[MechanismName, Kind] = {
     "local-laplace-discrete": LocalLaplaceDiscrete,
     "distributed-polya": DistributedPolya,
     "distributed-skellam": DistributedSkellam,
+    "distributed-discrete-gaussian": DistributedDiscreteGaussian,
     "shuffled-binomial": ShuffledBinomial,
 }
-DELTAS: dict[MechanismName, str] = {"shuffled-binomial": "needed", "distributed-skellam": "optional"}
+DELTAS: dict[MechanismName, str] = {
+    "shuffled-binomial": "needed",
+    "distributed-skellam": "optional",
+    "distributed-discrete-gaussian": "optional",
+}
+SCALED: tuple[MechanismName, ...] = ("distributed-skellam", "distributed-discrete-gaussian")
 
 
 def plan(spec: MechanismSpec, *, clients: int, least: int, floor: int, wrap: float, statistic: Statistic) -> Union:
@@ -61,6 +70,7 @@ def plan(spec: MechanismSpec, *, clients: int, least: int, floor: int, wrap: flo
         wrap=wrap,
         calibration=spec.calibration,
         via=spec.via or kind.vias[0],
+        norm=statistic.norm,
     )
     try:
         return kind.plan(spec, frame)
@@ -76,10 +86,10 @@ def check_spec(spec: MechanismSpec, statistic: Statistic) -> None:
     vias = KINDS[spec.name].vias
     if spec.via is not None and spec.via not in vias:
         raise BadParameter("mechanism.via", spec.via, f"{spec.name} works via {' or '.join(vias)}")
-    if spec.scale is not None and spec.name != "distributed-skellam":
+    if spec.scale is not None and spec.name not in SCALED:
         raise BadParameter("mechanism.scale", spec.scale, f"{spec.name} has none: leave it out")
     if spec.scale is not None and not 1 <= spec.scale <= 1000:
-        raise BadParameter("mechanism.scale", spec.scale, "must lie in [1, 1000] (MAB Theorem 2)")
+        raise BadParameter("mechanism.scale", spec.scale, "must lie in [1, 1000] (MAB Theorems 2 and 4)")
 
 
 def _check_epsilon(spec: MechanismSpec) -> None:

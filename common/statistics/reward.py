@@ -29,6 +29,10 @@ class Reward(Message):
     def high(self) -> float:
         return 1.0
 
+    @property
+    def norm(self) -> Literal["l1", "l2", "linf"]:
+        return "linf"
+
     def vectors(self, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
         """Rewards, shape (n,), to vectors, shape (n, 1)."""
         if not np.isfinite(rewards).all():

@@ -22,6 +22,7 @@ NEEDS: dict[str, dict[str, float]] = {
     "local-laplace-discrete": {"epsilon": 1.0},
     "distributed-polya": {"epsilon": 1.0},
     "distributed-skellam": {"epsilon": 1.0, "delta": 1e-6},
+    "distributed-discrete-gaussian": {"epsilon": 1.0, "delta": 1e-6},
     "shuffled-binomial": {"epsilon": 1.0, "delta": 1e-6},
 }
 CLIENTS, FLOOR, WRAP = 300, 240, 1e-9

@@ -3,13 +3,24 @@
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 
 import mpmath
 import numpy as np
 import pytest
 
 from common.errors import BadParameter
-from common.noise import Binomial, DiscreteLaplace, Law, Poisson, Polya, PolyaDifference, Skellam
+from common.noise import (
+    Binomial,
+    DiscreteGaussian,
+    DiscreteGaussianSum,
+    DiscreteLaplace,
+    Law,
+    Poisson,
+    Polya,
+    PolyaDifference,
+    Skellam,
+)
 from common.noise.polya_difference import log_tail
 
 Oracle = Callable[[int], mpmath.mpf]
@@ -50,6 +61,37 @@ def poisson(rate: float) -> Oracle:
     return lambda x: mpmath.exp(-rate) * mpmath.mpf(rate) ** x / mpmath.factorial(x)
 
 
+def gaussian(variance: float) -> Oracle:
+    def mass(x: int) -> mpmath.mpf:
+        v = mpmath.mpf(variance)
+        return mpmath.exp(-(x**2) / (2 * v)) / mpmath.jtheta(3, 0, mpmath.exp(-1 / (2 * v)))
+
+    return mass
+
+
+def gaussian_sum(variance: float, terms: int) -> Oracle:
+    """Convolved by hand: the power of one term's generating polynomial, product by product."""
+    reach = math.ceil(14 * math.sqrt(variance)) + 6
+
+    def times(a: list[mpmath.mpf], b: list[mpmath.mpf]) -> list[mpmath.mpf]:
+        out = [mpmath.mpf(0)] * (len(a) + len(b) - 1)
+        for i, x in enumerate(a):
+            for j, y in enumerate(b):
+                out[i + j] += x * y
+        return out
+
+    @cache
+    def total() -> list[mpmath.mpf]:
+        one = gaussian(variance)
+        single = [one(x) for x in range(-reach, reach + 1)]
+        power = [mpmath.mpf(1)]
+        for _ in range(terms):
+            power = times(power, single)
+        return power
+
+    return lambda x: total()[reach * terms + x]
+
+
 LAWS = [
     pytest.param(Polya(Fraction(1, 7), 3.5), polya(Fraction(1, 7), 3.5), id="polya-share"),
     pytest.param(Polya(Fraction(5, 2), 20.0), polya(Fraction(5, 2), 20.0), id="polya-sum"),
@@ -62,6 +104,14 @@ LAWS = [
     pytest.param(DiscreteLaplace(0.1), laplace(0.1), id="hardly-any-noise"),
     pytest.param(Skellam(0.3), skellam(0.3), id="skellam-small"),
     pytest.param(Skellam(2500.0), skellam(2500.0), id="skellam-large"),
+    pytest.param(DiscreteGaussian(0.06), gaussian(0.06), id="gaussian-below-one-step"),
+    pytest.param(DiscreteGaussian(1.7), gaussian(1.7), id="gaussian-small"),
+    pytest.param(DiscreteGaussian(4000.0), gaussian(4000.0), id="gaussian-large"),
+    pytest.param(DiscreteGaussianSum(0.1, 24), gaussian_sum(0.1, 24), id="shares-far-below-one-step"),
+    pytest.param(DiscreteGaussianSum(0.3, 9), gaussian_sum(0.3, 9), id="shares-below-one-step"),
+    pytest.param(DiscreteGaussianSum(0.7, 5), gaussian_sum(0.7, 5), id="shares-below-one-step-dual-side"),
+    pytest.param(DiscreteGaussianSum(1.6, 3), gaussian_sum(1.6, 3), id="shares-above-one-step"),
+    pytest.param(DiscreteGaussianSum(5.0, 2), gaussian_sum(5.0, 2), id="two-wide-shares"),
     pytest.param(Poisson(37.5), poisson(37.5), id="poisson"),
     pytest.param(Binomial(11, 0.5), binomial(11, 0.5), id="coins"),
     pytest.param(Binomial(5000, 0.49), binomial(5000, 0.49), id="biased-bits"),
@@ -143,6 +193,8 @@ def test_two_polya_make_the_difference() -> None:
         pytest.param(lambda: DiscreteLaplace(math.inf), id="infinite-scale"),
         pytest.param(lambda: Skellam(0.0), id="no-variance"),
         pytest.param(lambda: Poisson(1e9), id="rate-too-large"),
+        pytest.param(lambda: DiscreteGaussian(math.nan), id="variance-nan"),
+        pytest.param(lambda: DiscreteGaussianSum(1.0, 0), id="no-terms"),
         pytest.param(lambda: Binomial(0), id="no-bits"),
         pytest.param(lambda: Binomial(3, 1.0), id="certain-bits"),
         pytest.param(lambda: Skellam(1.0).quantile(0.0), id="no-probability"),

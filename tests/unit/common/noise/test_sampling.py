@@ -10,7 +10,18 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from common.errors import BadParameter
-from common.noise import Binomial, DiscreteLaplace, Law, Poisson, Polya, PolyaDifference, Skellam
+from common.noise import (
+    Binomial,
+    DiscreteGaussian,
+    DiscreteGaussianSum,
+    DiscreteLaplace,
+    Law,
+    Poisson,
+    Polya,
+    PolyaDifference,
+    Skellam,
+)
+from common.noise.discrete_gaussian import table as gaussian_table
 from common.noise.polya import table
 from common.noise.table import tabulate
 from common.randomness import SystemStream, UnsafeSeededStream
@@ -29,6 +40,10 @@ LAWS = [
     pytest.param(Poisson(0.4), id="rare-poisson"),
     pytest.param(Poisson(800.0), id="poisson"),
     pytest.param(Skellam(2.5), id="skellam"),
+    pytest.param(DiscreteGaussian(0.11), id="narrow-gaussian"),
+    pytest.param(DiscreteGaussian(30.0), id="gaussian"),
+    pytest.param(DiscreteGaussian(1e5), id="wide-gaussian"),
+    pytest.param(DiscreteGaussianSum(0.11, 40), id="narrow-gaussian-shares"),
     pytest.param(Binomial(11, 0.5), id="eleven-coins"),
     pytest.param(Binomial(64, 0.5), id="one-word-of-coins"),
     pytest.param(Binomial(150, 0.5), id="three-words-of-coins"),
@@ -96,6 +111,16 @@ def test_thresholds_are_the_cumulative_law_to_128_bits() -> None:
             mass *= beta * (x + mpmath.mpf(1) / 3) / (x + 1)
 
 
+def test_gaussian_thresholds_are_the_cumulative_law_to_128_bits() -> None:
+    law = gaussian_table(20.0)
+    with mpmath.workprec(400):
+        masses = [mpmath.exp(-mpmath.mpf(x * x) / 40) for x in range(law.first, law.first + law.high.size + 1)]
+        whole, total = mpmath.jtheta(3, 0, mpmath.exp(-mpmath.mpf(1) / 40)), mpmath.mpf(0)
+        for mass, high, low in zip(masses, law.high, law.low, strict=False):
+            total += mass / whole
+            assert abs((int(high) << 64 | int(low)) - total * 2**128) < 2
+
+
 class Words:
     """A stream that says what it is told."""
 
@@ -135,5 +160,7 @@ def test_extreme_words_reach_both_ends_of_the_table() -> None:
 def test_a_table_that_would_be_too_long_is_refused() -> None:
     with pytest.raises(BadParameter, match="scale"):
         DiscreteLaplace(1e5).sample(SystemStream(), 1)
+    with pytest.raises(BadParameter, match="variance"):
+        DiscreteGaussian(1e10).sample(SystemStream(), 1)
     with pytest.raises(BadParameter, match="noise table"):
         tabulate(0, lambda _: (1, 1))

@@ -1,0 +1,133 @@
+"""Privacy of discrete Gaussian noise on a grid, computed from the law of the sum; and the least noise for a target."""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from scipy.optimize import brentq
+
+from common.accounting import epsilon_at, from_rdp, hockey_stick, rdp
+from common.errors import BadParameter
+from common.gaussian_accounting import largest_ratio, zcdp_epsilon, zcdp_rho
+from common.mechanisms.base import Norm
+from common.mechanisms.frame import ROUNDING
+from common.mechanisms.sensitivity import squared_l2
+from common.mechanisms.skellam_search import ORDERS, SLACK
+from common.noise import DiscreteGaussianSum
+from common.noise.discrete_gaussian_sum import is_gaussian
+from common.noise.law import LIMIT
+
+MOST_SHIFTS = 256
+"""Shifts that are tried one by one where a vector's sum of small shares is no discrete Gaussian."""
+
+Pairs = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What one client can move: a vector of `dimension` coordinates, at most `precision` steps in `norm`."""
+
+    precision: int
+    dimension: int
+    norm: Norm
+
+    @property
+    def squared_l2(self) -> int:
+        return squared_l2(self.precision, self.dimension, self.norm)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """(ε, δ), or ½ε²-CDP when δ is absent, out of `terms` equal shares."""
+
+    epsilon: float
+    delta: float | None
+    terms: int
+
+
+def divergences(variance: float, terms: int, grid: Grid) -> Pairs:
+    """(α, RDP(α)) of a sum of `terms` N_Z(0, variance) on every coordinate: αρ, or what the convolved law has."""
+    if is_gaussian(variance, terms):
+        rho = grid.squared_l2 / (2 * terms * variance)
+        return tuple((order, order * rho) for order in ORDERS)
+    return _convolved(variance, terms, grid)
+
+
+def approximate(variance: float, terms: int, grid: Grid, delta: float) -> float:
+    """The least ε at δ. One coordinate: exactly, from the law. A vector: what its Rényi divergences give."""
+    if grid.dimension == 1:
+        return epsilon_at(DiscreteGaussianSum(variance, terms).pmf(), grid.precision, delta)
+    if is_gaussian(variance, terms):
+        return zcdp_epsilon(grid.squared_l2 / (2 * terms * variance), delta)[0]
+    return from_rdp(divergences(variance, terms, grid), delta)
+
+
+@lru_cache(maxsize=256)
+def least_variance(target: Target, grid: Grid) -> float:
+    """The least total parameter, `terms` times a share's, that meets the target: to nine digits and rounded up."""
+    guess = _continuous(target, grid)
+    if target.delta is None and is_gaussian(guess / target.terms, target.terms):
+        return math.nextafter(guess, math.inf)
+    low, high = math.log(guess) - 0.02, math.log(guess) + 0.02
+    while _excess(target, grid, low) <= 0:
+        low -= 0.2
+    while _excess(target, grid, high) > 0:
+        high += 0.2
+    found = float(brentq(lambda x: _excess(target, grid, x), low, high, xtol=SLACK / 4))
+    while _excess(target, grid, found) > 0:
+        found += SLACK / 4
+    return math.exp(found)
+
+
+@lru_cache(maxsize=256)
+def best_precision(target: Target, dimension: int, norm: Norm, clients: int) -> int:
+    """The least g whose rounding variance, `clients`/4, is at most a tenth of the least noise's."""
+    wanted = clients / (4 * ROUNDING)
+
+    def noise(g: int) -> float:
+        return least_variance(target, Grid(g, dimension, norm))
+
+    g = max(1, math.ceil(math.sqrt(wanted / noise(1))))
+    g = max(1, math.ceil(g * math.sqrt(wanted / noise(g))))
+    while noise(g) < wanted:
+        g += 1
+    while g > 1 and noise(g - 1) >= wanted:
+        g -= 1
+    return g
+
+
+def _continuous(target: Target, grid: Grid) -> float:
+    """What continuous noise would need; exact for CDP, a first guess otherwise."""
+    if target.delta is None:
+        return grid.squared_l2 / target.epsilon**2
+    if grid.dimension == 1:
+        return grid.squared_l2 / largest_ratio(target.epsilon, target.delta) ** 2
+    return grid.squared_l2 / (2 * zcdp_rho(target.epsilon, target.delta))
+
+
+def _excess(target: Target, grid: Grid, log_variance: float) -> float:
+    """Above 0 where the target is missed; falls as the variance grows."""
+    share = math.exp(log_variance) / target.terms
+    if target.delta is None:
+        pairs = divergences(share, target.terms, grid)
+        return math.log(max(2 * spent / (order * target.epsilon**2) for order, spent in pairs))
+    if grid.dimension == 1:
+        pmf = DiscreteGaussianSum(share, target.terms).pmf()
+        return math.log(hockey_stick(pmf, grid.precision, target.epsilon) / target.delta)
+    return math.log(max(approximate(share, target.terms, grid, target.delta), 1e-300) / target.epsilon)
+
+
+@lru_cache(maxsize=64)
+def _convolved(variance: float, terms: int, grid: Grid) -> Pairs:
+    """Every coordinate by g for the box; else Σ R(s_i) ≤ Σ s_i² · max R(s)/s² over a coordinate's shifts s."""
+    margin = math.ceil(15 * math.sqrt(terms * variance)) + 30
+    orders = [order for order in ORDERS if (order - 1) * grid.precision + margin <= LIMIT // 2] or [ORDERS[0]]
+    pmf = DiscreteGaussianSum(variance, terms).pmf(least=math.ceil((orders[-1] - 1) * grid.precision) + margin)
+    if grid.norm == "linf" or grid.dimension == 1:
+        spent = rdp(pmf, grid.precision, orders)
+        return tuple((order, grid.dimension * one) for order, one in zip(orders, spent, strict=True))
+    if grid.precision > MOST_SHIFTS:
+        least = f"with such small shares of a vector's noise at most {MOST_SHIFTS}; or leave it out"
+        raise BadParameter("mechanism.precision", grid.precision, least)
+    rows = [[one / shift**2 for one in rdp(pmf, shift, orders)] for shift in range(1, grid.precision + 1)]
+    return tuple((order, grid.squared_l2 * max(row[i] for row in rows)) for i, order in enumerate(orders))
