@@ -11,6 +11,7 @@ import aggregator.settings
 import shuffler.app
 import shuffler.settings
 from common.clock import ManualClock
+from common.messages.batch import BatchAnswer
 from common.messages.cohort import Cohort
 from common.messages.stage import StageView
 from tests.asgi import AsgiClient
@@ -71,6 +72,9 @@ class Party:
 
     def batch(self) -> httpx.Response:
         return self.get("/c1/batch?wait=10")
+
+    def batch_now(self) -> BatchAnswer:
+        return BatchAnswer.model_validate_json(self.get("/c1/batch").content)
 
 
 class AShuffler(Party):

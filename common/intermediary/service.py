@@ -52,7 +52,7 @@ class Intermediary(StageMachine):
         with self._database.transaction() as tx:
             known = store.find(tx, cohort.cohort, lock=True)
             if known is None:
-                store.add_cohort(tx, cohort, self.stages[0])
+                store.add_cohort(tx, cohort, self.stages[0], self._clock.now() + cohort.stage_seconds)
             elif known.cohort != cohort:
                 raise Conflict(f"cohort {cohort.cohort} is open already, and differs", cohort=cohort.cohort)
         return cohort

@@ -1,8 +1,10 @@
 """The life of a cohort at an S: its stages, their deadlines and minima, and the mixing at the end.
 
 A cohort goes through its party's `stages`, then through `MIXING` (frozen: nothing is taken any more), to `done` or
-`aborted`. Deadlines are looked at whenever somebody asks, so that a restart changes nothing; the batch is computed
-outside every transaction from committed messages, so that a crash in the middle only repeats it.
+`aborted`. A stage is over `stage_seconds` after it began; the first one begins with its first message, or
+`stage_seconds` after the cohort was opened: clients that took tickets and died are not awaited for ever. Deadlines are
+looked at whenever somebody asks, so that a restart changes nothing; the batch is computed outside every transaction
+from committed messages, so that a crash in the middle only repeats it.
 """
 
 import logging
@@ -112,9 +114,10 @@ class StageMachine(ABC):
         return store.need(tx, state.name)
 
     def _started(self, tx: Connection, state: State) -> State:
-        """The first stage's deadline runs from its first message."""
-        if state.since is None and state.stage in self.stages:
-            store.move(tx, state.name, state.stage, self._clock.now())
+        """The first stage's deadline runs from its first message, where that comes in time."""
+        now = self._clock.now()
+        if state.stage == self.stages[0] and state.since is not None and now < state.since:
+            store.move(tx, state.name, state.stage, now)
         return store.need(tx, state.name)
 
     def _changed(self, state: State) -> None:

@@ -25,7 +25,7 @@ _IN_LIST = 500  # values in one SQL list, well below every database's limit
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where a cohort stands. `since` is when the open stage's deadline began to run; None before its first message."""
+    """Where a cohort stands. `since` is when the open stage's deadline begins to run; None when no stage is open."""
 
     cohort: Cohort
     stage: str
@@ -37,10 +37,10 @@ class State:
         return self.cohort.cohort
 
 
-def add_cohort(tx: Connection, cohort: Cohort, stage: str) -> None:
+def add_cohort(tx: Connection, cohort: Cohort, stage: str, since: float) -> None:
     """A new cohort, in its first stage."""
     body = cohort.model_dump_json().encode()
-    tx.execute(insert(COHORTS), [{"cohort": cohort.cohort, "body": body, "stage": stage}])
+    tx.execute(insert(COHORTS), [{"cohort": cohort.cohort, "body": body, "stage": stage, "since": since}])
 
 
 def find(tx: Connection, cohort: str, *, lock: bool = False) -> State | None:

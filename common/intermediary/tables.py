@@ -25,7 +25,7 @@ COHORTS = Table(
     Column("cohort", String(80), nullable=False, unique=True),
     Column("body", LargeBinary, nullable=False),  # the Cohort as JSON
     Column("stage", String(16), nullable=False),
-    Column("since", Float),  # when the open stage's deadline began to run, seconds since the epoch
+    Column("since", Float),  # when the open stage's deadline begins to run, seconds since the epoch
     Column("reason", Text),  # only of an aborted cohort
 )
 

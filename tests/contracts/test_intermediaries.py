@@ -192,6 +192,31 @@ def test_all_clients_leaving_ends_the_cohort_at_once(party: Party, cohort: Cohor
     assert BatchAnswer.model_validate_json(party.batch().content).state == "aborted"
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_cohort_whose_clients_never_say_a_word_ends_and_nothing_of_it_is_used_later(
+    party: Party, cohort: Cohort, *, restarted: bool
+) -> None:
+    """A fleet that was killed with its tickets in hand: nobody waits longer than two stages for it."""
+    party.clock.advance(2 * SECONDS - 1)
+    assert party.batch_now().state == "waiting"
+    if restarted:
+        party.restart()
+        assert party.open(cohort).status_code == 200  # as a restarted server does
+    party.clock.advance(1)
+    answer = party.batch_now()
+    assert (answer.state, answer.batch, answer.lost) == ("aborted", None, 5)
+    assert problem(party.send(cohort, party.bodies(cohort))) == (410, "aborted")
+    assert party.batch_now() == answer
+
+
+def test_a_first_message_gives_the_others_a_whole_stage(party: Party, cohort: Cohort) -> None:
+    bodies = party.bodies(cohort)
+    party.clock.advance(SECONDS - 1)
+    party.send(cohort, {0: bodies[0]})
+    party.clock.advance(SECONDS - 1)
+    assert party.send(cohort, {slot: bodies[slot] for slot in range(1, 5)}).json()["accepted"] == 4
+
+
 def test_cohorts_do_not_mix(party: Party, cohort: Cohort) -> None:
     bodies = party.bodies(cohort)
     other = party.cohort(name="c2")
