@@ -1,0 +1,37 @@
+"""`distrust errata`: the papers' errors, each with a counter-example computed on the spot."""
+
+import json as json_text
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lab.commands.run import JsonOption
+from lab.console import out
+from lab.errata import errata as compute
+from lab.errata import table
+from lab.folder import writing
+
+PaperOption = Annotated[str | None, typer.Option("--paper", metavar="PAPER", help="MAB, DLB, CTX, FREE or GLB")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="As docs/privacy.md has them, with the reasons")]
+
+
+def errata(*, paper: PaperOption = None, markdown: Markdown = False, json: JsonOption = None) -> None:
+    """Show the papers' errors, each with a counter-example computed now."""
+    found = compute(paper)
+    if markdown:
+        sys.stdout.write(table.markdown(found))
+    elif json != "-":
+        out.print(table.terminal(found))
+    if json is not None:
+        _write(json_text.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False) + "\n", json)
+
+
+def _write(text: str, target: str) -> None:
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    with writing(Path(target)):
+        Path(target).write_text(text, "utf-8")
