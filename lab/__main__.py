@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from lab.commands import data, demo, fleet, health, inspect, privacy, run, serve, token, up
+from lab.commands import audit, data, demo, errata, fleet, health, inspect, privacy, run, serve, token, up
 from lab.console import guarded
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -24,6 +24,8 @@ app.command(context_settings=PASSED_ON)(fleet.fleet)
 app.command()(run.run)
 app.command()(inspect.inspect)
 app.command()(privacy.privacy)
+app.command()(audit.audit)
+app.command()(errata.errata)
 app.add_typer(data.app, name="data")
 app.command()(demo.demo)
 app.command()(health.health)

@@ -44,8 +44,9 @@ def report(
     _check_answers(clients, survivors, colluders)
     both: dict[str, Any] = {}
     for calibration in get_args(Calibration):
-        spec = _spec(name, epsilon, delta, calibration)
-        made = plan(spec, clients=clients, least=clients - lost, floor=floor, wrap=WRAP, statistic=Reward())
+        made = planned(
+            name, calibration, clients=clients, epsilon=epsilon, delta=delta, dropout=dropout, corrupt=corrupt
+        )
         both[calibration] = _one(made, survivors, colluders)
     asked = {
         "clients": clients,
@@ -55,6 +56,22 @@ def report(
         "colluders": colluders,
     }
     return {"mechanism": name, "epsilon": epsilon, "delta": delta, **asked, "wrap": WRAP, **both}
+
+
+def planned(
+    name: str,
+    calibration: str,
+    *,
+    clients: int,
+    epsilon: float | None,
+    delta: float | None,
+    dropout: float,
+    corrupt: float,
+) -> Mechanism:
+    """The mechanism for one cohort of rewards. Raises BadParameter, naming the field."""
+    lost, floor = _floor(clients, dropout, corrupt)
+    spec = _spec(name, epsilon, delta, calibration)
+    return plan(spec, clients=clients, least=clients - lost, floor=floor, wrap=WRAP, statistic=Reward())
 
 
 def table(report: dict[str, Any]) -> Table:
@@ -114,6 +131,8 @@ def _spec(name: str, epsilon: float | None, delta: float | None, calibration: st
     names = get_args(MechanismName)
     if name not in names:
         raise BadParameter("mechanism", name, f"must be one of {', '.join(names)}")
+    if calibration not in get_args(Calibration):
+        raise BadParameter("calibration", calibration, f"must be one of {', '.join(get_args(Calibration))}")
     words = {"name": name, "epsilon": epsilon, "delta": delta, "calibration": calibration}
     for field, value in (("epsilon", epsilon), ("delta", delta)):
         if value is not None and not math.isfinite(value):

@@ -69,33 +69,33 @@ class MisshiftedBits(ShuffledBinomial):
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A counter-example: `make` builds it for n clients, `why` says what is wrong."""
+    """A counter-example: `make` builds it for n clients and a claimed ε, `why` says what is wrong."""
 
-    make: Callable[[int], Mechanism]
+    make: Callable[[int, float], Mechanism]
     why: str
 
 
-def noise_for_everybody(clients: int) -> NoiseForEverybody:
+def noise_for_everybody(clients: int, epsilon: float) -> NoiseForEverybody:
     """Half of the clients answer (rounded up)."""
-    honest = _plan("distributed-polya", clients, floor=(clients + 1) // 2, precision=32)
+    honest = _plan("distributed-polya", clients, epsilon, floor=(clients + 1) // 2, precision=32)
     return NoiseForEverybody.model_validate(honest)
 
 
-def noise_that_saturates(clients: int) -> NoiseThatSaturates:
+def noise_that_saturates(clients: int, epsilon: float) -> NoiseThatSaturates:
     """No room at all: m = ng + 1."""
-    honest = _plan("distributed-polya", clients, floor=clients, precision=4)
+    honest = _plan("distributed-polya", clients, epsilon, floor=clients, precision=4)
     return NoiseThatSaturates.model_validate({**honest, "modulus": 4 * clients + 1})
 
 
-def laplace_for_half_the_range(clients: int) -> LaplaceForHalfTheRange:
+def laplace_for_half_the_range(clients: int, epsilon: float) -> LaplaceForHalfTheRange:
     """Rewards in [-1, 1]."""
-    honest = _plan("local-laplace-discrete", clients, floor=clients, precision=16)
+    honest = _plan("local-laplace-discrete", clients, epsilon, floor=clients, precision=16)
     return LaplaceForHalfTheRange.model_validate({**honest, "low": -1.0})
 
 
-def misshifted_bits(clients: int) -> MisshiftedBits:
+def misshifted_bits(clients: int, epsilon: float) -> MisshiftedBits:
     """Δ = 1."""
-    honest = _plan("shuffled-binomial", clients, floor=clients, precision=4, delta=1e-3)
+    honest = _plan("shuffled-binomial", clients, epsilon, floor=clients, precision=4, delta=1e-3)
     return MisshiftedBits.model_validate({**honest, "low": -1.0})
 
 
@@ -107,16 +107,18 @@ BROKEN: dict[str, Broken] = {
 }
 
 
-def broken(name: str, clients: int) -> Mechanism:
-    """A counter-example by its name, at ε = 1. Raises BadParameter."""
+def broken(name: str, clients: int, epsilon: float = 1.0) -> Mechanism:
+    """A counter-example by its name. Raises BadParameter."""
     if name not in BROKEN:
         raise BadParameter("broken", name, f"must be one of {', '.join(BROKEN)}")
-    return BROKEN[name].make(clients)
+    return BROKEN[name].make(clients, epsilon)
 
 
-def _plan(name: str, clients: int, *, floor: int, precision: int, delta: float | None = None) -> dict[str, object]:
-    """An honest mechanism at ε = 1, as fields."""
-    words = {"name": name, "epsilon": 1.0, "precision": precision, "delta": delta}
+def _plan(
+    name: str, clients: int, epsilon: float, *, floor: int, precision: int, delta: float | None = None
+) -> dict[str, object]:
+    """An honest mechanism, as fields."""
+    words = {"name": name, "epsilon": epsilon, "precision": precision, "delta": delta}
     spec = MechanismSpec.model_validate(words)
     made = plan(spec, clients=clients, least=floor, floor=floor, wrap=WRAP, statistic=Reward())
     return made.model_dump()

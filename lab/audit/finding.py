@@ -63,11 +63,16 @@ def audit(
     trials     of each world. survivors: who answered, the floor by default; `colluders` of them tell their noise.
     Raises     TooSmall or BadParameter where the mechanism refuses to release.
     """
-    if not 100 <= trials <= 100_000_000:
-        raise BadParameter("trials", trials, "must lie in [100, 100000000]")
+    check_trials(trials)
     setting = Setting(mechanism, mechanism.floor if survivors is None else survivors, colluders)
     worlds = [outcomes(setting, world, trials, stream) for world in (0, 1)]
     return judge(setting, worlds[0], worlds[1], alarm=alarm)
+
+
+def check_trials(trials: int) -> None:
+    """Refuse too few to say anything, and too many to hold."""
+    if not 50 <= trials <= 100_000_000:
+        raise BadParameter("trials", trials, "must lie in [50, 100000000]")
 
 
 def judge(

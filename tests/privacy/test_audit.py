@@ -102,7 +102,7 @@ def test_a_cohort_that_must_not_be_opened_is_not_audited() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"trials": 99}, {"alarm": 0.0}, {"alarm": 1.0}, {"colluders": FLOOR}, {"survivors": CLIENTS + 1}]
+    "bad", [{"trials": 49}, {"alarm": 0.0}, {"alarm": 1.0}, {"colluders": FLOOR}, {"survivors": CLIENTS + 1}]
 )
 def test_nonsense_is_refused(bad: dict[str, float]) -> None:
     with pytest.raises(BadParameter):

@@ -1,0 +1,129 @@
+"""`distrust audit`: a lower bound on ε from outcomes, beside the ε that is claimed."""
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from common.errors import BadParameter
+from common.mechanisms import Mechanism
+from common.randomness import Stream, SystemStream, UnsafeSeededStream
+from lab.audit import Finding, Setting, check_trials, judge, outcomes
+from lab.audit.broken import BROKEN, broken
+from lab.audit.over_http import audit_over_http
+from lab.commands.privacy import Clients, Colluders, Corrupt, Delta, Dropout, Epsilon, Survivors
+from lab.commands.run import JsonOption
+from lab.console import out
+from lab.folder import Folder, writing
+from lab.privacy import planned
+from lab.stack import Stack
+
+VIOLATED = 1
+DEFAULT_TRIALS = 100_000
+OVER_HTTP = 200  # cohorts of each world; they take some 30 ms each
+
+
+def audit(
+    mechanism: Annotated[str | None, typer.Argument(metavar="[MECHANISM]", help="Its name, as in a run file")] = None,
+    *,
+    clients: Clients = 10,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    calibration: Annotated[str, typer.Option("--calibration", help="exact or paper")] = "exact",
+    dropout: Dropout = 0.0,
+    corrupt: Corrupt = 0.0,
+    survivors: Survivors = None,
+    colluders: Colluders = 0,
+    counter_example: Annotated[str | None, typer.Option("--broken", help=f"Instead: {', '.join(BROKEN)}")] = None,
+    trials: Annotated[int | None, typer.Option("--trials", help="Runs of each of the two worlds")] = None,
+    confidence: Annotated[float, typer.Option("--confidence", help="That the bound holds")] = 0.999,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Repeat the same noise; not over HTTP")] = None,
+    http: Annotated[bool, typer.Option("--http", help="Through the real services, on a stack of its own")] = False,
+    json: JsonOption = None,
+) -> None:
+    """Try to break a mechanism's claim: neighbouring inputs, many trials, an exact test. Exits 1 if it is broken."""
+    rates = {"dropout": dropout, "corrupt": corrupt}
+    if counter_example is not None:
+        made = _counter_example(counter_example, clients, epsilon, mechanism)
+    else:
+        made = planned(_named(mechanism), calibration, clients=clients, epsilon=epsilon, delta=delta, **rates)
+    setting = Setting(made, made.floor if survivors is None else survivors, colluders)
+    alarm = _alarm(confidence)
+    if http:
+        found = _over_http(setting, trials or OVER_HTTP, alarm, seed)
+    else:
+        found = _in_process(setting, trials or DEFAULT_TRIALS, alarm, seed)
+    if counter_example is not None:
+        found = found.model_copy(update={"mechanism": f"{counter_example}, broken on purpose"})
+    _deliver(found, json)
+    if found.violated:
+        raise typer.Exit(VIOLATED)
+
+
+def _named(mechanism: str | None) -> str:
+    if mechanism is None:
+        raise BadParameter("mechanism", None, "name one, or a counter-example with --broken")
+    return mechanism
+
+
+def _counter_example(name: str, clients: int, epsilon: float | None, mechanism: str | None) -> Mechanism:
+    if mechanism is not None:
+        raise BadParameter("mechanism", mechanism, "--broken brings its own: leave it out")
+    return broken(name, clients, 1.0 if epsilon is None else epsilon)
+
+
+def _alarm(confidence: float) -> float:
+    if not 0 < confidence < 1:
+        raise BadParameter("confidence", confidence, "must lie in (0, 1)")
+    return 1 - confidence
+
+
+def _in_process(setting: Setting, trials: int, alarm: float, seed: int | None) -> Finding:
+    stream: Stream = SystemStream() if seed is None else UnsafeSeededStream(seed, "audit")
+    check_trials(trials)
+    worlds = [outcomes(setting, world, trials, stream) for world in (0, 1)]
+    return judge(setting, worlds[0], worlds[1], alarm=alarm)
+
+
+def _over_http(setting: Setting, trials: int, alarm: float, seed: int | None) -> Finding:
+    """On a stack that lives for this audit only."""
+    if seed is not None:
+        raise BadParameter("seed", seed, "over HTTP every client's noise comes from the operating system")
+    check_trials(trials)
+    with tempfile.TemporaryDirectory(prefix="distrust-audit-") as path, Stack(Folder(Path(path)), 0) as stack:
+        return asyncio.run(audit_over_http(setting, stack.urls, trials=trials, alarm=alarm))
+
+
+def _deliver(found: Finding, json: str | None) -> None:
+    if json != "-":
+        out.print(_table(found))
+    if json is not None:
+        _write(found.model_dump_json(indent=2) + "\n", json)
+
+
+def _write(text: str, target: str) -> None:
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    with writing(Path(target)):
+        Path(target).write_text(text, "utf-8")
+
+
+def _table(found: Finding) -> Table:
+    """For people."""
+    verdict = "the claim is broken" if found.violated else "nothing against the claim"
+    table = Table("", verdict, title=f"{found.mechanism} ({found.calibration}), {found.transport}")
+    claim = "none" if found.claim is None else f"{found.claim:.6g}"
+    table.add_row("claimed ε", claim)
+    table.add_row("δ", f"{found.delta:g}")
+    table.add_row(f"ε is at least, at {1 - found.alarm:.9g} confidence", f"{found.lower:.6g}")
+    table.add_row("seen", f"the {found.view}, {found.survivors} of {found.clients} clients")
+    table.add_row("colluders", str(found.colluders))
+    table.add_row("trials of each world", f"{found.trials}, {found.counted} of them counted")
+    table.add_row("event", found.event)
+    table.add_row("hits in either world", f"{found.hits[0]} and {found.hits[1]}")
+    return table

@@ -1,0 +1,54 @@
+"""`distrust audit`: one object, and an exit status that says whether the claim is broken."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from common.errors import ProtocolError
+from lab.__main__ import app
+
+
+def audit(*words: str) -> Result:
+    return CliRunner().invoke(app, ["audit", *words])
+
+
+def test_a_kept_claim_exits_0_and_prints_one_object() -> None:
+    honest = audit("distributed-polya", "--epsilon", "1", "--n", "8", "--seed", "3", "--json", "-")
+    found = json.loads(honest.stdout)
+    assert honest.exit_code == 0
+    assert found["lower"] <= found["claim"]
+    assert (found["trials"], found["counted"], found["violated"]) == (100_000, 50_000, False)
+
+
+def test_a_broken_claim_exits_1_and_says_so() -> None:
+    shown = audit("--broken", "misshifted-bits", "--seed", "3")
+    assert shown.exit_code == 1
+    assert "the claim is broken" in shown.stdout
+    assert "broken on purpose" in shown.stdout
+
+
+def test_the_same_seed_gives_the_same_finding() -> None:
+    words = ("local-laplace-discrete", "--epsilon", "2", "--trials", "2000", "--seed", "4", "--json", "-")
+    assert audit(*words).stdout == audit(*words).stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param((), id="nothing-named"),
+        pytest.param(("distributed-polya", "--broken", "misshifted-bits"), id="both-named"),
+        pytest.param(("nonsense",), id="unknown"),
+        pytest.param(("--broken", "nonsense"), id="unknown-counter-example"),
+        pytest.param(("distributed-polya", "--epsilon", "nan"), id="nan"),
+        pytest.param(("distributed-polya", "--epsilon", "1", "--calibration", "best"), id="unknown-calibration"),
+        pytest.param(("distributed-polya", "--epsilon", "1", "--confidence", "1"), id="certainty"),
+        pytest.param(("distributed-polya", "--epsilon", "1", "--trials", "3"), id="too-few"),
+        pytest.param(("distributed-polya", "--epsilon", "1", "--survivors", "3"), id="below-the-floor"),
+        pytest.param(("distributed-polya", "--epsilon", "1", "--http", "--seed", "3"), id="seed-over-http"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(words: tuple[str, ...]) -> None:
+    refused = audit(*words)
+    assert isinstance(refused.exception, ProtocolError)
+    assert "\n" not in str(refused.exception)
