@@ -153,7 +153,7 @@ def test_blocks_leave_no_split_of_the_others_out(share: int, honest: int) -> Non
 @pytest.mark.parametrize(
     ("honest", "precision", "epsilon", "longest"),
     [
-        pytest.param(16, 4, 1.0, 240, id="few-users"),
+        pytest.param(16, 4, 1.0, 260, id="few-users"),
         pytest.param(100, 1, 1.0, 60, id="bits-of-a-hundred"),
         pytest.param(1000, 1, 1.0, 60, id="bits-of-a-thousand"),
         pytest.param(1000, 1, 0.1, 600, id="much-noise"),

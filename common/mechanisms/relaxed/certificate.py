@@ -37,7 +37,7 @@ GROWTH = 1.25  # of the blocks after them
 MARGIN = 8  # scales of the noise beyond which the window's edge hardly loosens the bound
 MOST_ESCAPES = 64
 DIGITS = 250  # powers of ten that (d+1)^k may take in a double
-LOGS = 640.0  # nats that products of tails may take in a double
+LEAST = 1e-250  # mass of E below which a point is left out: only beyond W + g, where step 2 has dealt with it
 UNIT = 2.0**-53
 
 
@@ -78,8 +78,6 @@ def pair_epsilon(design: Design, normal: int, escaped: int) -> float:
     """ε̂ when at least `normal` < t others answer normally and at least `escaped` others escape."""
     if not 0 <= normal < design.share:
         raise BadParameter("normal", normal, f"must lie in [0, share - 1 = {design.share - 1}]")
-    if not 2 * _last(design) / design.scale < LOGS:
-        raise BadParameter("reach", design.reach, "tails leave the range of a double: not certified")
     one, other = _centre(design, normal)
     for _ in range(escaped):
         one, other = window_sums(one, design.length + 1), window_sums(other, design.length + 1)
@@ -91,18 +89,15 @@ def pair_epsilon(design: Design, normal: int, escaped: int) -> float:
 def _centre(design: Design, normal: int) -> tuple[Array, Array]:
     """N_g + E from above in N_g, and N_0 + E from below, from s = -B to B + g, with B = c + MARGIN scales."""
     g, q = design.precision, design.escape
-    reach, last = design.center + math.ceil(MARGIN * design.scale), _last(design)
+    reach = design.center + math.ceil(MARGIN * design.scale)
+    last = reach + g + math.ceil(MARGIN / 2 * design.scale)
     others, _ = shares(design, normal, last)
     lower, upper = shares(design, normal + 1, last)
     s = np.arange(-reach, reach + g + 1)
     around = window_sums(np.concatenate((others[:0:-1], others)), design.length + 1)[s + design.center + last]
     flat = q / (design.length + 1) * around
-    return (1 - q) * upper[np.abs(s - g)] + flat, (1 - q) * lower[np.abs(s)] + flat
-
-
-def _last(design: Design) -> int:
-    """The largest |noise| whose probability is computed."""
-    return design.center + design.precision + math.ceil(MARGIN * design.scale) + math.ceil(MARGIN / 2 * design.scale)
+    kept = flat > LEAST
+    return ((1 - q) * upper[np.abs(s - g)] + flat) * kept, ((1 - q) * lower[np.abs(s)] + flat) * kept
 
 
 @lru_cache(maxsize=256)

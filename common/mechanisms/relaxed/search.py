@@ -1,45 +1,80 @@
-"""The fewest bits whose certificate meets a pure target."""
+"""The shortest answers, at the least noise, whose certificate meets a pure target."""
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 
 from common.errors import BadParameter
 from common.mechanisms.frame import least
 from common.mechanisms.relaxed.certificate import certified_epsilon
 from common.mechanisms.relaxed.design import FARTHEST, Design
 
-FRACTIONS = (0.999, 0.995, 0.99, 0.98, 0.97, 0.96, 0.95, 0.93, 0.91, 0.89, 0.87, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5)
-"""What the noise alone spends of ε̂; the rest pays for escapes and truncation. More noise, longer tails, more bits."""
+FRACTIONS = (0.999, 0.995, 0.99, 0.98, 0.97, 0.95, 0.93, 0.91, 0.88, 0.85, 0.82, 0.79, 0.75, 0.7, 0.6, 0.5)
+"""What the noise alone spends of ε̂; the rest pays for escapes and truncation."""
 
-EXCESS = (1.1, 1.25, 1.5, 4.0)
-"""Standard deviation of the noise over that of discrete Laplace at ε̂; the next is tried where nothing is certified."""
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """All but W: g, t, the scale and the chance of a uniform answer.
+
+    excess  the noise's variance over that of a continuous Laplace variable with ε̂, about.
+    """
+
+    precision: int
+    share: int
+    scale: float
+    chance: float
+    excess: float
+
+    def length(self, reach: int) -> int:
+        return 2 * reach + self.precision
+
+    def cost(self, reach: int) -> float:
+        return self.length(reach) * self.excess
+
+    def design(self, reach: int) -> Design | None:
+        """With the largest q, as overflows count as uniform answers; None where they take most of the chance."""
+        trial = Design(self.precision, self.share, self.scale, reach, self.length(reach), self.chance)
+        escape = (self.chance - 2 * trial.overflow()) * (1 - 1e-9)
+        return replace(trial, escape=escape) if escape > self.chance / 2 else None
+
+    def start(self, epsilon: float) -> int:
+        """A lower bound of W: the tail's condition with M ≥ 1 and q = chance."""
+        room = math.expm1(epsilon) * self.chance / (1 - self.chance)
+        enough = least(lambda reach: math.exp(-reach / self.scale) * (self.length(reach) + 1) <= room, 1)
+        return min(FARTHEST + 1, enough)
 
 
 @lru_cache(maxsize=256)
 def fewest_bits(epsilon: float, honest: int, precision: int, chance: float) -> Design:
     """W, d, t and noise for `honest` users, x̂ in {0..precision}, answers uniform with probability at most `chance`.
 
-    Among equally short designs the one with the least noise; at most EXCESS[0] of the ideal where that is certified.
-    d = 2W + g: a longer answer only thins out the escape. Raises BadParameter if nothing up to FARTHEST is certified.
+    The least product of bits and the noise's variance: neither is bought at more than its worth. Raises BadParameter if
+    nothing up to FARTHEST is certified. d = 2W + g: a longer answer thins out the escape and is hardly ever worth it.
     """
-    for excess in EXCESS:
-        best: Design | None = None
-        for fraction, share in _noises(honest, excess):
-            best = _shorter(epsilon, honest, (precision, share, precision / (fraction * epsilon), chance), best)
-        if best is not None:
-            return best
-    raise BadParameter("epsilon", epsilon, f"not certified for {honest} clients and precision {precision}")
+    best: Design | None = None
+    limit = math.inf
+    for one in _tries(epsilon, honest, precision, chance):
+        found = _shortest(one, epsilon, honest, limit)
+        if found is not None:
+            best, limit = found, one.cost(found.reach)
+    if best is None:
+        raise BadParameter("epsilon", epsilon, f"not certified for {honest} clients and precision {precision}")
+    return best
 
 
-def _noises(honest: int, excess: float) -> list[tuple[float, int]]:
-    """(fraction, share) with √(n/t)/fraction ≤ excess, the least noise first."""
-    pairs = [(fraction, share) for fraction in FRACTIONS for share in _divisors(honest)]
-    size = {pair: math.sqrt(honest / pair[1]) / pair[0] for pair in pairs}
-    return sorted((pair for pair in pairs if size[pair] <= excess), key=size.__getitem__)
+def _tries(epsilon: float, honest: int, precision: int, chance: float) -> list[_Try]:
+    """The least noise first."""
+    tries = [
+        _Try(precision, share, precision / (part * epsilon), chance, honest / share / part**2)
+        for part, share in product(FRACTIONS, _shares(honest))
+    ]
+    return sorted(tries, key=lambda one: one.excess)
 
 
-def _divisors(honest: int) -> Iterator[int]:
+def _shares(honest: int) -> Iterator[int]:
     """Shares n, n - 1, n - 2, n - 4, … down to n/2: less noise is asked of each when more are counted on."""
     yield honest
     missing = 1
@@ -48,38 +83,22 @@ def _divisors(honest: int) -> Iterator[int]:
         missing *= 2
 
 
-def _shorter(epsilon: float, honest: int, fixed: tuple[int, int, float, float], best: Design | None) -> Design | None:
-    """The shortest certified design with these g, t, scale and chance, if it is shorter than `best`."""
-    most = FARTHEST if best is None else best.reach - 1
-    start = _reach_of_tail(epsilon, fixed)
-    if start > most:
-        return best
-    most = min(most, 3 * start + 16)  # where the certificate has its limit in W
+def _shortest(one: _Try, epsilon: float, honest: int, limit: float) -> Design | None:
+    """The certified design of the least W, if it costs less than `limit`."""
+    start = one.start(epsilon)
+    if start > FARTHEST or one.cost(start) >= limit:
+        return None
 
     def certified(reach: int) -> Design | None:
-        design = _design(fixed, reach)
+        design = one.design(reach)
         fits = design is not None and certified_epsilon(design, honest, epsilon) <= epsilon
         return design if fits else None
 
-    if best is not None and certified(most) is None:  # one look instead of a search
-        return best
-    below = start - 1
-    shortest = below + least(lambda more: below + more >= most or certified(below + more) is not None, 1)
-    return certified(shortest) or best
+    def ends(more: int) -> bool:
+        reach = start - 1 + more
+        return reach >= most or certified(reach) is not None
 
-
-def _design(fixed: tuple[int, int, float, float], reach: int) -> Design | None:
-    """The design of this reach with its largest q: overflows count as uniform answers."""
-    precision, share, scale, chance = fixed
-    trial = Design(precision, share, scale, reach, 2 * reach + precision, chance)
-    escape = (chance - 2 * trial.overflow()) * (1 - 1e-9)
-    if escape < chance / 2:
-        return None
-    return Design(precision, share, scale, reach, 2 * reach + precision, escape)
-
-
-def _reach_of_tail(epsilon: float, fixed: tuple[int, int, float, float]) -> int:
-    """A lower bound of W: the tail's condition with M ≥ 1 and q = `chance`."""
-    precision, _, scale, chance = fixed
-    room = math.expm1(epsilon) * chance / (1 - chance)
-    return min(FARTHEST + 1, least(lambda w: math.exp(-w / scale) * (2 * w + precision + 1) <= room, 1))
+    most = min(FARTHEST, 3 * start + 16)  # where the certificate has nearly its limit in W
+    while one.cost(most) >= limit:
+        most -= max(1, (most - start) // 8)
+    return certified(start - 1 + least(ends, 1))
