@@ -1,0 +1,256 @@
+"""A whole real run in one process: three services, two fleets, HTTP without sockets; everything said is written down.
+
+`Hay` holds all that one party has: every cell of its database, and every request and answer it took part in, with JSON
+opened and base64 decoded. Whoever looks for a needle looks there.
+"""
+
+import asyncio
+import json
+import sqlite3
+import struct
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from fastapi import FastAPI
+from numpy.typing import NDArray
+
+import aggregator.app
+import server.app
+import shuffler.app
+from aggregator.settings import AggregatorSettings
+from client.environments import Environment, build, read_spec
+from client.fleet import Fleet, Habits
+from client.masking_secrets import Secrets
+from client.payload import record
+from client.randomizer import Randomizer, World
+from client.sender import Addresses, Sender, patience
+from client.terms import Terms
+from common.errors import WrongCohort
+from common.messages.base import decode_blob
+from common.messages.progress import RunView
+from common.messages.run import RunConfig
+from common.messages.transcript import Transcript
+from common.web.client import Http
+from server.intermediary import PATIENCE, HttpIntermediaries
+from server.settings import ServerSettings
+from shuffler.settings import ShufflerSettings
+
+TOKEN = "open sesame, says the operator"
+SEED = 7_301_964_528_173_045_519
+PARTIES = ("server", "shuffler", "aggregator")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request and its answer."""
+
+    caller: str
+    callee: str
+    method: str
+    url: httpx.URL
+    headers: Mapping[str, str]
+    body: bytes
+    answer: bytes
+
+
+class Wire(httpx.AsyncBaseTransport):
+    """One caller's way to all services; writes down what passes."""
+
+    def __init__(self, caller: str, apps: Mapping[str, FastAPI], heard: list[Exchange]) -> None:
+        self._caller, self._heard = caller, heard
+        self._ways = {name: httpx.ASGITransport(app, raise_app_exceptions=False) for name, app in apps.items()}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        body = await request.aread()
+        host = request.url.host
+        answer = await self._ways[host].handle_async_request(request)
+        content = await answer.aread()
+        self._heard.append(
+            Exchange(self._caller, host, request.method, request.url, dict(request.headers), body, content)
+        )
+        return httpx.Response(answer.status_code, headers=answer.headers, content=content)
+
+
+@dataclass
+class Truth:
+    """What clients alone know, by cohort and slot: rewards, messages before they are hidden, seeds and keys."""
+
+    rewards: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    rows: dict[str, dict[int, NDArray[np.uint64]]] = field(default_factory=lambda: defaultdict(dict))
+    payloads: set[bytes] = field(default_factory=set)
+    secrets: set[bytes] = field(default_factory=set)
+
+
+@dataclass
+class Tape:
+    """A finished run: what was true, what was said, what is remembered."""
+
+    truth: Truth
+    heard: list[Exchange]
+    databases: dict[str, Path]
+    environment: Environment
+    views: dict[str, RunView]
+    transcripts: dict[str, bytes]  # by party: what its operator is shown of all cohorts
+
+    def said(self, caller: str, callee: str) -> list[Exchange]:
+        """What `caller` (or callers whose name begins so) said to `callee`."""
+        return [one for one in self.heard if one.caller.startswith(caller) and one.callee == callee]
+
+    def rows(self, party: str, query: str) -> list[tuple[Any, ...]]:
+        """Straight from a party's database."""
+        connection = sqlite3.connect(self.databases[party])
+        try:
+            return connection.execute(query).fetchall()
+        finally:
+            connection.close()
+
+
+class Hay:
+    """Everything that a party holds or has heard."""
+
+    def __init__(self, tape: Tape, party: str) -> None:
+        straws = [straw for cell in _cells(tape.databases[party]) for straw in _opened(cell)]
+        for one in tape.heard:
+            if party in (one.caller, one.callee):
+                straws += [str(one.url).encode(), repr(one.headers).encode(), *_opened(one.body), *_opened(one.answer)]
+        self._all = b"\x00\xff\x00".join(straws)
+
+    def holds(self, needle: bytes) -> bool:
+        return needle in self._all
+
+    def holds_number(self, value: float) -> bool:
+        """As text, or as a double, whichever way round."""
+        return any(map(self.holds, (repr(value).encode(), struct.pack("<d", value), struct.pack(">d", value))))
+
+
+def _cells(path: Path) -> Iterator[bytes]:
+    connection = sqlite3.connect(path)
+    try:
+        for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            for row in connection.execute(f'SELECT * FROM "{table}"'):
+                yield from (cell if isinstance(cell, bytes) else str(cell).encode() for cell in row)
+    finally:
+        connection.close()
+
+
+def _opened(raw: bytes) -> Iterator[bytes]:
+    """The bytes, and, where they are JSON, its strings as they are and decoded."""
+    yield raw
+    try:
+        tree = json.loads(raw)
+    except ValueError:
+        return
+    for text in _strings(tree):
+        yield text.encode()
+        try:
+            decoded = decode_blob(text)
+        except ValueError:
+            continue
+        assert isinstance(decoded, bytes)
+        yield decoded
+
+
+def _strings(tree: object) -> Iterator[str]:
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, Mapping):
+        for value in tree.values():
+            yield from _strings(value)
+    elif isinstance(tree, Sequence):
+        for value in tree:
+            yield from _strings(value)
+
+
+def keys(tree: object) -> set[str]:
+    """All the names in a JSON document, however deep."""
+    if isinstance(tree, Mapping):
+        return set(tree) | {name for value in tree.values() for name in keys(value)}
+    if isinstance(tree, list):
+        return {name for value in tree for name in keys(value)}
+    return set()
+
+
+def play(folder: Path, configs: Sequence[RunConfig], dropout: float, tap: pytest.MonkeyPatch) -> Tape:
+    """All runs to their end, at once."""
+    truth, heard = Truth(), list[Exchange]()
+    environment = build(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED}))
+    _listen(truth, tap)
+    (folder / "token").write_text(TOKEN)
+    databases = {name: folder / f"{name}.sqlite3" for name in PARTIES}
+    views, transcripts = asyncio.run(_play(databases, configs, World(environment, SEED), heard, dropout))
+    return Tape(truth, heard, databases, environment, views, transcripts)
+
+
+def _listen(truth: Truth, tap: pytest.MonkeyPatch) -> None:
+    """Write down what happens inside the clients; nothing of it leaves them this way."""
+    rows, begin = Randomizer.rows, Secrets.__init__
+
+    def noted_rows(self: Randomizer, slots: Sequence[int]) -> NDArray[np.uint64]:
+        found = rows(self, slots)
+        name = self.assignment.cohort.cohort
+        truth.rewards[name] = self._vectors[:, 0]
+        truth.rows[name] |= dict(zip(slots, found, strict=True))
+        truth.payloads |= {record(row, self.round.mechanism.modulus) for row in found}
+        return found
+
+    def noted_secrets(self: Secrets, binding: Any) -> None:
+        begin(self, binding)
+        keys = (self.mask_pair.private_bytes_raw(), self.channel_pair.private_bytes_raw())
+        truth.secrets.update((self.mask_seed, self.self_seed, *keys))
+
+    tap.setattr(Randomizer, "rows", noted_rows)
+    tap.setattr(Secrets, "__init__", noted_secrets)
+
+
+async def _play(
+    databases: dict[str, Path], configs: Sequence[RunConfig], world: World, heard: list[Exchange], dropout: float
+) -> tuple[dict[str, RunView], dict[str, bytes]]:
+    apps: dict[str, FastAPI] = {}
+    own = {name: {"database": f"sqlite:///{path}"} for name, path in databases.items()}
+    token = {"operator_token_file": databases["server"].with_name("token")}
+    apps["shuffler"] = shuffler.app.build(ShufflerSettings(**own["shuffler"], **token))
+    apps["aggregator"] = aggregator.app.build(AggregatorSettings(**own["aggregator"], **token))
+    http = Http(PATIENCE, transport=Wire("server", apps, heard))
+    both = HttpIntermediaries("http://shuffler", "http://aggregator", TOKEN, http)
+    apps["server"] = server.app.build(ServerSettings(**own["server"], **token), both)
+    async with AsyncExitStack() as stack:
+        for app in apps.values():
+            await stack.enter_async_context(app.router.lifespan_context(app))
+        operator = Http(transport=Wire("operator", apps, []))  # whose word is not what parties tell each other
+        peer = operator.peer("http://server", TOKEN)
+        for config in configs:
+            await peer.post("/v1/runs", config, RunView)
+        wires = [(config, Wire(f"fleet {n}", apps, heard)) for config in configs for n in (1, 2)]
+        fleets = [_fleet(config, wire, world, dropout) for config, wire in wires]
+        assert set(await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), 60)) == {"finished"}
+        views = {config.run: await peer.get(f"/v1/runs/{config.run}", RunView) for config in configs}
+        return views, {party: await _transcripts(operator, party, configs) for party in PARTIES}
+
+
+async def _transcripts(operator: Http, party: str, configs: Sequence[RunConfig]) -> bytes:
+    """Every page of every cohort that the party knows."""
+    peer, pages = operator.peer(f"http://{party}", TOKEN), []
+    for config in configs:
+        doors = [f"/v1/cohorts/{config.run}.1.{arm}.1/messages" for arm in range(config.arms)]
+        for door in (
+            [f"/v1/runs/{config.run}{door.removeprefix('/v1')}" for door in doors] if party == "server" else doors
+        ):
+            with suppress(WrongCohort):  # each S knows its own
+                pages.append((await peer.get(door, Transcript, {"limit": 1000})).model_dump_json().encode())
+    return b"\n".join(pages)
+
+
+def _fleet(config: RunConfig, wire: Wire, world: World, dropout: float) -> Fleet:
+    addresses = Addresses(*(f"http://{party}" for party in PARTIES))
+    sender = Sender(Http(patience(20), transport=wire), addresses, config.run)
+    return Fleet(sender, world, Terms(), Habits(block=8, dropout=dropout))
+
+
+__all__ = ["PARTIES", "SEED", "Exchange", "Hay", "Tape", "Truth", "keys", "play"]
