@@ -6,8 +6,9 @@ from typing import Literal, Self
 from common.error_law import ErrorLaw
 from common.guarantee import Guarantee
 from common.mechanisms.base import MechanismSpec
-from common.mechanisms.frame import Frame, laplace_precision, laplace_scale, needed
+from common.mechanisms.frame import Frame, laplace_precision, needed
 from common.mechanisms.laplace import LaplaceLike
+from common.mechanisms.sensitivity import laplace_scale
 from common.noise import DiscreteLaplace, PolyaDifference
 
 
@@ -25,7 +26,7 @@ class CentralLaplaceDiscrete(LaplaceLike):
     def plan(cls, spec: MechanismSpec, frame: Frame) -> Self:
         epsilon, precision = needed(spec), laplace_precision(frame, spec, 1)
         paper = spec.calibration == "paper"  # Theorem 5 keeps room for noise in Z_m; ours needs none there
-        law = DiscreteLaplace(laplace_scale(epsilon, precision, frame.dimension)) if paper else None
+        law = DiscreteLaplace(laplace_scale(epsilon, precision, frame.dimension, frame.norm)) if paper else None
         return cls.model_validate({**frame.shared(precision, frame.room(precision, law)), "epsilon": epsilon})
 
     def server_law(self) -> DiscreteLaplace:

@@ -7,8 +7,9 @@ from common.error_law import ErrorLaw
 from common.guarantee import Guarantee
 from common.mechanisms.base import MechanismSpec
 from common.mechanisms.distributed import nothing, of_the_sum
-from common.mechanisms.frame import Frame, laplace_precision, laplace_scale, needed
+from common.mechanisms.frame import Frame, laplace_precision, needed
 from common.mechanisms.laplace import LaplaceLike
+from common.mechanisms.sensitivity import laplace_scale
 from common.messages.cohort import Via
 from common.noise import PolyaDifference
 
@@ -29,7 +30,7 @@ class DistributedPolya(LaplaceLike):
     @classmethod
     def plan(cls, spec: MechanismSpec, frame: Frame) -> Self:
         epsilon, precision = needed(spec), laplace_precision(frame, spec, 1)
-        scale = laplace_scale(epsilon, precision, frame.dimension)
+        scale = laplace_scale(epsilon, precision, frame.dimension, frame.norm)
         total = PolyaDifference(Fraction(frame.clients, frame.floor), scale)
         tau = scale * frame.log_wrap if spec.calibration == "paper" else 0.0
         return cls.model_validate({**frame.shared(precision, frame.room(precision, total, tau)), "epsilon": epsilon})

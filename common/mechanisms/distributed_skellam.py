@@ -15,6 +15,7 @@ from common.mechanisms.frame import Frame, needed
 from common.mechanisms.laplace import SAMPLER
 from common.mechanisms.lattice import Lattice
 from common.mechanisms.scaled import Scaled
+from common.mechanisms.sensitivity import squared_l2
 from common.mechanisms.skellam_search import Target, best_precision, divergences, least_variance
 from common.messages.cohort import Via
 from common.noise import Skellam
@@ -26,11 +27,11 @@ SHOWN_DELTA = 1e-6  # δ at which a Rényi guarantee is shown as (ε, δ) when n
 class DistributedSkellam(Lattice):
     """Sk(0, variance/t) on each client: Sk(0, variance) over t of them, whatever its split.
 
-    variance   in grid steps squared, per coordinate. paper: D g²/ε², g = ⌈sε√t⌉. exact: the least whose privacy,
-               computed from the law, is (ε, δ), or RDP(α) ≤ αε²/2 at every order of ORDERS when δ is absent.
-    Guarantee  of the modular sum over at least t honest clients. Each of D coordinates moves by at most g, so that the
-               vector's Rényi divergence is at most D times one coordinate's (ℓ₂ sensitivity g√D).
-    Source     MAB Theorem 2 with t for n and σ² = g²/ε² (the statement prints σ²/(nε²)); its bound on RDP is not used.
+    variance   in grid steps squared, per coordinate. paper: S/ε², S the squared ℓ₂ sensitivity, g = ⌈sε√t⌉. exact: the
+               least whose privacy is (ε, δ), or RDP(α) ≤ αε²/2 at every order of ORDERS when δ is absent.
+    Guarantee  of the modular sum over at least t honest clients, computed from the law where all D coordinates move by
+               at most g (S = g²D); the theorem's bound on RDP where the vector is bounded in ℓ₁ or ℓ₂.
+    Source     MAB Theorem 2 with t for n and σ² = g²/ε² (the statement prints σ²/(nε²)).
     """
 
     vias: ClassVar[tuple[Via, ...]] = ("aggregator",)
@@ -48,10 +49,11 @@ class DistributedSkellam(Lattice):
 
     @classmethod
     def plan(cls, spec: MechanismSpec, frame: Frame) -> Self:
-        target = Target(needed(spec), spec.delta, frame.dimension)
+        target = Target(needed(spec), spec.delta, frame.dimension, frame.norm)
         precision = spec.precision or cls._precision(spec, frame, target)
         paper = spec.calibration == "paper"
-        variance = frame.dimension * (precision / target.epsilon) ** 2 if paper else least_variance(target, precision)
+        square = squared_l2(precision, frame.dimension, frame.norm)
+        variance = square / target.epsilon**2 if paper else least_variance(target, precision)
         total = Skellam(variance * frame.clients / frame.floor)
         log = frame.log_wrap
         tau = 2 * math.sqrt(variance * log) + math.sqrt(2) * log if paper else 0.0
@@ -75,7 +77,7 @@ class DistributedSkellam(Lattice):
         if self.delta is not None and self.dimension == 1:
             epsilon = epsilon_at(Skellam(variance).pmf(), self.precision, self.delta)
             return self._promise("approximate", epsilon, self.delta, (), honest)
-        pairs = divergences(variance, self.precision, self.dimension)
+        pairs = divergences(variance, self.precision, self.dimension, self.norm)
         delta = SHOWN_DELTA if self.delta is None else self.delta
         return self._promise("renyi", from_rdp(pairs, delta), delta, tuple(pairs), honest)
 
@@ -111,4 +113,5 @@ class DistributedSkellam(Lattice):
             return 2 * math.sqrt(self.variance) * more * self.step, math.sqrt(2) * self.step
         scale = self.precision / (self.epsilon * math.sqrt(self.floor))
         unit = (self.high - self.low) / self.epsilon
-        return (2 * math.sqrt(self.dimension) + math.sqrt(2) / scale) * more * unit, unit / scale
+        norm = math.sqrt(squared_l2(self.precision, self.dimension, self.norm)) / self.precision
+        return (2 * norm + math.sqrt(2) / scale) * more * unit, unit / scale

@@ -7,6 +7,7 @@ from typing import Any
 
 from common.errors import BadParameter
 from common.mechanisms.base import Calibration, MechanismSpec, Norm
+from common.mechanisms.sensitivity import laplace_scale
 from common.messages.cohort import Via
 from common.noise import Law
 
@@ -58,23 +59,22 @@ def needed(spec: MechanismSpec) -> float:
 
 
 def laplace_precision(frame: Frame, spec: MechanismSpec, terms: int) -> int:
-    """The precision g for `terms` discrete Laplace terms Lap_Z(gD/ε) in the sum.
-
-    paper  ⌈ε√t⌉.
-    exact  the least g whose rounding variance n/4 is at most a tenth of the noise's, terms / (2 sinh²(ε/(2gD))).
-    """
-    epsilon = needed(spec)
+    """The precision g for `terms` discrete Laplace terms in the sum: ⌈ε√t⌉ for `paper`, else `little_rounding`."""
     if spec.precision is not None:
         return spec.precision
     if spec.calibration == "paper":
-        return math.ceil(epsilon * math.sqrt(frame.floor))
-    sine = math.sqrt(2 * ROUNDING * terms / frame.clients)
-    return max(1, math.ceil(epsilon / (2 * frame.dimension * math.asinh(sine))))
+        return math.ceil(needed(spec) * math.sqrt(frame.floor))
+    return little_rounding(frame, needed(spec), terms, ROUNDING)
 
 
-def laplace_scale(epsilon: float, precision: int, dimension: int) -> float:
-    """gD/ε for ℓ₁ sensitivity gD, rounded up, so that the noise is never smaller than the theorem's."""
-    return math.nextafter(precision * dimension / epsilon, math.inf)
+def little_rounding(frame: Frame, epsilon: float, terms: int, share: float) -> int:
+    """The least g whose rounding variance n/4 is at most `share` of the noise's, terms / (2 sinh²(1/(2 scale)))."""
+    sine = math.sqrt(2 * share * terms / frame.clients)
+    scale = 1 / (2 * math.asinh(sine))
+    guess = max(1, math.ceil(scale * epsilon / frame.dimension))
+    if frame.norm == "linf" or frame.dimension == 1:
+        return guess
+    return least(lambda g: laplace_scale(epsilon, g, frame.dimension, frame.norm) >= scale, guess)
 
 
 def least(met: Callable[[int], bool], guess: int) -> int:

@@ -3,15 +3,16 @@
 import math
 from typing import Annotated, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from common.accounting import pure_epsilon
 from common.guarantee import Guarantee
 from common.mechanisms.checks import EPSILON_RULE, epsilon_allowed, require
-from common.mechanisms.frame import laplace_scale
 from common.mechanisms.lattice import Lattice
-from common.mechanisms.scaled import Scaled
-from common.noise import Law, PolyaDifference
+from common.mechanisms.scaled import Scaled, Spread
+from common.mechanisms.sensitivity import l1, laplace_loss, laplace_scale
+from common.noise import PolyaDifference
 from common.noise.polya import LONGEST_SCALE
 
 PAPER_TERMS = 2
@@ -19,40 +20,59 @@ SAMPLER = "noise is drawn within statistical distance 2^-100 of its law"
 
 
 class LaplaceLike(Lattice):
-    """Noise of scale gD/ε: ε for ℓ₁ sensitivity gD of the integer vector."""
+    """Noise of the least scale that is ε for one client's vector: gD/ε for the box, else by ℓ₁ and rounding."""
 
     epsilon: Annotated[float, Field(description="ε in nats, for one client's whole vector")]
 
     @model_validator(mode="after")
     def _can_be_drawn(self) -> Self:
         require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
-        field = "precision * dimension / epsilon"
+        field = "scale of the noise, in grid steps"
         require(self.scale <= LONGEST_SCALE, field, self.scale, f"at most {LONGEST_SCALE:g}")
         return self
 
     @property
     def scale(self) -> float:
         """Scale of the discrete Laplace law, in grid steps."""
-        return laplace_scale(self.epsilon, self.precision, self.dimension)
+        return laplace_scale(self.epsilon, self.precision, self.dimension, self.norm)
 
-    def scaled(self, law: Law, terms: float) -> Scaled:
-        """The error law of `terms` Laplace terms; (σ, h) in units of D (high - low)/ε.
+    def scaled(self, law: Spread, terms: float) -> Scaled:
+        """The error law of `terms` Laplace terms; (σ, h) in units of one term's scale.
 
         (√(2 terms), 1) as in the paper up to two terms, where exact quantiles confirm it. For more it fails, and a
         sub-gamma tail gives (2 √terms, 1): the logarithm of the generating function is at most terms · s²/(1 - s).
         """
-        unit = self.dimension * (self.high - self.low) / self.epsilon
+        unit = self.scale * self.step
         sigma = math.sqrt(2 * terms) if terms <= PAPER_TERMS else 2 * math.sqrt(terms)
         return Scaled(law, self.step, (sigma * unit, unit))
 
     def released_epsilon(self, law: PolyaDifference) -> float:
-        """The largest |ln p(k)/p(k-g)| over all k, D times: every coordinate moves by g.
+        """The largest log-ratio of neighbours' laws, over all coordinates together.
 
-        Far out the ratio tends to g/scale, from below for shapes of at least 1 (log-concave) and from above for less.
+        A coordinate that moves by g: the largest |ln p(k)/p(k-g)| over all k. Far out it tends to g/scale, from below
+        for shapes of at least 1 (log-concave; more than one term is post-processing) and from above for less.
         """
-        limit = self.precision / self.scale
-        inside = pure_epsilon(law.pmf(), self.precision) if law.shape < 1 else limit
-        return self.dimension * max(limit, inside)
+        if law.shape >= 1:
+            return laplace_loss(self.scale, self.precision, self.dimension, self.norm)
+        if self.norm == "linf" or self.dimension == 1:
+            return self.dimension * max(self.precision / self.scale, pure_epsilon(law.pmf(), self.precision))
+        return self._short(law)
+
+    def _short(self, law: PolyaDifference) -> float:
+        """A bound for short cohorts: max Σ L(s_i) over s_i ≤ g with Σ s_i ≤ ⌈ℓ₁⌉ + D - 1, by Lagrange.
+
+        L(s) = ln p(0)/p(s), as p falls log-convexly on both sides of 0; any multiplier gives a bound.
+        """
+        pmf = law.pmf()
+        center = pmf.logs.size // 2
+        losses = pmf.logs[center] - pmf.logs[center : center + self.precision + 1]
+        if losses.size <= self.precision:
+            return math.inf
+        budget = math.ceil(l1(self.precision, self.dimension, self.norm)) + self.dimension - 1
+        each = min(budget // self.dimension, self.precision - 1)
+        price = float(losses[each + 1] - losses[each])
+        best = float((losses - price * np.arange(losses.size)).max())
+        return price * budget + self.dimension * best
 
     def promise(self, epsilon: float, model: str, assumptions: tuple[str, ...]) -> Guarantee:
         """A pure guarantee of this mechanism."""

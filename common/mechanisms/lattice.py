@@ -14,6 +14,8 @@ from common.messages.cohort import Via
 from common.noise import Law
 from common.randomness import Stream
 
+MARGIN = 2.0**-30
+
 
 class Lattice(Mechanism):
     """Values in [low, high] as x̂ in {0 … g} by randomized rounding, noise on top, everything modulo m.
@@ -81,6 +83,19 @@ class Lattice(Mechanism):
         if int(total.max()) >= self.modulus:
             raise BadParameter("total", int(total.max()), f"must be below modulus = {self.modulus}")
 
+    def clamp(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Vectors into the ball of `norm`: coordinates first, then, for l1 and l2, all of them by one factor.
+
+        The ball that counts is smaller by 2⁻³⁰, more than the rounding of all coordinates can add.
+        """
+        inside = np.clip(vectors, self.low, self.high)
+        if self.norm == "linf" or self.dimension == 1:
+            return inside
+        middle, radius = (self.low + self.high) / 2, (self.high - self.low) / 2 * (1 - MARGIN)
+        lengths = np.linalg.norm(inside - middle, ord=1 if self.norm == "l1" else 2, axis=1, keepdims=True)
+        shrunk: NDArray[np.float64] = middle + (inside - middle) * np.minimum(1, radius / np.maximum(lengths, radius))
+        return shrunk
+
     def _decode(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
         """Representatives in the centred window."""
         whole = total.astype(np.int64)
@@ -98,7 +113,7 @@ class Lattice(Mechanism):
             raise BadParameter("vectors", vectors.shape, f"shape must be (n, {self.dimension})")
         if not np.isfinite(vectors).all():
             raise BadParameter("vectors", "NaN or infinity", "finite numbers are allowed")
-        inside = np.clip(vectors, self.low, self.high)
+        inside = self.clamp(vectors)
         grid = np.clip((inside - self.low) * (self.precision / (self.high - self.low)), 0, self.precision)
         whole = np.floor(grid)
         up = (chances >> np.uint64(11)) * 2.0**-53 < grid - whole

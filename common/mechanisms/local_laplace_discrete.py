@@ -6,8 +6,9 @@ from typing import ClassVar, Literal, Self
 from common.error_law import ErrorLaw
 from common.guarantee import Guarantee
 from common.mechanisms.base import MechanismSpec
-from common.mechanisms.frame import Frame, laplace_precision, laplace_scale, needed
+from common.mechanisms.frame import Frame, laplace_precision, needed
 from common.mechanisms.laplace import LaplaceLike
+from common.mechanisms.sensitivity import laplace_scale
 from common.messages.cohort import Via
 from common.noise import DiscreteLaplace, PolyaDifference
 
@@ -27,7 +28,7 @@ class LocalLaplaceDiscrete(LaplaceLike):
     @classmethod
     def plan(cls, spec: MechanismSpec, frame: Frame) -> Self:
         epsilon, precision = needed(spec), laplace_precision(frame, spec, frame.clients)
-        total = PolyaDifference(Fraction(frame.clients), laplace_scale(epsilon, precision, frame.dimension))
+        total = PolyaDifference(Fraction(frame.clients), laplace_scale(epsilon, precision, frame.dimension, frame.norm))
         return cls.model_validate({**frame.shared(precision, frame.room(precision, total)), "epsilon": epsilon})
 
     def client_law(self) -> DiscreteLaplace:

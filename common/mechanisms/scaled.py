@@ -1,15 +1,25 @@
-"""An error law: integer noise, seen in the data's units."""
+"""An error law: noise in grid steps, seen in the data's units."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
-from common.noise import Law
+
+class Spread(Protocol):
+    """What an error law needs of the noise."""
+
+    @property
+    def std(self) -> float: ...
+
+    def quantile(self, p: float) -> float:
+        """The least q with P(|noise| > q) ≤ p."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
     """`law` times `step`, the width of a grid step in data units; `law` None is no noise at all."""
 
-    law: Law | None
+    law: Spread | None
     step: float
     sub_exponential: tuple[float, float]
 

@@ -7,7 +7,9 @@ from functools import lru_cache
 from scipy.optimize import brentq
 
 from common.accounting import hockey_stick, rdp
+from common.mechanisms.base import Norm
 from common.mechanisms.frame import ROUNDING
+from common.mechanisms.sensitivity import squared_l2
 from common.noise import Skellam
 from common.noise.law import LIMIT
 
@@ -19,15 +21,21 @@ SLACK = 1e-9  # relative accuracy of the search
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """(ε, δ) for one coordinate, or RDP(α) ≤ αε²/2 over `dimension` coordinates when δ is absent."""
+    """(ε, δ) for one coordinate, or RDP(α) ≤ αε²/2 over `dimension` coordinates, bounded in `norm`, without δ."""
 
     epsilon: float
     delta: float | None
     dimension: int
+    norm: Norm = "linf"
 
 
-def divergences(variance: float, shift: int, dimension: int) -> list[tuple[float, float]]:
-    """(α, RDP(α)) of Sk(0, variance) in `dimension` coordinates that all move by `shift`."""
+def divergences(variance: float, shift: int, dimension: int, norm: Norm = "linf") -> list[tuple[float, float]]:
+    """(α, RDP(α)) of Sk(0, variance) in `dimension` coordinates: computed, for the box, whose corners move all by g.
+
+    For l1 and l2 the bound of Agarwal, Kairouz & Liu 2021, Theorem 3.5, at whole orders, with the norms after rounding.
+    """
+    if norm != "linf" and dimension > 1:
+        return _theorem(variance, shift, dimension, norm)
     margin = math.ceil(15 * math.sqrt(variance)) + 30
     orders = [order for order in ORDERS if (order - 1) * shift + margin <= LIMIT // 2] or [ORDERS[0]]
     pmf = Skellam(variance).pmf(least=math.ceil((orders[-1] - 1) * shift) + margin)
@@ -43,10 +51,10 @@ def least_variance(target: Target, shift: int) -> float:
         variance = math.exp(log_variance)
         if target.delta is not None:
             return math.log(hockey_stick(Skellam(variance).pmf(), shift, target.epsilon) / target.delta)
-        pairs = divergences(variance, shift, target.dimension)
+        pairs = divergences(variance, shift, target.dimension, target.norm)
         return math.log(max(2 * spent / (order * target.epsilon**2) for order, spent in pairs))
 
-    guess = math.log(target.dimension) + 2 * math.log(shift / target.epsilon)  # the Gaussian's
+    guess = math.log(squared_l2(shift, target.dimension, target.norm) / target.epsilon**2)  # the Gaussian's
     low, high = guess - 0.1, guess + 0.1
     while excess(low) <= 0:
         low -= 0.5
@@ -69,3 +77,18 @@ def best_precision(target: Target, clients: int) -> int:
     while g > 1 and least_variance(target, g - 1) >= wanted:
         g -= 1
     return g
+
+
+def _theorem(variance: float, shift: int, dimension: int, norm: Norm) -> list[tuple[float, float]]:
+    """αΔ₂²/(2σ²) + min{((2α - 1)Δ₂² + 6Δ₁)/(4σ⁴), 3Δ₁/(2σ²)}; Δ₁ ≤ Δ₂² on the integers."""
+    square = squared_l2(shift, dimension, norm)
+    size = min(shift * dimension, square, math.sqrt(dimension * square))
+    return [
+        (
+            order,
+            order * square / (2 * variance)
+            + min(((2 * order - 1) * square + 6 * size) / (4 * variance**2), 3 * size / (2 * variance)),
+        )
+        for order in ORDERS
+        if order >= 2 and order == int(order)
+    ]

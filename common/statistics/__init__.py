@@ -1,8 +1,13 @@
 """How (context, arm, reward) becomes a vector with known bounds."""
 
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
+
+from common.statistics.bounded_vector import BoundedVector
 from common.statistics.reward import Reward
 
-Statistic = Reward
-"""The union of the statistics; one member for now."""
+Statistic: TypeAlias = Annotated[Reward | BoundedVector, Field(discriminator="kind")]
+"""The union of the statistics, told apart by their kind."""
 
-__all__ = ["Reward", "Statistic"]
+__all__ = ["BoundedVector", "Reward", "Statistic"]
