@@ -19,7 +19,7 @@ Markdown = Annotated[bool, typer.Option("--markdown", help="As docs/privacy.md h
 
 
 def errata(*, paper: PaperOption = None, markdown: Markdown = False, json: JsonOption = None) -> None:
-    """Show the papers' errors, each with a counter-example computed now."""
+    """Show the papers' errors, each with a counter-example."""
     found = compute(paper)
     if markdown:
         sys.stdout.write(table.markdown(found))

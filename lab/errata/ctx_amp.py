@@ -48,7 +48,7 @@ def theorem_b1_epsilon() -> Erratum:
         computed=amplified(local, DELTA / 2, CLIENTS) / EPSILON,
         ours=amplified(_repaired(), DELTA / 2, CLIENTS) / EPSILON,
         instead="ε₀ from the inverse of the bound; exact: the privacy blanket of the Gaussian, computed",
-        code="common/mechanisms/shuffled_gaussian.py",
+        code="common/accounting.py",
         facts=(("ε₀ as printed", local), ("ε₀ that the lemma allows for ε", _repaired())),
     )
 
@@ -69,7 +69,7 @@ def theorem_b1_delta() -> Erratum:
         computed=0.5 + _weight(epsilon, local),
         ours=0.5 + _weight(EPSILON, _repaired()) * (0.5 / _weight(EPSILON, _repaired())),
         instead="δ₀ = δ/(2B (e^ε + 1)(1 + e^(-ε₀)/2)); exact: the blanket needs no δ₀",
-        code="common/mechanisms/shuffled_gaussian.py",
+        code="common/accounting.py",
     )
 
 
@@ -106,7 +106,7 @@ def theorem_b1_range() -> Erratum:
         computed=least,
         ours=1.0,
         instead="numerical bounds, which hold for every B ≥ 1 and never exceed ε₀",
-        code="common/amplification/__init__.py",
+        code="common/accounting.py",
         facts=(("least batch for ε₀ = 1", math.e * least),),
     )
 

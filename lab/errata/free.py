@@ -47,7 +47,7 @@ def equation_10() -> Erratum:
         computed=epsilon / local,
         ours=epsilon / max(epsilon, local),
         instead="ε₀ = max(ε, the inverse of the numerical bound)",
-        code="common/amplification/__init__.py",
+        code="common/accounting.py",
         facts=(
             ("f⁻¹(ε)", local),
             ("largest ε₀ of the theorem: negative, so there is none", largest_local(delta, clients)),
@@ -112,6 +112,6 @@ def theorem_3() -> Erratum:
         computed=local + 2 * math.log1p(-delta),
         ours=epsilon + 2 * math.log1p(-delta),
         instead="a cohort is one action's crowd: its own size amplifies, and ε₀ = ε for a crowd of one",
-        code="common/amplification/__init__.py",
+        code="common/accounting.py",
         facts=(("ε₀ by eq. (10) for the whole batch", local), ("largest ε₀ it allows", largest_local(delta, clients))),
     )

@@ -1,4 +1,4 @@
-"""The counter-examples of the papers' errors, from independent oracles: other libraries, 30 to 60 digits, closed forms."""
+"""The counter-examples of the papers' errors, from oracles: other libraries, many digits, closed forms."""
 
 import math
 from collections.abc import Callable

@@ -1,0 +1,88 @@
+"""Every counter-example contradicts what is printed, our resolution holds, and the document says the same."""
+
+import json
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from typer.testing import CliRunner
+
+from common.errors import BadParameter
+from common.mechanisms.planning import KINDS
+from lab.__main__ import app
+from lab.errata import ERRATA, errata
+from lab.errata.erratum import Erratum, Paper
+from lab.errata.table import markdown
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs/privacy.md").read_text("utf-8")
+TOLERANCE = 1e-9
+
+
+@cache
+def found() -> dict[str, Erratum]:
+    return {one.key: one for one in errata()}
+
+
+KEYS = [compute().key for compute in ERRATA]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_counter_example_contradicts_the_print_and_our_resolution_holds(key: str) -> None:
+    one = found()[key]
+    if one.verdict == "harmless":
+        assert one.computed == one.claimed
+    else:
+        assert one.computed > one.claimed * (1 + 1e-8)
+    assert one.ours <= one.claimed * (1 + TOLERANCE)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_an_erratum_says_where_it_stands_and_where_its_resolution_lives(key: str) -> None:
+    one = found()[key]
+    assert (ROOT / one.code).is_file()
+    assert all((one.place, one.printed, one.wrong, one.setting, one.measure, one.instead))
+    assert not one.printed.endswith(".")
+    assert json.loads(json.dumps(asdict(one), allow_nan=False))["key"] == key
+
+
+def test_keys_are_unique_and_every_paper_has_errata() -> None:
+    assert len(set(KEYS)) == len(KEYS) == len(found())
+    for paper in get_args(Paper):
+        assert errata(paper) == [one for one in found().values() if one.paper == paper] != []
+
+
+def test_an_unknown_paper_is_refused() -> None:
+    with pytest.raises(BadParameter, match="paper"):
+        errata("XYZ")
+
+
+def test_the_document_shows_what_the_command_computes() -> None:
+    shown = DOCUMENT.split("<!-- errata -->\n")[1].split("<!-- /errata -->")[0]
+    assert shown.strip() == markdown(list(found().values())).strip()
+
+
+@pytest.mark.parametrize("row", [row for row in DOCUMENT.splitlines() if row.startswith("| `distrust privacy ")])
+def test_a_figure_of_the_document_is_what_its_command_prints(row: str) -> None:
+    command, path, value = (cell.strip(" `") for cell in row.strip("|").split("|"))
+    done = CliRunner().invoke(app, command.split()[1:])
+    found: Any = json.loads(done.stdout)
+    for step in path.split("."):
+        found = found[step]
+    assert f"{found:d}" == value if isinstance(found, int) else f"{found:.4g}" == value
+
+
+def test_the_document_has_figures() -> None:
+    assert DOCUMENT.count("| `distrust privacy ") > 10
+
+
+def test_the_document_has_a_row_for_every_mechanism() -> None:
+    rows = [line for line in DOCUMENT.splitlines() if line.startswith("| `")]
+    assert [name for name in KINDS if not any(row.startswith(f"| `{name}`") for row in rows)] == []
+
+
+def test_the_document_names_files_that_are_there() -> None:
+    named = {word for word in DOCUMENT.split("`") if word.startswith(("common/", "lab/", "client/", "server/"))}
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
