@@ -29,12 +29,20 @@ def guarded(command: Callable[[], object]) -> int:
         err.print(error.detail, markup=False)
         return BAD_INPUT
     except KeyboardInterrupt:
-        err.print("interrupted")
-        return INTERRUPTED
+        return _interrupted()
+    except SystemExit as end:  # typer turns Ctrl-C inside a command into this
+        if end.code != INTERRUPTED:
+            raise
+        return _interrupted()
     except BrokenPipeError:  # the reader of our output left: `distrust inspect | head`
         sys.stderr.close()
         return 0
     return 0
+
+
+def _interrupted() -> int:
+    err.print("interrupted: everything that was started here has stopped")
+    return INTERRUPTED
 
 
 def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 from common.errors import BadParameter, Unavailable
 
 DEFAULT = Path(".distrust")
+LEAST_FREE = 16 * 2**20  # bytes; on a full disk services could not even say what is wrong
 
 
 @contextmanager
@@ -50,6 +52,15 @@ class Folder:
         with writing(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.path / "logs").mkdir(exist_ok=True)
+
+    def check_space(self) -> None:
+        """Raise Unavailable while there still is room to go on later: nothing that was answered is lost."""
+        free = shutil.disk_usage(self.path).free
+        if free < LEAST_FREE:
+            raise Unavailable(
+                f"the disk that holds {self.path} is full: {free / 2**20:.1f} MiB are free, "
+                f"and {LEAST_FREE / 2**20:g} are needed; make room, or choose another --data"
+            )
 
     def make_token(self) -> None:
         """Make the operator's token, once: 256 bits from the CSPRNG, readable by its owner only."""

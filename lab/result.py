@@ -3,6 +3,7 @@
 Regret is counted here, on the clients' side: the server never learns the true means.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -153,15 +154,20 @@ def from_report(report: RoundReport) -> RoundResult:
 def _regret(gaps: NDArray[np.float64], pulls: list[int], rounds: Sequence[RoundResult]) -> Regret:
     """The curve counts the clients of cohorts; its last point also those whom the horizon left without a cohort."""
     curve: list[tuple[int, float]] = []
-    clients, regret = 0, 0.0
+    asked = [0] * len(pulls)
     for one in rounds:
-        clients += sum(cohort.clients for cohort in one.cohorts)
-        regret += sum(float(gaps[cohort.arm]) * cohort.clients for cohort in one.cohorts)
-        curve.append((clients, regret))
-    final = float(gaps @ np.array(pulls, dtype=np.float64))
-    if clients < sum(pulls):
+        for cohort in one.cohorts:
+            asked[cohort.arm] += cohort.clients
+        curve.append((sum(asked), _total(gaps, asked)))
+    final = _total(gaps, pulls)
+    if sum(asked) < sum(pulls):
         curve.append((sum(pulls), final))
     return Regret(final=final, curve=curve)
+
+
+def _total(gaps: NDArray[np.float64], pulls: list[int]) -> float:
+    """Rounded once, so that more pulls never show less regret."""
+    return math.fsum(gaps * pulls)
 
 
 def _bits(rounds: Sequence[RoundResult], asked: int, wire: Wire | None) -> Bits:

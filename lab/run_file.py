@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from client.environments import Environment, EnvironmentSpec, build, seeded
 from common.errors import BadParameter, ProtocolError
@@ -29,6 +29,10 @@ class FleetSpec(Message):
     processes: Annotated[int, Field(ge=1, le=256, description="fleet processes")] = 2
     dropout: Annotated[float, Field(ge=0, lt=1, description="chance that a client leaves before it has answered")] = 0.0
     silent: Annotated[bool, Field(description="leave without a word, so that S waits for its deadline")] = False
+
+
+_ANYTHING: dict[str, Any] = dict.fromkeys((*RunConfig.model_fields, "environment", "fleet"), (Any, None))
+_Keys = create_model("_Keys", __config__=ConfigDict(extra="forbid"), **_ANYTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +60,10 @@ class RunFile:
 def read(path: Path) -> RunFile:
     """Read and check a run file. Raises BadRunFile."""
     try:
-        return parse(path.read_text("utf-8"))
+        return parse(path.read_text("utf-8-sig"))
     except OSError as error:
         raise BadRunFile(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise BadRunFile(f"{path}: not TOML: {error}") from error
     except (BadRunFile, BadParameter) as error:
         raise BadRunFile(f"{path}: {error}") from error
@@ -67,7 +71,7 @@ def read(path: Path) -> RunFile:
 
 def parse(text: str) -> RunFile:
     """The same from text; `arms` is the environment's when the file does not say it."""
-    table = tomllib.loads(text)
+    table = _table(text)
     environment = seeded(_environment(table.pop("environment", None)))
     fleet = _check(FleetSpec, table.pop("fleet", {}), "fleet.")
     arms = build(environment).arms
@@ -76,6 +80,16 @@ def parse(text: str) -> RunFile:
         raise BadParameter("arms", config.arms, f"the environment has {arms}")
     check(config, Reward())
     return RunFile(config, environment, fleet)
+
+
+def _table(text: str) -> dict[str, Any]:
+    """The file's table, all of whose keys are known: a misspelt one explains a missing one."""
+    try:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # of numbers and nesting that nobody means, too
+        raise BadRunFile(f"not TOML: {error}") from error
+    _check(_Keys, table)
+    return table
 
 
 def _environment(table: object) -> EnvironmentSpec:

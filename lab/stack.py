@@ -47,6 +47,7 @@ class Stack:
     def __enter__(self) -> Self:
         with ExitStack() as undo:
             self.folder.make()
+            self.folder.check_space()
             undo.enter_context(self.folder.held())
             self.folder.make_token()
             self._ports = choose(self._base, list(NAMES))
@@ -70,7 +71,8 @@ class Stack:
         return Urls(**{name: self._url(name) for name in NAMES}, token=self.folder.token())
 
     def check(self) -> None:
-        """Raise Unavailable, with its last words, when a service has died."""
+        """Raise Unavailable when the disk is full, or, with its last words, when a service has died."""
+        self.folder.check_space()
         for service in self._services:
             service.check()
 

@@ -134,6 +134,7 @@ def test_however_a_run_ends_no_process_is_left(tmp_path: Path, number: int, code
         assert running.wait(60) == code, rest
     until(lambda: ours(tmp_path) == [])
     assert "Traceback" not in rest
+    assert ("interrupted" in rest) == (number == signal.SIGINT)
 
 
 @pytest.mark.slow

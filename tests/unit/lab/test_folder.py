@@ -5,6 +5,7 @@ import pytest
 
 from common.errors import Unavailable
 from lab.folder import Folder
+from lab.stack import Stack
 
 
 @pytest.fixture
@@ -45,6 +46,15 @@ def test_a_full_disk_is_one_clear_sentence(folder: Folder) -> None:
     folder.stack_file.symlink_to("/dev/full")
     with pytest.raises(Unavailable, match=r"cannot write .*stack.json: No space left on device.*--data"):
         folder.write_stack({"pid": 1})
+
+
+def test_a_disk_that_is_nearly_full_is_said_before_it_is(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.check_space()
+    monkeypatch.setattr("lab.folder.LEAST_FREE", 2**60)
+    with pytest.raises(Unavailable, match=r"the disk that holds .* is full: .* MiB are free.*--data"):
+        folder.check_space()
+    with pytest.raises(Unavailable, match="is full"), Stack(folder, 0):
+        pass
 
 
 def test_a_path_that_is_no_folder_is_one_clear_sentence(tmp_path: Path) -> None:

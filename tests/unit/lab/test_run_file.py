@@ -31,7 +31,12 @@ BAD = {
     "no-such-mechanism": ('"distributed-polya"', '"magic"', r"mechanism.name = 'magic': must be 'identity'"),
     "run-name": ('run = "trial"', 'run = "Tri al"', r"run = 'Tri al': must match"),
     "no-fleet": ("[environment]", "[fleet]\nprocesses = 0\n[environment]", r"fleet.processes = 0: must be at least 1"),
-    "no-environment": ("[environment]", "[surroundings]", r"environment: is required"),
+    "misspelt-table": ("[environment]", "[enviroment]", r"enviroment: unknown key, did you mean environment.* fleet"),
+    "no-environment": ("[environment]", "[intermediary]", r"environment: is required"),
+    "no-mechanism": ('[mechanism]\nname = "distributed-polya"\nepsilon = 1.0', "", r"mechanism: is required"),
+    "endless-number": ("horizon = 1000", "horizon = " + 5000 * "9", r"not TOML: Exceeds the limit"),
+    "endless-nesting": ("horizon = 1000", "horizon = " + 5000 * "[", r"not TOML"),
+    "nothing": (GOOD, "", r"environment: is required"),
     "not-toml": ("horizon = 1000", "horizon 1000", r"not TOML"),
 }
 
@@ -51,6 +56,11 @@ def test_a_bad_run_file_is_refused_in_one_line_with_field_value_and_what_is_allo
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadRunFile, match=r"none.toml: No such file"):
         read(tmp_path / "none.toml")
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+    (tmp_path / "marked.toml").write_text(GOOD, "utf-8-sig")
+    assert read(tmp_path / "marked.toml").config == parse(GOOD).config
 
 
 def test_arms_come_from_the_environment() -> None:
