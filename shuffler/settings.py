@@ -4,11 +4,11 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from common.web.settings import ServiceSettings
+from common.web.settings import IntermediarySettings
 
 
-class ShufflerSettings(ServiceSettings):
-    """Environment variables DISTRUST_HOST, _PORT, _DATABASE, _OPERATOR_TOKEN_FILE, _MAX_BODY, _LOG_LEVEL."""
+class ShufflerSettings(IntermediarySettings):
+    """Environment variables DISTRUST_HOST, _PORT, _DATABASE, _OPERATOR_TOKEN_FILE, _INSPECTOR_TOKEN_FILE, …"""
 
     service: ClassVar[str] = "shuffler"
 

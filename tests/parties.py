@@ -45,14 +45,14 @@ class Party:
     def rest(self, cohort: Cohort) -> None:
         """What clients still have to say after the first stage."""
 
-    def start(self) -> None:
+    def start(self, **settings: Any) -> None:
         url = f"sqlite:///{self.folder}/x.sqlite3"
-        self.app = self.build(database=url, operator_token_file=self.folder / "token")
+        self.app = self.build(database=url, operator_token_file=self.folder / "token", **settings)
         self.client = AsgiClient(self.app)
 
-    def restart(self) -> None:
+    def restart(self, **settings: Any) -> None:
         self.stop()
-        self.start()
+        self.start(**settings)
 
     def stop(self) -> None:
         self.client.__exit__(None, None, None)

@@ -30,12 +30,13 @@ def make_app(
 ) -> FastAPI:
     """An app with our common rooms around `routers`.
 
-    `app.state` has `settings`, `operator_token`, `metrics`, `doorbell`, and what the service adds: `service`, and
-    `database`, which /readyz asks.
+    `app.state` has `settings`, `operator_token`, `inspector_token`, `metrics`, `doorbell`, and what the service adds:
+    `service`, and `database`, which /readyz asks.
     """
     app = FastAPI(title=title, version="1", lifespan=lifespan, docs_url=None, redoc_url=None)  # those need a CDN
     app.state.settings = settings
     app.state.operator_token = settings.operator_token()
+    app.state.inspector_token = settings.inspector_token()
     app.state.metrics = Metrics()
     app.state.doorbell = Doorbell()
     for router in [*routers, _health]:

@@ -22,7 +22,7 @@ from common.messages.listing import CohortList
 from common.messages.transcript import Transcript
 from common.messages.upload import Departure, Upload, UploadAnswer
 from common.web.body import JsonBody, MessageRoute
-from common.web.operator import OperatorOnly
+from common.web.operator import InspectorOnly, OperatorOnly
 from common.web.problems import RETRY_SECONDS, problems
 from common.web.waiting import LONGEST_WAIT, Doorbell
 
@@ -91,7 +91,7 @@ async def batch(cohort: str, party: PartyDep, doorbell: DoorbellDep, wait: Wait 
     return Response(found.model_dump_json(), headers=headers, media_type="application/json")
 
 
-@router.get("/cohorts/{cohort}/messages", dependencies=[OperatorOnly], responses=problems(Unauthorized, WrongCohort))
+@router.get("/cohorts/{cohort}/messages", dependencies=[InspectorOnly], responses=problems(Unauthorized, WrongCohort))
 async def messages(
     cohort: str,
     party: PartyDep,

@@ -31,20 +31,42 @@ class ServiceSettings(BaseSettings):
 
     def operator_token(self) -> str | None:
         """The operator's token, or None when none is asked for. A file that cannot be read is an error, not "none"."""
-        if self.operator_token_file is None:
-            return None
-        try:
-            token = self.operator_token_file.read_text("utf-8").strip()
-        except OSError as error:
-            raise BadParameter("operator_token_file", str(self.operator_token_file), f"{error.strerror}") from error
-        if not token:
-            raise BadParameter("operator_token_file", str(self.operator_token_file), "must not be empty")
-        return token
+        return _token("operator_token_file", self.operator_token_file)
+
+    def inspector_token(self) -> str | None:
+        """The token that opens transcripts: the operator's."""
+        return self.operator_token()
 
     def check(self) -> None:
         """Raise BadParameter for a service that anybody on the network could operate."""
         if self.operator_token() is None and not _loopback(self.host):
             raise BadParameter("host", self.host, "must be loopback unless DISTRUST_OPERATOR_TOKEN_FILE is set")
+
+
+class IntermediarySettings(ServiceSettings):
+    """Settings of an S. Its operator's token is the server's too, to open cohorts and collect batches.
+
+    Whoever reads an S's transcripts learns who sent which record. The server must not: so that takes another token.
+    """
+
+    inspector_token_file: Annotated[
+        Path | None, Field(description="file with the token that reads transcripts; the operator's does when unset")
+    ] = None
+
+    def inspector_token(self) -> str | None:
+        return _token("inspector_token_file", self.inspector_token_file) or self.operator_token()
+
+
+def _token(field: str, path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        token = path.read_text("utf-8").strip()
+    except OSError as error:
+        raise BadParameter(field, str(path), f"{error.strerror}") from error
+    if not token:
+        raise BadParameter(field, str(path), "must not be empty")
+    return token
 
 
 def _loopback(host: str) -> bool:

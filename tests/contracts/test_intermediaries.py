@@ -59,6 +59,18 @@ def test_the_operators_routes_need_the_operators_token(party: Party, cohort: Coh
     assert problem(answer) == (401, "unauthorized")
 
 
+def test_the_token_that_the_server_holds_reads_no_transcript(party: Party, cohort: Cohort) -> None:
+    """A transcript says who sent which record: the server opens records, so it must not learn that."""
+    party.send(cohort, party.bodies(cohort))
+    (party.folder / "inspector").write_text("look, but do not touch")
+    party.restart(inspector_token_file=party.folder / "inspector")
+    inspector = {"Authorization": "Bearer look, but do not touch"}
+    assert problem(party.get("/c1/messages")) == (401, "unauthorized")
+    assert party.client.get("/v1/cohorts/c1/messages", headers=inspector).json()["total"] >= 5
+    assert party.get("/c1/batch").status_code == party.open(cohort).status_code == 200
+    assert problem(party.client.get("/v1/cohorts/c1/batch", headers=inspector)) == (401, "unauthorized")
+
+
 def test_a_cohort_of_the_other_party_is_refused(party: Party) -> None:
     other = server.masked() if isinstance(party, AShuffler) else server.sealed()
     answer = party.open(other)
