@@ -8,7 +8,7 @@ from common.web.settings import IntermediarySettings
 
 
 class ShufflerSettings(IntermediarySettings):
-    """Environment variables DISTRUST_HOST, _PORT, _DATABASE, _OPERATOR_TOKEN_FILE, _INSPECTOR_TOKEN_FILE, …"""
+    """Environment variables DISTRUST_INSPECTOR_TOKEN_FILE, and those of every service."""
 
     service: ClassVar[str] = "shuffler"
 
