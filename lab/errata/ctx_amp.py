@@ -4,8 +4,9 @@ import math
 
 from scipy.optimize import brentq
 
+from common.gaussian_accounting import gaussian_epsilon, largest_ratio
 from lab.errata.erratum import Erratum
-from lab.errata.formulas import amplified, gaussian_epsilon, gaussian_ratio
+from lab.errata.formulas import amplified
 
 CLIENTS, EPSILON, DELTA = 1000, 0.01, 0.1  # ε₀ = 0.18, inside the theorem's range
 
@@ -13,7 +14,7 @@ CLIENTS, EPSILON, DELTA = 1000, 0.01, 0.1  # ε₀ = 0.18, inside the theorem's 
 def algorithm_2() -> Erratum:
     """Each of two queries with the other's noise."""
     vector, matrix, delta = 2.0, math.sqrt(2), 1e-5
-    ratio = gaussian_ratio(1.0, delta)
+    ratio = largest_ratio(1.0, delta)
     return Erratum(
         key="ctx-algorithm-2-swap",
         paper="CTX",
@@ -24,11 +25,11 @@ def algorithm_2() -> Erratum:
         setting=f"each noise exact for its own query at ε = 1, δ = {delta:g}, then swapped",
         measure="ε of the vector at that δ",
         claimed=1.0,
-        computed=gaussian_epsilon(delta, ratio * vector / matrix),
-        ours=gaussian_epsilon(delta, ratio),
+        computed=gaussian_epsilon(ratio * vector / matrix, delta),
+        ours=gaussian_epsilon(ratio, delta),
         instead="one vector of both, one joint sensitivity",
-        code="common/mechanisms/base.py",
-        facts=(("ε of the matrix", gaussian_epsilon(delta, ratio * matrix / vector)),),
+        code="common/gaussian_accounting.py",
+        facts=(("ε of the matrix", gaussian_epsilon(ratio * matrix / vector, delta)),),
     )
 
 

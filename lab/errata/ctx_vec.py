@@ -3,10 +3,11 @@
 import math
 
 from common.accounting import epsilon_at, hockey_stick
+from common.gaussian_accounting import gaussian_epsilon
 from common.mechanisms.frame import least
 from common.noise import Binomial
 from lab.errata.erratum import Erratum
-from lab.errata.formulas import gaussian_epsilon
+from lab.errata.ours import epsilon_of, planned
 
 BATCH, DIMENSION = 20, 5
 GRID = math.ceil(2 * math.sqrt(BATCH))  # max{2√B, d, 4}
@@ -28,7 +29,7 @@ def algorithm_5() -> Erratum:
         measure="exact ε at that δ",
         claimed=epsilon,
         computed=epsilon_at(law, 2 * GRID, delta),
-        ours=epsilon_at(law, GRID, delta),
+        ours=epsilon_of(planned("shuffled-binomial", BATCH, epsilon, delta=delta, bound=1.0)),
         instead="the grid spans [low, high]: 2Δ in R* and in A*",
         code="common/mechanisms/lattice.py",
         facts=(
@@ -41,7 +42,7 @@ def algorithm_5() -> Erratum:
 def theorem_c1() -> Erratum:
     """Constants for a proof, not for a plot."""
     epsilon, delta = 0.2, 0.1
-    fair = _fewest(epsilon, delta)
+    made = planned("shuffled-binomial", BATCH, epsilon, delta=delta)
     return Erratum(
         key="ctx-theorem-c1-constants",
         paper="CTX",
@@ -53,10 +54,13 @@ def theorem_c1() -> Erratum:
         measure="standard deviation of the noise in a sum of at most 20",
         claimed=float(BATCH),
         computed=_printed_std(epsilon, delta),
-        ours=math.sqrt(BATCH * fair) / 2 / GRID,
+        ours=made.error(BATCH).std,
         instead="the fewest fair bits whose exact (ε, δ) holds, here for one coordinate alone",
         code="common/mechanisms/shuffled_binomial.py",
-        facts=(("bits a client and coordinate, as printed", _printed_bits(epsilon, delta)), ("ours", float(fair))),
+        facts=(
+            ("bits a client and coordinate, as printed", GRID + _printed_bits(epsilon, delta)),
+            ("ours", float(made.bits)),
+        ),
     )
 
 
@@ -71,7 +75,7 @@ def _printed_std(epsilon: float, delta: float) -> float:
 
 def _printed_epsilon(epsilon: float, delta: float) -> float:
     """Of Bin(Bb, 1/4), by its Gaussian: so many bits that no table could hold their law; and no claim rests on it."""
-    return gaussian_epsilon(delta, 2 / _printed_std(epsilon, delta))
+    return gaussian_epsilon(2 / _printed_std(epsilon, delta), delta)
 
 
 def _fewest(epsilon: float, delta: float) -> int:

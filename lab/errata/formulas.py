@@ -1,38 +1,13 @@
-"""Formulas that several papers print, and the exact Gaussian beside them."""
+"""Formulas that several papers print, as they print them."""
 
 import math
 
 from scipy.optimize import brentq
-from scipy.special import log_ndtr
 
 
 def classical_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
     """σ = Δ√(2 ln(1.25/δ))/ε: Dwork & Roth 2014, Theorem A.1, proven for ε < 1."""
     return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-
-
-def gaussian_delta(epsilon: float, ratio: float) -> float:
-    """The exact δ at ε of N(0, σ²), `ratio` = sensitivity/σ: Balle & Wang 2018, Theorem 8."""
-    first = log_ndtr(ratio / 2 - epsilon / ratio)
-    return float(math.exp(first) * -math.expm1(epsilon + log_ndtr(-ratio / 2 - epsilon / ratio) - first))
-
-
-def gaussian_epsilon(delta: float, ratio: float) -> float:
-    """The least ε at δ, to twelve digits."""
-    if gaussian_delta(0.0, ratio) <= delta:
-        return 0.0
-    high = 1.0
-    while gaussian_delta(high, ratio) > delta:
-        high *= 2
-    return float(brentq(lambda epsilon: gaussian_delta(epsilon, ratio) - delta, 0.0, high, xtol=1e-13))
-
-
-def gaussian_ratio(epsilon: float, delta: float) -> float:
-    """The largest sensitivity/σ that is (ε, δ), rounded down in its twelfth digit."""
-    high = 1.0
-    while gaussian_delta(epsilon, high) <= delta:
-        high *= 2
-    return float(brentq(lambda ratio: gaussian_delta(epsilon, ratio) - delta, 1e-9, high, xtol=1e-13)) * (1 - 1e-12)
 
 
 def amplified(local: float, delta: float, clients: int) -> float:

@@ -8,6 +8,7 @@ from common.accounting import pure_epsilon
 from common.noise import DiscreteLaplace
 from lab.errata.erratum import Erratum
 from lab.errata.formulas import amplified_inverse, largest_local
+from lab.errata.ours import epsilon_of, planned
 
 
 def sensitivity() -> Erratum:
@@ -24,7 +25,7 @@ def sensitivity() -> Erratum:
         measure="pure ε",
         claimed=1.0,
         computed=pure_epsilon(DiscreteLaplace(steps).pmf(), 2 * steps),
-        ours=pure_epsilon(DiscreteLaplace(math.nextafter(2 * steps, math.inf)).pmf(), 2 * steps),
+        ours=epsilon_of(planned("local-laplace-discrete", 1, 1.0, bound=1.0)),
         instead="sensitivity high - low, from the statistic's stated range: Lap(2/ε)",
         code="common/mechanisms/frame.py",
     )

@@ -4,8 +4,9 @@ import math
 
 from scipy.optimize import minimize_scalar
 
+from common.gaussian_accounting import gaussian_delta, gaussian_epsilon, largest_ratio
 from lab.errata.erratum import Erratum
-from lab.errata.formulas import classical_sigma, gaussian_delta, gaussian_epsilon, gaussian_ratio
+from lab.errata.formulas import classical_sigma
 
 
 def dlb_theorem_a1() -> Erratum:
@@ -21,10 +22,10 @@ def dlb_theorem_a1() -> Erratum:
         setting=f"ε = {epsilon:g}, δ = {delta}",
         measure="exact δ at that ε",
         claimed=delta,
-        computed=gaussian_delta(epsilon, 1 / classical_sigma(epsilon, delta, 1.0)),
-        ours=gaussian_delta(epsilon, gaussian_ratio(epsilon, delta)),
+        computed=gaussian_delta(1 / classical_sigma(epsilon, delta, 1.0), epsilon),
+        ours=gaussian_delta(largest_ratio(epsilon, delta), epsilon),
         instead="the analytic Gaussian mechanism: the least σ whose exact δ holds",
-        code="common/mechanisms/base.py",
+        code="common/gaussian_accounting.py",
     )
 
 
@@ -41,10 +42,10 @@ def glb_lemma_2_1() -> Erratum:
         setting=f"ε = {epsilon:g}, δ = {delta}",
         measure="exact δ at that ε",
         claimed=delta,
-        computed=gaussian_delta(epsilon, 1 / classical_sigma(epsilon, delta, 1.0)),
-        ours=gaussian_delta(epsilon, gaussian_ratio(epsilon, delta)),
+        computed=gaussian_delta(1 / classical_sigma(epsilon, delta, 1.0), epsilon),
+        ours=gaussian_delta(largest_ratio(epsilon, delta), epsilon),
         instead="the analytic Gaussian mechanism",
-        code="common/mechanisms/base.py",
+        code="common/gaussian_accounting.py",
     )
 
 
@@ -63,11 +64,11 @@ def glb_ols() -> Erratum:
         setting=f"C_B = {bound:g}, c_r = 1, ε = 1, δ = {delta:g}",
         measure="exact ε at that δ of the pair (M, u)",
         claimed=1.0,
-        computed=gaussian_epsilon(delta, shift),
-        ours=gaussian_epsilon(delta, gaussian_ratio(1.0, delta)),
+        computed=gaussian_epsilon(shift, delta),
+        ours=gaussian_epsilon(largest_ratio(1.0, delta), delta),
         instead="one vector of rx and the upper triangle of xxᵀ, its joint ℓ₂ sensitivity, exact σ",
-        code="common/mechanisms/base.py",
-        facts=(("ε at C_B = 1", gaussian_epsilon(delta, _joint(1.0, 2 * sigma, sigma))),),
+        code="common/gaussian_accounting.py",
+        facts=(("ε at C_B = 1", gaussian_epsilon(_joint(1.0, 2 * sigma, sigma), delta)),),
     )
 
 

@@ -4,9 +4,11 @@ import math
 from fractions import Fraction
 
 from common.accounting import pure_epsilon
+from common.mechanisms import Mechanism
 from common.mechanisms.skellam_search import divergences
 from common.noise import DiscreteLaplace, PolyaDifference
 from lab.errata.erratum import Erratum
+from lab.errata.ours import divergence_of, epsilon_of, planned
 
 CLIENTS, EPSILON, GRID = 1000, 1.0, 32  # g = ⌈ε√n⌉
 
@@ -27,7 +29,7 @@ def theorem_1_dropouts() -> Erratum:
         measure="pure ε of the released sum",
         claimed=EPSILON,
         computed=_survivors(Fraction(9, 10)),
-        ours=_survivors(Fraction(900, 900)),
+        ours=epsilon_of(planned("distributed-polya", CLIENTS, EPSILON, floor=900), 900),
         instead="noise for the floor t of honest survivors; a sum with fewer is never opened",
         code="common/mechanisms/distributed_polya.py",
         facts=facts,
@@ -35,9 +37,7 @@ def theorem_1_dropouts() -> Erratum:
 
 
 def _survivors(shape: Fraction) -> float:
-    law = PolyaDifference(shape, GRID / EPSILON)
-    limit = EPSILON  # g/scale, which the ratio tends to far out
-    return limit if shape == 1 else max(limit, pure_epsilon(law.pmf(), GRID))
+    return pure_epsilon(PolyaDifference(shape, GRID / EPSILON).pmf(), GRID)
 
 
 def theorem_2_noise() -> Erratum:
@@ -54,7 +54,7 @@ def theorem_2_noise() -> Erratum:
         measure="Rényi divergence of order 2",
         claimed=_theorem_2(2, 1.0, 1.0),
         computed=_rdp(1.0, grid, 2.0),
-        ours=_rdp(float(grid**2), grid, 2.0),
+        ours=divergence_of(_paper_skellam(1.0), 2.0),
         instead="variance g²/ε² (paper), or the least whose exact privacy meets the target (exact)",
         code="common/mechanisms/distributed_skellam.py",
     )
@@ -64,7 +64,7 @@ def theorem_2_last_term() -> Erratum:
     """ε² where the lemma gives ε."""
     clients, epsilon, order = 100, 0.1, 64
     grid = math.ceil(epsilon * math.sqrt(clients))
-    exact = _rdp((grid / epsilon) ** 2, grid, float(order))
+    exact = divergence_of(_paper_skellam(epsilon), float(order))
     return Erratum(
         key="mab-theorem-2-last-term",
         paper="MAB",
@@ -93,6 +93,10 @@ def _lemma_3(order: int, grid: int, epsilon: float) -> float:
     variance = (grid / epsilon) ** 2
     first = ((2 * order - 1) * grid**2 + 6 * grid) / (4 * variance**2)
     return order * grid**2 / (2 * variance) + min(first, 3 * grid / (2 * variance))
+
+
+def _paper_skellam(epsilon: float) -> Mechanism:
+    return planned("distributed-skellam", 100, epsilon, calibration="paper", scale=1.0)
 
 
 def _rdp(variance: float, shift: int, order: float) -> float:
@@ -142,7 +146,7 @@ def footnote_3() -> Erratum:
         measure="pure ε of the released sum",
         claimed=EPSILON,
         computed=GRID / inverted.scale,
-        ours=_laplace(meant.scale, GRID),
+        ours=epsilon_of(planned("distributed-polya", CLIENTS, EPSILON)),
         instead="no Gamma variable at all: inverse transform with 128-bit thresholds",
         code="common/noise/polya.py",
         facts=(("its standard deviation over the intended one", inverted.std / meant.std),),
