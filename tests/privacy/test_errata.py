@@ -59,6 +59,26 @@ def test_an_unknown_paper_is_refused() -> None:
         errata("XYZ")
 
 
+def said(*words: str) -> str:
+    done = CliRunner().invoke(app, ["errata", *words])
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def test_the_command_speaks_to_people_to_programs_and_to_the_document() -> None:
+    assert json.loads(said("--json", "-")) == json.loads(json.dumps([asdict(one) for one in found().values()]))
+    assert {one["paper"] for one in json.loads(said("--paper", "CTX", "--json", "-"))} == {"CTX"}
+    table = said("--paper", "FREE")
+    assert "Pr[x̄ ≥ t]" in table
+    assert "999.8" in table
+    assert said("--paper", "GLB", "--markdown").count("- **GLB") == len(errata("GLB"))
+
+
+def test_the_command_writes_a_file(tmp_path: Path) -> None:
+    said("--paper", "DLB", "--json", str(tmp_path / "dlb.json"))
+    assert len(json.loads((tmp_path / "dlb.json").read_text("utf-8"))) == len(errata("DLB"))
+
+
 def test_the_document_shows_what_the_command_computes() -> None:
     shown = DOCUMENT.split("<!-- errata -->\n")[1].split("<!-- /errata -->")[0]
     assert shown.strip() == markdown(list(found().values())).strip()
