@@ -65,7 +65,7 @@ class Crew:
         """Answer stage after stage until nothing more is asked. A cohort that comes to nothing ends quietly."""
         try:
             while self.users:
-                view = await self.courier.gateway.stage(self.cohort, self.stage, [], LONG_POLL)
+                view = await self.courier.gateway.stage(self.cohort, self.stage, self._wanting(), LONG_POLL)
                 if view.stage != self.stage:
                     await self._answer(view)
         except Unavailable:
@@ -88,7 +88,7 @@ class Crew:
             await self._answer_block(users[start : start + self.block], view)
 
     async def _answer_block(self, users: Sequence[User], view: StageView) -> None:
-        if view.stage == "masked":
+        if view.stage == "masked" and not view.inboxes:
             view = await self.courier.gateway.stage(self.cohort, "shares", [user.slot for user in users], 0.0)
         if view.stage == self.stage:  # else its deadline has passed meanwhile, and the next look tells what to do
             items = await self._work(self.stage, lambda: self.script.answer(users, view))
@@ -96,6 +96,10 @@ class Crew:
             self.tally.clients["refused"] += len(refusing)
             self._drop(refusing)
             await self._send(self.stage, items)
+
+    def _wanting(self) -> list[int]:
+        """Slots whose inboxes may come along with the next stage; of many users each block asks for its own."""
+        return sorted(self.users) if self.stage == "shares" and len(self.users) <= self.block else []
 
     def _members(self, view: StageView) -> list[User]:
         """Our users that take part in the open stage; the others came too late and are out."""

@@ -28,6 +28,7 @@ class Stand:
         self._given: Counter[str] = Counter()
         self._at = 0
         self.uploads: list[Upload] = []
+        self.inboxes = 0  # looks that asked for inboxes
         self.departures: list[Departure] = []
         self.cancelled = False
         self._pool = ThreadPoolExecutor(1)  # one at a time, like a service with one writer
@@ -66,6 +67,7 @@ class Stand:
         return await self._call(self.s.receive, cohort.cohort, upload.stage, upload)
 
     async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
+        self.inboxes += bool(slots)
         for _ in range(max(1, int(wait / LOOK))):
             view = await self._call(self.s.view, cohort.cohort, slots)
             if view.stage != after:

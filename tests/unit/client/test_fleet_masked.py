@@ -121,6 +121,23 @@ def test_counts_of_several_fleets_add_up(make_round: MakeRound, unsafe: World, a
     assert sum(fleet.tally.payload_bytes for fleet in crowd) == survivors * size
 
 
+@pytest.mark.parametrize(
+    ("block", "looks"),
+    [
+        pytest.param(20, 1, id="one-block-gets-them-with-the-stage"),
+        pytest.param(8, 3, id="of-several-blocks-each-asks-for-its-own"),
+    ],
+)
+def test_inboxes_are_asked_for_once_a_block(
+    make_round: MakeRound, unsafe: World, aggregator: Aggregator, block: int, looks: int
+) -> None:
+    asked = make_round(clients=20)
+    stand = Stand([asked], aggregator, TICKET_KEY)
+    _serve(Fleet(stand, unsafe, UNSAFE, Habits(block=block)))
+    assert stand.inboxes == looks
+    assert _batch(aggregator, asked.assignments[0].cohort).survivors == 20
+
+
 def test_without_a_noise_seed_every_client_draws_for_itself(
     make_round: MakeRound, world: World, aggregator: Aggregator
 ) -> None:
