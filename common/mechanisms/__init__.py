@@ -5,11 +5,15 @@ from typing import Annotated
 from pydantic import Field
 
 from common.mechanisms.base import Calibration, Mechanism, MechanismName, MechanismSpec
+from common.mechanisms.central_gaussian import CentralGaussian
+from common.mechanisms.central_laplace import CentralLaplace
 from common.mechanisms.central_laplace_discrete import CentralLaplaceDiscrete
 from common.mechanisms.distributed_discrete_gaussian import DistributedDiscreteGaussian
 from common.mechanisms.distributed_polya import DistributedPolya
 from common.mechanisms.distributed_skellam import DistributedSkellam
 from common.mechanisms.identity import UnsafeIdentity
+from common.mechanisms.local_gaussian import LocalGaussian
+from common.mechanisms.local_laplace import LocalLaplace
 from common.mechanisms.local_laplace_discrete import LocalLaplaceDiscrete
 from common.mechanisms.planning import Union, check_spec, plan
 from common.mechanisms.shuffled_binomial import ShuffledBinomial
@@ -20,10 +24,14 @@ AnyMechanism = Annotated[Union, Field(discriminator="name")]
 __all__ = [
     "AnyMechanism",
     "Calibration",
+    "CentralGaussian",
+    "CentralLaplace",
     "CentralLaplaceDiscrete",
     "DistributedDiscreteGaussian",
     "DistributedPolya",
     "DistributedSkellam",
+    "LocalGaussian",
+    "LocalLaplace",
     "LocalLaplaceDiscrete",
     "Mechanism",
     "MechanismName",

@@ -20,7 +20,11 @@ from common.randomness import Stream
 MechanismName = Literal[
     "identity",
     "central-laplace-discrete",
+    "central-laplace",
+    "central-gaussian",
     "local-laplace-discrete",
+    "local-laplace",
+    "local-gaussian",
     "distributed-polya",
     "distributed-skellam",
     "distributed-discrete-gaussian",
@@ -29,6 +33,8 @@ MechanismName = Literal[
 Calibration = Literal["exact", "paper"]
 Norm = Literal["l1", "l2", "linf"]
 """The norm in which a client's vector is bounded."""
+Noise = Literal["grid", "continuous"]
+"""Discrete noise on the grid, exact; or floating point, unsafe."""
 
 
 class MechanismSpec(Message):
@@ -40,6 +46,7 @@ class MechanismSpec(Message):
     calibration: Calibration = "exact"
     precision: Annotated[int, Field(ge=1, le=2**31)] | None = None  # g; computed when absent
     scale: Annotated[float, Field(gt=0)] | None = None  # s of MAB Theorems 2 and 4; 10 when absent
+    noise: Noise = "grid"  # "continuous" is unsafe, and only where a paper has reals
     via: Via | None = None  # the mechanism's own choice when absent
 
 

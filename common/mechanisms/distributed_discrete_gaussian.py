@@ -40,7 +40,7 @@ class DistributedDiscreteGaussian(GaussianLike):
         total = DiscreteGaussianSum(variance / frame.floor, frame.clients)
         tau = math.sqrt(2 * variance * frame.log_wrap) if paper else 0.0
         own = {"epsilon": target.epsilon, "delta": target.delta, "variance": variance}
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, total, tau)), **own})
+        return cls.model_validate({**frame.shared(precision, frame.room(precision, total, least=tau)), **own})
 
     @staticmethod
     def _precision(spec: MechanismSpec, frame: Frame, target: Target) -> int:

@@ -58,7 +58,7 @@ class DistributedSkellam(Lattice):
         log = frame.log_wrap
         tau = 2 * math.sqrt(variance * log) + math.sqrt(2) * log if paper else 0.0
         own = {"epsilon": target.epsilon, "delta": target.delta, "variance": variance}
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, total, tau)), **own})
+        return cls.model_validate({**frame.shared(precision, frame.room(precision, total, least=tau)), **own})
 
     @staticmethod
     def _precision(spec: MechanismSpec, frame: Frame, target: Target) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.errors import BadParameter
-from common.mechanisms.base import Calibration, MechanismSpec, Norm
+from common.mechanisms.base import Calibration, MechanismSpec, Noise, Norm
 from common.mechanisms.sensitivity import laplace_scale
 from common.messages.cohort import Via
 from common.noise import Law
@@ -45,10 +45,14 @@ class Frame:
         """ln(2/p') for one coordinate, by the union bound."""
         return math.log(2 * self.dimension / self.wrap)
 
-    def room(self, precision: int, noise: Law | None, least: float = 0.0) -> int:
-        """The modulus m = ng + 2τ + 1, τ the exact quantile of the total noise at p'/D, at least `least`."""
-        tail = 0.0 if noise is None else noise.quantile(max(self.wrap / self.dimension, 1e-18))
-        return self.clients * precision + 2 * math.ceil(max(tail, least)) + 1
+    def room(self, precision: int, law: Law | None, noise: Noise = "grid", least: float = 0.0) -> int:
+        """The modulus m = ng + 2τ + 1, τ the exact quantile of the total noise at p'/D, at least `least`.
+
+        Continuous noise is rounded afterwards, and wider than discrete noise by less than a step a client.
+        """
+        tail = 0.0 if law is None else law.quantile(max(self.wrap / self.dimension, 1e-18))
+        apart = self.clients if noise == "continuous" else 0
+        return self.clients * precision + 2 * (math.ceil(max(tail, least)) + apart) + 1
 
 
 def needed(spec: MechanismSpec) -> float:

@@ -11,8 +11,7 @@ from common.mechanisms.distributed import nothing
 from common.mechanisms.gaussian_search import Grid, approximate, divergences
 from common.mechanisms.laplace import SAMPLER
 from common.mechanisms.lattice import Lattice
-from common.mechanisms.scaled import Scaled
-from common.noise import Law
+from common.mechanisms.scaled import Scaled, Spread
 
 SHOWN_DELTA = 1e-6  # δ at which a Rényi guarantee is shown as (ε, δ) when none was asked for
 
@@ -54,6 +53,6 @@ class GaussianLike(Lattice):
             }
         )
 
-    def scaled(self, law: Law, variance: float) -> Scaled:
+    def scaled(self, law: Spread, variance: float) -> Scaled:
         """The error law; sub-Gaussian with the parameter itself: above √(2 variance ln(2/p)) at most p remains."""
         return Scaled(law, self.step, (math.sqrt(2 * variance) * self.step, 0.0))

@@ -80,9 +80,9 @@ def least_variance(target: Target, grid: Grid) -> float:
 
 
 @lru_cache(maxsize=256)
-def best_precision(target: Target, dimension: int, norm: Norm, clients: int) -> int:
-    """The least g whose rounding variance, `clients`/4, is at most a tenth of the least noise's."""
-    wanted = clients / (4 * ROUNDING)
+def best_precision(target: Target, dimension: int, norm: Norm, clients: int, share: float = ROUNDING) -> int:
+    """The least g whose rounding variance, `clients`/4, is at most `share` of the least noise's."""
+    wanted = clients / (4 * share)
 
     def noise(g: int) -> float:
         return least_variance(target, Grid(g, dimension, norm))

@@ -58,6 +58,11 @@ class LaplaceLike(Lattice):
             return self.dimension * max(self.precision / self.scale, pure_epsilon(law.pmf(), self.precision))
         return self._short(law)
 
+    @property
+    def one_term_epsilon(self) -> float:
+        """ε of one Laplace variable of this scale; continuous ones lose no more by the rounding than discrete ones."""
+        return laplace_loss(self.scale, self.precision, self.dimension, self.norm)
+
     def _short(self, law: PolyaDifference) -> float:
         """A bound for short cohorts: max Σ L(s_i) over s_i ≤ g with Σ s_i ≤ ⌈ℓ₁⌉ + D - 1, by Lagrange.
 

@@ -108,14 +108,19 @@ class Lattice(Mechanism):
         return law.sample(stream, rows * self.dimension).reshape(rows, self.dimension)
 
     def _round(self, vectors: NDArray[np.float64], chances: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """⌊w⌋ + Ber(w - ⌊w⌋), w = (x - low) g / (high - low); 53 random bits, on which no privacy hangs."""
-        if vectors.shape[1:] != (self.dimension,):
-            raise BadParameter("vectors", vectors.shape, f"shape must be (n, {self.dimension})")
-        if not np.isfinite(vectors).all():
-            raise BadParameter("vectors", "NaN or infinity", "finite numbers are allowed")
-        inside = self.clamp(vectors)
-        grid = np.clip((inside - self.low) * (self.precision / (self.high - self.low)), 0, self.precision)
+        """⌊w⌋ + Ber(w - ⌊w⌋), w on the grid; 53 random bits, on which no privacy hangs."""
+        grid = self.on_grid(vectors)
         whole = np.floor(grid)
         up = (chances >> np.uint64(11)) * 2.0**-53 < grid - whole
         rounded: NDArray[np.int64] = np.minimum(whole + up, self.precision).astype(np.int64)
         return rounded
+
+    def on_grid(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Vectors to w = (x - low) g / (high - low) in [0, g], clamped; NaN and infinities are refused."""
+        if vectors.shape[1:] != (self.dimension,):
+            raise BadParameter("vectors", vectors.shape, f"shape must be (n, {self.dimension})")
+        if not np.isfinite(vectors).all():
+            raise BadParameter("vectors", "NaN or infinity", "finite numbers are allowed")
+        steps = (self.clamp(vectors) - self.low) * (self.precision / (self.high - self.low))
+        grid: NDArray[np.float64] = np.clip(steps, 0, self.precision)
+        return grid

@@ -6,6 +6,8 @@ from pydantic import ValidationError
 
 from common.errors import BadParameter
 from common.mechanisms.base import MechanismName, MechanismSpec
+from common.mechanisms.central_gaussian import CentralGaussian
+from common.mechanisms.central_laplace import CentralLaplace
 from common.mechanisms.central_laplace_discrete import CentralLaplaceDiscrete
 from common.mechanisms.checks import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed
 from common.mechanisms.distributed_discrete_gaussian import DistributedDiscreteGaussian
@@ -13,6 +15,8 @@ from common.mechanisms.distributed_polya import DistributedPolya
 from common.mechanisms.distributed_skellam import DistributedSkellam
 from common.mechanisms.frame import Frame
 from common.mechanisms.identity import UnsafeIdentity
+from common.mechanisms.local_gaussian import LocalGaussian
+from common.mechanisms.local_laplace import LocalLaplace
 from common.mechanisms.local_laplace_discrete import LocalLaplaceDiscrete
 from common.mechanisms.shuffled_binomial import ShuffledBinomial
 from common.statistics import Statistic
@@ -20,7 +24,11 @@ from common.statistics import Statistic
 Union: TypeAlias = (
     UnsafeIdentity
     | CentralLaplaceDiscrete
+    | CentralLaplace
+    | CentralGaussian
     | LocalLaplaceDiscrete
+    | LocalLaplace
+    | LocalGaussian
     | DistributedPolya
     | DistributedSkellam
     | DistributedDiscreteGaussian
@@ -29,7 +37,11 @@ Union: TypeAlias = (
 Kind: TypeAlias = (
     type[UnsafeIdentity]
     | type[CentralLaplaceDiscrete]
+    | type[CentralLaplace]
+    | type[CentralGaussian]
     | type[LocalLaplaceDiscrete]
+    | type[LocalLaplace]
+    | type[LocalGaussian]
     | type[DistributedPolya]
     | type[DistributedSkellam]
     | type[DistributedDiscreteGaussian]
@@ -39,17 +51,24 @@ Kind: TypeAlias = (
 KINDS: dict[MechanismName, Kind] = {
     "identity": UnsafeIdentity,
     "central-laplace-discrete": CentralLaplaceDiscrete,
+    "central-laplace": CentralLaplace,
+    "central-gaussian": CentralGaussian,
     "local-laplace-discrete": LocalLaplaceDiscrete,
+    "local-laplace": LocalLaplace,
+    "local-gaussian": LocalGaussian,
     "distributed-polya": DistributedPolya,
     "distributed-skellam": DistributedSkellam,
     "distributed-discrete-gaussian": DistributedDiscreteGaussian,
     "shuffled-binomial": ShuffledBinomial,
 }
 DELTAS: dict[MechanismName, str] = {
+    "central-gaussian": "needed",
+    "local-gaussian": "needed",
     "shuffled-binomial": "needed",
     "distributed-skellam": "optional",
     "distributed-discrete-gaussian": "optional",
 }
+REAL: tuple[MechanismName, ...] = ("central-laplace", "central-gaussian", "local-laplace", "local-gaussian")
 SCALED: tuple[MechanismName, ...] = ("distributed-skellam", "distributed-discrete-gaussian")
 
 
@@ -86,6 +105,8 @@ def check_spec(spec: MechanismSpec, statistic: Statistic) -> None:
     vias = KINDS[spec.name].vias
     if spec.via is not None and spec.via not in vias:
         raise BadParameter("mechanism.via", spec.via, f"{spec.name} works via {' or '.join(vias)}")
+    if spec.noise != "grid" and spec.name not in REAL:
+        raise BadParameter("mechanism.noise", spec.noise, f"{spec.name} has noise on the grid only: leave it out")
     if spec.scale is not None and spec.name not in SCALED:
         raise BadParameter("mechanism.scale", spec.scale, f"{spec.name} has none: leave it out")
     if spec.scale is not None and not 1 <= spec.scale <= 1000:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from common.errors import BadParameter, TooSmall
 from common.mechanisms import AnyMechanism, MechanismSpec, UnsafeIdentity, plan
-from common.mechanisms.planning import KINDS, Union
+from common.mechanisms.planning import DELTAS, KINDS, REAL, Union
 from common.messages.base import Message
 from common.randomness import UnsafeSeededStream
 from common.statistics import Reward
@@ -19,7 +19,11 @@ from common.statistics import Reward
 NEEDS: dict[str, dict[str, float]] = {
     "identity": {},
     "central-laplace-discrete": {"epsilon": 1.0},
+    "central-laplace": {"epsilon": 1.0},
+    "central-gaussian": {"epsilon": 0.9, "delta": 1e-6},
     "local-laplace-discrete": {"epsilon": 1.0},
+    "local-laplace": {"epsilon": 1.0},
+    "local-gaussian": {"epsilon": 0.9, "delta": 1e-6},
     "distributed-polya": {"epsilon": 1.0},
     "distributed-skellam": {"epsilon": 1.0, "delta": 1e-6},
     "distributed-discrete-gaussian": {"epsilon": 1.0, "delta": 1e-6},
@@ -28,8 +32,8 @@ NEEDS: dict[str, dict[str, float]] = {
 CLIENTS, FLOOR, WRAP = 300, 240, 1e-9
 
 
-def made(name: str, calibration: str, via: str) -> Union:
-    spec = MechanismSpec.model_validate({"name": name, "calibration": calibration, "via": via, **NEEDS[name]})
+def made(name: str, calibration: str, via: str, **words: object) -> Union:
+    spec = MechanismSpec.model_validate({"name": name, "calibration": calibration, "via": via, **NEEDS[name], **words})
     return plan(spec, clients=CLIENTS, least=FLOOR + 20, floor=FLOOR, wrap=WRAP, statistic=Reward())
 
 
@@ -38,7 +42,7 @@ ALL = [
     for name, kind in KINDS.items()
     for calibration in ("exact", "paper")
     for via in kind.vias
-]
+] + [pytest.param(made(name, "exact", "shuffler", noise="continuous"), id=f"{name}-continuous") for name in REAL]
 every = pytest.mark.parametrize("mechanism", ALL)
 ADAPTER: TypeAdapter[Union] = TypeAdapter(AnyMechanism)
 
@@ -230,7 +234,7 @@ def test_zero_and_full_cohorts_stay_within_the_tail(name: str, n: int, epsilon: 
     words: dict[str, object] = {"name": name, "precision": g}
     if name != "identity":
         words["epsilon"] = epsilon
-    if name == "shuffled-binomial":
+    if DELTAS.get(name) == "needed":  # type: ignore[call-overload]
         words["delta"] = 1e-3
     mechanism = plan(MechanismSpec.model_validate(words), clients=n, least=n, floor=n, wrap=1e-12, statistic=Reward())
     far = mechanism.error(n).quantile(1e-12) + 1e-9

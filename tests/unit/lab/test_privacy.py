@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from common.errors import BadParameter
-from common.mechanisms.planning import KINDS
+from common.mechanisms.planning import DELTAS, KINDS
 from lab import privacy
 
 ASKED: dict[str, Any] = {
@@ -25,8 +25,8 @@ ASKED: dict[str, Any] = {
 
 def asked(name: str, **changes: Any) -> dict[str, Any]:
     own: dict[str, Any] = {"epsilon": None} if name == "identity" else {}
-    if name == "shuffled-binomial":
-        own["delta"] = 1e-6
+    if DELTAS.get(name) == "needed":  # type: ignore[call-overload]
+        own |= {"delta": 1e-6, "epsilon": 0.9 if "gaussian" in name else 1.0}
     return privacy.report(name, **{**ASKED, **own, **changes})
 
 

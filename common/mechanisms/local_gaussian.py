@@ -1,0 +1,44 @@
+"""Gaussian noise at each client: nobody is trusted, in approximate privacy."""
+
+import math
+from typing import ClassVar, Literal, Self
+
+from common.error_law import ErrorLaw
+from common.guarantee import Guarantee
+from common.mechanisms.base import MechanismSpec
+from common.mechanisms.frame import Frame
+from common.mechanisms.real_gaussian import RealGaussian
+from common.mechanisms.real_noise import ClientNoise
+from common.messages.cohort import Via
+from common.noise import DiscreteGaussian, DiscreteGaussianSum
+from common.noise.continuous import Gaussian
+
+
+class LocalGaussian(ClientNoise, RealGaussian):
+    """N(0, σ²) on every coordinate of each client's vector.
+
+    Guarantee  (ε, δ) for every single message, whoever reads it.
+    Source     DLB equations 7 and 57, CTX Appendix F, GLB's OLS; calibrated as `central-gaussian` is.
+    """
+
+    vias: ClassVar[tuple[Via, ...]] = ("shuffler", "aggregator")
+
+    name: Literal["local-gaussian"] = "local-gaussian"
+
+    @classmethod
+    def plan(cls, spec: MechanismSpec, frame: Frame) -> Self:
+        own = cls.calibrated(spec, frame, 1)
+        total = DiscreteGaussianSum(own["variance"], frame.clients)
+        modulus = frame.room(own["precision"], total, spec.noise)
+        return cls.model_validate({**frame.shared(own["precision"], modulus), **own})
+
+    def client_law(self) -> DiscreteGaussian:
+        return self.grid_law()
+
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:  # noqa: ARG002 - each on its own
+        return self.one_draw("local", "each client's own device draws its noise")
+
+    def error(self, survivors: int) -> ErrorLaw:
+        if self.continuous:
+            return self.scaled(Gaussian(math.sqrt(survivors * self.variance)), survivors * self.variance)
+        return self.scaled(DiscreteGaussianSum(self.variance, survivors), survivors * self.variance)

@@ -1,0 +1,69 @@
+"""Papers' real-valued noise: on the grid by default; as floating point for those who ask, and then unsafe."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.mechanisms.base import Noise
+from common.mechanisms.lattice import Lattice
+from common.mechanisms.scaled import Spread
+from common.randomness import Stream
+
+FINE = 0.01
+"""Share of the noise's variance that the grid's rounding may add where a paper has no grid."""
+
+UNSAFE = (
+    "UNSAFE: continuous noise in floating point, whose low bits can tell the data (Mironov 2012); "
+    "the guarantee is that of real numbers"
+)
+
+
+class Draws(Spread, Protocol):
+    """A continuous law with a sampler."""
+
+    def sample(self, stream: Stream, count: int) -> NDArray[np.float64]: ...
+
+
+class RealNoise(Lattice):
+    """A mechanism whose paper draws real numbers. `noise` is "grid" (discrete, exact) or "continuous" (unsafe)."""
+
+    noise: Noise = "grid"
+
+    @property
+    def continuous(self) -> bool:
+        """Whether the noise is drawn in floating point."""
+        return self.noise == "continuous"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the guarantee has to say first."""
+        return (UNSAFE,) if self.continuous else ()
+
+    def real_law(self) -> Draws:
+        """The continuous noise of one draw, in grid steps."""
+        raise NotImplementedError
+
+
+class ServerNoise(RealNoise):
+    """Noise once, on the decoded sum."""
+
+    def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
+        if not self.continuous:
+            return super().estimate(total, survivors, stream)
+        self.check_release(total, survivors)
+        whole = self._decode(total, survivors) + self.real_law().sample(stream, self.dimension)
+        estimate: NDArray[np.float64] = whole * self.step + survivors * self.low
+        return estimate
+
+
+class ClientNoise(RealNoise):
+    """Noise on every message. Continuous noise is added to the value itself; the result is rounded to a step."""
+
+    def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
+        if not self.continuous:
+            return super().randomize(vectors, stream)
+        shape = (vectors.shape[0], self.dimension)
+        noise = self.real_law().sample(stream, shape[0] * shape[1]).reshape(shape)
+        noisy = np.rint(self.on_grid(vectors) + noise).astype(np.int64)
+        return np.mod(noisy, self.modulus).astype(np.uint64)
