@@ -8,6 +8,7 @@ ProtocolError
 ├── BadTicket             403  a ticket or signature that does not verify
 ├── Conflict              409  the same id a second time with another body
 ├── TooSmall              409  fewer survivors than the proof counts on: nothing is released
+├── BudgetExceeded        409  a contribution that would overdraw the declared budget: nothing is sent
 ├── Aborted               410  a cohort that ended without a release
 ├── Refused               409  a client refuses: answering would weaken somebody's privacy
 ├── BadShare              409  a reconstructed secret that does not match its commitment
@@ -85,6 +86,20 @@ class TooSmall(ProtocolError):
     def __init__(self, got: int, need: int, what: str = "survivors") -> None:
         super().__init__(f"{got} {what}, and the proof needs {need}: nothing is released", got=got, need=need)
         self.got, self.need = got, need
+
+
+class BudgetExceeded(ProtocolError):
+    """A contribution that would overdraw the declared privacy budget; refused before anything is sent."""
+
+    code, status = "budget-exceeded", 409
+
+    def __init__(self, epsilon: float | None, contributions: int, budget: float, delta: float) -> None:
+        spent = "no privacy" if epsilon is None else f"ε = {epsilon:.6g}"
+        times = "one contribution" if contributions == 1 else f"{contributions} contributions"
+        super().__init__(
+            f"{times} would cost {spent} at δ = {delta:g}, and the budget is ε = {budget:g}", budget=budget
+        )
+        self.epsilon, self.budget, self.delta = epsilon, budget, delta
 
 
 class Aborted(ProtocolError):

@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 from typing import Self
 
-from common.errors import BadMessage, BadParameter, WrongCohort
+from common.errors import BadMessage, BadParameter, BudgetExceeded, WrongCohort
 from common.messages.progress import Snapshot
 from common.messages.run import RunConfig
 from common.statistics import Reward, Statistic
 from server.checks import check
+from server.ledger import admit
 from server.outcome import Lost, Released
 from server.policies import Estimate, Policy, SuccessiveElimination
 from server.policies.successive_elimination import in_turn
@@ -22,9 +23,10 @@ class Learner:
               fresh cohorts of fresh clients, the next wave, if the horizon allows all of them; otherwise the run
               finishes, and nothing of that batch is used. So the order of outcomes within a wave never matters.
     Pulls     A client counts as a pull of its arm from the moment its cohort is planned.
-    Fault     A later round whose mechanism cannot be calibrated ends the run; `fault` says why.
+    Fault     A later round whose mechanism cannot be calibrated, or that would overdraw the budget, ends the run;
+              `fault` says why.
     Raises    BadParameter for a configuration that cannot be run (server.checks), or whose first round
-              cannot be calibrated.
+              cannot be calibrated; BudgetExceeded when that would overdraw already.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -118,7 +120,8 @@ class Learner:
             return
         try:
             record = begin(self.config, len(self.rounds) + 1, ask, self.statistic)
-        except BadParameter as error:
+            admit(self.config, self.rounds, record)
+        except (BadParameter, BudgetExceeded) as error:
             if not self.rounds:
                 raise
             self.finished, self.fault = True, f"round {len(self.rounds) + 1}: {error}"

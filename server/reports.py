@@ -2,18 +2,19 @@
 
 from typing import Literal
 
-from common.guarantee import Guarantee
 from common.messages.progress import (
     CohortState,
     CohortView,
     Ledger,
+    LedgerClass,
     LedgerLine,
     RoundList,
     RoundReport,
     RunLine,
     RunView,
 )
-from server.ledger import parallel, spent
+from server.ledger import ledger as book
+from server.ledger import spent
 from server.live import LiveRun
 from server.outcome import Lost
 from server.rounds import CohortPlan, RoundRecord
@@ -80,11 +81,16 @@ def ledger(live: LiveRun) -> Ledger:
             LedgerLine(round=record.number, clients=record.clients, guarantee=spent(live.config, record))
             for record in live.learner.rounds
         ]
-    return Ledger(run=live.config.run, lines=lines, total=_total(lines))
-
-
-def _total(lines: list[LedgerLine]) -> Guarantee:
-    return parallel([line.guarantee for line in lines])
+        kept = book(live.config, live.learner.rounds)
+    return Ledger(
+        run=live.config.run,
+        composition="parallel" if kept.contributions == 1 else "sequential",
+        contributions=kept.contributions,
+        lines=lines,
+        classes=tuple(LedgerClass(contributions=times, guarantee=one) for times, one in kept.classes.items()),
+        total=kept.total,
+        budget=kept.budget,
+    )
 
 
 def _round_state(live: LiveRun, record: RoundRecord) -> Literal["open", "closed", "unfinished"]:

@@ -7,7 +7,16 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from common.errors import BadMessage, BadParameter, Conflict, Unauthorized, Unavailable, WrongCohort, WrongStage
+from common.errors import (
+    BadMessage,
+    BadParameter,
+    BudgetExceeded,
+    Conflict,
+    Unauthorized,
+    Unavailable,
+    WrongCohort,
+    WrongStage,
+)
 from common.messages.progress import Ledger, RoundList, RoundReport, RunList, RunView
 from common.messages.round import RoundView
 from common.messages.run import RunConfig
@@ -53,7 +62,7 @@ operations = APIRouter(prefix="/v1", tags=["watching"], route_class=MessageRoute
 @runs.post(
     "/runs",
     dependencies=[OperatorOnly],
-    responses={201: {"model": RunView}, **problems(Unauthorized, Conflict, BadParameter, BadMessage)},
+    responses={201: {"model": RunView}, **problems(Unauthorized, Conflict, BudgetExceeded, BadParameter, BadMessage)},
 )
 def create(config: Annotated[RunConfig, JsonBody.of(RunConfig)], service: ServiceDep, response: Response) -> RunView:
     """Start a run: 201 for a new one, 200 for the same configuration again, 409 for another one of the same name."""

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from common.guarantee import Guarantee
 from common.messages.progress import ArmView, Snapshot
-from server.ledger import parallel, spent
+from server.ledger import ledger
 from server.policies import Interval
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def snapshot(learner: "Learner") -> Snapshot:
 
 
 def guarantee(learner: "Learner") -> Guarantee:
-    """The weakest over the rounds, the open one too: its cohorts may be released already."""
-    return parallel([spent(learner.config, record) for record in learner.rounds])
+    """What nobody has spent more than, the open round too: its cohorts may be released already."""
+    return ledger(learner.config, learner.rounds).total
 
 
 def _arms(learner: "Learner") -> list[ArmView]:

@@ -7,7 +7,7 @@ from pydantic import Field
 from common.guarantee import Guarantee
 from common.mechanisms import AnyMechanism
 from common.messages.base import Blob, Identifier, Message, Version
-from common.messages.run import RunConfig
+from common.messages.run import BudgetSpec, RunConfig
 
 RunState = Literal["running", "finished", "cancelled", "failed"]
 CohortState = Literal["planned", "open", "released", "aborted"]
@@ -137,14 +137,29 @@ class LedgerLine(Message):
     guarantee: Guarantee
 
 
+class LedgerClass(Message):
+    """What clients have spent at most that took part `contributions` times."""
+
+    contributions: int
+    guarantee: Guarantee
+
+
 class Ledger(Message):
-    """Privacy spent. Rounds have disjoint clients, so they compose in parallel: `total` is the weakest line."""
+    """Privacy spent. Rounds have disjoint clients and compose in parallel; one client's own contributions in sequence.
+
+    contributions  R: cohorts that one client may take part in.
+    classes        clients by how often they took part: 1, 2, 4, … and R times.
+    total          what nobody has spent more than. budget: what nobody may; null when none was declared.
+    """
 
     version: Version = 1
     run: Identifier
-    composition: Literal["parallel"] = "parallel"
+    composition: Literal["parallel", "sequential"] = "parallel"
+    contributions: int = 1
     lines: list[LedgerLine]
+    classes: tuple[LedgerClass, ...] = ()
     total: Guarantee
+    budget: BudgetSpec | None = None
 
 
 EventKind = Literal[

@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 from common.mechanisms import MechanismSpec
 from common.messages.base import Identifier, Message, Version
 
+YOUNGER = ("budget", "returning")
+"""Tables that older runs did not know: where they are absent the digest is what it always was."""
+
 
 class PolicySpec(Message):
     """Successive elimination in batches of 2^b clients an arm, from b = `first_batch` on (MAB Algorithm 1)."""
@@ -25,6 +28,19 @@ class IntermediarySpec(Message):
     corrupt: Annotated[float, Field(ge=0, lt=0.5, description="clients that may collude with S, as a share")] = 0.1
     minimum: Annotated[int, Field(ge=1, description="smallest cohort that may ever be released")] = 2
     stage_seconds: Annotated[float, Field(gt=0, le=86_400)] = 120.0
+
+
+class BudgetSpec(Message):
+    """`[budget]`: what one client may spend in the whole run; a plan that would overdraw it is refused."""
+
+    epsilon: Annotated[float, Field(gt=0, description="ε, in nats")]
+    delta: Annotated[float, Field(ge=0, lt=0.5, description="0: pure privacy only")] = 0.0
+
+
+class ReturningSpec(Message):
+    """`[returning]`: clients that come again. Without it every client takes part in one cohort."""
+
+    contributions: Annotated[int, Field(ge=1, le=1000, description="R: cohorts that one identity may take part in")]
 
 
 class UnsafeSpec(Message):
@@ -44,6 +60,8 @@ class RunConfig(Message):
     mechanism: MechanismSpec
     intermediary: IntermediarySpec = IntermediarySpec()
     unsafe: UnsafeSpec | None = None
+    budget: BudgetSpec | None = None
+    returning: ReturningSpec | None = None
 
     @model_validator(mode="after")
     def _horizon_serves_every_arm(self) -> Self:
@@ -52,8 +70,15 @@ class RunConfig(Message):
         return self
 
     def canonical(self) -> bytes:
-        """The configuration as canonical JSON: sorted keys, no spaces."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
+        """The configuration as canonical JSON: sorted keys, no spaces; younger tables only where they are given."""
+        whole = self.model_dump(mode="json")
+        kept = {key: value for key, value in whole.items() if value is not None or key not in YOUNGER}
+        return json.dumps(kept, sort_keys=True, separators=(",", ":")).encode()
+
+    @property
+    def contributions(self) -> int:
+        """R, 1 without `[returning]`."""
+        return 1 if self.returning is None else self.returning.contributions
 
     def digest(self) -> bytes:
         """SHA-256 of the canonical form, 32 bytes."""

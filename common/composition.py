@@ -1,0 +1,143 @@
+"""What several releases about one client add up to: basic composition, Rényi, and privacy loss distributions.
+
+Rényi curves and privacy loss distributions go through dp-accounting. Its accountants ignore the `count` of some events
+(0.6.0: RDP the exponential mechanism's, PLD randomized response's), so that curves are added and distributions composed
+here, and no event is used.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache, reduce
+
+import numpy as np
+from dp_accounting.pld import privacy_loss_distribution as loss
+from dp_accounting.pld.common import DifferentialPrivacyParameters
+from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+
+from common.errors import BadParameter
+from common.guarantee import Guarantee
+from common.noise.law import Pmf
+
+Part = tuple[Guarantee, int]
+"""A guarantee, and how many releases of it one client is in."""
+
+CELLS = 1000
+"""Cells of a loss distribution's grid for each ε of one release; rounded upwards, to at most ε/CELLS a release."""
+
+FINE, COARSE, MANY = 1e-5, 1e-4, 16
+LONGEST = 1 << 17  # entries that are worth their dictionary
+
+ADAPTIVE = "sequential composition: a client's releases may depend on each other's results"
+
+
+@lru_cache(maxsize=1024)
+def compose(parts: tuple[Part, ...], delta: float | None = None) -> Guarantee:
+    """The guarantee of all the releases together, the best that the known bounds give at `delta`.
+
+    delta   target; None: what basic composition takes, or the one at which Rényi guarantees are shown.
+    Bounds  basic: Σε at Σδ. pure and approximate: the composed loss distribution of the worst pair of laws.
+            renyi: curves added by order, pure ones taken as randomized response's.
+    Returns kind `none` where nothing holds at that δ, such as Rényi guarantees at δ = 0.
+    """
+    if not parts or any(count < 1 for _, count in parts):
+        raise BadParameter("count", [count for _, count in parts], "at least one release, each at least once")
+    first = parts[0][0]
+    if any(one.kind == "none" or one.epsilon is None for one, _ in parts):
+        return nothing(first)
+    if len(parts) == 1 and parts[0][1] == 1 and delta in (None, first.delta):
+        return first
+    curve = _added_curve(parts)
+    target = _target(parts) if delta is None else delta
+    epsilon = min(_bounds(parts, curve, target), default=math.inf)
+    if math.isinf(epsilon):
+        return nothing(first)
+    kind = "renyi" if curve else "approximate" if target > 0 else "pure"
+    change = {"kind": kind, "epsilon": epsilon, "delta": target, "rdp": curve, "claimed": None}
+    return first.model_copy(update={**change, "assumptions": (*first.assumptions, ADAPTIVE)})
+
+
+def compose_exactly(pmf: Pmf, shift: int, count: int, delta: float) -> float:
+    """The ε at `delta` of `count` releases of an integer sum whose noise is `pmf` and that one client moves by `shift`.
+
+    Domain   log-concave noise, so that the largest shift is the worst pair for every ε and may be composed.
+    Exactness  losses are rounded upwards to a grid; the mass that the truncation lost is taken off δ.
+    Raises   BadParameter for a support that is too long; inf where δ does not suffice.
+    """
+    if pmf.logs.size > LONGEST:
+        raise BadParameter("support of the noise", pmf.logs.size, f"at most {LONGEST} entries")
+    left = delta - count * pmf.lost
+    if left <= 0:
+        return math.inf
+    kept = np.flatnonzero(np.isfinite(pmf.logs))
+    lower = {int(pmf.first + i): float(pmf.logs[i]) for i in kept}
+    upper = {at + shift: log for at, log in lower.items()}
+    step = FINE if count <= MANY else COARSE
+    one = loss.from_two_probability_mass_functions(lower, upper, symmetric=False, value_discretization_interval=step)
+    return float(one.self_compose(count).get_epsilon_for_delta(left))
+
+
+def pure_curve(epsilon: float, orders: Sequence[float]) -> list[float]:
+    """RDP of an ε-pure mechanism at each order α > 1: randomized response's, which is the worst.
+
+    ln[(sinh αε - sinh (α-1)ε) / sinh ε] / (α - 1), without overflow.
+    """
+    return [_response(epsilon, order) for order in orders]
+
+
+def nothing(like: Guarantee) -> Guarantee:
+    """No guarantee at all."""
+    change = {"kind": "none", "epsilon": None, "delta": 0.0, "rdp": (), "claimed": None}
+    return like.model_copy(update=change)
+
+
+def _response(epsilon: float, order: float) -> float:
+    """Both terms p^α (1-p)^(1-α) of the two answers, p = 1 / (1 + e^-ε)."""
+    likely, rare = -math.log1p(math.exp(-epsilon)), -epsilon - math.log1p(math.exp(-epsilon))
+    terms = np.logaddexp(order * likely + (1 - order) * rare, order * rare + (1 - order) * likely)
+    return max(0.0, float(terms)) / (order - 1)
+
+
+def _target(parts: Sequence[Part]) -> float:
+    shown = [one.delta for one, _ in parts if one.kind == "renyi"]
+    rest = sum(count * one.delta for one, count in parts if one.kind != "renyi")
+    return min(1.0, max(shown, default=0.0) + rest)
+
+
+def _bounds(parts: Sequence[Part], curve: tuple[tuple[float, float], ...], delta: float) -> Iterator[float]:
+    """Every ε that is known to hold at δ."""
+    if sum(count * one.delta for one, count in parts) <= delta * (1 + 1e-12):
+        yield sum(count * (one.epsilon or 0.0) for one, count in parts)
+    if curve and delta > 0:
+        orders, spent = zip(*curve, strict=True)
+        yield float(compute_epsilon(orders, spent, delta)[0])
+    if delta > 0 and all(one.kind != "renyi" for one, _ in parts):
+        yield _worst_pair(parts, delta)
+
+
+def _added_curve(parts: Sequence[Part]) -> tuple[tuple[float, float], ...]:
+    """(α, Σ RDP(α)) over the orders that all have; empty when nobody has one, or somebody cannot."""
+    known = [dict(one.rdp) for one, _ in parts if one.kind == "renyi"]
+    if not known or any(one.kind == "approximate" for one, _ in parts):
+        return ()
+    orders = [order for order in known[0] if all(order in curve for curve in known)]
+    total = [0.0] * len(orders)
+    for one, count in parts:
+        own = (
+            dict(one.rdp)
+            if one.kind == "renyi"
+            else dict(zip(orders, pure_curve(one.epsilon or 0.0, orders), strict=True))
+        )
+        total = [spent + count * own[order] for spent, order in zip(total, orders, strict=True)]
+    return tuple(zip(orders, total, strict=True))
+
+
+def _worst_pair(parts: Sequence[Part], delta: float) -> float:
+    """Composition of the worst pair of laws that is (ε, δ)-close, which is optimal (Kairouz, Oh & Viswanath 2015)."""
+    step = max(1e-9, *(one.epsilon or 0.0 for one, _ in parts)) / CELLS
+    composed = [_pair(one.epsilon or 0.0, one.delta, step).self_compose(count) for one, count in parts]
+    return float(reduce(lambda a, b: a.compose(b), composed).get_epsilon_for_delta(delta))
+
+
+def _pair(epsilon: float, delta: float, step: float) -> loss.PrivacyLossDistribution:
+    parameters = DifferentialPrivacyParameters(epsilon, delta)
+    return loss.from_privacy_parameters(parameters, value_discretization_interval=step)

@@ -1,0 +1,87 @@
+"""A run with a declared budget, or with clients that come again: plans that overdraw open nothing."""
+
+from typing import Any
+
+import pytest
+
+from common.errors import BudgetExceeded
+from common.messages.run import RunConfig
+from server.learner import Learner
+from server.ledger import ledger
+from server.outcome import Released
+
+
+def config(**changes: Any) -> RunConfig:
+    whole: dict[str, Any] = {
+        "run": "demo",
+        "arms": 3,
+        "horizon": 1000,
+        "mechanism": {"name": "distributed-polya", "epsilon": 0.5},
+        "policy": {"first_batch": 3},
+    }
+    return RunConfig.model_validate(whole | changes)
+
+
+def test_without_the_new_tables_the_digest_is_what_it_always_was() -> None:
+    """Bound into every seal and key derivation: a run that was begun before must find its cohorts again."""
+    assert b"budget" not in config().canonical()
+    assert b"returning" not in config().canonical()
+    assert b'"unsafe":null' in config().canonical()
+    assert b'"budget":{"delta":0.0,"epsilon":1.0}' in config(budget={"epsilon": 1.0}).canonical()
+    assert RunConfig.model_validate_json(config(budget={"epsilon": 1.0}).canonical()) == config(budget={"epsilon": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("budget", "contributions", "fits"),
+    [
+        pytest.param({"epsilon": 0.5}, 1, True, id="one-contribution"),
+        pytest.param({"epsilon": 0.49}, 1, False, id="less-than-one"),
+        pytest.param({"epsilon": 2.0}, 4, True, id="four"),
+        pytest.param({"epsilon": 2.0}, 5, False, id="five"),
+        pytest.param({"epsilon": 9.9, "delta": 1e-5}, 20, True, id="twenty-with-a-delta"),
+    ],
+)
+def test_a_plan_is_made_only_if_everybody_can_afford_it(
+    budget: dict[str, float], contributions: int, *, fits: bool
+) -> None:
+    asked = config(budget=budget, returning={"contributions": contributions})
+    if fits:
+        assert Learner(asked).plan() is not None
+    else:
+        with pytest.raises(BudgetExceeded, match="budget is"):
+            Learner(asked)
+
+
+def test_noise_from_a_seed_fits_no_budget() -> None:
+    with pytest.raises(BudgetExceeded, match="no privacy"):
+        Learner(config(budget={"epsilon": 50.0}, unsafe={"noise_seed": 1}))
+
+
+def test_a_later_round_that_overdraws_ends_the_run_and_asks_nobody() -> None:
+    """Rényi guarantees differ a little from round to round: the first fits to the last digit, a weaker one does not."""
+    words = {"name": "distributed-skellam", "epsilon": 0.5, "calibration": "paper"}
+    free = Learner(config(mechanism=words))
+    first = free.rounds[0].guarantee.epsilon
+    while (plan := free.plan()) is not None:
+        for cohort in plan.cohorts:
+            free.absorb(Released(cohort=cohort.cohort, sum=[4.0], survivors=cohort.clients))
+    later = max(record.guarantee.epsilon or 0 for record in free.rounds)
+    assert first is not None
+    assert later > first * (1 + 1e-6)
+    bound = Learner(config(mechanism=words, budget={"epsilon": first, "delta": 1e-6}))
+    pulls = 0
+    while (plan := bound.plan()) is not None:
+        pulls += sum(cohort.clients for cohort in plan.cohorts)
+        for cohort in plan.cohorts:
+            bound.absorb(Released(cohort=cohort.cohort, sum=[4.0], survivors=cohort.clients))
+    assert bound.fault is not None
+    assert "budget" in bound.fault
+    assert sum(bound.pulls) == pulls
+
+
+def test_the_ledger_counts_what_returning_clients_can_have_spent() -> None:
+    learner = Learner(config(returning={"contributions": 3}))
+    kept = ledger(learner.config, learner.rounds)
+    assert kept.total.epsilon == pytest.approx(1.5)
+    assert {times: one.epsilon for times, one in kept.classes.items()} == pytest.approx({1: 0.5, 2: 1.0, 3: 1.5})
+    assert learner.snapshot().guarantee.epsilon == pytest.approx(1.5)
