@@ -16,7 +16,7 @@ COPY server server
 COPY lab lab
 RUN pip install --no-deps --no-build-isolation . \
  && useradd --uid 10001 --create-home --home-dir /data distrust \
- && mkdir -p /data /secret && chown distrust:distrust /data /secret
+ && mkdir -p /data /secret/inspector && chown -R distrust:distrust /data /secret
 
 USER distrust
 WORKDIR /data

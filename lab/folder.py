@@ -37,6 +37,11 @@ class Folder:
         return self.path / "operator.token"
 
     @property
+    def inspector_file(self) -> Path:
+        """In a folder of its own, so that what the server may read need not hold it."""
+        return self.path / "inspector" / "inspector.token"
+
+    @property
     def stack_file(self) -> Path:
         return self.path / "stack.json"
 
@@ -62,17 +67,22 @@ class Folder:
                 f"and {LEAST_FREE / 2**20:g} are needed; make room, or choose another --data"
             )
 
-    def make_token(self) -> None:
-        """Make the operator's token, once: 256 bits from the CSPRNG, readable by its owner only."""
-        if not self.token_file.exists():
-            self._write_token()
+    def make_tokens(self) -> None:
+        """Make the operator's and the inspector's token, once: 256 bits from the CSPRNG, for their owner's eyes only.
+
+        The inspector's reads the transcripts of both S, from which the server would learn who sent what.
+        """
+        for path in (self.token_file, self.inspector_file):
+            if not path.exists():
+                _write_token(path)
 
     def token(self) -> str:
         """The operator's token. Raises BadParameter where no stack has ever run."""
-        try:
-            return self.token_file.read_text("ascii").strip()
-        except OSError as error:
-            raise BadParameter("data", str(self.path), f"no operator token there ({error.strerror})") from error
+        return self._read(self.token_file, "operator")
+
+    def inspector_token(self) -> str:
+        """The inspector's token. Raises BadParameter where no stack has ever run."""
+        return self._read(self.inspector_file, "inspector")
 
     def write_stack(self, stack: dict[str, Any]) -> None:
         """Say where the running stack is."""
@@ -105,10 +115,18 @@ class Folder:
         finally:
             os.close(handle)
 
-    def _write_token(self) -> None:
-        part = self.token_file.with_suffix(".part")
-        with writing(self.token_file):
-            part.unlink(missing_ok=True)
-            with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as output:
-                output.write(secrets.token_urlsafe(32) + "\n")
-            part.replace(self.token_file)
+    def _read(self, path: Path, whose: str) -> str:
+        try:
+            return path.read_text("ascii").strip()
+        except OSError as error:
+            raise BadParameter("data", str(self.path), f"no {whose} token there ({error.strerror})") from error
+
+
+def _write_token(path: Path) -> None:
+    part = path.with_suffix(".part")
+    with writing(path):
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as output:
+            output.write(secrets.token_urlsafe(32) + "\n")
+        part.replace(path)

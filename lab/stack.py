@@ -22,12 +22,13 @@ START_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """Where the three services are, and what opens the operator's doors."""
+    """Where the three services are, and what opens the operator's doors, and the transcripts of both S."""
 
     server: str
     shuffler: str
     aggregator: str
     token: str | None = None
+    inspector: str | None = None
 
 
 class Stack:
@@ -49,7 +50,7 @@ class Stack:
             self.folder.make()
             self.folder.check_space()
             undo.enter_context(self.folder.held())
-            self.folder.make_token()
+            self.folder.make_tokens()
             self._ports = choose(self._base, list(NAMES))
             undo.callback(lambda: stop_all(self._services))
             for name in NAMES:
@@ -68,7 +69,7 @@ class Stack:
     @property
     def urls(self) -> Urls:
         """Addresses and token of the running services."""
-        return Urls(**{name: self._url(name) for name in NAMES}, token=self.folder.token())
+        return _urls(self.folder, {name: self._url(name) for name in NAMES})
 
     def check(self) -> None:
         """Raise Unavailable when the disk is full, or, with its last words, when a service has died."""
@@ -97,8 +98,9 @@ class Stack:
             "DISTRUST_OPERATOR_TOKEN_FILE": str(self.folder.token_file.resolve()),
             "DISTRUST_LOG_LEVEL": os.environ.get("DISTRUST_LOG_LEVEL", "info"),
         }
-        peers = {f"DISTRUST_{peer.upper()}_URL": self._url(peer) for peer in ("shuffler", "aggregator")}
-        return {**own, **peers} if name == "server" else own
+        if name != "server":
+            return {**own, "DISTRUST_INSPECTOR_TOKEN_FILE": str(self.folder.inspector_file.resolve())}
+        return {**own, **{f"DISTRUST_{peer.upper()}_URL": self._url(peer) for peer in ("shuffler", "aggregator")}}
 
     def _wait_until_ready(self) -> None:
         end = time.monotonic() + START_SECONDS
@@ -119,7 +121,11 @@ def running(folder: Folder) -> Urls | None:
     if not folder.in_use():
         return None
     services = json.loads(folder.stack_file.read_text("utf-8"))["services"]
-    return Urls(**{name: services[name]["url"] for name in NAMES}, token=folder.token())
+    return _urls(folder, {name: services[name]["url"] for name in NAMES})
+
+
+def _urls(folder: Folder, where: dict[str, str]) -> Urls:
+    return Urls(**where, token=folder.token(), inspector=folder.inspector_token())
 
 
 def _ready(client: httpx.Client, url: str) -> bool:

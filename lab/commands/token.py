@@ -1,4 +1,4 @@
-"""`distrust token`: the operator's token, for services that are started one by one."""
+"""`distrust token`: the operator's and the inspector's token, for services that are started one by one."""
 
 from lab.commands.up import DataOption
 from lab.console import out
@@ -6,8 +6,8 @@ from lab.folder import DEFAULT, Folder
 
 
 def token(data: DataOption = DEFAULT) -> None:
-    """Make the operator's token, once, and say where it is."""
+    """Make the operator's and the inspector's token, once."""
     folder = Folder(data)
     folder.make()
-    folder.make_token()
-    out.print(str(folder.token_file), markup=False)
+    folder.make_tokens()
+    out.print(f"{folder.token_file}\n{folder.inspector_file}", markup=False)

@@ -62,6 +62,14 @@ def test_clients_hold_neither_the_operators_token_nor_any_volume() -> None:
     assert not any("TOKEN" in name for name in SERVICES["fleet"]["environment"])
 
 
+def test_only_both_s_hold_what_opens_their_transcripts() -> None:
+    """They say who sent which record; the server, which opens records, must not be able to ask."""
+    held = {name for name, service in SERVICES.items() if "inspector" in mounts(service).values()}
+    assert held == {"token", "shuffler", "aggregator"}
+    for name in ("shuffler", "aggregator"):
+        assert SERVICES[name]["environment"]["DISTRUST_INSPECTOR_TOKEN_FILE"].startswith("/secret/inspector/")
+
+
 def test_no_two_services_share_a_database() -> None:
     volumes = [mounts(SERVICES[name])["/data"] for name in NAMES]
     assert len(set(volumes)) == len(NAMES)

@@ -16,19 +16,25 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def test_the_operators_token_is_made_once_and_only_its_owner_reads_it(folder: Folder) -> None:
-    folder.make_token()
+    folder.make_tokens()
     token = folder.token()
-    folder.make_token()
+    folder.make_tokens()
     assert folder.token() == token
     assert len(token) >= 43  # 256 bits in base64
     assert stat.S_IMODE(folder.token_file.stat().st_mode) == 0o600
+
+
+def test_the_inspectors_token_is_another_one(folder: Folder) -> None:
+    folder.make_tokens()
+    assert folder.inspector_token() != folder.token()
+    assert stat.S_IMODE(folder.inspector_file.stat().st_mode) == 0o600
 
 
 def test_two_folders_never_share_a_token(folder: Folder, tmp_path: Path) -> None:
     other = Folder(tmp_path / "other")
     for one in (folder, other):
         one.make()
-        one.make_token()
+        one.make_tokens()
     assert folder.token() != other.token()
 
 
