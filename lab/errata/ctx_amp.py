@@ -28,7 +28,7 @@ def algorithm_2() -> Erratum:
         computed=gaussian_epsilon(ratio * vector / matrix, delta),
         ours=gaussian_epsilon(ratio, delta),
         instead="one vector of both, one joint sensitivity",
-        code="common/gaussian_accounting.py",
+        code="common/mechanisms/local_gaussian.py",
         facts=(("ε of the matrix", gaussian_epsilon(ratio * matrix / vector, delta)),),
     )
 

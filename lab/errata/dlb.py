@@ -172,5 +172,5 @@ def theorem_c4() -> Erratum:
         computed=sigma,
         ours=sigma,
         instead="nothing to change",
-        code="common/mechanisms/base.py",
+        code="common/mechanisms/local_gaussian.py",
     )

@@ -25,9 +25,9 @@ def sensitivity() -> Erratum:
         measure="pure ε",
         claimed=1.0,
         computed=pure_epsilon(DiscreteLaplace(steps).pmf(), 2 * steps),
-        ours=epsilon_of(planned("local-laplace-discrete", 1, 1.0, bound=1.0)),
+        ours=epsilon_of(planned("local-laplace", 1, 1.0, bound=1.0)),
         instead="sensitivity high - low, from the statistic's stated range: Lap(2/ε)",
-        code="common/mechanisms/frame.py",
+        code="common/mechanisms/local_laplace.py",
     )
 
 

@@ -25,7 +25,7 @@ def dlb_theorem_a1() -> Erratum:
         computed=gaussian_delta(1 / classical_sigma(epsilon, delta, 1.0), epsilon),
         ours=gaussian_delta(largest_ratio(epsilon, delta), epsilon),
         instead="the analytic Gaussian mechanism: the least σ whose exact δ holds",
-        code="common/gaussian_accounting.py",
+        code="common/mechanisms/central_gaussian.py",
     )
 
 
@@ -45,7 +45,7 @@ def glb_lemma_2_1() -> Erratum:
         computed=gaussian_delta(1 / classical_sigma(epsilon, delta, 1.0), epsilon),
         ours=gaussian_delta(largest_ratio(epsilon, delta), epsilon),
         instead="the analytic Gaussian mechanism",
-        code="common/gaussian_accounting.py",
+        code="common/mechanisms/local_gaussian.py",
     )
 
 
@@ -67,7 +67,7 @@ def glb_ols() -> Erratum:
         computed=gaussian_epsilon(shift, delta),
         ours=gaussian_epsilon(largest_ratio(1.0, delta), delta),
         instead="one vector of rx and the upper triangle of xxᵀ, its joint ℓ₂ sensitivity, exact σ",
-        code="common/gaussian_accounting.py",
+        code="common/mechanisms/local_gaussian.py",
         facts=(("ε at C_B = 1", gaussian_epsilon(_joint(1.0, 2 * sigma, sigma), delta)),),
     )
 
