@@ -1,0 +1,53 @@
+"""MAB Appendix I: Rényi composition needs less noise than advanced composition, by the factor it says."""
+
+import math
+from pathlib import Path
+
+import pytest
+from dp_accounting import dp_event
+from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
+
+from common.errors import BadParameter
+from lab.composition import BATCHES, advanced, curves, draw, least_sigma
+
+FOUND = curves(0.5, 1e-6)
+
+
+def test_exact_is_below_renyi_is_below_the_paper() -> None:
+    for exact, rdp, paper in list(zip(FOUND.exact, FOUND.rdp, FOUND.paper, strict=True))[1:]:
+        assert exact < rdp < paper
+
+
+def test_the_gain_grows_like_the_root_of_the_logarithm() -> None:
+    """Equations 14 and 15: σ² differs by a factor of log(B/δ), up to constants."""
+    gains = [(paper / rdp) ** 2 for paper, rdp in zip(FOUND.paper, FOUND.rdp, strict=True)]
+    ratio = [gain / math.log(count / 1e-6) for gain, count in zip(gains, BATCHES, strict=True)]
+    assert gains[-1] > gains[1] > 10
+    assert max(ratio[1:]) / min(ratio[1:]) < 1.2
+
+
+def test_renyi_noise_grows_with_the_root_of_the_batches() -> None:
+    assert FOUND.rdp[-1] / FOUND.rdp[0] == pytest.approx(math.sqrt(BATCHES[-1]), rel=1e-3)
+
+
+@pytest.mark.parametrize("count", [1, 16, 256])
+def test_the_exact_noise_is_what_dp_accounting_composes_to(count: int) -> None:
+    oracle = PLDAccountant(value_discretization_interval=1e-4)
+    oracle.compose(dp_event.GaussianDpEvent(math.sqrt(count) * least_sigma(0.5, 1e-6)), count)
+    assert oracle.get_epsilon(1e-6) == pytest.approx(0.5, rel=1e-2)
+
+
+def test_one_batch_is_not_composed() -> None:
+    assert advanced(0.5, 1e-6, 1) == pytest.approx(math.sqrt(2 * math.log(1.25e6)) / 0.5)
+
+
+def test_the_figure_is_written_as_png_and_svg(tmp_path: Path) -> None:
+    png, svg = draw(FOUND, tmp_path / "returning")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in svg.read_text("utf-8")
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "batches"), [(1.0, 1e-6, (1,)), (0.5, 0.0, (1,)), (0.5, 1e-6, ())])
+def test_outside_the_theorem_it_is_refused(epsilon: float, delta: float, batches: tuple[int, ...]) -> None:
+    with pytest.raises(BadParameter):
+        curves(epsilon, delta, batches)
