@@ -57,10 +57,11 @@ class Intermediary(StageMachine):
                 raise Conflict(f"cohort {cohort.cohort} is open already, and differs", cohort=cohort.cohort)
         return cohort
 
-    def cohorts(self) -> CohortList:
-        """Every cohort and where it stands, oldest first."""
+    def cohorts(self, *, only_open: bool = False) -> CohortList:
+        """Every cohort and where it stands, oldest first; or those that are not over."""
         with self._database.reading() as tx:
-            return CohortList(cohorts=[self._entry(state) for state in store.every(tx)])
+            found = store.every(tx, ("done", "aborted") if only_open else ())
+            return CohortList(cohorts=[self._entry(tx, state) for state in found])
 
     def receive(self, name: str, stage: str, upload: Upload) -> UploadAnswer:
         """Take many clients' messages of one stage; they are committed before it returns.
@@ -164,7 +165,8 @@ class Intermediary(StageMachine):
         """The stage as clients know it: while the batch is computed, the last one."""
         return self.stages[-1] if state.stage == MIXING else state.stage
 
-    def _entry(self, state: State) -> CohortEntry:
-        cohort = state.cohort
+    def _entry(self, tx: Connection, state: State) -> CohortEntry:
+        cohort, shown = state.cohort, self._shown(state)
+        answered = store.answered(tx, state.name, shown) if shown in self.stages else None
         fields = {"cohort": state.name, "run": cohort.run, "round": cohort.round, "clients": cohort.clients}
-        return CohortEntry.model_validate({**fields, "stage": self._shown(state)})
+        return CohortEntry.model_validate({**fields, "stage": shown, "answered": answered})

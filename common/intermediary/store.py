@@ -58,9 +58,10 @@ def need(tx: Connection, cohort: str, *, lock: bool = False) -> State:
     return state
 
 
-def every(tx: Connection) -> list[State]:
-    """All cohorts, oldest first."""
-    return [_state(row) for row in tx.execute(select(COHORTS).order_by(COHORTS.c.number))]
+def every(tx: Connection, without: Collection[str] = ()) -> list[State]:
+    """All cohorts but those in the stages `without`, oldest first."""
+    query = select(COHORTS).where(COHORTS.c.stage.not_in(without))
+    return [_state(row) for row in tx.execute(query.order_by(COHORTS.c.number))]
 
 
 def move(tx: Connection, cohort: str, stage: str, since: float | None, reason: str | None = None) -> None:

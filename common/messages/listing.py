@@ -6,17 +6,18 @@ from common.messages.base import Identifier, Message, Version
 
 
 class CohortEntry(Message):
-    """One cohort in one line."""
+    """One cohort in one line. `answered`: the clients whose message of the open stage is here; absent in every end."""
 
     cohort: Identifier
     run: Identifier
     round: int
     clients: int
     stage: Literal["keys", "shares", "masked", "unmask", "report", "done", "aborted"]
+    answered: int | None = None
 
 
 class CohortList(Message):
-    """All cohorts, oldest first."""
+    """Cohorts, oldest first."""
 
     version: Version = 1
     cohorts: list[CohortEntry]

@@ -61,6 +61,12 @@ def _document_once(app: FastAPI) -> None:
 _health = APIRouter(tags=["health"], default_response_class=PlainTextResponse)
 
 
+@_health.get("/")
+def index(request: Request) -> str:
+    """What this is, and where it describes itself."""
+    return f"{request.app.title}\nAPI      /openapi.json\nhealth   /healthz /readyz\nmetrics  /metrics\n"
+
+
 @_health.get("/healthz")
 async def healthz() -> str:
     """The process answers."""

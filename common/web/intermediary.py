@@ -31,7 +31,7 @@ class Party(Protocol):
     """An S as its routes know it (see common.intermediary.service)."""
 
     def open(self, cohort: Cohort) -> Cohort: ...
-    def cohorts(self) -> CohortList: ...
+    def cohorts(self, *, only_open: bool = False) -> CohortList: ...
     def receive(self, name: str, stage: str, upload: Upload) -> UploadAnswer: ...
     def depart(self, name: str, departure: Departure) -> UploadAnswer: ...
     def batch(self, name: str) -> BatchAnswer | bytes: ...
@@ -65,9 +65,11 @@ def open_cohort(cohort: str, body: Annotated[Cohort, JsonBody.of(Cohort)], party
 
 
 @router.get("/cohorts", dependencies=[OperatorOnly], responses=problems(Unauthorized))
-def cohorts(party: PartyDep) -> CohortList:
-    """Every cohort and where it stands."""
-    return party.cohorts()
+def cohorts(
+    party: PartyDep, *, only_open: Annotated[bool, Query(alias="open", description="leave out what is over")] = False
+) -> CohortList:
+    """Cohorts and where each stands."""
+    return party.cohorts(only_open=only_open)
 
 
 @router.post("/cohorts/{cohort}/departures", responses=problems(BadMessage, WrongCohort))

@@ -121,8 +121,8 @@ GOLDEN: list[tuple[str, Message, str]] = [
     ),
     (
         "a listing",
-        CohortList(cohorts=[CohortEntry(cohort="c1", run="r1", round=1, clients=5, stage="report")]),
-        '{"version":1,"cohorts":[{"cohort":"c1","run":"r1","round":1,"clients":5,"stage":"report"}]}',
+        CohortList(cohorts=[CohortEntry(cohort="c1", run="r1", round=1, clients=5, stage="report", answered=3)]),
+        '{"version":1,"cohorts":[{"cohort":"c1","run":"r1","round":1,"clients":5,"stage":"report","answered":3}]}',
     ),
     (
         "a transcript",

@@ -151,6 +151,14 @@ def test_the_token_opens_a_guarded_route(client: AsgiClient) -> None:
     assert client.put("/guarded", headers={"Authorization": "Bearer sesame"}).status_code == 200
 
 
+def test_the_root_says_what_this_is_and_names_paths_that_answer(client: AsgiClient) -> None:
+    said = client.get("/")
+    assert (said.status_code, said.text.splitlines()[0]) == (200, "probe")
+    paths = [word for word in said.text.split() if word.startswith("/")]
+    assert len(paths) == 4
+    assert all(client.get(path).status_code == 200 for path in paths)
+
+
 def test_health_readiness_and_metrics_answer(client: AsgiClient) -> None:
     client.get("/number/3")
     assert [client.get(path).status_code for path in ("/healthz", "/readyz")] == [200, 200]
