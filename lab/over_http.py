@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.errors import Conflict, ProtocolError, Unavailable
-from common.messages.cohort import Via
+from common.messages.listing import CohortList
 from common.messages.progress import RoundList, RoundReport, RunView
-from common.messages.stage import StageView
 from common.web.client import Http, Patience, Peer
 from lab.fleets import Fleets
-from lab.progress import Progress
+from lab.progress import Progress, Standings
 from lab.result import Result, RoundResult, Wire, from_report, summarize
 from lab.run_file import RunFile
 from lab.stack import Urls
@@ -40,7 +39,10 @@ class Play:
         """Create the run, or join it where it stands, and see it to its end. Raises when it fails or is cancelled."""
         async with Http(PATIENCE) as http:
             self._server = http.peer(self.urls.server, self.urls.token)
-            self._parties = {"aggregator": http.peer(self.urls.aggregator), "shuffler": http.peer(self.urls.shuffler)}
+            self._parties = {
+                "aggregator": http.peer(self.urls.aggregator, self.urls.token),
+                "shuffler": http.peer(self.urls.shuffler, self.urls.token),
+            }
             await self._create()
             began = time.perf_counter()
             with self.fleets or contextlib.nullcontext():
@@ -76,10 +78,7 @@ class Play:
 
     async def _show(self, view: RunView) -> None:
         report = await self._server.get(f"/v1/runs/{view.run}/rounds/{max(1, view.snapshot.round)}", RoundReport)
-        via = report.mechanism.via
-        waiting = [cohort.cohort for cohort in report.cohorts if cohort.state == "open"]
-        stages = {cohort: stage for cohort in waiting if (stage := await _stage(self._parties[via], via, cohort))}
-        self.progress.show(view, report, stages)
+        self.progress.show(view, report, await _standings(self._parties[report.mechanism.via]))
 
     async def _wire(self) -> Wire | None:
         """What the fleets counted, once they have noticed that the run is over."""
@@ -100,12 +99,11 @@ async def all_rounds(server: Peer, run: str) -> list[RoundResult]:
     return rounds
 
 
-async def _stage(party: Peer, via: Via, cohort: str) -> str | None:
-    """Where S is with a cohort; None while S does not know it yet."""
-    path = f"/v1/cohorts/{cohort}/stage" if via == "aggregator" else f"/v1/cohorts/{cohort}"
+async def _standings(party: Peer) -> Standings:
+    """Where S is with its open cohorts; nothing when it cannot say, for this is only shown."""
     with contextlib.suppress(ProtocolError):
-        return (await party.get(path, StageView)).stage
-    return None
+        return {entry.cohort: entry for entry in (await party.get("/v1/cohorts", CohortList, {"open": "true"})).cohorts}
+    return {}
 
 
 def _finished(view: RunView) -> RunView:

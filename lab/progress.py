@@ -1,7 +1,7 @@
 """Live progress of a run: a small moving table on a terminal, a line now and then anywhere else. Always on stderr."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
@@ -10,14 +10,18 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from common.messages.listing import CohortEntry
 from common.messages.progress import CohortView, RoundReport, RunView
 
 MOST_COHORTS = 16  # lines of the moving table
 LINE_SECONDS = 3.0  # between two plain lines
 
+Standings = Mapping[str, CohortEntry]
+"""Where S is with the cohorts that are open there, by their names."""
+
 
 class Progress:
-    """Shows what the server knows of a run, and the stages that S is at. Nothing shown here is private."""
+    """Shows what the server knows of a run, and how far S is. Nothing shown here is private."""
 
     def __init__(self, err: Console) -> None:
         self._err, self._live = err, None if not err.is_terminal else Live(console=err, refresh_per_second=4)
@@ -32,49 +36,63 @@ class Progress:
         with self._live:
             yield self
 
-    def show(self, run: RunView, report: RoundReport, stages: dict[str, str]) -> None:
-        """One look at the run. `stages`: where S is, for each open cohort."""
+    def show(self, run: RunView, report: RoundReport, standings: Standings) -> None:
+        """One look at the run."""
         if self._live is not None:
-            self._live.update(_picture(run, report, stages))
+            self._live.update(_picture(run, report, standings))
             return
-        line = _line(run, report, stages)
+        line = _line(run, report, standings)
         if line != self._said and time.monotonic() >= self._next:
             self._said, self._next = line, time.monotonic() + LINE_SECONDS
             self._err.print(line, markup=False)
 
 
-def _line(run: RunView, report: RoundReport, stages: dict[str, str]) -> str:
+def _line(run: RunView, report: RoundReport, standings: Standings) -> str:
     done = sum(cohort.state == "released" for cohort in report.cohorts)
-    said = ", ".join(f"{count} in {stage}" for stage, count in _counted(stages).items())
-    left = sum(arm.active for arm in run.snapshot.arms)
+    open_here = [standings[cohort.cohort] for cohort in report.cohorts if cohort.cohort in standings]
+    stages = "".join(f", {_stage(stage, open_here)}" for stage in dict.fromkeys(entry.stage for entry in open_here))
     return (
-        f"round {report.number} (2^{report.batch} clients an arm): {done} of {len(report.cohorts)} cohorts released"
-        f"{', ' + said if said else ''}; {run.clients:,} of {run.snapshot.horizon:,} clients, {left} arms left"
+        f"round {report.number} (2^{report.batch} clients an arm): "
+        f"{done} of {len(report.cohorts)} cohorts released{stages}; {_asked(run)}, {_left(run)}"
     )
 
 
-def _counted(stages: dict[str, str]) -> dict[str, int]:
-    values = list(stages.values())
-    return {stage: values.count(stage) for stage in dict.fromkeys(values)}
+def _stage(stage: str, open_here: list[CohortEntry]) -> str:
+    """`3 in shares (512 of 3,072 clients done)`."""
+    there = [entry for entry in open_here if entry.stage == stage]
+    done, clients = sum(entry.answered or 0 for entry in there), sum(entry.clients for entry in there)
+    return f"{len(there)} in {stage} ({done:,} of {clients:,} clients done)"
 
 
-def _picture(run: RunView, report: RoundReport, stages: dict[str, str]) -> RenderableType:
-    left = sum(arm.active for arm in run.snapshot.arms)
-    head = Table.grid(padding=(0, 2))
-    head.add_row(
-        Text(f"{run.run}: round {report.number}", style="bold"),
-        f"{run.clients:,} of {run.snapshot.horizon:,} clients",
-        ProgressBar(total=run.snapshot.horizon, completed=run.clients, width=30),
-        f"{left} of {len(run.snapshot.arms)} arms left",
-        f"{run.cohorts_released} cohorts released, {run.cohorts_aborted} aborted",
-    )
-    cohorts = Table("cohort", "arm", "clients", "stage", box=None, padding=(0, 2))
+def _picture(run: RunView, report: RoundReport, standings: Standings) -> RenderableType:
+    bar = Table.grid(padding=(0, 2))
+    bar.add_row(ProgressBar(total=run.snapshot.horizon, completed=run.clients, width=30), _asked(run))
+    cohorts = Table("cohort", "arm", "stage", "clients done", box=None, padding=(0, 2))
     for cohort in report.cohorts[-MOST_COHORTS:]:
-        cohorts.add_row(cohort.cohort, str(cohort.arm), _clients(cohort), stages.get(cohort.cohort, cohort.state))
-    return Group(head, cohorts)
+        standing = standings.get(cohort.cohort)
+        stage = standing.stage if standing else cohort.state
+        cohorts.add_row(cohort.cohort, str(cohort.arm), stage, _done(cohort, standing))
+    head = f"{run.run}: round {report.number}, {_left(run)}; {_cohorts(run)}"
+    return Group(Text(head, style="bold"), bar, cohorts)
 
 
-def _clients(cohort: CohortView) -> str:
+def _asked(run: RunView) -> str:
+    return f"{run.clients:,} of {run.snapshot.horizon:,} clients"
+
+
+def _left(run: RunView) -> str:
+    arms = run.snapshot.arms
+    return f"{sum(arm.active for arm in arms)} of {len(arms)} arms left"
+
+
+def _cohorts(run: RunView) -> str:
+    return f"cohorts: {run.cohorts_released} released, {run.cohorts_aborted} aborted"
+
+
+def _done(cohort: CohortView, standing: CohortEntry | None) -> str:
+    """Of a released cohort, whom the sum holds; of an open one, who has answered the stage."""
     if cohort.survivors is not None:
         return f"{cohort.survivors:,} of {cohort.clients:,} in the sum"
-    return f"{cohort.granted:,} of {cohort.clients:,} came"
+    if standing is not None and standing.answered is not None:
+        return f"{standing.answered:,} of {cohort.clients:,}"
+    return f"{cohort.granted:,} of {cohort.clients:,} came" if cohort.granted else ""

@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from common.messages.progress import CohortView, RoundReport, RunView
 from lab import in_process
 from lab.closing import print_result
-from lab.progress import Progress
 from lab.result import Result
 from lab.run_file import RunFile, parse
-from server.learner import Learner
 
 
 def run_file(mechanism: str = 'name = "distributed-polya"\nepsilon = 1.0', extra: str = "") -> RunFile:
@@ -95,29 +92,3 @@ def test_watch_is_called_after_every_cohort() -> None:
     seen: list[int] = []
     played = in_process.run(run_file(), lambda learner: seen.append(len(learner.rounds)))
     assert len(seen) == sum(len(one.cohorts) for one in played.rounds)
-
-
-def test_progress_draws_on_a_terminal_and_prints_lines_elsewhere() -> None:
-    file = run_file()
-    learner = Learner(file.config)
-    record = learner.rounds[0]
-    cohorts = [
-        CohortView(cohort=c.cohort, arm=c.arm, attempt=1, clients=c.clients, granted=5, state="open")
-        for c in record.cohorts
-    ]
-    report = RoundReport(
-        run="trial", number=1, batch=6, state="open", arms=[0, 1, 2], eliminated=[], minimum=record.minimum,
-        mechanism=record.mechanism, guarantee=record.mechanism.guarantee(), cohorts=cohorts,
-    )
-    view = RunView(
-        run="trial", state="running", config=file.config, digest=file.config.digest(), snapshot=learner.snapshot(),
-        clients=15, cohorts_open=3, cohorts_released=0, cohorts_aborted=0,
-    )
-    for terminal in (True, False):
-        text = io.StringIO()
-        progress = Progress(Console(file=text, force_terminal=terminal, width=160))
-        with progress.shown():
-            progress.show(view, report, {"trial.1.0.1": "shares"})
-            progress.show(view, report, {"trial.1.0.1": "shares"})
-        assert all(word in text.getvalue() for word in ("round 1", "shares", "3,000", "arms left"))
-        assert terminal or len(text.getvalue().splitlines()) == 1

@@ -1,0 +1,85 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from common.messages.listing import CohortEntry
+from common.messages.progress import CohortView, RoundReport, RunView
+from lab.progress import Progress
+from lab.run_file import parse
+from server.learner import Learner
+
+FILE = parse(
+    """
+run = "trial"
+horizon = 3000
+policy.first_batch = 6
+mechanism = {name = "distributed-polya", epsilon = 1.0}
+environment = {name = "bernoulli", seed = 11, means = [0.2, 0.5, 0.9]}
+"""
+)
+LEARNER = Learner(FILE.config)
+RECORD = LEARNER.rounds[0]
+STATES = [
+    {"granted": 64, "state": "released", "survivors": 60, "lost": 4},
+    {"granted": 64, "state": "open"},
+    {"granted": 0, "state": "planned"},
+]
+REPORT = RoundReport(
+    run="trial",
+    number=1,
+    batch=6,
+    state="open",
+    arms=[0, 1, 2],
+    eliminated=[],
+    minimum=RECORD.minimum,
+    mechanism=RECORD.mechanism,
+    guarantee=RECORD.mechanism.guarantee(),
+    cohorts=[
+        CohortView.model_validate({"cohort": c.cohort, "arm": c.arm, "attempt": 1, "clients": c.clients, **state})
+        for c, state in zip(RECORD.cohorts, STATES, strict=True)
+    ],
+)
+VIEW = RunView(
+    run="trial",
+    state="running",
+    config=FILE.config,
+    digest=FILE.config.digest(),
+    snapshot=LEARNER.snapshot(),
+    clients=128,
+    cohorts_open=2,
+    cohorts_released=1,
+    cohorts_aborted=0,
+)
+STANDINGS = {
+    name: CohortEntry(cohort=name, run=run, round=1, clients=64, stage="shares", answered=17)
+    for name, run in {"trial.1.1.1": "trial", "other.1.1.1": "other"}.items()
+}
+
+
+def shown(width: int, *, terminal: bool, looks: int = 1) -> str:
+    text = io.StringIO()
+    progress = Progress(Console(file=text, force_terminal=terminal, width=width, color_system=None, soft_wrap=True))
+    with progress.shown():
+        for _ in range(looks):
+            progress.show(VIEW, REPORT, STANDINGS)
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_shows_round_cohorts_stages_clients_done_and_arms_left(width: int) -> None:
+    seen = shown(width, terminal=True)
+    for words in ("round 1", "3 of 3 arms left", "cohorts: 1 released, 0 aborted", "128 of 3,000 clients"):
+        assert words in seen
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in seen.splitlines() if line.strip().startswith("tri")}
+    assert rows["trial.1.0.1"] == "0 released 60 of 64 in the sum"
+    assert rows["trial.1.1.1"] == "1 shares 17 of 64"
+    assert rows["trial.1.2.1"] == "2 planned"
+
+
+def test_anything_else_gets_one_plain_line_for_the_same_news() -> None:
+    said = shown(80, terminal=False, looks=2)
+    assert said == (
+        "round 1 (2^6 clients an arm): 1 of 3 cohorts released, 1 in shares (17 of 64 clients done); "
+        "128 of 3,000 clients, 3 of 3 arms left\n"
+    )
