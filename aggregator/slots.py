@@ -9,7 +9,7 @@ _MOST = 100_000  # slots that one request may ask for
 
 
 def parse_slots(text: str) -> list[int]:
-    """The slots of a comma-separated list of numbers and ranges, ends included. Raises BadParameter."""
+    """The slots of a comma-separated list of numbers and ranges, ends included, each once. Raises BadParameter."""
     slots: list[int] = []
     for part in filter(None, text.split(",")):
         found = _PART.fullmatch(part)
@@ -19,4 +19,4 @@ def parse_slots(text: str) -> list[int]:
         if last < first or len(slots) + last - first >= _MOST:
             raise BadParameter("slots", part, f"must ascend, {_MOST} slots at most")
         slots.extend(range(first, last + 1))
-    return slots
+    return list(dict.fromkeys(slots))

@@ -43,7 +43,7 @@ class Cohort(Message):
 
     version: Version = 1
     run: Identifier
-    round: Annotated[int, Field(ge=1)]
+    round: Annotated[int, Field(ge=1, lt=2**63)]
     cohort: Identifier
     clients: Annotated[int, Field(ge=1, le=1_000_000, description="n: slots, numbered from 0")]
     minimum: Annotated[int, Field(ge=1, description="survivors below which nothing is released")]

@@ -86,7 +86,7 @@ def test_a_query_that_means_nothing_is_a_problem(tmp_path: Path, query: str) -> 
 
 @pytest.mark.parametrize(
     ("text", "slots"),
-    [("", []), ("7", [7]), ("0-3,9", [0, 1, 2, 3, 9]), ("5-5,1", [5, 1]), ("3,", [3])],
+    [("", []), ("7", [7]), ("0-3,9", [0, 1, 2, 3, 9]), ("5-5,1", [5, 1]), ("3,", [3]), ("3,1-4,3", [3, 1, 2, 4])],
 )
 def test_slots_are_numbers_and_ranges(text: str, slots: list[int]) -> None:
     assert parse_slots(text) == slots

@@ -1,0 +1,48 @@
+"""Numbers that nobody means: refused with a problem, by both S, before anything is done with them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from common.messages.cohort import Cohort
+from common.messages.upload import UploadAnswer
+from tests.parties import OPERATOR, AnAggregator, AShuffler, Party
+
+
+@pytest.fixture(params=[AShuffler, AnAggregator])
+def party(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Party]:
+    make: Callable[[Path], Party] = request.param
+    party = make(tmp_path)
+    yield party
+    party.stop()
+
+
+@pytest.fixture
+def cohort(party: Party) -> Cohort:
+    cohort = party.cohort()
+    assert party.open(cohort).status_code == 200
+    return cohort
+
+
+def problem(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["type"].removeprefix("urn:distrust:problem:")
+
+
+@pytest.mark.parametrize(
+    "query", ["messages?after=" + "9" * 30, "messages?limit=1001", "batch?wait=nan", "batch?wait=inf", "batch?wait=61"]
+)
+def test_a_number_out_of_range_is_a_problem_and_never_an_accident(party: Party, cohort: Cohort, query: str) -> None:
+    assert problem(party.get(f"/c1/{query}")) == (422, "bad-message")
+
+
+def test_a_round_that_no_key_can_be_bound_to_is_refused(party: Party) -> None:
+    whole = party.cohort(name="c2").model_dump(mode="json") | {"round": 2**64}
+    assert problem(party.client.put("/v1/cohorts/c2", json=whole, headers=OPERATOR)) == (422, "bad-message")
+
+
+def test_a_slot_beyond_every_integer_is_one_refused_item(party: Party, cohort: Cohort) -> None:
+    bodies = party.bodies(cohort)
+    answer = UploadAnswer.model_validate_json(party.send(cohort, {0: bodies[0], 10**30: bodies[1]}).content)
+    assert (answer.accepted, [(item.slot, item.status) for item in answer.refused]) == (1, [(10**30, 422)])
