@@ -97,7 +97,7 @@ async def batch(cohort: str, party: PartyDep, doorbell: DoorbellDep, wait: Wait 
 async def messages(
     cohort: str,
     party: PartyDep,
-    after: Annotated[int, Query(ge=0, description="position to start from")] = 0,
+    after: Annotated[int, Query(ge=0, le=2**53, description="position to start from")] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Transcript:
     """What this party saw, message by message."""
