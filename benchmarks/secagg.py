@@ -1,13 +1,11 @@
 """Secure aggregation in process: CPU of a client and of the aggregator, as ratios to what their primitives alone cost.
 
-    python -m benchmarks.secagg [--clients 50 100 ...] [--dimensions 1 1000] [--dropouts 0 0.1] [--json]
+    python -m benchmarks.secagg [--quick] [--json FILE] [--clients 50 100 ...] [--dimensions 1 1000] [--dropouts 0 0.1]
 
 The primitives are measured in the same run, so the ratios compare across machines. A ratio below 1 is possible: the
 model counts t² field products for each secret that is rebuilt, and t for each share, and both are done with fewer.
 """
 
-import argparse
-import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -21,10 +19,9 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from rich.console import Console
-from rich.table import Table
 
 from aggregator import protocol
+from benchmarks.meter import deliver, options, write
 from common.crypto.graph import Roster, masking
 from common.crypto.share import PRIME
 from common.messages.cohort import Cohort
@@ -58,15 +55,15 @@ def measure_primitives() -> Primitives:
     a, b = (int.from_bytes(os.urandom(16), "big") for _ in range(2))
     cipher, block = Cipher(AES256(key), CTR(bytes(16))).encryptor(), bytes(80_000)
     return Primitives(
-        generate=_best(X25519PrivateKey.generate),
-        exchange=_best(lambda: own.exchange(peer)),
-        hkdf=_best(lambda: HKDF(SHA256(), 32, None, info).derive(key)),
-        close=_best(lambda: ChaCha20Poly1305(key).encrypt(nonce, payload, info)),
-        open=_best(lambda: ChaCha20Poly1305(key).decrypt(nonce, box, info)),
-        stream=_best(lambda: Cipher(AES256(key), CTR(bytes(16))).encryptor().update(bytes(8))),
-        coordinate=_best(lambda: cipher.update(block)) / 10_000,
-        product=_best(lambda: a * b % PRIME),
-        load=_best(lambda: X25519PublicKey.from_public_bytes(key)),
+        generate=best(X25519PrivateKey.generate),
+        exchange=best(lambda: own.exchange(peer)),
+        hkdf=best(lambda: HKDF(SHA256(), 32, None, info).derive(key)),
+        close=best(lambda: ChaCha20Poly1305(key).encrypt(nonce, payload, info)),
+        open=best(lambda: ChaCha20Poly1305(key).decrypt(nonce, box, info)),
+        stream=best(lambda: Cipher(AES256(key), CTR(bytes(16))).encryptor().update(bytes(8))),
+        coordinate=best(lambda: cipher.update(block)) / 10_000,
+        product=best(lambda: a * b % PRIME),
+        load=best(lambda: X25519PublicKey.from_public_bytes(key)),
     )
 
 
@@ -187,42 +184,31 @@ def _cpu(work: Callable[[], object]) -> float:
     return process_time() - start
 
 
-def _best(work: Callable[[], object], batches: int = 9, size: int = 500) -> float:
+def best(work: Callable[[], object], batches: int = 9, size: int = 500) -> float:
+    """CPU seconds of one call: the mean of the best batch."""
     return min(_cpu(lambda: [work() for _ in range(size)]) for _ in range(batches)) / size
 
 
-def _table(results: list[Result]) -> Table:
-    table = Table("n", "lost", "D", "k", "t", "client ms", "ratio", "aggregator ms", "ratio", title="CPU, in process")
-    for r in results:
-        table.add_row(
-            *map(str, (r.clients, r.dropouts, r.dimension, r.k, r.t)),
-            *(
-                f"{r.client * 1e3:.2f}",
-                f"{r.client_ratio:.2f}",
-                f"{r.aggregator * 1e3:.1f}",
-                f"{r.aggregator_ratio:.2f}",
-            ),
-        )
-    return table
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
     parser.add_argument("--dimensions", type=int, nargs="+", default=(1, 1000))
     parser.add_argument("--dropouts", type=float, nargs="+", default=(0.0, 0.1))
-    parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    p = measure_primitives()
-    cases = [(n, d, r) for n in asked.clients for d in asked.dimensions for r in asked.dropouts]
-    results = [measure_best(n, d, r, p) for n, d, r in cases]
-    if asked.json:
-        rows = [asdict(r) | {"client_ratio": r.client_ratio, "aggregator_ratio": r.aggregator_ratio} for r in results]
-        print(json.dumps({"primitives": asdict(p), "results": rows}))
-        return
-    console = Console()
-    console.print(", ".join(f"{name} {seconds * 1e6:.3g} µs" for name, seconds in asdict(p).items()))
-    console.print(_table(results))
+    p, clients = measure_primitives(), (50,) if asked.quick else asked.clients
+    results = [measure_best(n, d, r, p) for n in clients for d in asked.dimensions for r in asked.dropouts]
+    print(", ".join(f"{name} {seconds * 1e6:.3g} µs" for name, seconds in asdict(p).items()))
+    columns = ("n", "lost", "D", "k", "t", "client ms", "ratio", "aggregator ms", "ratio")
+    rows = [
+        (
+            *(r.clients, r.dropouts, r.dimension, r.k, r.t),
+            *(r.client * 1e3, r.client_ratio, r.aggregator * 1e3, r.aggregator_ratio),
+        )
+        for r in results
+    ]
+    deliver("CPU, in process: of one client, and of the aggregator for the whole cohort", columns, rows)
+    own = [asdict(r) | {"client_ratio": r.client_ratio, "aggregator_ratio": r.aggregator_ratio} for r in results]
+    write(asked.json, {"primitives": asdict(p), "results": own})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,156 @@
+"""Secure aggregation over HTTP: CPU of two fleet processes and of the aggregator process, against the primitives alone.
+
+    python -m benchmarks.secagg_http [--quick] [--json FILE] [--clients 50 100 400 1000] [--dimensions 1 1000]
+
+The aggregator is the real service with its database; the fleets are the real crew, courier and scripts. The benchmark
+plays the server: it opens cohorts and signs tickets, so that a dimension that no policy asks for can be measured.
+Ratios are to what the primitives of `benchmarks.secagg`'s model cost in the same run; tickets are not in that model.
+"""
+
+import asyncio
+import multiprocessing
+from collections.abc import Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from benchmarks.masked_fleet import Part, Played, play, warm_up
+from benchmarks.meter import deliver, options, process_seconds, write
+from benchmarks.secagg import MODULUS, Primitives, aggregator_model, client_model, measure_primitives
+from benchmarks.stage import TICKETS, Party, party
+from common.crypto.graph import masking
+from common.messages.cohort import Cohort
+from common.modular import Vector, unpack
+from lab.secagg_simulation import make_cohort
+from server.tickets import sign
+
+CLIENTS = (50, 100, 400, 1000)
+FLEETS = 2
+DROPOUT = CORRUPT = 0.1  # rates that the cohorts are built for
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Cohorts of one kind. CPU seconds for one client, of the fleets and the aggregator; `model`: of the primitives."""
+
+    clients: int
+    lost: int
+    dimension: int
+    cohorts: int
+    k: int
+    t: int
+    fleet: float
+    fleet_model: float
+    aggregator: float
+    aggregator_model: float
+    wire_bytes: float
+
+    @property
+    def fleet_ratio(self) -> float:
+        return self.fleet / self.fleet_model
+
+    @property
+    def ratio(self) -> float:
+        """Everything to all primitives."""
+        return (self.fleet + self.aggregator) / (self.fleet_model + self.aggregator_model)
+
+
+class Bench:
+    """A running aggregator and two fleet processes."""
+
+    def __init__(self, s: Party, fleets: Executor) -> None:
+        self._s, self._fleets = s, fleets
+        self._opened = 0
+
+    def measure(self, n: int, dimension: int, lost: int, p: Primitives) -> Result:
+        """Enough cohorts of one kind for 2000 clients, one at least, played after one that is not counted."""
+        self._cohorts(n, dimension, lost, 1)
+        count = max(1, 2000 // n)
+        before = process_seconds(self._s.pid)
+        played = self._cohorts(n, dimension, lost, count)
+        aggregator = process_seconds(self._s.pid) - before
+        channel = masking(make_cohort(n, MODULUS, dimension))
+        k, t = channel.neighbours, channel.threshold
+        everyone = n * count
+        return Result(
+            clients=n,
+            lost=lost,
+            dimension=dimension,
+            cohorts=count,
+            k=k,
+            t=t,
+            fleet=sum(one.seconds for one in played) / everyone,
+            fleet_model=client_model(p, k, t, dimension),
+            aggregator=aggregator / everyone,
+            aggregator_model=aggregator_model(p, k, t, dimension, survivors=n - lost, dropouts=lost) / n,
+            wire_bytes=sum(one.wire for one in played) / everyone,
+        )
+
+    def _cohorts(self, n: int, dimension: int, lost: int, count: int) -> list[Played]:
+        cohorts = [self._open(n, dimension) for _ in range(count)]
+        leaving = frozenset(np.random.default_rng(n).permutation(n)[:lost].tolist())
+        tasks = [
+            self._fleets.submit(play, self._s.url, parts, DROPOUT, CORRUPT)
+            for parts in zip(*(_split(cohort, leaving) for cohort in cohorts), strict=True)
+        ]
+        played = [task.result() for task in tasks]
+        for i, cohort in enumerate(cohorts):
+            self._check(cohort, [one.sums[i] for one in played])
+        return played
+
+    def _open(self, n: int, dimension: int) -> Cohort:
+        self._opened += 1
+        made = make_cohort(n, MODULUS, dimension, dropout=DROPOUT, corrupt=CORRUPT, name=f"c{self._opened}")
+        cohort = made.model_copy(update={"ticket_key": TICKETS.public_key().public_bytes_raw()})
+        asyncio.run(self._s.open(cohort))
+        return cohort
+
+    def _check(self, cohort: Cohort, sums: list[Vector]) -> None:
+        channel, batch = masking(cohort), asyncio.run(self._s.batch(cohort))
+        found = unpack(batch.content.body, channel.modulus, channel.dimension)
+        if (found != np.sum(sums, axis=0) % np.uint64(channel.modulus)).any():
+            raise SystemExit("the sum is wrong: these figures mean nothing")
+
+
+def _split(cohort: Cohort, leaving: frozenset[int]) -> list[Part]:
+    """A share of the slots for each fleet."""
+    ends = [cohort.clients * i // FLEETS for i in range(FLEETS + 1)]
+    grants = [sign(TICKETS, cohort, a, b - a) for a, b in pairwise(ends)]
+    return [Part(cohort, g, leaving & set(range(g.first, g.first + g.count))) for g in grants]
+
+
+def run(clients: Sequence[int], dimensions: Sequence[int], rates: Sequence[float], p: Primitives) -> list[Result]:
+    """Every combination."""
+    context = multiprocessing.get_context("spawn")
+    with party("aggregator") as s, ProcessPoolExecutor(FLEETS, context) as fleets:
+        for warm in [fleets.submit(warm_up) for _ in range(FLEETS)]:
+            warm.result()
+        bench = Bench(s, fleets)
+        return [bench.measure(n, d, int(rate * n), p) for n in clients for d in dimensions for rate in rates]
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
+    parser.add_argument("--dimensions", type=int, nargs="+", default=(1, 1000))
+    parser.add_argument("--dropouts", type=float, nargs="+", default=(0.0, 0.1))
+    asked = parser.parse_args()
+    p = measure_primitives()
+    results = run((50,) if asked.quick else asked.clients, asked.dimensions, asked.dropouts, p)
+    columns = ("n", "lost", "D", "k", "t", "fleet ms", "ratio", "S ms", "S model ms", "all, ratio", "wire bytes")
+    rows = [
+        (
+            *(r.clients, r.lost, r.dimension, r.k, r.t),
+            *(r.fleet * 1e3, r.fleet_ratio, r.aggregator * 1e3, r.aggregator_model * 1e3, r.ratio, int(r.wire_bytes)),
+        )
+        for r in results
+    ]
+    deliver("CPU for one client, over HTTP", columns, rows)
+    own = [asdict(r) | {"fleet_ratio": r.fleet_ratio, "ratio": r.ratio} for r in results]
+    write(asked.json, {"primitives": asdict(p), "results": own})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Sealed reports per second, end to end: fleets, server and shuffler over HTTP, against seal + open alone.
+
+    python -m benchmarks.shuffle [--quick] [--json FILE] [--clients N] [--batch B] [--runs R]
+
+The limit is what one core seals and opens in a second, measured in the same run. `CPU` is all that the processes took
+for one report, fleets' start included, as a multiple of seal + open.
+"""
+
+import os
+import statistics
+from dataclasses import asdict, dataclass
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from benchmarks.meter import deliver, options, write
+from benchmarks.secagg import best
+from benchmarks.whole_run import Gauge, gauge, run_file
+from client.reporting import sealed
+from common.crypto.seal import REPORT_ID, open_record
+from common.messages.cohort import Cohort, Sealed
+from common.modular import packed_size
+
+MODULUS = 1_000_003
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Seconds of CPU to seal one record and to open it, best of nine batches."""
+
+    seal: float
+    open: float
+
+    @property
+    def rate(self) -> float:
+        """Reports per second that one core could seal and open."""
+        return 1 / (self.seal + self.open)
+
+
+def measure_limit() -> Limit:
+    key = X25519PrivateKey.generate()
+    size = packed_size(MODULUS, 1)
+    channel = Sealed(size=size, server_key=key.public_key().public_bytes_raw())
+    names = {"run": "benchmark", "round": 1, "cohort": "c", "clients": 2, "minimum": 2, "stage_seconds": 1.0}
+    cohort = Cohort(**names, config=bytes(32), ticket_key=bytes(32), channel=channel)  # type: ignore[arg-type]
+    payload = os.urandom(size)
+    report = sealed(cohort, payload)[REPORT_ID:]
+    return Limit(
+        best(lambda: sealed(cohort, payload), size=200), best(lambda: open_record(key, cohort, report), size=200)
+    )
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--clients", type=int, default=57_344)
+    parser.add_argument("--batch", type=int, default=12, help="cohorts have 2^B clients")
+    parser.add_argument("--runs", type=int, default=3, help="the median of so many is told")
+    asked = parser.parse_args()
+    clients, batch, runs = (512, 8, 1) if asked.quick else (asked.clients, asked.batch, asked.runs)
+    rows = [_one(clients, batch) for _ in range(runs)]
+    columns = ("reports", "seconds", "a second", "seal µs", "open µs", "limit", "share of limit", "CPU, ratio")
+    deliver("Sealed reports through shuffler and server", columns, [_cells(*row) for row in rows])
+    middle = {name: statistics.median(_figures(*row)[name] for row in rows) for name in ("share", "cpu_ratio")}
+    print(", ".join(f"median {name} {value:.2f}" for name, value in middle.items()))
+    write(asked.json, {"median": middle, "runs": [_figures(*row) | asdict(row[1]) for row in rows]})
+
+
+def _one(clients: int, batch: int) -> tuple[Limit, Gauge]:
+    """The limit is measured beside each run: the machine's clock may change between them."""
+    file = run_file("local-laplace-discrete", batch=batch, clients=clients)
+    return measure_limit(), gauge(file)
+
+
+def _figures(limit: Limit, run: Gauge) -> dict[str, float]:
+    rate = run.clients / run.seconds
+    ratio = sum(run.cpu.values()) / run.clients * limit.rate
+    return {"seal": limit.seal, "open": limit.open, "rate": rate, "share": rate / limit.rate, "cpu_ratio": ratio}
+
+
+def _cells(limit: Limit, run: Gauge) -> tuple[object, ...]:
+    own = _figures(limit, run)
+    rate, seal, open_ = int(own["rate"]), limit.seal * 1e6, limit.open * 1e6
+    return run.clients, run.seconds, rate, seal, open_, int(limit.rate), own["share"], own["cpu_ratio"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""One real S in a process of its own, with cohorts that the benchmark opens and whose tickets it signs."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from common.messages.batch import Batch, BatchAnswer
+from common.messages.cohort import Cohort
+from common.web.client import Http, Patience
+from lab.folder import Folder
+from lab.ports import LOOPBACK, choose
+from lab.service import Service, stop_all
+
+PATIENCE = Patience(first=0.1, longest=1.0, total=60.0)
+TICKETS = Ed25519PrivateKey.generate()
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """A running service."""
+
+    url: str
+    token: str
+    pid: int
+
+    async def open(self, cohort: Cohort) -> None:
+        async with Http(PATIENCE) as http:
+            await http.peer(self.url, self.token).put(f"/v1/cohorts/{cohort.cohort}", cohort, Cohort)
+
+    async def batch(self, cohort: Cohort) -> Batch:
+        """The released batch: waits for it."""
+        async with Http(PATIENCE) as http:
+            peer, answer = http.peer(self.url, self.token), None
+            while answer is None or answer.state == "waiting":
+                answer = await peer.get(f"/v1/cohorts/{cohort.cohort}/batch", BatchAnswer, {"wait": 20.0})
+        if answer.batch is None:
+            raise SystemExit(f"cohort {cohort.cohort} came to nothing: {answer.reason}")
+        return answer.batch
+
+
+@contextmanager
+def party(name: str) -> Iterator[Party]:
+    """`python -m NAME` on a free loopback port, with a fresh database, for as long as the block lasts."""
+    with TemporaryDirectory(prefix="distrust-benchmark-") as place:
+        folder = Folder(Path(place) / "data")
+        folder.make()
+        folder.make_tokens()
+        port = choose(0, [name])[name]
+        environment = {
+            "DISTRUST_HOST": LOOPBACK,
+            "DISTRUST_PORT": str(port),
+            "DISTRUST_DATABASE": folder.database(name),
+            "DISTRUST_OPERATOR_TOKEN_FILE": str(folder.token_file.resolve()),
+        }
+        service = Service(name, [name], environment, folder.log(name))
+        try:
+            url = f"http://{LOOPBACK}:{port}"
+            _wait_until_ready(service, url)
+            yield Party(url, folder.token(), service.pid)
+        finally:
+            stop_all([service])
+
+
+def _wait_until_ready(service: Service, url: str) -> None:
+    end = time.monotonic() + START_SECONDS
+    with httpx.Client(trust_env=False) as client:
+        while True:
+            service.check()
+            try:
+                if client.get(f"{url}/readyz").is_success:
+                    return
+            except httpx.TransportError:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(0.05)

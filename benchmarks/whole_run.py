@@ -1,0 +1,104 @@
+"""A whole run over real processes, gauged: one batch of equal arms, two fleets, and what every service took for it."""
+
+import asyncio
+import json
+import os
+import resource
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+from rich.console import Console
+
+from benchmarks.meter import peak_bytes, process_seconds
+from lab.fleets import Fleets
+from lab.folder import Folder
+from lab.over_http import Play
+from lab.progress import Progress
+from lab.run_file import RunFile, parse
+from lab.stack import NAMES, Stack
+
+FLEETS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """What a run took.
+
+    seconds  from the moment that the fleets stood ready to the end.
+    cpu      seconds by service; `fleets` together, with what they take to start.
+    start    bytes that a service held at most before the run. peak   and after it.
+    fleet    the same of the largest fleet process, at the last look at it.
+    """
+
+    clients: int
+    seconds: float
+    cpu: dict[str, float]
+    start: dict[str, int]
+    peak: dict[str, int]
+    fleet: int
+
+
+def run_file(mechanism: str, *, batch: int, clients: int) -> RunFile:
+    """As many equal arms as it takes to need about `clients` clients in cohorts of 2^batch: one round, then the end."""
+    arms = max(2, round(clients / 2**batch))
+    return parse(
+        f"""
+        run = "benchmark"
+        horizon = {arms * 2**batch}
+        policy = {{first_batch = {batch}}}
+        mechanism = {{name = "{mechanism}", epsilon = 1.0}}
+        environment = {{name = "bernoulli", means = {[0.5] * arms}, seed = 1}}
+        fleet = {{processes = {FLEETS}}}
+        """
+    )
+
+
+def gauge(file: RunFile) -> Gauge:
+    """Play the run on a stack of its own, in a folder of its own."""
+    with TemporaryDirectory(prefix="distrust-benchmark-") as place, Stack(Folder(Path(place) / "data"), 0) as stack:
+        start, before, children = _each(stack, peak_bytes), _each(stack, process_seconds), _children()
+        watch = _Watch(stack)
+        fleets = Fleets(file, stack.urls, stack.folder.path / "logs")
+        asyncio.run(Play(file, stack.urls, fleets, Progress(Console(file=StringIO())), watch).run())
+        cpu = {name: after - before[name] for name, after in _each(stack, process_seconds).items()}
+        cpu["fleets"] = _children() - children
+        return Gauge(file.config.horizon, _seconds(stack.folder), cpu, start, _each(stack, peak_bytes), watch.fleet)
+
+
+class _Watch:
+    """Looks at the fleets now and then. `ru_maxrss` would not do: it remembers the process that forked."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack, self.fleet = stack, 0
+
+    def __call__(self) -> None:
+        self._stack.check()
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split()
+        for pid in set(map(int, children)) - set(_each(self._stack, int).values()):
+            with suppress(OSError, StopIteration):  # it ended meanwhile
+                self.fleet = max(self.fleet, peak_bytes(pid))
+
+
+N = TypeVar("N", int, float)
+
+
+def _each(stack: Stack, look: Callable[[int], N]) -> dict[str, N]:
+    services = json.loads(stack.folder.stack_file.read_text("utf-8"))["services"]
+    return {name: look(services[name]["pid"]) for name in NAMES}
+
+
+def _children() -> float:
+    """CPU seconds of child processes that have ended: the fleets, not yet the services."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _seconds(folder: Folder) -> float:
+    """The longest of the fleets' own times; their last log line has it."""
+    logs = list((folder.path / "logs").glob("benchmark.fleet-*.log"))
+    return max(float(json.loads(log.read_text("utf-8").splitlines()[-1])["seconds"]) for log in logs)
