@@ -35,8 +35,10 @@ def _message(channel: Masking, stage: str, body: bytes) -> View:
             return {"commitment": body[:32].hex(), "boxes": (len(body) - 32) // BOX}
         case "masked":
             return {"modulus": channel.modulus, "masked": _values(channel, body)}
-        case _:
+        case "unmask":
             return {"shares": len(body) // SHARE}
+        case _:
+            return {}  # a client that leaves says nothing else
 
 
 def _batch(channel: Masking, answer: bytes) -> Seen:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from common.crypto.seal import REPORT_ID
-from common.intermediary.store import OURSELVES
+from common.intermediary.store import DEPARTED, OURSELVES
 from common.messages.batch import BatchAnswer, PermutedBits, Records
 from common.messages.cohort import Cohort, LabelledBits
 from common.messages.transcript import Seen
@@ -25,7 +25,7 @@ def see(cohort: Cohort, stage: str, slot: int, body: bytes) -> Seen:
         peer=f"client {slot}",
         stage=stage,
         bytes=len(body),
-        view=_report(cohort, body),
+        view={} if stage == DEPARTED else _report(cohort, body),
         hex=body[:_HEX_BYTES].hex(),
     )
 

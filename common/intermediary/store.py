@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, insert, select, update
 
 from common.errors import WrongCohort
-from common.intermediary.tables import COHORTS, DEPARTURES, MESSAGES
+from common.intermediary.tables import COHORTS, MESSAGES
 from common.messages.cohort import Cohort
 
 Span = tuple[int, int]
@@ -19,6 +19,9 @@ OURSELVES = -1
 
 BATCH = "batch"
 """The stage of the released BatchAnswer, kept as JSON: collected again, it is the same bytes."""
+
+DEPARTED = "departed"
+"""The stage of the messages that say that a client leaves."""
 
 _IN_LIST = 500  # values in one SQL list, well below every database's limit
 
@@ -126,14 +129,13 @@ def bodies(tx: Connection, cohort: str, stage: str, after: int, limit: int) -> l
 
 def add_departures(tx: Connection, cohort: str, leaving: Iterable[int]) -> None:
     """Note the slots that left; those that are noted already must not be among them."""
-    rows = [{"cohort": cohort, "slot": slot} for slot in leaving]
-    if rows:
-        tx.execute(insert(DEPARTURES), rows)
+    fields = {"cohort": cohort, "stage": DEPARTED, "digest": hashlib.sha256(b"").digest(), "body": b""}
+    add_messages(tx, [{**fields, "slot": slot} for slot in leaving])
 
 
 def departed(tx: Connection, cohort: str) -> set[int]:
     """The slots that said that they left."""
-    return set(tx.execute(select(DEPARTURES.c.slot).where(DEPARTURES.c.cohort == cohort)).scalars())
+    return set(slots(tx, cohort, DEPARTED))
 
 
 def say(tx: Connection, cohort: str, stage: str, body: bytes) -> None:

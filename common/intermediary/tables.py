@@ -13,7 +13,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-VERSION = 1
+VERSION = 2
 METADATA = MetaData()
 
 _Counter = BigInteger().with_variant(Integer, "sqlite")
@@ -34,7 +34,7 @@ MESSAGES = Table(
     METADATA,
     Column("number", _Counter, primary_key=True),
     Column("cohort", String(80), nullable=False),
-    Column("stage", String(16), nullable=False),
+    Column("stage", String(16), nullable=False),  # or `departed`
     Column("slot", Integer, nullable=False),  # below 0 for what S says itself
     Column("digest", LargeBinary, nullable=False),  # SHA-256 of the body: a repeat is told from a conflict
     Column("ticket", LargeBinary),  # of the slot's first message
@@ -42,11 +42,4 @@ MESSAGES = Table(
     Column("body", LargeBinary, nullable=False),
     UniqueConstraint("cohort", "stage", "slot"),
     UniqueConstraint("cohort", "mark"),
-)
-
-DEPARTURES = Table(
-    "departures",
-    METADATA,
-    Column("cohort", String(80), primary_key=True),
-    Column("slot", Integer, primary_key=True, autoincrement=False),
 )
