@@ -1,0 +1,67 @@
+"""Where chance comes from: the operating system, except in worlds of rewards and in runs that are named unsafe."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTIES = ("common", "client", "shuffler", "aggregator", "server")
+
+WORLDS = {"client/environments", "client/departures.py"}
+"""Simulated rewards and departures: they hold no secret of a client."""
+
+NAMED_UNSAFE = {
+    "client/randomizer.py",  # noise only with a noise seed, which settings refuse without allow_unsafe; rewards always
+    "client/fleet.py",  # departures
+    "server/settling.py",  # analyzer noise only with [unsafe] noise_seed
+}
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for party in PARTIES:
+        for path in sorted((ROOT / party).rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text("utf-8"))
+
+
+def names(tree: ast.Module) -> set[str]:
+    """Everything that a module imports or mentions, with its dots."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Attribute):
+            found.add(ast.unparse(node))
+    return found
+
+
+def users(*wanted: str) -> set[str]:
+    """The files that mention any of these names."""
+    return {path for path, tree in sources() if names(tree) & set(wanted)}
+
+
+def inside(path: str, places: set[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
+
+
+@pytest.mark.parametrize(
+    "name", ["random", "numpy.random", "np.random.default_rng", "np.random.seed", "np.random.RandomState", "uuid.uuid4"]
+)
+def test_no_party_draws_from_a_generator_that_is_no_csprng(name: str) -> None:
+    assert users(name) == set()
+
+
+def test_a_numpy_generator_is_for_worlds_only() -> None:
+    assert users("np.random.Generator", "np.random.PCG64") == {"common/randomness.py"}
+    found = users("common.randomness.generator")
+    assert found
+    assert {path for path in found if not inside(path, WORLDS)} == set()
+
+
+def test_seeded_streams_are_for_worlds_and_runs_that_are_named_unsafe() -> None:
+    found = users("common.randomness.UnsafeSeededStream")
+    assert {path for path in found if not inside(path, WORLDS | NAMED_UNSAFE)} == set()
+    assert found >= NAMED_UNSAFE
