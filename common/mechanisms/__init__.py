@@ -15,8 +15,10 @@ from common.mechanisms.identity import UnsafeIdentity
 from common.mechanisms.local_gaussian import LocalGaussian
 from common.mechanisms.local_laplace import LocalLaplace
 from common.mechanisms.local_laplace_discrete import LocalLaplaceDiscrete
+from common.mechanisms.local_sphere import LocalSphere
 from common.mechanisms.planning import Union, check_spec, plan
 from common.mechanisms.shuffled_binomial import ShuffledBinomial
+from common.mechanisms.tree import Tree
 
 AnyMechanism = Annotated[Union, Field(discriminator="name")]
 """A mechanism on the wire, told apart by its name."""
@@ -33,10 +35,12 @@ __all__ = [
     "LocalGaussian",
     "LocalLaplace",
     "LocalLaplaceDiscrete",
+    "LocalSphere",
     "Mechanism",
     "MechanismName",
     "MechanismSpec",
     "ShuffledBinomial",
+    "Tree",
     "UnsafeIdentity",
     "check_spec",
     "plan",

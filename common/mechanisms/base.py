@@ -25,10 +25,12 @@ MechanismName = Literal[
     "local-laplace-discrete",
     "local-laplace",
     "local-gaussian",
+    "local-sphere",
     "distributed-polya",
     "distributed-skellam",
     "distributed-discrete-gaussian",
     "shuffled-binomial",
+    "tree",
 ]
 Calibration = Literal["exact", "paper"]
 Norm = Literal["l1", "l2", "linf"]
@@ -46,6 +48,7 @@ class MechanismSpec(Message):
     calibration: Calibration = "exact"
     precision: Annotated[int, Field(ge=1, le=2**31)] | None = None  # g; computed when absent
     scale: Annotated[float, Field(gt=0)] | None = None  # s of MAB Theorems 2 and 4; 10 when absent
+    batches: Annotated[int, Field(ge=1, le=2**30)] | None = None  # length of the stream that `tree` counts
     noise: Noise = "grid"  # "continuous" is unsafe, and only where a paper has reals
     via: Via | None = None  # the mechanism's own choice when absent
 

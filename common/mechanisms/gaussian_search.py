@@ -1,6 +1,7 @@
 """Privacy of discrete Gaussian noise on a grid, computed from the law of the sum; and the least noise for a target."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -68,15 +69,7 @@ def least_variance(target: Target, grid: Grid) -> float:
     guess = _continuous(target, grid)
     if target.delta is None and is_gaussian(guess / target.terms, target.terms):
         return math.nextafter(guess, math.inf)
-    low, high = math.log(guess) - 0.02, math.log(guess) + 0.02
-    while _excess(target, grid, low) <= 0:
-        low -= 0.2
-    while _excess(target, grid, high) > 0:
-        high += 0.2
-    found = float(brentq(lambda x: _excess(target, grid, x), low, high, xtol=SLACK / 4))
-    while _excess(target, grid, found) > 0:
-        found += SLACK / 4
-    return math.exp(found)
+    return least_root(lambda variance: _excess(target, grid, variance), guess)
 
 
 @lru_cache(maxsize=256)
@@ -84,9 +77,28 @@ def best_precision(target: Target, dimension: int, norm: Norm, clients: int, sha
     """The least g whose rounding variance, `clients`/4, is at most `share` of the least noise's."""
     wanted = clients / (4 * share)
 
-    def noise(g: int) -> float:
-        return least_variance(target, Grid(g, dimension, norm))
+    return coarsest(lambda g: least_variance(target, Grid(g, dimension, norm)), wanted)
 
+
+def least_root(excess: Callable[[float], float], guess: float) -> float:
+    """The least variance with excess ≤ 0, to nine digits and rounded up; excess falls."""
+
+    def at(log_variance: float) -> float:
+        return excess(math.exp(log_variance))
+
+    low, high = math.log(guess) - 0.02, math.log(guess) + 0.02
+    while at(low) <= 0:
+        low -= 0.2
+    while at(high) > 0:
+        high += 0.2
+    found = float(brentq(at, low, high, xtol=SLACK / 4))
+    while at(found) > 0:
+        found += SLACK / 4
+    return math.exp(found)
+
+
+def coarsest(noise: Callable[[int], float], wanted: float) -> int:
+    """The least g with noise(g) ≥ wanted, for a variance that grows about as g²."""
     g = max(1, math.ceil(math.sqrt(wanted / noise(1))))
     g = max(1, math.ceil(g * math.sqrt(wanted / noise(g))))
     while noise(g) < wanted:
@@ -105,9 +117,9 @@ def _continuous(target: Target, grid: Grid) -> float:
     return grid.squared_l2 / (2 * zcdp_rho(target.epsilon, target.delta))
 
 
-def _excess(target: Target, grid: Grid, log_variance: float) -> float:
+def _excess(target: Target, grid: Grid, variance: float) -> float:
     """Above 0 where the target is missed; falls as the variance grows."""
-    share = math.exp(log_variance) / target.terms
+    share = variance / target.terms
     if target.delta is None:
         pairs = divergences(share, target.terms, grid)
         return math.log(max(2 * spent / (order * target.epsilon**2) for order, spent in pairs))

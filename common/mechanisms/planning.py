@@ -18,7 +18,9 @@ from common.mechanisms.identity import UnsafeIdentity
 from common.mechanisms.local_gaussian import LocalGaussian
 from common.mechanisms.local_laplace import LocalLaplace
 from common.mechanisms.local_laplace_discrete import LocalLaplaceDiscrete
+from common.mechanisms.local_sphere import LocalSphere
 from common.mechanisms.shuffled_binomial import ShuffledBinomial
+from common.mechanisms.tree import Tree
 from common.statistics import Statistic
 
 Union: TypeAlias = (
@@ -29,10 +31,12 @@ Union: TypeAlias = (
     | LocalLaplaceDiscrete
     | LocalLaplace
     | LocalGaussian
+    | LocalSphere
     | DistributedPolya
     | DistributedSkellam
     | DistributedDiscreteGaussian
     | ShuffledBinomial
+    | Tree
 )
 Kind: TypeAlias = (
     type[UnsafeIdentity]
@@ -42,10 +46,12 @@ Kind: TypeAlias = (
     | type[LocalLaplaceDiscrete]
     | type[LocalLaplace]
     | type[LocalGaussian]
+    | type[LocalSphere]
     | type[DistributedPolya]
     | type[DistributedSkellam]
     | type[DistributedDiscreteGaussian]
     | type[ShuffledBinomial]
+    | type[Tree]
 )
 
 KINDS: dict[MechanismName, Kind] = {
@@ -56,15 +62,18 @@ KINDS: dict[MechanismName, Kind] = {
     "local-laplace-discrete": LocalLaplaceDiscrete,
     "local-laplace": LocalLaplace,
     "local-gaussian": LocalGaussian,
+    "local-sphere": LocalSphere,
     "distributed-polya": DistributedPolya,
     "distributed-skellam": DistributedSkellam,
     "distributed-discrete-gaussian": DistributedDiscreteGaussian,
     "shuffled-binomial": ShuffledBinomial,
+    "tree": Tree,
 }
 DELTAS: dict[MechanismName, str] = {
     "central-gaussian": "needed",
     "local-gaussian": "needed",
     "shuffled-binomial": "needed",
+    "tree": "needed",
     "distributed-skellam": "optional",
     "distributed-discrete-gaussian": "optional",
 }
@@ -105,6 +114,9 @@ def check_spec(spec: MechanismSpec, statistic: Statistic) -> None:
     vias = KINDS[spec.name].vias
     if spec.via is not None and spec.via not in vias:
         raise BadParameter("mechanism.via", spec.via, f"{spec.name} works via {' or '.join(vias)}")
+    if (spec.batches is None) == (spec.name == "tree"):
+        rule = "tree needs the length of its stream" if spec.name == "tree" else f"{spec.name} has none: leave it out"
+        raise BadParameter("mechanism.batches", spec.batches, rule)
     if spec.noise != "grid" and spec.name not in REAL:
         raise BadParameter("mechanism.noise", spec.noise, f"{spec.name} has noise on the grid only: leave it out")
     if spec.scale is not None and spec.name not in SCALED:

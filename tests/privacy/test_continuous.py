@@ -95,7 +95,7 @@ def test_continuous_noise_is_loud(name: str) -> None:
 
 
 def test_continuous_noise_is_refused_where_no_paper_has_it() -> None:
-    with pytest.raises(BadParameter, match="mechanism.noise"):
+    with pytest.raises(BadParameter, match=r"mechanism\.noise"):
         made("distributed-polya", noise="continuous")
 
 

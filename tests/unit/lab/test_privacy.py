@@ -3,14 +3,16 @@
 import io
 import json
 import math
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from rich.console import Console
 
+from common.composition import compose
 from common.errors import BadParameter
+from common.mechanisms import MechanismName
 from common.mechanisms.planning import DELTAS, KINDS
-from lab import privacy
+from lab import compare, privacy
 
 ASKED: dict[str, Any] = {
     "clients": 1000,
@@ -23,6 +25,9 @@ ASKED: dict[str, Any] = {
 }
 
 
+ONE_COHORT = [name for name in KINDS if name != "tree"]  # which counts a stream, whose length `report` does not know
+
+
 def asked(name: str, **changes: Any) -> dict[str, Any]:
     own: dict[str, Any] = {"epsilon": None} if name == "identity" else {}
     if DELTAS.get(name) == "needed":  # type: ignore[call-overload]
@@ -30,7 +35,7 @@ def asked(name: str, **changes: Any) -> dict[str, Any]:
     return privacy.report(name, **{**ASKED, **own, **changes})
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ONE_COHORT)
 def test_both_calibrations_are_reported_and_are_json(name: str) -> None:
     shown = asked(name)
     assert json.loads(json.dumps(shown, allow_nan=False)) == shown
@@ -42,7 +47,7 @@ def test_both_calibrations_are_reported_and_are_json(name: str) -> None:
         assert (side["guarantee"]["epsilon"] is None) == (name == "identity")
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ONE_COHORT)
 def test_people_get_a_table_with_every_number(name: str) -> None:
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(privacy.table(asked(name)))
@@ -91,3 +96,81 @@ def test_bad_input_is_refused_by_name(changes: dict[str, Any], field: str) -> No
 def test_an_unknown_mechanism_is_told_the_known_ones() -> None:
     with pytest.raises(BadParameter, match="distributed-polya"):
         asked("laplace")
+
+
+def compared(**changes: Any) -> dict[str, Any]:
+    whole: dict[str, Any] = {
+        "clients": 200,
+        "epsilon": 0.9,
+        "delta": 1e-5,
+        "dropout": 0.1,
+        "corrupt": 0.1,
+        "survivors": None,
+        "colluders": 0,
+        "contributions": 1,
+        "target_delta": None,
+    }
+    return compare.compare(**(whole | changes))
+
+
+def test_side_by_side_every_mechanism_has_a_row_in_each_calibration() -> None:
+    rows = compared()["mechanisms"]
+    assert {(row["mechanism"], row["calibration"]) for row in rows} == {
+        (name, calibration) for name in get_args(MechanismName) for calibration in ("exact", "paper")
+    }
+    for row in rows:
+        assert "refused" in row or row["bits"] >= 1
+        if "refused" not in row and row["mechanism"] != "identity":
+            assert row["error"]["quantile"] > row["error"]["std"] > 0
+
+
+def test_side_by_side_trust_is_what_the_model_needs() -> None:
+    trusts = {row["mechanism"]: row["trust"] for row in compared()["mechanisms"] if "trust" in row}
+    assert trusts["identity"] == "everybody"
+    assert trusts["central-laplace-discrete"] == "server"
+    assert trusts["local-laplace-discrete"] == "nobody"
+    assert trusts["distributed-polya"] == "clients, aggregator"
+    assert "sees bits" in trusts["shuffled-binomial"]
+
+
+def test_side_by_side_a_missing_delta_is_a_sentence_and_no_row() -> None:
+    report = compared(delta=None)
+    refused = {row["mechanism"]: row["refused"] for row in report["mechanisms"] if "refused" in row}
+    assert "delta" in refused["shuffled-binomial"]
+    assert "distributed-polya" not in refused
+    assert "delta" in str(compare.table(report).caption)
+
+
+def test_contributions_compose_and_a_delta_makes_them_cheaper() -> None:
+    def epsilon(contributions: int, target: float | None = None) -> float:
+        mechanism = privacy.planned(
+            "distributed-polya", "exact", clients=100, epsilon=0.2, delta=None, dropout=0.0, corrupt=0.0
+        )
+        found = privacy.guaranteed(mechanism, None, 0, contributions, target)
+        assert found.epsilon is not None
+        return found.epsilon
+
+    assert epsilon(30) == pytest.approx(30 * epsilon(1))
+    assert epsilon(30, 1e-6) < 0.85 * epsilon(30)
+    assert epsilon(30, 1e-4) < 0.7 * epsilon(30)
+
+
+def test_the_exact_law_composes_at_least_as_well_as_the_guarantee() -> None:
+    mechanism = privacy.planned(
+        "distributed-skellam", "exact", clients=100, epsilon=0.5, delta=1e-6, dropout=0.0, corrupt=0.0
+    )
+    generic = compose(((mechanism.guarantee(), 10),), 1e-5).epsilon
+    exact = privacy.guaranteed(mechanism, None, 0, 10, 1e-5).epsilon
+    assert generic is not None
+    assert exact is not None
+    assert exact < 0.7 * generic
+
+
+@pytest.mark.parametrize("change", [{"contributions": 0}, {"target_delta": 0.0}, {"target_delta": 0.5}])
+def test_contributions_out_of_range_are_refused(change: dict[str, Any]) -> None:
+    mechanism = privacy.planned(
+        "distributed-polya", "exact", clients=10, epsilon=1.0, delta=None, dropout=0.0, corrupt=0.0
+    )
+    words = {"contributions": 1, "target_delta": None, **change}
+    with pytest.raises(BadParameter):
+        privacy.guaranteed(mechanism, None, 0, **words)

@@ -1,0 +1,124 @@
+"""A binary tree of noisy sums over batches, at the server: every prefix of a stream from a logarithm of noise terms."""
+
+import math
+from functools import lru_cache
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from common.accounting import epsilon_at, hockey_stick
+from common.error_law import ErrorLaw
+from common.gaussian_accounting import largest_ratio, zcdp_epsilon, zcdp_rho
+from common.guarantee import Guarantee
+from common.mechanisms.base import MechanismSpec
+from common.mechanisms.checks import DELTA_RULE, require
+from common.mechanisms.distributed import nothing
+from common.mechanisms.frame import ROUNDING, Frame, needed
+from common.mechanisms.gaussian import GaussianLike
+from common.mechanisms.gaussian_search import Grid, coarsest, divergences, least_root
+from common.mechanisms.laplace import SAMPLER
+from common.mechanisms.real_gaussian import needed_delta, textbook
+from common.noise import DiscreteGaussian, DiscreteGaussianSum
+
+
+class Tree(GaussianLike):
+    """N_Z(0, variance) on every coordinate of every dyadic sum of batches that is complete: nodes of levels 0 … L.
+
+    batches    M, the length of the stream: L = ⌊log₂ M⌋, and a batch is in `depth` = L + 1 nodes at most.
+    variance   of one node. paper: depth · Δ₂² · 2 ln(1.25/δ)/ε² for ε < 1; Δ₂√depth is the expanded tree's sensitivity.
+               exact: the least that is (ε, δ) for all the nodes together.
+    estimate   releases one batch, its leaf. `Counter` releases leaves and prefix sums; each node is drawn once.
+    Guarantee  (ε, δ) for the whole stream, one client in one batch: `depth` discrete Gaussians, each moved by the same
+               vector. One coordinate: their likelihood ratio is that of their sum moved by depth · g, so that δ is
+               exact. Vectors: ρ = depth · Δ₂²/(2 variance). Billboard lemma: joint privacy of what clients are told.
+    Source     Chan, Shi & Song 2010; Shariff & Sheffet 2018; CTX Appendix F.
+    """
+
+    name: Literal["tree"] = "tree"
+    batches: Annotated[int, Field(ge=1, le=2**30, description="M: batches of the stream")]
+
+    @model_validator(mode="after")
+    def _has_delta(self) -> Self:
+        require(self.delta is not None, "delta", self.delta, DELTA_RULE)
+        return self
+
+    @classmethod
+    def plan(cls, spec: MechanismSpec, frame: Frame) -> Self:
+        epsilon, delta, batches = needed(spec), needed_delta(spec), spec.batches or 1
+        depth = batches.bit_length()
+
+        def noise(g: int) -> float:
+            return _least_variance(epsilon, delta, depth, Grid(g, frame.dimension, frame.norm))
+
+        precision = spec.precision or coarsest(noise, frame.clients * batches / (4 * ROUNDING))
+        grid = Grid(precision, frame.dimension, frame.norm)
+        paper = spec.calibration == "paper"
+        variance = depth * grid.squared_l2 * textbook(epsilon, delta) if paper else noise(precision)
+        own = {"epsilon": epsilon, "delta": delta, "variance": variance, "batches": batches}
+        return cls.model_validate({**frame.shared(precision, frame.room(precision, None)), **own})
+
+    @property
+    def depth(self) -> int:
+        """Nodes that one batch is in, at most."""
+        return self.batches.bit_length()
+
+    def true_steps(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
+        """The decoded sum without noise, in grid steps: for `Counter`, never for anybody else."""
+        self.check_release(total, survivors)
+        return self._decode(total, survivors)
+
+    def server_law(self) -> DiscreteGaussian:
+        return DiscreteGaussian(self.variance)
+
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:  # noqa: ARG002 - server's noise
+        assert self.delta is not None
+        epsilon = _epsilon(self.variance, self.depth, self.grid, self.delta)
+        if math.isinf(epsilon):
+            return nothing(self)
+        return Guarantee.model_validate(
+            {
+                "kind": "approximate" if self.dimension == 1 else "renyi",
+                "epsilon": epsilon,
+                "delta": self.delta,
+                "claimed": self.epsilon,
+                "rdp": tuple((a, self.depth * one) for a, one in divergences(self.variance, 1, self.grid)),
+                "model": "central",
+                "calibration": self.calibration,
+                "assumptions": (
+                    "the server is trusted: it sees the sums and adds the noise",
+                    f"one client is in one batch, and there are at most {self.batches} of them",
+                    "each node's noise is drawn once, and never again for a question that was answered",
+                    SAMPLER,
+                ),
+            }
+        )
+
+    def error(self, survivors: int) -> ErrorLaw:  # noqa: ARG002 - one node for any number of survivors
+        return self.scaled(self.server_law(), self.variance)
+
+    def prefix_error(self, batches: int) -> ErrorLaw:
+        """The law of the noise in the prefix sum of the first `batches`: as many nodes as it has ones in binary."""
+        nodes = max(1, batches.bit_count())
+        return self.scaled(DiscreteGaussianSum(self.variance, nodes), nodes * self.variance)
+
+
+def _epsilon(variance: float, depth: int, grid: Grid, delta: float) -> float:
+    if grid.dimension > 1:
+        return zcdp_epsilon(depth * grid.squared_l2 / (2 * variance), delta)[0]
+    return epsilon_at(DiscreteGaussianSum(variance, depth).pmf(), depth * grid.precision, delta)
+
+
+@lru_cache(maxsize=256)
+def _least_variance(epsilon: float, delta: float, depth: int, grid: Grid) -> float:
+    """The least variance of a node for (ε, δ) over `depth` nodes."""
+    square = depth * grid.squared_l2
+    if grid.dimension > 1:
+        return math.nextafter(square / (2 * zcdp_rho(epsilon, delta)), math.inf)
+
+    def excess(variance: float) -> float:
+        pmf = DiscreteGaussianSum(variance, depth).pmf()
+        return math.log(hockey_stick(pmf, depth * grid.precision, epsilon) / delta)
+
+    return least_root(excess, square / largest_ratio(epsilon, delta) ** 2)
