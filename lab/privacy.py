@@ -5,7 +5,9 @@ from typing import Any, get_args
 
 from rich.table import Table
 
+from common.composition import LONGEST, compose, compose_exactly
 from common.errors import BadParameter
+from common.guarantee import Guarantee
 from common.mechanisms import (
     Calibration,
     DistributedSkellam,
@@ -17,9 +19,12 @@ from common.mechanisms import (
     plan,
 )
 from common.mechanisms.laplace import LaplaceLike
+from common.noise import Binomial, PolyaDifference, Skellam
+from common.noise.law import Pmf
 from common.statistics import Reward
 
 WRAP = 1e-6  # p': the run's own value depends on its failure probability, arms and batch
+MOST = 10_000  # contributions
 TAILS = (0.5, 0.1, 0.01, 1e-3, 1e-6, 1e-9, 1e-12)
 
 
@@ -33,27 +38,41 @@ def report(
     corrupt: float,
     survivors: int | None,
     colluders: int,
+    contributions: int = 1,
+    target_delta: float | None = None,
+    batches: int | None = None,
 ) -> dict[str, Any]:
     """One JSON-able object: parameters, guarantee, bits and error of `exact` and of `paper`.
 
     clients    n. dropout, corrupt: shares of n that may vanish, or collude; they fix the floor t.
     survivors  who answered, for the guarantee and the error; t and n when None. colluders: those who tell their noise.
+    batches    length of the stream, for `tree`.
+    contributions  cohorts like this that one client takes part in; `target_delta`: δ that their sum is shown at.
     Raises     BadParameter, naming the field.
     """
     lost, floor = _floor(clients, dropout, corrupt)
-    _check_answers(clients, survivors, colluders)
+    check_answers(clients, survivors, colluders)
     both: dict[str, Any] = {}
     for calibration in get_args(Calibration):
         made = planned(
-            name, calibration, clients=clients, epsilon=epsilon, delta=delta, dropout=dropout, corrupt=corrupt
+            name,
+            calibration,
+            clients=clients,
+            epsilon=epsilon,
+            delta=delta,
+            dropout=dropout,
+            corrupt=corrupt,
+            batches=batches,
         )
-        both[calibration] = _one(made, survivors, colluders)
+        composed = guaranteed(made, survivors, colluders, contributions, target_delta)
+        both[calibration] = {**_one(made, survivors), "guarantee": composed.model_dump(mode="json")}
     asked = {
         "clients": clients,
         "least": clients - lost,
         "floor": floor,
         "survivors": survivors,
         "colluders": colluders,
+        "contributions": contributions,
     }
     return {"mechanism": name, "epsilon": epsilon, "delta": delta, **asked, "wrap": WRAP, **both}
 
@@ -67,10 +86,11 @@ def planned(
     delta: float | None,
     dropout: float,
     corrupt: float,
+    batches: int | None = None,
 ) -> Mechanism:
     """The mechanism for one cohort of rewards. Raises BadParameter, naming the field."""
     lost, floor = _floor(clients, dropout, corrupt)
-    spec = _spec(name, epsilon, delta, calibration)
+    spec = _spec({"name": name, "epsilon": epsilon, "delta": delta, "calibration": calibration, "batches": batches})
     return plan(spec, clients=clients, least=clients - lost, floor=floor, wrap=WRAP, statistic=Reward())
 
 
@@ -95,14 +115,51 @@ def table(report: dict[str, Any]) -> Table:
     return shown
 
 
-def _one(mechanism: Mechanism, survivors: int | None, colluders: int) -> dict[str, Any]:
+def guaranteed(
+    mechanism: Mechanism, survivors: int | None, colluders: int, contributions: int, target_delta: float | None
+) -> Guarantee:
+    """The guarantee for a client that takes part in `contributions` such cohorts, composed at `target_delta`.
+
+    Where the released law is known and log-concave, its own loss distribution is composed if that is better.
+    """
+    if not 1 <= contributions <= MOST:
+        raise BadParameter("contributions", contributions, f"must lie in [1, {MOST}]")
+    if target_delta is not None and not 0 < target_delta < 0.5:
+        raise BadParameter("target-delta", target_delta, "must lie in (0, 1/2)")
+    once = mechanism.guarantee(survivors, colluders)
+    composed = compose(((once, contributions),), target_delta)
+    honest = (mechanism.floor if survivors is None else survivors) - colluders
+    pmf = released(mechanism, honest)
+    if pmf is None or composed.delta == 0 or composed.epsilon is None or contributions == 1:
+        return composed
+    exact = compose_exactly(pmf, mechanism.precision, contributions, composed.delta)
+    if exact >= composed.epsilon:
+        return composed
+    return composed.model_copy(update={"kind": "approximate", "epsilon": exact, "rdp": ()})
+
+
+def released(mechanism: Mechanism, honest: int) -> Pmf | None:
+    """The law of the noise that the guarantee rests on, where it is one log-concave law of integers; else None.
+
+    Noise of fewer honest clients than the floor need not be log-concave, and vectors have no single law.
+    """
+    model = mechanism.guarantee().model
+    if mechanism.dimension != 1 or model not in {"distributed", "shuffle"} or honest < mechanism.floor:
+        return None
+    law = getattr(mechanism.error(honest), "law", None)
+    if not isinstance(law, PolyaDifference | Skellam | Binomial):
+        return None
+    pmf = law.pmf()
+    return pmf if pmf.logs.size <= LONGEST else None
+
+
+def _one(mechanism: Mechanism, survivors: int | None) -> dict[str, Any]:
     """A calibrated mechanism in numbers, in the data's units."""
     answered = mechanism.clients if survivors is None else survivors
     law = mechanism.error(answered)
     step = (mechanism.high - mechanism.low) / mechanism.precision
     return {
         "parameters": _parameters(mechanism),
-        "guarantee": mechanism.guarantee(survivors, colluders).model_dump(mode="json"),
         "bits": mechanism.bits,
         "via": mechanism.via,
         "error": {
@@ -127,17 +184,15 @@ def _parameters(mechanism: Mechanism) -> dict[str, float]:
     return shared
 
 
-def _spec(name: str, epsilon: float | None, delta: float | None, calibration: str) -> MechanismSpec:
-    names = get_args(MechanismName)
-    if name not in names:
-        raise BadParameter("mechanism", name, f"must be one of {', '.join(names)}")
-    if calibration not in get_args(Calibration):
-        raise BadParameter("calibration", calibration, f"must be one of {', '.join(get_args(Calibration))}")
-    words = {"name": name, "epsilon": epsilon, "delta": delta, "calibration": calibration}
-    for field, value in (("epsilon", epsilon), ("delta", delta)):
-        if value is not None and not math.isfinite(value):
-            raise BadParameter(f"mechanism.{field}", value, "must be a finite number")
-    spec = MechanismSpec.model_validate(words)
+def _spec(words: dict[str, Any]) -> MechanismSpec:
+    for field, known in (("mechanism", get_args(MechanismName)), ("calibration", get_args(Calibration))):
+        given = words["name" if field == "mechanism" else field]
+        if given not in known:
+            raise BadParameter(field, given, f"must be one of {', '.join(known)}")
+    for field in ("epsilon", "delta"):
+        if words[field] is not None and not math.isfinite(words[field]):
+            raise BadParameter(f"mechanism.{field}", words[field], "must be a finite number")
+    spec = MechanismSpec.model_validate({field: value for field, value in words.items() if value is not None})
     check_spec(spec, Reward())
     return spec
 
@@ -153,7 +208,8 @@ def _floor(clients: int, dropout: float, corrupt: float) -> tuple[int, int]:
     return lost, max(1, clients - lost - math.floor(corrupt * clients))
 
 
-def _check_answers(clients: int, survivors: int | None, colluders: int) -> None:
+def check_answers(clients: int, survivors: int | None, colluders: int) -> None:
+    """Refuse more answers than clients. Raises BadParameter."""
     if survivors is not None and not 1 <= survivors <= clients:
         raise BadParameter("survivors", survivors, f"must lie in [1, clients = {clients}]")
     if not 0 <= colluders <= clients:

@@ -23,7 +23,8 @@ AT_ONCE = 1 << 18
 class Setting:
     """What is audited: a mechanism, how many answered, and how many of these tell their noise.
 
-    Neighbours  one client holds the lowest vector in world 0 and the highest in world 1; the others hold the lowest.
+    Neighbours  one client holds one end of its domain in world 0 and the other in world 1, the others the first one:
+                the lowest and the highest vector of a box, the poles of the first axis of an l1 or l2 ball.
     """
 
     mechanism: Mechanism
@@ -46,11 +47,19 @@ class Setting:
 
     def vectors(self, world: int, count: int) -> NDArray[np.float64]:
         """The differing client's vector, `count` times."""
-        return np.full((count, self.mechanism.dimension), self.mechanism.high if world else self.mechanism.low)
+        mechanism = self.mechanism
+        values = np.full((count, mechanism.dimension), (mechanism.low + mechanism.high) / 2)
+        values[:, : self.telling] = mechanism.high if world else mechanism.low
+        return values
+
+    @property
+    def telling(self) -> int:
+        """Coordinates that differ between the worlds: the first ones."""
+        return self.mechanism.dimension if self.mechanism.norm == "linf" else 1
 
 
 def outcomes(setting: Setting, world: int, trials: int, stream: Stream) -> NDArray[np.float64]:
-    """One number a trial, shape (trials,): the coordinates added up, in grid steps or in data units.
+    """One number a trial, shape (trials,): the telling coordinates added up, in grid steps or in data units.
 
     Raises TooSmall or BadParameter from the mechanism's own `estimate` where such a cohort must not be opened.
     """
@@ -64,8 +73,8 @@ def seen(setting: Setting, sums: Vector, stream: Stream) -> NDArray[np.float64]:
     mechanism, survivors = setting.mechanism, setting.survivors
     mechanism.estimate(sums[0], survivors, stream)  # refuses what must not be opened
     if setting.view == "estimate":
-        return np.array([mechanism.estimate(one, survivors, stream).sum() for one in sums])
-    return centred(mechanism, sums, setting.visible)
+        return np.array([mechanism.estimate(one, survivors, stream)[: setting.telling].sum() for one in sums])
+    return centred(mechanism, sums[:, : setting.telling], setting.visible)
 
 
 def centred(mechanism: Mechanism, sums: Vector, clients: int) -> NDArray[np.float64]:

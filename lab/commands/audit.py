@@ -15,7 +15,7 @@ from common.randomness import Stream, SystemStream, UnsafeSeededStream
 from lab.audit import Finding, Setting, check_trials, judge, outcomes
 from lab.audit.broken import BROKEN, broken
 from lab.audit.over_http import audit_over_http
-from lab.commands.privacy import Clients, Colluders, Corrupt, Delta, Dropout, Epsilon, Survivors
+from lab.commands.privacy import Batches, Clients, Colluders, Corrupt, Delta, Dropout, Epsilon, Survivors
 from lab.commands.run import JsonOption
 from lab.console import out
 from lab.folder import Folder, writing
@@ -33,6 +33,7 @@ def audit(
     clients: Clients = 10,
     epsilon: Epsilon = None,
     delta: Delta = None,
+    batches: Batches = None,
     calibration: Annotated[str, typer.Option("--calibration", help="exact or paper")] = "exact",
     dropout: Dropout = 0.0,
     corrupt: Corrupt = 0.0,
@@ -50,7 +51,9 @@ def audit(
     if counter_example is not None:
         made = _counter_example(counter_example, clients, epsilon, mechanism)
     else:
-        made = planned(_named(mechanism), calibration, clients=clients, epsilon=epsilon, delta=delta, **rates)
+        made = planned(
+            _named(mechanism), calibration, clients=clients, epsilon=epsilon, delta=delta, batches=batches, **rates
+        )
     setting = Setting(made, made.floor if survivors is None else survivors, colluders)
     alarm = _alarm(confidence)
     if http:

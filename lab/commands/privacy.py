@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from common.errors import BadParameter
+from lab import compare as side_by_side
 from lab import privacy as figures
 from lab.commands.run import JsonOption
 from lab.console import out
@@ -19,10 +21,14 @@ Dropout = Annotated[float, typer.Option("--dropout", help="Share of the clients 
 Corrupt = Annotated[float, typer.Option("--corrupt", help="Share of the clients that may collude")]
 Survivors = Annotated[int | None, typer.Option("--survivors", help="Clients that answered")]
 Colluders = Annotated[int, typer.Option("--colluders", min=0, help="Survivors that tell their noise")]
+Contributions = Annotated[int, typer.Option("--contributions", help="Such cohorts that one client takes part in")]
+TargetDelta = Annotated[float | None, typer.Option("--target-delta", help="δ of all the contributions together")]
+Batches = Annotated[int | None, typer.Option("--batches", help="Length of the stream, for tree")]
+Compare = Annotated[bool, typer.Option("--compare", help="All the mechanisms side by side")]
 
 
 def privacy(
-    mechanism: Annotated[str, typer.Argument(metavar="MECHANISM", help="Its name, as in a run file")],
+    mechanism: Annotated[str | None, typer.Argument(metavar="[MECHANISM]", help="Its name, as in a run file")] = None,
     *,
     clients: Clients,
     epsilon: Epsilon = None,
@@ -31,23 +37,40 @@ def privacy(
     corrupt: Corrupt = 0.0,
     survivors: Survivors = None,
     colluders: Colluders = 0,
+    contributions: Contributions = 1,
+    target_delta: TargetDelta = None,
+    batches: Batches = None,
+    compare: Compare = False,
     json: JsonOption = None,
 ) -> None:
-    """Show what a mechanism promises and costs, in both calibrations."""
-    report = figures.report(
-        mechanism,
-        clients=clients,
-        epsilon=epsilon,
-        delta=delta,
-        dropout=dropout,
-        corrupt=corrupt,
-        survivors=survivors,
-        colluders=colluders,
-    )
+    """Show what a mechanism promises and costs, in both calibrations; or all of them side by side."""
+    rates: dict[str, Any] = {"clients": clients, "delta": delta, "dropout": dropout, "corrupt": corrupt}
+    taken: dict[str, Any] = {"survivors": survivors, "colluders": colluders, "contributions": contributions}
+    taken |= {"target_delta": target_delta, "batches": batches}
+    if compare:
+        found = _compared(mechanism, epsilon, {**rates, **taken})
+        shown = side_by_side.table(found)
+    else:
+        found = figures.report(_named(mechanism), epsilon=epsilon, **rates, **taken)
+        shown = figures.table(found)
     if json != "-":
-        out.print(figures.table(report))
+        out.print(shown)
     if json is not None:
-        _write(report, json)
+        _write(found, json)
+
+
+def _named(mechanism: str | None) -> str:
+    if mechanism is None:
+        raise BadParameter("mechanism", None, "name one, or --compare all of them")
+    return mechanism
+
+
+def _compared(mechanism: str | None, epsilon: float | None, words: dict[str, Any]) -> dict[str, Any]:
+    if mechanism is not None:
+        raise BadParameter("mechanism", mechanism, "--compare shows all of them: leave it out")
+    if epsilon is None:
+        raise BadParameter("epsilon", None, "--compare needs one")
+    return side_by_side.compare(epsilon=epsilon, **words)
 
 
 def _write(report: dict[str, Any], target: str) -> None:
