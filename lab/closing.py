@@ -10,18 +10,14 @@ from lab.result import Bits, Result
 def print_result(result: Result, out: Console) -> None:
     """The arms with their intervals, then the facts of the run, one a line."""
     out.print(_arms(result))
-    facts = Table.grid(padding=(0, 2))
     for name, fact in _facts(result):
-        facts.add_row(name, fact)
-    out.print(facts)
-    for assumption in result.guarantee.assumptions:
-        out.print(f"  assumes: {assumption}", markup=False)
+        out.print(f"{name:<10}  {fact}", markup=False)
 
 
 def _payload(bits: Bits) -> str:
     """Means over the run: m differs from round to round, so they need not be whole."""
-    sent = bits.payload if bits.sent is None else bits.sent
-    return f"{sent:.1f} bits per client, in whole bytes where they travel; ⌈log₂ m⌉ = {bits.modulus:.1f} bits"
+    travels = "" if bits.sent is None else f"; {bits.sent:.1f} as they travel: whole bytes, records sealed"
+    return f"{bits.payload:.1f} bits per client, ⌈log₂ m⌉ = {bits.modulus:.1f}{travels}"
 
 
 def _arms(result: Result) -> Table:
@@ -53,6 +49,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         ("rounds", f"{len(result.rounds)}, with {result.aborted} cohorts aborted and replaced"),
         ("mechanism", f"{result.mechanism}, {result.calibration} calibration"),
         ("guarantee", f"{result.guarantee.line()}; neighbours: {result.guarantee.neighbours}"),
+        *(("assumes", assumption) for assumption in result.guarantee.assumptions),
         ("payload", _payload(result.bits)),
     ]
     if result.bits.wire is not None:

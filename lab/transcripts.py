@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from string import hexdigits
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -15,7 +17,8 @@ from common.web.client import Http, Patience, Peer
 from lab.stack import Urls
 
 PAGE = 500
-OPENING = ("cohort", "tickets")
+OPENING, BATCH = ("cohort", "tickets"), "batch"
+MOST_DIGITS, MOST_VALUES = 12, 6  # of a hexadecimal text, of a list
 PATIENCE = Patience(first=0.2, longest=1.0, total=5.0)
 
 
@@ -92,24 +95,28 @@ async def _pages(party: Peer, path: str, limit: int) -> Pages:
 def print_sights(sights: Iterable[Sight], out: Console) -> None:
     """One table a cohort: what clients sent, what S could read of it, what the server got to see."""
     for sight in sights:
+        cohort = sight.cohort
+        head = f"{cohort.cohort}: round {sight.report.number}, arm {cohort.arm}, {cohort.clients:,} clients"
+        out.print(head, style="bold", markup=False)
         out.print(_table(sight))
         shown = len(sight.by_s.messages) + len(sight.by_server.messages)
         total = sight.by_s.total + sight.by_server.total
-        out.print(f"{shown} of {total} messages; --limit shows more of each stage\n", markup=False)
+        out.print(f"{shown:,} of {total:,} messages; --limit shows more of each stage\n", markup=False)
 
 
 def _table(sight: Sight) -> Table:
     """Rows in the order of a cohort's life: opened, tickets handed out, messages, batch, estimate."""
-    cohort, via = sight.cohort, sight.report.mechanism.via
-    title = f"{cohort.cohort}: round {sight.report.number}, arm {cohort.arm}, {cohort.clients} clients"
-    table = Table("stage", "a client sent", f"the {via} saw", "the server saw", title=title, title_justify="left")
-    before = [seen for seen in sight.by_server.messages if seen.stage in OPENING]
-    later = [seen for seen in sight.by_server.messages if seen.stage not in OPENING]
-    for seen in before:
-        table.add_row(seen.stage, "", "", _said(seen))
+    titles = ("stage", "a client sent", f"the {sight.report.mechanism.via} saw", "the server saw")
+    table = Table(*titles, box=box.MINIMAL, show_edge=False)
+    server = sight.by_server.messages
+    for seen in server:
+        if seen.stage in OPENING:
+            table.add_row(seen.stage, "", "", _said(seen))
+    batches = [seen for seen in server if seen.stage == BATCH]
     for seen in sight.by_s.messages:
-        table.add_row(seen.stage, _sent(seen), _said(seen), "")
-    for seen in later:
+        got = batches.pop() if seen.stage == BATCH and batches else None
+        table.add_row(seen.stage, _sent(seen), _said(seen), _said(got) if got else "")
+    for seen in [*batches, *(seen for seen in server if seen.stage not in (*OPENING, BATCH))]:
         table.add_row(seen.stage, "", "", _said(seen))
     return table
 
@@ -117,15 +124,26 @@ def _table(sight: Sight) -> Table:
 def _sent(seen: Seen) -> Text:
     """The client's own words: the bytes that left it. What the party says itself is no client's message."""
     client = seen.direction == "in" and seen.peer.startswith("client")
-    return Text(f"{seen.peer}: {seen.bytes} B {_short(seen.hex)}" if client else "")
+    return Text(f"{seen.peer}: {seen.bytes:,} B {_short(seen.hex)}" if client else "")
 
 
 def _said(seen: Seen) -> Text:
-    """What the party could make of it."""
-    facts = ", ".join(f"{name} {_short(str(value))}" for name, value in seen.view.items())
-    arrow = f"to {seen.peer}, " if seen.direction == "out" else f"from {seen.peer}, "
-    return Text(f"{arrow}{seen.bytes} B: {facts}" if facts else f"{arrow}{seen.bytes} B")
+    """What the party said, or what it could make of what it got."""
+    facts = ", ".join(f"{name.replace('_', ' ')} {_value(value)}" for name, value in seen.view.items())
+    said = f"to {seen.peer}, {seen.bytes:,} B" if seen.direction == "out" else ""
+    return Text(": ".join(part for part in (said, facts) if part))
 
 
-def _short(text: str, most: int = 40) -> str:
-    return text if len(text) <= most else text[:most] + "…"
+def _value(value: str | float | list[int] | list[str]) -> str:
+    if not isinstance(value, list):
+        return _short(str(value))
+    if len(value) == 1:
+        return str(value[0])
+    rest = f", … {len(value) - MOST_VALUES} more" if len(value) > MOST_VALUES else ""
+    return f"[{', '.join(map(str, value[:MOST_VALUES]))}{rest}]"
+
+
+def _short(text: str) -> str:
+    """Words as they are; long hexadecimal text by its first digits."""
+    long = len(text) > MOST_DIGITS and set(text) <= set(hexdigits)
+    return f"{text[:MOST_DIGITS]}…" if long else text

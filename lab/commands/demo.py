@@ -1,5 +1,7 @@
 """`distrust demo`: the main job, end to end, on this machine."""
 
+import shutil
+import sys
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -22,6 +24,13 @@ def demo(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, json: Js
     result = on_own_stack(file, Folder(data), port_base)
     deliver(result, json)
     if json != "-":
-        where = "" if data == DEFAULT else f" --data {data}"
-        out.print(f"messages    distrust inspect {config.run}{where}")
-        out.print(f"API         distrust up{where}, then http://127.0.0.1:{port_base or BASE_PORT}/openapi.json")
+        us, where = _our_name(), "" if data == DEFAULT else f" --data {data}"
+        out.print(f"messages    {us} inspect {config.run}{where}")
+        out.print(f"APIs        {us} up{where}, then http://127.0.0.1:{BASE_PORT}/openapi.json")
+
+
+def _our_name() -> str:
+    """What to type for `distrust`: its path, where the shell would not find it."""
+    me, found = Path(sys.argv[0]), shutil.which("distrust")
+    known = found is not None and Path(found).resolve() == me.resolve()
+    return "distrust" if known or me.name != "distrust" else str(me)
