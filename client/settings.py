@@ -49,6 +49,7 @@ class FleetSettings(BaseSettings):
     report: Annotated[Path | None, Field(description="JSON file for the fleet's counts, written at its end")] = None
     max_epsilon: Annotated[float, Field(gt=0, description="users refuse a round with a larger ε")] = 10.0
     max_delta: Annotated[float, Field(ge=0, le=1, description="users refuse a round with a larger δ")] = 1e-2
+    contributions: Annotated[int, Field(ge=1, le=1000, description="cohorts that a user takes part in, in all")] = 1
     min_survivors: Annotated[int, Field(ge=1, description="users refuse a round whose noise counts on fewer")] = 1
     max_survivors: Annotated[int, Field(ge=1, description="users refuse a round whose noise is spread over more")] = (
         1_000_000
@@ -73,7 +74,14 @@ class FleetSettings(BaseSettings):
 
     def terms(self) -> Terms:
         """What the users insist on."""
-        return Terms(self.max_epsilon, self.max_delta, self.min_survivors, self.max_survivors, self.allow_unsafe)
+        return Terms(
+            self.max_epsilon,
+            self.max_delta,
+            self.min_survivors,
+            self.max_survivors,
+            self.allow_unsafe,
+            self.contributions,
+        )
 
     def habits(self) -> Habits:
         """How the fleet works."""

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from common.crypto.parameters import neighbourhood
 from common.errors import Refused
 from common.guarantee import Guarantee
+from common.ledger import Entry, Ledger
 from common.mechanisms import AnyMechanism
 from common.messages.cohort import Channel, Cohort
 from common.messages.round import Assignment, Round
+from common.messages.run import BudgetSpec
 from common.modular import packed_size
 
 _ROUNDING = 1e-9
+_LARGEST_DELTA = 0.499  # of a budget
 _SPREAD = {"distributed", "shuffle"}  # models in which a client's own noise protects nobody alone
 
 
@@ -25,6 +28,7 @@ class Terms:
     max_survivors  largest t that noise may be spread over: a server that announces an inflated n, and invents the
                    other clients, would otherwise remove the noise of the few real ones.
     allow_unsafe   play along in rounds without privacy; for experiments.
+    contributions  cohorts that the user means to take part in: all of them together keep max_epsilon at max_delta.
     """
 
     max_epsilon: float = 10.0
@@ -32,9 +36,13 @@ class Terms:
     min_survivors: int = 1
     max_survivors: int = 1_000_000
     allow_unsafe: bool = False
+    contributions: int = 1
 
     def check(self, asked: Round, assignment: Assignment) -> None:
-        """Raises Refused, in one line, unless the round keeps these terms and does not contradict itself."""
+        """Raises Refused, in one line, unless the round keeps these terms and does not contradict itself.
+
+        Raises BudgetExceeded when this round, `contributions` times, would overdraw them. Nothing has been sent yet.
+        """
         cohort, mechanism = assignment.cohort, asked.mechanism
         self._check_names(asked, cohort)
         _check_channel(mechanism, cohort)
@@ -61,6 +69,12 @@ class Terms:
             raise Refused(f"ε = {promised.epsilon:.6g} is above this user's {self.max_epsilon:g}")
         if promised.delta > self.max_delta:
             raise Refused(f"δ = {promised.delta:.3g} is above this user's {self.max_delta:g}")
+        if self.contributions > 1:
+            self._check_budget(promised)
+
+    def _check_budget(self, promised: Guarantee) -> None:
+        budget = BudgetSpec(epsilon=self.max_epsilon, delta=min(self.max_delta, _LARGEST_DELTA))
+        Ledger(self.contributions, budget).spend(Entry("this round", 1, 1, promised))
 
 
 def _check_floor(asked: Round, cohort: Cohort) -> None:

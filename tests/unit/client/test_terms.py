@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from client.terms import Terms
-from common.errors import Refused
+from common.errors import BudgetExceeded, Refused
 from common.messages.round import Assignment, Round
 from common.modular import packed_size
 
@@ -138,3 +138,11 @@ def test_noise_spread_over_more_clients_than_the_user_believes_in_is_refused(mak
     _check(Terms(max_survivors=16), make_round())
     with pytest.raises(Refused, match="spreads its noise over 800 survivors, and this user believes in 16 at most"):
         _check(Terms(max_survivors=16), make_round(clients=1000))
+
+
+def test_a_returning_user_refuses_what_would_overdraw_its_own_budget(make_round: Callable[..., Round]) -> None:
+    """ε = 1 a round: three of them are ε = 3, and a fourth is too much. Terms are read before anything is sent."""
+    _check(Terms(max_epsilon=3.0, contributions=3), make_round())
+    _check(Terms(max_epsilon=3.0, max_delta=1.0, contributions=3), make_round())
+    with pytest.raises(BudgetExceeded, match="4 contributions"):
+        _check(Terms(max_epsilon=3.0, max_delta=1e-9, contributions=4), make_round())
