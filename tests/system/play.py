@@ -10,6 +10,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from common.mechanisms import MechanismName
+from common.mechanisms.planning import DELTAS, KINDS
+from common.messages.cohort import Via
 from lab.fleets import Fleets
 from lab.over_http import Play
 from lab.progress import Progress
@@ -17,16 +20,20 @@ from lab.result import Result
 from lab.run_file import RunFile, parse
 from lab.stack import Stack
 
-MECHANISMS = {
-    "identity": 'name = "identity"\nvia = "aggregator"',
-    "identity-shuffled": 'name = "identity"\nvia = "shuffler"',
-    "central-laplace-discrete": 'name = "central-laplace-discrete"\nepsilon = 1.0',
-    "local-laplace-discrete": 'name = "local-laplace-discrete"\nepsilon = 1.0',
-    "distributed-polya": 'name = "distributed-polya"\nepsilon = 1.0',
-    "distributed-polya-paper": 'name = "distributed-polya"\nepsilon = 1.0\ncalibration = "paper"',
-    "distributed-skellam": 'name = "distributed-skellam"\nepsilon = 1.0\ndelta = 1e-5',
-    "shuffled-binomial": 'name = "shuffled-binomial"\nepsilon = 1.0\ndelta = 1e-5',
-}
+
+def _words(name: MechanismName, via: Via, more: str = "") -> str:
+    """What a run file says of a mechanism."""
+    noisy = name.startswith(("local", "shuffled-gaussian", "tree"))
+    lines = [f'name = "{name}"', f'via = "{via}"', more]
+    lines += [f"epsilon = {8.0 if noisy else 1.0}"] if name != "identity" else []
+    lines += ["delta = 1e-5"] if name in DELTAS else []
+    lines += ["batches = 64"] if name == "tree" else []
+    return "\n".join(lines)
+
+
+# Every mechanism there is, in every way that it can travel.
+MECHANISMS = {f"{name}-{via}": _words(name, via) for name, kind in KINDS.items() for via in kind.vias}
+MECHANISMS["distributed-polya-paper"] = _words("distributed-polya", "aggregator", 'calibration = "paper"')
 
 
 def run_file(name: str, mechanism: str, *, horizon: int = 700, first_batch: int = 6, seed: int = 7) -> RunFile:

@@ -14,11 +14,11 @@ from tests.system.test_same_sums import learned
 pytestmark = pytest.mark.slow
 
 CASES = [
-    pytest.param("server", "distributed-polya", id="server-of-masked-sums"),
-    pytest.param("aggregator", "distributed-polya", id="aggregator"),
-    pytest.param("server", "shuffled-binomial", id="server-of-shuffled-bits"),
-    pytest.param("shuffler", "shuffled-binomial", id="shuffler-of-bits"),
-    pytest.param("shuffler", "identity-shuffled", id="shuffler-of-sealed-records"),
+    pytest.param("server", "distributed-polya-aggregator", id="server-of-masked-sums"),
+    pytest.param("aggregator", "distributed-polya-aggregator", id="aggregator"),
+    pytest.param("server", "shuffled-binomial-shuffler", id="server-of-shuffled-bits"),
+    pytest.param("shuffler", "shuffled-binomial-shuffler", id="shuffler-of-bits"),
+    pytest.param("shuffler", "identity-shuffler", id="shuffler-of-sealed-records"),
 ]
 
 

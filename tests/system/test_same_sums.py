@@ -29,8 +29,7 @@ def learned(result: Result) -> dict[str, object]:
 def test_a_seeded_run_gives_the_same_sums_and_eliminations_in_process_and_over_http(
     stack: Stack, mechanism: str
 ) -> None:
-    size = {"horizon": 2400, "first_batch": 8} if mechanism.startswith("local") else {}  # much noise, many clients
-    file = run_file(f"same-{mechanism}", mechanism, **size)
+    file = run_file(f"same-{mechanism}", mechanism)
     here, there = in_process.run(file), over_http(stack, file)
     assert learned(there) == learned(here)
     assert any(one.eliminated for one in here.rounds), "a run without an elimination compares too little"
@@ -38,8 +37,10 @@ def test_a_seeded_run_gives_the_same_sums_and_eliminations_in_process_and_over_h
     assert here.rounds[0].cohorts[0].survivors < here.rounds[0].cohorts[0].clients
 
 
-def test_two_runs_at_once_do_not_mix(stack: Stack) -> None:
-    files = [run_file(f"beside-{seed}", "distributed-polya", seed=seed) for seed in (21, 22)]
+def test_runs_at_once_do_not_mix(stack: Stack) -> None:
+    """Two of one kind at each S, all at the same time."""
+    kinds = 2 * ["distributed-polya-aggregator", "shuffled-binomial-shuffler"]
+    files = [run_file(f"beside-{seed}", kind, seed=seed) for seed, kind in enumerate(kinds, 21)]
     futures = [in_background(lambda file=file: over_http(stack, file)) for file in files]  # type: ignore[misc]
     for file, future in zip(files, futures, strict=True):
         assert learned(future.result(120)) == learned(in_process.run(file))
