@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,15 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise Unavailable(f"cannot write {path}: {error.strerror}; mend that, or choose another --data") from error
+
+
+def put(text: str, target: str) -> None:
+    """Write a command's result to a file, or to stdout for `-`."""
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    with writing(Path(target)):
+        Path(target).write_text(text, "utf-8")
 
 
 @dataclass(frozen=True, slots=True)

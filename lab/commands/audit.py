@@ -1,7 +1,6 @@
 """`distrust audit`: a lower bound on ε from outcomes, beside the ε that is claimed."""
 
 import asyncio
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +17,7 @@ from lab.audit.over_http import audit_over_http
 from lab.commands.privacy import Batches, Clients, Colluders, Corrupt, Delta, Dropout, Epsilon, Survivors
 from lab.commands.run import JsonOption
 from lab.console import out
-from lab.folder import Folder, writing
+from lab.folder import Folder, put
 from lab.privacy import planned
 from lab.stack import Stack
 
@@ -105,15 +104,7 @@ def _deliver(found: Finding, json: str | None) -> None:
     if json != "-":
         out.print(_table(found))
     if json is not None:
-        _write(found.model_dump_json(indent=2) + "\n", json)
-
-
-def _write(text: str, target: str) -> None:
-    if target == "-":
-        sys.stdout.write(text)
-        return
-    with writing(Path(target)):
-        Path(target).write_text(text, "utf-8")
+        put(found.model_dump_json(indent=2) + "\n", json)
 
 
 def _table(found: Finding) -> Table:

@@ -3,7 +3,6 @@
 import json as json_text
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +11,7 @@ from lab.commands.run import JsonOption
 from lab.console import out
 from lab.errata import errata as compute
 from lab.errata import table
-from lab.folder import writing
+from lab.folder import put
 
 PaperOption = Annotated[str | None, typer.Option("--paper", metavar="PAPER", help="MAB, DLB, CTX, FREE or GLB")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="As docs/privacy.md has them, with the reasons")]
@@ -26,12 +25,4 @@ def errata(*, paper: PaperOption = None, markdown: Markdown = False, json: JsonO
     elif json != "-":
         out.print(table.terminal(found))
     if json is not None:
-        _write(json_text.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False) + "\n", json)
-
-
-def _write(text: str, target: str) -> None:
-    if target == "-":
-        sys.stdout.write(text)
-        return
-    with writing(Path(target)):
-        Path(target).write_text(text, "utf-8")
+        put(json_text.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False) + "\n", json)

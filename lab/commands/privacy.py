@@ -1,8 +1,6 @@
 """`distrust privacy MECHANISM`: what a mechanism promises and costs, before anybody runs it."""
 
 import json as json_text
-import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +10,7 @@ from lab import compare as side_by_side
 from lab import privacy as figures
 from lab.commands.run import JsonOption
 from lab.console import out
-from lab.folder import writing
+from lab.folder import put
 
 Clients = Annotated[int, typer.Option("--n", min=1, help="Clients of the cohort")]
 Epsilon = Annotated[float | None, typer.Option("--epsilon", help="Budget of a client, in nats")]
@@ -56,7 +54,7 @@ def privacy(
     if json != "-":
         out.print(shown)
     if json is not None:
-        _write(found, json)
+        put(_json(found), json)
 
 
 def _named(mechanism: str | None) -> str:
@@ -73,10 +71,5 @@ def _compared(mechanism: str | None, epsilon: float | None, words: dict[str, Any
     return side_by_side.compare(epsilon=epsilon, **words)
 
 
-def _write(report: dict[str, Any], target: str) -> None:
-    text = json_text.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    if target == "-":
-        sys.stdout.write(text)
-        return
-    with writing(Path(target)):
-        Path(target).write_text(text, "utf-8")
+def _json(report: dict[str, Any]) -> str:
+    return json_text.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,7 +1,6 @@
 """`distrust run RUN.toml`: one run, over services or in this process."""
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from lab.closing import print_result
 from lab.commands.up import DataOption, PortOption
 from lab.console import err, out
 from lab.fleets import Fleets
-from lab.folder import DEFAULT, Folder, writing
+from lab.folder import DEFAULT, Folder, put
 from lab.over_http import Play
 from lab.progress import Progress
 from lab.result import Result
@@ -83,13 +82,10 @@ def on_own_stack(file: RunFile, folder: Folder, port_base: int) -> Result:
 
 def deliver(result: Result, json: str | None) -> None:
     """The closing table, or JSON on stdout; with a file name both."""
-    if json == "-":
-        sys.stdout.write(result.model_dump_json(indent=2) + "\n")
-        return
-    print_result(result, out)
+    if json != "-":
+        print_result(result, out)
     if json is not None:
-        with writing(Path(json)):
-            Path(json).write_text(result.model_dump_json(indent=2) + "\n", "utf-8")
+        put(result.model_dump_json(indent=2) + "\n", json)
 
 
 def _given(server: str | None, shuffler: str | None, aggregator: str | None, token_file: Path | None) -> Urls | None:

@@ -1,7 +1,5 @@
 """What both S promise over HTTP, whatever they do to the messages: the same app, the same file, real tickets."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,24 +11,9 @@ from common.messages.listing import CohortList
 from common.messages.transcript import Transcript
 from common.messages.upload import Departure, Item, Upload, UploadAnswer
 from tests.cohorts import SECONDS
-from tests.parties import AnAggregator, AShuffler, Party, server
+from tests.parties import AShuffler, Party, server
 
 PROBLEM = "urn:distrust:problem:"
-
-
-@pytest.fixture(params=[AShuffler, AnAggregator])
-def party(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Party]:
-    make: Callable[[Path], Party] = request.param
-    party = make(tmp_path)
-    yield party
-    party.stop()
-
-
-@pytest.fixture
-def cohort(party: Party) -> Cohort:
-    cohort = party.cohort()
-    assert party.open(cohort).status_code == 200
-    return cohort
 
 
 def refused(answer: httpx.Response) -> list[tuple[int, str, int]]:

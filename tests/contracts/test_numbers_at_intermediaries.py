@@ -1,29 +1,11 @@
 """Numbers that nobody means: refused with a problem, by both S, before anything is done with them."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import httpx
 import pytest
 
 from common.messages.cohort import Cohort
 from common.messages.upload import UploadAnswer
-from tests.parties import OPERATOR, AnAggregator, AShuffler, Party
-
-
-@pytest.fixture(params=[AShuffler, AnAggregator])
-def party(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Party]:
-    make: Callable[[Path], Party] = request.param
-    party = make(tmp_path)
-    yield party
-    party.stop()
-
-
-@pytest.fixture
-def cohort(party: Party) -> Cohort:
-    cohort = party.cohort()
-    assert party.open(cohort).status_code == 200
-    return cohort
+from tests.parties import OPERATOR, Party
 
 
 def problem(answer: httpx.Response) -> tuple[int, str]:

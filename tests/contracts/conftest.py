@@ -1,0 +1,24 @@
+"""Both S, one after the other, each with an open cohort."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from common.messages.cohort import Cohort
+from tests.parties import AnAggregator, AShuffler, Party
+
+
+@pytest.fixture(params=[AShuffler, AnAggregator])
+def party(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Party]:
+    make: Callable[[Path], Party] = request.param
+    party = make(tmp_path)
+    yield party
+    party.stop()
+
+
+@pytest.fixture
+def cohort(party: Party) -> Cohort:
+    cohort = party.cohort()
+    assert party.open(cohort).status_code == 200
+    return cohort
