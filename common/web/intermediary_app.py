@@ -23,7 +23,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 def wire(
     kind: type[Intermediary], own: APIRouter, settings: IntermediarySettings, clock: Clock | None = None
 ) -> FastAPI:
-    """The app of a `kind` of S with its `own` routes. Raises Unavailable or BadParameter when its database is of no use."""
+    """The app of a `kind` of S with its `own` routes. Raises Unavailable, BadParameter: a database of no use."""
     database = Database(settings.database_url, METADATA, VERSION)
     app = make_app(f"distrust {kind.party}", _lifespan, [intermediary.router, own], settings)
     app.state.database = database
