@@ -79,7 +79,10 @@ class Database:
                 metadata.create_all(connection)
                 return
         self.close()
-        raise Unavailable(f"database {_name(self.url)} has schema {found}, this program needs {version}")
+        raise Unavailable(
+            f"database {_name(self.url)} has schema {found}, this program needs {version}: "
+            "leave it to the version that made it, and give this one another"
+        )
 
 
 _SCHEMA = Table("schema_version", MetaData(), Column("version", Integer, primary_key=True, autoincrement=False))
