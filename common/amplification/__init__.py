@@ -1,0 +1,25 @@
+"""Privacy amplification by shuffling, computed: for any pure local randomizer, and for given ones."""
+
+from common.amplification.blanket import blanket_delta, blanket_epsilon, least_noise
+from common.amplification.clones import clones_delta, clones_epsilon, clones_local_epsilon
+from common.amplification.closed_form import gaussian_noise, gaussian_promise, paper_epsilon, paper_local_epsilon
+from common.amplification.randomizer import Randomizer
+from common.amplification.randomizers import added_noise, gaussian, laplace, table
+
+__all__ = [
+    "Randomizer",
+    "added_noise",
+    "blanket_delta",
+    "blanket_epsilon",
+    "clones_delta",
+    "clones_epsilon",
+    "clones_local_epsilon",
+    "gaussian",
+    "gaussian_noise",
+    "gaussian_promise",
+    "laplace",
+    "least_noise",
+    "paper_epsilon",
+    "paper_local_epsilon",
+    "table",
+]
