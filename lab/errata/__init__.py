@@ -35,6 +35,7 @@ ERRATA: tuple[Callable[[], Erratum], ...] = (
     ctx_amp.theorem_e3,
     free.sensitivity,
     free.equation_10,
+    free.closed_form,
     free.theorem_3,
     free.lemma_4,
     gaussian.glb_lemma_2_1,

@@ -4,6 +4,7 @@ import math
 
 from scipy.optimize import brentq
 
+from common.amplification import clones_epsilon
 from common.gaussian_accounting import gaussian_epsilon, largest_ratio
 from lab.errata.erratum import Erratum
 from lab.errata.formulas import amplified
@@ -49,7 +50,7 @@ def theorem_b1_epsilon() -> Erratum:
         computed=amplified(local, DELTA / 2, CLIENTS) / EPSILON,
         ours=amplified(_repaired(), DELTA / 2, CLIENTS) / EPSILON,
         instead="ε₀ from the inverse of the bound; exact: the privacy blanket of the Gaussian, computed",
-        code="common/accounting.py",
+        code="common/amplification/blanket.py",
         facts=(("ε₀ as printed", local), ("ε₀ that the lemma allows for ε", _repaired())),
     )
 
@@ -70,7 +71,7 @@ def theorem_b1_delta() -> Erratum:
         computed=0.5 + _weight(epsilon, local),
         ours=0.5 + _weight(EPSILON, _repaired()) * (0.5 / _weight(EPSILON, _repaired())),
         instead="δ₀ = δ/(2B (e^ε + 1)(1 + e^(-ε₀)/2)); exact: the blanket needs no δ₀",
-        code="common/accounting.py",
+        code="common/amplification/blanket.py",
     )
 
 
@@ -107,8 +108,11 @@ def theorem_b1_range() -> Erratum:
         computed=least,
         ours=1.0,
         instead="numerical bounds, which hold for every B ≥ 1 and never exceed ε₀",
-        code="common/accounting.py",
-        facts=(("least batch for ε₀ = 1", math.e * least),),
+        code="common/amplification/blanket.py",
+        facts=(
+            ("least batch for ε₀ = 1", math.e * least),
+            ("clones bound at B = 20, ε₀ = 1", clones_epsilon(delta, 1.0, used)),
+        ),
     )
 
 
@@ -129,6 +133,6 @@ def theorem_e3() -> Erratum:
         claimed=1.0,
         computed=needed,
         ours=needed / math.sqrt(math.log(2 * 2 * batches / delta) / math.log(2 / delta)),
-        instead="returning users are composed numerically, by the ledger",
-        code="common/accounting.py",
+        instead="returning users are composed numerically, and the ledger charges them",
+        code="common/composition.py",
     )

@@ -19,8 +19,3 @@ def amplified(local: float, delta: float, clients: int) -> float:
 def amplified_inverse(epsilon: float, delta: float, clients: int) -> float:
     """f⁻¹(ε): the ε₀ whose closed form is ε."""
     return float(brentq(lambda local: amplified(local, delta, clients) - epsilon, 0.0, 50.0, xtol=1e-13))
-
-
-def largest_local(delta: float, clients: int) -> float:
-    """ln(n/(16 ln(2/δ))): above it the closed form says nothing (Feldman, McMillan & Talwar 2021, Theorem 3.1)."""
-    return math.log(clients / (16 * math.log(2 / delta)))

@@ -5,9 +5,11 @@ import math
 from scipy import integrate, stats
 
 from common.accounting import pure_epsilon
+from common.amplification import clones_epsilon, clones_local_epsilon
+from common.amplification.closed_form import largest_local_epsilon
 from common.noise import DiscreteLaplace
 from lab.errata.erratum import Erratum
-from lab.errata.formulas import amplified_inverse, largest_local
+from lab.errata.formulas import amplified, amplified_inverse
 from lab.errata.ours import epsilon_of, planned
 
 
@@ -46,13 +48,35 @@ def equation_10() -> Erratum:
         measure="noise over that of the local model",
         claimed=1.0,
         computed=epsilon / local,
-        ours=epsilon / max(epsilon, local),
-        instead="ε₀ = max(ε, the inverse of the numerical bound)",
-        code="common/accounting.py",
+        ours=epsilon / clones_local_epsilon(epsilon, delta, clients),
+        instead="paper: max(ε, f⁻¹(ε)), inside its range; exact: the inverse of the clones bound, for every n",
+        code="common/amplification/closed_form.py",
         facts=(
             ("f⁻¹(ε)", local),
-            ("largest ε₀ of the theorem: negative, so there is none", largest_local(delta, clients)),
+            ("largest ε₀ of the theorem: negative, so there is none", largest_local_epsilon(delta, clients)),
         ),
+    )
+
+
+def closed_form() -> Erratum:
+    """What the closed form gives away."""
+    clients, local, delta = 1000, 1.0, 1e-6
+    numerical = clones_epsilon(delta, local, clients)
+    return Erratum(
+        key="free-equation-10-slack",
+        paper="FREE",
+        place="eq. (10)",
+        printed="ε = f(ε₀), the closed form of Feldman, McMillan & Talwar",
+        wrong="several times the ε that the bound behind it gives when it is evaluated",
+        verdict="slack",
+        setting=f"n = {clients}, ε₀ = {local:g}, δ = {delta:g}",
+        measure="f(ε₀) over the clones bound, computed",
+        claimed=1.0,
+        computed=amplified(local, delta, clients) / numerical,
+        ours=1.0,
+        instead="the clones bound, numerically; for a given randomizer its privacy blanket",
+        code="common/amplification/clones.py",
+        facts=(("f(ε₀)", amplified(local, delta, clients)), ("clones bound", numerical)),
     )
 
 
@@ -111,8 +135,11 @@ def theorem_3() -> Erratum:
         measure="exact ε at that δ of the one report",
         claimed=epsilon,
         computed=local + 2 * math.log1p(-delta),
-        ours=epsilon + 2 * math.log1p(-delta),
-        instead="a cohort is one action's crowd: its own size amplifies, and ε₀ = ε for a crowd of one",
-        code="common/accounting.py",
-        facts=(("ε₀ by eq. (10) for the whole batch", local), ("largest ε₀ it allows", largest_local(delta, clients))),
+        ours=clones_local_epsilon(epsilon, delta, 1) + 2 * math.log1p(-delta),
+        instead="the crowd that amplifies is the cohort, one action's; a crowd of one gets the local model's ε₀",
+        code="common/amplification/clones.py",
+        facts=(
+            ("ε₀ by eq. (10) for the whole batch", local),
+            ("largest ε₀ it allows", largest_local_epsilon(delta, clients)),
+        ),
     )

@@ -225,6 +225,20 @@ def test_the_tail_of_a_hundred_laplace_variables_in_closed_form() -> None:
         near("free-lemma-4c", total * mpmath.exp(-t) / mpmath.exp(-18), rel=1e-8)
 
 
+def test_the_closed_form_is_several_times_the_truth_of_randomized_response() -> None:
+    """The exact δ of n shuffled answers of binary randomized response, at the ε that the clones bound gives."""
+    form, clones = (value for _, value in found()["free-equation-10-slack"].facts)
+    n, p = 1000, 1 / (1 + math.exp(-1))
+    k = np.arange(n + 1)
+    others = stats.binom(n - 1, 1 - p)
+    one, zero = (q * others.pmf(k - 1) + (1 - q) * others.pmf(k) for q in (p, 1 - p))
+    assert np.maximum(one - math.exp(clones) * zero, 0).sum() <= 1e-6
+    assert np.maximum(one - math.exp(form / 10) * zero, 0).sum() > 1e-6
+    near("free-equation-10-slack", form / clones)
+    root = 8 * math.sqrt(math.e * math.log(4e6)) / math.sqrt(1000) + 8 * math.e / 1000
+    assert form == pytest.approx(math.log(1 + math.tanh(0.5) * root))
+
+
 def test_the_other_claims_of_free_by_hand() -> None:
     near("free-sensitivity", 2.0)
     local = found()["free-equation-10-range"].facts[0][1]
