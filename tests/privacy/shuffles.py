@@ -1,0 +1,44 @@
+"""Shuffled laws by enumeration, for tests."""
+
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+DELTA = 1e-6
+
+
+def responses(local_epsilon: float) -> Array:
+    """Binary randomized response."""
+    lie = 1 / (1 + math.exp(local_epsilon))
+    return np.array([[1 - lie, lie], [lie, 1 - lie]])
+
+
+def shuffled(masses: Array, inputs: tuple[int, ...]) -> dict[tuple[int, ...], float]:
+    """The law of the shuffled messages, as counts of each output, by enumeration."""
+    law: dict[tuple[int, ...], float] = {(0,) * masses.shape[1]: 1.0}
+    for x in inputs:
+        grown: Counter[tuple[int, ...]] = Counter()
+        for counts, mass in law.items():
+            for output, p in enumerate(masses[x]):
+                grown[(*counts[:output], counts[output] + 1, *counts[output + 1 :])] += mass * p
+        law = dict(grown)
+    return law
+
+
+def true_delta(masses: Array, users: int, epsilon: float) -> float:
+    """The worst hockey stick over all inputs of the others and all pairs of the one."""
+    inputs = range(len(masses))
+    worst = 0.0
+    for others in itertools.combinations_with_replacement(inputs, users - 1):
+        laws = [shuffled(masses, (x, *others)) for x in inputs]
+        for one, other in itertools.permutations(laws, 2):
+            worst = max(worst, math.fsum(max(0.0, p - math.exp(epsilon) * other.get(c, 0.0)) for c, p in one.items()))
+    return worst
+
+
+def random_table(seed: int, inputs: int, outputs: int) -> Array:
+    return np.random.default_rng(seed).dirichlet(np.full(outputs, 2.0), size=inputs)
