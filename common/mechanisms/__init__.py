@@ -18,6 +18,8 @@ from common.mechanisms.local_laplace_discrete import LocalLaplaceDiscrete
 from common.mechanisms.local_sphere import LocalSphere
 from common.mechanisms.planning import Union, check_spec, plan
 from common.mechanisms.shuffled_binomial import ShuffledBinomial
+from common.mechanisms.shuffled_gaussian import ShuffledGaussian
+from common.mechanisms.shuffled_laplace import ShuffledLaplace
 from common.mechanisms.tree import Tree
 
 AnyMechanism = Annotated[Union, Field(discriminator="name")]
@@ -40,6 +42,8 @@ __all__ = [
     "MechanismName",
     "MechanismSpec",
     "ShuffledBinomial",
+    "ShuffledGaussian",
+    "ShuffledLaplace",
     "Tree",
     "UnsafeIdentity",
     "check_spec",

@@ -30,6 +30,8 @@ MechanismName = Literal[
     "distributed-skellam",
     "distributed-discrete-gaussian",
     "shuffled-binomial",
+    "shuffled-gaussian",
+    "shuffled-laplace",
     "tree",
 ]
 Calibration = Literal["exact", "paper"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from common.errors import BadParameter
 from common.mechanisms.base import Calibration, MechanismSpec, Noise, Norm
-from common.mechanisms.sensitivity import laplace_scale
+from common.mechanisms.sensitivity import INFLATION, l1, laplace_scale
 from common.messages.cohort import Via
 from common.noise import Law
 
@@ -72,13 +72,21 @@ def laplace_precision(frame: Frame, spec: MechanismSpec, terms: int) -> int:
 
 
 def little_rounding(frame: Frame, epsilon: float, terms: int, share: float) -> int:
-    """The least g whose rounding variance n/4 is at most `share` of the noise's, terms / (2 sinh²(1/(2 scale)))."""
+    """The least g whose rounding variance n/4 is at most `share` of the noise's, terms / (2 sinh²(1/(2 scale))).
+
+    In ℓ₁ and ℓ₂ balls also the least that rounding inflates by a tenth at most.
+    """
     sine = math.sqrt(2 * share * terms / frame.clients)
     scale = 1 / (2 * math.asinh(sine))
     guess = max(1, math.ceil(scale * epsilon / frame.dimension))
     if frame.norm == "linf" or frame.dimension == 1:
         return guess
-    return least(lambda g: laplace_scale(epsilon, g, frame.dimension, frame.norm) >= scale, guess)
+
+    def enough(g: int) -> bool:
+        own = laplace_scale(epsilon, g, frame.dimension, frame.norm)
+        return own >= scale and own <= (1 + INFLATION) * l1(g, frame.dimension, frame.norm) / epsilon
+
+    return least(enough, guess)
 
 
 def least(met: Callable[[int], bool], guess: int) -> int:

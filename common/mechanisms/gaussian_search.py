@@ -12,7 +12,7 @@ from common.errors import BadParameter
 from common.gaussian_accounting import largest_ratio, zcdp_epsilon, zcdp_rho
 from common.mechanisms.base import Norm
 from common.mechanisms.frame import ROUNDING
-from common.mechanisms.sensitivity import squared_l2
+from common.mechanisms.sensitivity import grid_for, squared_l2
 from common.mechanisms.skellam_search import ORDERS, SLACK
 from common.noise import DiscreteGaussianSum
 from common.noise.discrete_gaussian_sum import is_gaussian
@@ -74,10 +74,11 @@ def least_variance(target: Target, grid: Grid) -> float:
 
 @lru_cache(maxsize=256)
 def best_precision(target: Target, dimension: int, norm: Norm, clients: int, share: float = ROUNDING) -> int:
-    """The least g whose rounding variance, `clients`/4, is at most `share` of the least noise's."""
+    """The least g whose rounding variance, `clients`/4, is at most `share` of the least noise's, and `grid_for`."""
     wanted = clients / (4 * share)
 
-    return coarsest(lambda g: least_variance(target, Grid(g, dimension, norm)), wanted)
+    g = coarsest(lambda g: least_variance(target, Grid(g, dimension, norm)), wanted)
+    return max(g, grid_for(dimension, norm))
 
 
 def least_root(excess: Callable[[float], float], guess: float) -> float:

@@ -20,6 +20,8 @@ from common.mechanisms.local_laplace import LocalLaplace
 from common.mechanisms.local_laplace_discrete import LocalLaplaceDiscrete
 from common.mechanisms.local_sphere import LocalSphere
 from common.mechanisms.shuffled_binomial import ShuffledBinomial
+from common.mechanisms.shuffled_gaussian import ShuffledGaussian
+from common.mechanisms.shuffled_laplace import ShuffledLaplace
 from common.mechanisms.tree import Tree
 from common.statistics import Statistic
 
@@ -36,6 +38,8 @@ Union: TypeAlias = (
     | DistributedSkellam
     | DistributedDiscreteGaussian
     | ShuffledBinomial
+    | ShuffledGaussian
+    | ShuffledLaplace
     | Tree
 )
 Kind: TypeAlias = (
@@ -51,6 +55,8 @@ Kind: TypeAlias = (
     | type[DistributedSkellam]
     | type[DistributedDiscreteGaussian]
     | type[ShuffledBinomial]
+    | type[ShuffledGaussian]
+    | type[ShuffledLaplace]
     | type[Tree]
 )
 
@@ -67,12 +73,16 @@ KINDS: dict[MechanismName, Kind] = {
     "distributed-skellam": DistributedSkellam,
     "distributed-discrete-gaussian": DistributedDiscreteGaussian,
     "shuffled-binomial": ShuffledBinomial,
+    "shuffled-gaussian": ShuffledGaussian,
+    "shuffled-laplace": ShuffledLaplace,
     "tree": Tree,
 }
 DELTAS: dict[MechanismName, str] = {
     "central-gaussian": "needed",
     "local-gaussian": "needed",
     "shuffled-binomial": "needed",
+    "shuffled-gaussian": "needed",
+    "shuffled-laplace": "needed",
     "tree": "needed",
     "distributed-skellam": "optional",
     "distributed-discrete-gaussian": "optional",

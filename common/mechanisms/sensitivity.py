@@ -11,6 +11,9 @@ from scipy.optimize import brentq
 
 from common.mechanisms.base import Norm
 
+INFLATION = 0.1
+"""Share that rounding may add to a vector's sensitivity where the grid is ours to choose."""
+
 
 def squared_l2(precision: int, dimension: int, norm: Norm) -> int:
     """Bound on Σ ⌈d_i⌉², the squared ℓ₂ sensitivity in grid steps.
@@ -24,6 +27,17 @@ def squared_l2(precision: int, dimension: int, norm: Norm) -> int:
     if norm == "l1":
         return min(box, dimension + g * g - 1)
     return min(box, dimension + g * g - 1 + 2 * math.isqrt(dimension * (g * g - 1)))
+
+
+def grid_for(dimension: int, norm: Norm) -> int:
+    """The least g for which rounding adds at most a tenth to the ℓ₂ sensitivity: about 10√D in an ℓ₂ ball."""
+    if norm == "linf" or dimension == 1:
+        return 1
+    most = (1 + INFLATION) ** 2
+    g = max(1, math.floor(math.sqrt(dimension)))
+    while squared_l2(g, dimension, norm) > most * g * g:
+        g += 1
+    return g
 
 
 def l1(precision: int, dimension: int, norm: Norm) -> float:

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from common.accounting import hockey_stick, rdp
 from common.mechanisms.base import Norm
 from common.mechanisms.frame import ROUNDING
-from common.mechanisms.sensitivity import squared_l2
+from common.mechanisms.sensitivity import grid_for, squared_l2
 from common.noise import Skellam
 from common.noise.law import LIMIT
 
@@ -68,7 +68,7 @@ def least_variance(target: Target, shift: int) -> float:
 
 @lru_cache(maxsize=256)
 def best_precision(target: Target, clients: int) -> int:
-    """The least g whose rounding variance n/4 is at most a tenth of the least noise's."""
+    """The least g whose rounding variance n/4 is at most a tenth of the least noise's; at least `grid_for`."""
     wanted = clients / (4 * ROUNDING)
     g = max(1, math.ceil(target.epsilon * math.sqrt(wanted / target.dimension)))
     g = max(1, math.ceil(g * math.sqrt(wanted / least_variance(target, g))))
@@ -76,7 +76,7 @@ def best_precision(target: Target, clients: int) -> int:
         g += 1
     while g > 1 and least_variance(target, g - 1) >= wanted:
         g -= 1
-    return g
+    return max(g, grid_for(target.dimension, target.norm))
 
 
 def _theorem(variance: float, shift: int, dimension: int, norm: Norm) -> list[tuple[float, float]]:

@@ -20,6 +20,7 @@ from common.mechanisms.gaussian import GaussianLike
 from common.mechanisms.gaussian_search import Grid, coarsest, divergences, least_root
 from common.mechanisms.laplace import SAMPLER
 from common.mechanisms.real_gaussian import needed_delta, textbook
+from common.mechanisms.sensitivity import grid_for
 from common.noise import DiscreteGaussian, DiscreteGaussianSum
 
 
@@ -52,7 +53,8 @@ class Tree(GaussianLike):
         def noise(g: int) -> float:
             return _least_variance(epsilon, delta, depth, Grid(g, frame.dimension, frame.norm))
 
-        precision = spec.precision or coarsest(noise, frame.clients * batches / (4 * ROUNDING))
+        fine = max(coarsest(noise, frame.clients * batches / (4 * ROUNDING)), grid_for(frame.dimension, frame.norm))
+        precision = spec.precision or fine
         grid = Grid(precision, frame.dimension, frame.norm)
         paper = spec.calibration == "paper"
         variance = depth * grid.squared_l2 * textbook(epsilon, delta) if paper else noise(precision)

@@ -29,8 +29,11 @@ NEEDS: dict[str, dict[str, float]] = {
     "distributed-skellam": {"epsilon": 1.0, "delta": 1e-6},
     "distributed-discrete-gaussian": {"epsilon": 1.0, "delta": 1e-6},
     "shuffled-binomial": {"epsilon": 1.0, "delta": 1e-6},
+    "shuffled-gaussian": {"epsilon": 0.1, "delta": 0.02},  # CTX Theorem B.1 asks for B ≥ 16 e^ε₀ ln(4/δ)
+    "shuffled-laplace": {"epsilon": 0.3, "delta": 1e-6},
     "tree": {"epsilon": 0.9, "delta": 1e-6, "batches": 20},
 }
+SLOW = {"shuffled-gaussian"}  # seconds for each new size of cohort
 CLIENTS, FLOOR, WRAP = 300, 240, 1e-9
 
 
@@ -226,7 +229,7 @@ def test_the_identity_adds_zeros_and_ones_exactly(values: list[int], seed: int) 
 
 
 @given(
-    st.sampled_from(sorted(KINDS)),
+    st.sampled_from(sorted(set(KINDS) - SLOW)),
     st.integers(2, 40),
     st.floats(0.05, 5),
     st.integers(1, 64),

@@ -27,11 +27,13 @@ def made(name: str, calibration: str, epsilon: float = 1.0, clients: int = CLIEN
 
 
 PRIVATE = [name for name in KINDS if name != "identity"]
-every = pytest.mark.parametrize("name", PRIVATE)
+UNPROVEN = ("shuffled-gaussian", "paper")  # its theorem wants B ≥ 16 e^ε₀ ln(4/δ) clients and is refused for so few
 
 
-@every
-@pytest.mark.parametrize("calibration", ["exact", "paper"])
+@pytest.mark.parametrize(
+    ("name", "calibration"),
+    [(name, which) for name in PRIVATE for which in ("exact", "paper") if (name, which) != UNPROVEN],
+)
 def test_the_lower_bound_stays_at_or_below_the_claim(name: str, calibration: str) -> None:
     mechanism = made(name, calibration, epsilon=0.9)  # some papers' constants end at 1
     central = mechanism.guarantee().model == "central"  # estimates are made one by one

@@ -135,15 +135,19 @@ def test_the_skellam_theorem_covers_the_computed_divergence() -> None:
 @pytest.mark.parametrize("calibration", ["exact", "paper"])
 def test_the_promise_is_kept_in_every_norm(name: str, norm: Norm, calibration: str) -> None:
     """`paper` noise may miss its claim, which is why the promise is computed: by a fifth at most on these grids."""
+    if name == "shuffled-gaussian" and calibration == "paper":
+        with pytest.raises(BadParameter, match="ε₀ ≤ 1"):
+            made(name, norm, calibration=calibration, epsilon=0.9)
+        return
     promise = made(name, norm, calibration=calibration, epsilon=0.9).guarantee()
     spent = promise.epsilon
     if name == "distributed-skellam" or (name == "distributed-discrete-gaussian" and calibration == "paper"):
         # their theorems say RDP(α) ≤ αε²/2, whatever δ it is shown at
         spent = math.sqrt(max(2 * one / order for order, one in promise.rdp))
     assert spent is not None
-    assert spent <= 0.9 * (1 + 1e-9 if calibration == "exact" else 1.2)
+    assert spent <= 0.9 * (1 + 2e-6 if calibration == "exact" else 1.2)
     if calibration == "exact":
-        assert spent == pytest.approx(0.9, rel=1e-6)
+        assert spent == pytest.approx(0.9, rel=1e-5)
 
 
 @pytest.mark.parametrize(("name", "norm"), VECTORS)

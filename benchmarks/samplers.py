@@ -1,0 +1,113 @@
+"""Draws per second of every law of noise, against bare AES-CTR words in the same run.
+
+    python -m benchmarks.samplers [--quick] [--json FILE]
+
+One core, one stream, tables built before the clock starts. `ratio` is draws for the time of one word, both made in
+pieces that stay in the cache; `table` is the time that the first draw of a parameter costs more.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.meter import deliver, options, write
+from common.mechanisms.sphere_noise import directions
+from common.noise import (
+    Binomial,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Poisson,
+    Polya,
+    PolyaDifference,
+    Skellam,
+)
+from common.noise.continuous import Gaussian, Laplace
+from common.noise.table import CHUNK
+from common.randomness import Stream, SystemStream
+
+
+class Sampler(Protocol):
+    """Anything that draws."""
+
+    def sample(self, stream: Stream, count: int) -> NDArray[np.int64] | NDArray[np.float64]: ...
+
+
+class Sphere:
+    """A coordinate of a direction in sixteen dimensions."""
+
+    def sample(self, stream: Stream, count: int) -> NDArray[np.float64]:
+        return directions(stream, count // 16, 16)
+
+
+LAWS: dict[str, Sampler] = {
+    "discrete Laplace, scale 32": DiscreteLaplace(32.0),
+    "Pólya, 1/1000 of scale 32": Polya(Fraction(1, 1000), 32.0),
+    "Pólya difference, 1/1000 of scale 32": PolyaDifference(Fraction(1, 1000), 32.0),
+    "discrete Gaussian, variance 0.1": DiscreteGaussian(0.1),
+    "discrete Gaussian, variance 1000": DiscreteGaussian(1000.0),
+    "Poisson, rate 500": Poisson(500.0),
+    "Skellam, variance 2.5": Skellam(2.5),
+    "Skellam, variance 1000": Skellam(1000.0),
+    "binomial, 22 fair coins": Binomial(22),
+    "binomial, 10,000 fair coins": Binomial(10_000),
+    "binomial, 10,000 of 0.49": Binomial(10_000, 0.49),
+    "continuous Laplace (unsafe)": Laplace(32.0),
+    "continuous Gaussian (unsafe)": Gaussian(32.0),
+    "sphere, 16 coordinates": Sphere(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Draws a second, as a share of words a second; and the seconds that the table took."""
+
+    law: str
+    rate: float
+    ratio: float
+    table: float
+
+
+def main() -> None:
+    asked = options(__doc__).parse_args()
+    draws, repeats = (CHUNK, 2) if asked.quick else (1 << 21, 7)
+    stream = SystemStream()
+    words = draws / fastest(lambda: bare(stream, draws), repeats)
+    speeds = [measure(name, law, draws, repeats, words) for name, law in LAWS.items()]
+    title = f"{words / 1e6:.0f} million AES-CTR words a second"
+    rows = [(speed.law, speed.rate / 1e6, speed.ratio, 1e3 * speed.table) for speed in speeds]
+    deliver(title, ("law", "million draws a second", "ratio", "table, ms"), rows)
+    write(asked.json, {"words": words, "results": [asdict(speed) for speed in speeds]})
+
+
+def measure(name: str, law: Sampler, draws: int, repeats: int, words: float) -> Speed:
+    """The best of some runs, after the table is there. Many coins are slow, and get fewer draws."""
+    stream = SystemStream()
+    first = fastest(lambda: law.sample(stream, 16), 1)
+    count = draws // 64 if isinstance(law, Binomial) and law.trials > 1000 and law.chance == 0.5 else draws
+    rate = count / fastest(lambda: law.sample(stream, count), repeats)
+    return Speed(name, rate, rate / words, first)
+
+
+def bare(stream: Stream, words: int) -> None:
+    """Words and nothing else."""
+    for _ in range(words // CHUNK):
+        stream.words(CHUNK)
+
+
+def fastest(work: Callable[[], object], repeats: int) -> float:
+    """Seconds of CPU of the best of `repeats` runs."""
+    best = float("inf")
+    for _ in range(repeats):
+        begun = time.process_time()
+        work()
+        best = min(best, time.process_time() - begun)
+    return max(best, 1e-9)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Privacy of sealed messages that a shuffler permutes: what amplification makes of a client's own noise."""
+
+import math
+from functools import lru_cache
+
+from common.accounting import epsilon_at
+from common.amplification import (
+    Randomizer,
+    added_noise,
+    blanket_delta,
+    blanket_epsilon,
+    clones_delta,
+    clones_epsilon,
+    clones_local_epsilon,
+    gaussian,
+)
+from common.errors import BadParameter
+from common.gaussian_accounting import largest_ratio, zcdp_epsilon, zcdp_rho
+from common.mechanisms.gaussian_search import Grid
+from common.noise import DiscreteGaussian
+
+SEARCH = 1e-4  # relative accuracy of the last search, upwards
+GUESS = 1.03  # and of the first one
+LEAST_SIZE = 0.1  # of Gaussian noise, in units of the range
+
+
+def of_the_records(honest: int) -> tuple[str, ...]:
+    """Assumptions of sealed records."""
+    return (
+        f"at least {honest} honest clients answer and tell nobody their noise",
+        "the shuffler does not collude with the server; if it does, each client's own noise is all there is",
+    )
+
+
+@lru_cache(maxsize=256)
+def laplace_epsilon(local_epsilon: float, delta: float, honest: int) -> float:
+    """ε at δ of ε₀-private messages: the clones bound, at most ε₀."""
+    return min(local_epsilon, clones_epsilon(delta, local_epsilon, honest))
+
+
+@lru_cache(maxsize=256)
+def gaussian_epsilon(variance: float, grid: Grid, delta: float, honest: int, asked: float) -> float:
+    """ε at δ of messages with N_Z(0, variance): `asked` where that is met, if it is above 0, without a search for less.
+
+    One coordinate: the blanket bound for every pair of inputs. A vector: `_vector_delta`. Never above the local ε.
+    """
+    local = _local_epsilon(variance, grid, delta)
+    if grid.dimension > 1:
+        return min(local, _vector_epsilon(variance, grid, delta, honest, local))
+    randomizer = _on_grid(variance, grid.precision)
+    if asked > 0 and blanket_delta(randomizer, asked, honest) <= delta:
+        return min(local, asked)
+    try:
+        return min(local, blanket_epsilon(randomizer, delta, honest))
+    except BadParameter:
+        return local
+
+
+@lru_cache(maxsize=256)
+def gaussian_size(epsilon: float, delta: float, honest: int) -> float:
+    """About the least σ of continuous noise, in units of the range, by the blanket bound: where the search begins."""
+    low, high = LEAST_SIZE, 1 / largest_ratio(epsilon, delta)  # the local mechanism's
+    while high > low * GUESS:
+        middle = math.sqrt(low * high)
+        met = blanket_delta(gaussian(middle), epsilon, honest) <= delta
+        low, high = (low, middle) if met else (middle, high)
+    return high
+
+
+@lru_cache(maxsize=256)
+def gaussian_variance(epsilon: float, delta: float, honest: int, grid: Grid) -> float:
+    """The least variance on the grid, in steps squared, to a ten-thousandth; every pair of inputs is checked."""
+    if grid.dimension > 1:
+        return _vector_variance(epsilon, delta, honest, grid)
+    size = _farthest_size(epsilon, delta, honest, grid.precision)
+    while gaussian_epsilon(size**2, grid, delta, honest, epsilon) > epsilon:
+        size *= 1 + SEARCH
+    return size**2
+
+
+def _farthest_size(epsilon: float, delta: float, honest: int, precision: int) -> float:
+    """The least σ, in steps, that hides one end of the range behind the other, to a ten-thousandth and rounded up."""
+
+    def met(size: float) -> bool:
+        return blanket_delta(_farthest(size**2, precision), epsilon, honest) <= delta
+
+    high = gaussian_size(epsilon, delta, honest) * precision
+    low = high / GUESS
+    while not met(high):
+        low, high = high, high * GUESS
+    while high - low > SEARCH * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if met(middle) else (middle, high)
+    return high
+
+
+def _on_grid(variance: float, precision: int) -> Randomizer:
+    return added_noise(DiscreteGaussian(variance).pmf(), precision)
+
+
+def _farthest(variance: float, precision: int) -> Randomizer:
+    """The same randomizer and blanket, with the two ends of the range as its only inputs."""
+    whole = _on_grid(variance, precision)
+    ends = [0, -1]
+    return Randomizer(
+        whole.masses[ends], whole.blanket, whole.low[ends], whole.high[ends], whole.lost, mirrored=whole.mirrored
+    )
+
+
+def _local_epsilon(variance: float, grid: Grid, delta: float) -> float:
+    if grid.dimension > 1:
+        return zcdp_epsilon(grid.squared_l2 / (2 * variance), delta)[0]
+    return epsilon_at(DiscreteGaussian(variance).pmf(), grid.precision, delta)
+
+
+def _vector_epsilon(variance: float, grid: Grid, delta: float, honest: int, local: float) -> float:
+    """The least ε up to the local one with `_vector_delta` ≤ δ, by halving, rounded up."""
+    low, high = 0.0, min(local, 50.0)
+    if _vector_delta(variance, grid, delta, honest, high) > delta:
+        return math.inf
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _vector_delta(variance, grid, delta, honest, middle) <= delta else (middle, high)
+    return high
+
+
+def _vector_delta(variance: float, grid: Grid, delta: float, honest: int, epsilon: float) -> float:
+    """δ(ε) of (ε₀, δ₀)-private messages: the clones bound at ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀, half of δ at most.
+
+    Feldman, McMillan & Talwar 2021, Theorem 3.8: such a randomizer is within δ₀ of an ε₀-private one.
+    """
+    local = zcdp_epsilon(grid.squared_l2 / (2 * variance), _share(epsilon, delta, honest))[0]
+    if not 0 < local <= 50:
+        return delta / 2 if local <= 0 else math.inf
+    return clones_delta(epsilon, local, honest) + delta / 2
+
+
+def _vector_variance(epsilon: float, delta: float, honest: int, grid: Grid) -> float:
+    alone = grid.squared_l2 / (2 * zcdp_rho(epsilon, delta))
+    local = clones_local_epsilon(epsilon, delta / 2, honest)
+    amplified = grid.squared_l2 / (2 * zcdp_rho(local, _share(epsilon, delta, honest)))
+    return math.nextafter(min(alone, amplified), math.inf)
+
+
+def _share(epsilon: float, delta: float, honest: int) -> float:
+    """δ₀ for which its term is half of δ, whatever ε₀ is."""
+    return delta / (2 * (math.exp(epsilon) + 1) * 1.5 * honest)

@@ -1,0 +1,102 @@
+"""Discrete Gaussian noise at each client, permuted by a shuffler."""
+
+import math
+from typing import ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from common.amplification import gaussian_noise
+from common.error_law import ErrorLaw
+from common.errors import BadParameter
+from common.guarantee import Guarantee
+from common.mechanisms.base import MechanismSpec
+from common.mechanisms.checks import DELTA_RULE, require
+from common.mechanisms.distributed import nothing
+from common.mechanisms.frame import ROUNDING, Frame, needed
+from common.mechanisms.gaussian import GaussianLike
+from common.mechanisms.gaussian_search import Grid
+from common.mechanisms.laplace import SAMPLER
+from common.mechanisms.real_gaussian import needed_delta
+from common.mechanisms.sensitivity import grid_for
+from common.mechanisms.shuffled import gaussian_epsilon, gaussian_size, gaussian_variance, of_the_records
+from common.messages.cohort import Via
+from common.noise import DiscreteGaussian, DiscreteGaussianSum
+
+FINEST = 32  # inputs of one coordinate, all pairs of which the blanket bound compares
+
+
+class ShuffledGaussian(GaussianLike):
+    """N_Z(0, variance) on every coordinate of each client's vector, sealed and permuted.
+
+    variance   paper: (Δ₂σ/4)², σ of CTX Theorem B.1, made for Δ₂ = 2 and ε/2 for each of two vectors;
+               inside its range only (ε₀ ≤ 1, B ≥ 16 e^ε₀ ln(4/δ)). exact: the least for t messages; one coordinate by
+               the privacy blanket of the grid's own law, a vector by the clones bound of its (ε₀, δ₀).
+    Guarantee  (ε, δ) for the permuted messages of t honest clients, never worse than one message's own.
+    Source     CTX P_Amp, Algorithms 2 to 4; Balle et al. 2019; Feldman, McMillan & Talwar 2021.
+    """
+
+    vias: ClassVar[tuple[Via, ...]] = ("shuffler",)
+
+    name: Literal["shuffled-gaussian"] = "shuffled-gaussian"
+
+    @model_validator(mode="after")
+    def _has_delta(self) -> Self:
+        require(self.delta is not None, "delta", self.delta, DELTA_RULE)
+        fits = self.dimension > 1 or self.precision <= FINEST
+        require(fits, "precision", self.precision, f"at most {FINEST} for one coordinate")
+        return self
+
+    @classmethod
+    def plan(cls, spec: MechanismSpec, frame: Frame) -> Self:
+        epsilon, delta = needed(spec), needed_delta(spec)
+        paper = spec.calibration == "paper"
+        size = gaussian_noise(epsilon, delta, frame.floor) / 4 if paper else 0.0
+        precision = spec.precision or _precision(epsilon, delta, frame, size)
+        if frame.dimension == 1 and precision > FINEST:
+            raise BadParameter("mechanism.precision", precision, f"at most {FINEST} for one coordinate")
+        grid = Grid(precision, frame.dimension, frame.norm)
+        exact = None if paper else gaussian_variance(epsilon, delta, frame.floor, grid)
+        variance = grid.squared_l2 * size**2 if exact is None else exact
+        total = DiscreteGaussianSum(variance, frame.clients)
+        own = {"epsilon": epsilon, "delta": delta, "variance": variance}
+        return cls.model_validate({**frame.shared(precision, frame.room(precision, total)), **own})
+
+    def client_law(self) -> DiscreteGaussian:
+        return DiscreteGaussian(self.variance)
+
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+        assert self.delta is not None
+        honest = max(1, self.honest(survivors, colluders))
+        asked = self.epsilon if self.calibration == "exact" else 0.0
+        epsilon = gaussian_epsilon(self.variance, self.grid, self.delta, honest, asked)
+        if math.isinf(epsilon):
+            return nothing(self)
+        return Guarantee(
+            kind="approximate",
+            epsilon=epsilon,
+            delta=self.delta,
+            claimed=self.epsilon,
+            model="shuffle",
+            calibration=self.calibration,
+            assumptions=(*of_the_records(honest), SAMPLER),
+        )
+
+    def error(self, survivors: int) -> ErrorLaw:
+        return self.scaled(DiscreteGaussianSum(self.variance, survivors), survivors * self.variance)
+
+
+def _precision(epsilon: float, delta: float, frame: Frame, size: float) -> int:
+    """The least g whose rounding variance is a tenth of the noise's, as far as it can be known before g is."""
+    wanted = 1 / (4 * ROUNDING)
+    if frame.dimension == 1:
+        size = size or gaussian_size(epsilon, delta, frame.floor)
+        return min(FINEST, max(1, math.ceil(math.sqrt(wanted) / size)))
+
+    def variance(g: int) -> float:
+        grid = Grid(g, frame.dimension, frame.norm)
+        return grid.squared_l2 * size**2 if size else gaussian_variance(epsilon, delta, frame.floor, grid)
+
+    g = max(grid_for(frame.dimension, frame.norm), math.ceil(math.sqrt(wanted / variance(1))))
+    while variance(g) < wanted:
+        g += 1
+    return g

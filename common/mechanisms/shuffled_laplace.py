@@ -1,0 +1,79 @@
+"""Discrete Laplace noise at each client, permuted: a little local privacy, much more behind the shuffler."""
+
+from fractions import Fraction
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from common.amplification import clones_local_epsilon, paper_local_epsilon
+from common.error_law import ErrorLaw
+from common.guarantee import Guarantee
+from common.mechanisms.base import MechanismSpec
+from common.mechanisms.checks import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed, require
+from common.mechanisms.frame import ROUNDING, Frame, little_rounding, needed
+from common.mechanisms.laplace import SAMPLER, LaplaceLike
+from common.mechanisms.real_gaussian import needed_delta
+from common.mechanisms.sensitivity import laplace_scale
+from common.mechanisms.shuffled import laplace_epsilon, of_the_records
+from common.messages.cohort import Via
+from common.noise import DiscreteLaplace, PolyaDifference
+
+
+class ShuffledLaplace(LaplaceLike):
+    """Lap_Z of ε₀ on each client's vector; ε₀ is the largest that t shuffled messages amplify to (ε, δ).
+
+    local      ε₀ ≥ ε. paper: f⁻¹(ε) of the closed form inside its range, else ε. exact: by the clones bound, computed.
+    Guarantee  (ε, δ) for the permuted messages of t honest clients; (ε₀, 0) for each message in any case.
+    Source     FREE Algorithm 3, equation (10), with its range and max(ε, f⁻¹(ε)); a cohort plays one arm, so that what
+               the server knows of the actions is the same for all its messages.
+    """
+
+    vias: ClassVar[tuple[Via, ...]] = ("shuffler",)
+
+    name: Literal["shuffled-laplace"] = "shuffled-laplace"
+    delta: float
+    local: Annotated[float, Field(description="ε₀ in nats: what a message alone promises")]
+
+    @model_validator(mode="after")
+    def _is_local(self) -> Self:
+        require(delta_allowed(self.delta), "delta", self.delta, DELTA_RULE)
+        require(epsilon_allowed(self.local), "local", self.local, EPSILON_RULE)
+        return self
+
+    @classmethod
+    def plan(cls, spec: MechanismSpec, frame: Frame) -> Self:
+        epsilon, delta = needed(spec), needed_delta(spec)
+        amplify = paper_local_epsilon if spec.calibration == "paper" else clones_local_epsilon
+        local = max(epsilon, amplify(epsilon, delta, frame.floor))
+        precision = spec.precision or little_rounding(frame, local, frame.clients, ROUNDING)
+        total = PolyaDifference(Fraction(frame.clients), laplace_scale(local, precision, frame.dimension, frame.norm))
+        own = {"epsilon": epsilon, "delta": delta, "local": local}
+        return cls.model_validate({**frame.shared(precision, frame.room(precision, total)), **own})
+
+    @property
+    def scale(self) -> float:
+        """Scale of a client's discrete Laplace law, in grid steps."""
+        return laplace_scale(self.local, self.precision, self.dimension, self.norm)
+
+    def client_law(self) -> DiscreteLaplace:
+        return DiscreteLaplace(self.scale)
+
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+        honest = max(1, self.honest(survivors, colluders))
+        local = self.one_term_epsilon
+        epsilon = laplace_epsilon(local, self.delta, honest) if honest > 1 else local
+        amplified = epsilon < local
+        return Guarantee.model_validate(
+            {
+                "kind": "approximate" if amplified else "pure",
+                "epsilon": epsilon,
+                "delta": self.delta if amplified else 0.0,
+                "claimed": self.epsilon,
+                "model": "shuffle" if amplified else "local",
+                "calibration": self.calibration,
+                "assumptions": (*of_the_records(honest), SAMPLER),
+            }
+        )
+
+    def error(self, survivors: int) -> ErrorLaw:
+        return self.scaled(PolyaDifference(Fraction(survivors), self.scale), survivors)

@@ -1,0 +1,97 @@
+"""Shuffled Laplace and Gaussian noise: what a cohort's messages promise together, and each of them alone."""
+
+import math
+
+import pytest
+
+from common.accounting import epsilon_at
+from common.amplification import added_noise, blanket_delta, clones_delta, paper_epsilon
+from common.errors import BadParameter
+from common.mechanisms import MechanismSpec, ShuffledGaussian, ShuffledLaplace, plan
+from common.mechanisms.planning import Union
+from common.noise import DiscreteGaussian
+from common.statistics import BoundedVector, Reward
+
+
+def made(name: str, clients: int = 1000, dimension: int | None = None, **words: object) -> Union:
+    spec = MechanismSpec.model_validate({"name": name, "epsilon": 0.5, "delta": 1e-6, **words})
+    statistic = Reward() if dimension is None else BoundedVector(dimension=dimension)
+    return plan(spec, clients=clients, least=clients, floor=clients, wrap=1e-6, statistic=statistic)
+
+
+@pytest.mark.parametrize("dimension", [None, 4])
+def test_laplace_messages_carry_the_largest_local_epsilon_that_is_amplified_enough(dimension: int | None) -> None:
+    mechanism = made("shuffled-laplace", dimension=dimension)
+    assert isinstance(mechanism, ShuffledLaplace)
+    assert clones_delta(0.5, mechanism.local, 1000) <= 1e-6 < clones_delta(0.5, mechanism.local * 1.0001, 1000)
+    assert mechanism.one_term_epsilon == pytest.approx(mechanism.local, rel=1e-9)
+    promise = mechanism.guarantee()
+    assert (promise.model, promise.kind) == ("shuffle", "approximate")
+    assert promise.epsilon == pytest.approx(0.5, rel=1e-6)
+
+
+def test_the_paper_s_laplace_uses_its_closed_form_inside_its_range() -> None:
+    mechanism = made("shuffled-laplace", 100_000, calibration="paper")
+    assert isinstance(mechanism, ShuffledLaplace)
+    assert paper_epsilon(mechanism.local, 1e-6, 100_000) == pytest.approx(0.5, rel=1e-6)
+    assert mechanism.guarantee().epsilon < 0.25  # 3 to 5 times loose
+
+
+def test_outside_its_range_the_paper_s_laplace_is_not_amplified_on_paper() -> None:
+    mechanism = made("shuffled-laplace", 20, calibration="paper")
+    assert isinstance(mechanism, ShuffledLaplace)
+    assert mechanism.local == 0.5
+
+
+@pytest.mark.parametrize("name", ["shuffled-laplace", "shuffled-gaussian"])
+def test_who_collude_leave_each_message_its_own_noise(name: str) -> None:
+    mechanism = made(name, 40, dimension=3)
+    alone = mechanism.guarantee(40, colluders=39).epsilon
+    half = mechanism.guarantee(40, colluders=20).epsilon
+    whole = mechanism.guarantee().epsilon
+    assert whole is not None
+    assert half is not None
+    assert alone is not None
+    assert whole <= half <= alone
+    if isinstance(mechanism, ShuffledLaplace):
+        assert alone == pytest.approx(mechanism.local, rel=1e-9)
+        assert mechanism.guarantee(40, colluders=40).model == "local"
+
+
+def test_a_gaussian_coordinate_is_the_least_that_its_own_blanket_allows() -> None:
+    mechanism = made("shuffled-gaussian", epsilon=1.0)
+    assert isinstance(mechanism, ShuffledGaussian)
+
+    def spent(variance: float) -> float:
+        return blanket_delta(added_noise(DiscreteGaussian(variance).pmf(), mechanism.precision), 1.0, 1000)
+
+    assert spent(mechanism.variance) <= 1e-6 < spent(mechanism.variance * 0.999)
+    alone = epsilon_at(DiscreteGaussian(mechanism.variance).pmf(), mechanism.precision, 1e-6)
+    assert mechanism.guarantee().epsilon == 1.0 < alone / 4
+
+
+def test_a_gaussian_vector_needs_less_noise_than_without_a_shuffler() -> None:
+    shuffled, local = (made(name, dimension=4) for name in ("shuffled-gaussian", "local-gaussian"))
+    assert shuffled.error(1000).std < 0.4 * local.error(1000).std
+    assert shuffled.guarantee().epsilon == pytest.approx(0.5, rel=1e-5)
+
+
+def test_the_paper_s_gaussian_is_refused_outside_its_range() -> None:
+    with pytest.raises(BadParameter, match="ε₀ ≤ 1"):
+        made("shuffled-gaussian", calibration="paper")
+    with pytest.raises(BadParameter, match="batch"):
+        made("shuffled-gaussian", 20, calibration="paper", epsilon=0.1)
+    inside = made("shuffled-gaussian", dimension=4, calibration="paper", epsilon=0.1)
+    promise = inside.guarantee()
+    assert promise.epsilon is not None
+    assert promise.epsilon < 0.12  # the theorem as printed misses its own claim (PRIVACY 5)
+    assert inside.error(1000).std == pytest.approx(
+        math.sqrt(1000) * 2 * math.sqrt(2 * math.log(2.5e9) * math.log(2e6)) / (0.1 * math.sqrt(1000)), rel=0.11
+    )
+
+
+@pytest.mark.parametrize("name", ["shuffled-laplace", "shuffled-gaussian"])
+@pytest.mark.parametrize("delta", [None, 0.0, 0.5])
+def test_shuffled_noise_without_a_delta_is_refused(name: str, delta: float | None) -> None:
+    with pytest.raises(BadParameter, match="delta"):
+        made(name, delta=delta)
