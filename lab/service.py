@@ -27,6 +27,7 @@ class Service:
         self.name, self.log = name, log
         me = [sys.executable, "-m", "lab.tether", str(os.getpid()), sys.executable, "-m", *arguments]
         with writing(log), log.open("ab") as output:
+            self._begin = output.tell()  # what is there already, an earlier process said
             self.process = subprocess.Popen(
                 me,
                 stdin=subprocess.DEVNULL,
@@ -47,8 +48,9 @@ class Service:
             raise Unavailable(f"the {self.name} ended with status {code}; the last lines of {self.log}:\n{self.tail()}")
 
     def tail(self) -> str:
-        """The last lines of the log."""
-        lines = self.log.read_text("utf-8", errors="replace").splitlines() if self.log.exists() else []
+        """The last lines that it said."""
+        said = self.log.read_bytes()[self._begin :] if self.log.exists() else b""
+        lines = said.decode("utf-8", errors="replace").splitlines()
         return "\n".join(f"  {line}" for line in lines[-LAST_LINES:]) or "  (nothing)"
 
     def ask_to_stop(self) -> None:

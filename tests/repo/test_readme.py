@@ -1,5 +1,6 @@
 """What the README shows is what the commands do."""
 
+import io
 import os
 import re
 import subprocess
@@ -8,6 +9,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+
+from lab import in_process
+from lab.closing import print_result
+from lab.run_file import parse
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -15,6 +21,15 @@ BLOCKS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line.removeprefix("$ ") for block in BLOCKS for line in block.splitlines() if line.startswith("$ ")]
 HELPS = [block for block in BLOCKS if re.match(r"\$ distrust[\w ]* --help\n", block)]
 OURS = [command for command in COMMANDS if command.startswith("distrust ")]
+
+
+WIDE = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1"}
+RUN = """
+run = "trial"
+horizon = 200
+mechanism = {name = "distributed-polya", epsilon = 1.0}
+environment = {name = "bernoulli", seed = 1, means = [0.1, 0.9]}
+"""
 
 
 @cache
@@ -64,3 +79,35 @@ def test_help_in_the_readme_is_what_help_says(block: str) -> None:
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\b(?:lab|docs|tests|common|client)/[\w./-]+\w", README))))
 def test_every_file_that_the_readme_names_is_there(path: str) -> None:
     assert (ROOT / path).exists()
+
+
+def shown_after(command: str) -> list[str]:
+    """The README's block of output that follows a command."""
+    block = README.split(f"$ {command}", 1)[1].split("```text\n", 1)[1].split("```", 1)[0]
+    return squeezed(block)
+
+
+def test_the_readmes_privacy_table_is_the_one_that_the_command_prints() -> None:
+    command = next(command for command in OURS if command.startswith("distrust privacy"))
+    words = [sys.executable, "-m", "lab", *command.split()[1:]]
+    done = subprocess.run(words, cwd=ROOT, env=WIDE, capture_output=True, text=True, check=True)
+    shown = shown_after(command)
+    assert len(shown) > 10
+    assert shown == squeezed(done.stdout)[: len(shown)]
+
+
+def test_the_readmes_closing_lines_are_those_of_a_run() -> None:
+    text = io.StringIO()
+    print_result(in_process.run(parse(RUN)), Console(file=text, width=160))
+    in_process_too = labels(text.getvalue().splitlines()) - {"run trial"}
+    assert labels(shown_after("make demo")) == in_process_too | {"wire", "messages", "APIs"}
+
+
+def labels(lines: list[str]) -> set[str]:
+    """What stands left of the facts; tables are drawn with other letters."""
+    return {line.split("  ")[0] for line in lines if line[0].isascii()}
+
+
+def test_the_readmes_run_file_is_one() -> None:
+    found = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    assert [parse(text).config.run for text in found] == ["first"]

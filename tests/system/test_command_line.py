@@ -69,10 +69,14 @@ def test_json_on_stdout_is_one_object_with_everything_that_was_promised(tmp_path
     done = distrust("run", "small.toml", "--in-process", "--json", "-", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert {
+    assert set(result) == {
         *("run", "policy", "mechanism", "calibration", "horizon", "seed", "pulls", "regret", "rounds"),
         *("guarantee", "bits", "seconds", "clients_per_second"),
-    } <= set(result)
+        *("driver", "environment", "noise_seed", "chosen", "best", "arms", "aborted", "unfinished"),
+    }
+    assert set(result["regret"]) == {"final", "curve"}
+    assert set(result["bits"]) == {"payload", "modulus", "sent", "wire"}
+    assert {"kind", "epsilon", "delta", "neighbours", "assumptions"} <= set(result["guarantee"])
     assert sum(result["pulls"]) == 200
     assert result["regret"]["final"] == pytest.approx(result["regret"]["curve"][-1][1])
     assert result["regret"]["final"] == pytest.approx(0.8 * result["pulls"][0])
