@@ -19,12 +19,12 @@ LEAST_FREE = 16 * 2**20  # bytes; on a full disk services could not even say wha
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path, elsewhere: str = "choose another --data") -> Iterator[None]:
     """A full disk or a folder that is not ours becomes one clear sentence."""
     try:
         yield
     except OSError as error:
-        raise Unavailable(f"cannot write {path}: {error.strerror}; mend that, or choose another --data") from error
+        raise Unavailable(f"cannot write {path}: {error.strerror}; mend that, or {elsewhere}") from error
 
 
 def put(text: str, target: str) -> None:
@@ -32,7 +32,7 @@ def put(text: str, target: str) -> None:
     if target == "-":
         sys.stdout.write(text)
         return
-    with writing(Path(target)):
+    with writing(Path(target), "name another file"):
         Path(target).write_text(text, "utf-8")
 
 
@@ -129,7 +129,8 @@ class Folder:
         try:
             return path.read_text("ascii").strip()
         except OSError as error:
-            raise BadParameter("data", str(self.path), f"no {whose} token there ({error.strerror})") from error
+            why = f"nothing has run there: no {whose} token ({error.strerror})"
+            raise BadParameter("data", str(self.path), why) from error
 
 
 def _write_token(path: Path) -> None:

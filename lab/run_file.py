@@ -53,8 +53,8 @@ class RunFile:
         return build(self.environment)
 
     def renamed(self, run: str) -> "RunFile":
-        """The same run under another name."""
-        return replace(self, config=self.config.model_copy(update={"run": run}))
+        """The same run under another name. Raises BadRunFile or BadParameter for one that no run can have."""
+        return replace(self, config=_config({**self.config.model_dump(), "run": run}))
 
 
 def read(path: Path) -> RunFile:
@@ -75,11 +75,16 @@ def parse(text: str) -> RunFile:
     environment = seeded(_environment(table.pop("environment", None)))
     fleet = _check(FleetSpec, table.pop("fleet", {}), "fleet.")
     arms = build(environment).arms
-    config = _check(RunConfig, {"arms": arms, **table})
+    config = _config({"arms": arms, **table})
     if config.arms != arms:
         raise BadParameter("arms", config.arms, f"the environment has {arms}")
-    check(config, Reward())
     return RunFile(config, environment, fleet)
+
+
+def _config(table: dict[str, Any]) -> RunConfig:
+    config = _check(RunConfig, table)
+    check(config, Reward())
+    return config
 
 
 def _table(text: str) -> dict[str, Any]:

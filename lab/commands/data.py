@@ -29,6 +29,6 @@ def mslr(
     from client.environments.mslr_build import build_counts  # noqa: PLC0415 - scikit-learn takes a second to import
 
     table = build_counts(files, clusters, seed, minimum_rows)
-    with writing(out_file):
+    with writing(out_file, "name another file"):
         write_counts(table, out_file)
     out.print(f"{out_file}: {len(table)} arms, {table.sum()} rows")

@@ -83,6 +83,12 @@ def test_a_world_without_a_seed_gets_one_that_stays() -> None:
     assert file.renamed("other").config.run == "other"
 
 
+@pytest.mark.parametrize("name", ["Bad Name", "", "x" * 57])
+def test_another_name_must_be_one_that_a_run_can_have(name: str) -> None:
+    with pytest.raises(ProtocolError, match=r"^run = "):
+        parse(GOOD).renamed(name)
+
+
 def test_bad_parameters_of_a_world_are_ours_too() -> None:
     with pytest.raises(ProtocolError, match=r"environment\.seed"):
         parse(GOOD.replace('name = "bernoulli"\nseed = 4\nmeans = [0.1, 0.9]', 'name = "gaussian-easy"\nseed = "x"'))
