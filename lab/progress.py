@@ -72,7 +72,7 @@ def _picture(run: RunView, report: RoundReport, standings: Standings) -> Rendera
         standing = standings.get(cohort.cohort)
         stage = standing.stage if standing else cohort.state
         cohorts.add_row(cohort.cohort, str(cohort.arm), stage, _done(cohort, standing))
-    head = f"{run.run}: round {report.number}, {_left(run)}; {_cohorts(run)}"
+    head = f"round {report.number}, {_left(run)}; {_cohorts(run)}"
     return Group(Text(head, style="bold"), bar, cohorts)
 
 
