@@ -48,22 +48,21 @@ def report(
     survivors  who answered, for the guarantee and the error; t and n when None. colluders: those who tell their noise.
     batches    length of the stream, for `tree`.
     contributions  cohorts like this that one client takes part in; `target_delta`: δ that their sum is shown at.
-    Raises     BadParameter, naming the field.
+    Raises     BadParameter, naming the field. Where only `paper` is refused, its place says why.
     """
     lost, floor = _floor(clients, dropout, corrupt)
     check_answers(clients, survivors, colluders)
+    words: dict[str, Any] = {"clients": clients, "epsilon": epsilon, "delta": delta, "batches": batches}
+    words |= {"dropout": dropout, "corrupt": corrupt}
     both: dict[str, Any] = {}
     for calibration in get_args(Calibration):
-        made = planned(
-            name,
-            calibration,
-            clients=clients,
-            epsilon=epsilon,
-            delta=delta,
-            dropout=dropout,
-            corrupt=corrupt,
-            batches=batches,
-        )
+        try:
+            made = planned(name, calibration, **words)
+        except BadParameter as error:
+            if calibration == "exact":
+                raise
+            both[calibration] = {"refused": str(error)}
+            continue
         composed = guaranteed(made, survivors, colluders, contributions, target_delta)
         both[calibration] = {**_one(made, survivors), "guarantee": composed.model_dump(mode="json")}
     asked = {
@@ -96,10 +95,9 @@ def planned(
 
 def table(report: dict[str, Any]) -> Table:
     """The report for people: one column a calibration."""
-    shown = Table(
-        "", *get_args(Calibration), title=f"{report['mechanism']}, n = {report['clients']}, t = {report['floor']}"
-    )
-    sides = [report[calibration] for calibration in get_args(Calibration)]
+    calibrations = [calibration for calibration in get_args(Calibration) if "refused" not in report[calibration]]
+    shown = Table("", *calibrations, title=f"{report['mechanism']}, n = {report['clients']}, t = {report['floor']}")
+    sides = [report[calibration] for calibration in calibrations]
     for key in dict.fromkeys(key for side in sides for key in side["parameters"]):
         shown.add_row(key, *(_number(side["parameters"].get(key)) for side in sides))
     for key in ("kind", "epsilon", "delta"):
@@ -111,7 +109,8 @@ def table(report: dict[str, Any]) -> Table:
     shown.add_row("rounding: std at most", *(_number(side["error"]["rounding_std"]) for side in sides))
     for i, p in enumerate(TAILS):
         shown.add_row(f"|noise| above, p = {p:g}", *(_number(side["error"]["quantiles"][i][1]) for side in sides))
-    shown.caption = "; ".join(sides[0]["guarantee"]["assumptions"])
+    refused = [f"{side}: {report[side]['refused']}" for side in get_args(Calibration) if side not in calibrations]
+    shown.caption = "; ".join([*sides[0]["guarantee"]["assumptions"], *refused])
     return shown
 
 

@@ -17,6 +17,7 @@ from common.mechanisms.local_laplace import LocalLaplace
 from common.mechanisms.local_laplace_discrete import LocalLaplaceDiscrete
 from common.mechanisms.local_sphere import LocalSphere
 from common.mechanisms.planning import Union, check_spec, plan
+from common.mechanisms.relaxed import RelaxedSecaggShuffle
 from common.mechanisms.shuffled_binomial import ShuffledBinomial
 from common.mechanisms.shuffled_gaussian import ShuffledGaussian
 from common.mechanisms.shuffled_laplace import ShuffledLaplace
@@ -41,6 +42,7 @@ __all__ = [
     "Mechanism",
     "MechanismName",
     "MechanismSpec",
+    "RelaxedSecaggShuffle",
     "ShuffledBinomial",
     "ShuffledGaussian",
     "ShuffledLaplace",

@@ -32,6 +32,7 @@ MechanismName = Literal[
     "shuffled-binomial",
     "shuffled-gaussian",
     "shuffled-laplace",
+    "relaxed-secagg-shuffle",
     "tree",
 ]
 Calibration = Literal["exact", "paper"]

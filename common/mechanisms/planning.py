@@ -19,6 +19,7 @@ from common.mechanisms.local_gaussian import LocalGaussian
 from common.mechanisms.local_laplace import LocalLaplace
 from common.mechanisms.local_laplace_discrete import LocalLaplaceDiscrete
 from common.mechanisms.local_sphere import LocalSphere
+from common.mechanisms.relaxed import RelaxedSecaggShuffle
 from common.mechanisms.shuffled_binomial import ShuffledBinomial
 from common.mechanisms.shuffled_gaussian import ShuffledGaussian
 from common.mechanisms.shuffled_laplace import ShuffledLaplace
@@ -40,6 +41,7 @@ Union: TypeAlias = (
     | ShuffledBinomial
     | ShuffledGaussian
     | ShuffledLaplace
+    | RelaxedSecaggShuffle
     | Tree
 )
 Kind: TypeAlias = (
@@ -57,6 +59,7 @@ Kind: TypeAlias = (
     | type[ShuffledBinomial]
     | type[ShuffledGaussian]
     | type[ShuffledLaplace]
+    | type[RelaxedSecaggShuffle]
     | type[Tree]
 )
 
@@ -75,6 +78,7 @@ KINDS: dict[MechanismName, Kind] = {
     "shuffled-binomial": ShuffledBinomial,
     "shuffled-gaussian": ShuffledGaussian,
     "shuffled-laplace": ShuffledLaplace,
+    "relaxed-secagg-shuffle": RelaxedSecaggShuffle,
     "tree": Tree,
 }
 DELTAS: dict[MechanismName, str] = {
@@ -88,6 +92,8 @@ DELTAS: dict[MechanismName, str] = {
     "distributed-discrete-gaussian": "optional",
 }
 REAL: tuple[MechanismName, ...] = ("central-laplace", "central-gaussian", "local-laplace", "local-gaussian")
+EXACT_ONLY: tuple[MechanismName, ...] = ("relaxed-secagg-shuffle",)
+"""No paper here prints their constants: `paper` is refused."""
 SCALED: tuple[MechanismName, ...] = ("distributed-skellam", "distributed-discrete-gaussian")
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from common.composition import compose
 from common.errors import BadParameter
 from common.mechanisms import MechanismName
-from common.mechanisms.planning import DELTAS, KINDS
+from common.mechanisms.planning import DELTAS, EXACT_ONLY, KINDS
 from lab import compare, privacy
 
 ASKED: dict[str, Any] = {
@@ -41,7 +41,8 @@ def asked(name: str, **changes: Any) -> dict[str, Any]:
 def test_both_calibrations_are_reported_and_are_json(name: str) -> None:
     shown = asked(name)
     assert json.loads(json.dumps(shown, allow_nan=False)) == shown
-    for side in (shown["exact"], shown["paper"]):
+    assert ("refused" in shown["paper"]) == (name in EXACT_ONLY)
+    for side in (shown["exact"], shown["paper"] if name not in EXACT_ONLY else shown["exact"]):
         assert side["parameters"]["g"] >= 1
         assert side["bits"] >= 1
         quantiles = [q for _, q in side["error"]["quantiles"]]
