@@ -16,7 +16,7 @@ def print_result(result: Result, out: Console) -> None:
 
 def _payload(bits: Bits) -> str:
     """Means over the run: m differs from round to round, so they need not be whole."""
-    travels = "" if bits.sent is None else f"; {bits.sent:.1f} as they travel: whole bytes, records sealed"
+    travels = "" if bits.sent is None else f"; {bits.sent:.1f} as they travel"
     return f"{bits.payload:.1f} bits per client, ⌈log₂ m⌉ = {bits.modulus:.1f}{travels}"
 
 
