@@ -4,10 +4,24 @@ from collections.abc import Sequence
 
 from common.guarantee import Guarantee
 from common.ledger import Entry, Ledger
+from common.mechanisms import Mechanism
 from common.messages.run import RunConfig
 from server.rounds import RoundRecord
 
 SEEDED = "unsafe.noise_seed: the privacy noise can be computed by anybody who knows the seed"
+
+
+def answered(mechanism: Mechanism, survivors: int) -> str:
+    """What a released cohort promises with all who answered honest, and with a tenth of them telling their noise."""
+    colluders = max(1, survivors // 10)
+    trusted, betrayed = (_promise(mechanism.guarantee(survivors, bad)) for bad in (0, colluders))
+    return f"{trusted} with the {survivors} who answered, {betrayed} if {colluders} of them collude"
+
+
+def _promise(guarantee: Guarantee) -> str:
+    if guarantee.epsilon is None:
+        return "no guarantee"
+    return f"ε = {guarantee.epsilon:.3g}" + (f", δ = {guarantee.delta:.3g}" if guarantee.delta else "")
 
 
 def spent(config: RunConfig, record: RoundRecord) -> Guarantee:

@@ -156,7 +156,9 @@ class Service:
             planned = any(one.cohort == cohort for one in live.pending())
             raise WrongStage(f"cohort {cohort} is not open yet") if planned else WrongCohort(f"no cohort {cohort} here")
         mechanism = live.learner.rounds[message.round - 1].mechanism
-        return transcript.page(self.store, self._keys.seal, message, mechanism, after=after, limit=limit)
+        seeded = live.config.unsafe is not None
+        page = transcript.page
+        return page(self.store, self._keys.seal, message, mechanism, seeded=seeded, after=after, limit=limit)
 
     def _begin(self, config: RunConfig) -> None:
         check_for_services(config)

@@ -14,6 +14,7 @@ from common.messages.cohort import Cohort, LabelledBits, Sealed
 from common.messages.transcript import Seen, Transcript
 from common.modular import unpack
 from server.analyzer import ones
+from server.ledger import SEEDED, answered
 from server.outcome import Released
 from server.store import GrantRow, Store
 
@@ -24,16 +25,18 @@ SIGNATURE = 64  # bytes
 
 
 def page(
-    store: Store, key: X25519PrivateKey, cohort: Cohort, mechanism: Mechanism, *, after: int, limit: int
+    store: Store, key: X25519PrivateKey, cohort: Cohort, mechanism: Mechanism, *, seeded: bool, after: int, limit: int
 ) -> Transcript:
-    """Messages `after` … `after` + `limit` - 1 of the cohort."""
-    makers = _makers(store, key, cohort, mechanism)
+    """Messages `after` … `after` + `limit` - 1 of the cohort; `seeded` when the run's noise comes from a seed."""
+    makers = _makers(store, key, cohort, mechanism, seeded=seeded)
     messages = [make(number) for number, make in list(enumerate(makers))[after : after + limit]]
     following = after + limit if after + limit < len(makers) else None
     return Transcript(party="server", cohort=cohort.cohort, total=len(makers), next=following, messages=messages)
 
 
-def _makers(store: Store, key: X25519PrivateKey, cohort: Cohort, mechanism: Mechanism) -> list[Callable[[int], Seen]]:
+def _makers(
+    store: Store, key: X25519PrivateKey, cohort: Cohort, mechanism: Mechanism, *, seeded: bool
+) -> list[Callable[[int], Seen]]:
     """One maker a message, so that only the page that is asked for is decoded."""
     makers: list[Callable[[int], Seen]] = [lambda number: _opening(number, cohort)]
     makers += [partial(_tickets, row) for row in store.cohort_grants(cohort.cohort)]
@@ -42,7 +45,7 @@ def _makers(store: Store, key: X25519PrivateKey, cohort: Cohort, mechanism: Mech
         batch = answer.batch
         makers.append(lambda number: _batch(number, cohort, batch, mechanism, key))
     if isinstance(outcome, Released):
-        makers.append(lambda number: _estimate(number, outcome))
+        makers.append(lambda number: _estimate(number, outcome, mechanism, seeded=seeded))
     elif outcome is not None:
         makers.append(lambda number: _seen(number, "in", cohort.via, "aborted", b"", {"reason": outcome.reason}))
     return makers
@@ -61,8 +64,9 @@ def _tickets(row: GrantRow, number: int) -> Seen:
     return Seen(number=number, direction="out", peer="fleet", stage="tickets", bytes=size, view=view, hex="")
 
 
-def _estimate(number: int, outcome: Released) -> Seen:
+def _estimate(number: int, outcome: Released, mechanism: Mechanism, *, seeded: bool) -> Seen:
     view: View = {"survivors": outcome.survivors, "sum": [f"{value:.6g}" for value in outcome.sum]}
+    view["privacy"] = SEEDED if seeded else answered(mechanism, outcome.survivors)
     return _seen(number, "out", "everyone", "estimate", outcome.model_dump_json().encode(), view)
 
 

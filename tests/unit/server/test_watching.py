@@ -1,10 +1,14 @@
 """What a run shows of itself: transcripts, events, the ledger."""
 
+import re
 from typing import Any
 
 import pytest
 
 from common.errors import WrongCohort, WrongStage
+from common.mechanisms import MechanismSpec, plan
+from common.statistics import Reward
+from server.ledger import answered
 from tests.house import MECHANISMS, REWARDS, House, config, serve
 from tests.memory_s import Crowd
 
@@ -42,6 +46,26 @@ def test_a_transcript_shows_what_the_server_saw_page_by_page(house: House, mecha
         assert [int(rows.sum())] == seen["ones"]
     else:
         assert [int(rows.sum()) % int(str(seen["modulus"]))] == seen["sum"]
+
+
+def test_a_cohorts_page_says_what_is_promised_with_those_who_answered_and_if_some_collude(house: House) -> None:
+    """MAB Theorem 1, t = n: ε = 1 for all 32, and log p_r(0)/p_r(g) at r = 29/32 when 3 of them tell their noise."""
+    mechanism = plan(
+        MechanismSpec(name="distributed-polya", epsilon=1.0),
+        clients=32,
+        least=32,
+        floor=32,
+        wrap=1e-6,
+        statistic=Reward(),
+    )
+    worse = mechanism.guarantee(32, 3).epsilon
+    assert worse is not None
+    assert worse > 1.1
+    assert answered(mechanism, 32) == f"ε = 1 with the 32 who answered, ε = {worse:.3g} if 3 of them collude"
+    house.service.create(config(horizon=96, unsafe=None))
+    serve(house, "demo", Crowd(house.s, REWARDS))
+    said = house.service.transcript("demo", "demo.1.1.1", 0, 100).messages[-1].view["privacy"]
+    assert re.fullmatch(r"ε = [\d.]+ with the \d+ who answered, ε = [\d.]+ if \d+ of them collude", str(said))
 
 
 def test_events_tell_the_run_in_order_and_resume(house: House) -> None:
