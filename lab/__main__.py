@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from lab.commands import audit, data, demo, errata, fleet, health, inspect, privacy, run, serve, token, up
+from lab.commands import audit, data, demo, errata, figure, fleet, health, inspect, privacy, run, serve, token, up
 from lab.console import guarded
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -26,6 +26,7 @@ app.command()(inspect.inspect)
 app.command()(privacy.privacy)
 app.command()(audit.audit)
 app.command()(errata.errata)
+app.command()(figure.figure)
 app.add_typer(data.app, name="data")
 app.command()(demo.demo)
 app.command()(health.health)

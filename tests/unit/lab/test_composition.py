@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
+from typer.testing import CliRunner
 
 from common.errors import BadParameter
+from lab.__main__ import app
 from lab.composition import BATCHES, advanced, curves, draw, least_sigma
 
 FOUND = curves(0.5, 1e-6)
@@ -51,3 +53,12 @@ def test_the_figure_is_written_as_png_and_svg(tmp_path: Path) -> None:
 def test_outside_the_theorem_it_is_refused(epsilon: float, delta: float, batches: tuple[int, ...]) -> None:
     with pytest.raises(BadParameter):
         curves(epsilon, delta, batches)
+
+
+def test_the_figure_command_writes_both_pictures_and_refuses_what_it_does_not_draw(tmp_path: Path) -> None:
+    runner = CliRunner()
+    assert runner.invoke(app, ["figure", "composition", "--out", str(tmp_path / "new")]).exit_code == 0
+    assert (tmp_path / "new" / "composition.png").read_bytes().startswith(b"\x89PNG")
+    assert "</svg>" in (tmp_path / "new" / "composition.svg").read_text("utf-8")
+    refused = runner.invoke(app, ["figure", "nonsense", "--out", str(tmp_path)])
+    assert isinstance(refused.exception, BadParameter)
