@@ -25,7 +25,7 @@ class Masking:
     def __init__(self, randomizer: Randomizer, floor: int) -> None:
         self._randomizer = randomizer
         self._cohort = randomizer.assignment.cohort
-        self._floor = max(floor, randomizer.round.mechanism.floor)
+        self._floor = max(floor, randomizer.mechanism.floor)
         self._clients: dict[int, MaskingClient] = {}
         self._roster: Roster | None = None
 

@@ -7,7 +7,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from client import play
 from client.environments import Environment
+from common.mechanisms import AnyMechanism
 from common.messages.round import Assignment, Round
 from common.randomness import Stream, SystemStream, UnsafeSeededStream
 
@@ -44,15 +46,21 @@ class Randomizer:
         vectors = self._vectors
         if self.world.noise_seed is not None:
             return self._unsafe_rows[list(slots)]
-        own = [self.round.mechanism.randomize(vectors[[slot]], self.world.fresh()) for slot in slots]
+        own = [self.mechanism.randomize(vectors[[slot]], self.world.fresh()) for slot in slots]
         return np.concatenate(own) if own else np.empty((0, vectors.shape[1]), dtype=np.uint64)
+
+    @property
+    def mechanism(self) -> AnyMechanism:
+        """That of the cohort."""
+        return self.round.mechanism_of(self.assignment)
 
     @cached_property
     def _vectors(self) -> NDArray[np.float64]:
         """True vectors of the whole cohort, shape (n, dimension). They never leave this class."""
         cohort = self.assignment.cohort
         stream = UnsafeSeededStream(self.world.seed, cohort.run, cohort.cohort, "rewards")
-        rewards = self.world.environment.rewards(self.assignment.arm, cohort.clients, stream)
+        asked = (self.round.decision, self.assignment.arm, cohort.clients)
+        rewards = play.rewards(self.world.environment, *asked, stream)
         return self.round.statistic.vectors(rewards)
 
     @cached_property
@@ -60,4 +68,4 @@ class Randomizer:
         cohort = self.assignment.cohort
         assert self.world.noise_seed is not None
         stream = UnsafeSeededStream(self.world.noise_seed, cohort.run, cohort.cohort)
-        return self.round.mechanism.randomize(self._vectors, stream)
+        return self.mechanism.randomize(self._vectors, stream)

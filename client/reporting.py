@@ -43,7 +43,7 @@ class Reporting:
         cohort = self._randomizer.assignment.cohort
         if cohort.channel.kind == "bits":
             return labelled_bits(row, cohort.channel.width)
-        return sealed(cohort, record(row, self._randomizer.round.mechanism.modulus))
+        return sealed(cohort, record(row, self._randomizer.mechanism.modulus))
 
 
 def sealed(cohort: Cohort, payload: bytes) -> bytes:

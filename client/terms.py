@@ -43,11 +43,11 @@ class Terms:
 
         Raises BudgetExceeded when this round, `contributions` times, would overdraw them. Nothing has been sent yet.
         """
-        cohort, mechanism = assignment.cohort, asked.mechanism
+        cohort, mechanism = assignment.cohort, asked.mechanism_of(assignment)
         self._check_names(asked, cohort)
         _check_channel(mechanism, cohort)
         _check_graph(asked, cohort)
-        _check_floor(asked, cohort)
+        _check_floor(asked, mechanism, cohort)
         if mechanism.floor < self.min_survivors:
             raise Refused(f"the noise counts on {mechanism.floor} survivors, and this user on {self.min_survivors}")
         promised = mechanism.guarantee()
@@ -77,9 +77,9 @@ class Terms:
         Ledger(self.contributions, budget).spend(Entry("this round", 1, 1, promised))
 
 
-def _check_floor(asked: Round, cohort: Cohort) -> None:
+def _check_floor(asked: Round, mechanism: AnyMechanism, cohort: Cohort) -> None:
     """The noise may count on those who are sure to answer, and of them on the honest ones only."""
-    floor, colluders = asked.mechanism.floor, math.floor(asked.corrupt * cohort.clients)
+    floor, colluders = mechanism.floor, math.floor(asked.corrupt * cohort.clients)
     if cohort.minimum < floor:
         raise Refused(f"the cohort opens at {cohort.minimum} survivors, and its noise counts on {floor}")
     if floor > max(1, cohort.minimum - colluders):

@@ -121,7 +121,8 @@ def _assumptions(guarantees: Sequence[Guarantee]) -> tuple[str, ...]:
     """What all rounds assume in the same words, and that the others hold too."""
     shared = [text for text in guarantees[0].assumptions if all(text in one.assumptions for one in guarantees)]
     own = any(text not in shared for one in guarantees for text in one.assumptions)
-    return (*shared, *([OWN] if own else []))
+    said = [text for text in shared if text != OWN]  # a round whose cohorts differ says it already
+    return (*said, *([OWN] if own or said != shared else []))
 
 
 def _curve(guarantees: Sequence[Guarantee]) -> tuple[tuple[float, float], ...]:

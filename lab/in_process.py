@@ -10,12 +10,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from client import play as clients
 from client.departures import departures, survives
 from client.environments import Environment
+from common.decisions import AssignedAction
 from common.modular import total
 from common.randomness import Stream, SystemStream, UnsafeSeededStream
 from lab.result import CohortResult, Result, RoundResult, summarize
 from lab.run_file import RunFile
+from lab.shuffled_actions import played, shuffled, unshuffled
 from server.learner import Learner
 from server.outcome import Lost, Released
 from server.rounds import CohortPlan, RoundPlan, RoundRecord
@@ -35,29 +38,41 @@ def play(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None
     learner, world = Learner(file.config), file.world()
     while plan := learner.plan():
         for cohort in plan.cohorts:
-            learner.absorb(_outcome(file, world, learner, plan, cohort))
+            learner.absorb(_outcome(file, world, plan, cohort))
             watch(learner)
     return learner
 
 
-def _outcome(
-    file: RunFile, world: Environment, learner: Learner, plan: RoundPlan, cohort: CohortPlan
-) -> Released | Lost:
+def _outcome(file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortPlan) -> Released | Lost:
     """What R, S and A make of one cohort."""
-    rows = plan.mechanism.randomize(
-        learner.statistic.vectors(_rewards(file, world, cohort)), _noise(file, cohort.cohort)
-    )
-    kept = rows[survives(_departures(file, cohort))]
-    if len(kept) < plan.minimum:
-        return Lost(cohort=cohort.cohort, reason=f"{len(kept)} survivors, needs {plan.minimum}")
-    summed = total(kept, plan.mechanism.modulus)
-    estimate = plan.mechanism.estimate(summed, len(kept), _noise(file, cohort.cohort, "analyzer"))
-    return Released(cohort=cohort.cohort, sum=estimate.tolist(), survivors=len(kept))
+    mechanism, order = cohort.mechanism, _order(file, plan, cohort)
+    rewards = _rewards(file, world, plan, cohort, order)
+    rows = mechanism.randomize(plan.statistic.vectors(rewards), _noise(file, cohort.cohort))
+    stay = survives(_departures(file, cohort))
+    survivors = int(np.count_nonzero(stay))
+    if survivors < cohort.minimum:
+        return Lost(cohort=cohort.cohort, reason=f"{survivors} survivors, needs {cohort.minimum}")
+    analyzer = _noise(file, cohort.cohort, "analyzer")
+    if isinstance(plan.decision, AssignedAction) and order is not None:
+        return unshuffled(cohort, len(plan.decision.actions), rows[stay], order[stay], analyzer)
+    estimate = mechanism.estimate(total(rows[stay], mechanism.modulus), survivors, analyzer)
+    return Released(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors)
 
 
-def _rewards(file: RunFile, world: Environment, cohort: CohortPlan) -> NDArray[np.float64]:
+def _order(file: RunFile, plan: RoundPlan, cohort: CohortPlan) -> NDArray[np.int64] | None:
+    """For assigned actions: the place in the decision's list that each slot plays, as the shuffler draws it."""
+    if not isinstance(plan.decision, AssignedAction):
+        return None
+    return shuffled(plan.decision, _noise(file, cohort.cohort, "order"))
+
+
+def _rewards(
+    file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortPlan, order: NDArray[np.int64] | None
+) -> NDArray[np.float64]:
     stream = UnsafeSeededStream(_seed(file), file.config.run, cohort.cohort, "rewards")
-    return world.rewards(cohort.arm, cohort.clients, stream)
+    if isinstance(plan.decision, AssignedAction) and order is not None:
+        return played(world, plan.decision, order, stream)
+    return clients.rewards(world, plan.decision, cohort.arm, cohort.clients, stream)
 
 
 def _departures(file: RunFile, cohort: CohortPlan) -> NDArray[np.int64]:
@@ -84,6 +99,7 @@ def _round(record: RoundRecord) -> RoundResult:
         number=record.number,
         batch=record.ask.batch,
         arms=list(record.ask.arms),
+        decision=record.ask.decision,
         eliminated=list(record.eliminated),
         modulus=record.mechanism.modulus,
         payload_bits=record.mechanism.bits,

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from common.decisions import AssignedArm, Decision
 from common.guarantee import Guarantee
 from common.messages.base import Message
 from common.messages.progress import ArmView, RoundReport, Snapshot
@@ -30,7 +31,7 @@ class CohortResult(Message):
     """One cohort; `estimate` is of its survivors' sum, absent when nothing was released."""
 
     cohort: str
-    arm: int
+    arm: int | None
     clients: int
     survivors: int | None = None
     estimate: list[float] | None = None
@@ -42,10 +43,15 @@ class RoundResult(Message):
     number: int
     batch: int
     arms: list[int]
+    decision: Decision = AssignedArm()
     eliminated: list[int]
     modulus: int
     payload_bits: int
     cohorts: list[CohortResult]
+
+    def pulls(self) -> list[tuple[int, int]]:
+        """(arm, pulls) of all its cohorts, replaced ones too."""
+        return [pull for cohort in self.cohorts for pull in self.decision.pulls(cohort.arm, cohort.clients)]
 
 
 class Bits(Message):
@@ -141,6 +147,7 @@ def from_report(report: RoundReport) -> RoundResult:
         number=report.number,
         batch=report.batch,
         arms=report.arms,
+        decision=report.decision,
         eliminated=report.eliminated,
         modulus=report.mechanism.modulus,
         payload_bits=report.mechanism.bits,
@@ -152,12 +159,12 @@ def from_report(report: RoundReport) -> RoundResult:
 
 
 def _regret(gaps: NDArray[np.float64], pulls: list[int], rounds: Sequence[RoundResult]) -> Regret:
-    """The curve counts the clients of cohorts; its last point also those whom the horizon left without a cohort."""
+    """The curve counts the pulls of cohorts; its last point also those that the horizon left without a cohort."""
     curve: list[tuple[int, float]] = []
     asked = [0] * len(pulls)
     for one in rounds:
-        for cohort in one.cohorts:
-            asked[cohort.arm] += cohort.clients
+        for arm, count in one.pulls():
+            asked[arm] += count
         curve.append((sum(asked), _total(gaps, asked)))
     final = _total(gaps, pulls)
     if sum(asked) < sum(pulls):

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from client.environments import Environment, EnvironmentSpec, build, seeded
+from client.environments import Environment, EnvironmentSpec, LinearDistributedSpec, LinearSphereSpec, build, seeded
+from client.environments.linear import told
 from common.errors import BadParameter, ProtocolError
 from common.messages.base import Message
 from common.messages.explain import explain_all
 from common.messages.run import RunConfig
-from common.statistics import Reward
 from server.checks import check
 
 
@@ -75,7 +75,7 @@ def parse(text: str) -> RunFile:
     environment = seeded(_environment(table.pop("environment", None)))
     fleet = _check(FleetSpec, table.pop("fleet", {}), "fleet.")
     arms = build(environment).arms
-    config = _config({"arms": arms, **table})
+    config = _config({"arms": arms, **_with_actions(table, environment)})
     if config.arms != arms:
         raise BadParameter("arms", config.arms, f"the environment has {arms}")
     return RunFile(config, environment, fleet)
@@ -83,7 +83,7 @@ def parse(text: str) -> RunFile:
 
 def _config(table: dict[str, Any]) -> RunConfig:
     config = _check(RunConfig, table)
-    check(config, Reward())
+    check(config)
     return config
 
 
@@ -95,6 +95,26 @@ def _table(text: str) -> dict[str, Any]:
         raise BadRunFile(f"not TOML: {error}") from error
     _check(_Keys, table)
     return table
+
+
+LINEAR = (LinearDistributedSpec, LinearSphereSpec)
+LINEAR_POLICIES = ("dp-dpe", "dp-pe", "phased-elimination", "almost-free")
+
+
+def _with_actions(table: dict[str, Any], environment: EnvironmentSpec) -> dict[str, Any]:
+    """The table with what a linear policy may know of its world filled in. The two must go together."""
+    policy = table.get("policy")
+    name = policy.get("name") if isinstance(policy, dict) else None
+    if isinstance(environment, LINEAR) != (name in LINEAR_POLICIES):
+        allowed = f"{environment.name} goes with {', '.join(LINEAR_POLICIES)}"
+        if not isinstance(environment, LINEAR):
+            allowed = f"{name} needs a linear environment: linear-distributed or linear-sphere"
+        raise BadParameter("policy.name", name, allowed)
+    if not isinstance(environment, LINEAR) or not isinstance(policy, dict):
+        return table
+    if "actions" in policy:
+        raise BadParameter("policy.actions", "given", "belongs into the environment, which the policy takes it from")
+    return {**table, "policy": {**told(environment, str(name)), **policy}}
 
 
 def _environment(table: object) -> EnvironmentSpec:

@@ -1,32 +1,47 @@
 """What a configuration must satisfy beyond the types of its fields; each fault is a BadParameter."""
 
 from common.errors import BadParameter
-from common.mechanisms import check_spec
+from common.mechanisms import check_parts, check_spec
 from common.messages.run import RunConfig
-from common.statistics import Statistic
+from server.policies import Ask
+from server.policy import build
 
 LONGEST_RUN = 56  # characters; a cohort's id adds round, arm and attempt to the run's, and has 80
 LARGEST_COHORT = 1_000_000  # slots, as in messages.cohort
+ENDLESS = 10**18  # pulls, when a horizon must not stand in the way
 
 
-def check(config: RunConfig, statistic: Statistic) -> None:
+def check(config: RunConfig) -> None:
     """Refuse a run that could not be started, or could not finish its first batch."""
-    check_spec(config.mechanism, statistic)
-    first = 2**config.policy.first_batch
     if len(config.run) > LONGEST_RUN:
         raise BadParameter("run", config.run, f"must have at most {LONGEST_RUN} characters")
-    if config.intermediary.minimum > first:
-        allowed = f"must be at most {first}, the clients of the first batch for one arm"
+    if config.policy.name == "phased-elimination" and config.mechanism.name != "identity":
+        allowed = "phased-elimination is the baseline without privacy: identity; dp-pe takes the others"
+        raise BadParameter("mechanism.name", config.mechanism.name, allowed)
+    first = build(config).ask(ENDLESS)
+    assert first is not None
+    check_spec(config.mechanism, first.statistic)
+    if first.decision.kind == "assigned-action":
+        check_parts(config.mechanism)
+    _check_first(config, first)
+
+
+def _check_first(config: RunConfig, first: Ask) -> None:
+    clients = min(query.clients for query in first.queries)
+    alike = {(query.arm is None, query.clients) for query in first.queries} == {(False, clients)}
+    if config.intermediary.minimum > clients:
+        allowed = f"must be at most {clients}, the clients of the first batch for one arm"
         raise BadParameter("intermediary.minimum", config.intermediary.minimum, allowed)
-    if config.horizon < config.arms * first:
-        allowed = (
-            f"must be at least {config.arms * first}, the first batch of {first} clients for each of {config.arms} arms"
-        )
-        raise BadParameter("horizon", config.horizon, allowed)
+    if config.horizon < first.size:
+        each = f" of {clients} clients for each of {len(first.queries)} arms" if alike else ""
+        raise BadParameter("horizon", config.horizon, f"must be at least {first.size}, the first batch{each}")
 
 
 def check_for_services(config: RunConfig) -> None:
     """Refuse a run whose last batches would not fit one cohort; an in-process run may be that long."""
+    if config.policy.name == "almost-free" and config.policy.model == "shuffled":
+        allowed = "shuffled actions are played in process only: over services the shuffler cannot assign them yet"
+        raise BadParameter("policy.model", "shuffled", allowed)
     longest = 2 * LARGEST_COHORT
     if config.horizon >= longest:  # a single arm's batches 2^1 … 2^b take less than 2^(b+1) clients
         raise BadParameter(

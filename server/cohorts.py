@@ -1,13 +1,11 @@
 """What S and the clients are told of a cohort and of a round."""
 
 from common.crypto.parameters import neighbourhood
-from common.decisions import AssignedArm
 from common.mechanisms import Mechanism
 from common.messages.cohort import Channel, Cohort, LabelledBits, Masking, Sealed
 from common.messages.round import Assignment, Round
 from common.messages.run import RunConfig
 from common.modular import packed_size
-from common.statistics import Statistic
 from server.keys import PublicKeys
 from server.rounds import CohortPlan, RoundPlan
 
@@ -25,31 +23,36 @@ def channel(mechanism: Mechanism, config: RunConfig, minimum: int, keys: PublicK
     return Sealed(size=packed_size(mechanism.modulus, mechanism.dimension), server_key=keys.seal)
 
 
-def cohort_message(config: RunConfig, plan: RoundPlan, cohort: CohortPlan, keys: PublicKeys) -> Cohort:
+def cohort_message(config: RunConfig, number: int, cohort: CohortPlan, keys: PublicKeys) -> Cohort:
     """One cohort, everything public about it."""
     return Cohort(
         run=config.run,
-        round=plan.number,
+        round=number,
         cohort=cohort.cohort,
         clients=cohort.clients,
-        minimum=plan.minimum,
+        minimum=cohort.minimum,
         stage_seconds=config.intermediary.stage_seconds,
         config=config.digest(),
         ticket_key=keys.ticket,
-        channel=channel(plan.mechanism, config, plan.minimum, keys),
+        channel=channel(cohort.mechanism, config, cohort.minimum, keys),
     )
 
 
-def round_message(config: RunConfig, plan: RoundPlan, statistic: Statistic, keys: PublicKeys) -> Round:
+def round_message(config: RunConfig, plan: RoundPlan, keys: PublicKeys) -> Round:
     """The round with the cohorts that are still to be played."""
     assignments = [
-        Assignment(arm=cohort.arm, cohort=cohort_message(config, plan, cohort, keys)) for cohort in plan.cohorts
+        Assignment(
+            arm=cohort.arm,
+            cohort=cohort_message(config, plan.number, cohort, keys),
+            mechanism=None if cohort.mechanism == plan.mechanism else cohort.mechanism,
+        )
+        for cohort in plan.cohorts
     ]
     return Round(
         run=config.run,
         number=plan.number,
-        decision=AssignedArm(),
-        statistic=statistic,
+        decision=plan.decision,
+        statistic=plan.statistic,
         mechanism=plan.mechanism,
         dropout=config.intermediary.dropout,
         corrupt=config.intermediary.corrupt,

@@ -1,17 +1,17 @@
 """The round machine: a pure function of a configuration and its cohorts' outcomes. No I/O, no clock, no chance."""
 
 from collections.abc import Iterable
+from operator import le
 from typing import Self
 
 from common.errors import BadMessage, BadParameter, BudgetExceeded, WrongCohort
 from common.messages.progress import Snapshot
 from common.messages.run import RunConfig
-from common.statistics import Reward, Statistic
 from server.checks import check
 from server.ledger import admit
 from server.outcome import Lost, Released
-from server.policies import Estimate, Policy, SuccessiveElimination
-from server.policies.successive_elimination import in_turn
+from server.policies import Estimate, Key, Policy, Query
+from server.policy import build
 from server.rounds import CohortPlan, RoundPlan, RoundRecord, begin, wave
 from server.snapshot import snapshot
 
@@ -22,7 +22,7 @@ class Learner:
     Attempts  A round's cohorts are one wave. When all of them have ended, the aborted ones are replaced together by
               fresh cohorts of fresh clients, the next wave, if the horizon allows all of them; otherwise the run
               finishes, and nothing of that batch is used. So the order of outcomes within a wave never matters.
-    Pulls     A client counts as a pull of its arm from the moment its cohort is planned.
+    Pulls     What a cohort plays counts from the moment it is planned: a pull a client, or what its decision says.
     Fault     A later round whose mechanism cannot be calibrated, or that would overdraw the budget, ends the run;
               `fault` says why.
     Raises    BadParameter for a configuration that cannot be run (server.checks), or whose first round
@@ -31,9 +31,8 @@ class Learner:
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
-        self.statistic: Statistic = Reward()
-        check(config, self.statistic)
-        self.policy = _policy(config)
+        check(config)
+        self.policy: Policy = build(config)
         self.pulls = [0] * config.arms
         self.aborted = 0
         self.unfinished = 0
@@ -41,7 +40,7 @@ class Learner:
         self.fault: str | None = None
         self.rounds: list[RoundRecord] = []
         self._pending: dict[str, CohortPlan] = {}
-        self._lost: list[int] = []
+        self._lost: list[Key] = []
         self._open_round()
 
     @classmethod
@@ -54,7 +53,7 @@ class Learner:
 
     @property
     def left(self) -> int:
-        """Clients that may still be asked."""
+        """Pulls that may still be asked for."""
         return self.config.horizon - sum(self.pulls)
 
     def plan(self) -> RoundPlan | None:
@@ -63,7 +62,10 @@ class Learner:
             return None
         record = self.rounds[-1]
         pending = tuple(self._pending.values())
-        return RoundPlan(record.number, record.ask.batch, record.mechanism, record.minimum, pending)
+        ask = record.ask
+        return RoundPlan(
+            record.number, ask.batch, ask.decision, ask.statistic, record.mechanism, record.minimum, pending
+        )
 
     def absorb(self, outcome: Released | Lost) -> None:
         """Take one cohort's end. Raises WrongCohort if it is not waited for, BadMessage for an impossible sum."""
@@ -85,76 +87,87 @@ class Learner:
 
     def _keep(self, cohort: CohortPlan, outcome: Released) -> None:
         record = self.rounds[-1]
-        if not record.minimum <= outcome.survivors <= cohort.clients:
+        if not cohort.minimum <= outcome.survivors <= cohort.clients:
             raise BadMessage(
-                f"cohort {cohort.cohort}: {outcome.survivors} survivors of {cohort.clients}, needs {record.minimum}"
+                f"cohort {cohort.cohort}: {outcome.survivors} survivors of {cohort.clients}, needs {cohort.minimum}"
             )
-        if len(outcome.sum) != self.statistic.dimension:
-            raise BadMessage(
-                f"cohort {cohort.cohort}: {len(outcome.sum)} coordinates, needs {self.statistic.dimension}"
-            )
+        if len(outcome.sum) != record.ask.width:
+            raise BadMessage(f"cohort {cohort.cohort}: {len(outcome.sum)} coordinates, needs {record.ask.width}")
+        _check_counts(record, outcome)
         record.released[cohort.arm] = outcome
 
     def _next_wave(self) -> None:
-        lost, self._lost = tuple(sorted(self._lost)), []
+        ask, gone = self.rounds[-1].ask, set(self._lost)
+        self._lost = []
+        lost = tuple(query for query in ask.queries if query.arm in gone)
         if not lost:
             self._close_round()
-        elif len(lost) * self.rounds[-1].ask.clients <= self.left:
+        elif ask.cost(lost) <= self.left:
             self._ask(lost)
         else:
-            clients = self.rounds[-1].ask.clients
-            self.unfinished += self.rounds[-1].clients
-            self._finish(in_turn(lost, clients, self.left))
+            self.unfinished += ask.cost([Query(one.arm, one.clients) for one in self.rounds[-1].cohorts])
+            self._finish(ask.spend(lost, self.left))
 
     def _close_round(self) -> None:
         record, before = self.rounds[-1], self.policy.active
-        self.policy.tell([_estimate(record, arm) for arm in sorted(record.released)])
+        self.policy.tell([_estimate(record, query) for query in record.ask.queries])
         stay = set(self.policy.active)
         record.eliminated = tuple(arm for arm in before if arm not in stay)
         self._open_round()
 
     def _open_round(self) -> None:
-        ask = self.policy.ask(self.left)
-        if ask is None:
-            self._finish(self.policy.leftover(self.left))
-            return
         try:
-            record = begin(self.config, len(self.rounds) + 1, ask, self.statistic)
-            admit(self.config, self.rounds, record)
+            ask = self.policy.ask(self.left)
+            record = None if ask is None else begin(self.config, len(self.rounds) + 1, ask)
+            if record is not None:
+                admit(self.config, self.rounds, record)
         except (BadParameter, BudgetExceeded) as error:
             if not self.rounds:
                 raise
             self.finished, self.fault = True, f"round {len(self.rounds) + 1}: {error}"
+            return
+        if ask is None or record is None:
+            self._finish(self.policy.leftover(self.left))
         else:
             self.rounds.append(record)
-            self._ask(ask.arms)
+            self._ask(ask.queries)
 
-    def _ask(self, arms: tuple[int, ...]) -> None:
-        """One more attempt of the open round, for these arms."""
+    def _ask(self, queries: tuple[Query, ...]) -> None:
+        """One more attempt of the open round, for these queries."""
         record = self.rounds[-1]
-        cohorts = wave(self.config.run, record, arms, record.attempts + 1)
+        cohorts = wave(self.config.run, record, queries, record.attempts + 1)
         record.cohorts += cohorts
         self._pending = {cohort.cohort: cohort for cohort in cohorts}
-        self._count({cohort.arm: cohort.clients for cohort in cohorts})
+        for query in queries:
+            self._count(record.ask.pulls(query))
 
     def _finish(self, leftover: dict[int, int]) -> None:
         """The last clients are played as the paper plays them; nothing is opened for them and nothing released."""
-        self._count(leftover)
+        self._count(leftover.items())
         self.unfinished += sum(leftover.values())
         self.finished = True
 
-    def _count(self, clients: dict[int, int]) -> None:
-        for arm, count in clients.items():
+    def _count(self, pulls: Iterable[tuple[int, int]]) -> None:
+        for arm, count in pulls:
             self.pulls[arm] += count
 
 
-def _policy(config: RunConfig) -> Policy:
-    spec = config.policy
-    return SuccessiveElimination(
-        arms=config.arms, first_batch=spec.first_batch, failure=spec.failure, calibration=config.mechanism.calibration
-    )
+def _estimate(record: RoundRecord, query: Query) -> Estimate:
+    outcome, mechanism = record.released[query.arm], record.mechanisms[query.clients]
+    counts = tuple(outcome.counts or [outcome.survivors] * len(outcome.sum))
+    laws = {count: mechanism.error(count) for count in set(counts)}
+    rounding = (mechanism.high - mechanism.low) / mechanism.precision / 2
+    return Estimate(query.arm, tuple(outcome.sum), counts, tuple(laws[count] for count in counts), rounding)
 
 
-def _estimate(record: RoundRecord, arm: int) -> Estimate:
-    outcome = record.released[arm]
-    return Estimate(arm, outcome.sum[0], outcome.survivors, record.mechanism.error(outcome.survivors))
+def _check_counts(record: RoundRecord, outcome: Released) -> None:
+    """Action by action counts come with assigned actions, and with nothing else."""
+    decision = record.ask.decision
+    if decision.kind != "assigned-action":
+        if outcome.counts is not None:
+            raise BadMessage(f"cohort {outcome.cohort}: counts by action, where everybody plays alike")
+        return
+    counts = outcome.counts or []
+    fit = len(counts) == len(decision.times) and all(map(le, counts, decision.times))
+    if not fit or sum(counts) != outcome.survivors:
+        raise BadMessage(f"cohort {outcome.cohort}: {counts} survivors by action, of {decision.times}")

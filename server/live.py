@@ -56,7 +56,7 @@ class LiveRun:
         """The open round with the cohorts that are still to be played; None when there is none."""
         plan = self.learner.plan() if self.state == "running" else None
         if plan is not None and self._round is None:
-            self._round = round_message(self.config, plan, self.learner.statistic, self._keys)
+            self._round = round_message(self.config, plan, self._keys)
         return self._round if plan is not None else None
 
     def view(self) -> RoundView:

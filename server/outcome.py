@@ -8,12 +8,16 @@ from common.messages.base import Identifier, Message
 
 
 class Released(Message):
-    """The analyzer's estimate of the survivors' true sum (one number a coordinate, in data units), noised for good."""
+    """The analyzer's estimate of the survivors' true sum (one number a coordinate, in data units), noised for good.
+
+    counts  for assigned actions: survivors by action, and then `sum` is by action, too.
+    """
 
     kind: Literal["released"] = "released"
     cohort: Identifier
     sum: Annotated[list[float], Field(min_length=1)]
     survivors: Annotated[int, Field(ge=1)]
+    counts: list[Annotated[int, Field(ge=0)]] | None = None
 
 
 class Lost(Message):

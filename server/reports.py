@@ -55,6 +55,7 @@ def round_report(live: LiveRun, store: Store, record: RoundRecord) -> RoundRepor
         run=live.config.run,
         number=record.number,
         batch=record.ask.batch,
+        decision=record.ask.decision,
         state=_round_state(live, record),
         arms=list(record.ask.arms),
         eliminated=list(record.eliminated),
@@ -94,7 +95,7 @@ def ledger(live: LiveRun) -> Ledger:
 
 
 def _round_state(live: LiveRun, record: RoundRecord) -> Literal["open", "closed", "unfinished"]:
-    if len(record.released) == len(record.ask.arms):
+    if len(record.released) == len(record.ask.queries):
         return "closed"
     return "open" if live.state == "running" else "unfinished"
 

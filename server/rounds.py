@@ -1,33 +1,43 @@
-"""A round as the learner plans it: one cohort of fresh clients for every arm, all under one mechanism."""
+"""A round as the learner plans it: its cohorts of fresh clients, each under a mechanism calibrated to its size."""
 
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from common.decisions import Decision
 from common.guarantee import Guarantee
+from common.ledger import parallel
 from common.mechanisms import AnyMechanism, plan
 from common.messages.run import IntermediarySpec, RunConfig
 from common.statistics import Statistic
 from server.outcome import Released
-from server.policies import Ask
+from server.policies import Ask, Key, Query
 
 
 @dataclass(frozen=True, slots=True)
 class CohortPlan:
-    """`clients` fresh clients play `arm`; `attempt` counts from 1, each replacement is one more."""
+    """`clients` fresh clients play `arm`, or what the round's decision says when it is None.
+
+    attempt    counts from 1, each replacement is one more.
+    minimum    the least survivors; mechanism: calibrated to them.
+    """
 
     cohort: str
-    arm: int
+    arm: Key
     clients: int
     attempt: int
+    minimum: int
+    mechanism: AnyMechanism
 
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """What is to be done now. `cohorts` are those without an outcome; `minimum` is the least survivors of each."""
+    """What is to be done now: `cohorts` without an outcome. `mechanism` and `minimum` are the largest ones'."""
 
     number: int
     batch: int
+    decision: Decision
+    statistic: Statistic
     mechanism: AnyMechanism
     minimum: int
     cohorts: tuple[CohortPlan, ...]
@@ -35,23 +45,34 @@ class RoundPlan:
 
 @dataclass
 class RoundRecord:
-    """A round as it stands or ended: every cohort of every attempt, the sums by arm, the arms dropped after it.
+    """A round as it stands or ended: every cohort of every attempt, the sums by query, the arms dropped after it.
 
-    Only the learner writes in it.
+    mechanisms  by the size of a cohort. Only the learner writes in a record.
     """
 
     number: int
     ask: Ask
-    mechanism: AnyMechanism
-    minimum: int
+    mechanisms: dict[int, AnyMechanism]
+    minima: dict[int, int]
     cohorts: tuple[CohortPlan, ...] = ()
-    released: dict[int, Released] = field(default_factory=dict)
+    released: dict[Key, Released] = field(default_factory=dict)
     eliminated: tuple[int, ...] = ()
+
+    @property
+    def mechanism(self) -> AnyMechanism:
+        """That of the largest cohorts."""
+        return self.mechanisms[max(self.mechanisms)]
+
+    @property
+    def minimum(self) -> int:
+        """That of the largest cohorts."""
+        return self.minima[max(self.minima)]
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """The mechanism's, at its floor of honest survivors."""
-        return self.mechanism.guarantee()
+        """The weakest of the mechanisms', each at its floor of honest survivors."""
+        found = [mechanism.guarantee() for mechanism in self.mechanisms.values()]
+        return found[0] if len(found) == 1 else parallel(found)
 
     @property
     def clients(self) -> int:
@@ -74,18 +95,30 @@ def noise_floor(clients: int, spec: IntermediarySpec) -> int:
     return max(1, least_survivors(clients, spec) - math.floor(spec.corrupt * clients))
 
 
-def begin(config: RunConfig, number: int, ask: Ask, statistic: Statistic) -> RoundRecord:
-    """Plan a round's mechanism. Raises BadParameter when it cannot be calibrated to such a cohort."""
+def begin(config: RunConfig, number: int, ask: Ask) -> RoundRecord:
+    """Plan a round's mechanisms. Raises BadParameter when one cannot be calibrated to its cohorts."""
+    sizes = sorted({query.clients for query in ask.queries})
+    minima = {size: least_survivors(size, config.intermediary) for size in sizes}
+    mechanisms = {size: _calibrated(config, ask, size) for size in sizes}
+    return RoundRecord(number, ask, mechanisms, minima)
+
+
+def _calibrated(config: RunConfig, ask: Ask, clients: int) -> AnyMechanism:
     spec = config.intermediary
-    least = least_survivors(ask.clients, spec)
-    floor = noise_floor(ask.clients, spec)
-    mechanism = plan(
-        config.mechanism, clients=ask.clients, least=least, floor=floor, wrap=ask.share, statistic=statistic
+    least, floor = least_survivors(clients, spec), noise_floor(clients, spec)
+    return plan(config.mechanism, clients=clients, least=least, floor=floor, wrap=ask.share, statistic=ask.statistic)
+
+
+def wave(run: str, record: RoundRecord, queries: tuple[Query, ...], attempt: int) -> tuple[CohortPlan, ...]:
+    """One cohort for each of `queries`. Ids end in three numbers, so that two runs can never share one."""
+    return tuple(
+        CohortPlan(
+            f"{run}.{record.number}.{query.arm or 0}.{attempt}",
+            query.arm,
+            query.clients,
+            attempt,
+            record.minima[query.clients],
+            record.mechanisms[query.clients],
+        )
+        for query in queries
     )
-    return RoundRecord(number, ask, mechanism, least)
-
-
-def wave(run: str, record: RoundRecord, arms: tuple[int, ...], attempt: int) -> tuple[CohortPlan, ...]:
-    """One cohort for each of `arms`. Ids end in three numbers, so that two runs can never share one."""
-    clients = record.ask.clients
-    return tuple(CohortPlan(f"{run}.{record.number}.{arm}.{attempt}", arm, clients, attempt) for arm in arms)

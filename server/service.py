@@ -155,7 +155,7 @@ class Service:
         if message is None or message.run != run:
             planned = any(one.cohort == cohort for one in live.pending())
             raise WrongStage(f"cohort {cohort} is not open yet") if planned else WrongCohort(f"no cohort {cohort} here")
-        mechanism = live.learner.rounds[message.round - 1].mechanism
+        mechanism = live.learner.rounds[message.round - 1].mechanisms[message.clients]
         seeded = live.config.unsafe is not None
         page = transcript.page
         return page(self.store, self._keys.seal, message, mechanism, seeded=seeded, after=after, limit=limit)

@@ -51,7 +51,7 @@ class Settlement:
     def _outcome(self, live: LiveRun, cohort: Cohort, answer: BatchAnswer) -> Released | Lost:
         if answer.batch is None or answer.state != "released":
             return Lost(cohort=cohort.cohort, reason=answer.reason or "S gave no reason")
-        mechanism = live.learner.rounds[cohort.round - 1].mechanism
+        mechanism = live.learner.rounds[cohort.round - 1].mechanisms[cohort.clients]
         stream = analyzer_stream(live.config, cohort.cohort)
         try:
             opener = partial(open_record, self._key, cohort)

@@ -13,7 +13,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63, description="rewards (and drawn mean
 
 
 class Environment(Protocol):
-    """K arms, and a law of rewards in [0, 1] for each."""
+    """K arms, and a law of rewards for each: in [0, 1], or in [-B, B] for linear ones."""
 
     @property
     def name(self) -> str:
@@ -27,7 +27,7 @@ class Environment(Protocol):
 
     @property
     def means(self) -> NDArray[np.float64]:
-        """True mean reward of each arm, shape (K,), in [0, 1]."""
+        """True mean reward of each arm, shape (K,)."""
         ...
 
     @property
@@ -36,5 +36,5 @@ class Environment(Protocol):
         ...
 
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
-        """Independent rewards of `arm`, shape (count,), in [0, 1]; the same stream gives the same rewards."""
+        """Independent rewards of `arm`, shape (count,); the same stream gives the same rewards."""
         ...

@@ -1,8 +1,13 @@
 """What a client plays."""
 
+from typing import Annotated
+
+from pydantic import Field
+
 from common.decisions.assigned import AssignedArm
+from common.decisions.design import AssignedAction, PlayDesign
 
-Decision = AssignedArm
-"""The union of the decision rules; one member for now."""
+Decision = Annotated[AssignedArm | PlayDesign | AssignedAction, Field(discriminator="kind")]
+"""The union of the decision rules."""
 
-__all__ = ["AssignedArm", "Decision"]
+__all__ = ["AssignedAction", "AssignedArm", "Decision", "PlayDesign"]

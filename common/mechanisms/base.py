@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from common.error_law import ErrorLaw
+from common.errors import BadParameter
 from common.guarantee import Guarantee
 from common.messages.base import Message
 from common.messages.cohort import Via
@@ -104,6 +105,17 @@ class Mechanism(Message):
         Raises TooSmall below `floor`.
         """
         raise NotImplementedError
+
+    def estimate_parts(
+        self, totals: NDArray[np.uint64], counts: NDArray[np.int64], stream: Stream
+    ) -> NDArray[np.float64]:
+        """A for a batch that S opens in disjoint parts, as with assigned actions: sums of messages modulo m, by part.
+
+        totals  shape (s, dimension); counts: survivors of each part, shape (s,). The result has the shape of `totals`.
+        Raises  BadParameter when noise protects the whole sum only, TooSmall when all parts together are below `floor`.
+        """
+        del totals, counts, stream
+        raise BadParameter("mechanism.name", type(self).__name__, "protects a whole sum, not its parts")
 
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
         """The privacy of what is released.

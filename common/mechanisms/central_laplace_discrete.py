@@ -1,7 +1,7 @@
 """Discrete Laplace noise at the analyzer: the trusted server."""
 
 from fractions import Fraction
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from common.error_law import ErrorLaw
 from common.guarantee import Guarantee
@@ -19,6 +19,8 @@ class CentralLaplaceDiscrete(LaplaceLike):
     Exactness  noise is added to the decoded integer, outside Z_m, so that it cannot wrap.
     Source     MAB Algorithms 2 and 3, Theorem 5; the proof holds for every ε.
     """
+
+    parts: ClassVar[bool] = True
 
     name: Literal["central-laplace-discrete"] = "central-laplace-discrete"
 

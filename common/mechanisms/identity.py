@@ -1,6 +1,6 @@
 """No noise: the baseline that protects nobody."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from common.error_law import ErrorLaw
 from common.guarantee import Guarantee
@@ -18,6 +18,8 @@ class UnsafeIdentity(Lattice):
     Guarantee  none.
     Utility    the sum to half a grid step a client; exact for values on the grid, so for 0/1 rewards.
     """
+
+    parts: ClassVar[bool] = True
 
     name: Literal["identity"] = "identity"
 

@@ -27,6 +27,9 @@ class Lattice(Mechanism):
     vias: ClassVar[tuple[Via, ...]] = ("aggregator", "shuffler")
     """Where the mechanism may be used; the first is its own choice."""
 
+    parts: ClassVar[bool] = False
+    """Whether disjoint parts of a batch are as safe as its whole: noise in every message, or in every opened sum."""
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         require(math.isfinite(self.low) and math.isfinite(self.high), "low, high", (self.low, self.high), "finite")
@@ -71,6 +74,19 @@ class Lattice(Mechanism):
         whole = self._decode(total, survivors) + self._draw(self.server_law(), stream, 1)[0]
         estimate: NDArray[np.float64] = whole * self.step + survivors * self.low
         return estimate
+
+    def estimate_parts(
+        self, totals: NDArray[np.uint64], counts: NDArray[np.int64], stream: Stream
+    ) -> NDArray[np.float64]:
+        survivors = int(counts.sum())
+        if not self.parts:
+            return super().estimate_parts(totals, counts, stream)
+        for total in totals:
+            self.check_release(total, survivors)
+        noise = self._draw(self.server_law(), stream, len(counts))
+        whole = np.stack([self._decode(total, int(count)) for total, count in zip(totals, counts, strict=True)]) + noise
+        estimates: NDArray[np.float64] = whole * self.step + counts[:, np.newaxis] * self.low
+        return estimates
 
     def check_release(self, total: NDArray[np.uint64], survivors: int) -> None:
         """Refuse a sum that may not be opened or that cannot be one."""

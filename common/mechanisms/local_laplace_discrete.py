@@ -23,6 +23,8 @@ class LocalLaplaceDiscrete(LaplaceLike):
 
     vias: ClassVar[tuple[Via, ...]] = ("shuffler", "aggregator")
 
+    parts: ClassVar[bool] = True
+
     name: Literal["local-laplace-discrete"] = "local-laplace-discrete"
 
     @classmethod

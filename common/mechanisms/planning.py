@@ -141,6 +141,14 @@ def check_spec(spec: MechanismSpec, statistic: Statistic) -> None:
         raise BadParameter("mechanism.scale", spec.scale, "must lie in [1, 1000] (MAB Theorems 2 and 4)")
 
 
+def check_parts(spec: MechanismSpec) -> None:
+    """Refuse a mechanism whose sums may only be opened whole, where S opens them action by action."""
+    kind = KINDS[spec.name]
+    if not kind.parts or spec.via == "aggregator" or "shuffler" not in kind.vias:
+        known = ", ".join(name for name, one in KINDS.items() if one.parts)
+        raise BadParameter("mechanism.name", spec.name, f"shuffled actions need a shuffler and one of {known}")
+
+
 def _check_epsilon(spec: MechanismSpec) -> None:
     if spec.name == "identity":
         if spec.epsilon is not None:

@@ -56,13 +56,18 @@ def first(error: ValidationError, model: type[BaseModel] | None = None) -> str:
 def _line(entry: Mapping[str, Any], model: type[BaseModel] | None) -> str:
     place = tuple(entry["loc"])
     place = place[1:] if place[:1] in {("body",), ("query",), ("path",)} else place
-    field = ".".join(map(str, place))
+    field = ".".join(str(part) for number, part in enumerate(place) if not _is_tag(place, number))
     allowed = _allowed(entry, place, model)
     if not field:
         return allowed
     if entry["type"] == "missing" or isinstance(entry.get("input"), Mapping):
         return f"{field}: {allowed}"
     return f"{field} = {_shown(entry.get('input'))}: {allowed}"
+
+
+def _is_tag(place: tuple[Any, ...], number: int) -> bool:
+    """Whether a part is the name that picked one of several tables. Those have dashes, and keys have none."""
+    return 0 < number < len(place) - 1 and isinstance(place[number], str) and "-" in place[number]
 
 
 def _shown(value: object) -> str:
@@ -90,16 +95,26 @@ def _unknown(key: str, keys: list[str]) -> str:
 
 def _keys(model: type[BaseModel] | None, place: tuple[Any, ...]) -> list[str]:
     """The keys of the table at `place` inside `model`; empty when it cannot be told."""
+    tables = [] if model is None else [model]
     for part in place:
-        if model is None or part not in model.model_fields:
+        tagged = [table for table in tables if part in _tags(table)]
+        if tagged and len(tables) > 1:
+            tables = tagged
+        elif len(tables) != 1 or part not in tables[0].model_fields:
             return []
-        model = _table(model.model_fields[part].annotation)
-    return [] if model is None else list(model.model_fields)
+        else:
+            tables = _tables(tables[0].model_fields[part].annotation)
+    return list(tables[0].model_fields) if len(tables) == 1 else []
 
 
-def _table(annotation: object) -> type[BaseModel] | None:
-    """The one model inside an annotation such as `Spec | None`; None for unions of several."""
+def _tags(table: type[BaseModel]) -> tuple[Any, ...]:
+    """The names under which a union knows a table."""
+    fields = (table.model_fields.get(key) for key in ("name", "kind"))
+    return tuple(tag for field in fields if field is not None for tag in typing.get_args(field.annotation))
+
+
+def _tables(annotation: object) -> list[type[BaseModel]]:
+    """The models inside an annotation such as `Spec | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    inside = [found for argument in typing.get_args(annotation) if (found := _table(argument)) is not None]
-    return inside[0] if len(inside) == 1 else None
+        return [annotation]
+    return [found for argument in typing.get_args(annotation) for found in _tables(argument)]

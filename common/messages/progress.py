@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from common.decisions import AssignedArm, Decision
 from common.guarantee import Guarantee
 from common.mechanisms import AnyMechanism
 from common.messages.base import Blob, Identifier, Message, Version
@@ -92,7 +93,7 @@ class CohortView(Message):
     """One cohort. `estimate` is of the survivors' sum, one number a coordinate, in data units."""
 
     cohort: Identifier
-    arm: int
+    arm: int | None
     attempt: int
     clients: int
     granted: int
@@ -104,12 +105,17 @@ class CohortView(Message):
 
 
 class RoundReport(Message):
-    """One round with all its cohorts, replaced ones too."""
+    """One round with all its cohorts, replaced ones too. `mechanism` is that of the largest cohort.
+
+    decision   what was played.
+    guarantee  the weakest of its cohorts'.
+    """
 
     version: Version = 1
     run: Identifier
     number: int
     batch: int
+    decision: Decision = AssignedArm()
     state: Literal["open", "closed", "unfinished"]
     arms: list[int]
     eliminated: list[int]

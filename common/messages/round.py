@@ -12,10 +12,15 @@ from common.statistics import Statistic
 
 
 class Assignment(Message):
-    """A cohort and the arm that its clients play."""
+    """A cohort and what is its own in the round.
 
-    arm: Annotated[int, Field(ge=0)]
+    arm        the arm that its clients play; absent when the decision says what is played.
+    mechanism  where the cohorts of a round differ in size; absent: the round's.
+    """
+
+    arm: Annotated[int, Field(ge=0)] | None = None
     cohort: Cohort
+    mechanism: AnyMechanism | None = None
 
 
 class Round(Message):
@@ -33,6 +38,10 @@ class Round(Message):
     dropout: Annotated[float, Field(ge=0, lt=0.5)]
     corrupt: Annotated[float, Field(ge=0, lt=0.5)]
     assignments: list[Assignment]
+
+    def mechanism_of(self, assignment: Assignment) -> AnyMechanism:
+        """What randomizes the reports of this cohort."""
+        return assignment.mechanism or self.mechanism
 
 
 class RoundView(Message):

@@ -2,23 +2,16 @@
 
 import hashlib
 import json
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from common.mechanisms import MechanismSpec
 from common.messages.base import Identifier, Message, Version
+from common.messages.policy import PolicySpec, SuccessiveEliminationSpec
 
 YOUNGER = ("budget", "returning")
 """Tables that older runs did not know: where they are absent the digest is what it always was."""
-
-
-class PolicySpec(Message):
-    """Successive elimination in batches of 2^b clients an arm, from b = `first_batch` on (MAB Algorithm 1)."""
-
-    name: Literal["successive-elimination"] = "successive-elimination"
-    first_batch: Annotated[int, Field(ge=1, le=30)] = 1
-    failure: Annotated[float, Field(gt=0, lt=1, description="p: probability that a confidence interval fails")] = 0.1
 
 
 class IntermediarySpec(Message):
@@ -56,7 +49,7 @@ class RunConfig(Message):
     run: Identifier
     arms: Annotated[int, Field(ge=2, le=100_000, description="K")]
     horizon: Annotated[int, Field(ge=2, le=10**9, description="T: clients in all")]
-    policy: PolicySpec = PolicySpec()
+    policy: PolicySpec = SuccessiveEliminationSpec()
     mechanism: MechanismSpec
     intermediary: IntermediarySpec = IntermediarySpec()
     unsafe: UnsafeSpec | None = None
@@ -65,7 +58,7 @@ class RunConfig(Message):
 
     @model_validator(mode="after")
     def _horizon_serves_every_arm(self) -> Self:
-        if self.horizon < self.arms:
+        if self.policy.EVERY_ARM and self.horizon < self.arms:
             raise ValueError(f"horizon = {self.horizon}: must be at least arms = {self.arms}, one client an arm")
         return self
 

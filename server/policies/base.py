@@ -4,41 +4,100 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from common.decisions import AssignedArm, Decision
 from common.error_law import ErrorLaw
+from common.statistics import Reward, Statistic
+
+Key = int | None
+
+ARM: Decision = AssignedArm()
+REWARD: Statistic = Reward()
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One private sum: `clients` fresh clients, one cohort. `arm` is what they play; None: the decision says it."""
+
+    arm: Key
+    clients: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One batch: `clients` fresh clients for each of `arms`.
+    """One batch: its cohorts are open at the same time, under one decision rule and one statistic.
 
-    share   the failure probability that each single event of this batch may have: an interval's sampling error, its
-            noise, a wrapped sum. A policy chooses it so that all events of all batches stay below its own p.
+    queries    one cohort each; no arm twice.
+    share      the failure probability that each single event of this batch may have: an interval's sampling error, its
+               noise, a wrapped sum. A policy chooses it so that all events of all batches stay below its own p.
+    decision   what the clients play: their cohort's arm, or what the decision lists, in a single cohort of all.
+    statistic  how their rewards become a vector.
     """
 
     batch: int
-    arms: tuple[int, ...]
-    clients: int
+    queries: tuple[Query, ...]
     share: float
+    decision: Decision = ARM
+    statistic: Statistic = REWARD
+
+    @property
+    def arms(self) -> tuple[int, ...]:
+        """What is played."""
+        return tuple(arm for query in self.queries for arm, _ in self.pulls(query))
 
     @property
     def size(self) -> int:
-        """Clients of the whole batch."""
-        return self.clients * len(self.arms)
+        """What the whole batch takes from the horizon."""
+        return self.cost(self.queries)
+
+    @property
+    def width(self) -> int:
+        """Numbers that a released cohort comes with: one a coordinate, or one an assigned action."""
+        return len(self.decision.actions) if self.decision.kind == "assigned-action" else self.statistic.dimension
+
+    def pulls(self, query: Query) -> tuple[tuple[int, int], ...]:
+        """(arm, pulls) that one cohort takes from the horizon."""
+        return self.decision.pulls(query.arm, query.clients)
+
+    def cost(self, queries: Sequence[Query]) -> int:
+        """What these cohorts take from the horizon."""
+        return sum(count for query in queries for _, count in self.pulls(query))
+
+    def spend(self, queries: Sequence[Query], left: int) -> dict[int, int]:
+        """`left` pulls, given to these cohorts in turn until they are used up."""
+        given: dict[int, int] = {}
+        for arm, count in (pull for query in queries for pull in self.pulls(query)):
+            taken = min(count, left)
+            left -= taken
+            if taken:
+                given[arm] = given.get(arm, 0) + taken
+        return given
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What came out for one arm: an estimate of the sum of `survivors` rewards in [0, 1], and the law of its noise."""
+    """What came out of one cohort.
 
-    arm: int
-    sum: float
-    survivors: int
-    law: ErrorLaw
+    sums      estimates of sums of clients' values, one a coordinate of the statistic or an assigned action.
+    counts    how many clients each of them is over.
+    laws      the law of the noise in each.
+    rounding  the bound on a client's rounding error's standard deviation, in data units; it is sub-Gaussian with that.
+    """
+
+    arm: Key
+    sums: tuple[float, ...]
+    counts: tuple[int, ...]
+    laws: tuple[ErrorLaw, ...]
+    rounding: float = 0.0
+
+    @classmethod
+    def scalar(cls, arm: int, total: float, survivors: int, law: ErrorLaw) -> "Estimate":
+        """One arm's sum of rewards."""
+        return cls(arm, (total,), (survivors,), (law,))
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An arm's mean reward as the last batch saw it: `lower` ≤ `mean` ≤ `upper`, not clipped to [0, 1]."""
+    """An arm's mean reward as the last batch saw it: `lower` ≤ `mean` ≤ `upper`, not clipped to its range."""
 
     arm: int
     batch: int
@@ -66,13 +125,16 @@ class Policy(Protocol):
         ...
 
     def ask(self, left: int) -> Ask | None:
-        """The next batch, or None when `left` clients cannot complete it. Asking again gives the same answer."""
+        """The next batch, or None when `left` pulls cannot complete it, or when no more is to be learned.
+
+        Asking again gives the same answer. Raises BadParameter when there is no next batch to be had at all.
+        """
         ...
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
-        """The whole batch, one estimate for each arm that was asked for, in any order. Raises ValueError otherwise."""
+        """The whole batch, one estimate for each query, in any order. Raises ValueError otherwise."""
         ...
 
     def leftover(self, left: int) -> dict[int, int]:
-        """How the paper plays the last `left` clients, too few for a batch: arm → clients. They teach nothing."""
+        """How the paper plays the last `left` pulls, which no batch takes: arm → pulls. They teach nothing."""
         ...

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from server.policies.base import Ask, Estimate, Interval
+from server.policies.base import Ask, Estimate, Interval, Query
 from server.policies.radius import RADII, Calibration, share
 
 
@@ -40,9 +40,9 @@ class SuccessiveElimination:
         return ask if ask.size <= left else None
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
-        if sorted(estimate.arm for estimate in estimates) != list(self._active):
+        fresh = {estimate.arm: self._interval(estimate) for estimate in estimates if estimate.arm is not None}
+        if len(estimates) != len(fresh) or sorted(fresh) != list(self._active):
             raise ValueError("a batch is told whole: one estimate for each active arm")
-        fresh = {estimate.arm: self._interval(estimate) for estimate in estimates}
         self._latest |= fresh
         best = max(interval.lower for interval in fresh.values())
         self._active = tuple(arm for arm in self._active if fresh[arm].upper >= best)
@@ -50,19 +50,16 @@ class SuccessiveElimination:
         self._batch += 1
 
     def leftover(self, left: int) -> dict[int, int]:
-        return in_turn(self._active, self._next().clients, left)
+        ask = self._next()
+        return ask.spend(ask.queries, left)
 
     def _next(self) -> Ask:
         allowed = share(len(self._active), self._batch, self._failure)
-        return Ask(self._batch, self._active, 2**self._batch, allowed)
+        return Ask(self._batch, tuple(Query(arm, 2**self._batch) for arm in self._active), allowed)
 
     def _interval(self, estimate: Estimate) -> Interval:
-        mean = estimate.sum / estimate.survivors
-        radius = self._radius(estimate.survivors, estimate.law, len(self._active), self._batch, self._failure)
+        assert estimate.arm is not None
+        (total,), (survivors,), (law,) = estimate.sums, estimate.counts, estimate.laws
+        radius = self._radius(survivors, law, len(self._active), self._batch, self._failure)
+        mean = total / survivors
         return Interval(estimate.arm, self._batch, mean, mean - radius, mean + radius)
-
-
-def in_turn(arms: Sequence[int], each: int, left: int) -> dict[int, int]:
-    """`left` clients, `each` for one arm after the other, until they are used up."""
-    given = {arm: min(each, max(0, left - place * each)) for place, arm in enumerate(arms)}
-    return {arm: clients for arm, clients in given.items() if clients}

@@ -47,8 +47,9 @@ Make = Callable[..., Policy]
 
 def answers(ask: Ask, means: Sequence[float], law: Laplace, rng: np.random.Generator) -> list[Estimate]:
     """Bernoulli rewards and noise of the law."""
-    sums = rng.binomial(ask.clients, [means[arm] for arm in ask.arms]) + rng.laplace(0, law.scale, len(ask.arms))
-    return [Estimate(arm, float(total), ask.clients, law) for arm, total in zip(ask.arms, sums, strict=True)]
+    each = ask.queries[0].clients
+    sums = rng.binomial(each, [means[arm] for arm in ask.arms]) + rng.laplace(0, law.scale, len(ask.arms))
+    return [Estimate.scalar(arm, float(total), each, law) for arm, total in zip(ask.arms, sums, strict=True)]
 
 
 def play(policy: Policy, means: Sequence[float], horizon: int, law: Laplace, seed: int) -> int:
@@ -101,7 +102,7 @@ def test_the_order_of_answers_does_not_matter(make: Make, order: list[int]) -> N
     first, second = make(4), make(4)
     ask = first.ask(10**6)
     assert ask is not None
-    told = [Estimate(arm, ask.clients * arm / 4, ask.clients, QUIET) for arm in ask.arms]
+    told = [Estimate.scalar(arm, ask.queries[0].clients * arm / 4, ask.queries[0].clients, QUIET) for arm in ask.arms]
     first.tell(told)
     second.tell([told[place] for place in order])
     assert (first.active, first.intervals, first.chosen) == (second.active, second.intervals, second.chosen)
@@ -117,7 +118,8 @@ def test_past_batches_are_forgotten(make: Make) -> None:
         for mean in (early, 0.5):
             ask = policy.ask(10**6)
             assert ask is not None
-            policy.tell([Estimate(arm, ask.clients * mean, ask.clients, QUIET) for arm in ask.arms])
+            each = ask.queries[0].clients
+            policy.tell([Estimate.scalar(arm, each * mean, each, QUIET) for arm in ask.arms])
         states.append((policy.active, policy.intervals, policy.chosen, policy.ask(10**6)))
     assert states[0] == states[1]
 
@@ -134,7 +136,7 @@ def test_a_batch_that_does_not_fit_is_not_asked_for(make: Make) -> None:
 @every_policy
 def test_a_batch_is_told_whole(make: Make) -> None:
     policy = make(3)
-    whole = [Estimate(arm, 1.0, 2, QUIET) for arm in range(3)]
+    whole = [Estimate.scalar(arm, 1.0, 2, QUIET) for arm in range(3)]
     for told in (whole[:2], [*whole, whole[0]], []):
         with pytest.raises(ValueError, match="told whole"):
             policy.tell(told)
@@ -145,7 +147,8 @@ def test_leftover_clients_play_the_active_arms_in_order(make: Make) -> None:
     policy = make(3)
     ask = policy.ask(10**6)
     assert ask is not None
-    assert policy.leftover(ask.size - 1) == {0: ask.clients, 1: ask.clients, 2: ask.clients - 1}
+    each = ask.queries[0].clients
+    assert policy.leftover(ask.size - 1) == {0: each, 1: each, 2: each - 1}
     assert policy.leftover(1) == {0: 1}
     assert policy.leftover(0) == {}
 

@@ -1,0 +1,160 @@
+"""Linear rewards: an action x pays ⟨θ, x⟩ on average. The actions are public, θ never leaves the client's side."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from client.environments.base import Seed
+from common.actions import ActionSpec, BallActions, GivenActions, SphereActions, action_vectors
+from common.errors import BadParameter
+from common.messages.base import Message
+from common.randomness import Stream, UnsafeSeededStream, generator
+
+Floats = NDArray[np.float64]
+
+
+class LinearDistributedSpec(Message):
+    """`[environment] name = "linear-distributed"`: clients differ (DLB section 7).
+
+    actions    k = `arms` vectors of the unit sphere of R^dimension from the seed, unless a set is given.
+    deviation  σ: client u's own θ_u is θ* + N(0, σ² I). noise: R, a reward is N(⟨θ_u, x⟩, R²).
+    bound      B that a policy is told; rewards beyond it are clamped.
+    """
+
+    name: Literal["linear-distributed"]
+    seed: Seed = None
+    arms: Annotated[int, Field(ge=2, le=100_000)] = 1000
+    dimension: Annotated[int, Field(ge=1, le=1000)] = 20
+    actions: ActionSpec | None = None
+    deviation: Annotated[float, Field(ge=0, le=10)] = 0.1
+    noise: Annotated[float, Field(ge=0, le=10)] = 0.1
+    bound: Annotated[float, Field(gt=0, le=1e6)] = 1.5
+
+
+class LinearSphereSpec(Message):
+    """`[environment] name = "linear-sphere"`: actions and θ* uniform on the sphere, rewards ±1 (FREE section 6)."""
+
+    name: Literal["linear-sphere"]
+    seed: Seed = None
+    arms: Annotated[int, Field(ge=2, le=100_000)] = 10
+    dimension: Annotated[int, Field(ge=1, le=1000)] = 2
+    actions: ActionSpec | None = None
+
+
+LinearSpec = LinearDistributedSpec | LinearSphereSpec
+
+
+@runtime_checkable
+class SideBySide(Protocol):
+    """A world whose clients can play several actions in one phase, each client with a θ_u of its own."""
+
+    def averages(self, arms: Sequence[int], times: Sequence[int], count: int, stream: Stream) -> Floats:
+        """Average rewards of `count` clients over `times[j]` plays of `arms[j]`, shape (count, s)."""
+        ...
+
+
+@dataclass(frozen=True)
+class LinearDistributed:
+    """Means ⟨θ*, x⟩; client u keeps its θ_u. Averages of Gaussian rewards are drawn as the Gaussians that they are."""
+
+    vectors: Floats
+    theta: Floats
+    deviation: float
+    noise: float
+    name: str = "linear-distributed"
+
+    @property
+    def arms(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def means(self) -> Floats:
+        """True mean reward of each action, shape (k,), in [-1, 1]."""
+        means: Floats = self.vectors @ self.theta
+        return means
+
+    @property
+    def best(self) -> int:
+        return int(np.argmax(self.means))
+
+    def rewards(self, arm: int, count: int, stream: Stream) -> Floats:
+        """One reward of each of `count` clients, shape (count,)."""
+        spread = math.hypot(self.deviation * float(np.linalg.norm(self.vectors[arm])), self.noise)
+        return generator(stream).normal(self.means[arm], spread, count)
+
+    def averages(self, arms: Sequence[int], times: Sequence[int], count: int, stream: Stream) -> Floats:
+        rng, played = generator(stream), self.vectors[list(arms)]
+        own = self.theta + rng.normal(0, self.deviation, (count, len(self.theta)))
+        noise = rng.normal(0, 1, (count, len(played))) * self.noise / np.sqrt(np.array(times))
+        averages: Floats = own @ played.T + noise
+        return averages
+
+
+@dataclass(frozen=True)
+class LinearSphere:
+    """Action x pays 1 with probability (1 + ⟨θ*, x⟩)/2, else -1, whoever plays it."""
+
+    vectors: Floats
+    theta: Floats
+    name: str = "linear-sphere"
+
+    @property
+    def arms(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def means(self) -> Floats:
+        """True mean reward of each action, shape (k,), in [-1, 1]."""
+        means: Floats = np.clip(self.vectors @ self.theta, -1, 1)
+        return means
+
+    @property
+    def best(self) -> int:
+        return int(np.argmax(self.means))
+
+    def rewards(self, arm: int, count: int, stream: Stream) -> Floats:
+        """Plus and minus ones, shape (count,)."""
+        return np.where(generator(stream).random(count) < (1 + self.means[arm]) / 2, 1.0, -1.0)
+
+    def averages(self, arms: Sequence[int], times: Sequence[int], count: int, stream: Stream) -> Floats:
+        chances = (1 + self.means[list(arms)]) / 2
+        ones = generator(stream).binomial(np.array(times), chances, (count, len(chances)))
+        return np.asarray(2 * ones / np.array(times) - 1, dtype=np.float64)
+
+
+def action_spec(spec: LinearSpec) -> GivenActions | SphereActions | BallActions:
+    """The public action set. Its own seed is derived one way, so that it does not tell the environment's."""
+    if spec.actions is not None:
+        return spec.actions
+    seed = int.from_bytes(UnsafeSeededStream(_seed(spec), "actions").bytes(8), "little") >> 1
+    return SphereActions(count=spec.arms, dimension=spec.dimension, seed=seed)
+
+
+def linear(spec: LinearSpec) -> LinearDistributed | LinearSphere:
+    """The environment of a run file, θ* uniform on the unit sphere. Raises BadParameter without a seed."""
+    vectors = action_vectors(action_spec(spec))
+    drawn = generator(UnsafeSeededStream(_seed(spec), "theta")).normal(size=vectors.shape[1])
+    theta: Floats = np.asarray(drawn / np.linalg.norm(drawn))
+    if isinstance(spec, LinearSphereSpec):
+        return LinearSphere(vectors, theta)
+    return LinearDistributed(vectors, theta, spec.deviation, spec.noise)
+
+
+def told(spec: LinearSpec, policy: str) -> dict[str, object]:
+    """What a policy may assume of this world: words for the `[policy]` table that a run file may leave out."""
+    words: dict[str, object] = {"actions": action_spec(spec).model_dump()}
+    if isinstance(spec, LinearSphereSpec):
+        return {**words, "bound": 1.0, **({"deviation": 0.0, "noise": 1.0} if policy == "dp-dpe" else {})}
+    crowd = {"deviation": spec.deviation, "noise": spec.noise} if policy == "dp-dpe" else {}
+    return {**words, "bound": spec.bound, **crowd}
+
+
+def _seed(spec: LinearSpec) -> int:
+    if spec.seed is None:
+        raise BadParameter("environment.seed", None, f"{spec.name} draws its vectors from a seed; give a whole number")
+    return spec.seed

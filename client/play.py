@@ -1,0 +1,24 @@
+"""What the clients of a cohort get for playing what the round asks."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client.environments import Environment, SideBySide
+from common.decisions import AssignedArm, Decision, PlayDesign
+from common.errors import BadParameter
+from common.randomness import Stream
+
+
+def rewards(
+    environment: Environment, decision: Decision, arm: int | None, clients: int, stream: Stream
+) -> NDArray[np.float64]:
+    """True rewards of a whole cohort, one row a client, in the form that the round's statistic takes.
+
+    Raises BadParameter for a decision that this world cannot play.
+    """
+    match decision:
+        case AssignedArm() if arm is not None:
+            return environment.rewards(arm, clients, stream)
+        case PlayDesign() if isinstance(environment, SideBySide):
+            return environment.averages(decision.actions, decision.times, clients, stream)
+    raise BadParameter("decision", decision.kind, f"cannot be played by one client alone in {environment.name}")

@@ -1,0 +1,98 @@
+"""The `[policy]` table of a run file: which policy, and its own numbers. `name` decides; it may be left out."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from common.actions import ActionSpec
+from common.messages.base import Message
+from common.statistics.bounded_reward import Bound
+
+DEFAULT = "successive-elimination"
+
+
+class SuccessiveEliminationSpec(Message):
+    """Successive elimination in batches of 2^b clients an arm, from b = `first_batch` on (MAB Algorithm 1)."""
+
+    EVERY_ARM: ClassVar[bool] = True  # the horizon must serve each arm at least once
+
+    name: Literal["successive-elimination"] = "successive-elimination"
+    first_batch: Annotated[int, Field(ge=1, le=30)] = 1
+    failure: Annotated[float, Field(gt=0, lt=1, description="p: probability that a confidence interval fails")] = 0.1
+
+
+class LinearSpec(Message):
+    """What all policies for linear bandits are told.
+
+    actions    the action set; a run file leaves it out, and the environment's is filled in.
+    bound      B: rewards lie in [-B, B].
+    beta       β: probability that one event fails (an action's sampling error, its noise, a wrapped sum) in one phase;
+               the paper's when absent: 1/(kT), or 1/(4kT²) for `almost-free`.
+    """
+
+    EVERY_ARM: ClassVar[bool] = False
+
+    actions: ActionSpec
+    bound: Bound = 1.0
+    beta: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+
+class DpDpeSpec(LinearSpec):
+    """Distributed phased elimination: ⌈2^{αl}⌉ clients play phase l side by side (DLB Algorithm 1).
+
+    deviation  σ: standard deviation (sub-Gaussian) of a client's ⟨θ_u - θ*, x⟩ for ‖x‖ ≤ 1.
+    noise      R: that of a single local reward around ⟨θ_u, x⟩.
+    clients    a fixed number of clients a phase: DPE-FixedU; 2^{αl} when absent.
+    """
+
+    name: Literal["dp-dpe"]
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    deviation: Annotated[float, Field(ge=0, le=1e6)] = 0.1
+    noise: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    clients: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    bound: Bound = 1.5
+
+
+class DpPeSpec(LinearSpec):
+    """Phased elimination, one reward a client, one cohort a design action (DLB Algorithm 3).
+
+    `phased-elimination` is the same without privacy: it insists on the mechanism `identity`.
+    """
+
+    name: Literal["dp-pe", "phased-elimination"]
+
+
+class AlmostFreeSpec(LinearSpec):
+    """Batches of length about qⁱ, i = 1 … ln T - 1, q = (2T)^{1/ln T}; then the best action (FREE Algorithms 1-3).
+
+    model     central and local: one cohort for each action. shuffled: one cohort of all, whose actions are shuffled
+              before they are played. Also the formula of the `paper` widths.
+    core_set  off: every active action is played (the ablation).
+    """
+
+    name: Literal["almost-free"]
+    model: Literal["central", "local", "shuffled"] = "central"
+    core_set: bool = True
+
+
+AnyPolicySpec = SuccessiveEliminationSpec | DpDpeSpec | DpPeSpec | AlmostFreeSpec
+AnyLinearSpec = DpDpeSpec | DpPeSpec | AlmostFreeSpec
+
+
+def _name(value: Any) -> str | None:
+    """The name that picks the spec; a table without one is successive elimination."""
+    if isinstance(value, dict):
+        name = value.get("name", DEFAULT)
+        return "dp-pe" if name == "phased-elimination" else name
+    name = getattr(value, "name", None)
+    return "dp-pe" if name == "phased-elimination" else name
+
+
+PolicySpec = Annotated[
+    Annotated[SuccessiveEliminationSpec, Tag("successive-elimination")]
+    | Annotated[DpDpeSpec, Tag("dp-dpe")]
+    | Annotated[DpPeSpec, Tag("dp-pe")]
+    | Annotated[AlmostFreeSpec, Tag("almost-free")],
+    Discriminator(_name),
+]
+"""The policy of a run, told apart by its name."""

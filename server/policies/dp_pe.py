@@ -1,0 +1,70 @@
+"""Phased elimination, one reward a client, one cohort a design action (DLB Algorithm 3, ALGORITHMS 2.2)."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.statistics import BoundedReward
+from server.policies.base import Ask, Estimate, Query
+from server.policies.design import Design, support_bound
+from server.policies.dp_dpe import tail
+from server.policies.least_squares import Readings
+from server.policies.noise_width import noise_width
+from server.policies.phases import Phase, Phased
+from server.policies.radius import Calibration
+
+Floats = NDArray[np.float64]
+
+
+class OneRewardEach(Phased):
+    """Phases whose clients play one action and report one reward in [-B, B]; a cohort for each action of the design."""
+
+    def __init__(
+        self, actions: Floats, *, bound: float, beta: float, calibration: Calibration, smallest: int = 1
+    ) -> None:
+        super().__init__(actions, beta, smallest)
+        self._bound, self._paper = bound, calibration == "paper"
+
+    def times(self, length: float, design: Design) -> tuple[int, ...]:
+        return tuple(max(self._smallest, count) for count in super().times(length, design))
+
+    def plan(self, phase: Phase) -> Ask:
+        queries = tuple(Query(arm, clients) for arm, clients in zip(phase.support, phase.plays, strict=True))
+        return Ask(phase.number, queries, self._beta, statistic=BoundedReward(bound=self._bound))
+
+    def read(self, phase: Phase, estimates: dict[int | None, Estimate]) -> Readings:
+        told = [estimates[arm] for arm in phase.support]
+        sums = np.array([one.sums[0] for one in told])
+        clients = np.array([one.counts[0] for one in told], dtype=np.float64)
+        laws = [one.laws[0] for one in told]
+        return Readings(phase.vectors, clients, sums / clients, clients, laws, told[0].rounding)
+
+    def widths(self, phase: Phase, readings: Readings) -> Floats:
+        """exact: √(2 ln(2/β)) B ‖x‖_{V⁻¹} (Hoeffding; a rounded reward is a reward) plus the noise's width at β."""
+        if self._paper:
+            return np.full(len(phase.active), self.paper_width(phase, readings))
+        weights = readings.influence(phase.candidates)
+        sampled = self._bound * np.sqrt(2 * math.log(2 / self._beta) * (weights**2 / readings.clients).sum(axis=1))
+        return np.asarray(sampled + noise_width(readings.laws, weights / readings.clients, self._beta))
+
+    def paper_width(self, phase: Phase, readings: Readings) -> float:
+        """One width for all actions, by the paper's formula."""
+        raise NotImplementedError
+
+
+class PrivatePhasedElimination(OneRewardEach):
+    """h doubles from ⌈4d ln ln d + 16⌉; T(x) = ⌈hπ(x)⌉ clients for action x.
+
+    paper  W = (B√(2m/h) + σ_n) √(2 ln(1/β)), σ_n = 2m √s std/h (Table 4), std the largest of
+           a sum's noise, s = |supp π|.
+    """
+
+    def length(self, number: int) -> float:
+        first = max(1, support_bound(self._actions.shape[1]))
+        return first * 2.0 ** (number - 1)
+
+    def paper_width(self, phase: Phase, readings: Readings) -> float:
+        rank, log = phase.design.rank, math.log(1 / self._beta)
+        noise = 2 * rank * math.sqrt(len(phase.support)) / phase.length * max(tail(law, log) for law in readings.laws)
+        return self._bound * math.sqrt(4 * rank / phase.length * log) + noise

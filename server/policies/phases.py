@@ -1,0 +1,145 @@
+"""What the policies for linear bandits share: phases over a design, least squares, elimination by widths."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.actions import check_actions
+from common.errors import BadParameter
+from server.policies.base import Ask, Estimate, Interval
+from server.policies.design import Design, near_optimal
+from server.policies.least_squares import Readings
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase, before it is played.
+
+    number    from 1. length: h, the pulls that the design shares out.
+    support   the design's actions as arms of the run; vectors: theirs, shape (s, d).
+    plays     times that each is played: ⌈h π(x)⌉, or more where a cohort would be too small.
+    active    arms still in the race; candidates: their vectors, shape (k, d).
+    """
+
+    number: int
+    length: float
+    design: Design
+    support: tuple[int, ...]
+    vectors: Floats
+    plays: tuple[int, ...]
+    active: tuple[int, ...]
+    candidates: Floats
+
+
+class Phased(ABC):
+    """A design on the active actions is played, θ* estimated, actions too far below the best dropped; and again.
+
+    Forgetting: an estimate rests on its own phase alone.
+
+    actions  shape (k, d), in the unit ball; arm a is row a.
+    beta     probability of each single failure event of a phase, in (0, 1).
+    smallest clients of a cohort at least: smaller ones would never be released.
+    """
+
+    def __init__(self, actions: Floats, beta: float, smallest: int = 1) -> None:
+        check_actions(actions)
+        if not 0 < beta < 1:
+            raise BadParameter("policy.beta", beta, "must lie in (0, 1)")
+        self._actions, self._beta, self._smallest = actions, beta, smallest
+        self._active = tuple(range(len(actions)))
+        self._number = 1
+        self._latest: dict[int, Interval] = {}
+        self._chosen: int | None = None
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        return self._active
+
+    @property
+    def intervals(self) -> tuple[Interval, ...]:
+        return tuple(self._latest[arm] for arm in sorted(self._latest))
+
+    @property
+    def chosen(self) -> int | None:
+        return self._chosen
+
+    def ask(self, left: int) -> Ask | None:
+        if not self.going_on:
+            return None
+        ask = self._ask
+        return ask if ask.size <= left else None
+
+    def tell(self, estimates: Sequence[Estimate]) -> None:
+        asked = [query.arm for query in self._ask.queries]
+        if len(estimates) != len(asked) or {estimate.arm for estimate in estimates} != set(asked):
+            raise ValueError("a batch is told whole: one estimate for each query")
+        readings = self.read(self._phase, {estimate.arm: estimate for estimate in estimates})
+        values = self._phase.candidates @ readings.theta
+        widths = self.widths(self._phase, readings)
+        self._note(values, widths)
+        kept = values + widths >= np.max(values - widths)
+        self._chosen = self._active[int(np.argmax(values))]  # the lowest arm on a tie
+        self._active = tuple(arm for arm, stays in zip(self._active, kept.tolist(), strict=True) if stays)
+        self._number += 1
+        self.__dict__.pop("_phase", None)
+        self.__dict__.pop("_ask", None)
+
+    def leftover(self, left: int) -> dict[int, int]:
+        """The unfinished phase is played until the horizon; after the last one, the best action."""
+        if self.going_on:
+            return self._ask.spend(self._ask.queries, left)
+        assert self._chosen is not None
+        return {self._chosen: left} if left else {}
+
+    @property
+    def going_on(self) -> bool:
+        """Whether there is another phase."""
+        return True
+
+    @abstractmethod
+    def length(self, number: int) -> float:
+        """The h of a phase."""
+
+    @abstractmethod
+    def plan(self, phase: Phase) -> Ask:
+        """The cohorts of a phase."""
+
+    @abstractmethod
+    def read(self, phase: Phase, estimates: dict[int | None, Estimate]) -> Readings:
+        """What the cohorts tell of the support, in its order."""
+
+    @abstractmethod
+    def widths(self, phase: Phase, readings: Readings) -> Floats:
+        """W for each active action, shape (k,): |⟨θ̃ - θ*, x⟩| ≤ W unless an event fails."""
+
+    def design(self, candidates: Floats) -> Design:
+        """A design on the active actions."""
+        return near_optimal(candidates)
+
+    def times(self, length: float, design: Design) -> tuple[int, ...]:
+        """⌈h π(x)⌉."""
+        return tuple(np.ceil(length * design.weights - 1e-9).astype(int).clip(1).tolist())
+
+    @cached_property
+    def _phase(self) -> Phase:
+        candidates = self._actions[list(self._active)]
+        length = self.length(self._number)
+        design = self.design(candidates) if candidates.any() else Design((0,), np.ones(1), 1, 0.0)
+        support = tuple(self._active[place] for place in design.support)
+        plays = self.times(length, design)
+        vectors = self._actions[list(support)]
+        return Phase(self._number, length, design, support, vectors, plays, self._active, candidates)
+
+    @cached_property
+    def _ask(self) -> Ask:
+        return self.plan(self._phase)
+
+    def _note(self, values: Floats, widths: Floats) -> None:
+        for arm, value, width in zip(self._active, values.tolist(), widths.tolist(), strict=True):
+            self._latest[arm] = Interval(arm, self._number, value, value - width, value + width)

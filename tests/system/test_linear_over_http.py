@@ -1,0 +1,89 @@
+"""Linear bandits over real services: the same sums and eliminations as in process, number for number."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab import in_process
+from lab.folder import Folder
+from lab.run_file import RunFile, parse
+from lab.stack import Stack
+from tests.system.play import over_http
+from tests.system.test_same_sums import learned
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with Stack(Folder(Path(tmp_path_factory.mktemp("stack"))), 0) as running:
+        yield running
+
+
+def run_file(name: str, policy: str, mechanism: str, world: str, horizon: int) -> RunFile:
+    """Clients that leave at every stage, a noise seed so that both drivers draw alike."""
+    return parse(
+        f"""
+run = "{name}"
+horizon = {horizon}
+[policy]
+{policy}
+[mechanism]
+{mechanism}
+[intermediary]
+dropout = 0.2
+corrupt = 0.05
+minimum = 4
+stage_seconds = 60.0
+[unsafe]
+noise_seed = 7
+[environment]
+seed = 7
+{world}
+[fleet]
+processes = 2
+dropout = 0.1
+"""
+    )
+
+
+DISTRIBUTED = 'name = "linear-distributed"\narms = 12\ndimension = 3'
+SPHERE = 'name = "linear-sphere"\narms = 6'
+
+
+@pytest.mark.parametrize(
+    ("policy", "mechanism", "world", "horizon"),
+    [
+        pytest.param(
+            'name = "dp-dpe"',
+            'name = "distributed-polya"\nepsilon = 10.0',
+            DISTRIBUTED,
+            1500,
+            id="dp-dpe-vectors-through-secure-aggregation",
+        ),
+        pytest.param(
+            'name = "dp-pe"',
+            'name = "distributed-skellam"\nepsilon = 5.0',
+            SPHERE,
+            1200,
+            id="dp-pe-cohorts-of-all-sizes",
+        ),
+        pytest.param(
+            'name = "almost-free"\nmodel = "local"',
+            'name = "local-laplace-discrete"\nepsilon = 5.0',
+            SPHERE,
+            1500,
+            id="almost-free-through-the-shuffler",
+        ),
+    ],
+)
+def test_a_linear_run_is_the_same_in_process_and_over_http(
+    stack: Stack, policy: str, mechanism: str, world: str, horizon: int
+) -> None:
+    file = run_file(policy.split('"')[1], policy, mechanism, world, horizon)
+    here, there = in_process.run(file), over_http(stack, file)
+    assert learned(there) == learned(here)
+    assert len(here.rounds) >= 4
+    lost = [one.survivors for one in here.rounds[-1].cohorts]
+    assert any(survivors is not None for survivors in lost)

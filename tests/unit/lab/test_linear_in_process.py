@@ -1,0 +1,172 @@
+"""Every policy for linear bandits on every mechanism that serves it, end to end in one process."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from common.errors import BadParameter
+from lab import in_process
+from lab.run_file import BadRunFile, parse
+
+MECHANISMS = {
+    "identity": 'name = "identity"',
+    "central-laplace-discrete": 'name = "central-laplace-discrete"\nepsilon = 5.0',
+    "local-laplace-discrete": 'name = "local-laplace-discrete"\nepsilon = 5.0',
+    "distributed-polya": 'name = "distributed-polya"\nepsilon = 5.0',
+    "distributed-skellam": 'name = "distributed-skellam"\nepsilon = 5.0',
+    "shuffled-binomial": 'name = "shuffled-binomial"\nepsilon = 5.0\ndelta = 1e-3',
+}
+POLICIES = {
+    "dp-dpe": 'name = "dp-dpe"',
+    "dp-dpe-fixed": 'name = "dp-dpe"\nclients = 40',
+    "dp-pe": 'name = "dp-pe"',
+    "almost-free": 'name = "almost-free"',
+    "almost-free-local": 'name = "almost-free"\nmodel = "local"',
+    "almost-free-no-core-set": 'name = "almost-free"\ncore_set = false',
+    "almost-free-shuffled": 'name = "almost-free"\nmodel = "shuffled"',
+}
+BY_ACTION = ("identity", "central-laplace-discrete", "local-laplace-discrete")
+VECTORS = tuple(name for name in MECHANISMS if name != "shuffled-binomial")
+WORLDS = {
+    "linear-distributed": 'name = "linear-distributed"\nseed = 3\narms = 30\ndimension = 3',
+    "linear-sphere": 'name = "linear-sphere"\nseed = 3\narms = 10',
+}
+
+
+def serves(policy: str, mechanism: str) -> bool:
+    if policy == "almost-free-shuffled":
+        return mechanism in BY_ACTION
+    return mechanism in VECTORS or not policy.startswith("dp-dpe")
+
+
+def text(
+    policy: str,
+    mechanism: str = MECHANISMS["identity"],
+    world: str = "linear-sphere",
+    horizon: int = 3000,
+    more: str = "",
+) -> str:
+    return f"""
+run = "linear"
+horizon = {horizon}
+[policy]
+{policy}
+[mechanism]
+{mechanism}
+[unsafe]
+noise_seed = 5
+[environment]
+{WORLDS[world]}
+{more}
+"""
+
+
+PAIRS = [
+    pytest.param(policy, mechanism, calibration, id=f"{policy}-{mechanism}-{calibration}")
+    for policy, mechanism, calibration in itertools.product(POLICIES, MECHANISMS, ("exact", "paper"))
+    if serves(policy, mechanism)
+]
+
+
+@pytest.mark.parametrize(("policy", "mechanism", "calibration"), PAIRS)
+def test_every_pair_plays_to_its_horizon_and_keeps_the_best_action(
+    policy: str, mechanism: str, calibration: str
+) -> None:
+    """The best action is lost with a probability below 2βkL, some 1e-3 here; the seeds are fixed."""
+    world = "linear-distributed" if policy.startswith("dp-dpe") else "linear-sphere"
+    words = f'{MECHANISMS[mechanism]}\ncalibration = "{calibration}"'
+    result = in_process.run(parse(text(POLICIES[policy], words, world, more="[fleet]\ndropout = 0.02")))
+    assert sum(result.pulls) == 3000
+    assert result.arms[result.best].active
+    assert len(result.rounds) >= 5
+    assert result.regret.final == pytest.approx(result.regret.curve[-1][1])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_without_noise_bad_actions_drop_out_and_the_best_is_chosen(policy: str) -> None:
+    world = "linear-distributed" if policy.startswith("dp-dpe") else "linear-sphere"
+    result = in_process.run(parse(text(POLICIES[policy], world=world, horizon=100_000)))
+    assert sum(arm.active for arm in result.arms) <= len(result.arms) / 2
+    assert result.chosen == result.best
+
+
+def test_intervals_hold_the_true_means_of_every_action() -> None:
+    file = parse(text(POLICIES["dp-dpe"], MECHANISMS["distributed-polya"], "linear-distributed", 20_000))
+    result = in_process.run(file)
+    means = file.world().means
+    assert all(arm.lower <= means[arm.arm] <= arm.upper for arm in result.arms if arm.lower is not None and arm.upper)
+
+
+def test_more_clients_a_phase_cost_no_pulls() -> None:
+    """The horizon counts rounds of play: DPE's phases are as long whoever plays them."""
+    fixed = in_process.run(parse(text(POLICIES["dp-dpe-fixed"], world="linear-distributed")))
+    grown = in_process.run(parse(text(POLICIES["dp-dpe"], world="linear-distributed")))
+    assert fixed.rounds[0].decision == grown.rounds[0].decision
+    assert [one.cohorts[0].clients for one in fixed.rounds[:3]] == [40, 40, 40]
+    assert [one.cohorts[0].clients for one in grown.rounds[:5]] == [2, 4, 6, 10, 16]  # ⌈2^{0.8 l}⌉
+
+
+@pytest.mark.parametrize(
+    ("policy", "mechanism", "changes", "said"),
+    [
+        pytest.param('name = "dp-dpe"\nalpha = 1.0', "identity", {}, "policy.alpha = 1.0", id="alpha"),
+        pytest.param('name = "dp-dpe"\nalpha = 0.0', "identity", {}, "policy.alpha = 0.0", id="alpha-0"),
+        pytest.param('name = "dp-pe"\nbeta = 1.0', "identity", {}, "policy.beta = 1.0", id="beta"),
+        pytest.param('name = "dp-pe"\nbeta = 0.0', "identity", {}, "policy.beta = 0.0", id="beta-0"),
+        pytest.param('name = "dp-pe"', "identity", {"horizon": 12}, "horizon = 12: must be at least", id="short-pe"),
+        pytest.param('name = "almost-free"', "identity", {"horizon": 7}, "horizon = 7: must be at least 8", id="short"),
+        pytest.param('name = "dp-dpe"', "identity", {"horizon": 2, "world": "linear-distributed"}, "horizon", id="dpe"),
+        pytest.param('name = "phased-elimination"', "distributed-polya", {}, "baseline without privacy", id="public"),
+        pytest.param('name = "dp-dpe"\nalpah = 0.5', "identity", {}, "did you mean alpha", id="misspelt"),
+        pytest.param(
+            POLICIES["almost-free-shuffled"],
+            "distributed-polya",
+            {},
+            "shuffled actions need a shuffler",
+            id="by-action",
+        ),
+        pytest.param('name = "dp-dpe"', "shuffled-binomial", {}, "serves one coordinate", id="bits"),
+        pytest.param("first_batch = 2", "identity", {}, "linear-sphere goes with dp-dpe", id="no-elimination"),
+        pytest.param(
+            'name = "dp-pe"\nactions = {kind = "given", vectors = [[1.0]]}', "identity", {}, "policy.actions", id="own"
+        ),
+        pytest.param(
+            'name = "dp-pe"',
+            "identity",
+            {"more": 'actions = {kind = "given", vectors = [[2.0, 0.0], [0.0, 1.0]]}'},
+            "norm must be at most 1",
+            id="outside-the-ball",
+        ),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused(policy: str, mechanism: str, changes: dict[str, object], said: str) -> None:
+    with pytest.raises((BadRunFile, BadParameter), match=said):
+        parse(text(policy, MECHANISMS[mechanism], **changes))  # type: ignore[arg-type]
+
+
+def test_rank_deficient_actions_are_played_in_their_span() -> None:
+    vectors = [[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 0.0]]
+    more = f'actions = {{kind = "given", vectors = {vectors}}}'
+    for policy in ("dp-pe", "almost-free", "dp-dpe"):
+        result = in_process.run(parse(text(POLICIES[policy], more=more)))
+        assert result.chosen == result.best
+
+
+def test_the_shuffler_deals_every_action_its_plays_and_the_noise_stays_by_slot() -> None:
+    result = in_process.run(parse(text(POLICIES["almost-free-shuffled"], MECHANISMS["local-laplace-discrete"])))
+    for one in result.rounds:
+        assert one.decision.kind == "assigned-action"
+        assert one.cohorts[0].clients == sum(one.decision.times)
+        assert one.cohorts[0].estimate is not None
+        assert len(one.cohorts[0].estimate) == len(one.decision.actions)
+    again = in_process.run(parse(text(POLICIES["almost-free-shuffled"], MECHANISMS["local-laplace-discrete"])))
+    assert again.pulls == result.pulls
+
+
+def test_the_public_seed_of_the_actions_is_not_the_worlds() -> None:
+    file = parse(text('name = "dp-pe"'))
+    assert file.config.policy.name == "dp-pe"
+    assert file.config.policy.actions.kind == "sphere"
+    assert file.config.policy.actions.seed != file.environment.seed
+    assert np.linalg.norm(file.world().means) > 0
