@@ -25,6 +25,7 @@ from client.sender import Addresses, Sender
 from client.tally import Tally
 from client.user import granted
 from common.crypto.seal import open_record
+from common.decisions import AssignedArm
 from common.errors import BadParameter, TooSmall, Unavailable
 from common.mechanisms import AnyMechanism, Mechanism, MechanismSpec
 from common.messages.batch import Batch
@@ -144,10 +145,10 @@ class Street:
 
     def _round(self, cohort: str) -> Round:
         mechanism = self.setting.mechanism
-        planned = CohortPlan(cohort, 0, mechanism.clients, 1)
-        known = cast("AnyMechanism", mechanism)  # or a broken one of its kind
-        plan = RoundPlan(1, 1, known, self.setting.survivors, (planned,))
-        return round_message(self._config, plan, Reward(), self.keys.public)
+        known, least = cast("AnyMechanism", mechanism), self.setting.survivors  # or a broken one of its kind
+        planned = CohortPlan(cohort, 0, mechanism.clients, 1, least, known)
+        plan = RoundPlan(1, 1, AssignedArm(), Reward(), known, least, (planned,))
+        return round_message(self._config, plan, self.keys.public)
 
     def _configured(self, mechanism: Mechanism) -> RunConfig:
         """Only its digest and its rates are used: the mechanism is there already."""

@@ -35,8 +35,7 @@ class Readings:
     def inverse(self) -> Floats:
         """V⁻¹ on the span of the vectors, 0 across it; shape (d, d)."""
         gram = (self.vectors.T * self.plays) @ self.vectors
-        pseudo: Floats = np.linalg.pinv(gram, rcond=1e-10, hermitian=True)
-        return pseudo
+        return np.asarray(np.linalg.pinv(gram, rcond=1e-10, hermitian=True), dtype=np.float64)
 
     @cached_property
     def theta(self) -> Floats:

@@ -9,8 +9,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PARTIES = ("common", "client", "shuffler", "aggregator", "server")
 
-WORLDS = {"client/environments", "client/departures.py"}
-"""Simulated rewards and departures: they hold no secret of a client."""
+WORLDS = {"client/environments", "client/departures.py", "common/actions.py"}
+"""Simulated rewards and departures, and public action sets: they hold no secret of a client."""
 
 NAMED_UNSAFE = {
     "client/randomizer.py",  # noise only with a noise seed, which settings refuse without allow_unsafe; rewards always
