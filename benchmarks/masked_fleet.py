@@ -83,10 +83,12 @@ async def _one(crew: Crew, part: Part) -> None:
 
 def _script(part: Part, rows: Vector, rates: dict[str, float]) -> Masking:
     """The fleet's script on given vectors: any dimension, no mechanism, no noise to pay for."""
-    rounds = SimpleNamespace(**rates, mechanism=SimpleNamespace(floor=1))
     first = part.grant.first
     given = SimpleNamespace(
-        assignment=SimpleNamespace(cohort=part.cohort), round=rounds, rows=lambda slots: rows[np.array(slots) - first]
+        assignment=SimpleNamespace(cohort=part.cohort),
+        round=SimpleNamespace(**rates),
+        mechanism=SimpleNamespace(floor=1),
+        rows=lambda slots: rows[np.array(slots) - first],
     )
     return Masking(cast("Any", given), 1)
 
