@@ -50,6 +50,7 @@ class Stack:
             self.folder.make()
             self.folder.check_space()
             undo.enter_context(self.folder.held())
+            self.folder.stack_file.unlink(missing_ok=True)  # of a stack that was killed outright
             self.folder.make_tokens()
             self._ports = choose(self._base, list(NAMES))
             undo.callback(lambda: stop_all(self._services))
