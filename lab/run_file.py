@@ -2,6 +2,7 @@
 
 import tomllib
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -71,7 +72,17 @@ def read(path: Path) -> RunFile:
 
 def parse(text: str) -> RunFile:
     """The same from text; `arms` is the environment's when the file does not say it."""
-    table = _table(text)
+    try:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # of numbers and nesting that nobody means, too
+        raise BadRunFile(f"not TOML: {error}") from error
+    return of_table(table)
+
+
+def of_table(words: Mapping[str, Any]) -> RunFile:
+    """The same from the file's table, all of whose keys must be known: a misspelt one explains a missing one."""
+    _check(_Keys, words)
+    table = dict(words)
     environment = seeded(_environment(table.pop("environment", None)))
     fleet = _check(FleetSpec, table.pop("fleet", {}), "fleet.")
     arms = build(environment).arms
@@ -85,16 +96,6 @@ def _config(table: dict[str, Any]) -> RunConfig:
     config = _check(RunConfig, table)
     check(config)
     return config
-
-
-def _table(text: str) -> dict[str, Any]:
-    """The file's table, all of whose keys are known: a misspelt one explains a missing one."""
-    try:
-        table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # of numbers and nesting that nobody means, too
-        raise BadRunFile(f"not TOML: {error}") from error
-    _check(_Keys, table)
-    return table
 
 
 LINEAR = (LinearDistributedSpec, LinearSphereSpec)

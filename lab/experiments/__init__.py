@@ -1,0 +1,1 @@
+"""Experiments as data: one TOML file each, read by lab.sweep."""

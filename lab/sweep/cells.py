@@ -1,0 +1,53 @@
+"""The cells of an experiment, and what makes each one a run of its own: its name and its seeds."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from common.randomness import UnsafeSeededStream
+from lab.run_file import RunFile, of_table
+from lab.sweep.experiment import Experiment
+
+
+class Cell(NamedTuple):
+    """One run: the labels of its panel and series, and its repetition from 0."""
+
+    panel: str
+    series: str
+    repetition: int
+
+
+def cells(experiment: Experiment) -> Iterator[Cell]:
+    """All of them, in the order of the table: panel, series, repetition."""
+    for panel, series in experiment.pairs():
+        for repetition in range(experiment.repetitions):
+            yield Cell(panel.label, series.label, repetition)
+
+
+def table(experiment: Experiment, cell: Cell) -> dict[str, Any]:
+    """A cell's run file as a table.
+
+    Rewards   Every panel and series of a repetition plays the same world. Series of one panel also get the same
+              rewards, cohort by cohort, because their runs have one name; panels get others, so that runs of one
+              series are independent once the worlds are given.
+    Noise     from a seed of the cell's own: synthetic clients, repeatable, and named unsafe.
+    """
+    panels = [panel.label for panel in experiment.panels]
+    (panel,) = (one for one in experiment.panels if one.label == cell.panel)
+    (series,) = (one for one in experiment.series if one.label == cell.series)
+    plain = experiment.table(panel, series)
+    environment = plain.get("environment")
+    if isinstance(environment, dict):
+        seed = _seed(experiment.name, "world", cell.repetition)
+        plain["environment"] = {**environment, "seed": seed}
+    name = f"{experiment.name}.{panels.index(cell.panel)}.{cell.repetition}"
+    return {**plain, "run": name, "unsafe": {"noise_seed": _seed(experiment.name, "noise", *cell)}}
+
+
+def run_file(experiment: Experiment, cell: Cell) -> RunFile:
+    """A cell's run file, checked. Raises BadRunFile or BadParameter."""
+    return of_table(table(experiment, cell))
+
+
+def _seed(*labels: str | int) -> int:
+    """63 bits from a cell's place."""
+    return int.from_bytes(UnsafeSeededStream(0, "sweep", *labels).bytes(8), "little") >> 1

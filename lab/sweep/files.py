@@ -1,0 +1,83 @@
+"""From an experiment's name, or the path of a user's own file, to the checked experiment."""
+
+import tomllib
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from common.errors import BadParameter, ProtocolError
+from common.messages.explain import first
+from lab.run_file import BadRunFile
+from lab.sweep.cells import Cell, run_file
+from lab.sweep.experiment import Experiment
+from lab.sweep.overlay import merged
+
+
+class BadExperiment(ProtocolError):
+    """An experiment that cannot be used: names the experiment, the place in it, the value and what is allowed."""
+
+    code, status = "bad-experiment", 422
+
+
+def known() -> list[str]:
+    """The names of the experiments that come with the package."""
+    files = resources.files("lab.experiments").iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+def load(name_or_path: str, *, quick: bool = False, repetitions: int | None = None) -> Experiment:
+    """Read an experiment and check every run file that its panels and series make.
+
+    quick         with the file's `[quick]` laid over it. repetitions: another number than the file's.
+    Repetitions   differ in their seeds only, so that the first one's run files are checked for all.
+    Raises        BadParameter for a name that nobody knows; BadExperiment.
+    """
+    file, name = _find(name_or_path)
+    try:
+        table = _laid(tomllib.loads(_text(file)), quick=quick, repetitions=repetitions)
+        experiment = Experiment.model_validate({**table, "name": name, "quick": quick})
+    except ValidationError as error:
+        raise BadExperiment(f"{name_or_path}: {first(error, Experiment)}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadExperiment(f"{name_or_path}: not TOML: {error}") from error
+    check(experiment)
+    return experiment
+
+
+def check(experiment: Experiment) -> None:
+    """Parse the run file of every panel and series. Raises BadExperiment for the first that is none."""
+    for panel, series in experiment.pairs():
+        try:
+            run_file(experiment, Cell(panel.label, series.label, 0))
+        except (BadRunFile, BadParameter) as error:
+            place = f"{experiment.name}, panel {panel.label!r}, series {series.label!r}"
+            raise BadExperiment(f"{place}: {error.detail}") from error
+
+
+def _find(name_or_path: str) -> tuple[Traversable | Path, str]:
+    path = Path(name_or_path)
+    if path.suffix == ".toml":
+        return path, path.stem
+    if name_or_path not in known():
+        allowed = f"must be one of {', '.join(known())}, or the path of a .toml file"
+        raise BadParameter("experiment", name_or_path, allowed)
+    return resources.files("lab.experiments") / f"{name_or_path}.toml", name_or_path
+
+
+def _text(file: Traversable | Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except OSError as error:
+        raise BadExperiment(f"{file}: {error.strerror}") from error
+
+
+def _laid(table: dict[str, Any], *, quick: bool, repetitions: int | None) -> dict[str, Any]:
+    """The file's table with `[quick]` on it when asked for, and with the number of repetitions that was asked for."""
+    over = table.pop("quick", None)
+    if quick and not isinstance(over, dict):
+        raise BadExperiment("has no [quick] table")
+    changes = {} if repetitions is None else {"repetitions": repetitions}
+    return merged(merged(table, over if quick and isinstance(over, dict) else {}), changes)

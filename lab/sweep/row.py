@@ -1,0 +1,51 @@
+"""One finished cell of an experiment, as a row of its table."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from common.messages.base import Message
+
+
+class Row(Message):
+    """What one run came to.
+
+    repetition      from 0; seed: the environment's, the same for every panel and series of a repetition.
+    epsilon         as the run file asks for it; null without one.
+    clients         who were asked, in cohorts: less than the horizon where the last batch was not finished.
+    regret          after all pulls of the horizon. chosen, best: arms.
+    best_dropped    whether no arm of the largest true mean was left; best_dropped_at: after so many pulls.
+    widths          confidence intervals that the policy formed; width_failures: those that miss the true mean.
+    failure         probability, by the policy's own statement, that any of them does; null when it states none.
+    payload_bits    of one client's report; modulus_bits: ⌈log₂ m⌉ a coordinate; means over the clients.
+    bits            all the payload bits of the run.
+    seconds         wall time; the only field that is not a function of the experiment.
+    curve           regret at the checkpoints, linear between the ends of rounds.
+    """
+
+    experiment: str
+    panel: str
+    series: str
+    repetition: Annotated[int, Field(ge=0)]
+    seed: int
+    policy: str
+    mechanism: str
+    calibration: str
+    epsilon: float | None
+    horizon: int
+    clients: int
+    regret: float
+    chosen: int | None
+    best: int
+    best_dropped: bool
+    best_dropped_at: int | None
+    widths: int
+    width_failures: int
+    failure: float | None
+    aborted: int
+    unfinished: int
+    payload_bits: float
+    modulus_bits: float
+    bits: float
+    seconds: float
+    curve: list[float]
