@@ -86,7 +86,7 @@ def of_table(words: Mapping[str, Any]) -> RunFile:
     environment = seeded(_environment(table.pop("environment", None)))
     fleet = _check(FleetSpec, table.pop("fleet", {}), "fleet.")
     arms = build(environment).arms
-    config = _config({"arms": arms, **_with_actions(table, environment)})
+    config = _config({"arms": arms, **_one_by_one(_with_actions(table, environment))})
     if config.arms != arms:
         raise BadParameter("arms", config.arms, f"the environment has {arms}")
     return RunFile(config, environment, fleet)
@@ -116,6 +116,14 @@ def _with_actions(table: dict[str, Any], environment: EnvironmentSpec) -> dict[s
     if "actions" in policy:
         raise BadParameter("policy.actions", "given", "belongs into the environment, which the policy takes it from")
     return {**table, "policy": {**told(environment, str(name)), **policy}}
+
+
+def _one_by_one(table: dict[str, Any]) -> dict[str, Any]:
+    """Cohorts of one client for the policy that has no others, unless the file says what their minimum is."""
+    policy, spec = table.get("policy"), table.get("intermediary", {})
+    if isinstance(policy, dict) and policy.get("name") == "ucb1" and isinstance(spec, dict):
+        return {**table, "intermediary": {"minimum": 1, **spec}}
+    return table
 
 
 def _environment(table: object) -> EnvironmentSpec:

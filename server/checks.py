@@ -8,6 +8,11 @@ from server.policy import build
 
 LONGEST_RUN = 56  # characters; a cohort's id adds round, arm and attempt to the run's, and has 80
 LARGEST_COHORT = 1_000_000  # slots, as in messages.cohort
+PUBLIC = {
+    "phased-elimination": "the baseline without privacy: identity; dp-pe takes the others",
+    "ucb1": "a baseline without privacy, which sees every client's reward: identity; other policies take the others",
+}
+"""Policies that insist on `identity`, and why."""
 ENDLESS = 10**18  # pulls, when a horizon must not stand in the way
 
 
@@ -15,15 +20,23 @@ def check(config: RunConfig) -> None:
     """Refuse a run that could not be started, or could not finish its first batch."""
     if len(config.run) > LONGEST_RUN:
         raise BadParameter("run", config.run, f"must have at most {LONGEST_RUN} characters")
-    if config.policy.name == "phased-elimination" and config.mechanism.name != "identity":
-        allowed = "phased-elimination is the baseline without privacy: identity; dp-pe takes the others"
-        raise BadParameter("mechanism.name", config.mechanism.name, allowed)
+    _check_pair(config)
     first = build(config).ask(ENDLESS)
     assert first is not None
     check_spec(config.mechanism, first.statistic)
     if first.decision.kind == "assigned-action":
         check_parts(config.mechanism)
     _check_first(config, first)
+
+
+def _check_pair(config: RunConfig) -> None:
+    """Refuse a policy and a mechanism that do not go together."""
+    if config.policy.name in PUBLIC and config.mechanism.name != "identity":
+        allowed = f"{config.policy.name} is {PUBLIC[config.policy.name]}"
+        raise BadParameter("mechanism.name", config.mechanism.name, allowed)
+    published = config.policy.name == "successive-elimination" and config.policy.constants is not None
+    if published and config.mechanism.calibration != "paper":
+        raise BadParameter("policy.constants", "published-code", 'goes with mechanism.calibration = "paper"')
 
 
 def _check_first(config: RunConfig, first: Ask) -> None:

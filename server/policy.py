@@ -2,20 +2,28 @@
 
 from common.actions import action_vectors
 from common.errors import BadParameter
+from common.mechanisms import MechanismSpec
+from common.mechanisms.checks import epsilon_allowed
 from common.messages.policy import (
     AlmostFreeSpec,
     AnyLinearSpec,
     DpDpeSpec,
     DpPeSpec,
+    DpSeSpec,
     SuccessiveEliminationSpec,
+    Ucb1Spec,
+    VbSdpAeSpec,
 )
 from common.messages.run import RunConfig
 from server.policies.almost_free import AlmostFree
 from server.policies.base import Policy
 from server.policies.dp_dpe import Crowd, DistributedPhasedElimination
 from server.policies.dp_pe import PrivatePhasedElimination
+from server.policies.dp_se import DpSe
 from server.policies.radius import Calibration
 from server.policies.successive_elimination import SuccessiveElimination
+from server.policies.ucb1 import Ucb1
+from server.policies.vb_sdp_ae import VbSdpAe
 
 
 def build(config: RunConfig) -> Policy:
@@ -24,10 +32,26 @@ def build(config: RunConfig) -> Policy:
     match spec:
         case SuccessiveEliminationSpec():
             return SuccessiveElimination(
-                arms=config.arms, first_batch=spec.first_batch, failure=spec.failure, calibration=calibration
+                arms=config.arms,
+                first_batch=spec.first_batch,
+                failure=spec.failure,
+                constants=spec.constants or calibration,
+                base=spec.growth,
             )
+        case DpSeSpec():
+            noise = _expected_noise(config.mechanism)
+            return DpSe(arms=config.arms, noise=noise, failure=spec.failure, calibration=calibration)
+        case VbSdpAeSpec():
+            return VbSdpAe(arms=config.arms, first_batch=spec.first_batch, failure=spec.failure)
+        case Ucb1Spec():
+            return Ucb1(arms=config.arms)
         case DpDpeSpec() | DpPeSpec() | AlmostFreeSpec():
             return _linear(config, spec, calibration)
+
+
+def _expected_noise(spec: MechanismSpec) -> float:
+    """λ = 1/ε: the scale of a sum's Laplace noise in the central model. 0 where there is no ε, or none that is allowed."""
+    return 1 / spec.epsilon if spec.epsilon is not None and epsilon_allowed(spec.epsilon) else 0.0
 
 
 def _linear(config: RunConfig, spec: AnyLinearSpec, calibration: Calibration) -> Policy:

@@ -11,14 +11,57 @@ from common.statistics.bounded_reward import Bound
 DEFAULT = "successive-elimination"
 
 
+Failure = Annotated[float, Field(gt=0, lt=1, description="p: probability that a confidence interval fails")]
+FirstBatch = Annotated[int, Field(ge=1, le=30)]
+
+
 class SuccessiveEliminationSpec(Message):
-    """Successive elimination in batches of 2^b clients an arm, from b = `first_batch` on (MAB Algorithm 1)."""
+    """Successive elimination in batches of base^b clients an arm, from b = `first_batch` on (MAB Algorithm 1).
+
+    base       2 when absent (MAB Remark 4 allows 4), or 4 with the published code's constants.
+    constants  absent: the theorem's, by the mechanism's calibration. published-code: Lemma 2 as the authors' code has
+               it, with p in every event, which goes with the `paper` calibration.
+    """
 
     EVERY_ARM: ClassVar[bool] = True  # the horizon must serve each arm at least once
 
     name: Literal["successive-elimination"] = "successive-elimination"
-    first_batch: Annotated[int, Field(ge=1, le=30)] = 1
-    failure: Annotated[float, Field(gt=0, lt=1, description="p: probability that a confidence interval fails")] = 0.1
+    first_batch: FirstBatch = 1
+    failure: Failure = 0.1
+    base: Literal[2, 4] | None = None
+    constants: Literal["published-code"] | None = None
+
+    @property
+    def growth(self) -> int:
+        """The base that is meant."""
+        return self.base or (2 if self.constants is None else 4)
+
+
+class DpSeSpec(Message):
+    """DP-SE: epochs that look for gaps of 1/2, 1/4, … (Sajed & Sheffet 2019); lengths follow the mechanism's ε."""
+
+    EVERY_ARM: ClassVar[bool] = True
+
+    name: Literal["dp-se"]
+    failure: Failure = 0.1
+
+
+class VbSdpAeSpec(Message):
+    """VB-SDP-AE: batches of 2^b clients an arm, estimates from all past data (Tenenbaum et al. 2021)."""
+
+    EVERY_ARM: ClassVar[bool] = True
+
+    name: Literal["vb-sdp-ae"]
+    first_batch: FirstBatch = 1
+    failure: Failure = 0.1
+
+
+class Ucb1Spec(Message):
+    """UCB1, one client a round (Auer et al. 2002): it insists on the mechanism `identity`."""
+
+    EVERY_ARM: ClassVar[bool] = True
+
+    name: Literal["ucb1"]
 
 
 class LinearSpec(Message):
@@ -75,7 +118,7 @@ class AlmostFreeSpec(LinearSpec):
     core_set: bool = True
 
 
-AnyPolicySpec = SuccessiveEliminationSpec | DpDpeSpec | DpPeSpec | AlmostFreeSpec
+AnyPolicySpec = SuccessiveEliminationSpec | DpSeSpec | VbSdpAeSpec | Ucb1Spec | DpDpeSpec | DpPeSpec | AlmostFreeSpec
 AnyLinearSpec = DpDpeSpec | DpPeSpec | AlmostFreeSpec
 
 
@@ -90,6 +133,9 @@ def _name(value: Any) -> str | None:
 
 PolicySpec = Annotated[
     Annotated[SuccessiveEliminationSpec, Tag("successive-elimination")]
+    | Annotated[DpSeSpec, Tag("dp-se")]
+    | Annotated[VbSdpAeSpec, Tag("vb-sdp-ae")]
+    | Annotated[Ucb1Spec, Tag("ucb1")]
     | Annotated[DpDpeSpec, Tag("dp-dpe")]
     | Annotated[DpPeSpec, Tag("dp-pe")]
     | Annotated[AlmostFreeSpec, Tag("almost-free")],

@@ -12,6 +12,8 @@ from common.messages.policy import PolicySpec, SuccessiveEliminationSpec
 
 YOUNGER = ("budget", "returning")
 """Tables that older runs did not know: where they are absent the digest is what it always was."""
+YOUNGER_IN_POLICY = ("base", "constants")
+"""The same of the policy's own numbers."""
 
 
 class IntermediarySpec(Message):
@@ -66,6 +68,8 @@ class RunConfig(Message):
         """The configuration as canonical JSON: sorted keys, no spaces; younger tables only where they are given."""
         whole = self.model_dump(mode="json")
         kept = {key: value for key, value in whole.items() if value is not None or key not in YOUNGER}
+        policy = kept["policy"].items()
+        kept["policy"] = {key: value for key, value in policy if value is not None or key not in YOUNGER_IN_POLICY}
         return json.dumps(kept, sort_keys=True, separators=(",", ":")).encode()
 
     @property

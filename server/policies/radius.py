@@ -45,4 +45,19 @@ def paper_radius(survivors: int, law: ErrorLaw, arms: int, batch: int, failure: 
     return math.sqrt(spread / (2 * survivors)) + (sigma * math.sqrt(spread) + h * spread) / survivors
 
 
-RADII: dict[Calibration, Radius] = {"exact": exact_radius, "paper": paper_radius}
+def published_radius(survivors: int, law: ErrorLaw, arms: int, batch: int, failure: float) -> float:
+    """β(b) of MAB Lemma 2 as printed, and as in the authors' code: ln(2|Φ|b²/p) in the noise terms.
+
+    (σ, h) are the law's; the ones of the code are those of the `paper` calibration.
+    """
+    sigma, h = law.sub_exponential
+    spread = math.log(2 * arms * batch**2 / failure)
+    sampled = math.sqrt((spread + math.log(2)) / (2 * survivors))
+    return sampled + (sigma * math.sqrt(spread) + h * spread) / survivors
+
+
+RADII: dict[Literal["exact", "paper", "published-code"], Radius] = {
+    "exact": exact_radius,
+    "paper": paper_radius,
+    "published-code": published_radius,
+}

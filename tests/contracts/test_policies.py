@@ -37,7 +37,7 @@ QUIET = Laplace(1e-9)
 
 
 def successive_elimination(arms: int, failure: float = 0.1) -> Policy:
-    return SuccessiveElimination(arms=arms, first_batch=1, failure=failure, calibration="exact")
+    return SuccessiveElimination(arms=arms, first_batch=1, failure=failure, constants="exact")
 
 
 POLICIES = [pytest.param(successive_elimination, id="successive-elimination")]

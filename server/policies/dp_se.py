@@ -1,0 +1,55 @@
+"""DP-SE: elimination in epochs that halve the gap they look for (Sajed & Sheffet 2019, the baseline of MAB)."""
+
+import math
+
+from server.policies.base import Estimate
+from server.policies.elimination import Elimination
+from server.policies.radius import Calibration, exact_radius, share
+
+
+class DpSe(Elimination):
+    """Epoch e looks for gaps of D = 2⁻ᵉ: ⌊max(32 L₈/D², 8 λ L₄/D)⌋ + 1 new clients an arm, L_c = ln(c|S|e²/p).
+
+    noise    λ ≥ 0: the scale of the Laplace noise that a sum is expected to carry; 1/ε in the paper. It sets lengths
+             only: an interval rests on the law of the noise that came.
+    failure  p: every interval of every epoch holds with probability > 1 - p.
+    exact    `exact_radius`. paper: √(L₈/(2R)) + q/R, q the noise's quantile at p/(4|S|e²); for Laplace's law, which the
+             paper has, that is its λL₄.
+    The end  the last arm in the race is played until the horizon.
+    """
+
+    def __init__(self, *, arms: int, noise: float, failure: float = 0.1, calibration: Calibration = "exact") -> None:
+        super().__init__(arms)
+        self._noise, self._failure, self._paper = noise, failure, calibration == "paper"
+
+    @property
+    def going_on(self) -> bool:
+        return len(self._active) > 1
+
+    @property
+    def clients(self) -> int:
+        gap = 2.0**-self._batch
+        sampling = 32 * math.log(2 / self._each) / gap**2
+        return math.floor(max(sampling, 8 * self._noise * math.log(1 / self._each) / gap)) + 1
+
+    @property
+    def share(self) -> float:
+        return share(len(self._active), self._batch, self._failure)
+
+    def read(self, arm: int, estimate: Estimate) -> tuple[float, float]:  # noqa: ARG002 - all arms alike
+        (total,), (survivors,), (law,) = estimate.sums, estimate.counts, estimate.laws
+        if not self._paper:
+            return total / survivors, exact_radius(survivors, law, len(self._active), self._batch, self._failure)
+        sampled = math.sqrt(math.log(2 / self._each) / (2 * survivors))
+        return total / survivors, sampled + law.quantile(self._each) / survivors
+
+    def leftover(self, left: int) -> dict[int, int]:
+        """An epoch plays the arms in turn, so what is left is shared out evenly; or all of it is the last arm's."""
+        each, more = divmod(left, len(self._active))
+        counts = {arm: each + (place < more) for place, arm in enumerate(self._active)}
+        return {arm: count for arm, count in counts.items() if count}
+
+    @property
+    def _each(self) -> float:
+        """The paper's p/(4|S|e²): its sampling errors and its noise have one each, 0.83p in all."""
+        return self._failure / (4 * len(self._active) * self._batch**2)

@@ -1,0 +1,66 @@
+"""UCB1: one client at a time to the arm of the largest upper bound (Auer et al. 2002). It protects nobody."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from server.policies.base import Ask, Estimate, Interval, Query
+
+SHARE = 1e-6
+"""Where nothing is noised nothing wraps around: no event has this probability."""
+
+
+class Ucb1:
+    """Each arm once, in order; then the largest mean + √(2 ln t / n), t pulls in all, n of them the arm's.
+
+    Each answer shows one client's reward, so this is a baseline without privacy. No arm ever drops out.
+    """
+
+    def __init__(self, *, arms: int) -> None:
+        self._sums, self._counts = np.zeros(arms), np.zeros(arms, dtype=np.int64)
+        self._rounds = np.zeros(arms, dtype=np.int64)
+        self._round, self._pulls = 1, 0
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        return tuple(range(len(self._sums)))
+
+    @property
+    def intervals(self) -> tuple[Interval, ...]:
+        """Of every arm that was pulled, mean ± √(2 ln t / n) with today's t."""
+        return tuple(self._interval(int(arm)) for arm in np.flatnonzero(self._counts))
+
+    @property
+    def chosen(self) -> int | None:
+        """The largest mean."""
+        if not self._pulls:
+            return None
+        return int(np.argmax(np.where(self._counts > 0, self._sums / np.maximum(self._counts, 1), -np.inf)))
+
+    def ask(self, left: int) -> Ask | None:
+        return Ask(self._round, (Query(self._arm, 1),), SHARE) if left else None
+
+    def tell(self, estimates: Sequence[Estimate]) -> None:
+        arm = self._arm
+        if len(estimates) != 1 or estimates[0].arm != arm:
+            raise ValueError("a batch is told whole: one estimate for the arm that was asked for")
+        self._sums[arm] += estimates[0].sums[0]
+        self._counts[arm] += estimates[0].counts[0]
+        self._rounds[arm] = self._round
+        self._pulls += estimates[0].counts[0]
+        self._round += 1
+
+    def leftover(self, left: int) -> dict[int, int]:
+        return {self._arm: left} if left else {}
+
+    @property
+    def _arm(self) -> int:
+        """Ties go to the lowest arm."""
+        if self._pulls < len(self._sums):
+            return self._pulls
+        return int(np.argmax(self._sums / self._counts + np.sqrt(2 * np.log(self._pulls) / self._counts)))
+
+    def _interval(self, arm: int) -> Interval:
+        mean = float(self._sums[arm] / self._counts[arm])
+        radius = float(np.sqrt(2 * np.log(self._pulls) / self._counts[arm]))
+        return Interval(arm, int(self._rounds[arm]), mean, mean - radius, mean + radius)

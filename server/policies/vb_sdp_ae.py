@@ -1,0 +1,43 @@
+"""VB-SDP-AE: elimination in growing batches that keeps all past data (Tenenbaum et al. 2021, as MAB describes it)."""
+
+import math
+
+import numpy as np
+
+from common.error_law import ErrorLaw
+from server.policies.base import Estimate
+from server.policies.elimination import Elimination
+from server.policies.noise_width import noise_width
+from server.policies.radius import share
+
+
+class VbSdpAe(Elimination):
+    """Batch b gives every active arm to 2ᵇ new clients; an estimate pools all the batches that the arm was in.
+
+    failure  p: every interval of every batch holds with probability > 1 - p.
+    Width    √(ln(2/p₁)/(2N)) + w/N for N clients in all: Hoeffding, and w a bound at p₁ on the sum of the batches'
+             independent noises. p₁ = p/(5Kb²) with all K arms: how many are active depends on the pooled data itself.
+    Source   the texts at hand do not print the authors' constants, so both calibrations have this width.
+    """
+
+    def __init__(self, *, arms: int, first_batch: int = 1, failure: float = 0.1) -> None:
+        super().__init__(arms, first_batch)
+        self._arms, self._failure = arms, failure
+        self._sums, self._counts = np.zeros(arms), np.zeros(arms, dtype=np.int64)
+        self._laws: list[list[ErrorLaw]] = [[] for _ in range(arms)]
+
+    @property
+    def clients(self) -> int:
+        return int(2**self._batch)
+
+    @property
+    def share(self) -> float:
+        return share(self._arms, self._batch, self._failure)
+
+    def read(self, arm: int, estimate: Estimate) -> tuple[float, float]:
+        self._sums[arm] += estimate.sums[0]
+        self._counts[arm] += estimate.counts[0]
+        self._laws[arm].append(estimate.laws[0])
+        clients, laws = int(self._counts[arm]), self._laws[arm]
+        noise = float(noise_width(laws, np.full((1, len(laws)), 1 / clients), self.share)[0])
+        return float(self._sums[arm]) / clients, math.sqrt(math.log(2 / self.share) / (2 * clients)) + noise
