@@ -1,6 +1,6 @@
 """Privacy amplification by shuffling, computed: for any pure local randomizer, and for given ones."""
 
-from common.amplification.blanket import blanket_delta, blanket_epsilon, least_noise
+from common.amplification.blanket import blanket_delta, blanket_epsilon, blanket_meets, least_noise
 from common.amplification.clones import clones_delta, clones_epsilon, clones_local_epsilon
 from common.amplification.closed_form import gaussian_noise, gaussian_promise, paper_epsilon, paper_local_epsilon
 from common.amplification.randomizer import Randomizer
@@ -11,6 +11,7 @@ __all__ = [
     "added_noise",
     "blanket_delta",
     "blanket_epsilon",
+    "blanket_meets",
     "clones_delta",
     "clones_epsilon",
     "clones_local_epsilon",

@@ -7,12 +7,11 @@ from common.accounting import epsilon_at
 from common.amplification import (
     Randomizer,
     added_noise,
-    blanket_delta,
     blanket_epsilon,
+    blanket_meets,
     clones_delta,
     clones_epsilon,
     clones_local_epsilon,
-    gaussian,
 )
 from common.errors import BadParameter
 from common.gaussian_accounting import largest_ratio, zcdp_epsilon, zcdp_rho
@@ -21,6 +20,7 @@ from common.noise import DiscreteGaussian
 
 SEARCH = 1e-4  # relative accuracy of the last search, upwards
 GUESS = 1.03  # and of the first one
+COARSE = 6  # steps of the grid on which the first one is done
 LEAST_SIZE = 0.1  # of Gaussian noise, in units of the range
 
 
@@ -48,7 +48,7 @@ def gaussian_epsilon(variance: float, grid: Grid, delta: float, honest: int, ask
     if grid.dimension > 1:
         return min(local, _vector_epsilon(variance, grid, delta, honest, local))
     randomizer = _on_grid(variance, grid.precision)
-    if asked > 0 and blanket_delta(randomizer, asked, honest) <= delta:
+    if asked > 0 and blanket_meets(randomizer, asked, delta, honest):
         return min(local, asked)
     try:
         return min(local, blanket_epsilon(randomizer, delta, honest))
@@ -58,11 +58,11 @@ def gaussian_epsilon(variance: float, grid: Grid, delta: float, honest: int, ask
 
 @lru_cache(maxsize=256)
 def gaussian_size(epsilon: float, delta: float, honest: int) -> float:
-    """About the least σ of continuous noise, in units of the range, by the blanket bound: where the search begins."""
+    """About the least σ on any grid, in units of the range, by the blanket bound: where the search begins."""
     low, high = LEAST_SIZE, 1 / largest_ratio(epsilon, delta)  # the local mechanism's
     while high > low * GUESS:
         middle = math.sqrt(low * high)
-        met = blanket_delta(gaussian(middle), epsilon, honest) <= delta
+        met = blanket_meets(_farthest((middle * COARSE) ** 2, COARSE), epsilon, delta, honest)
         low, high = (low, middle) if met else (middle, high)
     return high
 
@@ -82,7 +82,7 @@ def _farthest_size(epsilon: float, delta: float, honest: int, precision: int) ->
     """The least σ, in steps, that hides one end of the range behind the other, to a ten-thousandth and rounded up."""
 
     def met(size: float) -> bool:
-        return blanket_delta(_farthest(size**2, precision), epsilon, honest) <= delta
+        return blanket_meets(_farthest(size**2, precision), epsilon, delta, honest)
 
     high = gaussian_size(epsilon, delta, honest) * precision
     low = high / GUESS
