@@ -6,16 +6,19 @@ noise come from the same labelled streams, row by row.
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client import play as clients
-from client.departures import departures, survives
+from client.departures import NEVER, departures, survives
 from client.environments import Environment
 from common.decisions import AssignedAction
 from common.modular import total
 from common.randomness import Stream, SystemStream, UnsafeSeededStream
+from lab.events import Witness
+from lab.one_by_one import OneByOne
 from lab.result import CohortResult, Result, RoundResult, summarize
 from lab.run_file import RunFile
 from lab.shuffled_actions import played, shuffled, unshuffled
@@ -25,17 +28,28 @@ from server.rounds import CohortPlan, RoundPlan, RoundRecord
 
 
 def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
-    """Play a run file to its end; `watch` is called after every cohort."""
-    began = time.perf_counter()
-    learner = play(file, watch)
+    """Play a run file to its end; `watch` is called after every cohort, or block of them (lab.one_by_one)."""
+    began, witness = time.perf_counter(), Witness(file)
+
+    def seen(learner: Learner) -> None:
+        witness(learner)
+        watch(learner)
+
+    learner = play(file, seen)
     rounds = [_round(record) for record in learner.rounds]
     seconds = time.perf_counter() - began
-    return summarize(file, "in-process", learner.snapshot(), rounds, seconds=seconds, wire=None)
+    result = summarize(file, "in-process", learner.snapshot(), rounds, seconds=seconds, wire=None)
+    return result.model_copy(update={"events": witness.events(learner), "fault": learner.fault})
 
 
 def play(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Learner:
     """The learner at the end of the run. Raises BadParameter when the run cannot be planned."""
-    learner, world = Learner(file.config), file.world()
+    world = file.world()
+    if file.config.policy.name == "ucb1":
+        alone = OneByOne(file.config)
+        alone.play(partial(_outcome, file, world), watch)
+        return alone
+    learner = Learner(file.config)
     while plan := learner.plan():
         for cohort in plan.cohorts:
             learner.absorb(_outcome(file, world, plan, cohort))
@@ -76,6 +90,8 @@ def _rewards(
 
 
 def _departures(file: RunFile, cohort: CohortPlan) -> NDArray[np.int64]:
+    if not file.fleet.dropout:
+        return np.full(cohort.clients, NEVER)
     stream = UnsafeSeededStream(_seed(file), file.config.run, cohort.cohort, "departures")
     return departures(cohort.clients, file.fleet.dropout, stream)
 

@@ -81,6 +81,11 @@ class Learner:
         if not self._pending:
             self._next_wave()
 
+    @property
+    def _number(self) -> int:
+        """Of the last round so far."""
+        return self.rounds[-1].number if self.rounds else 0
+
     def snapshot(self) -> Snapshot:
         """Where the run stands."""
         return snapshot(self)
@@ -118,13 +123,13 @@ class Learner:
     def _open_round(self) -> None:
         try:
             ask = self.policy.ask(self.left)
-            record = None if ask is None else begin(self.config, len(self.rounds) + 1, ask)
+            record = None if ask is None else begin(self.config, self._number + 1, ask, self.rounds[-1:])
             if record is not None:
                 admit(self.config, self.rounds, record)
         except (BadParameter, BudgetExceeded) as error:
             if not self.rounds:
                 raise
-            self.finished, self.fault = True, f"round {len(self.rounds) + 1}: {error}"
+            self.finished, self.fault = True, f"round {self._number + 1}: {error}"
             return
         if ask is None or record is None:
             self._finish(self.policy.leftover(self.left))

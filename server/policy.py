@@ -50,7 +50,7 @@ def build(config: RunConfig) -> Policy:
 
 
 def _expected_noise(spec: MechanismSpec) -> float:
-    """λ = 1/ε: the scale of a sum's Laplace noise in the central model. 0 where there is no ε, or none that is allowed."""
+    """λ = 1/ε, the scale of a sum's Laplace noise in the central model; 0 where no ε is given or allowed."""
     return 1 / spec.epsilon if spec.epsilon is not None and epsilon_allowed(spec.epsilon) else 0.0
 
 

@@ -1,6 +1,7 @@
 """A round as the learner plans it: its cohorts of fresh clients, each under a mechanism calibrated to its size."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -95,9 +96,15 @@ def noise_floor(clients: int, spec: IntermediarySpec) -> int:
     return max(1, least_survivors(clients, spec) - math.floor(spec.corrupt * clients))
 
 
-def begin(config: RunConfig, number: int, ask: Ask) -> RoundRecord:
-    """Plan a round's mechanisms. Raises BadParameter when one cannot be calibrated to its cohorts."""
+def begin(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundRecord] = ()) -> RoundRecord:
+    """Plan a round's mechanisms, or take those of a round `before` that asked for the same.
+
+    Raises BadParameter when one cannot be calibrated to its cohorts.
+    """
     sizes = sorted({query.clients for query in ask.queries})
+    for old in before:
+        if [*old.mechanisms] == sizes and (old.ask.share, old.ask.statistic) == (ask.share, ask.statistic):
+            return RoundRecord(number, ask, old.mechanisms, old.minima)
     minima = {size: least_survivors(size, config.intermediary) for size in sizes}
     mechanisms = {size: _calibrated(config, ask, size) for size in sizes}
     return RoundRecord(number, ask, mechanisms, minima)

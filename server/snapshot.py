@@ -17,7 +17,7 @@ def snapshot(learner: "Learner") -> Snapshot:
         arms=_arms(learner),
         horizon=learner.config.horizon,
         pulls=sum(learner.pulls),
-        round=len(learner.rounds),
+        round=learner.rounds[-1].number,
         aborted=learner.aborted,
         unfinished=learner.unfinished,
         chosen=learner.policy.chosen,

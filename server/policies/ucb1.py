@@ -19,7 +19,7 @@ class Ucb1:
     def __init__(self, *, arms: int) -> None:
         self._sums, self._counts = np.zeros(arms), np.zeros(arms, dtype=np.int64)
         self._rounds = np.zeros(arms, dtype=np.int64)
-        self._round, self._pulls = 1, 0
+        self._round, self._pulls, self._arm = 1, 0, 0
 
     @property
     def active(self) -> tuple[int, ...]:
@@ -49,13 +49,13 @@ class Ucb1:
         self._rounds[arm] = self._round
         self._pulls += estimates[0].counts[0]
         self._round += 1
+        self._arm = self._best_bound()
 
     def leftover(self, left: int) -> dict[int, int]:
         return {self._arm: left} if left else {}
 
-    @property
-    def _arm(self) -> int:
-        """Ties go to the lowest arm."""
+    def _best_bound(self) -> int:
+        """The arm to be played; ties go to the lowest."""
         if self._pulls < len(self._sums):
             return self._pulls
         return int(np.argmax(self._sums / self._counts + np.sqrt(2 * np.log(self._pulls) / self._counts)))
