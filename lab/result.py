@@ -15,6 +15,7 @@ from common.decisions import AssignedArm, Decision
 from common.guarantee import Guarantee
 from common.messages.base import Message
 from common.messages.progress import ArmView, RoundReport, Snapshot
+from lab.events import Events
 from lab.run_file import RunFile
 
 Driver = Literal["in-process", "http"]
@@ -77,7 +78,11 @@ class Wire(Message):
 
 
 class Result(Message):
-    """A finished run. `seed` is the environment's; `noise_seed` is there in unsafe runs only."""
+    """A finished run. `seed` is the environment's; `noise_seed` is there in unsafe runs only.
+
+    events  the policy's failures; absent over services, whose intervals nobody collects.
+    fault   why the learner gave up before the horizon, if it did.
+    """
 
     run: str
     driver: Driver
@@ -100,6 +105,8 @@ class Result(Message):
     bits: Bits
     seconds: float
     clients_per_second: float
+    events: Events | None = None
+    fault: str | None = None
 
 
 def summarize(

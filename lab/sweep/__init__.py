@@ -1,8 +1,25 @@
 """Sweeps: policies × mechanisms × worlds × seeds as data, played on all cores, resumable after a kill."""
 
 from lab.sweep.cells import Cell, cells
+from lab.sweep.engine import Outcome, Standing, run
 from lab.sweep.experiment import Experiment, Overlay
 from lab.sweep.files import BadExperiment, known, load
 from lab.sweep.row import Row
+from lab.sweep.shelf import home
+from lab.sweep.table import read
 
-__all__ = ["BadExperiment", "Cell", "Experiment", "Overlay", "Row", "cells", "known", "load"]
+__all__ = [
+    "BadExperiment",
+    "Cell",
+    "Experiment",
+    "Outcome",
+    "Overlay",
+    "Row",
+    "Standing",
+    "cells",
+    "home",
+    "known",
+    "load",
+    "read",
+    "run",
+]

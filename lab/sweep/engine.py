@@ -1,0 +1,85 @@
+"""Play what is missing of an experiment, keep every cell as it ends, and write the table."""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from lab.sweep.cells import Cell, cells
+from lab.sweep.experiment import Experiment
+from lab.sweep.play import Failure, play
+from lab.sweep.row import Row
+from lab.sweep.shelf import Shelf, put_failures
+from lab.sweep.table import check_format, write
+from lab.sweep.workers import check_backend, check_jobs, unordered
+
+
+class Standing(NamedTuple):
+    """Where a sweep is. done: cells with a row, `kept` of them from an earlier start; failed: cells without one."""
+
+    total: int
+    kept: int
+    done: int = 0
+    failed: int = 0
+
+    @property
+    def left(self) -> int:
+        return self.total - self.done - self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Rows in the order of the table, what failed and why, and the file that holds the rows."""
+
+    rows: list[Row]
+    failures: dict[Cell, str]
+    path: Path
+
+
+def run(
+    experiment: Experiment,
+    out: Path,
+    *,
+    backend: str = "loky",
+    jobs: int | None = None,
+    form: str = "parquet",
+    watch: Callable[[Standing], None] = lambda _standing: None,
+) -> Outcome:
+    """Finish an experiment below the folder `out`: cells that are there already are not played again.
+
+    backend  "loky", "dask" or "ray": joblib's. jobs: worker processes, all cores when absent.
+    form     of the table: "parquet" or "csv". It is written when nothing is missing but what failed.
+    watch    is called at the start and after every cell.
+    Raises   BadParameter, Unavailable for a folder that cannot be written, WorkerLost.
+    """
+    chosen, workers, kind = check_backend(backend), check_jobs(jobs), check_format(form)
+    wanted = list(cells(experiment))
+    with Shelf(experiment, out) as shelf:
+        found = shelf.rows()
+        missing = [cell for cell in wanted if cell not in found]
+        failures: dict[Cell, str] = {}
+        standing = Standing(len(wanted), len(wanted) - len(missing), len(wanted) - len(missing))
+        watch(standing)
+        with closing(unordered(partial(play, experiment), missing, chosen, workers)) as ends:
+            for end in ends:
+                standing = _note(end, shelf, found, failures, standing)
+                watch(standing)
+        put_failures(shelf.folder, failures)
+        rows = [found[cell] for cell in wanted if cell in found]
+        path = shelf.folder / f"rows.{kind}"
+        write(rows, path, kind)
+    return Outcome(rows, failures, path)
+
+
+def _note(
+    end: Row | Failure, shelf: Shelf, found: dict[Cell, Row], failures: dict[Cell, str], standing: Standing
+) -> Standing:
+    """Keep a cell's end."""
+    if isinstance(end, Failure):
+        failures[end.cell] = end.reason
+        return standing._replace(failed=standing.failed + 1)
+    shelf.keep(end)
+    found[Cell(end.panel, end.series, end.repetition)] = end
+    return standing._replace(done=standing.done + 1)

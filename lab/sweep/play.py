@@ -1,0 +1,88 @@
+"""One cell, played where a worker is: a row, or the reason why there is none."""
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from common.errors import ProtocolError
+from lab import in_process
+from lab.result import Result
+from lab.run_file import RunFile
+from lab.sweep.cells import Cell, run_file
+from lab.sweep.experiment import Experiment
+from lab.sweep.row import Row
+
+
+class Failure(NamedTuple):
+    """A cell that came to nothing, and why."""
+
+    cell: Cell
+    reason: str
+
+
+class Stopped(ProtocolError):
+    """A run that ended before its horizon, so that its regret is nobody's."""
+
+    code, status = "stopped", 409
+
+
+def play(experiment: Experiment, cell: Cell) -> Row | Failure:
+    """A cell's row. Anything that goes wrong is the cell's own misfortune and stops no other.
+
+    Threads  linear algebra gets one: the other cores play other cells.
+    """
+    began = time.perf_counter()
+    try:
+        with threadpool_limits(1):
+            file = run_file(experiment, cell)
+            result = in_process.run(file)
+            return _row(experiment, cell, file, result, time.perf_counter() - began)
+    except ProtocolError as error:
+        return Failure(cell, error.detail)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other cells go on, and this one is named
+        return Failure(cell, f"{type(error).__name__}: {error}")
+
+
+def checkpoints(curve: Sequence[tuple[int, float]], horizon: int, points: int) -> list[float]:
+    """Regret at `points` places evenly spaced over (0, horizon]; linear from (0, 0) over the ends of rounds.
+
+    curve  (pulls, regret) after each round, cumulated; its last point is the end of the run.
+    """
+    pulls, regret = np.array([(0, 0.0), *curve], dtype=np.float64).T
+    places = horizon * np.arange(1, points + 1) / points
+    return [float(value) for value in np.interp(places, pulls, regret)]
+
+
+def _row(experiment: Experiment, cell: Cell, file: RunFile, result: Result, seconds: float) -> Row:
+    if sum(result.pulls) < result.horizon:
+        raise Stopped(result.fault or f"stopped after {sum(result.pulls)} of {result.horizon} pulls")
+    assert result.events is not None
+    assert result.seed is not None
+    clients = sum(cohort.clients for one in result.rounds for cohort in one.cohorts)
+    return Row(
+        experiment=experiment.name,
+        panel=cell.panel,
+        series=cell.series,
+        repetition=cell.repetition,
+        seed=result.seed,
+        policy=result.policy,
+        mechanism=result.mechanism,
+        calibration=result.calibration,
+        epsilon=file.config.mechanism.epsilon,
+        horizon=result.horizon,
+        clients=clients,
+        regret=result.regret.final,
+        chosen=result.chosen,
+        best=result.best,
+        **result.events.model_dump(),
+        aborted=result.aborted,
+        unfinished=result.unfinished,
+        payload_bits=result.bits.payload,
+        modulus_bits=result.bits.modulus,
+        bits=result.bits.payload * clients,
+        seconds=seconds,
+        curve=checkpoints(result.regret.curve, result.horizon, experiment.points),
+    )

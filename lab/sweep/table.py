@@ -1,0 +1,99 @@
+"""The rows of a sweep as one file: Parquet, or CSV with the curve joined by semicolons."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import ValidationError
+
+from common.errors import BadParameter
+from common.messages.explain import first
+from lab.folder import writing
+from lab.sweep.row import Row
+from lab.sweep.shelf import ELSEWHERE, put
+
+Format = Literal["parquet", "csv"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+FIELDS = tuple(Row.model_fields)
+
+
+def check_format(form: str) -> Format:
+    """The format of that name. Raises BadParameter."""
+    for known in FORMATS:
+        if form == known:
+            return known
+    raise BadParameter("format", form, f"must be {' or '.join(FORMATS)}")
+
+
+def write(rows: Sequence[Row], path: Path, form: Format) -> None:
+    """Write rows in their order, a whole file or none. Floats keep every bit in both formats."""
+    content = _parquet(rows) if form == "parquet" else _csv(rows)
+    with writing(path, ELSEWHERE):
+        put(path, content)
+
+
+def read(path: Path) -> list[Row]:
+    """Rows of a file that `write` wrote; its ending tells the format. Raises BadParameter for one that is none."""
+    form = check_format(path.suffix.removeprefix("."))
+    try:
+        found = _from_parquet(path) if form == "parquet" else _from_csv(path)
+        return [Row.model_validate(one, strict=False) for one in found]
+    except OSError as error:
+        raise BadParameter("results", str(path), error.strerror or str(error)) from error
+    except ValidationError as error:
+        raise BadParameter("results", str(path), f"is no table of a sweep: {first(error, Row)}") from error
+    except ValueError as error:  # pyarrow's errors are such, too
+        raise BadParameter("results", str(path), f"is no table of a sweep: {error}") from error
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**row.model_dump(), "curve": ";".join(map(repr, row.curve))} for row in rows)
+    return text.getvalue()
+
+
+def _from_csv(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return [_cells(line) for line in csv.DictReader(file)]
+
+
+def _cells(line: dict[str, Any]) -> dict[str, Any]:
+    """A line's words: an empty one is null, the curve is a list."""
+    words = {key: value or None for key, value in line.items()}
+    return {**words, "curve": (line.get("curve") or "").split(";")}
+
+
+def _parquet(rows: Sequence[Row]) -> bytes:
+    import pyarrow as pa  # noqa: PLC0415 - 60 MB in memory, which only this format needs
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    table = pa.Table.from_pylist([row.model_dump() for row in rows], schema=_schema())
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _from_parquet(path: Path) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    return rows
+
+
+def _schema() -> Any:
+    """Columns in the row's order; null only where a row may be."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    types: dict[Any, Any] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    fields = []
+    for name, field in Row.model_fields.items():
+        plain, *more = get_args(field.annotation) or (field.annotation,)
+        kind = pa.list_(types[plain]) if get_origin(field.annotation) is list else types[plain]
+        fields.append(pa.field(name, kind, nullable=type(None) in more))
+    return pa.schema(fields)

@@ -1,0 +1,121 @@
+"""All cores, or a cluster: what joblib is told, and results in the order in which they come."""
+
+import os
+import signal
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from importlib.util import find_spec
+from typing import Any, Literal, TypeVar, get_args
+
+from joblib import Parallel, cpu_count, delayed, parallel_config
+from joblib.externals.loky.process_executor import BrokenProcessPool
+
+from common.errors import BadParameter, ProtocolError
+from lab.tether import tie
+
+Backend = Literal["loky", "dask", "ray"]
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+NEEDS = {"dask": "distributed", "ray": "ray"}
+
+LEAST_CHUNK = 4
+"""Cells a worker and chunk, where a backend hands over results in chunks only."""
+
+Task = TypeVar("Task")
+Found = TypeVar("Found")
+
+
+class WorkerLost(ProtocolError):
+    """A worker process died, which no cell can catch: most often it needed more memory than there is."""
+
+    code, status = "worker-lost", 503
+
+
+def check_backend(backend: str) -> Backend:
+    """The backend of that name. Raises BadParameter for one that is unknown, or whose package is not installed."""
+    for known in BACKENDS:
+        if backend == known:
+            needed = NEEDS.get(known)
+            if needed is not None and find_spec(needed) is None:
+                allowed = f"needs the package {needed}: pip install 'distrust[{known}]'"
+                raise BadParameter("backend", backend, allowed)
+            return known
+    raise BadParameter("backend", backend, f"must be one of {', '.join(BACKENDS)}")
+
+
+def check_jobs(jobs: int | None) -> int:
+    """Worker processes: as many as there are cores when it is not said. Raises BadParameter."""
+    if jobs is not None and jobs < 1:
+        raise BadParameter("jobs", jobs, "must be at least 1")
+    return int(cpu_count()) if jobs is None else jobs
+
+
+def unordered(work: Callable[[Task], Found], tasks: Sequence[Task], backend: Backend, jobs: int) -> Generator[Found]:
+    """`work` of every task, as they come. Closing the iterator stops the workers.
+
+    Memory  Tasks are handed out as workers get free, so that there are never more than a few at once.
+    Raises  WorkerLost.
+    """
+    with ExitStack() as stack, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given")  # it had grown
+        stack.enter_context(_config(backend, jobs))
+        try:
+            for chunk in _chunks(tasks, backend, jobs):
+                yield from _played(work, chunk, backend)
+        except BrokenProcessPool as error:
+            reason = "a worker process died, perhaps for want of memory; finished cells are kept: try fewer --jobs"
+            raise WorkerLost(reason) from error
+
+
+def _played(work: Callable[[Task], Found], tasks: Sequence[Task], backend: Backend) -> Iterator[Found]:
+    return_as = "list" if backend == "ray" else "generator_unordered"
+    results = Parallel(return_as=return_as)(delayed(work)(task) for task in tasks)
+    try:
+        yield from results
+    finally:
+        if return_as != "list":
+            results.close()
+
+
+def _chunks(tasks: Sequence[Task], backend: Backend, jobs: int) -> Iterator[Sequence[Task]]:
+    """Everything at once; in pieces for Ray, whose joblib backend returns whole lists only."""
+    size = LEAST_CHUNK * jobs if backend == "ray" else max(len(tasks), 1)
+    return (tasks[start : start + size] for start in range(0, len(tasks), size))
+
+
+def _config(backend: Backend, jobs: int) -> AbstractContextManager[Any]:
+    """What joblib is told; Dask's scheduler is the one in DASK_SCHEDULER_ADDRESS, or one on this machine."""
+    if backend == "dask":
+        return _dask(jobs)
+    if backend == "ray":
+        from ray.util.joblib import register_ray  # noqa: PLC0415 - an extra
+
+        register_ray()
+        return _joblib("ray", n_jobs=jobs)
+    if jobs == 1:
+        return _joblib("sequential")
+    return _joblib("loky", n_jobs=jobs, initializer=_begin, initargs=(os.getpid(),), inner_max_num_threads=1)
+
+
+@contextmanager
+def _joblib(backend: str, **settings: Any) -> Iterator[None]:
+    with parallel_config(backend, **settings):
+        yield
+
+
+@contextmanager
+def _dask(jobs: int) -> Iterator[None]:
+    import dask  # noqa: PLC0415 - an extra
+    from distributed import Client  # noqa: PLC0415
+
+    address = dask.config.get("scheduler-address", None)
+    here = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None, "set_as_default": False}
+    client: Any = Client  # untyped
+    with client(address) if address else client(**here) as cluster, _joblib("dask", client=cluster):
+        yield
+
+
+def _begin(parent: int) -> None:
+    """In a worker: the sweep alone hears Ctrl-C, and no worker outlives it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tie(parent)
