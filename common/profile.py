@@ -102,7 +102,7 @@ def unprotected(delta: float, *notes: str) -> Profile:
 
 
 def of_pure(epsilon: float, delta: float, how: How, *notes: str) -> Profile:
-    """The worst law that is ε-pure: randomized response, of which every other is a function; its own law, if `exact`."""
+    """The worst ε-pure law, randomized response, of which every other is a function; its own law, if `exact`."""
     return Profile(
         delta=delta,
         pure=spent(epsilon, how),

@@ -16,6 +16,7 @@ from common.errors import BadParameter
 from common.guarantee import Guarantee
 from common.messages.base import Message
 from common.messages.cohort import Via
+from common.profile import SHOWN_DELTA, Profile
 from common.randomness import Stream
 
 MechanismName = Literal[
@@ -121,6 +122,13 @@ class Mechanism(Message):
         """The privacy of what is released.
 
         `survivors` answered (default: `floor`), and `colluders` of them tell their noise.
+        """
+        raise NotImplementedError
+
+    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
+        """Pure ε, ε at `delta`, and Rényi divergences by order, all from the law that is released.
+
+        `guarantee` is of one kind, which clients check and ledgers add; this is everything, each figure labelled.
         """
         raise NotImplementedError
 

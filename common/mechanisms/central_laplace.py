@@ -7,9 +7,11 @@ from common.guarantee import Guarantee
 from common.mechanisms.base import MechanismSpec
 from common.mechanisms.frame import Frame, little_rounding, needed
 from common.mechanisms.laplace import LaplaceLike
+from common.mechanisms.laplace_profile import continuous_profile
 from common.mechanisms.real_noise import FINE, ServerNoise
 from common.noise import DiscreteLaplace
 from common.noise.continuous import Laplace
+from common.profile import SHOWN_DELTA, Profile
 
 
 class CentralLaplace(ServerNoise, LaplaceLike):
@@ -39,6 +41,12 @@ class CentralLaplace(ServerNoise, LaplaceLike):
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:  # noqa: ARG002 - server's noise
         trust = "the server is trusted: it sees the sum and adds the noise"
         return self.promise(self.one_term_epsilon, "central", (*self.warnings, trust))
+
+    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
+        if not self.continuous:
+            return super().profile(survivors, colluders, delta)
+        found = continuous_profile(self.scale, self.grid, self.one_term_epsilon, delta, self.as_drawn)
+        return found.model_copy(update={"notes": self.warnings})
 
     def error(self, survivors: int) -> ErrorLaw:  # noqa: ARG002 - one term for any number of survivors
         return self.scaled(self.real_law() if self.continuous else self.server_law(), 1)

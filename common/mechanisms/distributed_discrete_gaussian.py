@@ -9,9 +9,11 @@ from common.mechanisms.base import MechanismSpec
 from common.mechanisms.distributed import nothing, of_the_sum
 from common.mechanisms.frame import Frame, needed
 from common.mechanisms.gaussian import GaussianLike
+from common.mechanisms.gaussian_profile import sum_profile
 from common.mechanisms.gaussian_search import Grid, Target, best_precision, least_variance
 from common.messages.cohort import Via
 from common.noise import DiscreteGaussian, DiscreteGaussianSum
+from common.profile import SHOWN_DELTA, Profile, unprotected
 
 PAPER_SCALE = 10.0  # s of the paper's experiments
 
@@ -61,6 +63,10 @@ class DistributedDiscreteGaussian(GaussianLike):
         if honest < 1:
             return nothing(self)
         return self.released(self.share, honest, "distributed", of_the_sum(honest))
+
+    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
+        honest = self.honest(survivors, colluders)
+        return unprotected(delta) if honest < 1 else sum_profile(self.share, honest, self.grid, delta)
 
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(DiscreteGaussianSum(self.share, survivors), survivors * self.share)

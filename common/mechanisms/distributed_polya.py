@@ -12,6 +12,7 @@ from common.mechanisms.laplace import LaplaceLike
 from common.mechanisms.sensitivity import laplace_scale
 from common.messages.cohort import Via
 from common.noise import PolyaDifference
+from common.profile import SHOWN_DELTA, Profile, unprotected
 
 
 class DistributedPolya(LaplaceLike):
@@ -46,6 +47,12 @@ class DistributedPolya(LaplaceLike):
             return nothing(self)
         law = PolyaDifference(Fraction(honest, self.floor), self.scale)
         return self.promise(self.released_epsilon(law), "distributed", of_the_sum(honest))
+
+    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
+        honest = self.honest(survivors, colluders)
+        if honest < 1:
+            return unprotected(delta)
+        return self.of_the_law(PolyaDifference(Fraction(honest, self.floor), self.scale), delta)
 
     def error(self, survivors: int) -> ErrorLaw:
         law = PolyaDifference(Fraction(survivors, self.floor), self.scale)

@@ -12,6 +12,8 @@ from common.mechanisms.base import MechanismSpec
 from common.mechanisms.checks import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed, require
 from common.mechanisms.distributed import nothing, of_the_sum
 from common.mechanisms.frame import Frame, needed
+from common.mechanisms.gaussian_profile import skellam_profile
+from common.mechanisms.gaussian_search import Grid
 from common.mechanisms.laplace import SAMPLER
 from common.mechanisms.lattice import Lattice
 from common.mechanisms.scaled import Scaled
@@ -19,9 +21,9 @@ from common.mechanisms.sensitivity import squared_l2
 from common.mechanisms.skellam_search import Target, best_precision, divergences, least_variance
 from common.messages.cohort import Via
 from common.noise import Skellam
+from common.profile import SHOWN_DELTA, Profile, unprotected
 
 PAPER_SCALE = 10.0  # s of the paper's experiments
-SHOWN_DELTA = 1e-6  # δ at which a Rényi guarantee is shown as (ε, δ) when none was asked for
 
 
 class DistributedSkellam(Lattice):
@@ -101,6 +103,17 @@ class DistributedSkellam(Lattice):
             calibration=self.calibration,
             assumptions=(*of_the_sum(honest), SAMPLER),
         )
+
+    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
+        honest = self.honest(survivors, colluders)
+        if honest < 1:
+            return unprotected(delta)
+        law = Skellam(self.variance * honest / self.floor)
+        at_delta, by_order = (
+            self.model_copy(update={"delta": one}).guarantee(survivors, colluders) for one in (delta, None)
+        )
+        grid = Grid(self.precision, self.dimension, self.norm)
+        return skellam_profile(law, grid, at_delta.epsilon, by_order.rdp, delta)
 
     def error(self, survivors: int) -> ErrorLaw:
         law = Skellam(self.variance * survivors / self.floor)

@@ -12,8 +12,7 @@ from common.mechanisms.gaussian_search import Grid, approximate, divergences
 from common.mechanisms.laplace import SAMPLER
 from common.mechanisms.lattice import Lattice
 from common.mechanisms.scaled import Scaled, Spread
-
-SHOWN_DELTA = 1e-6  # δ at which a Rényi guarantee is shown as (ε, δ) when none was asked for
+from common.profile import SHOWN_DELTA
 
 
 class GaussianLike(Lattice):

@@ -8,6 +8,7 @@ from common.mechanisms.base import MechanismSpec
 from common.mechanisms.frame import Frame
 from common.mechanisms.lattice import Lattice
 from common.mechanisms.scaled import Scaled
+from common.profile import SHOWN_DELTA, Profile, unprotected
 
 FINEST = 1 << 20
 
@@ -36,6 +37,14 @@ class UnsafeIdentity(Lattice):
             calibration=self.calibration,
             assumptions=("none: there is no noise",),
         )
+
+    def profile(
+        self,
+        survivors: int | None = None,  # noqa: ARG002 - nothing helps
+        colluders: int = 0,  # noqa: ARG002 - the same
+        delta: float = SHOWN_DELTA,
+    ) -> Profile:
+        return unprotected(delta, "there is no noise")
 
     def error(self, survivors: int) -> ErrorLaw:  # noqa: ARG002 - there is no noise
         return Scaled(None, self.step, (0.0, 0.0))

@@ -1,6 +1,7 @@
 """What the mechanisms share whose noise is made of Pólya shares of discrete Laplace variables."""
 
 import math
+from fractions import Fraction
 from typing import Annotated, Self
 
 import numpy as np
@@ -9,11 +10,14 @@ from pydantic import Field, model_validator
 from common.accounting import pure_epsilon
 from common.guarantee import Guarantee
 from common.mechanisms.checks import EPSILON_RULE, epsilon_allowed, require
+from common.mechanisms.gaussian_search import Grid
+from common.mechanisms.laplace_profile import discrete_profile
 from common.mechanisms.lattice import Lattice
 from common.mechanisms.scaled import Scaled, Spread
 from common.mechanisms.sensitivity import l1, laplace_loss, laplace_scale
 from common.noise import PolyaDifference
 from common.noise.polya import LONGEST_SCALE
+from common.profile import SHOWN_DELTA, Profile
 
 PAPER_TERMS = 2
 SAMPLER = "noise is drawn within statistical distance 2^-100 of its law"
@@ -35,6 +39,11 @@ class LaplaceLike(Lattice):
     def scale(self) -> float:
         """Scale of the discrete Laplace law, in grid steps."""
         return laplace_scale(self.epsilon, self.precision, self.dimension, self.norm)
+
+    @property
+    def grid(self) -> Grid:
+        """What one client can move."""
+        return Grid(self.precision, self.dimension, self.norm)
 
     def scaled(self, law: Spread, terms: float) -> Scaled:
         """The error law of `terms` Laplace terms; (σ, h) in units of one term's scale.
@@ -78,6 +87,18 @@ class LaplaceLike(Lattice):
         price = float(losses[each + 1] - losses[each])
         best = float((losses - price * np.arange(losses.size)).max())
         return price * budget + self.dimension * best
+
+    def profile(
+        self,
+        survivors: int | None = None,  # noqa: ARG002 - one term is all there is, unless a mechanism says otherwise
+        colluders: int = 0,  # noqa: ARG002 - the same
+        delta: float = SHOWN_DELTA,
+    ) -> Profile:
+        return self.of_the_law(PolyaDifference(Fraction(1), self.scale), delta)
+
+    def of_the_law(self, law: PolyaDifference, delta: float) -> Profile:
+        """The profile of noise `law` on every coordinate of the released integers."""
+        return discrete_profile(law, self.grid, self.released_epsilon(law), delta)
 
     def promise(self, epsilon: float, model: str, assumptions: tuple[str, ...]) -> Guarantee:
         """A pure guarantee of this mechanism."""

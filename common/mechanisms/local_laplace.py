@@ -8,11 +8,13 @@ from common.guarantee import Guarantee
 from common.mechanisms.base import MechanismSpec
 from common.mechanisms.frame import Frame, little_rounding, needed
 from common.mechanisms.laplace import LaplaceLike
+from common.mechanisms.laplace_profile import continuous_profile
 from common.mechanisms.real_noise import FINE, ClientNoise
 from common.mechanisms.sensitivity import laplace_scale
 from common.messages.cohort import Via
 from common.noise import DiscreteLaplace, PolyaDifference
 from common.noise.continuous import Laplace
+from common.profile import SHOWN_DELTA, Profile
 
 
 class LocalLaplace(ClientNoise, LaplaceLike):
@@ -45,6 +47,12 @@ class LocalLaplace(ClientNoise, LaplaceLike):
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:  # noqa: ARG002 - each on its own
         trust = "each client's own device draws its noise"
         return self.promise(self.one_term_epsilon, "local", (*self.warnings, trust))
+
+    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
+        if not self.continuous:
+            return super().profile(survivors, colluders, delta)
+        found = continuous_profile(self.scale, self.grid, self.one_term_epsilon, delta, self.as_drawn)
+        return found.model_copy(update={"notes": self.warnings})
 
     def error(self, survivors: int) -> ErrorLaw:
         if self.continuous:

@@ -19,6 +19,7 @@ from common.mechanisms.real_noise import FINE
 from common.mechanisms.scaled import Scaled
 from common.mechanisms.sphere_noise import SphereSum, directions, radius
 from common.messages.cohort import Via
+from common.profile import SHOWN_DELTA, Profile, of_pure
 from common.randomness import Stream
 
 WORD = 2**64
@@ -99,6 +100,15 @@ class LocalSphere(Lattice):
                 "directions are uniform up to floating point, on which accuracy rests and privacy does not",
             ),
         )
+
+    def profile(
+        self,
+        survivors: int | None = None,  # noqa: ARG002 - each on its own
+        colluders: int = 0,  # noqa: ARG002 - the same
+        delta: float = SHOWN_DELTA,
+    ) -> Profile:
+        """Two opposite longest vectors give randomized response; rounding to the grid may blur which half it was."""
+        return of_pure(coin_epsilon(coin(self.epsilon)), delta, "exact" if self.dimension == 1 else "bound")
 
     def error(self, survivors: int) -> ErrorLaw:
         sigma = math.sqrt(2 * survivors) * self.radius

@@ -13,11 +13,13 @@ from common.mechanisms.checks import DELTA_RULE, require
 from common.mechanisms.distributed import nothing
 from common.mechanisms.frame import Frame, needed
 from common.mechanisms.gaussian import GaussianLike
+from common.mechanisms.gaussian_profile import continuous_profile, sum_profile
 from common.mechanisms.gaussian_search import Grid, Target, best_precision, least_variance
 from common.mechanisms.real_noise import FINE, RealNoise
 from common.mechanisms.skellam_search import ORDERS
 from common.noise import DiscreteGaussian
 from common.noise.continuous import Gaussian
+from common.profile import SHOWN_DELTA, Profile
 
 
 class RealGaussian(RealNoise, GaussianLike):
@@ -59,6 +61,17 @@ class RealGaussian(RealNoise, GaussianLike):
     def grid_law(self) -> DiscreteGaussian:
         """One draw on the grid."""
         return DiscreteGaussian(self.variance)
+
+    def profile(
+        self,
+        survivors: int | None = None,  # noqa: ARG002 - one draw is all there is
+        colluders: int = 0,  # noqa: ARG002 - the same
+        delta: float = SHOWN_DELTA,
+    ) -> Profile:
+        if not self.continuous:
+            return sum_profile(self.variance, 1, self.grid, delta)
+        found = continuous_profile(self.variance, self.grid, delta, self.as_drawn)
+        return found.model_copy(update={"notes": self.warnings})
 
     def one_draw(self, model: str, trust: str) -> Guarantee:
         """The guarantee of one draw on every coordinate."""

@@ -1,6 +1,6 @@
 """Papers' real-valued noise: on the grid by default; as floating point for those who ask, and then unsafe."""
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from common.mechanisms.base import Noise
 from common.mechanisms.lattice import Lattice
 from common.mechanisms.scaled import Spread
+from common.profile import How
 from common.randomness import Stream
 
 FINE = 0.01
@@ -27,6 +28,9 @@ class Draws(Spread, Protocol):
 
 class RealNoise(Lattice):
     """A mechanism whose paper draws real numbers. `noise` is "grid" (discrete, exact) or "continuous" (unsafe)."""
+
+    as_drawn: ClassVar[How] = "exact"
+    """Whether continuous noise is released as it was drawn, or as less than that."""
 
     noise: Noise = "grid"
 
@@ -59,6 +63,8 @@ class ServerNoise(RealNoise):
 
 class ClientNoise(RealNoise):
     """Noise on every message. Continuous noise is added to the value itself; the result is rounded to a step."""
+
+    as_drawn: ClassVar[How] = "bound"
 
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
         if not self.continuous:

@@ -23,6 +23,8 @@ GUESS = 1.03  # and of the first one
 COARSE = 6  # steps of the grid on which the first one is done
 LEAST_SIZE = 0.1  # of Gaussian noise, in units of the range
 
+LOCAL = "pure epsilon and Rényi divergences are those of one message alone; shuffling makes them no larger"
+
 
 def of_the_records(honest: int) -> tuple[str, ...]:
     """Assumptions of sealed records."""

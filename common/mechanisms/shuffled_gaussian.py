@@ -14,13 +14,15 @@ from common.mechanisms.checks import DELTA_RULE, require
 from common.mechanisms.distributed import nothing
 from common.mechanisms.frame import ROUNDING, Frame, needed
 from common.mechanisms.gaussian import GaussianLike
+from common.mechanisms.gaussian_profile import sum_profile
 from common.mechanisms.gaussian_search import Grid
 from common.mechanisms.laplace import SAMPLER
 from common.mechanisms.real_gaussian import needed_delta
 from common.mechanisms.sensitivity import grid_for
-from common.mechanisms.shuffled import gaussian_epsilon, gaussian_size, gaussian_variance, of_the_records
+from common.mechanisms.shuffled import LOCAL, gaussian_epsilon, gaussian_size, gaussian_variance, of_the_records
 from common.messages.cohort import Via
 from common.noise import DiscreteGaussian, DiscreteGaussianSum
+from common.profile import SHOWN_DELTA, Profile, bound
 
 FINEST = 32  # inputs of one coordinate, all pairs of which the blanket bound compares
 
@@ -80,6 +82,13 @@ class ShuffledGaussian(GaussianLike):
             calibration=self.calibration,
             assumptions=(*of_the_records(honest), SAMPLER),
         )
+
+    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
+        """(ε, δ) of the shuffled messages by the blanket or the clones; Rényi of one message alone, which bounds it."""
+        found = self.model_copy(update={"delta": delta}).guarantee(survivors, colluders)
+        alone = sum_profile(self.variance, 1, self.grid, delta)
+        change = {"approximate": bound(found.epsilon), "rdp_how": "bound", "notes": (LOCAL,)}
+        return alone.model_copy(update=change)
 
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(DiscreteGaussianSum(self.variance, survivors), survivors * self.variance)

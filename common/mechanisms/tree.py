@@ -17,11 +17,13 @@ from common.mechanisms.checks import DELTA_RULE, require
 from common.mechanisms.distributed import nothing
 from common.mechanisms.frame import ROUNDING, Frame, needed
 from common.mechanisms.gaussian import GaussianLike
+from common.mechanisms.gaussian_profile import sum_profile
 from common.mechanisms.gaussian_search import Grid, coarsest, divergences, least_root
 from common.mechanisms.laplace import SAMPLER
 from common.mechanisms.real_gaussian import needed_delta, textbook
 from common.mechanisms.sensitivity import grid_for
 from common.noise import DiscreteGaussian, DiscreteGaussianSum
+from common.profile import SHOWN_DELTA, Profile, spent
 
 
 class Tree(GaussianLike):
@@ -96,6 +98,18 @@ class Tree(GaussianLike):
                 ),
             }
         )
+
+    def profile(
+        self,
+        survivors: int | None = None,  # noqa: ARG002 - server's noise
+        colluders: int = 0,  # noqa: ARG002 - the same
+        delta: float = SHOWN_DELTA,
+    ) -> Profile:
+        """One node's divergences times `depth`, and the exact δ of all nodes together."""
+        one = sum_profile(self.variance, 1, self.grid, delta).repeated(self.depth)
+        epsilon = _epsilon(self.variance, self.depth, self.grid, delta)
+        whole = spent(epsilon, "exact" if self.dimension == 1 else "bound")
+        return one.model_copy(update={"approximate": whole, "notes": ("of the whole stream of batches",)})
 
     def error(self, survivors: int) -> ErrorLaw:  # noqa: ARG002 - one node for any number of survivors
         return self.scaled(self.server_law(), self.variance)

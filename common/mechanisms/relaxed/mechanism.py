@@ -24,6 +24,7 @@ from common.mechanisms.scaled import Scaled
 from common.messages.cohort import Via
 from common.noise import Polya, PolyaDifference
 from common.noise.table import Table, tabulate
+from common.profile import SHOWN_DELTA, Profile, of_pure, unprotected
 from common.randomness import Stream
 
 
@@ -123,6 +124,13 @@ class RelaxedSecaggShuffle(Lattice):
             calibration=self.calibration,
             assumptions=(*of_the_bits(honest), SAMPLER),
         )
+
+    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
+        honest = self.honest(survivors, colluders)
+        if honest < 1:
+            return unprotected(delta)
+        pure = self.dimension * certified_epsilon(self.design, honest)
+        return of_pure(pure, delta, "bound", "from the certified pure epsilon: no law with that one loses more")
 
     def error(self, survivors: int) -> ErrorLaw:
         law = PolyaDifference(Fraction(survivors, self.share), self.scale)
