@@ -4,7 +4,22 @@ import sys
 
 import typer
 
-from lab.commands import audit, data, demo, errata, figure, fleet, health, inspect, privacy, run, serve, token, up
+from lab.commands import (
+    audit,
+    data,
+    demo,
+    errata,
+    figure,
+    fleet,
+    health,
+    inspect,
+    privacy,
+    run,
+    serve,
+    sweep,
+    token,
+    up,
+)
 from lab.console import guarded
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -26,6 +41,7 @@ app.command()(inspect.inspect)
 app.command()(privacy.privacy)
 app.command()(audit.audit)
 app.command()(errata.errata)
+app.command()(sweep.sweep)
 app.command()(figure.figure)
 app.add_typer(data.app, name="data")
 app.command()(demo.demo)

@@ -28,6 +28,11 @@ class Standing(NamedTuple):
     def left(self) -> int:
         return self.total - self.done - self.failed
 
+    @property
+    def played(self) -> int:
+        """Cells that ended since this start."""
+        return self.done + self.failed - self.kept
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -37,7 +37,10 @@ def load(name_or_path: str, *, quick: bool = False, repetitions: int | None = No
     """
     file, name = _find(name_or_path)
     try:
-        table = _laid(tomllib.loads(_text(file)), quick=quick, repetitions=repetitions)
+        words = tomllib.loads(_text(file))
+        if quick and not isinstance(words.get("quick"), dict):
+            raise BadExperiment(f"{name_or_path}: has no [quick] table")
+        table = _laid(words, quick=quick, repetitions=repetitions)
         experiment = Experiment.model_validate({**table, "name": name, "quick": quick})
     except ValidationError as error:
         raise BadExperiment(f"{name_or_path}: {first(error, Experiment)}") from error
@@ -76,8 +79,6 @@ def _text(file: Traversable | Path) -> str:
 
 def _laid(table: dict[str, Any], *, quick: bool, repetitions: int | None) -> dict[str, Any]:
     """The file's table with `[quick]` on it when asked for, and with the number of repetitions that was asked for."""
-    over = table.pop("quick", None)
-    if quick and not isinstance(over, dict):
-        raise BadExperiment("has no [quick] table")
+    plain = {key: value for key, value in table.items() if key != "quick"}
     changes = {} if repetitions is None else {"repetitions": repetitions}
-    return merged(merged(table, over if quick and isinstance(over, dict) else {}), changes)
+    return merged(merged(plain, table["quick"] if quick else {}), changes)

@@ -20,7 +20,8 @@ ELSEWHERE = "choose another --out"
 
 def home(experiment: Experiment, out: Path) -> Path:
     """The folder of one experiment below `out`. A changed experiment has another one, so that rows never mix."""
-    return out / f"{experiment.name}-{experiment.digest[:12]}"
+    quick = "-quick" if experiment.quick else ""
+    return out / f"{experiment.name}{quick}-{experiment.digest[:12]}"
 
 
 class Shelf:

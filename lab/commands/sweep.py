@@ -1,0 +1,79 @@
+"""`distrust sweep EXPERIMENT`: every panel, series and repetition of an experiment, on all cores."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lab.console import err, out
+from lab.sweep.cells import Cell
+from lab.sweep.engine import Outcome, run
+from lab.sweep.experiment import Experiment
+from lab.sweep.files import load
+from lab.sweep.progress import SweepProgress
+from lab.sweep.shelf import Shelf, home
+from lab.sweep.summary import confidence_table, regret_table
+
+FAILED = 1
+SHOWN = 20  # failed cells that are named on stderr; the file has them all
+
+Name = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="One of lab/experiments, or the path of a .toml file")]
+Quick = Annotated[bool, typer.Option("--quick", help="The experiment's reduced version")]
+Out = Annotated[Path, typer.Option("--out", help="Folder that holds a folder for each experiment")]
+BackendOption = Annotated[str, typer.Option("--backend", help="joblib's: loky, dask or ray")]
+Jobs = Annotated[int | None, typer.Option("--jobs", help="Worker processes; all cores when not given")]
+FormatOption = Annotated[str, typer.Option("--format", help="Of the table: parquet or csv")]
+Repetitions = Annotated[int | None, typer.Option("--repetitions", help="Another number than the file's")]
+
+DEFAULT_OUT = Path("sweeps")
+
+
+def sweep(
+    name: Name,
+    *,
+    quick: Quick = False,
+    out_: Out = DEFAULT_OUT,
+    backend: BackendOption = "loky",
+    jobs: Jobs = None,
+    format_: FormatOption = "parquet",
+    repetitions: Repetitions = None,
+) -> None:
+    """Play an experiment on all cores.
+
+    What is finished is kept: the same command goes on after a kill.
+    """
+    experiment = load(name, quick=quick, repetitions=repetitions)
+    try:
+        with SweepProgress(err, experiment.name) as progress:
+            outcome = run(experiment, out_, backend=backend, jobs=jobs, form=format_, watch=progress)
+    except (KeyboardInterrupt, SystemExit):
+        err.print(_stopped(experiment, out_), markup=False)
+        raise
+    report(experiment, outcome)
+    if outcome.failures:
+        raise typer.Exit(FAILED)
+
+
+def report(experiment: Experiment, outcome: Outcome) -> None:
+    """The tables, where the rows are, and what failed."""
+    out.print(experiment.title, markup=False, style="bold")
+    if outcome.rows:
+        out.print(regret_table(outcome.rows))
+        out.print()
+        out.print(confidence_table(outcome.rows))
+    for cell, reason in list(outcome.failures.items())[:SHOWN]:
+        err.print(f"failed: {_place(cell)}: {reason}", markup=False)
+    if outcome.failures:
+        count, listed = len(outcome.failures), outcome.path.with_name("failures.json")
+        err.print(f"{count} cells failed, see {listed}; the same command tries them again", markup=False)
+    out.print(f"{len(outcome.rows)} rows in {outcome.path}", markup=False)
+
+
+def _place(cell: Cell) -> str:
+    return f"panel {cell.panel!r}, series {cell.series!r}, repetition {cell.repetition}"
+
+
+def _stopped(experiment: Experiment, folder: Path) -> str:
+    with Shelf(experiment, folder) as shelf:
+        done = len(shelf.rows())
+    return f"stopped: {done} finished cells are kept in {home(experiment, folder)}; the same command goes on from there"

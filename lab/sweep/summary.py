@@ -1,0 +1,119 @@
+"""What a sweep came to: regret by panel and series, and whether confidence holds at its stated level."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from scipy.stats import binomtest
+
+from lab.sweep.row import Row
+
+WIDE = 160
+"""Columns that the tables may take; a narrower terminal wraps their lines."""
+
+LEVEL = 0.99
+"""Of the Clopper-Pearson intervals: a policy that keeps its p is called broken in one case of 200 at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """`hits` of `runs`, and the Clopper-Pearson interval of their probability."""
+
+    hits: int
+    runs: int
+    low: float
+    high: float
+
+
+def share(hits: int, runs: int) -> Share:
+    """The share and its exact interval at LEVEL, two-sided."""
+    found = binomtest(hits, runs).proportion_ci(confidence_level=LEVEL, method="exact")
+    return Share(hits, runs, float(found.low), float(found.high))
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """How often the policy of a series failed, over all its panels, whose runs are independent given the worlds.
+
+    dropped    runs in which the best arm was dropped. failed: runs in which any interval missed the true mean.
+    widths     intervals formed in all; missed: those that miss.
+    stated     the largest probability of `failed` that the policy states for one of the runs; None: it states none.
+    """
+
+    series: str
+    dropped: Share
+    failed: Share
+    widths: int
+    missed: int
+    stated: float | None
+
+    @property
+    def holds(self) -> str:
+        """`yes` when the whole interval is at most p, `no` when it is above, else `not refuted`: too few runs."""
+        if self.stated is None:
+            return "nothing stated"
+        if self.failed.low > self.stated:
+            return "no"
+        return "yes" if self.failed.high <= self.stated else "not refuted"
+
+
+def confidence(rows: Sequence[Row]) -> list[Confidence]:
+    """One for each series, in the order of the rows."""
+    names = dict.fromkeys(row.series for row in rows)
+    return [_confidence(name, [row for row in rows if row.series == name]) for name in names]
+
+
+def _confidence(series: str, rows: Sequence[Row]) -> Confidence:
+    stated = [row.failure for row in rows]
+    return Confidence(
+        series=series,
+        dropped=share(sum(row.best_dropped for row in rows), len(rows)),
+        failed=share(sum(row.width_failures > 0 for row in rows), len(rows)),
+        widths=sum(row.widths for row in rows),
+        missed=sum(row.width_failures for row in rows),
+        stated=None if None in stated else max(one for one in stated if one is not None),
+    )
+
+
+def regret_table(rows: Sequence[Row]) -> Table:
+    """Final regret, mean ± standard deviation over repetitions, and the time of one run."""
+    table = Table("panel", "series", box=None, padding=(0, 2, 0, 0))
+    for head in ("final regret", "±", "runs", "bits a client", "seconds a run"):
+        table.add_column(head, justify="right")
+    for (panel, series), group in groupby(rows, key=lambda row: (row.panel, row.series)):
+        cell = list(group)
+        final = [row.regret for row in cell]
+        spread = f"{statistics.stdev(final):,.1f}" if len(final) > 1 else ""
+        bits = statistics.fmean(row.payload_bits for row in cell)
+        seconds = statistics.fmean(row.seconds for row in cell)
+        mean = f"{statistics.fmean(final):,.1f}"
+        table.add_row(panel, series, mean, spread, str(len(cell)), f"{bits:,.1f}", f"{seconds:.3g}")
+    return _whole(table)
+
+
+def confidence_table(rows: Sequence[Row]) -> Table:
+    """Failure events by series, beside what the policy states."""
+    title = f"shares of runs, [{LEVEL:.0%} Clopper-Pearson]; p: probability that any width fails, as stated"
+    table = Table(box=None, padding=(0, 2, 0, 0), caption=title, caption_justify="left")
+    for head in ("series", "best arm dropped", "a width failed", "p", "holds", "widths missed"):
+        table.add_column(head, no_wrap=True)
+    for one in confidence(rows):
+        stated = "" if one.stated is None else f"{one.stated:.3g}"
+        missed = f"{one.missed:,} of {one.widths:,}"
+        table.add_row(one.series, _shown(one.dropped), _shown(one.failed), stated, one.holds, missed)
+    return _whole(table)
+
+
+def _whole(table: Table) -> Table:
+    """As wide as what it holds, wherever it is printed."""
+    wide = Console(width=WIDE)
+    table.width = Measurement.get(wide, wide.options, table).maximum
+    return table
+
+
+def _shown(share: Share) -> str:
+    return f"{share.hits}/{share.runs} \\[{share.low:.3f}, {share.high:.3f}]"
