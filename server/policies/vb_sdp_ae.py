@@ -1,6 +1,7 @@
 """VB-SDP-AE: elimination in growing batches that keeps all past data (Tenenbaum et al. 2021, as MAB describes it)."""
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -38,6 +39,12 @@ class VbSdpAe(Elimination):
         self._sums[arm] += estimate.sums[0]
         self._counts[arm] += estimate.counts[0]
         self._laws[arm].append(estimate.laws[0])
-        clients, laws = int(self._counts[arm]), self._laws[arm]
-        noise = float(noise_width(laws, np.full((1, len(laws)), 1 / clients), self.share)[0])
-        return float(self._sums[arm]) / clients, math.sqrt(math.log(2 / self.share) / (2 * clients)) + noise
+        clients = int(self._counts[arm])
+        sampled = math.sqrt(math.log(2 / self.share) / (2 * clients))
+        return float(self._sums[arm]) / clients, sampled + pooled_noise(tuple(self._laws[arm]), self.share) / clients
+
+
+@lru_cache(maxsize=256)
+def pooled_noise(laws: tuple[ErrorLaw, ...], allowed: float) -> float:
+    """A bound at `allowed` on |the sum of the laws' independent noises|; arms whose batches were alike share it."""
+    return float(noise_width(laws, np.ones((1, len(laws))), allowed)[0])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from server.policies import Ask, Estimate, Policy, SuccessiveElimination
+from server.policies import Ask, DpSe, Estimate, Policy, SuccessiveElimination, Ucb1, VbSdpAe
 from server.policies.radius import exact_radius, paper_radius, share
 
 
@@ -40,8 +40,37 @@ def successive_elimination(arms: int, failure: float = 0.1) -> Policy:
     return SuccessiveElimination(arms=arms, first_batch=1, failure=failure, constants="exact")
 
 
-POLICIES = [pytest.param(successive_elimination, id="successive-elimination")]
-every_policy = pytest.mark.parametrize("make", POLICIES)
+def by_four(arms: int, failure: float = 0.1) -> Policy:
+    return SuccessiveElimination(arms=arms, first_batch=1, failure=failure, constants="exact", base=4)
+
+
+def dp_se(arms: int, failure: float = 0.1) -> Policy:
+    return DpSe(arms=arms, noise=1.0, failure=failure)
+
+
+def dp_se_as_printed(arms: int, failure: float = 0.1) -> Policy:
+    return DpSe(arms=arms, noise=1.0, failure=failure, calibration="paper")
+
+
+def vb_sdp_ae(arms: int, failure: float = 0.1) -> Policy:
+    return VbSdpAe(arms=arms, failure=failure)
+
+
+def ucb1(arms: int, failure: float = 0.1) -> Policy:
+    """It states no p: its intervals fail where they may."""
+    del failure
+    return Ucb1(arms=arms)
+
+
+ELIMINATION = [
+    pytest.param(successive_elimination, id="successive-elimination"),
+    pytest.param(by_four, id="by-four"),
+    pytest.param(dp_se, id="dp-se"),
+    pytest.param(dp_se_as_printed, id="dp-se-paper"),
+    pytest.param(vb_sdp_ae, id="vb-sdp-ae"),
+]
+every_policy = pytest.mark.parametrize("make", [*ELIMINATION, pytest.param(ucb1, id="ucb1")])
+every_elimination = pytest.mark.parametrize("make", ELIMINATION)
 Make = Callable[..., Policy]
 
 
@@ -67,7 +96,7 @@ def test_the_horizon_is_used_up_and_never_exceeded(make: Make, means: list[float
     assert play(make(len(means)), means, horizon, Laplace(2.0), seed) == horizon
 
 
-@every_policy
+@every_elimination
 def test_the_best_arm_survives_with_probability_above_one_minus_p(make: Make) -> None:
     """400 runs with p = 0.25; were the true failure rate p, more failures than the bound came once in 10⁶ times."""
     runs, failure, means = 400, 0.25, [0.5, 0.55, 0.55, 0.6]
@@ -79,16 +108,14 @@ def test_the_best_arm_survives_with_probability_above_one_minus_p(make: Make) ->
     assert any(len(policy.active) < len(means) for policy in policies), "nothing was ever eliminated"
 
 
-@every_policy
+@every_elimination
 def test_intervals_cover_the_means_with_probability_above_one_minus_p(make: Make) -> None:
     """Coverage of every interval at once, p = 0.5, noise that dominates; false alarm once in 10⁶ times."""
     runs, failure, means = 300, 0.5, [0.4, 0.6]
     missed = 0
     for seed in range(runs):
         policy, rng, wrong = make(len(means), failure), np.random.default_rng(seed), False
-        for _ in range(8):
-            ask = policy.ask(10**9)
-            assert ask is not None
+        while (ask := policy.ask(10**9)) and ask.batch <= 8:
             policy.tell(answers(ask, means, Laplace(5.0), rng))
             fresh = [one for one in policy.intervals if one.batch == ask.batch]
             wrong |= any(not one.lower <= means[one.arm] <= one.upper for one in fresh)
@@ -96,7 +123,7 @@ def test_intervals_cover_the_means_with_probability_above_one_minus_p(make: Make
     assert missed <= binom.isf(1e-6, runs, failure)
 
 
-@every_policy
+@every_elimination
 @given(order=st.permutations(range(4)))
 def test_the_order_of_answers_does_not_matter(make: Make, order: list[int]) -> None:
     first, second = make(4), make(4)
@@ -109,7 +136,7 @@ def test_the_order_of_answers_does_not_matter(make: Make, order: list[int]) -> N
     assert first.ask(10**6) == second.ask(10**6)
 
 
-@every_policy
+@pytest.mark.parametrize("make", [successive_elimination, by_four, dp_se, dp_se_as_printed])
 def test_past_batches_are_forgotten(make: Make) -> None:
     """Two histories that keep all arms and differ in every estimate: the next batch decides alike."""
     states = []
@@ -124,7 +151,7 @@ def test_past_batches_are_forgotten(make: Make) -> None:
     assert states[0] == states[1]
 
 
-@every_policy
+@every_elimination
 def test_a_batch_that_does_not_fit_is_not_asked_for(make: Make) -> None:
     policy = make(5)
     ask = policy.ask(10**6)
@@ -133,7 +160,7 @@ def test_a_batch_that_does_not_fit_is_not_asked_for(make: Make) -> None:
     assert policy.ask(ask.size - 1) is None
 
 
-@every_policy
+@every_elimination
 def test_a_batch_is_told_whole(make: Make) -> None:
     policy = make(3)
     whole = [Estimate.scalar(arm, 1.0, 2, QUIET) for arm in range(3)]
@@ -142,7 +169,7 @@ def test_a_batch_is_told_whole(make: Make) -> None:
             policy.tell(told)
 
 
-@every_policy
+@every_elimination
 def test_leftover_clients_play_the_active_arms_in_order(make: Make) -> None:
     policy = make(3)
     ask = policy.ask(10**6)
@@ -153,7 +180,7 @@ def test_leftover_clients_play_the_active_arms_in_order(make: Make) -> None:
     assert policy.leftover(0) == {}
 
 
-@every_policy
+@every_elimination
 def test_a_clearly_worse_arm_drops_out_and_the_best_is_chosen(make: Make) -> None:
     policy = make(3)
     play(policy, [0.05, 0.95, 0.1], 20_000, Laplace(1.0), seed=7)
