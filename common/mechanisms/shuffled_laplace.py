@@ -25,11 +25,14 @@ class ShuffledLaplace(LaplaceLike):
 
     local      ε₀ ≥ ε. paper: f⁻¹(ε) of the closed form inside its range, else ε. exact: by the clones bound, computed.
     Guarantee  (ε, δ) for the permuted messages of t honest clients; (ε₀, 0) for each message in any case.
-    Source     FREE Algorithm 3, equation (10), with its range and max(ε, f⁻¹(ε)); a cohort plays one arm, so that what
-               the server knows of the actions is the same for all its messages.
+    Parts      Assigned actions may be opened one by one: place j of the permuted list plays a public action, so that its
+               message is an ε₀-private randomizer of its own, and the clones bound holds for any sequence of those.
+    Source     FREE Algorithm 3, equation (10), with its range and max(ε, f⁻¹(ε)). Feldman, McMillan & Talwar 2022,
+               Theorem 3.2, for randomizers that differ from place to place.
     """
 
     vias: ClassVar[tuple[Via, ...]] = ("shuffler",)
+    parts: ClassVar[bool] = True
 
     name: Literal["shuffled-laplace"] = "shuffled-laplace"
     delta: float
