@@ -15,6 +15,9 @@ from server.policy import build
 from server.rounds import CohortPlan, RoundPlan, RoundRecord, begin, wave
 from server.snapshot import snapshot
 
+JOINT = ("local-sphere",)
+"""Mechanisms whose noise is one draw for a client's whole vector."""
+
 
 class Learner:
     """Plans rounds, absorbs what came out of their cohorts, and stops before the horizon is passed.
@@ -160,9 +163,9 @@ class Learner:
 def _estimate(record: RoundRecord, query: Query) -> Estimate:
     outcome, mechanism = record.released[query.arm], record.mechanisms[query.clients]
     counts = tuple(outcome.counts or [outcome.survivors] * len(outcome.sum))
-    laws = {count: mechanism.error(count) for count in set(counts)}
-    rounding = (mechanism.high - mechanism.low) / mechanism.precision / 2
-    return Estimate(query.arm, tuple(outcome.sum), counts, tuple(laws[count] for count in counts), rounding)
+    laws = {count: mechanism.error(max(1, count)) for count in set(counts)}
+    rounding, joint = (mechanism.high - mechanism.low) / mechanism.precision / 2, mechanism.name in JOINT
+    return Estimate(query.arm, tuple(outcome.sum), counts, tuple(laws[count] for count in counts), rounding, joint)
 
 
 def _check_counts(record: RoundRecord, outcome: Released) -> None:

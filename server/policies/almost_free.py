@@ -11,7 +11,7 @@ from common.errors import BadParameter
 from common.statistics import BoundedReward
 from server.policies.base import Ask, Estimate, Query
 from server.policies.design import Design, near_optimal, uniform
-from server.policies.dp_pe import OneRewardEach
+from server.policies.dp_pe import OneRewardEach, answered
 from server.policies.least_squares import Readings
 from server.policies.phases import Phase
 from server.policies.radius import Calibration
@@ -72,15 +72,17 @@ class AlmostFree(OneRewardEach):
         (one,) = estimates.values()
         clients = np.array(one.counts, dtype=np.float64)
         means = np.array(one.sums) / np.maximum(clients, 1)
-        return Readings(phase.vectors, clients, means, np.maximum(clients, 1), one.laws, one.rounding)
+        return Readings(phase.vectors, clients, means, clients, one.laws, one.rounding, joint=one.joint)
 
     def paper_width(self, phase: Phase, readings: Readings) -> float:
-        rank = max(phase.design.rank, phase.design.spread / 2)
+        rank, length = max(phase.design.rank, phase.design.spread / 2), answered(phase, readings)
+        if length == 0:
+            return math.inf
         log = math.log(len(phase.active) / (len(self._actions) * self._beta))
         scales = np.array([law.std for law in readings.laws]) / math.sqrt(2)
-        sampled = self._bound * math.sqrt(4 * rank / phase.length * log)
+        sampled = self._bound * math.sqrt(4 * rank / length * log)
         if self._model == "central":
-            noise = (2 * len(phase.support) * rank + 2 * rank * log) * scales.max() / phase.length
+            noise = (2 * len(phase.support) * rank + 2 * rank * log) * scales.max() / length
         else:
-            noise = 2 * rank / phase.length * math.sqrt((scales**2).sum() * log)
+            noise = 2 * rank / length * math.sqrt((scales**2).sum() * log)
         return float(sampled + noise)

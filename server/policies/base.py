@@ -81,6 +81,8 @@ class Estimate:
     counts    how many clients each of them is over.
     laws      the law of the noise in each.
     rounding  the bound on a client's rounding error's standard deviation, in data units; it is sub-Gaussian with that.
+    joint     one client's coordinates are noised together and then rounded: a combination of the noises with weights c
+              has ‖c‖₂ times the law of one. Else they are independent, and what is rounded is the client's value.
     """
 
     arm: Key
@@ -88,6 +90,7 @@ class Estimate:
     counts: tuple[int, ...]
     laws: tuple[ErrorLaw, ...]
     rounding: float = 0.0
+    joint: bool = False
 
     @classmethod
     def scalar(cls, arm: int, total: float, survivors: int, law: ErrorLaw) -> "Estimate":

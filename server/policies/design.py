@@ -13,6 +13,7 @@ Vectors = NDArray[np.float64]
 
 RANK = 1e-10  # singular values below this share of the largest are none
 STEPS = 20_000
+LEVERAGE = 1e-9  # an action of leverage π(x)‖x‖² (in V⁻¹) this near 1 cannot be left out: the others span less
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +134,14 @@ def _dropped(flat: Vectors, weights: Vectors, action: int) -> Vectors:
 
 def _pruned(flat: Vectors, weights: Vectors) -> Vectors:
     """The lightest actions left out, one by one, while g(π) ≤ 2m holds: fewer reports, less noise."""
+    norms = _norms(flat, weights)
     for action in np.argsort(weights, kind="stable")[np.count_nonzero(weights == 0) :].tolist():
+        if weights[action] * norms[action] > 1 - LEVERAGE:
+            continue
         without = weights.copy()
         without[action] = 0
-        if np.count_nonzero(without) < flat.shape[1]:
-            break
         without /= without.sum()
-        gram = (flat.T * without) @ flat
-        if np.linalg.cond(gram) < 1 / RANK and spread(flat, without) <= 2 * flat.shape[1]:
-            weights = without
+        left = _norms(flat, without)
+        if left.max() <= 2 * flat.shape[1]:
+            weights, norms = without, left
     return weights

@@ -49,8 +49,9 @@ class DistributedPhasedElimination(Phased):
     """h doubles from 2; every client of the phase plays action x ⌈hπ(x)⌉ times and reports the vector of averages.
 
     Horizon  counts rounds of play: the clients of a phase play them together.
-    paper    W = (√(2m/(|U|h)) + σ/√|U| + σ_n) √(2 ln(1/β)), σ_n = 2 √(Sm) std/|U|, S = `support_bound(m)`, m the
-             dimension of the active actions' span; the noise's own (σ, h) where it is not Gaussian.
+    paper    W = (R√(2m/(|U|h)) + σ/√|U| + σ_n) √(2 ln(1/β)), σ_n = 2 √(Sm) std/|U|, S = `support_bound(m)`, m the
+             dimension of the active actions' span; the noise's own (σ, h) where it is not Gaussian; R = 1 as printed,
+             or more where more is said.
     exact    for each action x, c its weights: √(2 ln(2/β) (R²‖x‖²_{V⁻¹} + σ²‖x‖² + r²‖c‖²)/|U|), r the rounding,
              plus the noise's `noise_width` at β. An action's failure probability in a phase is at most 2β.
     """
@@ -58,7 +59,7 @@ class DistributedPhasedElimination(Phased):
     def __init__(
         self, actions: Floats, *, crowd: Crowd, beta: float, calibration: Calibration, smallest: int = 1
     ) -> None:
-        super().__init__(actions, beta, smallest)
+        super().__init__(actions, bound=crowd.bound, beta=beta, smallest=smallest)
         self._crowd, self._paper = crowd, calibration == "paper"
 
     def length(self, number: int) -> float:
@@ -74,7 +75,8 @@ class DistributedPhasedElimination(Phased):
         (one,) = estimates.values()
         clients = np.array(one.counts, dtype=np.float64)
         means = np.array(one.sums) / clients
-        return Readings(phase.vectors, np.array(phase.plays, dtype=float), means, clients, one.laws, one.rounding)
+        plays = np.array(phase.plays, dtype=np.float64)
+        return Readings(phase.vectors, plays, means, clients, one.laws, one.rounding, joint=one.joint)
 
     def widths(self, phase: Phase, readings: Readings) -> Floats:
         if self._paper:
@@ -84,11 +86,12 @@ class DistributedPhasedElimination(Phased):
         client = (phase.candidates**2).sum(axis=1) * self._crowd.deviation**2
         rounded = (weights**2).sum(axis=1) * readings.rounding**2
         sampled = np.sqrt(2 * math.log(2 / self._beta) * (played + client + rounded) / survivors)
-        return np.asarray(sampled + noise_width(readings.laws, weights / survivors, self._beta))
+        return np.asarray(sampled + noise_width(readings.laws, weights / survivors, self._beta, joint=readings.joint))
 
     def _paper_width(self, phase: Phase, readings: Readings) -> float:
         rank, survivors, log = phase.design.rank, float(readings.clients[0]), math.log(1 / self._beta)
-        sampled = math.sqrt(2 * rank / (survivors * phase.length)) + self._crowd.deviation / math.sqrt(survivors)
+        played = max(1.0, self._crowd.noise) * math.sqrt(2 * rank / (survivors * phase.length))
+        sampled = played + self._crowd.deviation / math.sqrt(survivors)
         spread = 2 * math.sqrt(support_bound(rank) * rank) / survivors
         return sampled * math.sqrt(2 * log) + spread * max(tail(law, log) for law in readings.laws)
 

@@ -23,8 +23,8 @@ class OneRewardEach(Phased):
     def __init__(
         self, actions: Floats, *, bound: float, beta: float, calibration: Calibration, smallest: int = 1
     ) -> None:
-        super().__init__(actions, beta, smallest)
-        self._bound, self._paper = bound, calibration == "paper"
+        super().__init__(actions, bound=bound, beta=beta, smallest=smallest)
+        self._paper = calibration == "paper"
 
     def times(self, length: float, design: Design) -> tuple[int, ...]:
         return tuple(max(self._smallest, count) for count in super().times(length, design))
@@ -38,15 +38,20 @@ class OneRewardEach(Phased):
         sums = np.array([one.sums[0] for one in told])
         clients = np.array([one.counts[0] for one in told], dtype=np.float64)
         laws = [one.laws[0] for one in told]
-        return Readings(phase.vectors, clients, sums / clients, clients, laws, told[0].rounding)
+        return Readings(phase.vectors, clients, sums / clients, clients, laws, told[0].rounding, joint=told[0].joint)
 
     def widths(self, phase: Phase, readings: Readings) -> Floats:
-        """exact: √(2 ln(2/β)) B ‖x‖_{V⁻¹} (Hoeffding; a rounded reward is a reward) plus the noise's width at β."""
+        """exact: √(2 ln(2/β)) B ‖x‖_{V⁻¹} (Hoeffding) plus the noise's width at β.
+
+        A reward that is rounded before noise is added is a reward; a joint answer is rounded afterwards, and that
+        error is added. Cohorts have different clients, so that their noises are independent in any case.
+        """
         if self._paper:
             return np.full(len(phase.active), self.paper_width(phase, readings))
-        weights = readings.influence(phase.candidates)
-        sampled = self._bound * np.sqrt(2 * math.log(2 / self._beta) * (weights**2 / readings.clients).sum(axis=1))
-        return np.asarray(sampled + noise_width(readings.laws, weights / readings.clients, self._beta))
+        weights, clients = readings.influence(phase.candidates), np.maximum(readings.clients, 1)
+        size = math.hypot(self._bound, readings.rounding if readings.joint else 0)
+        sampled = size * np.sqrt(2 * math.log(2 / self._beta) * (weights**2 / clients).sum(axis=1))
+        return np.asarray(sampled + noise_width(readings.laws, weights / clients, self._beta))
 
     def paper_width(self, phase: Phase, readings: Readings) -> float:
         """One width for all actions, by the paper's formula."""
@@ -56,8 +61,9 @@ class OneRewardEach(Phased):
 class PrivatePhasedElimination(OneRewardEach):
     """h doubles from ⌈4d ln ln d + 16⌉; T(x) = ⌈hπ(x)⌉ clients for action x.
 
-    paper  W = (B√(2m/h) + σ_n) √(2 ln(1/β)), σ_n = 2m √s std/h (Table 4), std the largest of
-           a sum's noise, s = |supp π|.
+    paper  W = (B√(2m/h) + σ_n) √(2 ln(1/β)), σ_n = 2m √s std/h (Table 4), std the largest of a sum's noise,
+           s = |supp π|. The table's local row has room for 2h clients an action; std is that of those who answered,
+           one step earlier in the proof. B, where the paper assumes noise that is 1-sub-Gaussian: bounded is all it is.
     """
 
     def length(self, number: int) -> float:
@@ -65,6 +71,13 @@ class PrivatePhasedElimination(OneRewardEach):
         return first * 2.0 ** (number - 1)
 
     def paper_width(self, phase: Phase, readings: Readings) -> float:
-        rank, log = phase.design.rank, math.log(1 / self._beta)
-        noise = 2 * rank * math.sqrt(len(phase.support)) / phase.length * max(tail(law, log) for law in readings.laws)
-        return self._bound * math.sqrt(4 * rank / phase.length * log) + noise
+        rank, log, length = phase.design.rank, math.log(1 / self._beta), answered(phase, readings)
+        if length == 0:
+            return math.inf
+        noise = 2 * rank * math.sqrt(len(phase.support)) / length * max(tail(law, log) for law in readings.laws)
+        return self._bound * math.sqrt(4 * rank / length * log) + noise
+
+
+def answered(phase: Phase, readings: Readings) -> float:
+    """The h for which every action of the design has hπ(x) answers; the phase's own unless clients left."""
+    return float(min(phase.length, (readings.clients / phase.design.weights).min()))

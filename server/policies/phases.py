@@ -1,5 +1,6 @@
 """What the policies for linear bandits share: phases over a design, least squares, elimination by widths."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,15 +44,18 @@ class Phased(ABC):
     Forgetting: an estimate rests on its own phase alone.
 
     actions  shape (k, d), in the unit ball; arm a is row a.
+    bound    B: rewards lie in [-B, B], so that no mean is farther out.
     beta     probability of each single failure event of a phase, in (0, 1).
     smallest clients of a cohort at least: smaller ones would never be released.
     """
 
-    def __init__(self, actions: Floats, beta: float, smallest: int = 1) -> None:
+    def __init__(self, actions: Floats, *, bound: float, beta: float, smallest: int = 1) -> None:
         check_actions(actions)
+        if not 0 < bound < math.inf:
+            raise BadParameter("policy.bound", bound, "must be above 0 and finite")
         if not 0 < beta < 1:
             raise BadParameter("policy.beta", beta, "must lie in (0, 1)")
-        self._actions, self._beta, self._smallest = actions, beta, smallest
+        self._actions, self._bound, self._beta, self._smallest = actions, bound, beta, smallest
         self._active = tuple(range(len(actions)))
         self._number = 1
         self._latest: dict[int, Interval] = {}
@@ -81,7 +85,7 @@ class Phased(ABC):
             raise ValueError("a batch is told whole: one estimate for each query")
         readings = self.read(self._phase, {estimate.arm: estimate for estimate in estimates})
         values = self._phase.candidates @ readings.theta
-        widths = self.widths(self._phase, readings)
+        widths = self._known(readings, values, self.widths(self._phase, readings))
         self._note(values, widths)
         kept = values + widths >= np.max(values - widths)
         self._chosen = self._active[int(np.argmax(values))]  # the lowest arm on a tie
@@ -139,6 +143,11 @@ class Phased(ABC):
     @cached_property
     def _ask(self) -> Ask:
         return self.plan(self._phase)
+
+    def _known(self, readings: Readings, values: Floats, widths: Floats) -> Floats:
+        """The widths; where the survivors tell nothing of an action, the one that reaches from -B to B in any case."""
+        known = readings.spans(self._phase.candidates) & np.isfinite(widths)
+        return np.where(known, widths, np.abs(values) + self._bound)
 
     def _note(self, values: Floats, widths: Floats) -> None:
         for arm, value, width in zip(self._active, values.tolist(), widths.tolist(), strict=True):
