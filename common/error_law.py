@@ -1,6 +1,9 @@
 """How far a private sum may lie from the truth."""
 
-from typing import Protocol
+from typing import Literal, Protocol
+
+How = Literal["exact", "bound"]
+"""Of a figure: what the law gives, or something that is no smaller."""
 
 
 class ErrorLaw(Protocol):

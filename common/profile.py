@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 import numpy as np
 from pydantic import Field
 
 from common.accounting import from_rdp, renyi
+from common.error_law import How
 from common.messages.base import Message
 
 ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
@@ -19,7 +20,6 @@ SHOWN_DELTA = 1e-6
 RAISED = 1 + 2e-10
 """What is computed from a stored law is raised by this factor, above its rounding errors and below nine digits."""
 
-How = Literal["exact", "bound"]
 Pairs = tuple[tuple[float, float | None], ...]
 
 

@@ -1,13 +1,16 @@
 """All the mechanisms side by side: what they promise, how far they miss, what they send, whom they trust."""
 
+from dataclasses import replace
 from typing import Any, get_args
 
 from rich.table import Table
 
 from common.errors import BadParameter
 from common.mechanisms import Calibration, Mechanism, MechanismName
-from common.mechanisms.planning import DELTAS
-from lab.privacy import check_answers, guaranteed, planned
+from common.mechanisms.planning import DELTAS, REAL, SCALED
+from common.mechanisms.scaled import Scaled
+from lab.asked import Asked
+from lab.privacy import described, promised
 
 TAIL = 1e-3
 """The probability whose quantile is shown."""
@@ -29,54 +32,54 @@ EXPLAINED = (
 
 
 def compare(
-    *,
-    clients: int,
-    epsilon: float,
-    delta: float | None,
-    dropout: float,
-    corrupt: float,
-    survivors: int | None,
-    colluders: int,
-    contributions: int,
-    target_delta: float | None,
-    batches: int | None = None,
+    *, survivors: int | None, colluders: int, contributions: int, target_delta: float | None, **words: Any
 ) -> dict[str, Any]:
     """One JSON-able object with a row for each mechanism and calibration; a refused one says why.
 
-    Mechanisms that have no δ are planned without; those that need one are refused without.
+    `words` of an `Asked`. Mechanisms that have no δ, stream, s or continuous noise are planned without; those that
+    need a δ or a stream are refused without.
     """
-    check_answers(clients, survivors, colluders)
-    asked: dict[str, Any] = {
-        "clients": clients,
-        "epsilon": epsilon,
-        "delta": delta,
-        "dropout": dropout,
-        "corrupt": corrupt,
-    }
+    asked = Asked(**words)
+    asked.check_answers(survivors, colluders)
     taken = {"survivors": survivors, "colluders": colluders, "contributions": contributions}
     rows = []
     for name in get_args(MechanismName):
-        own = {**asked, "delta": delta if name in DELTAS else None, "epsilon": None if name == "identity" else epsilon}
-        own["batches"] = batches if name == "tree" else None
+        own = suited(asked, name)
         for calibration in get_args(Calibration):
             head = {"mechanism": name, "calibration": calibration}
             try:
-                made = planned(name, calibration, **own)
+                made = own.planned(name, calibration)
                 rows.append({**head, **_row(made, survivors, colluders, contributions, target_delta)})
             except BadParameter as refused:
                 rows.append({**head, "refused": str(refused)})
-    return {**asked, **taken, "tail": TAIL, "mechanisms": rows}
+    said = {**described(asked), "dropout": asked.dropout, "corrupt": asked.corrupt}
+    return {**said, **taken, "tail": TAIL, "mechanisms": rows}
+
+
+def suited(asked: Asked, name: MechanismName) -> Asked:
+    """The same question, without the words that this mechanism has no use for."""
+    return replace(
+        asked,
+        epsilon=None if name == "identity" else asked.epsilon,
+        delta=asked.delta if name in DELTAS else None,
+        batches=asked.batches if name == "tree" else None,
+        noise=asked.noise if name in REAL else "grid",
+        scale=asked.scale if name in SCALED else None,
+    )
 
 
 def table(report: dict[str, Any]) -> Table:
     """For people: one line a mechanism; refused ones at the end, in a sentence each."""
     title = f"n = {report['clients']}, ε = {report['epsilon']:g}"
+    if report["dimension"] > 1:
+        title += f", D = {report['dimension']}, {report['norm']}; errors of one coordinate"
     shown = Table(title=title, box=None, padding=(0, 2, 0, 0), width=WIDE)
     for head in ("mechanism", "", "guarantee", "std", f"p = {TAIL:g}", "bits", "trust needed"):
         shown.add_column(head, no_wrap=True)
     for row in report["mechanisms"]:
         if "refused" not in row:
-            error = (f"{row['error']['std']:.5g}", f"{row['error']['quantile']:.5g}")
+            most = "≤ " if row["error"]["quantile_how"] == "bound" else ""
+            error = (f"{row['error']['std']:.5g}", f"{most}{row['error']['quantile']:.5g}")
             lead = (row["mechanism"], row["calibration"], _promise(row["guarantee"]))
             shown.add_row(*lead, *error, str(row["bits"]), row["trust"])
     refused = [row for row in report["mechanisms"] if "refused" in row]
@@ -95,10 +98,10 @@ def _row(
     mechanism: Mechanism, survivors: int | None, colluders: int, contributions: int, target: float | None
 ) -> dict[str, Any]:
     law = mechanism.error(mechanism.clients if survivors is None else survivors)
-    promised = guaranteed(mechanism, survivors, colluders, contributions, target)
+    how = law.quantile_how if isinstance(law, Scaled) else "bound"
     return {
-        "guarantee": promised.model_dump(mode="json"),
-        "error": {"std": law.std, "quantile": law.quantile(TAIL)},
+        **promised(mechanism, survivors, colluders, contributions, target),
+        "error": {"std": law.std, "quantile": law.quantile(TAIL), "quantile_how": how},
         "bits": mechanism.bits,
         "via": mechanism.via,
         "trust": trust(mechanism),

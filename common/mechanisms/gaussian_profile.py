@@ -4,12 +4,13 @@ import math
 from functools import lru_cache
 
 from common.accounting import rdp
+from common.error_law import How
 from common.gaussian_accounting import gaussian_epsilon
 from common.mechanisms.gaussian_search import Grid, approximate, divergences
 from common.noise import DiscreteGaussianSum, Skellam
 from common.noise.discrete_gaussian_sum import is_gaussian
 from common.noise.law import LIMIT
-from common.profile import ORDERS, RAISED, How, Pairs, Profile, bound, curve, exact, filled, spent
+from common.profile import ORDERS, RAISED, Pairs, Profile, bound, curve, exact, filled, spent
 
 Known = tuple[tuple[float, float], ...]
 

@@ -45,6 +45,11 @@ class LaplaceLike(Lattice):
         """What one client can move."""
         return Grid(self.precision, self.dimension, self.norm)
 
+    @property
+    def sampled(self) -> tuple[str, ...]:
+        """How exactly the noise is drawn."""
+        return (SAMPLER,)
+
     def scaled(self, law: Spread, terms: float) -> Scaled:
         """The error law of `terms` Laplace terms; (σ, h) in units of one term's scale.
 
@@ -109,6 +114,6 @@ class LaplaceLike(Lattice):
                 "claimed": self.epsilon,
                 "model": model,
                 "calibration": self.calibration,
-                "assumptions": (*assumptions, SAMPLER),
+                "assumptions": (*assumptions, *self.sampled),
             }
         )

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.accounting import epsilon_at, from_rdp, rdp, renyi
+from common.error_law import How
 from common.mechanisms.gaussian_search import Grid
 from common.noise import PolyaDifference
 from common.profile import (
     ORDERS,
     RAISED,
-    How,
     Profile,
     Spent,
     bound,

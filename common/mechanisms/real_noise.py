@@ -5,10 +5,11 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from common.error_law import How
 from common.mechanisms.base import Noise
+from common.mechanisms.laplace import SAMPLER
 from common.mechanisms.lattice import Lattice
 from common.mechanisms.scaled import Spread
-from common.profile import How
 from common.randomness import Stream
 
 FINE = 0.01
@@ -43,6 +44,11 @@ class RealNoise(Lattice):
     def warnings(self) -> tuple[str, ...]:
         """What the guarantee has to say first."""
         return (UNSAFE,) if self.continuous else ()
+
+    @property
+    def sampled(self) -> tuple[str, ...]:
+        """How exactly the noise is drawn; continuous noise is not."""
+        return () if self.continuous else (SAMPLER,)
 
     def real_law(self) -> Draws:
         """The continuous noise of one draw, in grid steps."""

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from common.error_law import How
+
 
 class Spread(Protocol):
     """What an error law needs of the noise."""
@@ -26,6 +28,12 @@ class Scaled:
     @property
     def std(self) -> float:
         return 0.0 if self.law is None else self.step * self.law.std
+
+    @property
+    def quantile_how(self) -> How:
+        """Whether `quantile` is exact, or a bound where the law is too long or depends on the data."""
+        how: How = getattr(self.law, "quantile_how", "exact")
+        return how
 
     def quantile(self, p: float) -> float:
         return 0.0 if self.law is None else self.step * self.law.quantile(p)

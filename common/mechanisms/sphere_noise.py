@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import gammaln, ndtri
 
+from common.error_law import How
 from common.noise.law import check_probability
 from common.randomness import Stream
 
@@ -46,6 +47,11 @@ class SphereSum:
     @property
     def std(self) -> float:
         return math.sqrt(self.terms / self.dimension) * self.radius
+
+    @property
+    def quantile_how(self) -> How:
+        """Never exact: the law depends on the data."""
+        return "bound"
 
     def quantile(self, p: float) -> float:
         """A q with P(|error| > q) ≤ p, whatever the data."""

@@ -8,6 +8,7 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
+from common.error_law import How
 from common.errors import BadParameter
 from common.noise.law import LIMIT, LOST, Pmf, check_length, check_probability, symmetric_quantile
 from common.noise.table import CUT, PRECISION, Table, tabulate
@@ -50,6 +51,11 @@ class DiscreteGaussian:
         if last > LIMIT:
             return float(gaussian_reach(self.variance, p) - 1)
         return float(symmetric_quantile(half_logs(self.variance, last), LOST, p))
+
+    @property
+    def quantile_how(self) -> How:
+        """Whether `quantile` is exact."""
+        return "bound" if gaussian_reach(self.variance, LOST) > LIMIT else "exact"
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
         return table(self.variance).draw(stream, count)

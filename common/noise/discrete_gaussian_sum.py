@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from common.error_law import How
 from common.errors import BadParameter
 from common.noise.discrete_gaussian import DiscreteGaussian, check_variance, gaussian_reach
 from common.noise.discrete_gaussian import half_logs as gaussian_logs
@@ -58,6 +59,11 @@ class DiscreteGaussianSum:
         if last > LIMIT:
             return float(gaussian_reach(self.terms * self.variance, p) - 1)
         return float(symmetric_quantile(half_logs(self.variance, self.terms, last), LOST, p))
+
+    @property
+    def quantile_how(self) -> How:
+        """Whether `quantile` is exact."""
+        return "bound" if gaussian_reach(self.terms * self.variance, LOST) > LIMIT else "exact"
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
         """Term by term: as slow as the clients are many."""

@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from common.error_law import How
 from common.noise.law import LIMIT, LOST, Pmf, check_length, check_probability, reach, symmetric_quantile
 from common.noise.polya import check_shape_and_scale, table
 from common.randomness import Stream
@@ -43,6 +44,11 @@ class PolyaDifference:
         if self._reach(LOST) > LIMIT:
             return float(self._reach(p) - 1)
         return float(symmetric_quantile(half_logs(self.shape, self.scale), LOST, p))
+
+    @property
+    def quantile_how(self) -> How:
+        """Whether `quantile` is exact."""
+        return "bound" if self._reach(LOST) > LIMIT else "exact"
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
         one = table(self.shape, self.scale)

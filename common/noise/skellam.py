@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from common.error_law import How
 from common.errors import BadParameter
 from common.noise.law import LIMIT, LOST, Pmf, check_length, check_probability, reach, symmetric_quantile
 from common.noise.poisson import Poisson
@@ -44,6 +45,11 @@ class Skellam:
         if last > LIMIT:
             return float(self._reach(p) - 1)
         return float(symmetric_quantile(half_logs(self.variance, last), LOST, p))
+
+    @property
+    def quantile_how(self) -> How:
+        """Whether `quantile` is exact."""
+        return "bound" if self._reach(LOST) > LIMIT else "exact"
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
         half = Poisson(self.variance / 2)

@@ -11,6 +11,7 @@ from lab import privacy as figures
 from lab.commands.run import JsonOption
 from lab.console import out
 from lab.folder import put
+from lab.privacy_table import table
 
 Clients = Annotated[int, typer.Option("--n", min=1, help="Clients of the cohort")]
 Epsilon = Annotated[float | None, typer.Option("--epsilon", help="Budget of a client, in nats")]
@@ -22,6 +23,13 @@ Colluders = Annotated[int, typer.Option("--colluders", min=0, help="Survivors th
 Contributions = Annotated[int, typer.Option("--contributions", help="Such cohorts that one client takes part in")]
 TargetDelta = Annotated[float | None, typer.Option("--target-delta", help="δ of all the contributions together")]
 Batches = Annotated[int | None, typer.Option("--batches", help="Length of the stream, for tree")]
+Dimension = Annotated[int, typer.Option("--dimension", min=1, help="D: coordinates of a client's vector")]
+NormOf = Annotated[str, typer.Option("--norm", help="Ball that vectors lie in: l1, l2 or linf (the box)")]
+Low = Annotated[float, typer.Option("--low", help="Least value of a coordinate")]
+High = Annotated[float, typer.Option("--high", help="Largest value; the ball has radius (high - low)/2")]
+NoiseOf = Annotated[str, typer.Option("--noise", help="grid, or continuous, which is unsafe")]
+Scale = Annotated[float | None, typer.Option("--scale", help="s of MAB Theorems 2 and 4")]
+Precision = Annotated[int | None, typer.Option("--precision", help="g: steps of the grid")]
 Compare = Annotated[bool, typer.Option("--compare", help="All the mechanisms side by side")]
 
 
@@ -38,6 +46,13 @@ def privacy(
     contributions: Contributions = 1,
     target_delta: TargetDelta = None,
     batches: Batches = None,
+    dimension: Dimension = 1,
+    norm: NormOf = "linf",
+    low: Low = 0.0,
+    high: High = 1.0,
+    noise: NoiseOf = "grid",
+    scale: Scale = None,
+    precision: Precision = None,
     compare: Compare = False,
     json: JsonOption = None,
 ) -> None:
@@ -45,12 +60,14 @@ def privacy(
     rates: dict[str, Any] = {"clients": clients, "delta": delta, "dropout": dropout, "corrupt": corrupt}
     taken: dict[str, Any] = {"survivors": survivors, "colluders": colluders, "contributions": contributions}
     taken |= {"target_delta": target_delta, "batches": batches}
+    data = {"dimension": dimension, "norm": norm, "low": low, "high": high}
+    words = {**rates, **taken, **data, "noise": noise, "scale": scale, "precision": precision}
     if compare:
-        found = _compared(mechanism, epsilon, {**rates, **taken})
+        found = _compared(mechanism, epsilon, words)
         shown = side_by_side.table(found)
     else:
-        found = figures.report(_named(mechanism), epsilon=epsilon, **rates, **taken)
-        shown = figures.table(found)
+        found = figures.report(_named(mechanism), epsilon=epsilon, **words)
+        shown = table(found)
     if json != "-":
         out.print(shown)
     if json is not None:

@@ -12,7 +12,8 @@ from common.composition import compose
 from common.errors import BadParameter
 from common.mechanisms import MechanismName
 from common.mechanisms.planning import DELTAS, EXACT_ONLY, KINDS
-from lab import compare, privacy
+from lab import compare, privacy, privacy_table
+from lab.asked import Asked
 
 ASKED: dict[str, Any] = {
     "clients": 1000,
@@ -53,7 +54,7 @@ def test_both_calibrations_are_reported_and_are_json(name: str) -> None:
 @pytest.mark.parametrize("name", ONE_COHORT)
 def test_people_get_a_table_with_every_number(name: str) -> None:
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(privacy.table(asked(name)))
+    console.print(privacy_table.table(asked(name)))
     text = console.export_text()
     for row in ("epsilon", "delta", "bits a client", "std", "p = 1e-12"):
         assert row in text
@@ -146,9 +147,7 @@ def test_side_by_side_a_missing_delta_is_a_sentence_and_no_row() -> None:
 
 def test_contributions_compose_and_a_delta_makes_them_cheaper() -> None:
     def epsilon(contributions: int, target: float | None = None) -> float:
-        mechanism = privacy.planned(
-            "distributed-polya", "exact", clients=100, epsilon=0.2, delta=None, dropout=0.0, corrupt=0.0
-        )
+        mechanism = Asked(clients=100, epsilon=0.2, delta=None).planned("distributed-polya", "exact")
         found = privacy.guaranteed(mechanism, None, 0, contributions, target)
         assert found.epsilon is not None
         return found.epsilon
@@ -159,9 +158,7 @@ def test_contributions_compose_and_a_delta_makes_them_cheaper() -> None:
 
 
 def test_the_exact_law_composes_at_least_as_well_as_the_guarantee() -> None:
-    mechanism = privacy.planned(
-        "distributed-skellam", "exact", clients=100, epsilon=0.5, delta=1e-6, dropout=0.0, corrupt=0.0
-    )
+    mechanism = Asked(clients=100, epsilon=0.5, delta=1e-6).planned("distributed-skellam", "exact")
     generic = compose(((mechanism.guarantee(), 10),), 1e-5).epsilon
     exact = privacy.guaranteed(mechanism, None, 0, 10, 1e-5).epsilon
     assert generic is not None
@@ -171,9 +168,7 @@ def test_the_exact_law_composes_at_least_as_well_as_the_guarantee() -> None:
 
 @pytest.mark.parametrize("change", [{"contributions": 0}, {"target_delta": 0.0}, {"target_delta": 0.5}])
 def test_contributions_out_of_range_are_refused(change: dict[str, Any]) -> None:
-    mechanism = privacy.planned(
-        "distributed-polya", "exact", clients=10, epsilon=1.0, delta=None, dropout=0.0, corrupt=0.0
-    )
+    mechanism = Asked(clients=10, epsilon=1.0, delta=None).planned("distributed-polya", "exact")
     words = {"contributions": 1, "target_delta": None, **change}
     with pytest.raises(BadParameter):
         privacy.guaranteed(mechanism, None, 0, **words)
