@@ -2,6 +2,7 @@
 
 from server.policies.base import Ask, Estimate, Interval, Key, Policy, Query
 from server.policies.dp_se import DpSe
+from server.policies.elimination import Elimination
 from server.policies.successive_elimination import SuccessiveElimination
 from server.policies.ucb1 import Ucb1
 from server.policies.vb_sdp_ae import VbSdpAe
@@ -9,6 +10,7 @@ from server.policies.vb_sdp_ae import VbSdpAe
 __all__ = [
     "Ask",
     "DpSe",
+    "Elimination",
     "Estimate",
     "Interval",
     "Key",

@@ -13,25 +13,7 @@ from scipy.stats import binom
 
 from server.policies import Ask, DpSe, Estimate, Policy, SuccessiveElimination, Ucb1, VbSdpAe
 from server.policies.radius import exact_radius, paper_radius, share
-
-
-@dataclass(frozen=True)
-class Laplace:
-    """Continuous Laplace noise of a scale, whose quantiles are exact: P(|X| > q) = e^(-q/scale)."""
-
-    scale: float
-
-    @property
-    def std(self) -> float:
-        return math.sqrt(2) * self.scale
-
-    def quantile(self, p: float) -> float:
-        return self.scale * math.log(1 / p)
-
-    @property
-    def sub_exponential(self) -> tuple[float, float]:
-        return math.sqrt(2) * self.scale, self.scale
-
+from tests.laws import Laplace
 
 QUIET = Laplace(1e-9)
 

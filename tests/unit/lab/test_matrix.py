@@ -1,0 +1,125 @@
+"""Every policy on every mechanism, end to end in one process: it plays, or it is refused and told why."""
+
+import re
+import typing
+from dataclasses import dataclass
+
+import pytest
+
+from common.errors import BadParameter
+from common.mechanisms import MechanismName
+from common.mechanisms.planning import DELTAS, EXACT_ONLY, KINDS
+from common.messages.policy import AnyPolicySpec
+from lab import in_process
+from lab.run_file import RunFile, parse
+
+HORIZON = 1500
+SLOW = ("distributed-discrete-gaussian", "relaxed-secagg-shuffle", "shuffled-gaussian")  # to calibrate
+ARMS = 'name = "bernoulli"\nmeans = [0.1, 0.9]'
+SPHERE = 'name = "linear-sphere"\narms = 8'
+SIDE_BY_SIDE = 'name = "linear-distributed"\narms = 8\ndimension = 2'
+
+
+@dataclass(frozen=True)
+class Row:
+    """A policy's words in a run file, its world, and what `refusal` has to know of it."""
+
+    words: str
+    world: str = ARMS
+    public: bool = False
+    by_action: bool = False
+    calibration: str = "exact"
+    epsilon: float = 5.0
+
+    @property
+    def name(self) -> str:
+        return self.words.split('"')[1]
+
+    def refusal(self, mechanism: MechanismName) -> str | None:
+        """Why the pair cannot be; None when it can."""
+        if self.public and mechanism != "identity":
+            return "baseline without privacy"
+        if self.by_action and not KINDS[mechanism].parts:
+            return "shuffled actions need a shuffler"
+        if self.calibration == "paper" and mechanism in EXACT_ONLY:
+            return "must be exact"
+        return None
+
+    def file(self, mechanism: MechanismName, *, world: str | None = None, more: str = "") -> RunFile:
+        """A seeded run."""
+        words = [f'name = "{mechanism}"', f'calibration = "{self.calibration}"']
+        words += [f"epsilon = {self.epsilon}"] if mechanism != "identity" else []
+        words += ["delta = 1e-3"] if DELTAS.get(mechanism) == "needed" else []
+        words += ["batches = 64"] if mechanism == "tree" else []
+        return parse(
+            f'run = "pair"\nhorizon = {HORIZON}\n[policy]\n{self.words}\n[mechanism]\n'
+            + "\n".join(words)
+            + f"\n[unsafe]\nnoise_seed = 5\n[environment]\nseed = 3\n{world or self.world}\n{more}"
+        )
+
+
+ELIMINATION = 'name = "successive-elimination"'
+POLICIES = {
+    "successive-elimination": Row(f"{ELIMINATION}\nfirst_batch = 6"),
+    "successive-elimination-by-4": Row(f"{ELIMINATION}\nfirst_batch = 3\nbase = 4"),
+    "published-code": Row(
+        f'{ELIMINATION}\nfirst_batch = 4\nconstants = "published-code"', calibration="paper", epsilon=0.08
+    ),
+    "dp-se": Row('name = "dp-se"'),
+    "vb-sdp-ae": Row('name = "vb-sdp-ae"\nfirst_batch = 6'),
+    "ucb1": Row('name = "ucb1"', public=True),
+    "dp-dpe": Row('name = "dp-dpe"', SIDE_BY_SIDE),
+    "dpe-fixed": Row('name = "dp-dpe"\nclients = 60', SIDE_BY_SIDE),
+    "dp-pe": Row('name = "dp-pe"', SPHERE),
+    "phased-elimination": Row('name = "phased-elimination"', SPHERE, public=True),
+    "almost-free-central": Row('name = "almost-free"', SPHERE),
+    "almost-free-local": Row('name = "almost-free"\nmodel = "local"', SPHERE),
+    "almost-free-shuffled": Row('name = "almost-free"\nmodel = "shuffled"', SPHERE, by_action=True),
+    "almost-free-no-core-set": Row('name = "almost-free"\ncore_set = false', SPHERE),
+}
+PAIRS = [(policy, mechanism) for policy in POLICIES for mechanism in KINDS]
+ALLOWED = [
+    pytest.param(*pair, id="-on-".join(pair), marks=[pytest.mark.slow] if pair[1] in SLOW else [])
+    for pair in PAIRS
+    if POLICIES[pair[0]].refusal(pair[1]) is None
+]
+REFUSED = [
+    pytest.param(*pair, id="-on-".join(pair)) for pair in PAIRS if POLICIES[pair[0]].refusal(pair[1]) is not None
+]
+
+
+def test_the_table_forgets_no_policy() -> None:
+    specs = typing.get_args(AnyPolicySpec)
+    names = {name for spec in specs for name in typing.get_args(spec.model_fields["name"].annotation)}
+    assert {row.name for row in POLICIES.values()} == names
+
+
+@pytest.mark.parametrize(("policy", "mechanism"), ALLOWED)
+def test_an_allowed_pair_plays_to_its_horizon_and_keeps_the_best_arm(policy: str, mechanism: MechanismName) -> None:
+    """Clients leave; the seeds are fixed."""
+    row = POLICIES[policy]
+    result = in_process.run(row.file(mechanism, more="[fleet]\ndropout = 0.02"))
+    assert (result.policy, result.mechanism) == (row.name, mechanism)
+    assert result.fault is None
+    assert sum(result.pulls) == HORIZON
+    assert result.arms[result.best].active
+    cohorts = [cohort for one in result.rounds for cohort in one.cohorts]
+    assert any(cohort.estimate is not None for cohort in cohorts)
+    assert any((cohort.survivors or cohort.clients) < cohort.clients for cohort in cohorts) or row.name == "ucb1"
+    assert result.bits.payload >= 1
+
+
+@pytest.mark.parametrize(("policy", "mechanism"), REFUSED)
+def test_another_pair_is_refused_with_the_reason(policy: str, mechanism: MechanismName) -> None:
+    row = POLICIES[policy]
+    with pytest.raises(BadParameter, match=row.refusal(mechanism)) as refused:
+        in_process.run(row.file(mechanism))
+    assert re.match(r"mechanism\.(name|calibration) = '", refused.value.detail)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_policy_in_a_world_that_it_cannot_play_is_refused(policy: str) -> None:
+    row = POLICIES[policy]
+    other = SPHERE if row.world == ARMS else ARMS
+    with pytest.raises(BadParameter, match=re.escape(f"policy.name = '{row.name}'")):
+        row.file("identity", world=other)

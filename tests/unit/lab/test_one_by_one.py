@@ -1,0 +1,119 @@
+"""The light record of a million one-client rounds is the ordinary one, added up."""
+
+from collections.abc import Callable
+
+import pytest
+
+from lab import in_process
+from lab.one_by_one import OneByOne, Play
+from lab.result import Result
+from lab.run_file import RunFile, parse
+from server.learner import Learner
+from server.outcome import Lost, Released
+from server.rounds import CohortPlan, RoundPlan
+
+UNTIMED = {"seconds", "clients_per_second"}
+FINER = {*UNTIMED, "rounds", "regret", "bits", "events"}
+"""What tells rounds from blocks: events are looked for at the ends of blocks."""
+
+
+def run_file(horizon: int = 400, dropout: float = 0.2, more: str = "") -> RunFile:
+    return parse(
+        f"""
+run = "alone"
+horizon = {horizon}
+[policy]
+name = "ucb1"
+[mechanism]
+name = "identity"
+[unsafe]
+noise_seed = 5
+[environment]
+name = "gaussian-easy"
+arms = 4
+seed = 3
+[fleet]
+dropout = {dropout}
+{more}
+"""
+    )
+
+
+def played(file: RunFile, learner: Learner, monkeypatch: pytest.MonkeyPatch) -> Result:
+    """The result of the driver when it plays with this learner."""
+    monkeypatch.setattr(in_process, "OneByOne", lambda _config: learner)
+    return in_process.run(file)
+
+
+class Ordinary(Learner):
+    """The learner of all other policies, and their driver's loop."""
+
+    def play(self, outcome: Play, watch: Callable[[Learner], None]) -> None:
+        while plan := self.plan():
+            for cohort in plan.cohorts:
+                self.absorb(outcome(plan, cohort))
+                watch(self)
+
+
+def test_a_short_run_is_the_ordinary_learners_in_every_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = run_file()
+    light, ordinary = in_process.run(file), played(file, Ordinary(file.config), monkeypatch)
+    assert len(light.rounds) == len(ordinary.rounds) == 400
+    assert light.model_dump(exclude=UNTIMED) == ordinary.model_dump(exclude=UNTIMED)
+
+
+@pytest.mark.parametrize("block", [2, 7, 400, 1000])
+def test_blocks_add_up_to_the_ordinary_run(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = run_file()
+    ordinary = played(file, Ordinary(file.config), monkeypatch)
+    joined = played(file, OneByOne(file.config, block), monkeypatch)
+    assert len(joined.rounds) == -(-400 // block)
+    assert joined.model_dump(exclude=FINER) == ordinary.model_dump(exclude=FINER)
+    assert joined.bits.payload == pytest.approx(ordinary.bits.payload)
+    assert joined.regret.final == ordinary.regret.final
+    ends = dict(ordinary.regret.curve)
+    for pulls, regret in joined.regret.curve:
+        assert regret == pytest.approx(ends[pulls], abs=1e-9)
+    assert total(joined) == pytest.approx(total(ordinary))
+
+
+def total(result: Result) -> list[float]:
+    """Clients, survivors and rewards of each arm."""
+    sums = [0.0] * 12
+    for cohort in (cohort for one in result.rounds for cohort in one.cohorts):
+        assert cohort.arm is not None
+        found = (cohort.clients, cohort.survivors or 0, *(cohort.estimate or [0.0]))
+        for place, value in enumerate(found):
+            sums[3 * cohort.arm + place] += value
+    return sums
+
+
+def test_cohorts_that_are_lost_are_replaced_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every third cohort is lost; in blocks as one by one."""
+    asked = iter(range(10**6))
+
+    def outcome(plan: RoundPlan, cohort: CohortPlan) -> Released | Lost:
+        del plan
+        if next(asked) % 3 == 2:
+            return Lost(cohort=cohort.cohort, reason="gone")
+        return Released(cohort=cohort.cohort, sum=[0.5], survivors=1)
+
+    monkeypatch.setattr(in_process, "_outcome", lambda _file, _world, plan, cohort: outcome(plan, cohort))
+    file = run_file(dropout=0.0)
+    joined = played(file, OneByOne(file.config, 7), monkeypatch)
+    asked = iter(range(10**6))
+    ordinary = played(file, Ordinary(file.config), monkeypatch)
+    assert joined.model_dump(exclude=FINER) == ordinary.model_dump(exclude=FINER)
+    assert joined.aborted == 133
+    assert sum(joined.pulls) == 400
+    assert total(joined) == pytest.approx(total(ordinary))
+
+
+def test_a_long_run_keeps_a_thousand_records_at_most() -> None:
+    seen = []
+    file = run_file(horizon=5_003, dropout=0.0)
+    learner = in_process.play(file, lambda one: seen.append(len(one.rounds)))
+    assert len(learner.rounds) <= 1000
+    assert sum(record.clients for record in learner.rounds) == sum(learner.pulls) == 5_003
+    assert max(seen) <= 1006
+    assert learner.snapshot().round == 5_003

@@ -1,0 +1,76 @@
+"""UCB1 against a plain reading of its paper."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.policies import Estimate, Ucb1
+from tests.laws import Laplace
+
+
+def answer(policy: Ucb1, reward: float) -> int:
+    """One pull that pays `reward`; the arm."""
+    ask = policy.ask(1)
+    assert ask is not None
+    (query,) = ask.queries
+    assert query.clients == 1
+    assert query.arm is not None
+    policy.tell([Estimate.scalar(query.arm, reward, 1, Laplace(0.0))])
+    return query.arm
+
+
+def plainly(rewards: list[list[float]]) -> list[int]:
+    """The arms that UCB1 plays when pull t of any arm pays rewards[t][arm]: a loop over its definition."""
+    arms = len(rewards[0])
+    seen: list[list[float]] = [[] for _ in range(arms)]
+    played = []
+    for t, row in enumerate(rewards):
+        index = [math.inf if not x else sum(x) / len(x) + math.sqrt(2 * math.log(t) / len(x)) for x in seen]
+        arm = max(range(arms), key=lambda one: index[one])
+        seen[arm].append(row[arm])
+        played.append(arm)
+    return played
+
+
+@given(seed=st.integers(0, 10**6), arms=st.integers(2, 7))
+def test_it_plays_the_largest_upper_bound(seed: int, arms: int) -> None:
+    """Rewards are real numbers, so that no two bounds are equal but for rounding."""
+    rewards = np.random.default_rng(seed).random((120, arms)).tolist()
+    policy = Ucb1(arms=arms)
+    played = []
+    for row in rewards:
+        ask = policy.ask(1)
+        assert ask is not None
+        (arm,) = ask.arms
+        played.append(answer(policy, row[arm]))
+    assert played == plainly(rewards)
+
+
+def test_no_arm_ever_drops_out_and_the_largest_mean_is_chosen() -> None:
+    policy = Ucb1(arms=3)
+    assert policy.chosen is None
+    assert policy.intervals == ()
+    for _ in range(400):
+        ask = policy.ask(1)
+        assert ask is not None
+        answer(policy, [0.1, 0.8, 0.3][ask.arms[0]])
+    assert policy.active == (0, 1, 2)
+    assert policy.chosen == 1
+    assert [one.mean for one in policy.intervals] == pytest.approx([0.1, 0.8, 0.3])
+    pulls = sum(2 * math.log(400) / ((one.upper - one.mean) ** 2) for one in policy.intervals)
+    assert pulls == pytest.approx(400)
+
+
+def test_it_is_told_what_it_asked_for() -> None:
+    policy = Ucb1(arms=2)
+    for told in ([], [Estimate.scalar(1, 0.5, 1, Laplace(0.0))]):
+        with pytest.raises(ValueError, match="told whole"):
+            policy.tell(told)
+
+
+def test_without_pulls_left_it_asks_for_nothing() -> None:
+    assert Ucb1(arms=2).ask(0) is None
+    assert Ucb1(arms=2).leftover(0) == {}
