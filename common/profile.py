@@ -79,8 +79,9 @@ def bound(epsilon: float | None) -> Spent:
 
 
 def spent(epsilon: float | None, how: How) -> Spent:
-    """Either."""
-    return Spent(epsilon=_finite(epsilon), how=how)
+    """Either; a search that found none tells nothing, because the stored law ends at masses of 1e-22."""
+    found = _finite(epsilon)
+    return Spent(epsilon=found, how="bound" if found is None else how)
 
 
 def curve(rdp: Callable[[float], float]) -> Pairs:
