@@ -7,24 +7,68 @@ import typer
 
 from common.errors import BadParameter
 from lab import composition
-from lab.console import out
+from lab.commands.sweep import DEFAULT_OUT
+from lab.console import err, out
+from lab.figures import draw, matched
 from lab.folder import writing
+from lab.sweep import Experiment, Row, known, load, read, run
+from lab.sweep.progress import SweepProgress
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="composition: MAB Appendix I, what returning clients cost")]
+COMPOSITION = "composition"
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="An experiment, or composition: MAB Appendix I, what returning clients cost",
+    ),
+]
+Quick = Annotated[bool, typer.Option("--quick", help="The experiment's reduced version, a minute at most")]
 Out = Annotated[Path, typer.Option("--out", help="Folder for NAME.png and NAME.svg")]
-Epsilon = Annotated[float, typer.Option("--epsilon", help="Budget of a client for all its batches, in (0, 1)")]
-Delta = Annotated[float, typer.Option("--delta", help="Its δ, in (0, 1/2)")]
+Results = Annotated[Path | None, typer.Option("--results", help="The rows, Parquet or CSV; nothing is played then")]
+Sweeps = Annotated[Path, typer.Option("--sweeps", help="Folder of `distrust sweep`: missing cells are played there")]
+Jobs = Annotated[int | None, typer.Option("--jobs", help="Worker processes; all cores when not given")]
+Epsilon = Annotated[float, typer.Option("--epsilon", help="composition: a client's budget for all batches, in (0, 1)")]
+Delta = Annotated[float, typer.Option("--delta", help="composition: its δ, in (0, 1/2)")]
 
-FIGURES = ("composition",)
 
-
-def figure(name: Name, out_: Out = Path(), epsilon: Epsilon = 0.5, delta: Delta = 1e-6) -> None:
+def figure(
+    name: Name,
+    *,
+    quick: Quick = False,
+    out_: Out = Path(),
+    results: Results = None,
+    sweeps: Sweeps = DEFAULT_OUT,
+    jobs: Jobs = None,
+    epsilon: Epsilon = 0.5,
+    delta: Delta = 1e-6,
+) -> None:
     """Draw a figure of the papers."""
-    if name not in FIGURES:
-        raise BadParameter("figure", name, f"must be one of {', '.join(FIGURES)}")
-    found = composition.curves(epsilon, delta)
+    if name == COMPOSITION:
+        found = composition.curves(epsilon, delta)
+        with writing(out_, "choose another --out"):
+            out_.mkdir(parents=True, exist_ok=True)
+            _print(composition.draw(found, out_ / name))
+        return
+    if not name.endswith(".toml") and name not in known():
+        raise BadParameter("figure", name, f"must be one of {', '.join((COMPOSITION, *known()))}")
+    experiment = load(name, quick=quick)
+    rows = _played(experiment, sweeps, jobs) if results is None else matched(experiment, read(results))
+    stem = out_ / (experiment.name + ("-quick" if quick else ""))
     with writing(out_, "choose another --out"):
         out_.mkdir(parents=True, exist_ok=True)
-        paths = composition.draw(found, out_ / name)
+        _print(draw(experiment, rows, stem))
+
+
+def _played(experiment: Experiment, sweeps: Path, jobs: int | None) -> list[Row]:
+    """All the rows, those of an earlier sweep first. Raises BadParameter when a cell came to nothing."""
+    with SweepProgress(err, experiment.name) as progress:
+        outcome = run(experiment, sweeps, jobs=jobs, watch=progress)
+    for cell, reason in outcome.failures.items():
+        raise BadParameter("experiment", experiment.name, f"{cell.panel}, {cell.series}: {reason}")
+    return matched(experiment, outcome.rows)
+
+
+def _print(paths: list[Path]) -> None:
     for path in paths:
         out.print(path, markup=False, highlight=False)
