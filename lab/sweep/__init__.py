@@ -1,9 +1,10 @@
 """Sweeps: policies × mechanisms × worlds × seeds as data, played on all cores, resumable after a kill."""
 
 from lab.sweep.cells import Cell, cells
+from lab.sweep.checks import BadExperiment
 from lab.sweep.engine import Outcome, Standing, run
 from lab.sweep.experiment import Experiment, Overlay
-from lab.sweep.files import BadExperiment, known, load
+from lab.sweep.files import known, load
 from lab.sweep.row import Row
 from lab.sweep.shelf import home
 from lab.sweep.table import read

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lab.sweep.cells import Cell, cells
+from lab.sweep.checks import check_first_rounds
 from lab.sweep.experiment import Experiment
 from lab.sweep.play import Failure, play
 from lab.sweep.row import Row
@@ -57,13 +58,14 @@ def run(
     backend  "loky", "dask" or "ray": joblib's. jobs: worker processes, all cores when absent.
     form     of the table: "parquet" or "csv". It is written when nothing is missing but what failed.
     watch    is called at the start and after every cell.
-    Raises   BadParameter, Unavailable for a folder that cannot be written, WorkerLost.
+    Raises   BadExperiment, BadParameter, Unavailable for a folder that cannot be written, WorkerLost.
     """
     chosen, workers, kind = check_backend(backend), check_jobs(jobs), check_format(form)
     wanted = list(cells(experiment))
     with Shelf(experiment, out) as shelf:
         found = shelf.rows()
         missing = [cell for cell in wanted if cell not in found]
+        check_first_rounds(experiment, missing)
         failures: dict[Cell, str] = {}
         standing = Standing(len(wanted), len(wanted) - len(missing), len(wanted) - len(missing))
         watch(standing)

@@ -8,18 +8,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from common.errors import BadParameter, ProtocolError
+from common.errors import BadParameter
 from common.messages.explain import first
-from lab.run_file import BadRunFile
-from lab.sweep.cells import Cell, run_file
+from lab.sweep.checks import BadExperiment, check
 from lab.sweep.experiment import Experiment
 from lab.sweep.overlay import merged
-
-
-class BadExperiment(ProtocolError):
-    """An experiment that cannot be used: names the experiment, the place in it, the value and what is allowed."""
-
-    code, status = "bad-experiment", 422
 
 
 def known() -> list[str]:
@@ -48,16 +41,6 @@ def load(name_or_path: str, *, quick: bool = False, repetitions: int | None = No
         raise BadExperiment(f"{name_or_path}: not TOML: {error}") from error
     check(experiment)
     return experiment
-
-
-def check(experiment: Experiment) -> None:
-    """Parse the run file of every panel and series. Raises BadExperiment for the first that is none."""
-    for panel, series in experiment.pairs():
-        try:
-            run_file(experiment, Cell(panel.label, series.label, 0))
-        except (BadRunFile, BadParameter) as error:
-            place = f"{experiment.name}, panel {panel.label!r}, series {series.label!r}"
-            raise BadExperiment(f"{place}: {error.detail}") from error
 
 
 def _find(name_or_path: str) -> tuple[Traversable | Path, str]:

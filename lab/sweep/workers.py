@@ -21,6 +21,9 @@ NEEDS = {"dask": "distributed", "ray": "ray"}
 LEAST_CHUNK = 4
 """Cells a worker and chunk, where a backend hands over results in chunks only."""
 
+EXPECTED = ("A worker stopped while some jobs were given", ".*tasks which were still being processed")
+"""Warnings of joblib's: a worker that had grown was replaced; a sweep was stopped."""
+
 Task = TypeVar("Task")
 Found = TypeVar("Found")
 
@@ -57,7 +60,8 @@ def unordered(work: Callable[[Task], Found], tasks: Sequence[Task], backend: Bac
     Raises  WorkerLost.
     """
     with ExitStack() as stack, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given")  # it had grown
+        for known in EXPECTED:
+            warnings.filterwarnings("ignore", message=known)
         stack.enter_context(_config(backend, jobs))
         try:
             for chunk in _chunks(tasks, backend, jobs):

@@ -1,0 +1,141 @@
+from pathlib import Path
+
+import pytest
+
+from common.errors import BadParameter, ProtocolError
+from lab import in_process
+from lab.sweep import BadExperiment, Cell, cells, known, load, run
+from lab.sweep.cells import run_file, table
+from tests.experiments import small
+
+TINY = """
+[[panels]]
+label = "tiny"
+run.mechanism.epsilon = 0.001"""
+
+
+@pytest.mark.parametrize("name", known())
+def test_every_experiment_that_comes_along_can_be_run_whole_and_quick(name: str) -> None:
+    for quick in (False, True):
+        experiment = load(name, quick=quick)
+        assert (experiment.name, experiment.quick) == (name, quick)
+        assert len(list(cells(experiment))) == (
+            len(experiment.panels) * len(experiment.series) * experiment.repetitions
+        )
+
+
+def test_panels_are_laid_on_the_run_and_series_on_both(tmp_path: Path) -> None:
+    experiment = load(small(tmp_path))
+    private = run_file(experiment, Cell("wide", "private", 0)).config.mechanism
+    public = run_file(experiment, Cell("wide", "public", 0)).config.mechanism
+    assert (private.name, private.epsilon) == ("distributed-polya", 4.0)
+    assert (public.name, public.epsilon) == ("identity", None)
+    assert run_file(experiment, Cell("narrow", "private", 0)).config.mechanism.epsilon == 1.0
+
+
+def test_quick_is_laid_over_the_whole_experiment(tmp_path: Path) -> None:
+    path = small(tmp_path)
+    whole, quick = load(path), load(path, quick=True)
+    assert (whole.repetitions, whole.run["horizon"]) == (3, 2000)
+    assert (quick.repetitions, quick.run["horizon"], quick.points) == (1, 500, 4)
+    assert load(path, quick=True, repetitions=2).repetitions == 2
+    assert whole.digest != quick.digest
+
+
+def test_a_repetition_is_one_world_for_all_and_its_noise_is_each_cells_own(tmp_path: Path) -> None:
+    experiment = load(small(tmp_path))
+    tables = {cell: table(experiment, cell) for cell in cells(experiment)}
+    seeds = {cell: one["environment"]["seed"] for cell, one in tables.items()}
+    assert len(set(seeds.values())) == experiment.repetitions
+    assert {(cell.repetition, seed) for cell, seed in seeds.items()} == {
+        (repetition, seeds[Cell("wide", "public", repetition)]) for repetition in range(3)
+    }
+    assert len({one["unsafe"]["noise_seed"] for one in tables.values()}) == len(tables)
+
+
+def test_series_of_a_panel_get_the_same_rewards_and_other_panels_others(tmp_path: Path) -> None:
+    same = ("without = [", 'run.mechanism.calibration = "paper"\nwithout = [')
+    experiment = load(
+        small(
+            tmp_path,
+            (
+                'run.mechanism.name = "distributed-polya"',
+                'run.mechanism.name = "identity"\nwithout = ["mechanism.epsilon"]',
+            ),
+            same,
+        )
+    )
+    played = {cell: in_process.run(run_file(experiment, cell)) for cell in cells(experiment) if cell.repetition == 0}
+    first = {cell: result.rounds[0].cohorts for cell, result in played.items()}
+    assert first[Cell("wide", "private", 0)] == first[Cell("wide", "public", 0)]
+    estimates = [[one.estimate for one in first[Cell(panel, "public", 0)]] for panel in ("wide", "narrow")]
+    assert estimates[0] != estimates[1]
+
+
+def test_the_digest_is_of_what_cells_depend_on(tmp_path: Path) -> None:
+    digest = load(small(tmp_path)).digest
+    for same in ('title = "small"', 'title = "other"'), ("repetitions = 3", "repetitions = 9"), ('"regret"', '"table"'):
+        assert load(small(tmp_path, same)).digest == digest
+    for other in ("horizon = 2000", "horizon = 2001"), ("points = 4", "points = 5"), ("epsilon = 4.0", "epsilon = 3.0"):
+        assert load(small(tmp_path, other)).digest != digest
+    assert load(small(tmp_path, name="renamed")).digest != digest
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        pytest.param(("repetitions = 3", "repetitions = 0"), r"repetitions = 0: must be at least 1", id="repetitions"),
+        pytest.param(("points = 4", "pionts = 4"), "pionts = 4: unknown key, did you mean points", id="misspelt"),
+        pytest.param(("horizon = 2000", "horizon = ["), "not TOML", id="not-toml"),
+        pytest.param(("horizon = 2000", "horizon = 3"), "panel 'wide', series 'private': horizon = 3: must be", id="T"),
+        pytest.param(
+            ("first_batch", "fisrt"), "panel 'wide', series 'private': policy.fisrt = 4: unknown", id="policy"
+        ),
+        pytest.param(
+            ("run.mechanism.epsilon = 4.0", "run.mechanism.epsilon = -4.0"),
+            "small, panel 'wide', series 'private': mechanism.epsilon = -4.0: must lie in",
+            id="epsilon",
+        ),
+        pytest.param(
+            ('without = ["mechanism.epsilon"]', 'run.policy = { name = "dp-pe" }\nwithout = ["policy.first_batch"]'),
+            "series 'public': policy.name = 'dp-pe': dp-pe needs a linear environment",
+            id="a-policy-that-does-not-fit",
+        ),
+        pytest.param(
+            ('without = ["mechanism.epsilon"]', 'without = ["mechanism.epsilom"]'), "no such key", id="nothing-to-leave"
+        ),
+        pytest.param(('label = "narrow"', 'label = "wide"'), "two are labelled 'wide'", id="labels"),
+        pytest.param(("horizon = 2000", 'run = "x"\nhorizon = 2000'), "run.run: is derived", id="named"),
+        pytest.param(("means =", "seed = 3\nmeans ="), "run.environment.seed: is derived", id="seeded"),
+        pytest.param(("horizon = 2000", "unsafe = {noise_seed = 3}\nhorizon = 2000"), "unsafe: is derived", id="noise"),
+        pytest.param(('name = "bernoulli"', 'name = "moon"'), "environment.name = 'moon': must be one of", id="world"),
+    ],
+)
+def test_a_bad_experiment_is_refused_in_one_line_that_names_the_place(
+    change: tuple[str, str], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadExperiment, match=said) as refused:
+        load(small(tmp_path, change))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_mechanism_that_cannot_be_calibrated_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    many = ('name = "distributed-polya"', 'name = "shuffled-binomial"\nrun.mechanism.delta = 1e-9')
+    experiment = load(small(tmp_path, many, ('[[panels]]\nlabel = "narrow"', TINY)))
+    with pytest.raises(BadExperiment, match=r"panel .tiny., series .private.: mechanism\.epsilon = 0\.001: would take"):
+        run(experiment, tmp_path, jobs=1)
+    assert not list(tmp_path.glob("*/rows.parquet"))
+
+
+def test_an_unknown_experiment_is_answered_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(BadParameter, match=f"must be one of .*{known()[0]}.*or the path of a .toml file"):
+        load("nonsense")
+    with pytest.raises(BadExperiment, match="No such file"):
+        load(str(tmp_path / "nowhere.toml"))
+    with pytest.raises(BadExperiment, match=r"has no \[quick\] table"):
+        load(small(tmp_path, ("[quick]", "[draw.other]")), quick=True)
+
+
+def test_a_name_that_seeds_cannot_be_derived_from_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProtocolError, match="name = 'Not A Name': must match"):
+        load(small(tmp_path, name="Not A Name"))
