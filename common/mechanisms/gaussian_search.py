@@ -4,15 +4,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 
 from scipy.optimize import brentq
 
 from common.accounting import epsilon_at, from_rdp, hockey_stick, rdp
 from common.errors import BadParameter
 from common.gaussian_accounting import largest_ratio, zcdp_epsilon, zcdp_rho
+from common.mechanisms import sensitivity
 from common.mechanisms.base import Norm
 from common.mechanisms.frame import ROUNDING
-from common.mechanisms.sensitivity import grid_for, squared_l2
+from common.mechanisms.sensitivity import grid_for
 from common.mechanisms.skellam_search import ORDERS, SLACK
 from common.noise import DiscreteGaussianSum
 from common.noise.discrete_gaussian_sum import is_gaussian
@@ -24,17 +26,8 @@ MOST_SHIFTS = 256
 Pairs = tuple[tuple[float, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """What one client can move: a vector of `dimension` coordinates, at most `precision` steps in `norm`."""
-
-    precision: int
-    dimension: int
-    norm: Norm
-
-    @property
-    def squared_l2(self) -> int:
-        return squared_l2(self.precision, self.dimension, self.norm)
+Grid: TypeAlias = sensitivity.Grid
+"""What one client can move."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,8 +169,6 @@ def _check_delta(spec: MechanismSpec) -> None:
 
 def _check_vectors(spec: MechanismSpec, statistic: Statistic) -> None:
     has = f"and statistic {statistic.kind!r} has {statistic.dimension}"
-    if spec.name == "shuffled-binomial" and statistic.dimension != 1:
-        raise BadParameter("mechanism.name", spec.name, f"serves one coordinate, {has}")
     if spec.name == "distributed-skellam" and spec.delta is not None and statistic.dimension != 1:
         raise BadParameter("mechanism.delta", spec.delta, f"serves one coordinate, {has}: leave it out")
 

@@ -5,6 +5,7 @@ uniform numbers (joint convexity lets us choose how), so that coordinate i moves
 """
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
 from scipy.optimize import brentq
@@ -13,6 +14,25 @@ from common.mechanisms.base import Norm
 
 INFLATION = 0.1
 """Share that rounding may add to a vector's sensitivity where the grid is ours to choose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What one client can move: a vector of `dimension` coordinates, at most `precision` steps in `norm`."""
+
+    precision: int
+    dimension: int
+    norm: Norm
+
+    @property
+    def squared_l2(self) -> int:
+        """Bound on the squared ℓ₂ sensitivity, rounding included."""
+        return squared_l2(self.precision, self.dimension, self.norm)
+
+    @property
+    def is_box(self) -> bool:
+        """Every coordinate may move by `precision`, whatever the others do: from a grid point to a grid point."""
+        return self.norm == "linf" or self.dimension == 1
 
 
 def squared_l2(precision: int, dimension: int, norm: Norm) -> int:

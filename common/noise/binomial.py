@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import BadParameter
-from common.noise.law import LOST, Pmf, check_length, check_probability, reach
+from common.noise.law import LIMIT, LOST, Pmf, check_length, check_probability, reach
 from common.noise.table import Table, tabulate
 from common.randomness import Stream
 
@@ -18,7 +18,10 @@ CHUNK = 1 << 20  # words of coin tosses held at once
 
 @dataclass(frozen=True, slots=True)
 class Binomial:
-    """Bin(trials, chance). A support longer than LIMIT is cut where Chernoff's bound leaves less than LOST."""
+    """Bin(trials, chance), on a support that is cut where Chernoff's bound leaves less than LOST.
+
+    Where that would pass LIMIT entries `quantile` is Chernoff's bound and `pmf` refuses.
+    """
 
     trials: int
     chance: float = 0.5
@@ -43,7 +46,15 @@ class Binomial:
     def quantile(self, p: float) -> float:
         """The least q with P(|X - mean| > q) ≤ p; the mean need not be an integer."""
         check_probability(p)
+        if sum(self.reaches(LOST)) > LIMIT:
+            return float(max(self.reaches(p)))
         return self.pmf().quantile(self.mean, p)
+
+    def reaches(self, lost: float) -> tuple[int, int]:
+        """Least steps below and above the mean beyond which Chernoff's bound leaves `lost` in all, or nothing is."""
+        down = reach(lambda k: _log_tail(self.trials, self.chance, self.mean - k), lost / 2)
+        up = reach(lambda k: _log_tail(self.trials, self.chance, self.mean + k), lost / 2)
+        return min(down, math.ceil(self.mean)), min(up, math.ceil(self.trials - self.mean))
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
         """Exact for a fair coin (ones among random bits), else from a table."""
@@ -66,8 +77,7 @@ class Binomial:
 def _pmf(trials: int, chance: float) -> Pmf:
     """Log-probabilities between Chernoff's bounds, from the ratios of neighbours."""
     mean = trials * chance
-    down = min(reach(lambda k: _log_tail(trials, chance, mean - k), LOST / 2), math.ceil(mean))
-    up = min(reach(lambda k: _log_tail(trials, chance, mean + k), LOST / 2), math.ceil(trials - mean))
+    down, up = Binomial(trials, chance).reaches(LOST)
     first, last = max(0, math.floor(mean) - down), min(trials, math.ceil(mean) + up)
     x = np.arange(first, first + check_length(last - first, "support of the noise"), dtype=np.float64)
     logs = np.concatenate(([0.0], np.cumsum(np.log((trials - x) / (x + 1)) + math.log(chance) - math.log1p(-chance))))

@@ -27,7 +27,6 @@ POLICIES = {
     "almost-free-shuffled": 'name = "almost-free"\nmodel = "shuffled"',
 }
 BY_ACTION = ("identity", "central-laplace-discrete", "local-laplace-discrete")
-VECTORS = tuple(name for name in MECHANISMS if name != "shuffled-binomial")
 WORLDS = {
     "linear-distributed": 'name = "linear-distributed"\nseed = 3\narms = 30\ndimension = 3',
     "linear-sphere": 'name = "linear-sphere"\nseed = 3\narms = 10',
@@ -35,9 +34,7 @@ WORLDS = {
 
 
 def serves(policy: str, mechanism: str) -> bool:
-    if policy == "almost-free-shuffled":
-        return mechanism in BY_ACTION
-    return mechanism in VECTORS or not policy.startswith("dp-dpe")
+    return mechanism in BY_ACTION or policy != "almost-free-shuffled"
 
 
 def text(
@@ -126,7 +123,6 @@ def test_more_clients_a_phase_cost_no_pulls() -> None:
             "shuffled actions need a shuffler",
             id="by-action",
         ),
-        pytest.param('name = "dp-dpe"', "shuffled-binomial", {}, "serves one coordinate", id="bits"),
         pytest.param("first_batch = 2", "identity", {}, "linear-sphere goes with dp-dpe", id="no-elimination"),
         pytest.param(
             'name = "dp-pe"\nactions = {kind = "given", vectors = [[1.0]]}', "identity", {}, "policy.actions", id="own"
