@@ -8,8 +8,9 @@ import structlog
 from client.gateway import Gateway
 from client.tally import Tally
 from client.user import AnyStage, User
-from common.errors import Conflict, ProtocolError, Unavailable
+from common.errors import BadMessage, Conflict, ProtocolError, Refused, Unavailable
 from common.messages.cohort import Cohort
+from common.messages.deal import ActionAnswer, ActionRequest
 from common.messages.upload import Departure, Item, RefusedItem, Upload
 
 log = structlog.get_logger("distrust.fleet")
@@ -64,6 +65,17 @@ class Courier:
         self.tally.clients["refused"] += len(lost)
         return lost
 
+    async def ask(self, cohort: Cohort, users: Sequence[User]) -> dict[int, int]:
+        """Slot to play, of those whom S tells. Raises Refused when S knows another cohort than they agreed to."""
+        plays: dict[int, int] = {}
+        for start in range(0, len(users), self.limits.items):
+            asking = users[start : start + self.limits.items]
+            slots, tickets = [user.slot for user in asking], b"".join(user.ticket for user in asking)
+            request = ActionRequest(cohort=cohort.cohort, slots=slots, tickets=tickets)
+            plays |= _told(cohort, slots, await self.gateway.actions(cohort, request))
+        self.tally.clients["refused"] += len(users) - len(plays)
+        return plays
+
     async def announce(self, cohort: Cohort, users: Iterable[User]) -> None:
         """Tell S that these users leave, unless they are to vanish silently. A courtesy: S may refuse."""
         gone = list(users)
@@ -76,6 +88,19 @@ class Courier:
             raise
         except ProtocolError as error:
             log.info("left unheard", cohort=cohort.cohort, clients=len(gone), code=error.code)
+
+
+def _told(cohort: Cohort, asked: Sequence[int], answer: ActionAnswer) -> dict[int, int]:
+    if answer.digest != cohort.digest():
+        raise Refused(f"the shuffler knows another cohort {cohort.cohort} than this round's")
+    for refused in answer.refused:
+        log.warning("refused", cohort=cohort.cohort, stage="actions", slot=refused.slot, why=refused.detail)
+    known = set(asked)
+    if len(answer.plays) != len(answer.slots) or not known.issuperset(answer.slots):
+        raise BadMessage(f"cohort {cohort.cohort}: the plays do not belong to the slots that asked")
+    if any(play >= cohort.clients for play in answer.plays):
+        raise BadMessage(f"cohort {cohort.cohort}: a play that is not in the list")
+    return dict(zip(answer.slots, answer.plays, strict=True))
 
 
 def _counts(cohort: Cohort, stage: AnyStage, refused: RefusedItem) -> bool:

@@ -12,7 +12,7 @@ from client.script import Script
 from client.tally import Tally
 from client.user import AnyStage, User
 from common.crypto.members import bitmap_flags
-from common.errors import Aborted, ProtocolError, Unavailable
+from common.errors import Aborted, ProtocolError, Refused, Unavailable
 from common.messages.cohort import Cohort
 from common.messages.stage import StageView
 from common.messages.upload import Item
@@ -49,8 +49,24 @@ class Crew:
         """The first messages of users that join, without those that leave at once."""
         self.users |= {user.slot: user for user in users}
         self.tally.clients["joined"] += len(users)
+        if self.cohort.channel.kind == "dealt":
+            users = await self._dealt(users)
         staying = await self._without_leavers(self.script.first, users)
         return await self._work(self.script.first, lambda: self.script.begin(staying))
+
+    async def _dealt(self, users: Sequence[User]) -> Sequence[User]:
+        """Users that know what to play, or that leave before they ask. Raises Refused, Unavailable."""
+        asking = [user for user in users if user.answers("keys")]
+        try:
+            plays = await self.courier.ask(self.cohort, asking)
+        except (Unavailable, Refused):
+            raise
+        except ProtocolError as error:
+            self._give_up([user.slot for user in users], error)
+            return []
+        self.script.deal(plays)
+        self._drop(user.slot for user in asking if user.slot not in plays)
+        return [user for user in users if user.slot in self.users]
 
     async def open(self, items: Sequence[Item]) -> None:
         """Upload first messages. Users that S refuses are dropped; all of them, when it wants none any more."""

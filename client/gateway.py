@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from common.messages.cohort import Cohort
+from common.messages.deal import ActionAnswer, ActionRequest
 from common.messages.round import RoundView
 from common.messages.stage import StageView
 from common.messages.ticket import TicketAnswer, TicketRequest
@@ -22,6 +23,10 @@ class Gateway(Protocol):
 
     async def tickets(self, request: TicketRequest) -> TicketAnswer:
         """Slots for clients that wait; empty while nothing is to be had."""
+        ...
+
+    async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
+        """What clients of a cohort are to play whose actions the shuffler deals."""
         ...
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:

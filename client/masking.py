@@ -1,6 +1,6 @@
 """The aggregator's script: four stages of secure aggregation, every user with keys and state of its own."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import structlog
@@ -28,6 +28,10 @@ class Masking:
         self._floor = max(floor, randomizer.mechanism.floor)
         self._clients: dict[int, MaskingClient] = {}
         self._roster: Roster | None = None
+
+    def deal(self, plays: Mapping[int, int]) -> None:
+        """The aggregator deals no actions. Raises BadMessage."""
+        self._randomizer.deal(plays)
 
     def begin(self, users: Sequence[User]) -> list[Item]:
         """Fresh keys for every user."""

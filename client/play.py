@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client.environments import Environment, SideBySide
-from common.decisions import AssignedArm, Decision, PlayDesign
+from common.decisions import AssignedAction, AssignedArm, Decision, PlayDesign
 from common.errors import BadParameter
 from common.randomness import Stream
 
@@ -14,11 +14,15 @@ def rewards(
 ) -> NDArray[np.float64]:
     """True rewards of a whole cohort, one row a client, in the form that the round's statistic takes.
 
-    Raises BadParameter for a decision that this world cannot play.
+    Of assigned actions one row a play: whose it is only S knows. Raises BadParameter for a decision that this world
+    cannot play.
     """
     match decision:
         case AssignedArm() if arm is not None:
             return environment.rewards(arm, clients, stream)
         case PlayDesign() if isinstance(environment, SideBySide):
             return environment.averages(decision.actions, decision.times, clients, stream)
+        case AssignedAction():
+            pulls = zip(decision.actions, decision.times, strict=True)
+            return np.concatenate([environment.rewards(action, times, stream) for action, times in pulls])
     raise BadParameter("decision", decision.kind, f"cannot be played by one client alone in {environment.name}")

@@ -1,6 +1,6 @@
 """R: from a true reward to a private message. The last place where a true reward exists."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,9 +9,14 @@ from numpy.typing import NDArray
 
 from client import play
 from client.environments import Environment
+from common.decisions import AssignedAction
+from common.errors import BadMessage
 from common.mechanisms import AnyMechanism
 from common.messages.round import Assignment, Round
 from common.randomness import Stream, SystemStream, UnsafeSeededStream
+
+
+_UNTOLD = -1
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,10 @@ class World:
 
 @dataclass(frozen=True)
 class Randomizer:
-    """R for the clients of one cohort: slot i plays the cohort's arm, gets reward i, and only its message leaves."""
+    """R for the clients of one cohort: slot i plays the cohort's arm, gets reward i, and only its message leaves.
+
+    Where S deals the actions, a slot plays what it was told by `deal`, and gets that play's reward.
+    """
 
     round: Round
     assignment: Assignment
@@ -42,12 +50,28 @@ class Randomizer:
         """The messages of `slots`, shape (len(slots), dimension), each below the mechanism's modulus.
 
         Every client draws its noise from a stream of its own; with a noise seed, slot i takes row i of the cohort's.
+        Raises BadMessage for a slot that was not told its play.
         """
-        vectors = self._vectors
+        if self._order is not None and (self._order[list(slots)] == _UNTOLD).any():
+            raise BadMessage(f"cohort {self.assignment.cohort.cohort}: a client does not know what to play")
+        vectors = self._vectors if self._order is None else self._vectors[self._order]
         if self.world.noise_seed is not None:
-            return self._unsafe_rows[list(slots)]
+            return (self._unsafe_rows if self._order is None else self._seeded(vectors))[list(slots)]
         own = [self.mechanism.randomize(vectors[[slot]], self.world.fresh()) for slot in slots]
         return np.concatenate(own) if own else np.empty((0, vectors.shape[1]), dtype=np.uint64)
+
+    def deal(self, plays: Mapping[int, int]) -> None:
+        """Slot to play. Raises BadMessage where nothing is dealt."""
+        if self._order is None:
+            raise BadMessage(f"cohort {self.assignment.cohort.cohort}: its clients know what to play")
+        self._order[list(plays)] = list(plays.values())
+
+    def place(self, slot: int) -> int | None:
+        """The place of a slot's action in the list that is dealt; None where nothing is."""
+        decision = self.round.decision
+        if self._order is None or not isinstance(decision, AssignedAction):
+            return None
+        return decision.place(int(self._order[slot]))
 
     @property
     def mechanism(self) -> AnyMechanism:
@@ -55,8 +79,14 @@ class Randomizer:
         return self.round.mechanism_of(self.assignment)
 
     @cached_property
+    def _order(self) -> NDArray[np.int64] | None:
+        """The play of each slot, as far as it is known here: a fleet holds the tickets of a part of the cohort."""
+        dealt = isinstance(self.round.decision, AssignedAction)
+        return np.full(self.assignment.cohort.clients, _UNTOLD, dtype=np.int64) if dealt else None
+
+    @cached_property
     def _vectors(self) -> NDArray[np.float64]:
-        """True vectors of the whole cohort, shape (n, dimension). They never leave this class."""
+        """True vectors of the whole cohort, by slot or by play, shape (n, dimension). They never leave this class."""
         cohort = self.assignment.cohort
         stream = UnsafeSeededStream(self.world.seed, cohort.run, cohort.cohort, "rewards")
         asked = (self.round.decision, self.assignment.arm, cohort.clients)
@@ -65,7 +95,11 @@ class Randomizer:
 
     @cached_property
     def _unsafe_rows(self) -> NDArray[np.uint64]:
+        return self._seeded(self._vectors)
+
+    def _seeded(self, vectors: NDArray[np.float64]) -> NDArray[np.uint64]:
+        """The whole cohort's rows. Each depends on its own vector only, so that some vectors may be unknown here."""
         cohort = self.assignment.cohort
         assert self.world.noise_seed is not None
         stream = UnsafeSeededStream(self.world.noise_seed, cohort.run, cohort.cohort)
-        return self.mechanism.randomize(self._vectors, stream)
+        return self.mechanism.randomize(vectors, stream)

@@ -1,6 +1,6 @@
 """The shuffler's script: one message a client, its report."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from secrets import token_bytes
 from typing import Literal
 
@@ -12,13 +12,16 @@ from client.randomizer import Randomizer
 from client.user import User
 from common.crypto.seal import REPORT_ID, seal
 from common.errors import BadMessage
-from common.messages.cohort import Cohort
+from common.messages.cohort import Cohort, SealedRecords
 from common.messages.stage import StageView
 from common.messages.upload import Item
 
 
 class Reporting:
-    """Reports of one cohort's users: labelled bits in clear, or records sealed to the server."""
+    """Reports of one cohort's users: labelled bits in clear, or records sealed to the server.
+
+    Where S deals the actions a record is bound to its action as well, and looks like all the others.
+    """
 
     first: Literal["report"] = "report"
     last: Literal["report"] = "report"
@@ -26,10 +29,14 @@ class Reporting:
     def __init__(self, randomizer: Randomizer) -> None:
         self._randomizer = randomizer
 
+    def deal(self, plays: Mapping[int, int]) -> None:
+        """Slot to play."""
+        self._randomizer.deal(plays)
+
     def begin(self, users: Sequence[User]) -> list[Item]:
         """Every report is made once; a retry sends the same bytes."""
         rows = self._randomizer.rows([user.slot for user in users])
-        return [user.item(self._body(row)) for user, row in zip(users, rows, strict=True)]
+        return [user.item(self._body(user.slot, row)) for user, row in zip(users, rows, strict=True)]
 
     def answer(self, users: Sequence[User], view: StageView) -> list[Item]:
         """Nothing: a report is all that the shuffler ever asks for."""
@@ -39,16 +46,16 @@ class Reporting:
     def forget(self, slots: Iterable[int]) -> None:
         """Nothing is kept."""
 
-    def _body(self, row: NDArray[np.uint64]) -> bytes:
+    def _body(self, slot: int, row: NDArray[np.uint64]) -> bytes:
         cohort = self._randomizer.assignment.cohort
         if cohort.channel.kind == "bits":
             return labelled_bits(row, cohort.channel.width)
-        return sealed(cohort, record(row, self._randomizer.mechanism.modulus))
+        return sealed(cohort, record(row, self._randomizer.mechanism.modulus), self._randomizer.place(slot))
 
 
-def sealed(cohort: Cohort, payload: bytes) -> bytes:
+def sealed(cohort: Cohort, payload: bytes, place: int | None = None) -> bytes:
     """Report id (16 fresh random bytes) ‖ HPKE(report id ‖ payload), to the server's key of the cohort."""
-    if cohort.channel.kind != "sealed":
+    if not isinstance(cohort.channel, SealedRecords):
         raise BadMessage(f"cohort {cohort.cohort} takes no sealed records")
     report_id = token_bytes(REPORT_ID)
-    return report_id + seal(cohort.channel.server_key, cohort, report_id, payload)
+    return report_id + seal(cohort.channel.server_key, cohort, report_id, payload, place)

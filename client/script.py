@@ -1,6 +1,6 @@
 """What the clients of a cohort say, stage by stage. Two scripts: `reporting` and `masking`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from client.user import AnyStage, User
@@ -19,6 +19,10 @@ class Script(Protocol):
     @property
     def last(self) -> AnyStage:
         """The stage after which nothing more is asked of them."""
+        ...
+
+    def deal(self, plays: Mapping[int, int]) -> None:
+        """Slot to play, where S deals the actions."""
         ...
 
     def begin(self, users: Sequence[User]) -> list[Item]:

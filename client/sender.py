@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from common.errors import Unavailable
 from common.messages.cohort import Cohort
+from common.messages.deal import ActionAnswer, ActionRequest
 from common.messages.progress import RunList
 from common.messages.round import RoundView
 from common.messages.stage import StageView
@@ -39,6 +40,9 @@ class Sender:
 
     async def tickets(self, request: TicketRequest) -> TicketAnswer:
         return await self._server.post(f"/v1/runs/{self.run}/tickets", request, TicketAnswer)
+
+    async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
+        return await self._peer(cohort).post(f"/v1/cohorts/{cohort.cohort}/actions", request, ActionAnswer)
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
         door = "reports" if upload.stage == "report" else upload.stage

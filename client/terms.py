@@ -46,6 +46,7 @@ class Terms:
         cohort, mechanism = assignment.cohort, asked.mechanism_of(assignment)
         self._check_names(asked, cohort)
         _check_channel(mechanism, cohort)
+        _check_deal(asked, mechanism, cohort)
         _check_graph(asked, cohort)
         _check_floor(asked, mechanism, cohort)
         if mechanism.floor < self.min_survivors:
@@ -55,6 +56,8 @@ class Terms:
             told = f"the round spreads its noise over {mechanism.floor} survivors"
             raise Refused(f"{told}, and this user believes in {self.max_survivors} at most")
         self._check_guarantee(promised)
+        if cohort.channel.kind == "dealt" and cohort.channel.noise_seed is not None and not self.allow_unsafe:
+            raise Refused("the actions are dealt from a seed: whoever knows it knows who plays what")
 
     def _check_names(self, asked: Round, cohort: Cohort) -> None:
         if (cohort.run, cohort.round) != (asked.run, asked.number):
@@ -101,6 +104,18 @@ def _check_channel(mechanism: AnyMechanism, cohort: Cohort) -> None:
         raise Refused(f"the {cohort.channel.kind} channel of cohort {cohort.cohort} does not fit the mechanism")
 
 
+def _check_deal(asked: Round, mechanism: AnyMechanism, cohort: Cohort) -> None:
+    """Assigned actions are dealt by S, from the round's own list, and opened action by action."""
+    dealt = cohort.channel.deal if cohort.channel.kind == "dealt" else None
+    listed = asked.decision if asked.decision.kind == "assigned-action" else None
+    if dealt != listed:
+        raise Refused(f"cohort {cohort.cohort} does not deal the actions of its round")
+    if dealt is not None and dealt.plays != cohort.clients:
+        raise Refused(f"cohort {cohort.cohort} deals {dealt.plays} plays to {cohort.clients} slots")
+    if dealt is not None and not mechanism.parts:
+        raise Refused(f"{mechanism.name} protects a whole sum, and dealt actions are opened one by one")
+
+
 def _check_graph(asked: Round, cohort: Cohort) -> None:
     """The graph is computed, never believed: a sparser graph or a lower threshold would open single vectors."""
     if cohort.channel.kind != "masked":
@@ -117,5 +132,5 @@ def _fits(mechanism: AnyMechanism, channel: Channel) -> bool:
             return (channel.modulus, channel.dimension) == (mechanism.modulus, mechanism.dimension)
         case "bits":
             return (channel.width, channel.labels) == (mechanism.width, mechanism.dimension)
-        case "sealed":
+        case "sealed" | "dealt":
             return mechanism.width is None and channel.size == packed_size(mechanism.modulus, mechanism.dimension)

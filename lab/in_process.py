@@ -21,10 +21,11 @@ from lab.events import Witness
 from lab.one_by_one import OneByOne
 from lab.result import CohortResult, Result, RoundResult, summarize
 from lab.run_file import RunFile
-from lab.shuffled_actions import played, shuffled, unshuffled
+from lab.shuffled_actions import unshuffled
 from server.learner import Learner
 from server.outcome import Lost, Released
 from server.rounds import CohortPlan, RoundPlan, RoundRecord
+from shuffler.deal import Order, dealt
 
 
 def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
@@ -68,25 +69,24 @@ def _outcome(file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortP
         return Lost(cohort=cohort.cohort, reason=f"{survivors} survivors, needs {cohort.minimum}")
     analyzer = _noise(file, cohort.cohort, "analyzer")
     if isinstance(plan.decision, AssignedAction) and order is not None:
-        return unshuffled(cohort, len(plan.decision.actions), rows[stay], order[stay], analyzer)
+        return unshuffled(cohort, plan.decision, rows[stay], order[stay], analyzer)
     estimate = mechanism.estimate(total(rows[stay], mechanism.modulus), survivors, analyzer)
     return Released(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors)
 
 
-def _order(file: RunFile, plan: RoundPlan, cohort: CohortPlan) -> NDArray[np.int64] | None:
-    """For assigned actions: the place in the decision's list that each slot plays, as the shuffler draws it."""
+def _order(file: RunFile, plan: RoundPlan, cohort: CohortPlan) -> Order | None:
+    """For assigned actions: each slot's play, as the shuffler draws it."""
     if not isinstance(plan.decision, AssignedAction):
         return None
-    return shuffled(plan.decision, _noise(file, cohort.cohort, "order"))
+    return dealt(plan.decision, _noise(file, cohort.cohort, "order"))
 
 
 def _rewards(
-    file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortPlan, order: NDArray[np.int64] | None
+    file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortPlan, order: Order | None
 ) -> NDArray[np.float64]:
     stream = UnsafeSeededStream(_seed(file), file.config.run, cohort.cohort, "rewards")
-    if isinstance(plan.decision, AssignedAction) and order is not None:
-        return played(world, plan.decision, order, stream)
-    return clients.rewards(world, plan.decision, cohort.arm, cohort.clients, stream)
+    rewards = clients.rewards(world, plan.decision, cohort.arm, cohort.clients, stream)
+    return rewards if order is None else rewards[order]
 
 
 def _departures(file: RunFile, cohort: CohortPlan) -> NDArray[np.int64]:

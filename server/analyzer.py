@@ -1,7 +1,7 @@
 """A: a batch to an estimate. Whatever does not add up is refused whole; nothing of a bad batch is released."""
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,13 +9,16 @@ from numpy.typing import NDArray
 from common.crypto.seal import sealed_size
 from common.errors import BadMessage, TooSmall
 from common.mechanisms import Mechanism
-from common.messages.batch import Batch, ModularSum, PermutedBits, Records
-from common.messages.cohort import Cohort, LabelledBits, Masking, Sealed
+from common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
+from common.messages.cohort import Cohort, Dealt, LabelledBits, Masking, Sealed, SealedRecords
 from common.modular import total, unpack, unpack_rows
 from common.randomness import Stream
 
 OpenRecord = Callable[[bytes], tuple[bytes, bytes]]
 """A sealed record to its report id (16 bytes) and payload; raises BadMessage."""
+
+OpenDealt = Callable[[bytes, int], tuple[bytes, bytes]]
+"""The same for a record of dealt actions and the place of its action: it opens at no other."""
 
 
 def analyze(
@@ -29,6 +32,24 @@ def analyze(
     check_count(cohort, batch)
     summed = content_sum(mechanism, cohort, batch, open_record)
     return mechanism.estimate(summed, batch.survivors, stream), batch.survivors
+
+
+def analyze_parts(
+    mechanism: Mechanism, cohort: Cohort, batch: Batch, stream: Stream, open_record: OpenDealt
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Of dealt actions: estimates of the true sums by action, shape (s,), and the survivors of each, shape (s,).
+
+    Raises as `analyze`: the minimum is the whole cohort's, and an action's group may be empty.
+    """
+    check_count(cohort, batch)
+    content, channel = batch.content, cohort.channel
+    if not isinstance(channel, Dealt) or not isinstance(content, GroupedRecords):
+        raise BadMessage(f"cohort {cohort.cohort}: a batch of kind {content.kind} in a {channel.kind} channel")
+    rows = unpack_rows(open_groups(channel, content, batch.survivors, open_record), mechanism.modulus, 1)
+    counts = np.array(content.counts, dtype=np.int64)
+    groups = np.split(rows, np.cumsum(counts)[:-1])
+    totals = np.stack([total(group, mechanism.modulus) for group in groups])
+    return mechanism.estimate_parts(totals, counts, stream)[:, 0], counts
 
 
 def check_count(cohort: Cohort, batch: Batch) -> None:
@@ -56,14 +77,34 @@ def content_sum(mechanism: Mechanism, cohort: Cohort, batch: Batch, open_record:
 
 def open_all(channel: Sealed, records: Records, survivors: int, open_record: OpenRecord) -> bytes:
     """All the payloads, one after another, in the order of the records. Every record must open, once."""
+    cut = _cut(channel, records.body, records.count, survivors)
+    return _payloads([open_record(record) for record in cut], records.checksum)
+
+
+def open_groups(channel: Dealt, records: GroupedRecords, survivors: int, open_record: OpenDealt) -> bytes:
+    """The same, group after group. Every record must have been made for its group's action."""
+    if len(records.counts) != len(channel.deal.times):
+        raise BadMessage(f"{len(records.counts)} groups, and {len(channel.deal.times)} actions were dealt")
+    if any(count > times for count, times in zip(records.counts, channel.deal.times, strict=True)):
+        raise BadMessage("a group has more records than its action was dealt times")
+    cut = _cut(channel, records.body, sum(records.counts), survivors)
+    places = np.repeat(np.arange(len(records.counts)), records.counts).tolist()
+    opened = [open_record(record, place) for record, place in zip(cut, places, strict=True)]
+    return _payloads(opened, records.checksum)
+
+
+def _cut(channel: SealedRecords, body: bytes, count: int, survivors: int) -> list[bytes]:
     size = sealed_size(channel.size)
-    if records.count != survivors or len(records.body) != survivors * size:
-        found = f"{records.count} records in {len(records.body)} bytes"
+    if count != survivors or len(body) != survivors * size:
+        found = f"{count} records in {len(body)} bytes"
         raise BadMessage(f"{found}, and {survivors} survivors of {size} bytes each must be there")
-    opened = [open_record(records.body[at : at + size]) for at in range(0, len(records.body), size)]
-    if len({report for report, _ in opened}) != survivors:
+    return [body[at : at + size] for at in range(0, len(body), size)]
+
+
+def _payloads(opened: Sequence[tuple[bytes, bytes]], expected: bytes) -> bytes:
+    if len({report for report, _ in opened}) != len(opened):
         raise BadMessage("a report id is there twice")
-    if checksum(report for report, _ in opened) != records.checksum:
+    if checksum(report for report, _ in opened) != expected:
         raise BadMessage("the checksum of the report ids does not match what the shuffler saw arrive")
     return b"".join(payload for _, payload in opened)
 

@@ -8,6 +8,7 @@ from server.policy import build
 
 LONGEST_RUN = 56  # characters; a cohort's id adds round, arm and attempt to the run's, and has 80
 LARGEST_COHORT = 1_000_000  # slots, as in messages.cohort
+MOST_ROUNDS = 10_000  # of one client each, every one of them a few requests to S
 PUBLIC = {
     "phased-elimination": "the baseline without privacy: identity; dp-pe takes the others",
     "ucb1": "a baseline without privacy, which sees every client's reward: identity; other policies take the others",
@@ -52,11 +53,10 @@ def _check_first(config: RunConfig, first: Ask) -> None:
 
 def check_for_services(config: RunConfig) -> None:
     """Refuse a run whose last batches would not fit one cohort; an in-process run may be that long."""
+    longest = 2 * LARGEST_COHORT  # a single arm's batches 2^1 … 2^b take less than 2^(b+1) clients
     if config.policy.name == "almost-free" and config.policy.model == "shuffled":
-        allowed = "shuffled actions are played in process only: over services the shuffler cannot assign them yet"
-        raise BadParameter("policy.model", "shuffled", allowed)
-    longest = 2 * LARGEST_COHORT
-    if config.horizon >= longest:  # a single arm's batches 2^1 … 2^b take less than 2^(b+1) clients
+        longest = LARGEST_COHORT  # all actions in one cohort: 2T/q plays and one more for each action, q ≥ e
+    if config.horizon >= longest:
         raise BadParameter(
             "horizon", config.horizon, f"must be below {longest} over services; in-process runs may be longer"
         )

@@ -1,8 +1,9 @@
 """What S and the clients are told of a cohort and of a round."""
 
 from common.crypto.parameters import neighbourhood
+from common.decisions import AssignedAction, Decision
 from common.mechanisms import Mechanism
-from common.messages.cohort import Channel, Cohort, LabelledBits, Masking, Sealed
+from common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
 from common.messages.round import Assignment, Round
 from common.messages.run import RunConfig
 from common.modular import packed_size
@@ -10,8 +11,11 @@ from server.keys import PublicKeys
 from server.rounds import CohortPlan, RoundPlan
 
 
-def channel(mechanism: Mechanism, config: RunConfig, minimum: int, keys: PublicKeys) -> Channel:
-    """How this mechanism's messages travel: masked sums, or sealed records or labelled bits to be permuted."""
+def channel(mechanism: Mechanism, decision: Decision, config: RunConfig, minimum: int, keys: PublicKeys) -> Channel:
+    """How this mechanism's messages travel: masked sums, or sealed records or labelled bits to be permuted.
+
+    Assigned actions are dealt by the shuffler, which gives their sealed records back by action.
+    """
     if mechanism.via == "aggregator":
         spec = config.intermediary
         neighbours, threshold = neighbourhood(mechanism.clients, spec.dropout, spec.corrupt, minimum)
@@ -20,10 +24,14 @@ def channel(mechanism: Mechanism, config: RunConfig, minimum: int, keys: PublicK
         )
     if mechanism.width is not None:
         return LabelledBits(labels=mechanism.dimension, width=mechanism.width)
-    return Sealed(size=packed_size(mechanism.modulus, mechanism.dimension), server_key=keys.seal)
+    size = packed_size(mechanism.modulus, mechanism.dimension)
+    if isinstance(decision, AssignedAction):
+        seed = None if config.unsafe is None else config.unsafe.noise_seed
+        return Dealt(size=size, server_key=keys.seal, deal=decision, noise_seed=seed)
+    return Sealed(size=size, server_key=keys.seal)
 
 
-def cohort_message(config: RunConfig, number: int, cohort: CohortPlan, keys: PublicKeys) -> Cohort:
+def cohort_message(config: RunConfig, number: int, decision: Decision, cohort: CohortPlan, keys: PublicKeys) -> Cohort:
     """One cohort, everything public about it."""
     return Cohort(
         run=config.run,
@@ -34,7 +42,7 @@ def cohort_message(config: RunConfig, number: int, cohort: CohortPlan, keys: Pub
         stage_seconds=config.intermediary.stage_seconds,
         config=config.digest(),
         ticket_key=keys.ticket,
-        channel=channel(cohort.mechanism, config, cohort.minimum, keys),
+        channel=channel(cohort.mechanism, decision, config, cohort.minimum, keys),
     )
 
 
@@ -43,7 +51,7 @@ def round_message(config: RunConfig, plan: RoundPlan, keys: PublicKeys) -> Round
     assignments = [
         Assignment(
             arm=cohort.arm,
-            cohort=cohort_message(config, plan.number, cohort, keys),
+            cohort=cohort_message(config, plan.number, plan.decision, cohort, keys),
             mechanism=None if cohort.mechanism == plan.mechanism else cohort.mechanism,
         )
         for cohort in plan.cohorts

@@ -14,6 +14,12 @@ from common.statistics import Statistic
 from server.outcome import Released
 from server.policies import Ask, Key, Query
 
+DEALT = (
+    "the server cannot see what a client plays",
+    "whether a client leaves does not depend on the action that it was dealt",
+)
+"""What shuffled actions count on, besides a shuffler that is honest (FREE, footnote 2)."""
+
 
 @dataclass(frozen=True, slots=True)
 class CohortPlan:
@@ -73,7 +79,10 @@ class RoundRecord:
     def guarantee(self) -> Guarantee:
         """The weakest of the mechanisms', each at its floor of honest survivors."""
         found = [mechanism.guarantee() for mechanism in self.mechanisms.values()]
-        return found[0] if len(found) == 1 else parallel(found)
+        weakest = found[0] if len(found) == 1 else parallel(found)
+        if self.ask.decision.kind != "assigned-action" or weakest.model != "shuffle":
+            return weakest
+        return weakest.model_copy(update={"assumptions": (*weakest.assumptions, *DEALT)})
 
     @property
     def clients(self) -> int:
@@ -111,9 +120,11 @@ def begin(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundRecord
 
 
 def _calibrated(config: RunConfig, ask: Ask, clients: int) -> AnyMechanism:
-    spec = config.intermediary
+    spec, words = config.intermediary, config.mechanism
     least, floor = least_survivors(clients, spec), noise_floor(clients, spec)
-    return plan(config.mechanism, clients=clients, least=least, floor=floor, wrap=ask.share, statistic=ask.statistic)
+    if ask.decision.kind == "assigned-action":  # only the shuffler deals, whatever the mechanism's own choice is
+        words = words.model_copy(update={"via": "shuffler"})
+    return plan(words, clients=clients, least=least, floor=floor, wrap=ask.share, statistic=ask.statistic)
 
 
 def wave(run: str, record: RoundRecord, queries: tuple[Query, ...], attempt: int) -> tuple[CohortPlan, ...]:

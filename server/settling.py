@@ -3,15 +3,17 @@
 from functools import partial
 from typing import Any
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
 
 from common.crypto.seal import open_record
 from common.errors import BadMessage, TooSmall
 from common.messages.batch import BatchAnswer
-from common.messages.cohort import Cohort
+from common.messages.cohort import Cohort, Dealt
 from common.messages.run import RunConfig
 from common.randomness import Stream, SystemStream, UnsafeSeededStream
-from server.analyzer import analyze
+from server.analyzer import analyze, analyze_parts
 from server.learner import Learner
 from server.live import LiveRun, ended
 from server.outcome import Lost, Released
@@ -55,6 +57,9 @@ class Settlement:
         stream = analyzer_stream(live.config, cohort.cohort)
         try:
             opener = partial(open_record, self._key, cohort)
+            if isinstance(cohort.channel, Dealt):
+                sums, counts = analyze_parts(mechanism, cohort, answer.batch, stream, opener)
+                return _by_action(cohort, sums, counts)
             estimate, survivors = analyze(mechanism, cohort, answer.batch, stream, opener)
         except (BadMessage, TooSmall) as error:
             return Lost(cohort=cohort.cohort, reason=f"refused: {error.detail}")
@@ -71,6 +76,11 @@ class Settlement:
             _announce(writing, live.config.run, cohort, outcome)
             _announce_progress(writing, live.config.run, learner, number)
         live.changed()
+
+
+def _by_action(cohort: Cohort, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> Released:
+    survivors = int(counts.sum())
+    return Released(cohort=cohort.cohort, sum=sums.tolist(), survivors=survivors, counts=counts.tolist())
 
 
 def _announce(writing: Writing, run: str, cohort: Cohort, outcome: Released | Lost) -> None:

@@ -1,7 +1,9 @@
 """What the server saw of one cohort, in order: the cohort it opened, tickets, the batch, and what it made of it."""
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Literal
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -9,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from common.crypto.seal import open_record, sealed_size
 from common.errors import BadMessage
 from common.mechanisms import Mechanism
-from common.messages.batch import Batch, ModularSum, PermutedBits, Records
-from common.messages.cohort import Cohort, LabelledBits, Sealed
+from common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
+from common.messages.cohort import Cohort, Dealt, LabelledBits, Sealed, SealedRecords
 from common.messages.transcript import Seen, Transcript
 from common.modular import unpack
 from server.analyzer import ones
@@ -66,6 +68,7 @@ def _tickets(row: GrantRow, number: int) -> Seen:
 
 def _estimate(number: int, outcome: Released, mechanism: Mechanism, *, seeded: bool) -> Seen:
     view: View = {"survivors": outcome.survivors, "sum": [f"{value:.6g}" for value in outcome.sum]}
+    view |= {} if outcome.counts is None else {"by_action": outcome.counts[:MOST_VALUES]}
     view["privacy"] = SEEDED if seeded else answered(mechanism, outcome.survivors)
     return _seen(number, "out", "everyone", "estimate", outcome.model_dump_json().encode(), view)
 
@@ -89,19 +92,29 @@ def _content(cohort: Cohort, batch: Batch, mechanism: Mechanism, key: X25519Priv
         counts = ones(content.body, channel, batch.survivors)[:MOST_VALUES].tolist()
         return {"bits": batch.survivors * channel.width, "ones": counts}
     if isinstance(content, Records) and isinstance(channel, Sealed):
-        return {"records": content.count, "values": _values(cohort, channel, content, mechanism, key)}
+        return {"records": content.count, "values": _values(cohort, channel, content.body, mechanism, key)}
+    if isinstance(content, GroupedRecords) and isinstance(channel, Dealt):
+        values = _values(cohort, channel, content.body, mechanism, key, content.counts)
+        return {"by_action": content.counts[:MOST_VALUES], "values": values}
     raise BadMessage(f"kind {content.kind} in a {channel.kind} channel")
 
 
-def _values(
-    cohort: Cohort, channel: Sealed, records: Records, mechanism: Mechanism, key: X25519PrivateKey
+def _values(  # noqa: PLR0917  what it takes to open a record, and where each group ends
+    cohort: Cohort,
+    channel: SealedRecords,
+    body: bytes,
+    mechanism: Mechanism,
+    key: X25519PrivateKey,
+    groups: Sequence[int] = (),
 ) -> list[int]:
-    """The first records' values, in the shuffler's random order."""
+    """The first records' values, in the shuffler's random order; of dealt actions group after group."""
     size = sealed_size(channel.size)
     shown = max(1, MOST_VALUES // mechanism.dimension)
+    ends = list(accumulate(groups))
     values: list[int] = []
-    for at in range(0, min(len(records.body), shown * size), size):
-        _, payload = open_record(key, cohort, records.body[at : at + size])
+    for number, at in enumerate(range(0, min(len(body), shown * size), size)):
+        place = bisect_right(ends, number) if ends else None
+        _, payload = open_record(key, cohort, body[at : at + size], place)
         values += unpack(payload, mechanism.modulus, mechanism.dimension)[:MOST_VALUES].tolist()
     return values
 

@@ -3,9 +3,9 @@
 import numpy as np
 
 from common.crypto.seal import REPORT_ID
-from common.intermediary.store import DEPARTED, OURSELVES
-from common.messages.batch import BatchAnswer, PermutedBits, Records
-from common.messages.cohort import Cohort, LabelledBits
+from common.intermediary.store import BATCH, DEPARTED, OURSELVES
+from common.messages.batch import BatchAnswer, GroupedRecords, PermutedBits, Records
+from common.messages.cohort import Cohort, Dealt, LabelledBits
 from common.messages.transcript import Seen
 from shuffler.permute import count_ones
 
@@ -15,19 +15,36 @@ _MOST_LABELS = 64
 View = dict[str, str | int | float | bool | list[int] | list[str]]
 
 
-def see(cohort: Cohort, stage: str, slot: int, body: bytes) -> Seen:
-    """One stored message in the shuffler's eyes. `number` is its position in the transcript, which the caller knows."""
+def see(cohort: Cohort, stage: str, slot: int, body: bytes, play: int | None = None) -> Seen:
+    """One stored message in the shuffler's eyes. `number` is its position in the transcript, which the caller knows.
+
+    `play`: what S told this slot to play.
+    """
     if slot == OURSELVES:
-        return _batch(cohort, stage, body)
+        return _batch(cohort, stage, body) if stage == BATCH else _order(cohort, stage, body)
     return Seen(
         number=0,
         direction="in",
         peer=f"client {slot}",
         stage=stage,
         bytes=len(body),
-        view={} if stage == DEPARTED else _report(cohort, body),
+        view=_action(cohort, play) | ({} if stage == DEPARTED else _report(cohort, body)),
         hex=body[:_HEX_BYTES].hex(),
     )
+
+
+def _order(cohort: Cohort, stage: str, body: bytes) -> Seen:
+    """That there is an order, and of how much; each client's part of it stands beside its report."""
+    assert isinstance(cohort.channel, Dealt)
+    deal = cohort.channel.deal
+    view: View = {"actions": deal.actions[:_MOST_LABELS], "times": deal.times[:_MOST_LABELS]}
+    return Seen(number=0, direction="out", peer="each client", stage=stage, bytes=len(body), view=view, hex="")
+
+
+def _action(cohort: Cohort, play: int | None) -> View:
+    if play is None or not isinstance(cohort.channel, Dealt):
+        return {}
+    return {"action": cohort.channel.deal.actions[cohort.channel.deal.place(play)]}
 
 
 def _report(cohort: Cohort, body: bytes) -> View:
@@ -44,6 +61,9 @@ def _batch(cohort: Cohort, stage: str, answer: bytes) -> Seen:
     match batch.content, cohort.channel:
         case Records(checksum=checksum, count=count, body=body), _:
             view |= {"record_bytes": len(body) // count, "checksum": checksum.hex()}
+        case GroupedRecords(counts=counts, checksum=checksum, body=body), _:
+            view |= {"by_action": counts[:_MOST_LABELS], "record_bytes": len(body) // batch.survivors}
+            view |= {"checksum": checksum.hex()}
         case PermutedBits(body=body), LabelledBits(labels=labels):
             rows = np.frombuffer(body, dtype=np.uint8).reshape(labels, -1)[:_MOST_LABELS]
             view |= {"labels": labels, "ones": np.bitwise_count(rows).sum(axis=1, dtype=np.int64).tolist()}

@@ -4,10 +4,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 
-from common.errors import WrongCohort
+from common.errors import Aborted, BadMessage, WrongCohort, WrongStage
+from common.messages.deal import ActionAnswer, ActionRequest
 from common.messages.stage import StageView
 from common.messages.upload import UploadAnswer
-from common.web.body import MessageRoute
+from common.web.body import JsonBody, MessageRoute
 from common.web.intermediary import UPLOAD_PROBLEMS, DoorbellDep, UploadBody, Wait
 from common.web.problems import problems
 from shuffler.service import REPORT, Shuffler
@@ -27,6 +28,14 @@ router = APIRouter(prefix="/v1", tags=["shuffler"], route_class=MessageRoute)
 def reports(cohort: str, body: UploadBody, shuffler: ShufflerDep) -> UploadAnswer:
     """Hold many clients' reports; the answer lists only the refused ones."""
     return shuffler.receive(cohort, REPORT, body)
+
+
+@router.post("/cohorts/{cohort}/actions", responses=problems(BadMessage, WrongCohort, WrongStage, Aborted))
+def actions(
+    cohort: str, body: Annotated[ActionRequest, JsonBody.of(ActionRequest)], shuffler: ShufflerDep
+) -> ActionAnswer:
+    """What many clients play, where S deals the actions; for their tickets, the same plays each time."""
+    return shuffler.actions(cohort, body)
 
 
 @router.get("/cohorts/{cohort}", responses=problems(WrongCohort))

@@ -1,38 +1,46 @@
 """S by permutation: hold reports until everybody answered, left or is late; release them in random order, once."""
 
-import hashlib
 from collections.abc import Callable, Collection
+from functools import lru_cache
 
-import numpy as np
 from sqlalchemy import Connection
 
 from common.clock import Clock
 from common.crypto.members import members_to_bitmap
 from common.crypto.seal import REPORT_ID, sealed_size
 from common.database import Database
-from common.errors import BadParameter
+from common.errors import BadMessage, BadParameter
 from common.intermediary import store
 from common.intermediary.checks import check_size
-from common.intermediary.intake import Fault, measured
+from common.intermediary.intake import Fault, Intake, measured, ticketed
 from common.intermediary.service import Intermediary
 from common.intermediary.stages import silence
 from common.intermediary.store import State
 from common.messages.batch import Batch, Content, PermutedBits, Records
-from common.messages.cohort import Cohort, LabelledBits, Sealed
+from common.messages.cohort import Cohort, Dealt, LabelledBits, SealedRecords
+from common.messages.deal import ActionAnswer, ActionRequest
 from common.messages.stage import StageView
 from common.messages.transcript import Seen
 from common.messages.upload import Item
 from common.randomness import Stream, SystemStream
+from shuffler.deal import Order, check_deal, checksum, dealt, grouped, order_stream, pack_order, unpack_order
 from shuffler.eyes import see
 from shuffler.permute import count_ones, permutation, scatter
 
 REPORT = "report"
+ORDER = "order"
+"""The stage of the order in which S deals the actions of a cohort: drawn as it opens, never again."""
+
+_ORDERS = 32  # cohorts whose order is in memory
 
 
 class Shuffler(Intermediary):
     """Knows who sent what, and cannot read it when it is sealed; the server reads it, and cannot know who sent it.
 
     stream   makes the randomness of one permutation: the operating system's, unless a test says otherwise.
+
+    Where it deals actions it knows who plays what too, and not what came of it; the server learns what came of each
+    action, and not who played it.
     """
 
     party = "shuffler"
@@ -47,6 +55,28 @@ class Shuffler(Intermediary):
     ) -> None:
         super().__init__(database, clock, ring)
         self._stream = stream
+        self._order = lru_cache(maxsize=_ORDERS)(self._read_order)
+
+    def actions(self, name: str, request: ActionRequest) -> ActionAnswer:
+        """Tell slots their plays, the same ones each time, for their tickets.
+
+        Raises WrongCohort; Aborted, WrongStage when reports are not taken any more; BadMessage for a request of another
+        cohort, or a cohort whose clients all know what to play.
+        """
+        if request.cohort != name:
+            raise BadMessage(f"a request for plays of {request.cohort} was sent to {name}")
+        state = self.settled(name)
+        if not isinstance(state.cohort.channel, Dealt):
+            raise BadMessage(f"cohort {name} deals no actions")
+        if state.stage != REPORT:
+            raise self._shut(state, REPORT)
+        intake = Intake(list(ticketed(request.slots, request.tickets)))
+        self._admit(state, intake)
+        with self._database.reading() as tx:
+            intake.expect(store.departed(tx, name), None)
+        slots = [item.slot for item in intake.items]
+        plays = self._order(name)[slots].tolist()
+        return ActionAnswer(cohort=name, digest=state.cohort.digest(), slots=slots, plays=plays, refused=intake.refused)
 
     def view(self, name: str, _slots: Collection[int] = ()) -> StageView:
         """Who may report; in `done`, who did. Raises WrongCohort."""
@@ -63,14 +93,29 @@ class Shuffler(Intermediary):
             return members_to_bitmap(store.slots(tx, state.name, REPORT), state.cohort.clients)
 
     def _check(self, cohort: Cohort) -> None:
-        if isinstance(cohort.channel, Sealed):
+        if isinstance(cohort.channel, SealedRecords):
             check_size("server_key", cohort.channel.server_key, 32)
+        if isinstance(cohort.channel, Dealt):
+            check_deal(cohort, cohort.channel)
+
+    def _opening(self, tx: Connection, cohort: Cohort) -> None:
+        """The order is committed with the cohort, before anybody can ask for it."""
+        if isinstance(cohort.channel, Dealt):
+            order = dealt(cohort.channel.deal, order_stream(cohort, self._stream))
+            store.say(tx, cohort.cohort, ORDER, pack_order(order))
+
+    def _read_order(self, name: str) -> Order:
+        with self._database.reading() as tx:
+            found = store.said(tx, name, ORDER)
+        if found is None:
+            raise BadMessage(f"cohort {name} deals no actions")
+        return unpack_order(found)
 
     def _fault(self, _tx: Connection, state: State) -> Fault:
         return measured(report_size(state.cohort))
 
     def _mark(self, state: State, item: Item) -> bytes | None:
-        return item.body[:REPORT_ID] if isinstance(state.cohort.channel, Sealed) else None
+        return item.body[:REPORT_ID] if isinstance(state.cohort.channel, SealedRecords) else None
 
     def _closing(self, _tx: Connection, _state: State) -> None:
         """Nothing is said to clients."""
@@ -78,37 +123,39 @@ class Shuffler(Intermediary):
     def _mix(self, state: State) -> Batch:
         """The batch of a frozen cohort, from the reports in the database."""
         channel = state.cohort.channel
-        bodies = (body for _, body in self._stored(state.name, REPORT))
+        reports = self._stored(state.name, REPORT)
         if isinstance(channel, LabelledBits):
-            clients, ones = count_ones(bodies, channel.labels, channel.width)
+            clients, ones = count_ones((body for _, body in reports), channel.labels, channel.width)
             content: Content = permuted(ones.tolist(), clients * channel.width, self._stream())
+        elif isinstance(channel, Dealt):
+            whole = list(reports)
+            clients, content = len(whole), grouped(whole, channel.deal, self._order(state.name), self._stream())
         else:
-            records = list(bodies)
+            records = [body for _, body in reports]
             clients, content = len(records), shuffled(records, self._stream())
         return Batch(cohort=state.name, survivors=clients, content=content)
 
     def _see(self, state: State, stage: str, slot: int, body: bytes) -> Seen:
-        return see(state.cohort, stage, slot, body)
+        play = int(self._order(state.name)[slot]) if isinstance(state.cohort.channel, Dealt) and slot >= 0 else None
+        return see(state.cohort, stage, slot, body, play)
 
 
 def report_size(cohort: Cohort) -> int:
     """Bytes of one client's report. Raises BadParameter for a channel that is no shuffler's."""
     match cohort.channel:
-        case Sealed(size=size):
+        case SealedRecords(size=size):
             return REPORT_ID + sealed_size(size)
         case LabelledBits(labels=labels, width=width):
             return (labels * width + 7) // 8
         case other:
-            raise BadParameter("channel", other.kind, "must be sealed or bits")
+            raise BadParameter("channel", other.kind, "must be sealed, dealt or bits")
 
 
 def shuffled(bodies: list[bytes], stream: Stream) -> Records:
     """Reports (report id ‖ sealed record, all of one size) to sealed records alone, in random order."""
-    ids = np.frombuffer(b"".join(hashlib.sha256(body[:REPORT_ID]).digest() for body in bodies), dtype=np.uint8)
-    checksum = np.bitwise_xor.reduce(ids.reshape(-1, 32), axis=0).tobytes()
     order = permutation(len(bodies), stream).tolist()
     body = b"".join(bodies[index][REPORT_ID:] for index in order)
-    return Records(count=len(bodies), body=body, checksum=checksum)
+    return Records(count=len(bodies), body=body, checksum=checksum(bodies))
 
 
 def permuted(ones: list[int], size: int, stream: Stream) -> PermutedBits:

@@ -1,6 +1,7 @@
 """Records sealed to the server through the shuffler: HPKE (RFC 9180), X25519, HKDF-SHA256, ChaCha20-Poly1305.
 
-The info binds configuration, run, round and cohort: a record moved elsewhere does not open.
+The info binds configuration, run, round and cohort, and the action where S deals them: a record moved elsewhere does
+not open.
 """
 
 from cryptography.exceptions import InvalidTag
@@ -8,9 +9,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from common.crypto.agree import load_public
-from common.crypto.context import context
+from common.crypto.context import context, encode
 from common.errors import BadMessage, BadParameter
-from common.messages.cohort import Cohort, Sealed
+from common.messages.cohort import Cohort, SealedRecords
 
 REPORT_ID = 16
 """Bytes of a report id."""
@@ -24,37 +25,41 @@ def sealed_size(payload_size: int) -> int:
     return _OVERHEAD + REPORT_ID + payload_size
 
 
-def seal_info(cohort: Cohort) -> bytes:
-    """What a sealed record is bound to."""
-    return context("distrust seal v1", cohort)
+def seal_info(cohort: Cohort, place: int | None = None) -> bytes:
+    """What a sealed record is bound to; `place`: that of its action in the list that S deals."""
+    info = context("distrust seal v1", cohort)
+    return info if place is None else info + encode("action", place)
 
 
-def seal(public_key: bytes, cohort: Cohort, report_id: bytes, payload: bytes) -> bytes:
+def seal(public_key: bytes, cohort: Cohort, report_id: bytes, payload: bytes, place: int | None = None) -> bytes:
     """A record that only the holder of the server's private key can open: `sealed_size(len(payload))` bytes.
 
-    Raises BadParameter unless the report id has 16 bytes and the payload the cohort's size.
+    `place` is for dealt actions; nothing of it can be read off the record. Raises BadParameter unless the report id has
+    16 bytes and the payload the cohort's size.
     """
     size = _channel(cohort).size
     if len(report_id) != REPORT_ID:
         raise BadParameter("report_id", f"{len(report_id)} bytes", f"must have {REPORT_ID} bytes")
     if len(payload) != size:
         raise BadParameter("payload", f"{len(payload)} bytes", f"must have the cohort's {size} bytes")
-    return _SUITE.encrypt(report_id + payload, load_public(public_key), seal_info(cohort))
+    return _SUITE.encrypt(report_id + payload, load_public(public_key), seal_info(cohort, place))
 
 
-def open_record(private_key: X25519PrivateKey, cohort: Cohort, record: bytes) -> tuple[bytes, bytes]:
-    """(report id, payload) of a sealed record. Raises BadMessage for another size, key or cohort, or a change."""
+def open_record(
+    private_key: X25519PrivateKey, cohort: Cohort, record: bytes, place: int | None = None
+) -> tuple[bytes, bytes]:
+    """(report id, payload) of a sealed record. Raises BadMessage for another size, key, cohort, place, or a change."""
     size = sealed_size(_channel(cohort).size)
     if len(record) != size:
         raise BadMessage(f"a sealed record has {len(record)} bytes, and must have {size}")
     try:
-        clear = _SUITE.decrypt(record, private_key, seal_info(cohort))
+        clear = _SUITE.decrypt(record, private_key, seal_info(cohort, place))
     except (InvalidTag, ValueError) as error:
         raise BadMessage("a sealed record does not open: another key, another cohort, or changed on its way") from error
     return clear[:REPORT_ID], clear[REPORT_ID:]
 
 
-def _channel(cohort: Cohort) -> Sealed:
-    if not isinstance(cohort.channel, Sealed):
-        raise BadParameter("channel", cohort.channel.kind, "must be sealed")
+def _channel(cohort: Cohort) -> SealedRecords:
+    if not isinstance(cohort.channel, SealedRecords):
+        raise BadParameter("channel", cohort.channel.kind, "must be sealed or dealt")
     return cohort.channel

@@ -2,6 +2,8 @@
 
 from typing import Annotated, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from common.messages.base import Message
@@ -39,7 +41,21 @@ class AssignedAction(_Listed):
     """One action a client: `times[j]` clients play `actions[j]`, in an order that S draws and tells nobody.
 
     S gives the reports back action by action, so that the server learns what came of an action and not who played it
-    (FREE Algorithm 3). The cohort has Σ times clients.
+    (FREE Algorithm 3). The cohort has Σ times clients. The plays are numbered from 0, all of an action's in a row, the
+    actions in their order here.
     """
 
     kind: Literal["assigned-action"] = "assigned-action"
+
+    @property
+    def plays(self) -> int:
+        """Σ times."""
+        return sum(self.times)
+
+    def places(self) -> NDArray[np.int64]:
+        """The place in the list of the action of each play, shape (plays,)."""
+        return np.repeat(np.arange(len(self.times)), self.times)
+
+    def place(self, play: int) -> int:
+        """The same for one play."""
+        return int(np.searchsorted(np.cumsum(self.times), play, side="right"))

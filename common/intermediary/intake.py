@@ -2,14 +2,14 @@
 
 import hashlib
 import hmac
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from common.errors import BadMessage, BadTicket, Conflict, ProtocolError, WrongStage
 from common.intermediary.tickets import SIZE, TicketBooth
 from common.messages.cohort import Cohort
-from common.messages.upload import Departure, Item, RefusedItem, UploadAnswer
+from common.messages.upload import Item, RefusedItem, UploadAnswer
 
 Fault = Callable[[Item], ProtocolError | None]
 """Why an item cannot be taken, or None."""
@@ -138,12 +138,12 @@ def measured(expected: int) -> Fault:
     return fault
 
 
-def leaving(departure: Departure) -> Iterable[Item]:
-    """A departure as items without a body. Raises BadMessage unless there is one ticket a slot."""
-    if len(departure.tickets) != SIZE * len(departure.slots):
-        raise BadMessage(f"tickets: {len(departure.tickets)} bytes, expected {SIZE} for each of the slots")
-    for index, slot in enumerate(departure.slots):
-        yield Item(slot=slot, ticket=departure.tickets[SIZE * index : SIZE * (index + 1)], body=b"")
+def ticketed(slots: Sequence[int], tickets: bytes) -> Iterator[Item]:
+    """Slots and their tickets as items without a body. Raises BadMessage unless there is one ticket a slot."""
+    if len(tickets) != SIZE * len(slots):
+        raise BadMessage(f"tickets: {len(tickets)} bytes, expected {SIZE} for each of the slots")
+    for index, slot in enumerate(slots):
+        yield Item(slot=slot, ticket=tickets[SIZE * index : SIZE * (index + 1)], body=b"")
 
 
 def digest(body: bytes) -> bytes:

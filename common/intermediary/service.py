@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from common.errors import Aborted, BadMessage, Conflict, ProtocolError, WrongStage
 from common.intermediary import store
 from common.intermediary.checks import check_cohort
-from common.intermediary.intake import Fault, Intake, admitted, known_slots, leaving
+from common.intermediary.intake import Fault, Intake, admitted, known_slots, ticketed
 from common.intermediary.stages import MIXING, StageMachine
 from common.intermediary.store import State
 from common.messages.batch import BatchAnswer
@@ -37,6 +37,9 @@ class Intermediary(StageMachine):
     def _see(self, state: State, stage: str, slot: int, body: bytes) -> Seen:
         """A stored message in this party's eyes; its number is filled in later."""
 
+    def _opening(self, tx: Connection, cohort: Cohort) -> None:
+        """Note what this party must not decide twice about a new cohort."""
+
     def _mark(self, _state: State, _item: Item) -> bytes | None:
         """What must be unique in the cohort besides the slot."""
         return None
@@ -53,6 +56,7 @@ class Intermediary(StageMachine):
             known = store.find(tx, cohort.cohort, lock=True)
             if known is None:
                 store.add_cohort(tx, cohort, self.stages[0], self._clock.now() + cohort.stage_seconds)
+                self._opening(tx, cohort)
             elif known.cohort != cohort:
                 raise Conflict(f"cohort {cohort.cohort} is open already, and differs", cohort=cohort.cohort)
         return cohort
@@ -89,7 +93,7 @@ class Intermediary(StageMachine):
         if departure.cohort != name:
             raise BadMessage(f"a departure from {departure.cohort} was sent to {name}")
         state = self.settled(name)
-        intake = Intake(list(leaving(departure)))
+        intake = Intake(list(ticketed(departure.slots, departure.tickets)))
         self._admit(state, intake)
         with self._database.transaction() as tx:
             state = self._advance(tx, store.need(tx, name, lock=True))

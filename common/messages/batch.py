@@ -26,6 +26,18 @@ class Records(Message):
     checksum: Blob
 
 
+class GroupedRecords(Message):
+    """Sealed records by action, in the order of the cohort's list; within a group in random order.
+
+    `counts`: records of each action. `checksum` is over all of them, as in `Records`.
+    """
+
+    kind: Literal["grouped"] = "grouped"
+    counts: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=100_000)]
+    body: Blob
+    checksum: Blob
+
+
 class PermutedBits(Message):
     """For each label, all the clients' bits in random order, packed: ⌈clients·width/8⌉ bytes a label."""
 
@@ -33,7 +45,7 @@ class PermutedBits(Message):
     body: Blob
 
 
-Content = Annotated[ModularSum | Records | PermutedBits, Field(discriminator="kind")]
+Content = Annotated[ModularSum | Records | GroupedRecords | PermutedBits, Field(discriminator="kind")]
 
 
 class Batch(Message):

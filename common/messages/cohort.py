@@ -1,9 +1,11 @@
 """Server → S (and, inside a `Round`, server → clients): one cohort, everything public about it."""
 
+import hashlib
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from common.decisions.design import AssignedAction
 from common.messages.base import Blob, Identifier, Message, Version
 
 Via = Literal["aggregator", "shuffler"]
@@ -19,12 +21,30 @@ class Masking(Message):
     threshold: Annotated[int, Field(ge=1, description="t: shares that rebuild a secret")]
 
 
-class Sealed(Message):
+class SealedRecords(Message):
     """Records sealed to the server: after opening, 16 bytes of report id and `size` bytes of payload each."""
 
-    kind: Literal["sealed"] = "sealed"
+    kind: str
     size: Annotated[int, Field(ge=1, le=16_000_000, description="payload bytes, the same for every record")]
     server_key: Blob  # raw X25519 public key, 32 bytes
+
+
+class Sealed(SealedRecords):
+    """Sealed records that S permutes all together."""
+
+    kind: Literal["sealed"] = "sealed"
+
+
+class Dealt(SealedRecords):
+    """Sealed records of actions that S deals: it tells every slot its play, and groups the records by action.
+
+    deal        the public list of actions; how many clients play each.
+    noise_seed  only in runs that are named unsafe: the order can be computed, and hides nobody.
+    """
+
+    kind: Literal["dealt"] = "dealt"
+    deal: AssignedAction
+    noise_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
 
 
 class LabelledBits(Message):
@@ -35,7 +55,7 @@ class LabelledBits(Message):
     width: Annotated[int, Field(ge=1, le=50_000_000, description="bits a client sends for each label")]
 
 
-Channel = Annotated[Masking | Sealed | LabelledBits, Field(discriminator="kind")]
+Channel = Annotated[Masking | Sealed | Dealt | LabelledBits, Field(discriminator="kind")]
 
 
 class Cohort(Message):
@@ -56,3 +76,7 @@ class Cohort(Message):
     def via(self) -> Via:
         """Which S serves this cohort."""
         return "aggregator" if self.channel.kind == "masked" else "shuffler"
+
+    def digest(self) -> bytes:
+        """SHA-256 of the message's JSON, 32 bytes: two parties compare whether they were told the same cohort."""
+        return hashlib.sha256(self.model_dump_json().encode()).digest()

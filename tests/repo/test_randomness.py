@@ -15,6 +15,7 @@ WORLDS = {"client/environments", "client/departures.py", "common/actions.py"}
 NAMED_UNSAFE = {
     "client/randomizer.py",  # noise only with a noise seed, which settings refuse without allow_unsafe; rewards always
     "client/fleet.py",  # departures
+    "shuffler/deal.py",  # the order of dealt actions only with [unsafe] noise_seed, which clients refuse otherwise
     "server/settling.py",  # analyzer noise only with [unsafe] noise_seed
 }
 
