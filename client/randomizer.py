@@ -15,7 +15,6 @@ from common.mechanisms import AnyMechanism
 from common.messages.round import Assignment, Round
 from common.randomness import Stream, SystemStream, UnsafeSeededStream
 
-
 _UNTOLD = -1
 
 
