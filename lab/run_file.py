@@ -119,11 +119,15 @@ def _with_actions(table: dict[str, Any], environment: EnvironmentSpec) -> dict[s
 
 
 def _one_by_one(table: dict[str, Any]) -> dict[str, Any]:
-    """Cohorts of one client for the policy that has no others, unless the file says what their minimum is."""
-    policy, spec = table.get("policy"), table.get("intermediary", {})
-    if isinstance(policy, dict) and policy.get("name") == "ucb1" and isinstance(spec, dict):
-        return {**table, "intermediary": {"minimum": 1, **spec}}
-    return table
+    """For the policy whose cohorts are one client each: their minimum, and the S that takes one, unless they are given.
+
+    Secure aggregation needs two.
+    """
+    policy, spec, mechanism = table.get("policy"), table.get("intermediary", {}), table.get("mechanism")
+    alone = isinstance(policy, dict) and policy.get("name") == "ucb1"
+    if not alone or not isinstance(spec, dict) or not isinstance(mechanism, dict):
+        return table
+    return {**table, "intermediary": {"minimum": 1, **spec}, "mechanism": {"via": "shuffler", **mechanism}}
 
 
 def _environment(table: object) -> EnvironmentSpec:

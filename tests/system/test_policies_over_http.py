@@ -1,0 +1,54 @@
+"""A row of the matrix for each policy of multi-armed bandits, over real services: number for number as in process."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab import in_process
+from lab.folder import Folder
+from lab.run_file import parse
+from lab.stack import Stack
+from tests.system.play import over_http
+from tests.system.test_same_sums import learned
+
+pytestmark = pytest.mark.slow
+
+LEAVING = "dropout = 0.1"
+POLYA = 'name = "distributed-polya"\nepsilon = 1.0'
+SKELLAM = 'name = "distributed-skellam"\nepsilon = 1.0\ncalibration = "paper"'
+LAPLACE = 'name = "central-laplace"\nepsilon = 1.0'
+BITS = 'name = "shuffled-binomial"\nepsilon = 1.0\ndelta = 1e-3'
+IDENTITY = 'name = "identity"'
+ROWS = {
+    "se-by-4": ("first_batch = 3\nbase = 4", POLYA, 700, LEAVING),
+    "se-published-code": ('first_batch = 3\nconstants = "published-code"', SKELLAM, 700, LEAVING),
+    "dp-se": ('name = "dp-se"\nfailure = 0.5', LAPLACE, 2000, LEAVING),
+    "vb-sdp-ae": ('name = "vb-sdp-ae"\nfirst_batch = 4', BITS, 1400, LEAVING),
+    "ucb1": ('name = "ucb1"', IDENTITY, 24, ""),
+    "phased-elimination": ('name = "phased-elimination"', IDENTITY, 1200, LEAVING),
+}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with Stack(Folder(Path(tmp_path_factory.mktemp("stack"))), 0) as running:
+        yield running
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_policy_is_the_same_in_process_and_over_http(stack: Stack, row: str) -> None:
+    words, mechanism, horizon, fleet = ROWS[row]
+    world = 'name = "bernoulli"\nmeans = [0.05, 0.95, 0.5]'
+    if row == "phased-elimination":
+        world = 'name = "linear-sphere"\narms = 6'
+    file = parse(
+        f'run = "{row}"\nhorizon = {horizon}\n[policy]\n{words}\n[mechanism]\n{mechanism}\n[unsafe]\nnoise_seed = 7\n'
+        f"[environment]\nseed = 7\n{world}\n[fleet]\nprocesses = 2\n{fleet}"
+    )
+    here, there = in_process.run(file), over_http(stack, file)
+    assert learned(there) == learned(here)
+    assert sum(here.pulls) == horizon
+    assert here.rounds[-1].cohorts[-1].estimate is not None
+    if row != "ucb1":
+        assert any(one.eliminated for one in here.rounds), "a run without an elimination compares too little"
