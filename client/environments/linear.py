@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -72,7 +73,7 @@ class LinearDistributed:
     def arms(self) -> int:
         return len(self.vectors)
 
-    @property
+    @cached_property
     def means(self) -> Floats:
         """True mean reward of each action, shape (k,), in [-1, 1]."""
         means: Floats = self.vectors @ self.theta
@@ -107,7 +108,7 @@ class LinearSphere:
     def arms(self) -> int:
         return len(self.vectors)
 
-    @property
+    @cached_property
     def means(self) -> Floats:
         """True mean reward of each action, shape (k,), in [-1, 1]."""
         means: Floats = np.clip(self.vectors @ self.theta, -1, 1)
@@ -136,13 +137,24 @@ def action_spec(spec: LinearSpec) -> GivenActions | SphereActions | BallActions:
 
 
 def linear(spec: LinearSpec) -> LinearDistributed | LinearSphere:
-    """The environment of a run file, θ* uniform on the unit sphere. Raises BadParameter without a seed."""
-    vectors = action_vectors(action_spec(spec))
+    """The environment of a run file, θ* uniform on the unit sphere.
+
+    Raises BadParameter without a seed, for actions that cannot be, and for numbers that contradict them.
+    """
+    vectors = action_vectors(action_spec(spec), "environment.actions")
+    _check_sizes(spec, vectors)
     drawn = generator(UnsafeSeededStream(_seed(spec), "theta")).normal(size=vectors.shape[1])
     theta: Floats = np.asarray(drawn / np.linalg.norm(drawn))
     if isinstance(spec, LinearSphereSpec):
         return LinearSphere(vectors, theta)
     return LinearDistributed(vectors, theta, spec.deviation, spec.noise)
+
+
+def _check_sizes(spec: LinearSpec, vectors: Floats) -> None:
+    """`arms` and `dimension` describe drawn actions; beside given ones they may be left out, or must fit."""
+    for field, size in zip(("arms", "dimension"), vectors.shape, strict=True):
+        if field in spec.model_fields_set and getattr(spec, field) != size:
+            raise BadParameter(f"environment.{field}", getattr(spec, field), f"environment.actions has {size}")
 
 
 def told(spec: LinearSpec, policy: str) -> dict[str, object]:

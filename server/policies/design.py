@@ -6,12 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from common.actions import check_actions
+from common.actions import RANK, check_actions
 from common.errors import BadParameter
 
 Vectors = NDArray[np.float64]
 
-RANK = 1e-10  # singular values below this share of the largest are none
 STEPS = 20_000
 LEVERAGE = 1e-9  # an action of leverage π(x)‖x‖² (in V⁻¹) this near 1 cannot be left out: the others span less
 

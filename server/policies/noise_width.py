@@ -100,7 +100,7 @@ def _chernoff(found: Sequence[Moments], sizes: Floats, allowed: float) -> Floats
 
 
 def _least(bound: Callable[[Floats], Floats], rows: int) -> Floats:
-    """The least value seen in a golden section of [NEAR, AWAY], row by row; of equals (infinite ones) the left stays."""
+    """The least value seen in a golden section of [NEAR, AWAY], row by row; of equals, infinite, the left stays."""
     low, high = np.full(rows, NEAR), np.full(rows, AWAY)
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
     at_left, at_right = bound(left), bound(right)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from common.actions import BallActions, GivenActions, SphereActions, action_vectors
 from common.errors import BadParameter
+from server.policies import design as designs
 from server.policies.design import Design, near_optimal, support_bound, uniform
 
 Vectors = NDArray[np.float64]
@@ -38,6 +39,17 @@ def test_g_is_at_most_twice_the_rank_on_few_actions(k: int, d: int, seed: int, f
     assert design.spread == pytest.approx(independent_spread(actions, design), rel=1e-6)
     assert design.weights.sum() == pytest.approx(1)
     assert (design.weights > 0).all()
+
+
+def test_a_design_that_does_not_keep_its_promise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frank-Wolfe without its steps: g(π) and the support are checked on what came out, whoever made it."""
+    monkeypatch.setattr(designs, "_frank_wolfe", lambda flat, _weights: np.full(len(flat), 1 / len(flat)))
+    with pytest.raises(BadParameter, match=r"on 200 actions.*needs g ≤ 6 on at most 17"):
+        near_optimal(sphere(200, 3, 1))
+    lopsided = np.array([0.999, 0.0005, 0.0005])
+    monkeypatch.setattr(designs, "_frank_wolfe", lambda _flat, _weights: lopsided)
+    with pytest.raises(BadParameter, match=r"g = 2000 on 3 actions.*needs g ≤ 6"):
+        near_optimal(np.eye(3))
 
 
 @given(rows=st.lists(st.lists(st.sampled_from([0.0, 0.5, -0.5, 1e-7]), min_size=3, max_size=3), min_size=1, max_size=8))
@@ -78,9 +90,11 @@ def test_without_a_core_set_every_action_is_played() -> None:
     ("vectors", "said"),
     [
         pytest.param([], "0 vectors", id="empty"),
-        pytest.param([[1.0, 0.0], [1.0]], "one dimension", id="ragged"),
+        pytest.param([[1.0, 0.0], [1.0]], "must have 2 numbers", id="ragged"),
         pytest.param([[2.0, 0.0]], "norm must be at most 1", id="outside-the-ball"),
         pytest.param([[0.0, 0.0]], "zero vectors", id="no-direction"),
+        pytest.param([[1.0, 0.0], [-0.5, 0.0]], "of rank 1.*span all 2 dimensions", id="rank-deficient"),
+        pytest.param([[1.0, 0.0], [1.0, 1e-12]], "of rank 1", id="all-but-rank-deficient"),
         pytest.param([[]], "at least one number", id="no-dimension"),
     ],
 )

@@ -1,0 +1,201 @@
+"""Widths of the linear policies: exact ones hold at their level, the papers' are what the papers print.
+
+Failure rates are tested against the exact binomial law: were the true rate the stated one, more failures than the limit
+would come once in 10⁶ times, for all actions of a case together. A third of each width must fail that test.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from common.error_law import ErrorLaw
+from server.policies.almost_free import AlmostFree
+from server.policies.base import Ask, Estimate
+from server.policies.dp_dpe import Crowd, DistributedPhasedElimination
+from server.policies.dp_pe import PrivatePhasedElimination
+from server.policies.phases import Phased
+from server.policies.radius import Calibration
+from tests.unit.server.policies.laws import Laplace, Normal
+
+Floats = NDArray[np.float64]
+Noise = Callable[[np.random.Generator, tuple[int, ...]], Floats]
+
+ALARM, RUNS, BETA = 1e-6, 20_000, 0.05
+CROWD = Crowd(bound=2.0, deviation=0.3, noise=0.5, fixed=12)
+THETA = np.array([0.5, -0.6, 0.3])
+
+
+def actions(k: int = 25, d: int = 3) -> Floats:
+    drawn = np.random.default_rng(7).normal(size=(k, d))
+    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
+
+
+def dpe(vectors: Floats, calibration: Calibration = "exact") -> Phased:
+    return DistributedPhasedElimination(vectors, crowd=CROWD, beta=BETA, calibration=calibration)
+
+
+def pe(vectors: Floats, calibration: Calibration = "exact") -> Phased:
+    return PrivatePhasedElimination(vectors, bound=1.0, beta=BETA, calibration=calibration)
+
+
+def free(vectors: Floats, model: str = "local", *, core_set: bool = True, calibration: Calibration = "exact") -> Phased:
+    return AlmostFree(
+        vectors,
+        horizon=2000,
+        model=model,  # type: ignore[arg-type]
+        core_set=core_set,
+        bound=1.0,
+        beta=BETA,
+        calibration=calibration,
+    )
+
+
+POLICIES = {
+    "dp-dpe": dpe,
+    "dp-pe": pe,
+    "almost-free": free,
+    "almost-free-shuffled": lambda vectors: free(vectors, "shuffled"),
+    "almost-free-no-core-set": lambda vectors: free(vectors, core_set=False),
+}
+NOISES: dict[str, tuple[ErrorLaw, Noise]] = {
+    "no-noise": (Normal(0.0), lambda _rng, shape: np.zeros(shape)),
+    "gaussian": (Normal(6.0), lambda rng, shape: rng.normal(0, 6, shape)),
+    "laplace": (Laplace(6.0), lambda rng, shape: rng.laplace(0, 6, shape)),
+}
+
+
+def played(ask: Ask) -> tuple[list[int], Floats]:
+    """What the clients play, and how many clients each mean is over."""
+    if ask.decision.kind == "play-design":
+        return list(ask.decision.actions), np.full(len(ask.decision.actions), float(ask.queries[0].clients))
+    pulls = [pull for query in ask.queries for pull in ask.pulls(query)]
+    return [arm for arm, _ in pulls], np.array([float(count) for _, count in pulls])
+
+
+def told(ask: Ask, sums: Sequence[float], law: ErrorLaw, clients: Floats, rounding: float = 0.0) -> list[Estimate]:
+    """Sums as the learner tells them: in one cohort or in many."""
+    counts = tuple(int(count) for count in clients)
+    if len(ask.queries) == 1 and ask.queries[0].arm is None:
+        return [Estimate(None, tuple(sums), counts, (law,) * len(sums), rounding)]
+    rows = zip(ask.queries, sums, counts, strict=True)
+    return [Estimate(query.arm, (total,), (count,), (law,), rounding) for query, total, count in rows]
+
+
+def widths_of(policy: Phased) -> Floats:
+    return np.array([(one.upper - one.lower) / 2 for one in policy.intervals])
+
+
+def errors(ask: Ask, vectors: Floats, noise: Noise, rounding: float) -> Floats:
+    """Errors of the means of what was played, many times; shape (RUNS, s)."""
+    rng, (arms, clients) = np.random.default_rng(11), played(ask)
+    shape = (RUNS, len(arms))
+    if ask.decision.kind != "play-design":
+        ones = rng.binomial(clients.astype(int), (1 + vectors[arms] @ THETA) / 2, shape)
+        return np.asarray(2 * ones / clients - 1 - vectors[arms] @ THETA + noise(rng, shape) / clients)
+    times, crowd = np.array(ask.decision.times), clients[0]
+    own = rng.normal(0, CROWD.deviation / math.sqrt(crowd), (RUNS, vectors.shape[1])) @ vectors[arms].T
+    local = rng.normal(0, 1, shape) * CROWD.noise / np.sqrt(times * crowd)
+    steps = rng.binomial(int(crowd), 0.5, shape) * 2 - crowd
+    return np.asarray(own + local + (steps * rounding + noise(rng, shape)) / crowd)
+
+
+@pytest.mark.parametrize("law", NOISES)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_exact_width_fails_no_oftener_than_two_events_may(policy: str, law: str) -> None:
+    vectors, (known, noise), rounding = actions(), NOISES[law], 0.4
+    tested = POLICIES[policy](vectors)
+    ask = tested.ask(10**9)
+    assert ask is not None
+    arms, clients = played(ask)
+    tested.tell(told(ask, (clients * (vectors[arms] @ THETA)).tolist(), known, clients, rounding))
+    assert [one.mean for one in tested.intervals] == pytest.approx(vectors @ THETA)
+    weights = np.array(ask.decision.times) if ask.decision.kind == "play-design" else clients
+    root = np.sqrt(weights)[:, np.newaxis]
+    fitted = np.linalg.lstsq(root * vectors[arms], root * errors(ask, vectors, noise, rounding).T, rcond=None)[0]
+    off = np.abs(vectors @ fitted)  # shape (k, RUNS)
+    limit = binom.isf(ALARM / len(vectors), RUNS, 2 * BETA)
+    failures = (off > widths_of(tested)[:, np.newaxis]).sum(axis=1)
+    assert failures.max() <= limit
+    assert (off > widths_of(tested)[:, np.newaxis] / 3).sum(axis=1).max() > limit, "the test sees nothing"
+
+
+def first_width(policy: Phased, law: ErrorLaw) -> float:
+    """The one width of the first phase."""
+    ask = policy.ask(10**9)
+    assert ask is not None
+    arms, clients = played(ask)
+    policy.tell(told(ask, [0.0] * len(arms), law, clients))
+    (width,) = {round(float(width), 12) for width in widths_of(policy)}
+    return width
+
+
+def test_the_width_of_dp_dpe_is_the_printed_one() -> None:
+    """k = d = 4, |U| = 12, h = 2, S = ⌊16 ln ln 4 + 16⌋ = 21, noise of std 3 in a sum, one-sub-Gaussian rewards."""
+    noise = 2 * math.sqrt(21 * 4) * 3 / 12
+    expected = (math.sqrt(2 * 4 / (12 * 2)) + 0.3 / math.sqrt(12) + noise) * math.sqrt(2 * math.log(1 / BETA))
+    assert first_width(dpe(np.eye(4), "paper"), Normal(3.0)) == pytest.approx(expected)
+
+
+def test_the_width_of_dp_pe_is_that_of_table_4() -> None:
+    """k = d = s = 4, h = 21, noise of std 3 in the sum of each action: σ_n = 2d·3·√s/h."""
+    expected = (math.sqrt(2 * 4 / 21) + 2 * 4 * 3 * math.sqrt(4) / 21) * math.sqrt(2 * math.log(1 / BETA))
+    assert first_width(pe(np.eye(4), "paper"), Normal(3.0)) == pytest.approx(expected)
+
+
+def test_the_widths_of_almost_free_are_the_printed_gammas() -> None:
+    """T = 2000, d = k = 4, q = 4000^{1/ln 2000}, i = 1, Lap(1/ε) with ε = 2; L = ln(4·4·T²) for β = 1/(4kT²)."""
+    q, log = 4000 ** (1 / math.log(2000)), math.log(16 * 2000**2)
+
+    def policy(model: str) -> Phased:
+        return AlmostFree(
+            np.eye(4),
+            horizon=2000,
+            model=model,  # type: ignore[arg-type]
+            core_set=True,
+            bound=1.0,
+            beta=1 / (16 * 2000**2),
+            calibration="paper",
+        )
+
+    sampled = math.sqrt(16 * log / q)
+    assert first_width(policy("central"), Laplace(0.5)) == pytest.approx(sampled + (2 * 16 + 8 * log) / (2 * q))
+    clients = 4 * math.ceil(q / 4)  # each client's noise is Lap(1/ε₀); of a sum over n_a its scale is √n_a times that
+    of_a_sum = Laplace(0.5 * math.sqrt(clients / 4))
+    expected = sampled + 8 / (2 * q) * math.sqrt(clients * log)
+    assert first_width(policy("local"), of_a_sum) == pytest.approx(expected)
+    assert first_width(policy("shuffled"), of_a_sum) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("calibration", ["exact", "paper"])
+@pytest.mark.parametrize("make", [pe, free])
+def test_fewer_answers_make_wider_intervals(make: Callable[..., Phased], calibration: Calibration) -> None:
+    """Half of the clients leave: the widths are those of half the answers, not of what was planned."""
+    found = []
+    for share in (1.0, 0.5):
+        policy = make(actions(), calibration=calibration)
+        for _ in range(4):
+            ask = policy.ask(10**9)
+            assert ask is not None
+            arms, clients = played(ask)
+            policy.tell(told(ask, [0.0] * len(arms), Normal(1.0), np.maximum(1, np.floor(clients * share))))
+        found.append(widths_of(policy))
+    assert (found[1] > found[0]).all()
+
+
+@pytest.mark.parametrize("calibration", ["exact", "paper"])
+def test_an_action_of_which_nothing_came_is_neither_judged_nor_judges(calibration: Calibration) -> None:
+    """Shuffled actions: of three orthogonal actions the clients of one all left. Its interval is all there can be."""
+    policy = free(np.eye(3), "shuffled", calibration=calibration)
+    ask = policy.ask(10**9)
+    assert ask is not None
+    counts = (10**9, 10**9, 0)
+    policy.tell([Estimate(None, (0.9e9, -0.9e9, 0.0), counts, (Normal(1.0),) * 3)])
+    lost = next(one for one in policy.intervals if one.arm == 2)
+    assert (lost.lower, lost.upper) == (-1.0, 1.0)
+    assert 2 in policy.active
+    if calibration == "exact":
+        assert policy.active == (0, 2)
