@@ -59,7 +59,10 @@ def _csv(rows: Sequence[Row]) -> str:
 
 def _from_csv(path: Path) -> list[dict[str, Any]]:
     with path.open(encoding="utf-8", newline="") as file:
-        return [_cells(line) for line in csv.DictReader(file)]
+        lines = csv.DictReader(file)
+        if tuple(lines.fieldnames or ()) != FIELDS:
+            raise ValueError("its columns are others")
+        return [_cells(line) for line in lines]
 
 
 def _cells(line: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,107 @@
+"""Sweeps as processes: killed at any moment, stopped by Ctrl-C, spread by Dask; the table is the same."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from lab.sweep import Row, load, read, run
+from tests.experiments import small
+
+ROOT = Path(__file__).parents[2]
+LONG = (("repetitions = 3", "repetitions = 15"), ("horizon = 2000", "horizon = 300000"))
+CELLS = 60
+
+pytestmark = pytest.mark.slow
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "lab", "sweep", small(folder, *LONG), "--out", str(folder), "--jobs", "2", *words]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+
+def kept(folder: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("small-*/rows.jsonl"))
+
+
+def until_kept(folder: Path, count: int, sweep: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 120
+    while kept(folder) < count:
+        assert sweep.poll() is None, sweep.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def working(session: int) -> list[str]:
+    """Processes of a session that still run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            text = path.read_text("utf-8", errors="replace")
+            state, _, _, sid = text.rsplit(")", 1)[1].split()[:4]
+            found += [text] if int(sid) == session and state != "Z" else []
+    return found
+
+
+def until_nobody_works(session: int) -> None:
+    end = time.monotonic() + 20
+    while left := working(session):
+        assert time.monotonic() < end, left
+        time.sleep(0.1)
+
+
+def alike(rows: list[Row]) -> list[dict[str, object]]:
+    return [row.model_dump(exclude={"seconds"}) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    return alike(run(load(small(folder, *LONG)), folder, jobs=1).rows)
+
+
+def test_a_sweep_that_was_killed_twice_ends_with_the_table_of_one_that_was_not(
+    tmp_path: Path, uninterrupted: list[dict[str, object]]
+) -> None:
+    for count in (1, 12):
+        sweep = start(tmp_path)
+        until_kept(tmp_path, count, sweep)
+        os.kill(sweep.pid, signal.SIGKILL)
+        sweep.communicate()
+        until_nobody_works(sweep.pid)
+        assert kept(tmp_path) < CELLS
+    before = kept(tmp_path)
+    done = start(tmp_path)
+    _, said = done.communicate(timeout=240)
+    assert done.returncode == 0, said
+    assert f"({before} from before)" in said
+    (path,) = tmp_path.glob("small-*/rows.parquet")
+    assert alike(read(path)) == uninterrupted
+
+
+def test_ctrl_c_stops_everything_says_how_to_go_on_and_keeps_what_ended(tmp_path: Path) -> None:
+    sweep = start(tmp_path)
+    until_kept(tmp_path, 2, sweep)
+    os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    _, said = sweep.communicate(timeout=60)
+    until_nobody_works(sweep.pid)
+    assert sweep.returncode == 130
+    assert f"stopped: {kept(tmp_path)} finished cells are kept" in said
+    assert "the same command goes on from there" in said
+    assert "Traceback" not in said
+    assert "Warning" not in said
+
+
+def test_dask_plays_the_same_table(tmp_path: Path, uninterrupted: list[dict[str, object]]) -> None:
+    sweep = start(tmp_path, "--backend", "dask", "--format", "csv")
+    _, said = sweep.communicate(timeout=240)
+    assert sweep.returncode == 0, said
+    until_nobody_works(sweep.pid)
+    (path,) = tmp_path.glob("small-*/rows.csv")
+    assert alike(read(path)) == uninterrupted

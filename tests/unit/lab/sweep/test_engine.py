@@ -1,0 +1,104 @@
+"""Sweeps in this process alone: `jobs=1`. Processes, kills and Dask are in tests/system."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common.errors import BadParameter
+from lab.sweep import Cell, Experiment, Row, Standing, cells, load, read, run
+from lab.sweep.play import Failure, play
+from tests.experiments import small
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return load(small(tmp_path))
+
+
+def alike(rows: list[Row]) -> list[dict[str, object]]:
+    """Rows without what differs from machine to machine."""
+    return [row.model_dump(exclude={"seconds"}) for row in rows]
+
+
+def test_a_sweep_has_a_row_for_every_cell_in_their_order(experiment: Experiment, tmp_path: Path) -> None:
+    seen: list[Standing] = []
+    outcome = run(experiment, tmp_path, jobs=1, watch=seen.append)
+    assert [Cell(row.panel, row.series, row.repetition) for row in outcome.rows] == list(cells(experiment))
+    assert read(outcome.path) == outcome.rows
+    assert [one.done for one in seen] == list(range(13))
+    assert (seen[-1].left, outcome.failures) == (0, {})
+
+
+def test_what_is_there_is_not_played_again(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(experiment, tmp_path / "whole", jobs=1)
+    first = run(experiment.repeated(1), tmp_path, jobs=1)
+    played: list[Cell] = []
+
+    def noting(one: Experiment, cell: Cell) -> Row | Failure:
+        played.append(cell)
+        return play(one, cell)
+
+    monkeypatch.setattr("lab.sweep.engine.play", noting)
+    second = run(experiment, tmp_path, jobs=1, form="csv")
+    assert played == [cell for cell in cells(experiment) if cell.repetition > 0]
+    assert first.path.parent == second.path.parent
+    assert alike(second.rows) == alike(whole.rows) == alike(read(second.path))
+    run(experiment, tmp_path, jobs=1)
+    assert len(played) == 8
+
+
+def test_a_cell_that_fails_is_named_the_others_go_on_and_it_is_tried_again(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = Cell("narrow", "private", 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "lab.sweep.engine.play", lambda one, cell: Failure(cell, "no") if cell == bad else play(one, cell)
+        )
+        outcome = run(experiment, tmp_path, jobs=1)
+    assert outcome.failures == {bad: "no"}
+    assert len(outcome.rows) == len(read(outcome.path)) == 11
+    listed = outcome.path.with_name("failures.json")
+    assert json.loads(listed.read_text("utf-8")) == [{**bad._asdict(), "reason": "no"}]
+    again = run(experiment, tmp_path, jobs=1)
+    assert (again.failures, len(again.rows), listed.exists()) == ({}, 12, False)
+
+
+def test_a_stop_keeps_every_cell_that_ended(experiment: Experiment, tmp_path: Path) -> None:
+    def impatient(standing: Standing) -> None:
+        if standing.done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, tmp_path, jobs=1, watch=impatient)
+    seen: list[Standing] = []
+    run(experiment, tmp_path, jobs=1, watch=seen.append)
+    assert (seen[0].kept, seen[-1].done) == (5, 12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        pytest.param({"backend": "mpi"}, "backend = 'mpi': must be one of loky, dask, ray", id="backend"),
+        pytest.param({"jobs": 0}, "jobs = 0: must be at least 1", id="jobs"),
+        pytest.param({"form": "xml"}, "format = 'xml': must be parquet or csv", id="format"),
+    ],
+)
+def test_settings_that_nobody_knows_are_refused_before_anything_is_written(
+    settings: dict[str, object], said: str, experiment: Experiment, tmp_path: Path
+) -> None:
+    with pytest.raises(BadParameter, match=said):
+        run(experiment, tmp_path / "out", **settings)  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("backend", "extra"), [("dask", "distributed"), ("ray", "ray")])
+def test_a_backend_whose_package_is_missing_names_the_extra(
+    backend: str, extra: str, experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lab.sweep.workers.find_spec", lambda _name: None)
+    with pytest.raises(BadParameter, match=f"needs the package {extra}: pip install 'distrust\\[{backend}\\]'"):
+        run(experiment, tmp_path, backend=backend)

@@ -1,0 +1,79 @@
+from pathlib import Path
+
+import pytest
+
+from common.errors import Unavailable
+from lab.sweep import Cell, Experiment, Row, load
+from lab.sweep.play import play
+from lab.sweep.shelf import Shelf, home
+from tests.experiments import small
+
+CELLS = [Cell("wide", "public", 0), Cell("narrow", "private", 2)]
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    return load(small(tmp_path))
+
+
+def row(experiment: Experiment, cell: Cell) -> Row:
+    found = play(experiment, cell)
+    assert isinstance(found, Row)
+    return found
+
+
+def test_what_was_kept_is_there_after_the_folder_was_left(experiment: Experiment, tmp_path: Path) -> None:
+    rows = {cell: row(experiment, cell) for cell in CELLS}
+    for one in rows.values():
+        with Shelf(experiment, tmp_path) as shelf:
+            shelf.keep(one)
+    with Shelf(experiment, tmp_path) as shelf:
+        assert shelf.rows() == rows
+
+
+@pytest.mark.parametrize("kept", [0, 1, 40, -2])
+def test_a_line_that_a_kill_cut_short_is_no_row_and_spoils_no_other(
+    kept: int, experiment: Experiment, tmp_path: Path
+) -> None:
+    first, second = (row(experiment, cell) for cell in CELLS)
+    with Shelf(experiment, tmp_path) as shelf:
+        shelf.keep(first)
+    path = home(experiment, tmp_path) / "rows.jsonl"
+    torn = second.model_dump_json().encode()[:kept] if kept else b""
+    path.write_bytes(path.read_bytes() + torn)
+    with Shelf(experiment, tmp_path) as shelf:
+        assert shelf.rows() == {CELLS[0]: first}
+        shelf.keep(second)
+        assert shelf.rows() == {CELLS[0]: first, CELLS[1]: second}
+
+
+def test_a_line_that_is_no_row_is_passed_over(experiment: Experiment, tmp_path: Path) -> None:
+    first = row(experiment, CELLS[0])
+    with Shelf(experiment, tmp_path) as shelf:
+        path = shelf.folder / "rows.jsonl"
+        path.write_bytes(b'{"panel": 3}\n\xff\xfe\n\n')
+        shelf.keep(first)
+        assert shelf.rows() == {CELLS[0]: first}
+
+
+def test_a_changed_experiment_has_a_folder_of_its_own(experiment: Experiment, tmp_path: Path) -> None:
+    changed = load(small(tmp_path, ("horizon = 2000", "horizon = 2500")))
+    with Shelf(experiment, tmp_path) as shelf:
+        shelf.keep(row(experiment, CELLS[0]))
+    with Shelf(changed, tmp_path) as other:
+        assert other.folder != home(experiment, tmp_path)
+        assert other.rows() == {}
+    assert Experiment.model_validate_json((other.folder / "experiment.json").read_text("utf-8")) == changed
+
+
+def test_two_sweeps_never_write_in_one_folder(experiment: Experiment, tmp_path: Path) -> None:
+    with Shelf(experiment, tmp_path), pytest.raises(Unavailable, match="being written by another sweep"):
+        Shelf(experiment, tmp_path).__enter__()
+    with Shelf(experiment, tmp_path) as again:
+        assert again.rows() == {}
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_sentence(experiment: Experiment, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(Unavailable, match=r"cannot write .*choose another --out"):
+        Shelf(experiment, tmp_path / "file").__enter__()

@@ -1,0 +1,71 @@
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from scipy.stats import beta
+
+from lab.sweep import Cell, Row, load
+from lab.sweep.play import play
+from lab.sweep.summary import confidence, confidence_table, regret_table, share
+from tests.experiments import small
+
+
+@pytest.fixture(scope="module")
+def row(tmp_path_factory: pytest.TempPathFactory) -> Row:
+    path: Path = tmp_path_factory.mktemp("experiment")
+    found = play(load(small(path)), Cell("wide", "private", 0))
+    assert isinstance(found, Row)
+    return found
+
+
+def runs(row: Row, failed: int, count: int, stated: float | None = 0.1) -> list[Row]:
+    return [row.model_copy(update={"width_failures": int(one < failed), "failure": stated}) for one in range(count)]
+
+
+@pytest.mark.parametrize(("hits", "trials"), [(0, 20), (3, 20), (20, 20), (1, 1)])
+def test_the_interval_is_clopper_and_pearsons(hits: int, trials: int) -> None:
+    found = share(hits, trials)
+    assert found.low == pytest.approx(beta.ppf(0.005, hits, trials - hits + 1) if hits else 0)
+    assert found.high == pytest.approx(beta.ppf(0.995, hits + 1, trials - hits) if hits < trials else 1)
+
+
+@pytest.mark.parametrize(
+    ("failed", "count", "stated", "holds"),
+    [
+        pytest.param(0, 20, 0.1, "not refuted", id="twenty-runs-show-little"),
+        pytest.param(0, 100, 0.1, "yes", id="a-hundred-without-a-failure"),
+        pytest.param(10, 100, 0.1, "not refuted", id="as-stated"),
+        pytest.param(25, 100, 0.1, "no", id="far-too-many"),
+        pytest.param(1, 20, 1e-6, "no", id="one-where-there-should-be-none"),
+        pytest.param(5, 20, None, "nothing stated", id="no-promise"),
+    ],
+)
+def test_confidence_holds_or_not(row: Row, failed: int, count: int, stated: float | None, holds: str) -> None:
+    (found,) = confidence(runs(row, failed, count, stated))
+    assert (found.failed.hits, found.failed.runs, found.holds) == (failed, count, holds)
+
+
+def test_runs_of_all_panels_count_for_their_series_and_the_largest_statement_stands(row: Row) -> None:
+    other = row.model_copy(update={"panel": "narrow", "failure": 0.3, "best_dropped": True, "widths": 7})
+    found = confidence([row, row, other, row.model_copy(update={"series": "public"})])
+    assert [(one.series, one.failed.runs, one.stated) for one in found] == [("private", 3, 0.3), ("public", 1, 0.1)]
+    assert found[0].dropped.hits == 1
+    assert found[0].widths == 2 * row.widths + 7
+
+
+def test_the_tables_say_regret_with_its_spread_and_whether_confidence_holds(row: Row) -> None:
+    regrets = [row.model_copy(update={"regret": value, "seconds": 2.0}) for value in (10.0, 20.0, 30.0)]
+    text = io.StringIO()
+    narrow = Console(file=text, width=40, soft_wrap=True)
+    narrow.print(regret_table(regrets))
+    narrow.print(confidence_table(regrets))
+    lines = text.getvalue().splitlines()
+    assert lines[1].split()[:5] == ["wide", "private", "20.0", "10.0", "3"]
+    assert any("0/3 [0.000, 0.829]" in line and "not refuted" in line for line in lines)
+
+
+def test_a_single_run_has_no_spread(row: Row) -> None:
+    text = io.StringIO()
+    Console(file=text, width=160).print(regret_table([row]))
+    assert text.getvalue().splitlines()[1].split()[3] == "1"

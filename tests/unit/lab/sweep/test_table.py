@@ -1,0 +1,91 @@
+import math
+from pathlib import Path
+
+import pytest
+
+from common.errors import BadParameter
+from lab.sweep import Row, read
+from lab.sweep.table import Format, check_format, write
+
+ROW = Row(
+    experiment="small",
+    panel='ε = 0.1; wide, "quoted"',
+    series="a\nb",
+    repetition=0,
+    seed=2**63 - 1,
+    policy="successive-elimination",
+    mechanism="identity",
+    calibration="exact",
+    epsilon=None,
+    horizon=2000,
+    clients=1990,
+    regret=0.1 + 0.2,
+    chosen=None,
+    best=3,
+    best_dropped=True,
+    best_dropped_at=1000,
+    widths=10,
+    width_failures=0,
+    failure=None,
+    aborted=0,
+    unfinished=10,
+    payload_bits=1 / 3,
+    modulus_bits=5e-324,
+    bits=1e300,
+    seconds=0.25,
+    curve=[math.pi, 1e-17, 0.1 + 0.2],
+)
+OTHER = ROW.model_copy(
+    update={
+        "repetition": 1,
+        "epsilon": 0.1,
+        "chosen": 0,
+        "best_dropped": False,
+        "best_dropped_at": None,
+        "failure": 0.1,
+    }
+)
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+@pytest.mark.parametrize("rows", [[ROW, OTHER], [OTHER], []], ids=["two", "one", "none"])
+def test_rows_come_back_bit_for_bit(form: Format, rows: list[Row], tmp_path: Path) -> None:
+    path = tmp_path / f"rows.{form}"
+    write(rows, path, form)
+    assert read(path) == rows
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]  # nothing half-written stays
+
+
+def test_a_table_has_the_columns_of_a_row_in_its_order(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq  # noqa: PLC0415 - slow to load
+
+    write([ROW], tmp_path / "rows.csv", "csv")
+    write([ROW], tmp_path / "rows.parquet", "parquet")
+    head = (tmp_path / "rows.csv").read_text("utf-8").splitlines()[0]
+    assert head.split(",") == list(Row.model_fields) == pq.read_schema(tmp_path / "rows.parquet").names
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        pytest.param("rows.csv", b"panel,series\na,b\n", id="other-columns"),
+        pytest.param("rows.csv", b"", id="empty"),
+        pytest.param("rows.csv", b"\xff\xfe\x00", id="not-text"),
+        pytest.param("rows.parquet", b"PAR1", id="not-parquet"),
+        pytest.param("rows.xml", b"", id="another-format"),
+        pytest.param("gone.csv", None, id="not-there"),
+        pytest.param("gone.parquet", None, id="not-there-either"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(name: str, content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BadParameter) as refused:
+        read(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_only_two_formats_are_known() -> None:
+    with pytest.raises(BadParameter, match="must be parquet or csv"):
+        check_format("xml")

@@ -1,0 +1,77 @@
+"""`distrust sweep`: tables on stdout, refusals in one line, and an exit status that says whether cells failed."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from common.errors import ProtocolError
+from lab.__main__ import app
+from lab.sweep import Cell, Experiment, Row, known, read
+from lab.sweep.play import Failure, play
+from tests.experiments import small
+
+
+def sweep(*words: str) -> Result:
+    return CliRunner().invoke(app, ["sweep", *words])
+
+
+def test_a_sweep_prints_regret_confidence_and_where_the_rows_are(tmp_path: Path) -> None:
+    shown = sweep(small(tmp_path), "--jobs", "1", "--out", str(tmp_path), "--format", "csv", "--repetitions", "2")
+    (path,) = tmp_path.glob("small-*/rows.csv")
+    assert shown.exit_code == 0
+    for word in ("final regret", "best arm dropped", "a width failed", "not refuted", f"8 rows in {path}"):
+        assert word in shown.stdout
+    assert len(read(path)) == 8
+
+
+def test_quick_is_another_sweep(tmp_path: Path) -> None:
+    sweep(small(tmp_path), "--jobs", "1", "--out", str(tmp_path), "--quick")
+    (path,) = tmp_path.glob("small-quick-*/rows.parquet")
+    assert {row.horizon for row in read(path)} == {500}
+
+
+def test_a_failed_cell_is_named_and_the_command_exits_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def playing(experiment: Experiment, cell: Cell) -> Row | Failure:
+        return Failure(cell, "out of luck") if cell == ("wide", "public", 1) else play(experiment, cell)
+
+    monkeypatch.setattr("lab.sweep.engine.play", playing)
+    shown = sweep(small(tmp_path), "--jobs", "1", "--out", str(tmp_path))
+    assert shown.exit_code == 1
+    assert "failed: panel 'wide', series 'public', repetition 1: out of luck" in shown.stderr
+    assert "11 rows in" in shown.stdout
+
+
+def test_a_stopped_sweep_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def playing(experiment: Experiment, cell: Cell) -> Row | Failure:
+        if cell.series == "public":
+            raise KeyboardInterrupt
+        return play(experiment, cell)
+
+    monkeypatch.setattr("lab.sweep.engine.play", playing)
+    shown = sweep(small(tmp_path), "--jobs", "1", "--out", str(tmp_path))
+    assert shown.exit_code == 130
+    assert "stopped: 3 finished cells are kept in" in shown.stderr
+    assert "the same command goes on from there" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(("nonsense",), f"must be one of .*{known()[0]}", id="unknown-experiment"),
+        pytest.param(("FILE", "--repetitions", "0"), "repetitions = 0: must be at least 1", id="no-repetitions"),
+        pytest.param(("FILE", "--backend", "mpi"), "must be one of loky, dask, ray", id="backend"),
+        pytest.param(("FILE", "--jobs", "-1"), "jobs = -1", id="jobs"),
+        pytest.param(("FILE", "--format", "xml"), "must be parquet or csv", id="format"),
+        pytest.param(("FILE", "--out", "FILE"), "cannot write", id="out-is-a-file"),
+        pytest.param(("FILE.toml",), "No such file", id="no-such-file"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    path = small(tmp_path)
+    refused = sweep(*(word.replace("FILE", path) for word in words))
+    assert isinstance(refused.exception, ProtocolError)
+    assert "\n" not in str(refused.exception)
+    refused.exception.args = (str(refused.exception),)
+    with pytest.raises(ProtocolError, match=said):
+        raise refused.exception
