@@ -141,14 +141,6 @@ def test_a_run_that_cannot_be_is_refused(policy: str, mechanism: str, changes: d
         parse(text(policy, MECHANISMS[mechanism], **changes))  # type: ignore[arg-type]
 
 
-def test_rank_deficient_actions_are_played_in_their_span() -> None:
-    vectors = [[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [0.0, 1.0, 0.0], [-1.0, 0.0, 0.0]]
-    more = f'actions = {{kind = "given", vectors = {vectors}}}'
-    for policy in ("dp-pe", "almost-free", "dp-dpe"):
-        result = in_process.run(parse(text(POLICIES[policy], more=more)))
-        assert result.chosen == result.best
-
-
 def test_the_shuffler_deals_every_action_its_plays_and_the_noise_stays_by_slot() -> None:
     result = in_process.run(parse(text(POLICIES["almost-free-shuffled"], MECHANISMS["local-laplace-discrete"])))
     for one in result.rounds:
