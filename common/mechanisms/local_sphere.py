@@ -32,7 +32,8 @@ class LocalSphere(Lattice):
     Exactness  a pair ±u is drawn from a law that is symmetric to the last bit, whatever x; then the coin says which of
                the two is sent. So floating point touches how uniform the directions are, and no likelihood ratio. The
                answer is rounded at random to a grid whose steps add a hundredth of its variance.
-    Utility    unbiased; variance per client and coordinate at most r²/D, r about R √(πD/2) (e^ε + 1)/(e^ε - 1).
+    Utility    unbiased; variance per client and coordinate at most r²/D, r about R √(πD/2) (e^ε + 1)/(e^ε - 1). Error
+               quantiles are bounds: the law depends on the data.
     Source     GLB Lemma 2.2; Duchi, Jordan & Wainwright 2018. The theorem is tight: `paper` and `exact` are the same.
     """
 

@@ -37,7 +37,9 @@ class SphereSum:
 
     std       √(terms/dimension) radius, reached where the vectors are 0: half-spheres have the sphere's second moments.
     quantile  the law depends on the data, so that this is the lesser of Hoeffding's bound (each answer lies within
-              ± radius) and Bennett's (their variance, and |answer - truth| ≤ 2 radius), not an exact quantile.
+              ± radius) and Bennett's (their variance, and |answer - truth| ≤ 2 radius), not an exact quantile. For one
+              coordinate the worst data are equal values (Hoeffding 1956, Theorem 5) and the bound is at most half too
+              wide, less for small p; for more of them no worst data are known to us.
     """
 
     terms: int

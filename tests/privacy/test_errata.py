@@ -90,7 +90,7 @@ def test_a_figure_of_the_document_is_what_its_command_prints(row: str) -> None:
     done = CliRunner().invoke(app, command.split()[1:])
     found: Any = json.loads(done.stdout)
     for step in path.split("."):
-        found = found[step]
+        found = found[int(step)] if isinstance(found, list) else found[step]
     assert f"{found:d}" == value if isinstance(found, int) else f"{found:.4g}" == value
 
 

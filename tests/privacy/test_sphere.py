@@ -128,3 +128,24 @@ def test_the_guarantee_is_the_coin_s() -> None:
     assert promise.model == "local"
     assert promise.epsilon == pytest.approx(1.5, rel=1e-15)
     assert promise.epsilon <= 1.5
+
+
+@pytest.mark.parametrize("terms", [20, 300])
+@pytest.mark.parametrize("epsilon", [0.3, 2.0])
+@pytest.mark.parametrize("p", [0.1, 1e-3, 1e-9])
+def test_the_bound_on_the_error_holds_for_the_worst_data_and_is_not_far_above(
+    terms: int, epsilon: float, p: float
+) -> None:
+    """One coordinate: the worst data are equal values (Hoeffding 1956, Theorem 5), and the sum is a binomial."""
+    law = SphereSum(terms, 1, radius(1.0, 1, epsilon))
+    bound = law.quantile(p) / (2 * law.radius)  # in answers that fell the other way
+    most = 1 / (1 + math.exp(-epsilon))
+    chances = np.linspace(1 - most, most, 2001)
+
+    def beyond(q: float) -> float:
+        above = stats.binom.sf(np.floor(terms * chances + q), terms, chances)
+        below = stats.binom.cdf(np.ceil(terms * chances - q) - 1, terms, chances)
+        return float((above + below).max())
+
+    assert beyond(bound) <= p
+    assert beyond(bound / 1.5 - 1) > p
