@@ -63,8 +63,8 @@ class Witness:
 def stated(config: RunConfig, rounds: list[RoundRecord], formed: Counter[int]) -> float | None:
     """The probability that any interval of a run fails, as the policy's own theorem bounds it.
 
-    Elimination  p; for the `paper` radii of successive elimination the 3p of MAB Lemma 2. None for the published code,
-                 which spends p on every single event, and for UCB1.
+    Elimination  p; for the `paper` radii of successive elimination, and for the published code's, the 3p of MAB
+                 Lemma 2, although for the latter the union bound sums to more (server.policies.radius). None for UCB1.
     Linear       β for each event of the phases that were played: an interval has two, a sum may wrap around.
     formed       intervals by batch.
     """
@@ -72,8 +72,6 @@ def stated(config: RunConfig, rounds: list[RoundRecord], formed: Counter[int]) -
     if isinstance(policy, Ucb1Spec):
         return None
     if isinstance(policy, SuccessiveEliminationSpec):
-        if policy.constants is not None:
-            return None
         return policy.failure * (3 if config.mechanism.calibration == "paper" else 1)
     failure: float | None = getattr(policy, "failure", None)
     if failure is not None:
