@@ -54,7 +54,7 @@ def free(vectors: Floats, model: str = "local", *, core_set: bool = True, calibr
     )
 
 
-POLICIES = {
+POLICIES: dict[str, Callable[[Floats], Phased]] = {
     "dp-dpe": dpe,
     "dp-pe": pe,
     "almost-free": free,

@@ -1,0 +1,148 @@
+"""What a run file may not say about a linear bandit: the refusal names the field, the value and what is allowed."""
+
+import pytest
+
+from common.errors import BadParameter
+from lab.run_file import BadRunFile, parse
+
+
+def text(policy: str = 'name = "dp-pe"', world: str = 'name = "linear-sphere"\narms = 10', horizon: int = 3000) -> str:
+    return f"""
+run = "linear"
+horizon = {horizon}
+[policy]
+{policy}
+[mechanism]
+name = "identity"
+[environment]
+seed = 3
+{world}
+"""
+
+
+def given(vectors: str, more: str = "") -> str:
+    return f'name = "linear-sphere"\nactions = {{kind = "given", vectors = {vectors}}}\n{more}'
+
+
+def ball(dimension: int, spacing: float) -> str:
+    return f'name = "linear-sphere"\nactions = {{kind = "ball", dimension = {dimension}, spacing = {spacing}}}'
+
+
+def refusal(file: str) -> str:
+    with pytest.raises((BadRunFile, BadParameter)) as caught:
+        parse(file)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("world", "said"),
+    [
+        pytest.param(given("[]"), "environment.actions = '0 vectors': must be 1 to 100000 vectors", id="empty"),
+        pytest.param(given("[[]]"), "environment.actions = (1, 0): must be at least one vector of", id="no-numbers"),
+        pytest.param(
+            given("[[1.0, 0.0], [0.0, 1.0, 0.0]]"),
+            "environment.actions[1] = [0.0, 1.0, 0.0]: must have 2 numbers, like the first one",
+            id="ragged",
+        ),
+        pytest.param(
+            given("[[1.0, 0.0], [nan, 1.0]]"),
+            "environment.actions.vectors.1.0 = nan: must be a finite number",
+            id="not-a-number",
+        ),
+        pytest.param(
+            given("[[inf, 0.0], [0.0, 1.0]]"), "environment.actions.vectors.0.0 = inf: must be a", id="infinite"
+        ),
+        pytest.param(
+            given("[[1.0, 0.0], [0.6, 0.9]]"), "environment.actions[1] = 1.0816", id="outside-the-ball-by-its-norm"
+        ),
+        pytest.param(given("[[1.0, 0.0], [2.0, 0.0]]"), "= 2.0: its norm must be at most 1", id="outside-the-ball"),
+        pytest.param(given("[[0.0, 0.0]]"), "environment.actions = 'only zero vectors': must tell", id="zero-vector"),
+        pytest.param(
+            given("[[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [0.0, 1.0, 0.0]]"),
+            "environment.actions = 'actions of rank 2': must span all 3 dimensions",
+            id="rank-deficient",
+        ),
+        pytest.param('name = "linear-sphere"\narms = 4\ndimension = 5', "of rank 4': must span all 5", id="too-few"),
+        pytest.param(
+            given("[[1.0, 0.0], [0.0, 1.0]]", "dimension = 3"),
+            "environment.dimension = 3: environment.actions has 2",
+            id="another-dimension",
+        ),
+        pytest.param(
+            given("[[1.0, 0.0], [0.0, 1.0]]", "arms = 5"),
+            "environment.arms = 5: environment.actions has 2",
+            id="another-number",
+        ),
+        pytest.param(given('[["one"]]'), "environment.actions", id="words"),
+        pytest.param(ball(11, 0.5), "environment.actions.dimension = 11", id="too-many-dimensions"),
+        pytest.param(ball(2, 0.0), "environment.actions.spacing = 0.0", id="no-spacing"),
+        pytest.param(ball(2, 1.5), "environment.actions.spacing = 1.5", id="spacing-above-1"),
+        pytest.param(
+            ball(6, 0.05),
+            "environment.actions.spacing = 0.05: the net would have more than 100000 points",
+            id="too-fine",
+        ),
+        pytest.param('name = "linear-distributed"\nbound = 0.0', "environment.bound = 0.0", id="bound-0"),
+        pytest.param('name = "linear-distributed"\nbound = -1.0', "environment.bound = -1.0", id="bound-below-0"),
+        pytest.param('name = "linear-distributed"\nbound = inf', "environment.bound = inf", id="bound-infinite"),
+        pytest.param('name = "linear-distributed"\nnoise = -0.1', "environment.noise = -0.1", id="noise-below-0"),
+    ],
+)
+def test_a_world_that_cannot_be_is_refused(world: str, said: str) -> None:
+    assert said in refusal(text(world=world))
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        pytest.param('name = "dp-dpe"\nalpha = 0.0', "policy.alpha = 0.0: must be above 0", id="alpha-0"),
+        pytest.param('name = "dp-dpe"\nalpha = 1.0', "policy.alpha = 1.0: must be below 1", id="alpha-1"),
+        pytest.param('name = "dp-dpe"\nalpha = -2', "policy.alpha = -2", id="alpha-below-0"),
+        pytest.param('name = "dp-dpe"\nalpha = nan', "policy.alpha = nan", id="alpha-nan"),
+        pytest.param('name = "dp-dpe"\nclients = 0', "policy.clients = 0", id="nobody"),
+        pytest.param('name = "dp-dpe"\nclients = "many"', "policy.clients = 'many'", id="clients-in-words"),
+        pytest.param('name = "dp-dpe"\ndeviation = -1.0', "policy.deviation = -1.0", id="deviation"),
+        pytest.param('name = "dp-dpe"\nbeta = 0.0', "policy.beta = 0.0: must be above 0", id="beta-0-dpe"),
+        pytest.param('name = "dp-pe"\nbeta = 0.0', "policy.beta = 0.0: must be above 0", id="beta-0"),
+        pytest.param('name = "dp-pe"\nbeta = 1.0', "policy.beta = 1.0: must be below 1", id="beta-1"),
+        pytest.param('name = "almost-free"\nbeta = nan', "policy.beta = nan", id="beta-nan"),
+        pytest.param('name = "dp-pe"\nbound = 0.0', "policy.bound = 0.0: must be above 0", id="bound-0"),
+        pytest.param('name = "almost-free"\nbound = -1.0', "policy.bound = -1.0: must be above 0", id="bound-below-0"),
+        pytest.param('name = "almost-free"\nmodel = "shuffle"', "policy.model = 'shuffle'", id="model"),
+        pytest.param('name = "almost-free"\ncore_set = "no"', "policy.core_set = 'no'", id="core-set"),
+    ],
+)
+def test_numbers_of_a_policy_outside_their_ranges_are_refused(policy: str, said: str) -> None:
+    assert said in refusal(text(policy))
+
+
+@pytest.mark.parametrize(
+    ("policy", "horizon", "said"),
+    [
+        pytest.param(
+            'name = "dp-pe"',
+            12,
+            "horizon = 12: must be at least 14, the first batch of 7 clients for each of 2 arms",
+            id="dp-pe",
+        ),
+        pytest.param('name = "dp-dpe"', 1, "horizon = 1: must be at least 2", id="dp-dpe"),
+        pytest.param('name = "almost-free"', 7, "horizon = 7: must be at least 8, for one batch", id="almost-free"),
+        pytest.param(
+            'name = "almost-free"\ncore_set = false',
+            9,
+            "horizon = 9: must be at least 20, the first",
+            id="every-action",
+        ),
+    ],
+)
+def test_a_horizon_shorter_than_one_phase_is_refused(policy: str, horizon: int, said: str) -> None:
+    assert said in refusal(text(policy, horizon=horizon))
+
+
+def test_a_policy_does_not_bring_actions_of_its_own() -> None:
+    own = 'name = "dp-pe"\nactions = {kind = "given", vectors = [[1.0]]}'
+    assert "policy.actions = 'given': belongs into the environment" in refusal(text(own))
+
+
+def test_arms_that_the_actions_do_not_have_are_refused() -> None:
+    assert "arms = 7: " in refusal("arms = 7\n" + text())
