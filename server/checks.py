@@ -2,6 +2,7 @@
 
 from common.errors import BadParameter
 from common.mechanisms import check_parts, check_spec
+from common.messages.policy import AlmostFreeSpec, AnyPolicySpec, SuccessiveEliminationSpec, Ucb1Spec
 from common.messages.run import RunConfig
 from server.policies import Ask
 from server.policy import build
@@ -53,10 +54,23 @@ def _check_first(config: RunConfig, first: Ask) -> None:
 
 def check_for_services(config: RunConfig) -> None:
     """Refuse a run whose last batches would not fit one cohort; an in-process run may be that long."""
-    longest = 2 * LARGEST_COHORT  # a single arm's batches 2^1 … 2^b take less than 2^(b+1) clients
-    if config.policy.name == "almost-free" and config.policy.model == "shuffled":
-        longest = LARGEST_COHORT  # all actions in one cohort: 2T/q plays and one more for each action, q ≥ e
+    if config.policy.name == "ucb1" and config.mechanism.via != "shuffler":
+        allowed = "ucb1 asks one client at a time, and secure aggregation needs two: shuffler"
+        raise BadParameter("mechanism.via", config.mechanism.via or "aggregator", allowed)
+    longest = _longest(config.policy)
     if config.horizon >= longest:
         raise BadParameter(
             "horizon", config.horizon, f"must be below {longest} over services; in-process runs may be longer"
         )
+
+
+def _longest(policy: AnyPolicySpec) -> int:
+    """A horizon that is too long for services."""
+    match policy:
+        case Ucb1Spec():
+            return MOST_ROUNDS + 1
+        case SuccessiveEliminationSpec():  # a batch of the last arm comes after one of two arms: (2/base + 1) of it
+            return LARGEST_COHORT + 2 * LARGEST_COHORT // policy.growth
+        case AlmostFreeSpec(model="shuffled"):  # all actions in one cohort: 2T/q plays, one more for each, q ≥ e
+            return LARGEST_COHORT
+    return 2 * LARGEST_COHORT

@@ -16,8 +16,7 @@ _ALLOWED = {
     "less_than_equal": "must be at most {le}",
     "multiple_of": "must be a multiple of {multiple_of}",
     "literal_error": "must be {expected}",
-    "union_tag_invalid": "its {discriminator} must be one of {expected_tags}",
-    "union_tag_not_found": "needs a {discriminator}",
+    "union_tag_invalid": "must be one of {expected_tags}",
     "string_pattern_mismatch": "must match {pattern}",
     "string_too_long": "must have at most {max_length} characters",
     "string_too_short": "must have at least {min_length} characters",
@@ -56,18 +55,16 @@ def first(error: ValidationError, model: type[BaseModel] | None = None) -> str:
 def _line(entry: Mapping[str, Any], model: type[BaseModel] | None) -> str:
     place = tuple(entry["loc"])
     place = place[1:] if place[:1] in {("body",), ("query",), ("path",)} else place
-    field = ".".join(str(part) for number, part in enumerate(place) if not _is_tag(place, number))
-    allowed = _allowed(entry, place, model)
+    parts, value = [str(part) for part in _walk(model, place)[0]], entry.get("input")
+    if entry["type"] == "union_tag_invalid" and isinstance(value, Mapping):
+        key = _discriminator(entry)
+        parts, value = [*parts, key], value.get(key)
+    field, allowed = ".".join(parts), _allowed(entry, place, model)
     if not field:
         return allowed
-    if entry["type"] == "missing" or isinstance(entry.get("input"), Mapping):
+    if entry["type"] == "missing" or isinstance(value, Mapping):
         return f"{field}: {allowed}"
-    return f"{field} = {_shown(entry.get('input'))}: {allowed}"
-
-
-def _is_tag(place: tuple[Any, ...], number: int) -> bool:
-    """Whether a part is the name that picked one of several tables. Those have dashes, and keys have none."""
-    return 0 < number < len(place) - 1 and isinstance(place[number], str) and "-" in place[number]
+    return f"{field} = {_shown(value)}: {allowed}"
 
 
 def _shown(value: object) -> str:
@@ -81,9 +78,16 @@ def _allowed(entry: Mapping[str, Any], place: tuple[Any, ...], model: type[BaseM
         return "is required"
     if kind == "extra_forbidden":
         return _unknown(str(place[-1]), _keys(model, place[:-1]))
+    if kind == "union_tag_not_found":
+        return f"must be a table of keys and values, with a {_discriminator(entry)}"
     if kind in _ALLOWED:
         return _ALLOWED[kind].format(**context)
     return str(entry["msg"]).removeprefix("Value error, ")
+
+
+def _discriminator(entry: Mapping[str, Any]) -> str:
+    """The key that picks one of several tables; a function that reads it is called like the key."""
+    return str(entry["ctx"]["discriminator"]).strip("'_()")
 
 
 def _unknown(key: str, keys: list[str]) -> str:
@@ -95,16 +99,26 @@ def _unknown(key: str, keys: list[str]) -> str:
 
 def _keys(model: type[BaseModel] | None, place: tuple[Any, ...]) -> list[str]:
     """The keys of the table at `place` inside `model`; empty when it cannot be told."""
-    tables = [] if model is None else [model]
-    for part in place:
+    tables = _walk(model, place)[1]
+    return list(tables[0].model_fields) if len(tables) == 1 else []
+
+
+def _walk(model: type[BaseModel] | None, place: tuple[Any, ...]) -> tuple[list[Any], list[type[BaseModel]]]:
+    """`place` without the names that pick one of several tables, and the tables that it may lead to inside `model`.
+
+    Where the tables are not known such a name is told by its dash: keys have none.
+    """
+    kept, tables = [], [] if model is None else [model]
+    for number, part in enumerate(place):
         tagged = [table for table in tables if part in _tags(table)]
         if tagged and len(tables) > 1:
             tables = tagged
-        elif len(tables) != 1 or part not in tables[0].model_fields:
-            return []
-        else:
-            tables = _tables(tables[0].model_fields[part].annotation)
-    return list(tables[0].model_fields) if len(tables) == 1 else []
+            continue
+        if tables or not (0 < number < len(place) - 1 and "-" in str(part)):
+            kept.append(part)
+        known = len(tables) == 1 and part in tables[0].model_fields
+        tables = _tables(tables[0].model_fields[part].annotation) if known else []
+    return kept, tables
 
 
 def _tags(table: type[BaseModel]) -> tuple[Any, ...]:

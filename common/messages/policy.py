@@ -124,11 +124,8 @@ AnyLinearSpec = DpDpeSpec | DpPeSpec | AlmostFreeSpec
 
 def _name(value: Any) -> str | None:
     """The name that picks the spec; a table without one is successive elimination."""
-    if isinstance(value, dict):
-        name = value.get("name", DEFAULT)
-        return "dp-pe" if name == "phased-elimination" else name
-    name = getattr(value, "name", None)
-    return "dp-pe" if name == "phased-elimination" else name
+    name = value.get("name", DEFAULT) if isinstance(value, dict) else getattr(value, "name", None)
+    return None if name is None else str(name)
 
 
 PolicySpec = Annotated[
@@ -138,6 +135,7 @@ PolicySpec = Annotated[
     | Annotated[Ucb1Spec, Tag("ucb1")]
     | Annotated[DpDpeSpec, Tag("dp-dpe")]
     | Annotated[DpPeSpec, Tag("dp-pe")]
+    | Annotated[DpPeSpec, Tag("phased-elimination")]
     | Annotated[AlmostFreeSpec, Tag("almost-free")],
     Discriminator(_name),
 ]

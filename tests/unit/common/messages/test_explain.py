@@ -32,13 +32,23 @@ def _run(**changes: Any) -> dict[str, Any]:
         pytest.param({"unsafe": {}}, "unsafe.noise_seed: is required", id="missing"),
         pytest.param(
             {"policy": {"failures": 0.1}},
-            "policy.failures = 0.1: unknown key, did you mean failure?; allowed keys are name, first_batch, failure",
+            "policy.failures = 0.1: unknown key, did you mean failure?; "
+            "allowed keys are name, first_batch, failure, base, constants",
             id="unknown-key-in-a-table",
         ),
         pytest.param(
             {"unsafe": {"noise_seed": 1, "x": 2}},
             "unsafe.x = 2: unknown key; allowed keys are noise_seed",
             id="unknown-key-in-an-optional-table",
+        ),
+        pytest.param(
+            {"policy": {"name": "ucb1", "failure": 0.1}},
+            "policy.failure = 0.1: unknown key; allowed keys are name",
+            id="unknown-key-under-a-name-without-a-dash",
+        ),
+        pytest.param({"policy": {"name": "dp-pe", "beta": 2.0}}, "policy.actions: is required", id="one-of-many"),
+        pytest.param(
+            {"policy": 3}, "policy = 3: must be a table of keys and values, with a name", id="no-table-of-many"
         ),
         pytest.param({"mechanism": 3}, "mechanism = 3: must be a table of keys and values", id="no-table"),
     ],

@@ -1,0 +1,97 @@
+"""A policy that cannot be run is refused with one line: the field, its value, what is allowed."""
+
+import re
+
+import pytest
+
+from common.errors import BadParameter
+from lab.run_file import BadRunFile, RunFile, parse
+from server.checks import check_for_services
+
+IDENTITY = 'name = "identity"'
+POLYA = 'name = "distributed-polya"\nepsilon = 1.0'
+PUBLISHED = 'constants = "published-code"'
+
+
+def read(policy: str, mechanism: str = IDENTITY, horizon: int = 3000, more: str = "") -> RunFile:
+    world = 'name = "gaussian-easy"\nseed = 1'
+    return parse(
+        f'run = "x"\nhorizon = {horizon}\n[policy]\n{policy}\n[mechanism]\n{mechanism}\n[environment]\n{world}\n{more}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        pytest.param("base = 3", "policy.base = 3: must be 2 or 4", id="base"),
+        pytest.param("failure = 0.0", "policy.failure = 0.0: must be above 0.0", id="never-fails"),
+        pytest.param("failure = 1.0", "policy.failure = 1.0: must be below 1.0", id="always-fails"),
+        pytest.param("failure = nan", "policy.failure = nan: must be a finite number", id="nan"),
+        pytest.param('name = "dp-se"\nfailure = -0.1', "policy.failure = -0.1: must be above", id="dp-se-failure"),
+        pytest.param('name = "vb-sdp-ae"\nfailure = 2.0', "policy.failure = 2.0: must be below", id="vb-failure"),
+        pytest.param("first_batch = 0", "policy.first_batch = 0: must be at least 1", id="no-batch"),
+        pytest.param("first_batch = 31", "policy.first_batch = 31: must be at most 30", id="endless-batch"),
+        pytest.param("first_batch = 9", "horizon = 3000: must be at least 5120, the first batch", id="short"),
+        pytest.param("first_batch = 5\nbase = 4", "horizon = 3000: must be at least 10240", id="short-by-4"),
+        pytest.param('name = "dp-se"', "horizon = 3000: must be at least 8560, the first batch of 856", id="short-dp"),
+        pytest.param(
+            'name = "vb-sdp-ae"\nfirst_batch = 9', "horizon = 3000: must be at least 5120, the first", id="short-vb"
+        ),
+        pytest.param('constants = "exact"', "policy.constants = 'exact': must be 'published-code'", id="constants"),
+        pytest.param(PUBLISHED, 'goes with mechanism.calibration = "paper"', id="published-and-exact"),
+        pytest.param('name = "ucb2"', "policy.name = 'ucb2': must be one of 'successive-elim", id="name"),
+        pytest.param('name = "dp-se"\nbase = 4', "policy.base = 4: unknown key; allowed keys are name, f", id="other"),
+        pytest.param("bsae = 4", "policy.bsae = 4: unknown key, did you mean base?", id="misspelt"),
+    ],
+)
+def test_bad_numbers_are_refused(policy: str, said: str) -> None:
+    with pytest.raises((BadRunFile, BadParameter), match=re.escape(said)):
+        read(policy)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "horizon", "more", "said"),
+    [
+        pytest.param(POLYA, 3000, "", "ucb1 is a baseline without privacy", id="private"),
+        pytest.param(IDENTITY, 9, "", "horizon = 9: must be at least arms = 10", id="short"),
+        pytest.param(
+            IDENTITY,
+            3000,
+            "[intermediary]\nminimum = 2",
+            "intermediary.minimum = 2: must be at most 1, the clients of the first batch",
+            id="cohorts-of-two",
+        ),
+    ],
+)
+def test_ucb1_is_refused_where_it_cannot_ask_one_client(mechanism: str, horizon: int, more: str, said: str) -> None:
+    with pytest.raises((BadRunFile, BadParameter), match=re.escape(said)):
+        read('name = "ucb1"', mechanism, horizon, more)
+
+
+@pytest.mark.parametrize("epsilon", ["0.0", "-1.0", "1e9"])
+def test_an_epsilon_that_no_mechanism_takes_sets_no_batch_length(epsilon: str) -> None:
+    with pytest.raises(BadParameter, match=r"mechanism\.epsilon"):
+        read('name = "dp-se"', f'name = "central-laplace"\nepsilon = {epsilon}', 30_000)
+
+
+@pytest.mark.parametrize(
+    ("policy", "mechanism", "longest"),
+    [
+        pytest.param("base = 2", POLYA, 2_000_000, id="by-2"),
+        pytest.param("base = 4", POLYA, 1_500_000, id="by-4"),
+        pytest.param('name = "vb-sdp-ae"', POLYA, 2_000_000, id="vb-sdp-ae"),
+        pytest.param('name = "dp-se"', POLYA, 2_000_000, id="dp-se"),
+        pytest.param('name = "ucb1"', IDENTITY, 10_001, id="ucb1"),
+    ],
+)
+def test_services_refuse_a_horizon_whose_batches_fit_no_cohort(policy: str, mechanism: str, longest: int) -> None:
+    check_for_services(read(policy, mechanism, longest - 1).config)
+    with pytest.raises(BadParameter, match=f"horizon = {longest}: must be below {longest} over services"):
+        check_for_services(read(policy, mechanism, longest).config)
+
+
+def test_services_refuse_a_client_alone_at_the_aggregator() -> None:
+    """A run file goes to the shuffler unless it says otherwise."""
+    check_for_services(read('name = "ucb1"').config)
+    with pytest.raises(BadParameter, match=r"mechanism\.via = 'aggregator': ucb1 asks one client at a time"):
+        check_for_services(read('name = "ucb1"', f'{IDENTITY}\nvia = "aggregator"').config)
