@@ -1,17 +1,22 @@
-"""The clones bound, evaluated: what shuffling makes of any ε₀-LDP randomizer that all n users share.
+"""The clones bound, evaluated: what shuffling makes of ε₀-LDP randomizers, which may differ from place to place.
 
-Write p = e^ε₀, R₀ and R₁ for the two laws of the one user, Q₀ ∝ (R₀ - R₁)₊ and Q₁ ∝ (R₁ - R₀)₊. With TV their distance
-and α = TV/(p - 1), R₀ = pα Q₀ + α Q₁ + rest, R₁ = α Q₀ + pα Q₁ + the same rest, and every other user's law is at least
-α (Q₀ + Q₁), because R(x) ≥ R₀/p and R(x) ≥ R₁/p. So what is released is made from two counts: of Q₀ and of Q₁ among all
-users. Deleting each with one probability makes the counts of a smaller α from those of a larger one, so the largest,
-α = 1/(p + 1), is the worst: with C ~ Bin(n - 1, 2/(p + 1)), A ~ Bin(C, 1/2), Δ ~ Ber(p/(p + 1)),
+The users are put in a uniform order, and place j applies its own randomizer R_j to whoever stands there; S hands over
+the messages by place. (One R for all: then the order of the messages tells nothing, and S need not keep it.) Write
+p = e^ε₀, R⁰ and R¹ for the laws of R_j for the one user's two data, Q⁰ = (pR⁰ - R¹)/(p - 1) and Q¹ the reverse: laws,
+as R_j is ε₀-LDP, and R⁰ = (pQ⁰ + Q¹)/(p + 1). For anybody else R_j is at least R⁰/p and R¹/p, hence at least
+(R⁰ + R¹)/(2p) = (Q⁰ + Q¹)/(2p). So everybody may draw a symbol before the places are known: the one user 0 or 1 with
+p/(p + 1) and 1/(p + 1), or the reverse; the others 0 or 1 with 1/(2p) each, and else their own; and place j answers by
+Q⁰, by Q¹, or by what is left of R_j. Given how many zeros and ones there are, who has which symbol and stands where has
+one law in both worlds, so those two counts are all that tells the worlds apart: with C ~ Bin(n - 1, 1/p),
+A ~ Bin(C, 1/2), Δ ~ Ber(p/(p + 1)),
 
     (A + Δ, C - A + 1 - Δ) against (A + 1 - Δ, C - A + Δ).
 
-For binary randomized response it gives away C and nothing else.
-Source     Feldman, McMillan & Talwar, "Hiding among the clones" (FOCS 2021; there C ~ Bin(n - 1, 1/p)) and "Stronger
-           privacy amplification by shuffling" (SODA 2023), whose C this is.
-Holds      for every n ≥ 1, ε₀ > 0; one message a user, one randomizer, chosen before any message is seen. δ > 0 only.
+Source     Feldman, McMillan & Talwar, "Hiding among the clones" (FOCS 2021), Theorem 3.1 and its numerical form.
+           "Stronger privacy amplification by shuffling" (SODA 2023) has C ~ Bin(n - 1, 2/(p + 1)); its erratum takes
+           that back for general randomizers, as anybody's R need not be (R⁰ + R¹)/(p + 1): it is less where
+           R⁰ = R¹ = pR. For binary randomized response it is true, and exact when C is given away.
+Holds      for every n ≥ 1, ε₀ > 0; one message a user, randomizers fixed before any message is seen. δ > 0 only.
 """
 
 import math
@@ -36,7 +41,7 @@ MASSES = 1e-10  # relative, of the law of C
 
 
 def clones_delta(epsilon: float, local_epsilon: float, users: int) -> float:
-    """δ(ε) of the shuffled messages of `users` with an ε₀-LDP randomizer: above it by truncation and rounding."""
+    """δ(ε) of the shuffled messages of `users` with ε₀-LDP randomizers: above it by truncation and rounding."""
     check_epsilon(epsilon)
     check_epsilon(local_epsilon, "local_epsilon")
     check_users(users)
@@ -63,7 +68,7 @@ def clones_local_epsilon(epsilon: float, delta: float, users: int) -> float:
 def _delta(epsilon: float, local_epsilon: float, users: int) -> float:
     if epsilon >= local_epsilon:
         return 0.0
-    return excess(epsilon, local_epsilon, users, 2 / (math.exp(local_epsilon) + 1))
+    return excess(epsilon, local_epsilon, users, math.exp(-local_epsilon))
 
 
 @lru_cache(maxsize=4096)

@@ -27,8 +27,8 @@ class ShuffledLaplace(LaplaceLike):
     Guarantee  (ε, δ) for the permuted messages of t honest clients; (ε₀, 0) for each message in any case.
     Parts      Assigned actions may be opened one by one: place j of the permuted list plays a public action, so that its
                message is an ε₀-private randomizer of its own, and the clones bound holds for any sequence of those.
-    Source     FREE Algorithm 3, equation (10), with its range and max(ε, f⁻¹(ε)). Feldman, McMillan & Talwar 2022,
-               Theorem 3.2, for randomizers that differ from place to place.
+    Source     FREE Algorithm 3, equation (10), with its range and max(ε, f⁻¹(ε)). Feldman, McMillan & Talwar 2021,
+               Theorem 3.1, for randomizers that differ from place to place.
     """
 
     vias: ClassVar[tuple[Via, ...]] = ("shuffler",)

@@ -136,7 +136,7 @@ def theorem_3() -> Erratum:
         claimed=epsilon,
         computed=local + 2 * math.log1p(-delta),
         ours=clones_local_epsilon(epsilon, delta, 1) + 2 * math.log1p(-delta),
-        instead="the crowd that amplifies is the cohort, one action's; a crowd of one gets the local model's ε₀",
+        instead="a cohort amplifies as a whole only if S deals its actions; else it is one action's, one client's perhaps",
         code="common/amplification/clones.py",
         facts=(
             ("ε₀ by eq. (10) for the whole batch", local),

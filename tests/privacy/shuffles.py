@@ -7,6 +7,9 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
+from common.amplification.clones import excess
+from common.amplification.ranges import least_met
+
 Array = NDArray[np.float64]
 DELTA = 1e-6
 
@@ -15,6 +18,12 @@ def responses(local_epsilon: float) -> Array:
     """Binary randomized response."""
     lie = 1 / (1 + math.exp(local_epsilon))
     return np.array([[1 - lie, lie], [lie, 1 - lie]])
+
+
+def response_epsilon(delta: float, local_epsilon: float, users: int) -> float:
+    """ε of shuffled binary randomized response that gives away how many users tossed a fair coin, and nothing else."""
+    chance = 2 / (math.exp(local_epsilon) + 1)
+    return least_met(lambda epsilon: excess(epsilon, local_epsilon, users, chance) <= delta, 0.0, local_epsilon, 1e-9)
 
 
 def shuffled(masses: Array, inputs: tuple[int, ...]) -> dict[tuple[int, ...], float]:

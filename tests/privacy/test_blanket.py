@@ -20,14 +20,14 @@ from common.amplification import (
 )
 from common.errors import BadParameter
 from common.noise import DiscreteLaplace, PolyaDifference
-from tests.privacy.shuffles import DELTA, Array, random_table, responses
+from tests.privacy.shuffles import DELTA, Array, random_table, response_epsilon, responses
 
 
 @pytest.mark.parametrize("local_epsilon", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("users", [20, 1000, 10**4])
 def test_blanket_and_clones_agree_for_randomized_response(local_epsilon: float, users: int) -> None:
     """Two computations with nothing in common: binomials, and a tilted FFT."""
-    clones = clones_epsilon(DELTA, local_epsilon, users)
+    clones = response_epsilon(DELTA, local_epsilon, users)
     assert blanket_epsilon(table(responses(local_epsilon)), DELTA, users) == pytest.approx(clones, rel=2e-3)
 
 
@@ -122,7 +122,7 @@ def test_the_least_noise_meets_the_target_and_hardly_more() -> None:
 
 def test_tiny_deltas_are_computed_and_not_lost_in_rounding() -> None:
     """Relative to the chance of the event: 1e-15 is as good as 1e-6."""
-    clones = clones_epsilon(1e-15, 1.0, 3000)
+    clones = response_epsilon(1e-15, 1.0, 3000)
     assert blanket_epsilon(table(responses(1.0)), 1e-15, 3000) == pytest.approx(clones, rel=2e-3)
 
 
