@@ -136,7 +136,7 @@ def theorem_3() -> Erratum:
         claimed=epsilon,
         computed=local + 2 * math.log1p(-delta),
         ours=clones_local_epsilon(epsilon, delta, 1) + 2 * math.log1p(-delta),
-        instead="a cohort amplifies as a whole only if S deals its actions; else it is one action's, one client's perhaps",
+        instead="the whole cohort amplifies only if S deals its actions; else one action's reports do, and one alone nothing",
         code="common/amplification/clones.py",
         facts=(
             ("ε₀ by eq. (10) for the whole batch", local),
