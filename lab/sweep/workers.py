@@ -59,6 +59,8 @@ def unordered(work: Callable[[Task], Found], tasks: Sequence[Task], backend: Bac
     Memory  Tasks are handed out as workers get free, so that there are never more than a few at once.
     Raises  WorkerLost.
     """
+    if not tasks:
+        return
     with ExitStack() as stack, warnings.catch_warnings():
         for known in EXPECTED:
             warnings.filterwarnings("ignore", message=known)

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from lab import in_process
+from lab.__main__ import app
 from lab.closing import print_result
 from lab.run_file import parse
 
@@ -101,6 +103,20 @@ def test_the_readmes_closing_lines_are_those_of_a_run() -> None:
     print_result(in_process.run(parse(RUN)), Console(file=text, width=160))
     in_process_too = labels(text.getvalue().splitlines()) - {"run trial"}
     assert labels(shown_after("make demo")) == in_process_too | {"wire", "messages", "APIs"}
+
+
+def test_the_readmes_sweep_is_what_the_command_prints_but_for_the_seconds(tmp_path: Path) -> None:
+    shown = shown_after("distrust sweep smoke")
+    done = CliRunner().invoke(app, ["sweep", "smoke", "--jobs", "1", "--out", str(tmp_path)])
+    printed = squeezed(done.stdout.replace(str(tmp_path), "sweeps"))
+    assert len(shown) == len(printed)
+    for ours, theirs in zip(shown, printed, strict=True):
+        assert timeless(ours) == timeless(theirs)
+
+
+def timeless(line: str) -> str:
+    """A line of the regret table without its last column."""
+    return line.rsplit(maxsplit=1)[0] if line.startswith("ε = ") else line
 
 
 def labels(lines: list[str]) -> set[str]:
