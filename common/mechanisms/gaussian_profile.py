@@ -3,7 +3,7 @@
 import math
 from functools import lru_cache
 
-from common.accounting import rdp
+from common.accounting import from_rdp, rdp
 from common.error_law import How
 from common.gaussian_accounting import gaussian_epsilon
 from common.mechanisms.gaussian_search import Grid, approximate, divergences
@@ -39,10 +39,11 @@ def sum_profile(share: float, terms: int, grid: Grid, delta: float) -> Profile:
 def skellam_profile(law: Skellam, grid: Grid, epsilon: float | None, known: Known, delta: float) -> Profile:
     """Noise `law` on every coordinate, with ε at δ and Rényi pairs as the mechanism's own guarantees know them."""
     box = grid.norm == "linf" or grid.dimension == 1
+    ways = [math.inf if epsilon is None else epsilon, *([from_rdp(known, delta)] if known else [])]
     return Profile(
         delta=delta,
         pure=exact(None),
-        approximate=spent(epsilon, "exact" if grid.dimension == 1 else "bound"),
+        approximate=spent(min(ways), "exact" if grid.dimension == 1 else "bound"),
         rdp=law_curve(law, grid) if box else filled((order, one * RAISED) for order, one in known),
         rdp_how="exact" if box else "bound",
     )
