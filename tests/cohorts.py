@@ -1,6 +1,6 @@
 """Cohorts for tests: a server's ticket key, small cohorts of every channel, and uploads that bear real tickets."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,9 @@ from client.secagg import MaskingClient
 from common.crypto.graph import Roster
 from common.crypto.parameters import neighbourhood
 from common.crypto.seal import REPORT_ID, seal
-from common.messages.cohort import Cohort, LabelledBits, Masking, Sealed
+from common.decisions import AssignedAction
+from common.messages.cohort import Cohort, Dealt, LabelledBits, Masking, Sealed, SealedRecords
+from common.messages.deal import ActionRequest
 from common.messages.stage import StageView
 from common.messages.ticket import ticket_text
 from common.messages.upload import Departure, Item, Upload
@@ -36,6 +38,11 @@ class Authority:
     def sealed(self, **more: Any) -> Cohort:
         return self.cohort(Sealed(size=8, server_key=self.seals.public_key().public_bytes_raw()), **more)
 
+    def dealt(self, actions: Sequence[int] = (4, 1), times: Sequence[int] = (3, 2), **more: Any) -> Cohort:
+        deal = AssignedAction(actions=list(actions), times=list(times))
+        seed, key = more.pop("noise_seed", None), self.seals.public_key().public_bytes_raw()
+        return self.cohort(Dealt(size=8, server_key=key, deal=deal, noise_seed=seed), **{"clients": deal.plays, **more})
+
     def bits(self, labels: int = 3, width: int = 5, **more: Any) -> Cohort:
         return self.cohort(LabelledBits(labels=labels, width=width), **more)
 
@@ -53,20 +60,28 @@ class Authority:
         items = [Item(slot=slot, ticket=self.ticket(cohort, slot), body=body) for slot, body in bodies.items()]
         return Upload(cohort=cohort.cohort, stage=stage, items=items)
 
+    def asking(self, cohort: Cohort, slots: Iterable[int]) -> ActionRequest:
+        asked = list(slots)
+        tickets = b"".join(self.ticket(cohort, slot) for slot in asked)
+        return ActionRequest(cohort=cohort.cohort, slots=asked, tickets=tickets)
+
     def departure(self, cohort: Cohort, slots: Iterable[int]) -> Departure:
         leaving = list(slots)
         tickets = b"".join(self.ticket(cohort, slot) for slot in leaving)
         return Departure(cohort=cohort.cohort, slots=leaving, tickets=tickets)
 
 
-def report(cohort: Cohort, slot: int, mark: int | None = None) -> bytes:
-    """A slot's report: a sealed record whose payload is the slot, or slot mod (width + 1) ones a label."""
+def report(cohort: Cohort, slot: int, mark: int | None = None, place: int | None = None) -> bytes:
+    """A slot's report: a sealed record whose payload is the slot, or slot mod (width + 1) ones a label.
+
+    `place`: that of its action in the list, for dealt actions.
+    """
     if isinstance(cohort.channel, LabelledBits):
         return labelled(cohort, [slot % (cohort.channel.width + 1)] * cohort.channel.labels)
     report_id = (slot if mark is None else mark).to_bytes(REPORT_ID, "big")
-    assert isinstance(cohort.channel, Sealed)
+    assert isinstance(cohort.channel, SealedRecords)
     payload = slot.to_bytes(cohort.channel.size, "big")
-    return report_id + seal(cohort.channel.server_key, cohort, report_id, payload)
+    return report_id + seal(cohort.channel.server_key, cohort, report_id, payload, place)
 
 
 def labelled(cohort: Cohort, ones: list[int]) -> bytes:

@@ -92,6 +92,13 @@ class AShuffler(Party):
         return dict(self._bodies)
 
 
+class ADealer(AShuffler):
+    """The shuffler with a cohort whose actions it deals; two actions, played three times and twice."""
+
+    def cohort(self, **more: Any) -> Cohort:
+        return server.dealt(**more)
+
+
 class AnAggregator(Party):
     first, path = "keys", "keys"
 

@@ -136,7 +136,7 @@ def theorem_3() -> Erratum:
         claimed=epsilon,
         computed=local + 2 * math.log1p(-delta),
         ours=clones_local_epsilon(epsilon, delta, 1) + 2 * math.log1p(-delta),
-        instead="the whole cohort amplifies only if S deals its actions; else one action's reports do, and one alone nothing",
+        instead="the whole cohort amplifies only if S deals its actions; else each action's reports alone",
         code="common/amplification/clones.py",
         facts=(
             ("ε₀ by eq. (10) for the whole batch", local),

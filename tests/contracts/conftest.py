@@ -1,4 +1,4 @@
-"""Both S, one after the other, each with an open cohort."""
+"""Both S, and the shuffler where it deals actions, one after the other, each with an open cohort."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from common.messages.cohort import Cohort
-from tests.parties import AnAggregator, AShuffler, Party
+from tests.parties import ADealer, AnAggregator, AShuffler, Party
 
 
-@pytest.fixture(params=[AShuffler, AnAggregator])
+@pytest.fixture(params=[AShuffler, ADealer, AnAggregator])
 def party(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Party]:
     make: Callable[[Path], Party] = request.param
     party = make(tmp_path)
