@@ -43,7 +43,7 @@ def skellam_profile(law: Skellam, grid: Grid, epsilon: float | None, known: Know
     return Profile(
         delta=delta,
         pure=exact(None),
-        approximate=spent(min(ways), "exact" if grid.dimension == 1 else "bound"),
+        approximate=spent(min(ways), "exact" if grid.dimension == 1 and epsilon is not None else "bound"),
         rdp=law_curve(law, grid) if box else filled((order, one * RAISED) for order, one in known),
         rdp_how="exact" if box else "bound",
     )
