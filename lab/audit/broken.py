@@ -95,7 +95,7 @@ def laplace_for_half_the_range(clients: int, epsilon: float) -> LaplaceForHalfTh
 
 def misshifted_bits(clients: int, epsilon: float) -> MisshiftedBits:
     """Δ = 1."""
-    honest = _plan("shuffled-binomial", clients, epsilon, floor=clients, precision=4, delta=1e-3)
+    honest = _plan("shuffled-binomial", clients, epsilon, floor=clients, precision=4, delta=1e-2)
     return MisshiftedBits.model_validate({**honest, "low": -1.0})
 
 

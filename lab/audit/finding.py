@@ -1,29 +1,34 @@
 """The verdict on a mechanism: what it claims, and what its outcomes show."""
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
 from common.errors import BadParameter
 from common.mechanisms import Mechanism
+from common.mechanisms.base import Norm
 from common.messages.base import Message
 from common.randomness import Stream
 from lab.audit.bound import epsilon_at_least
 from lab.audit.events import EVENTS, Event, Outcomes, choose
-from lab.audit.trials import Setting, View, outcomes
+from lab.audit.evidence import names
+from lab.audit.setting import Setting, Transport, View
+from lab.audit.trials import outcomes
 
 ALARM = 1e-3
 """One minus the confidence of 99.9 %."""
-
-Transport = Literal["in-process", "http"]
 
 
 class Finding(Message):
     """A lower bound on ε that holds but for the false-alarm rate, beside the claim.
 
-    view        what was looked at: `sum` modulo m, a single `message`, or the published `estimate`.
+    view        what was looked at: see `Setting.view`.
+    evidence    the number of a trial that the event is about: see `lab.audit.evidence`.
     trials      runs of each of the two worlds; the first half chose the events, the others, `counted`, were counted.
+    cohorts     opened for either world over HTTP, where one may carry many trials; null in process.
     claim       ε of the claimed guarantee at `delta`; null when nothing is claimed.
     lower       the mechanism's ε at `delta` is above this.
     hits        of the event in its likely world and in the other one, of `counted` runs each.
@@ -35,11 +40,15 @@ class Finding(Message):
     calibration: str
     transport: Transport
     view: View
+    evidence: str
     clients: int
+    dimension: int
+    norm: Norm
     survivors: int
     colluders: int
     trials: int
     counted: int
+    cohorts: int | None = None
     claim: float | None
     delta: float
     lower: float
@@ -47,6 +56,16 @@ class Finding(Message):
     hits: tuple[int, int]
     alarm: Annotated[float, Field(gt=0, lt=1)]
     violated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """One event, counted in its likely world and in the other one."""
+
+    evidence: str
+    event: Event
+    hits: tuple[int, int]
+    lower: float
 
 
 def audit(
@@ -75,39 +94,56 @@ def check_trials(trials: int) -> None:
         raise BadParameter("trials", trials, "must lie in [50, 100000000]")
 
 
-def judge(
-    setting: Setting, world0: Outcomes, world1: Outcomes, *, alarm: float = ALARM, transport: Transport = "in-process"
-) -> Finding:
-    """Choose events on the first half, count them on the second, take the largest of the eight bounds."""
+def judge(setting: Setting, world0: Outcomes, world1: Outcomes, *, alarm: float = ALARM) -> Finding:
+    """Choose events on the first half, count them on the second, take the largest of the bounds.
+
+    world0, world1  evidence, one row a trial. Eight events for each of its columns share the alarm.
+    """
     if not 0 < alarm < 1:
         raise BadParameter("alarm", alarm, "must lie in (0, 1)")
     mechanism = setting.mechanism
     claimed = mechanism.guarantee(setting.survivors, setting.colluders)
     claim = None if claimed.kind == "none" else claimed.epsilon
     trials = min(len(world0), len(world1))
-    half = trials // 2
-    events = choose(world0[:half], world1[:half], claimed.delta, alarm / EVENTS)
-    hits = [_hits(event, world0[half:trials], world1[half:trials]) for event in events]
-    bounds = [_bound(pair, trials - half, claimed.delta, alarm / EVENTS) for pair in hits]
-    best = int(np.argmax(bounds))
+    best = max(_tested(setting, (world0, world1), trials, claimed.delta, alarm), key=lambda one: one.lower)
     return Finding(
         mechanism=str(getattr(mechanism, "name", type(mechanism).__name__)),
         calibration=mechanism.calibration,
-        transport=transport,
+        transport=setting.transport,
         view=setting.view,
+        evidence=best.evidence,
         clients=mechanism.clients,
+        dimension=mechanism.dimension,
+        norm=mechanism.norm,
         survivors=setting.survivors,
         colluders=setting.colluders,
         trials=trials,
-        counted=trials - half,
+        counted=trials - trials // 2,
         claim=claim,
         delta=claimed.delta,
-        lower=bounds[best],
-        event=events[best].describe(),
-        hits=hits[best],
+        lower=best.lower,
+        event=best.event.describe(),
+        hits=best.hits,
         alarm=alarm,
-        violated=claim is not None and bounds[best] > claim,
+        violated=claim is not None and best.lower > claim,
     )
+
+
+def _tested(
+    setting: Setting, worlds: tuple[Outcomes, Outcomes], trials: int, delta: float, alarm: float
+) -> Iterator[Tested]:
+    """Every event on every column of the evidence, each with its share of the alarm."""
+    known, half = names(setting), trials // 2
+    share = alarm / (EVENTS * len(known))
+    for name, (one, other) in zip(known, _columns(worlds, trials), strict=True):
+        for event in choose(one[:half], other[:half], delta, share):
+            hits = _hits(event, one[half:], other[half:])
+            yield Tested(name, event, hits, _bound(hits, trials - half, delta, share))
+
+
+def _columns(worlds: tuple[Outcomes, Outcomes], trials: int) -> Iterator[tuple[Outcomes, Outcomes]]:
+    one, other = (world[:trials].reshape(trials, -1).T for world in worlds)
+    return zip(one, other, strict=True)
 
 
 def _hits(event: Event, world0: Outcomes, world1: Outcomes) -> tuple[int, int]:

@@ -1,99 +1,48 @@
-"""Many releases of one cohort, as whoever should learn nothing sees them."""
-
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
+"""Many releases of one cohort in this process, as whoever should learn nothing sees them."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BadParameter
-from common.mechanisms import Mechanism
 from common.modular import Vector, add
 from common.randomness import Stream
-
-View = Literal["sum", "message", "estimate"]
-VIEWS: dict[str, View] = {"central": "estimate", "local": "message"}
+from lab.audit.evidence import evidence
+from lab.audit.setting import Setting
+from lab.audit.shown import shown
 
 AT_ONCE = 1 << 18
 """Coordinates of messages that are held at a time."""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What is audited: a mechanism, how many answered, and how many of these tell their noise.
-
-    Neighbours  one client holds one end of its domain in world 0 and the other in world 1, the others the first one:
-                the lowest and the highest vector of a box, the poles of the first axis of an l1 or l2 ball.
-    """
-
-    mechanism: Mechanism
-    survivors: int
-    colluders: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.colluders < self.survivors:
-            raise BadParameter("colluders", self.colluders, f"must lie in [0, survivors = {self.survivors})")
-
-    @cached_property
-    def view(self) -> View:
-        """What the guarantee is about: the published estimate, one client's message, or the sum that S hands over."""
-        return VIEWS.get(self.mechanism.guarantee().model, "sum")
-
-    @property
-    def visible(self) -> int:
-        """Messages that are added up: the colluders' are known and could be taken off again."""
-        return 1 if self.view == "message" else self.survivors - self.colluders
-
-    def vectors(self, world: int, count: int) -> NDArray[np.float64]:
-        """The differing client's vector, `count` times."""
-        mechanism = self.mechanism
-        values = np.full((count, mechanism.dimension), (mechanism.low + mechanism.high) / 2)
-        values[:, : self.telling] = mechanism.high if world else mechanism.low
-        return values
-
-    @property
-    def telling(self) -> int:
-        """Coordinates that differ between the worlds: the first ones."""
-        return self.mechanism.dimension if self.mechanism.norm == "linf" else 1
-
-
 def outcomes(setting: Setting, world: int, trials: int, stream: Stream) -> NDArray[np.float64]:
-    """One number a trial, shape (trials,): the telling coordinates added up, in grid steps or in data units.
+    """The evidence of `trials` releases, one row a trial, through randomize, the sum modulo m and estimate.
 
     Raises TooSmall or BadParameter from the mechanism's own `estimate` where such a cohort must not be opened.
     """
-    at_once = max(1, AT_ONCE // setting.mechanism.dimension)
+    setting.check()
+    messages = setting.visible if setting.view == "records" else 1
+    at_once = max(1, AT_ONCE // (setting.mechanism.dimension * setting.batches * messages))
     counts = [min(at_once, trials - start) for start in range(0, trials, at_once)]
-    return np.concatenate([seen(setting, _sums(setting, world, count, stream), stream) for count in counts])
+    parts = [shown(setting, _contents(setting, world, count, stream), stream) for count in counts]
+    return np.concatenate([evidence(setting, part) for part in parts])
 
 
-def seen(setting: Setting, sums: Vector, stream: Stream) -> NDArray[np.float64]:
-    """Sums in Z_m, shape (trials, D), as the view shows them, shape (trials,)."""
-    mechanism, survivors = setting.mechanism, setting.survivors
-    mechanism.estimate(sums[0], survivors, stream)  # refuses what must not be opened
-    if setting.view == "estimate":
-        return np.array([mechanism.estimate(one, survivors, stream)[: setting.telling].sum() for one in sums])
-    return centred(mechanism, sums[:, : setting.telling], setting.visible)
+def _contents(setting: Setting, world: int, count: int, stream: Stream) -> Vector:
+    """What S hands over in each of `count` trials, shape (batches, count, messages, D).
 
-
-def centred(mechanism: Mechanism, sums: Vector, clients: int) -> NDArray[np.float64]:
-    """Sums in Z_m, shape (…, D), as integers in a window around 0 … clients · g, coordinates added: shape (…,).
-
-    Counts of ones never wrap, and stay as they are.
+    The differing client is in the first batch. Records stay in their places: nothing that is looked at minds the order.
     """
-    whole = sums.astype(np.float64)
-    if mechanism.width is None:
-        spread = clients * mechanism.precision
-        room = max(0, mechanism.modulus - spread - 1) // 2
-        whole[sums > np.uint64(spread + room)] -= mechanism.modulus
-    return np.asarray(whole.sum(axis=-1), dtype=np.float64)
+    batches = [_cohort(setting, world if number == 0 else 0, count, stream) for number in range(setting.batches)]
+    return np.stack(batches)
 
 
-def _sums(setting: Setting, world: int, count: int, stream: Stream) -> Vector:
-    """Σ of the visible messages mod m in each of `count` cohorts, shape (count, D)."""
+def _cohort(setting: Setting, world: int, count: int, stream: Stream) -> Vector:
     mechanism = setting.mechanism
-    sums = mechanism.randomize(setting.vectors(world, count), stream)
+    messages = [mechanism.randomize(setting.vectors(world, count), stream)]
+    others = np.tile(setting.others, (count, 1))
+    if setting.view == "records":
+        messages += [mechanism.randomize(others, stream) for _ in range(setting.visible - 1)]
+        return np.stack(messages, axis=1)
+    sums = messages[0]
     for _ in range(setting.visible - 1):
-        sums = add(sums, mechanism.randomize(setting.vectors(0, count), stream), mechanism.modulus)
-    return sums % np.uint64(mechanism.modulus)
+        sums = add(sums, mechanism.randomize(others, stream), mechanism.modulus)
+    return (sums % np.uint64(mechanism.modulus))[:, np.newaxis]

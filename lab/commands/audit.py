@@ -3,27 +3,44 @@
 import asyncio
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from rich.table import Table
 
 from common.errors import BadParameter
 from common.mechanisms import Mechanism
 from common.randomness import Stream, SystemStream, UnsafeSeededStream
-from lab.audit import Finding, Setting, check_trials, judge, outcomes
+from lab.asked import Asked
+from lab.audit import Finding, Setting, Transport, check_trials, judge, outcomes
 from lab.audit.broken import BROKEN, broken
-from lab.audit.over_http import audit_over_http
-from lab.commands.privacy import Batches, Clients, Colluders, Corrupt, Delta, Dropout, Epsilon, Survivors
+from lab.audit.over_http import USUAL_TRIALS, audit_over_http, usual_trials
+from lab.commands.privacy import (
+    Batches,
+    Clients,
+    Colluders,
+    Corrupt,
+    Delta,
+    Dimension,
+    Dropout,
+    Epsilon,
+    High,
+    Low,
+    NoiseOf,
+    NormOf,
+    Precision,
+    Scale,
+    Survivors,
+)
 from lab.commands.run import JsonOption
 from lab.console import out
 from lab.folder import Folder, put
-from lab.privacy import planned
 from lab.stack import Stack
 
 VIOLATED = 1
 DEFAULT_TRIALS = 100_000
-OVER_HTTP = 200  # cohorts of each world; they take some 30 ms each
+MAJORITY = 2
 
 
 def audit(
@@ -34,31 +51,42 @@ def audit(
     delta: Delta = None,
     batches: Batches = None,
     calibration: Annotated[str, typer.Option("--calibration", help="exact or paper")] = "exact",
+    via: Annotated[str | None, typer.Option("--via", help="shuffler or aggregator, where there is a choice")] = None,
+    dimension: Dimension = 1,
+    norm: NormOf = "linf",
+    low: Low = 0.0,
+    high: High = 1.0,
+    noise: NoiseOf = "grid",
+    scale: Scale = None,
+    precision: Precision = None,
     dropout: Dropout = 0.0,
     corrupt: Corrupt = 0.0,
     survivors: Survivors = None,
     colluders: Colluders = 0,
     counter_example: Annotated[str | None, typer.Option("--broken", help=f"Instead: {', '.join(BROKEN)}")] = None,
-    trials: Annotated[int | None, typer.Option("--trials", help="Runs of each of the two worlds")] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option("--trials", help=f"Runs of each world: {DEFAULT_TRIALS}; over HTTP up to {USUAL_TRIALS}"),
+    ] = None,
     confidence: Annotated[float, typer.Option("--confidence", help="That the bound holds")] = 0.999,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Repeat the same noise; not over HTTP")] = None,
     http: Annotated[bool, typer.Option("--http", help="Through the real services, on a stack of its own")] = False,
     json: JsonOption = None,
 ) -> None:
     """Try to break a mechanism's claim: neighbouring inputs, many trials, an exact test. Exits 1 if it is broken."""
-    rates = {"dropout": dropout, "corrupt": corrupt}
     if counter_example is not None:
         made = _counter_example(counter_example, clients, epsilon, mechanism)
     else:
-        made = planned(
-            _named(mechanism), calibration, clients=clients, epsilon=epsilon, delta=delta, batches=batches, **rates
-        )
-    setting = Setting(made, made.floor if survivors is None else survivors, colluders)
+        data: dict[str, Any] = {"dimension": dimension, "norm": norm, "low": low, "high": high, "batches": batches}
+        data |= {"noise": noise, "scale": scale, "precision": precision, "dropout": dropout, "corrupt": corrupt}
+        asked = Asked(clients=clients, epsilon=epsilon, delta=delta, **data)
+        made = _by(via, asked.planned(_named(mechanism), calibration))
+    setting = _setting(made, survivors, colluders, "http" if http else "in-process")
     alarm = _alarm(confidence)
     if http:
-        found = _over_http(setting, trials or OVER_HTTP, alarm, seed)
+        found = _over_http(setting, usual_trials(setting) if trials is None else trials, alarm, seed)
     else:
-        found = _in_process(setting, trials or DEFAULT_TRIALS, alarm, seed)
+        found = _in_process(setting, DEFAULT_TRIALS if trials is None else trials, alarm, seed)
     if counter_example is not None:
         found = found.model_copy(update={"mechanism": f"{counter_example}, broken on purpose"})
     _deliver(found, json)
@@ -66,10 +94,26 @@ def audit(
         raise typer.Exit(VIOLATED)
 
 
+def _setting(made: Mechanism, survivors: int | None, colluders: int, transport: Transport) -> Setting:
+    """The worst cohort that is opened: the floor, or, as secure aggregation wants it, the least majority."""
+    least = made.clients // MAJORITY + 1 if transport == "http" else 1
+    return Setting(made, max(made.floor, least) if survivors is None else survivors, colluders, transport)
+
+
 def _named(mechanism: str | None) -> str:
     if mechanism is None:
         raise BadParameter("mechanism", None, "name one, or a counter-example with --broken")
     return mechanism
+
+
+def _by(via: str | None, mechanism: Mechanism) -> Mechanism:
+    """The mechanism by way of another S than its own choice. Raises BadParameter."""
+    if via is None:
+        return mechanism
+    try:
+        return type(mechanism).model_validate({**mechanism.model_dump(), "via": via})
+    except ValidationError as error:
+        raise BadParameter("via", via, error.errors()[0]["msg"]) from error
 
 
 def _counter_example(name: str, clients: int, epsilon: float | None, mechanism: str | None) -> Mechanism:
@@ -116,8 +160,15 @@ def _table(found: Finding) -> Table:
     table.add_row("δ", f"{found.delta:g}")
     table.add_row(f"ε is at least, at {1 - found.alarm:.9g} confidence", f"{found.lower:.6g}")
     table.add_row("seen", f"the {found.view}, {found.survivors} of {found.clients} clients")
+    if found.dimension > 1:
+        table.add_row("vectors", f"{found.dimension} coordinates, bounded in {found.norm}")
     table.add_row("colluders", str(found.colluders))
-    table.add_row("trials of each world", f"{found.trials}, {found.counted} of them counted")
-    table.add_row("event", found.event)
+    table.add_row("trials of each world", _trials(found))
+    table.add_row("event", f"{found.evidence} {found.event}")
     table.add_row("hits in either world", f"{found.hits[0]} and {found.hits[1]}")
     return table
+
+
+def _trials(found: Finding) -> str:
+    cohorts = "" if found.cohorts is None else f" in {found.cohorts} cohorts"
+    return f"{found.trials}{cohorts}, {found.counted} of them counted"

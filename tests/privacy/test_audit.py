@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from common.errors import BadParameter, TooSmall
-from common.mechanisms import MechanismSpec, plan
+from common.guarantee import Guarantee
+from common.mechanisms import MechanismSpec, Tree, plan
 from common.mechanisms.planning import DELTAS, EXACT_ONLY, KINDS, Union
 from common.randomness import UnsafeSeededStream
-from common.statistics import Reward
+from common.statistics import BoundedVector, Reward
 from lab.audit import Setting, audit, judge
 
 ALARM = 1e-7
@@ -21,7 +22,7 @@ FLOOR = 8
 def made(name: str, calibration: str, epsilon: float = 1.0, clients: int = CLIENTS, floor: int = FLOOR) -> Union:
     delta = 1e-2 if name in DELTAS else None
     words = {"name": name, "epsilon": epsilon, "delta": delta, "calibration": calibration}
-    words |= {"batches": 1} if name == "tree" else {}  # one leaf is all that is released
+    words |= {"batches": 1} if name == "tree" else {}
     spec = MechanismSpec.model_validate(words if name != "identity" else {"name": name})
     return plan(spec, clients=clients, least=floor, floor=floor, wrap=1e-6, statistic=Reward())
 
@@ -37,8 +38,7 @@ UNPROVEN = {("shuffled-gaussian", "paper"), *((name, "paper") for name in EXACT_
 )
 def test_the_lower_bound_stays_at_or_below_the_claim(name: str, calibration: str) -> None:
     mechanism = made(name, calibration, epsilon=0.9)  # some papers' constants end at 1
-    central = mechanism.guarantee().model == "central"  # estimates are made one by one
-    found = audit(mechanism, stream=UnsafeSeededStream(11), trials=20_000 if central else 100_000, alarm=ALARM)
+    found = audit(mechanism, stream=UnsafeSeededStream(11), trials=100_000, alarm=ALARM)
     assert found.claim is not None
     assert found.lower <= found.claim
     assert not found.violated
@@ -93,11 +93,60 @@ def test_no_privacy_is_found_out_and_no_claim_is_broken() -> None:
     assert found.lower > 6
 
 
-def test_vectors_are_audited_whole() -> None:
-    """ε is for the client's whole vector, all of whose coordinates move."""
-    wide = made("distributed-polya", "exact").model_copy(update={"dimension": 4})
-    found = audit(wide, stream=UnsafeSeededStream(17), trials=60_000, alarm=ALARM)
-    assert 0.3 < found.lower <= (found.claim or 0)
+def vectors(name: str, dimension: int, norm: str, floor: int = FLOOR, **words: object) -> Union:
+    needed = [known for known, rule in DELTAS.items() if rule == "needed"]
+    delta = {"delta": 1e-2} if name in needed else {}
+    stream = {"batches": 4} if name == "tree" else {}
+    spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, **delta, **stream, **words})
+    ball = BoundedVector.model_validate({"dimension": dimension, "norm": norm, "bound": 1.0})
+    return plan(spec, clients=CLIENTS, least=floor, floor=floor, wrap=1e-6, statistic=ball)
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
+def test_vectors_of_every_norm_keep_the_claim(name: str, norm: str) -> None:
+    found = audit(vectors(name, 4, norm), stream=UnsafeSeededStream(17), trials=20_000, alarm=ALARM)
+    assert (found.dimension, found.norm) == (4, norm)
+    assert found.claim is not None
+    assert not found.violated
+
+
+@pytest.mark.parametrize(
+    ("name", "norm", "least"),
+    [
+        pytest.param("distributed-polya", "linf", 0.7, id="all-four-coordinates-move"),
+        pytest.param("local-laplace-discrete", "linf", 0.7, id="in-one-message"),
+        pytest.param("central-laplace-discrete", "l1", 0.75, id="one-coordinate-takes-it-all"),
+        pytest.param("distributed-polya", "l2", 0.5, id="along-the-diagonal"),
+        pytest.param("local-sphere", "l2", 0.75, id="the-right-half-of-the-sphere"),
+    ],
+)
+def test_vectors_are_shown_to_be_as_weak_as_they_say(name: str, norm: str, least: float) -> None:
+    """A likelihood ratio over the coordinates: their sum alone shows less than a third for the box."""
+    found = audit(vectors(name, 4, norm), stream=UnsafeSeededStream(19), trials=60_000, alarm=ALARM)
+    assert least < found.lower <= (found.claim or 0)
+
+
+def test_a_stream_is_audited_whole() -> None:
+    """One batch is in four of the nodes of eight: its leaf alone shows less than half of what the prefixes do."""
+    honest = vectors("tree", 1, "linf", batches=8)
+    found = audit(honest, stream=UnsafeSeededStream(20), trials=60_000, alarm=ALARM)
+    assert (found.view, found.evidence) == ("stream", "nodes")
+    assert 0.6 < found.lower <= (found.claim or 0)
+
+
+class LeafOnly(Tree):
+    """Noise that hides one leaf, for a stream that shows eight batches and their prefixes."""
+
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+        return Tree.model_validate({**self.model_dump(), "batches": 1}).guarantee(survivors, colluders)
+
+
+def test_a_tree_with_the_noise_of_one_leaf_is_found_out() -> None:
+    leaf = LeafOnly.model_validate({**made("tree", "exact").model_dump(), "batches": 8})
+    found = audit(leaf, stream=UnsafeSeededStream(21), trials=60_000, alarm=ALARM)
+    assert found.claim == pytest.approx(1.0, rel=1e-6)
+    assert found.lower > 1.5
 
 
 def test_a_cohort_that_must_not_be_opened_is_not_audited() -> None:

@@ -33,6 +33,21 @@ def test_the_same_seed_gives_the_same_finding() -> None:
     assert audit(*words).stdout == audit(*words).stdout
 
 
+def test_vectors_of_a_norm_are_audited() -> None:
+    words = ("--dimension", "3", "--norm", "l2", "--low", "-1", "--trials", "5000", "--seed", "4", "--json", "-")
+    found = json.loads(audit("distributed-polya", "--epsilon", "2", *words).stdout)
+    assert (found["dimension"], found["norm"], found["view"], found["cohorts"]) == (3, "l2", "sum", None)
+    assert 0 < found["lower"] <= found["claim"]
+
+
+def test_a_table_says_what_was_looked_at() -> None:
+    words = ("--delta", "0.01", "--batches", "4", "--dimension", "2", "--norm", "l1", "--trials", "2000")
+    shown = audit("tree", "--epsilon", "1", *words, "--seed", "4")
+    assert shown.exit_code == 0
+    assert "the stream" in shown.stdout
+    assert "2 coordinates, bounded in l1" in shown.stdout
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -44,7 +59,10 @@ def test_the_same_seed_gives_the_same_finding() -> None:
         pytest.param(("distributed-polya", "--epsilon", "1", "--calibration", "best"), id="unknown-calibration"),
         pytest.param(("distributed-polya", "--epsilon", "1", "--confidence", "1"), id="certainty"),
         pytest.param(("distributed-polya", "--epsilon", "1", "--trials", "3"), id="too-few"),
+        pytest.param(("distributed-polya", "--epsilon", "1", "--trials", "0"), id="none"),
         pytest.param(("distributed-polya", "--epsilon", "1", "--survivors", "3"), id="below-the-floor"),
+        pytest.param(("distributed-polya", "--epsilon", "1", "--via", "shuffler"), id="not-by-way-of-that"),
+        pytest.param(("distributed-polya", "--epsilon", "1", "--norm", "l3"), id="unknown-norm"),
         pytest.param(("distributed-polya", "--epsilon", "1", "--http", "--seed", "3"), id="seed-over-http"),
     ],
 )

@@ -1,0 +1,110 @@
+"""What is audited, and the two worlds that it has to hide from each other."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import BadParameter
+from common.mechanisms import Mechanism, Tree
+from common.mechanisms.laplace import LaplaceLike
+from common.randomness import SystemStream
+
+View = Literal["message", "sum", "records", "estimate", "stream"]
+Transport = Literal["in-process", "http"]
+
+LONGEST_STREAM = 1024  # batches of `tree` that a trial runs through
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A mechanism, how many answered, how many of these tell their noise, and how the messages travel.
+
+    Neighbours  one client holds `ends[0]` in world 0 and `ends[1]` in world 1, the others the same in both.
+    Claim       the mechanism's own guarantee for these survivors and colluders.
+    """
+
+    mechanism: Mechanism
+    survivors: int
+    colluders: int = 0
+    transport: Transport = "in-process"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.colluders < self.survivors:
+            raise BadParameter("colluders", self.colluders, f"must lie in [0, survivors = {self.survivors})")
+        if self.batches > LONGEST_STREAM:
+            raise BadParameter("batches", self.batches, f"an audit runs through {LONGEST_STREAM} at most")
+
+    def check(self) -> None:
+        """Refuse what the mechanism itself refuses to open: TooSmall, BadParameter."""
+        nothing = np.zeros(self.mechanism.dimension, dtype=np.uint64)
+        self.mechanism.estimate(nothing, self.survivors, SystemStream())
+
+    @cached_property
+    def view(self) -> View:
+        """What the guarantee is about, or, if that stays on the device, the first thing that leaves S.
+
+        message   one client's message: local guarantees. Secure aggregation hides it, and over HTTP shows a sum.
+        sum       the sum modulo m, or the count of ones under each label.
+        records   sealed messages in the shuffler's order.
+        estimate  what a central mechanism publishes.
+        stream    all batches and all prefix sums that `tree` publishes.
+        """
+        if isinstance(self.mechanism, Tree):
+            return "stream"
+        model = self.mechanism.guarantee().model
+        if model == "local":
+            return "sum" if (self.transport, self.mechanism.via) == ("http", "aggregator") else "message"
+        if model == "shuffle" and self.mechanism.width is None:
+            return "records"
+        return "estimate" if model == "central" else "sum"
+
+    @property
+    def visible(self) -> int:
+        """Messages that hide each other: the colluders' are known and could be taken off again."""
+        return 1 if self.view == "message" else self.survivors - self.colluders
+
+    @property
+    def batches(self) -> int:
+        """Cohorts of one trial: the stream of `tree`, whose first batch, the client's, is in the most nodes."""
+        return self.mechanism.batches if isinstance(self.mechanism, Tree) else 1
+
+    @property
+    def telling(self) -> int:
+        """Coordinates that differ between the worlds: the first ones."""
+        mechanism = self.mechanism
+        whole = mechanism.norm == "linf" or (mechanism.norm == "l2" and isinstance(mechanism, LaplaceLike))
+        return mechanism.dimension if whole else 1
+
+    @cached_property
+    def ends(self) -> NDArray[np.float64]:
+        """The differing client's vector in either world, shape (2, D): the pair that the noise hides worst.
+
+        linf  opposite corners of the box.
+        l1    the poles of the first axis: in ℓ₁ nothing is farther apart, and in ℓ₂ neither.
+        l2    the poles as well; for noise that pays by ℓ₁ the diagonal, where all coordinates move by 1/√D of it.
+        """
+        mechanism, telling = self.mechanism, self.telling
+        reach = (mechanism.high - mechanism.low) / 2
+        if mechanism.norm == "l2":
+            reach /= math.sqrt(telling)
+        ends = np.full((2, mechanism.dimension), (mechanism.low + mechanism.high) / 2)
+        ends[:, :telling] += np.array([[-reach], [reach]])
+        return ends
+
+    @cached_property
+    def others(self) -> NDArray[np.float64]:
+        """Everybody else's vector, shape (D,): that of world 0, but a grid point, as rounding would add noise."""
+        mechanism = self.mechanism
+        if mechanism.norm != "l2" or self.telling == 1:
+            own: NDArray[np.float64] = self.ends[0]
+            return own
+        step = (mechanism.high - mechanism.low) / mechanism.precision
+        return np.full(mechanism.dimension, mechanism.low + step * (mechanism.precision // 2))
+
+    def vectors(self, world: int, count: int) -> NDArray[np.float64]:
+        """The differing client's vector, `count` times."""
+        return np.repeat(self.ends[world : world + 1], count, axis=0)
