@@ -1,7 +1,8 @@
 """LETOR files, line by line: `label qid:q 1:v 2:v …`, as MSLR-WEB10K and WEB30K are published."""
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,9 @@ from common.errors import BadParameter
 FEATURES = 136
 HIGHEST_LABEL = 4
 
+BLOCK = 1 << 22  # bytes that are read at once
+BEGINNING = re.compile(rb"^[0-4][ \t]+qid:[0-9]+[ \t]", re.MULTILINE)
+
 
 class Row(NamedTuple):
     """A query-url pair: relevance label 0..4, query id, features, float64 of shape (136,); absent ones are 0."""
@@ -22,19 +26,74 @@ class Row(NamedTuple):
     features: NDArray[np.float64]
 
 
+class Block(NamedTuple):
+    """Some rows on end: labels, int64 of shape (n,), and features, float64 of shape (n, 136)."""
+
+    labels: NDArray[np.int64]
+    features: NDArray[np.float64]
+
+
 def rows(path: Path) -> Iterator[Row]:
     """The rows of a file, streamed. Blank lines and what follows a # are skipped.
 
     Raises BadParameter that names file, line and what was expected there.
     """
+    for number, lines in _lines(path):
+        yield from _rows(path, number, lines)
+
+
+def blocks(path: Path) -> Iterator[Block]:
+    """The same rows, some thousands at once, ten times as fast where all features of all rows are there."""
+    for number, lines in _lines(path):
+        found = _dense(lines) or _gathered(list(_rows(path, number, lines)))
+        if len(found.labels):
+            yield found
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
+    """Lines, and the number of the first of them."""
+    number = 1
     try:
-        with path.open(encoding="ascii", errors="replace") as lines:
-            for number, line in enumerate(lines, start=1):
-                cells = line.partition("#")[0].split()
-                if cells:
-                    yield _row(cells, f"{path} line {number}")
+        with path.open("rb") as file:
+            while lines := file.readlines(BLOCK):
+                yield number, lines
+                number += len(lines)
     except OSError as error:
         raise BadParameter("file", str(path), f"cannot be read: {error.strerror}") from error
+
+
+def _rows(path: Path, first: int, lines: Sequence[bytes]) -> Iterator[Row]:
+    for number, line in enumerate(lines, start=first):
+        cells = line.decode("ascii", "replace").partition("#")[0].split()
+        if cells:
+            yield _row(cells, f"{path} line {number}")
+
+
+def _gathered(found: Sequence[Row]) -> Block:
+    features = np.array([row.features for row in found], dtype=np.float64).reshape(len(found), FEATURES)
+    return Block(np.array([row.label for row in found], dtype=np.int64), features)
+
+
+def _dense(lines: Sequence[bytes]) -> Block | None:
+    """Lines of exactly 136 features each, read as numbers all at once; None for others, good or bad."""
+    text, count = b"".join(lines), len(lines)
+    regular = text.count(b":") == (FEATURES + 1) * count and len(text.split()) == (FEATURES + 2) * count
+    if not regular or len(BEGINNING.findall(text)) != count:
+        return None
+    numbers = _numbers(text.replace(b"qid:", b"").replace(b":", b" "))
+    if len(numbers) != (2 * FEATURES + 2) * count:
+        return None
+    table = numbers.reshape(count, -1)
+    whole = np.isfinite(table).all() and (table[:, 2::2] == np.arange(1, FEATURES + 1)).all()
+    return Block(table[:, 0].astype(np.int64), table[:, 3::2]) if whole else None
+
+
+def _numbers(text: bytes) -> NDArray[np.float64]:
+    """The numbers of a text; none where one of its words is no number."""
+    try:
+        return np.fromstring(text, sep=" ")
+    except ValueError:
+        return np.zeros(0)
 
 
 def _row(cells: list[str], where: str) -> Row:

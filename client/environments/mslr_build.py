@@ -6,18 +6,27 @@ lengths and click counts up to 10⁸; without the logarithm a handful of giant p
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.random import sample_without_replacement
 
 from client.environments.counts import LABELS
-from client.environments.letor import rows
+from client.environments.letor import blocks
 from common.errors import BadParameter
+
+Points = NDArray[np.floating[Any]]
 
 STARTS = 10
 """n_init: K-means runs from this many starts and the one of least inertia is kept."""
+
+MANY = 100_000
+"""Rows from which on single precision has to do, and the starts are tried on a sample of `SAMPLE` rows."""
+
+SAMPLE = 20_000
 
 
 def build_counts(paths: Sequence[Path], clusters: int, seed: int = 0, minimum_rows: int = 1) -> NDArray[np.int64]:
@@ -30,19 +39,47 @@ def build_counts(paths: Sequence[Path], clusters: int, seed: int = 0, minimum_ro
     if clusters < 2:
         raise BadParameter("clusters", clusters, "at least 2 arms are needed")
     labels, features = _load(paths)
-    points = StandardScaler().fit_transform(np.sign(features) * np.log1p(np.abs(features)))
-    different = len(np.unique(points, axis=0))
+    points = StandardScaler(copy=False).fit_transform(features)
+    different = _different(points, clusters)
     if different < clusters:
         raise BadParameter("clusters", clusters, f"the files have only {different} different rows")
-    means = KMeans(clusters, n_init=STARTS, random_state=seed).fit(points)
-    return _count(np.asarray(means.labels_, dtype=np.int64), labels, minimum_rows)
+    return _count(_assigned(points, clusters, seed), labels, minimum_rows)
 
 
-def _load(paths: Sequence[Path]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    found = [(row.label, row.features) for path in paths for row in rows(path)]
-    if not found:
+def _load(paths: Sequence[Path]) -> tuple[NDArray[np.int64], Points]:
+    """Labels and compressed features of all files, a block at a time; 4 bytes a number where there are `MANY` rows."""
+    labels: list[NDArray[np.int64]] = []
+    features: list[Points] = []
+    count = 0
+    for found in (block for path in paths for block in blocks(path)):
+        labels.append(found.labels)
+        features.append(np.sign(found.features) * np.log1p(np.abs(found.features)))
+        count += len(found.labels)
+        if count > MANY:
+            features = [part.astype(np.float32, copy=False) for part in features]
+    if not labels:
         raise BadParameter("file", ", ".join(map(str, paths)), "no rows found")
-    return np.array([label for label, _ in found], dtype=np.int64), np.array([features for _, features in found])
+    return np.concatenate(labels), np.concatenate(features)
+
+
+def _different(points: Points, enough: int) -> int:
+    """Different rows, counted up to `enough`."""
+    seen: set[bytes] = set()
+    for row in points:
+        seen.add((row + 0.0).tobytes())  # of two zeros one
+        if len(seen) == enough:
+            break
+    return len(seen)
+
+
+def _assigned(points: Points, clusters: int, seed: int) -> NDArray[np.int64]:
+    """The cluster of each row, shape (n,). `points` may be overwritten."""
+    if len(points) <= MANY:
+        return np.asarray(KMeans(clusters, n_init=STARTS, random_state=seed).fit(points).labels_, dtype=np.int64)
+    sample = points[np.sort(sample_without_replacement(len(points), SAMPLE, random_state=seed))]
+    begun = KMeans(clusters, n_init=STARTS, random_state=seed).fit(sample).cluster_centers_
+    found = KMeans(clusters, init=begun, n_init=1, random_state=seed, copy_x=False).fit(points)
+    return np.asarray(found.labels_, dtype=np.int64)
 
 
 def _count(assigned: NDArray[np.int64], labels: NDArray[np.int64], minimum_rows: int) -> NDArray[np.int64]:
