@@ -6,11 +6,10 @@ from functools import lru_cache
 
 from common.accounting import epsilon_at, hockey_stick
 from common.errors import BadParameter
-from common.gaussian_accounting import largest_ratio, zcdp_rho
 from common.mechanisms.base import Norm
 from common.mechanisms.frame import ROUNDING, Frame, least
 from common.mechanisms.sensitivity import Grid
-from common.mechanisms.spread import grid_for, vector_epsilon
+from common.mechanisms.spread import about_variance, grid_for, vector_epsilon
 from common.noise import Binomial
 
 FAIR = 0.5
@@ -36,6 +35,11 @@ class Target:
     floor: int
     dimension: int
     norm: Norm
+
+    @property
+    def about(self) -> float:
+        """The variance that Gaussian noise would need at g = 1."""
+        return about_variance(self.epsilon, self.delta, self.dimension, self.norm)
 
 
 @lru_cache(maxsize=4096)
@@ -73,23 +77,13 @@ def _coarsest(target: Target) -> int:
     few = math.ceil(1 / ROUNDING)
     if target.dimension == 1:
         return least(lambda g: not _hides(target, g, target.floor * (few - 1)), 1)
-    balanced = math.sqrt(few * target.floor / (4 * _gaussian_variance(target)))
+    balanced = math.sqrt(few * target.floor / (4 * target.about))
     return max(1, math.ceil(balanced), grid_for(target.dimension, target.norm, math.log(1 / target.delta)))
 
 
 def _guess(target: Target, precision: int) -> int:
-    variance = _gaussian_variance(target) * precision**2
+    variance = target.about * precision**2
     return min(MOST_COINS, max(1, math.ceil(4 * variance / target.floor)))
-
-
-@lru_cache(maxsize=1024)
-def _gaussian_variance(target: Target) -> float:
-    """What Gaussian noise would need at g = 1, about."""
-    if target.dimension == 1:
-        return largest_ratio(target.epsilon, target.delta) ** -2
-    if target.norm == "linf":
-        return target.dimension * largest_ratio(target.epsilon, target.delta) ** -2
-    return 1 / (2 * zcdp_rho(target.epsilon, target.delta))
 
 
 def _scalar(target: Target, precision: int | None, frame: Frame) -> tuple[int, float]:
@@ -101,8 +95,6 @@ def _scalar(target: Target, precision: int | None, frame: Frame) -> tuple[int, f
 
 def _vector(target: Target, precision: int | None) -> tuple[int, float]:
     """Steps g and ones bp of DLB (22): its ball in ℓ₂ is ours for l1 and l2, and √D times as wide as our box."""
-    if target.epsilon >= PAPER_EPSILON:
-        raise BadParameter("mechanism.epsilon", target.epsilon, f"the theorem needs ε < {PAPER_EPSILON:g}")
     log = math.log(4 * target.dimension / target.delta)
     hat = target.epsilon / (18 * math.sqrt(math.log(2 / target.delta)))
     steps = max(hat * math.sqrt(target.floor) / (6 * math.sqrt(5 * log)), math.sqrt(target.dimension), 10)

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from common.accounting import epsilon_at, from_rdp
+from common.accounting import from_rdp
 from common.error_law import ErrorLaw
 from common.guarantee import Guarantee
 from common.mechanisms.base import MechanismSpec
@@ -13,12 +13,11 @@ from common.mechanisms.checks import DELTA_RULE, EPSILON_RULE, delta_allowed, ep
 from common.mechanisms.distributed import nothing, of_the_sum
 from common.mechanisms.frame import Frame, needed
 from common.mechanisms.gaussian_profile import skellam_profile
-from common.mechanisms.gaussian_search import Grid
 from common.mechanisms.laplace import SAMPLER
 from common.mechanisms.lattice import Lattice
 from common.mechanisms.scaled import Scaled
-from common.mechanisms.sensitivity import squared_l2
-from common.mechanisms.skellam_search import Target, best_precision, divergences, least_variance
+from common.mechanisms.sensitivity import Grid, squared_l2
+from common.mechanisms.skellam_search import Target, best_precision, divergences, least_variance, released_epsilon
 from common.messages.cohort import Via
 from common.noise import Skellam
 from common.profile import SHOWN_DELTA, Profile, unprotected
@@ -31,9 +30,11 @@ class DistributedSkellam(Lattice):
 
     variance   in grid steps squared, per coordinate. paper: S/ε², S the squared ℓ₂ sensitivity, g = ⌈sε√t⌉. exact: the
                least whose privacy is (ε, δ), or RDP(α) ≤ αε²/2 at every order of ORDERS when δ is absent.
-    Guarantee  of the modular sum over at least t honest clients, computed from the law where all D coordinates move by
-               at most g (S = g²D); the theorem's bound on RDP where the vector is bounded in ℓ₁ or ℓ₂.
-    Source     MAB Theorem 2 with t for n and σ² = g²/ε² (the statement prints σ²/(nε²)).
+    Guarantee  of the modular sum over at least t honest clients, computed from the law: (ε, δ) of one coordinate, or of
+               a box whose D coordinates all move by g; for ℓ₁ and ℓ₂ balls a bound on the worst move (`spread`), whose
+               Rényi moments are the law's too. Vectors get RDP by order as well.
+    Source     MAB Theorem 2 with t for n and σ² = g²/ε² (the statement prints σ²/(nε²)); for its bound on RDP, Agarwal,
+               Kairouz & Liu 2021, the law's own divergence.
     """
 
     vias: ClassVar[tuple[Via, ...]] = ("aggregator",)
@@ -76,12 +77,13 @@ class DistributedSkellam(Lattice):
         if honest < 1:
             return nothing(self)
         variance = self.variance * honest / self.floor
+        grid = Grid(self.precision, self.dimension, self.norm)
         if self.delta is not None and self.dimension == 1:
-            epsilon = epsilon_at(Skellam(variance).pmf(), self.precision, self.delta)
-            return self._promise("approximate", epsilon, self.delta, (), honest)
+            return self._promise("approximate", released_epsilon(variance, grid, self.delta), self.delta, (), honest)
         pairs = divergences(variance, self.precision, self.dimension, self.norm)
-        delta = SHOWN_DELTA if self.delta is None else self.delta
-        return self._promise("renyi", from_rdp(pairs, delta), delta, tuple(pairs), honest)
+        if self.delta is not None:
+            return self._promise("renyi", released_epsilon(variance, grid, self.delta), self.delta, pairs, honest)
+        return self._promise("renyi", from_rdp(pairs, SHOWN_DELTA), SHOWN_DELTA, pairs, honest)
 
     def _promise(
         self,

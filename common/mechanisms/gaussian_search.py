@@ -8,20 +8,20 @@ from typing import TypeAlias
 
 from scipy.optimize import brentq
 
-from common.accounting import epsilon_at, from_rdp, hockey_stick, rdp
-from common.errors import BadParameter
+from common.accounting import epsilon_at, hockey_stick, rdp
 from common.gaussian_accounting import largest_ratio, zcdp_epsilon, zcdp_rho
 from common.mechanisms import sensitivity
 from common.mechanisms.base import Norm
 from common.mechanisms.frame import ROUNDING
+from common.mechanisms.moments import whole
 from common.mechanisms.sensitivity import grid_for
-from common.mechanisms.skellam_search import ORDERS, SLACK
+from common.mechanisms.skellam_search import ORDERS, SLACK, VECTOR_SLACK
+from common.mechanisms.spread import vector_epsilon, vector_rdp
 from common.noise import DiscreteGaussianSum
 from common.noise.discrete_gaussian_sum import is_gaussian
 from common.noise.law import LIMIT
 
-MOST_SHIFTS = 256
-"""Shifts that are tried one by one where a vector's sum of small shares is no discrete Gaussian."""
+LARGEST = 1e30  # of a ratio that is searched through
 
 Pairs = tuple[tuple[float, float], ...]
 
@@ -48,12 +48,14 @@ def divergences(variance: float, terms: int, grid: Grid) -> Pairs:
 
 
 def approximate(variance: float, terms: int, grid: Grid, delta: float) -> float:
-    """The least ε at δ. One coordinate: exactly, from the law. A vector: what its Rényi divergences give."""
+    """The least ε at δ. One coordinate: exactly, from the law. A vector: what ρ gives, or the law where there is none."""
+    law = DiscreteGaussianSum(variance, terms)
     if grid.dimension == 1:
-        return epsilon_at(DiscreteGaussianSum(variance, terms).pmf(), grid.precision, delta)
+        return epsilon_at(law.pmf(), grid.precision, delta)
     if is_gaussian(variance, terms):
         return zcdp_epsilon(grid.squared_l2 / (2 * terms * variance), delta)[0]
-    return from_rdp(divergences(variance, terms, grid), delta)
+    tails = math.ceil(10 * law.std) + 40
+    return vector_epsilon(law.pmf(least=tails + grid.precision), grid, delta)
 
 
 @lru_cache(maxsize=256)
@@ -62,20 +64,27 @@ def least_variance(target: Target, grid: Grid) -> float:
     guess = _continuous(target, grid)
     if target.delta is None and is_gaussian(guess / target.terms, target.terms):
         return math.nextafter(guess, math.inf)
-    return least_root(lambda variance: _excess(target, grid, variance), guess)
+    slack = SLACK if target.delta is None or grid.dimension == 1 else VECTOR_SLACK
+    return least_root(lambda variance: _excess(target, grid, variance), guess, slack)
 
 
 @lru_cache(maxsize=256)
 def best_precision(target: Target, dimension: int, norm: Norm, clients: int, share: float = ROUNDING) -> int:
-    """The least g whose rounding variance, `clients`/4, is at most `share` of the least noise's, and `grid_for`."""
+    """The least g whose rounding variance, `clients`/4, is at most `share` of the least noise's, and `grid_for`.
+
+    For vectors the least noise is taken to be that of continuous noise, which the search for it begins with.
+    """
     wanted = clients / (4 * share)
 
-    g = coarsest(lambda g: least_variance(target, Grid(g, dimension, norm)), wanted)
-    return max(g, grid_for(dimension, norm))
+    def noise(g: int) -> float:
+        grid = Grid(g, dimension, norm)
+        return least_variance(target, grid) if dimension == 1 else _continuous(target, grid)
+
+    return max(coarsest(noise, wanted), grid_for(dimension, norm))
 
 
-def least_root(excess: Callable[[float], float], guess: float) -> float:
-    """The least variance with excess ≤ 0, to nine digits and rounded up; excess falls."""
+def least_root(excess: Callable[[float], float], guess: float, slack: float = SLACK) -> float:
+    """The least variance with excess ≤ 0, to a relative accuracy and rounded up; excess falls."""
 
     def at(log_variance: float) -> float:
         return excess(math.exp(log_variance))
@@ -85,9 +94,9 @@ def least_root(excess: Callable[[float], float], guess: float) -> float:
         low -= 0.2
     while at(high) > 0:
         high += 0.2
-    found = float(brentq(at, low, high, xtol=SLACK / 4))
+    found = float(brentq(at, low, high, xtol=slack / 4))
     while at(found) > 0:
-        found += SLACK / 4
+        found += slack / 4
     return math.exp(found)
 
 
@@ -120,20 +129,18 @@ def _excess(target: Target, grid: Grid, variance: float) -> float:
     if grid.dimension == 1:
         pmf = DiscreteGaussianSum(share, target.terms).pmf()
         return math.log(hockey_stick(pmf, grid.precision, target.epsilon) / target.delta)
-    return math.log(max(approximate(share, target.terms, grid, target.delta), 1e-300) / target.epsilon)
+    found = approximate(share, target.terms, grid, target.delta) / target.epsilon
+    return math.log(min(max(found, 1 / LARGEST), LARGEST))
 
 
 @lru_cache(maxsize=64)
 def _convolved(variance: float, terms: int, grid: Grid) -> Pairs:
-    """Every coordinate by g for the box; else Σ R(s_i) ≤ Σ s_i² · max R(s)/s² over a coordinate's shifts s."""
+    """Every coordinate by g for the box; else the bound of `spread` on the worst move."""
     margin = math.ceil(15 * math.sqrt(terms * variance)) + 30
     orders = [order for order in ORDERS if (order - 1) * grid.precision + margin <= LIMIT // 2] or [ORDERS[0]]
     pmf = DiscreteGaussianSum(variance, terms).pmf(least=math.ceil((orders[-1] - 1) * grid.precision) + margin)
-    if grid.norm == "linf" or grid.dimension == 1:
-        spent = rdp(pmf, grid.precision, orders)
-        return tuple((order, grid.dimension * one) for order, one in zip(orders, spent, strict=True))
-    if grid.precision > MOST_SHIFTS:
-        least = f"with such small shares of a vector's noise at most {MOST_SHIFTS}; or leave it out"
-        raise BadParameter("mechanism.precision", grid.precision, least)
-    rows = [[one / shift**2 for one in rdp(pmf, shift, orders)] for shift in range(1, grid.precision + 1)]
-    return tuple((order, grid.squared_l2 * max(row[i] for row in rows)) for i, order in enumerate(orders))
+    if not grid.is_box:
+        losses = whole(pmf, margin)
+        return tuple((order, vector_rdp(losses, order, grid)) for order in orders)
+    spent = rdp(pmf, grid.precision, orders)
+    return tuple((order, grid.dimension * one) for order, one in zip(orders, spent, strict=True))

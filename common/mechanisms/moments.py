@@ -1,10 +1,12 @@
 """Moments of the privacy loss of one coordinate, over the part of the law on which its shifts are possible too."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from common.accounting import NEGLIGIBLE
 from common.noise.law import Pmf
 
 ERROR = 1e-11
@@ -20,20 +22,28 @@ class Losses:
     logs    ln p over its stored support.
     start, stop  A as positions of `logs`; where x - s is not stored, x is left out.
     both    p is not symmetric: the worse direction counts.
+    tails   of a symmetric p's whole law: terms farther than αs + tails from its middle are too small to be added.
     """
 
     logs: NDArray[np.float64]
     start: int
     stop: int
     both: bool = False
+    tails: int | None = None
 
     def at(self, shift: int, order: float) -> float:
         """The logarithm for one shift ≥ 0, upwards by the error of the stored probabilities."""
-        worst = _log_sum(self.logs, self.start, self.stop, shift, order)
+        worst = _log_sum(self.logs, *self._window(shift, order), shift, order)
         if self.both:
             size = self.logs.size
             worst = max(worst, _log_sum(self.logs[::-1], size - self.stop, size - self.start, shift, order))
         return worst + (2 * order - 1) * ERROR
+
+    def _window(self, shift: int, order: float) -> tuple[int, int]:
+        if self.tails is None:
+            return self.start, self.stop
+        middle, reach = self.logs.size // 2, math.ceil(order * shift) + self.tails
+        return max(self.start, middle - reach), min(self.stop, middle + reach + 1)
 
 
 def central(pmf: Pmf, shift: int, lost: float, *, both: bool = False) -> tuple[Losses, float]:
@@ -50,9 +60,12 @@ def central(pmf: Pmf, shift: int, lost: float, *, both: bool = False) -> tuple[L
     return Losses(pmf.logs, start, stop, both), min(1.0, beside)
 
 
-def whole(pmf: Pmf, *, both: bool = False) -> Losses:
-    """The losses on all that is stored, whose support must reach as far as `common.accounting.rdp` asks for."""
-    return Losses(pmf.logs, 0, pmf.logs.size, both)
+def whole(pmf: Pmf, tails: int) -> Losses:
+    """The losses on all of a symmetric law: `tails` is some deviations, which are all that counts on either side.
+
+    For an order α and a shift s the stored support must reach (α - 1) s + tails, as for `common.accounting.rdp`.
+    """
+    return Losses(pmf.logs, 0, pmf.logs.size, tails=tails)
 
 
 def _log_sum(logs: NDArray[np.float64], start: int, stop: int, shift: int, order: float) -> float:
@@ -62,4 +75,5 @@ def _log_sum(logs: NDArray[np.float64], start: int, stop: int, shift: int, order
     here, there = logs[start:stop], logs[start - shift : stop - shift]
     exponents = order * here + (1 - order) * there
     top = float(exponents.max())
-    return top + float(np.log(np.sum(np.exp(exponents - top))))
+    telling = exponents[exponents > top - NEGLIGIBLE]
+    return top + float(np.log(np.sum(np.exp(telling - top))))

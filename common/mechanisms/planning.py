@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from common.errors import BadParameter
 from common.mechanisms.base import MechanismName, MechanismSpec
+from common.mechanisms.binomial_search import PAPER_EPSILON
 from common.mechanisms.central_gaussian import CentralGaussian
 from common.mechanisms.central_laplace import CentralLaplace
 from common.mechanisms.central_laplace_discrete import CentralLaplaceDiscrete
@@ -168,9 +169,10 @@ def _check_delta(spec: MechanismSpec) -> None:
 
 
 def _check_vectors(spec: MechanismSpec, statistic: Statistic) -> None:
-    has = f"and statistic {statistic.kind!r} has {statistic.dimension}"
-    if spec.name == "distributed-skellam" and spec.delta is not None and statistic.dimension != 1:
-        raise BadParameter("mechanism.delta", spec.delta, f"serves one coordinate, {has}: leave it out")
+    bits = spec.name == "shuffled-binomial" and spec.calibration == "paper" and statistic.dimension > 1
+    if bits and (spec.epsilon or 0.0) >= PAPER_EPSILON:
+        allowed = f"must be below {PAPER_EPSILON:g} for vectors (DLB Theorem 4.6)"
+        raise BadParameter("mechanism.epsilon", spec.epsilon, allowed)
 
 
 def _check_cohort(clients: int, least: int, floor: int, wrap: float) -> None:

@@ -142,7 +142,7 @@ def test_the_promise_is_kept_in_every_norm(name: str, norm: Norm, calibration: s
     mechanism = made(name, norm, calibration=calibration, epsilon=0.9)
     promise = mechanism.guarantee()
     spent = promise.epsilon
-    if name == "distributed-skellam" or (name == "distributed-discrete-gaussian" and calibration == "paper"):
+    if name in ("distributed-skellam", "distributed-discrete-gaussian") and calibration == "paper":
         # their theorems say RDP(α) ≤ αε²/2, whatever δ it is shown at
         spent = math.sqrt(max(2 * one / order for order, one in promise.rdp))
     assert spent is not None
@@ -153,6 +153,13 @@ def test_the_promise_is_kept_in_every_norm(name: str, norm: Norm, calibration: s
         assert fewer > 0.9  # bits come in whole numbers: one less is one too few
     elif calibration == "exact":
         assert spent == pytest.approx(0.9, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["distributed-skellam", "distributed-discrete-gaussian"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_without_a_delta_the_noise_is_the_least_that_keeps_every_order(name: str, norm: Norm) -> None:
+    promise = made(name, norm, delta=None, epsilon=0.9).guarantee()
+    assert math.sqrt(max(2 * one / order for order, one in promise.rdp)) == pytest.approx(0.9, rel=1e-5)
 
 
 @pytest.mark.parametrize(("name", "norm"), VECTORS)
@@ -181,7 +188,7 @@ def test_too_long_vectors_are_shortened_before_anything_is_drawn_from_them(name:
 
 @pytest.mark.parametrize("name", ["central-laplace-discrete", "distributed-discrete-gaussian", "distributed-skellam"])
 def test_a_narrower_ball_needs_less_noise(name: str) -> None:
-    words = {"delta": None} if name == "distributed-skellam" else {}
+    words: dict[str, Any] = {"delta": None} if name == "distributed-skellam" else {}
     l1, l2, box = (made(name, norm, **words).error(CLIENTS).std for norm in NORMS)
     assert l1 <= l2 * 1.02
     assert l2 <= box * 0.7
