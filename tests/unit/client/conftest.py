@@ -10,9 +10,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from client.environments import Bernoulli, build, read_spec
 from client.randomizer import World
 from common.crypto.parameters import neighbourhood
-from common.decisions import AssignedArm
+from common.decisions import AssignedAction, AssignedArm
 from common.mechanisms import Mechanism, MechanismSpec, plan
-from common.messages.cohort import Channel, Cohort, LabelledBits, Masking, Sealed
+from common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
 from common.messages.round import Assignment, Round
 from common.modular import packed_size
 from common.statistics import Reward
@@ -81,6 +81,27 @@ def make_round() -> MakeRound:
             assignments=assignments,
             **rates,
         )
+
+    return make
+
+
+@pytest.fixture
+def make_dealt(make_round: MakeRound) -> MakeRound:
+    """A round of one cohort whose actions the shuffler deals: the arms that pay always, never, and half the time."""
+
+    def make(
+        name: str = "local-laplace-discrete",
+        times: tuple[int, int, int] = (8, 6, 6),
+        seed: int | None = None,
+        **more: Any,
+    ) -> Round:
+        via = {} if name.startswith("shuffled") else {"via": "shuffler"}
+        asked = make_round(name, clients=sum(times), **via, **more)
+        cohort, deal = asked.assignments[0].cohort, AssignedAction(actions=[0, 1, 2], times=list(times))
+        assert isinstance(cohort.channel, Sealed)
+        channel = Dealt(size=cohort.channel.size, server_key=cohort.channel.server_key, deal=deal, noise_seed=seed)
+        cohort = cohort.model_copy(update={"channel": channel})
+        return asked.model_copy(update={"decision": deal, "assignments": [Assignment(cohort=cohort)]})
 
     return make
 

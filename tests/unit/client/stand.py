@@ -12,10 +12,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from common.errors import WrongStage
 from common.intermediary.service import Intermediary
 from common.messages.cohort import Cohort
+from common.messages.deal import ActionAnswer, ActionRequest
 from common.messages.round import Round, RoundView
 from common.messages.stage import StageView
 from common.messages.ticket import Grant, TicketAnswer, TicketRequest, ticket_text
 from common.messages.upload import Departure, Upload, UploadAnswer
+from shuffler.service import Shuffler
 
 LOOK = 0.005
 
@@ -30,6 +32,7 @@ class Stand:
         self.uploads: list[Upload] = []
         self.inboxes = 0  # looks that asked for inboxes
         self.departures: list[Departure] = []
+        self.asked: list[ActionRequest] = []
         self.cancelled = False
         self._pool = ThreadPoolExecutor(1)  # one at a time, like a service with one writer
         self.threads: set[int] = set()
@@ -60,6 +63,12 @@ class Stand:
                 self._given[cohort.cohort] += count
                 want -= count
         return TicketAnswer(grants=grants)
+
+    async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
+        assert isinstance(self.s, Shuffler)
+        self.asked.append(request)
+        found: ActionAnswer = await self._call(self.s.actions, cohort.cohort, request)
+        return found
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
         self.threads.add(threading.get_ident())

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from client.terms import Terms
+from common.decisions import AssignedAction
 from common.errors import BudgetExceeded, Refused
 from common.messages.round import Assignment, Round
 from common.modular import packed_size
@@ -146,3 +147,40 @@ def test_a_returning_user_refuses_what_would_overdraw_its_own_budget(make_round:
     _check(Terms(max_epsilon=3.0, max_delta=1.0, contributions=3), make_round())
     with pytest.raises(BudgetExceeded, match="4 contributions"):
         _check(Terms(max_epsilon=3.0, max_delta=1e-9, contributions=4), make_round())
+
+
+@pytest.mark.parametrize("name", ["local-laplace-discrete", "shuffled-laplace"])
+def test_an_honest_deal_is_accepted(make_dealt: MakeRound, name: str) -> None:
+    _check(Terms(), make_dealt(name, **({"delta": 1e-6} if name.startswith("shuffled") else {})))
+
+
+def test_actions_dealt_from_a_seed_need_a_user_that_allows_it(make_dealt: MakeRound) -> None:
+    with pytest.raises(Refused, match="dealt from a seed"):
+        _check(Terms(), make_dealt(seed=7))
+    _check(Terms(allow_unsafe=True), make_dealt(seed=7))
+
+
+def test_a_deal_that_is_not_the_rounds_is_refused(make_round: MakeRound, make_dealt: MakeRound) -> None:
+    """Another list; a list where everybody plays one arm; no list where actions are to be hidden."""
+    asked, open_to_all = make_dealt(), make_round("local-laplace-discrete", via="shuffler")
+    other = AssignedAction(actions=[0, 1, 2], times=[6, 8, 6])
+    for broken in (
+        asked.model_copy(update={"decision": other}),
+        asked.model_copy(update={"decision": open_to_all.decision}),
+        open_to_all.model_copy(update={"decision": asked.decision}),
+    ):
+        with pytest.raises(Refused, match="does not deal the actions of its round"):
+            _check(Terms(), broken)
+
+
+def test_a_deal_must_have_a_play_for_each_slot(make_dealt: MakeRound) -> None:
+    asked = make_dealt()
+    short = AssignedAction(actions=[0, 1], times=[9, 9])
+    with pytest.raises(Refused, match="deals 18 plays to 20 slots"):
+        _check(Terms(), _with_channel(asked.model_copy(update={"decision": short}), deal=short))
+
+
+def test_what_is_proven_for_a_whole_sum_is_not_opened_by_action(make_dealt: MakeRound) -> None:
+    asked = make_dealt("shuffled-gaussian", delta=1e-3)
+    with pytest.raises(Refused, match="protects a whole sum"):
+        _check(Terms(), asked)

@@ -1,0 +1,203 @@
+"""Fleets against a shuffler that deals: every client plays what it was told, and nothing that it did not agree to."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client import play
+from client.courier import Limits
+from client.departures import departures
+from client.fleet import Fleet, Habits
+from client.randomizer import Randomizer, World
+from client.terms import Terms
+from common.clock import ManualClock
+from common.crypto.seal import open_record, sealed_size
+from common.database import Database
+from common.errors import BadMessage, Refused
+from common.intermediary.tables import METADATA, VERSION
+from common.messages.batch import BatchAnswer, GroupedRecords
+from common.messages.cohort import Cohort, Dealt
+from common.messages.deal import ActionAnswer, ActionRequest
+from common.messages.round import Round
+from common.modular import unpack
+from common.randomness import UnsafeSeededStream
+from shuffler.service import Shuffler
+from tests.unit.client.conftest import SEAL_KEY, TICKET_KEY
+from tests.unit.client.stand import Stand
+
+MakeRound = Callable[..., Round]
+UNSAFE = Terms(allow_unsafe=True)
+
+
+@pytest.fixture
+def shuffler(tmp_path: Path) -> Iterator[Shuffler]:
+    database = Database(f"sqlite:///{tmp_path}/s.sqlite3", METADATA, VERSION)
+    service = Shuffler(database, ManualClock())
+    yield service
+    service.close()
+    database.close()
+
+
+def _serve(*fleets: Fleet) -> list[str]:
+    async def together() -> list[str]:
+        return list(await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), 30))
+
+    return asyncio.run(together())
+
+
+def _groups(shuffler: Shuffler, asked: Round) -> list[list[int]]:
+    """The values of each action's records, as the server sees them."""
+    cohort = asked.assignments[0].cohort
+    answer = shuffler.batch(cohort.cohort)
+    assert isinstance(answer, bytes)
+    batch = BatchAnswer.model_validate_json(answer).batch
+    assert batch is not None
+    assert isinstance(batch.content, GroupedRecords)
+    assert isinstance(cohort.channel, Dealt)
+    size, body = sealed_size(cohort.channel.size), batch.content.body
+    groups: list[list[int]] = []
+    for place, count in enumerate(batch.content.counts):
+        cut, body = [body[at : at + size] for at in range(0, count * size, size)], body[count * size :]
+        payloads = [open_record(SEAL_KEY, cohort, one, place)[1] for one in cut]
+        groups.append([int(unpack(payload, asked.mechanism.modulus, 1)[0]) for payload in payloads])
+    return groups
+
+
+@pytest.mark.parametrize("fleets", [1, 2])
+def test_everybody_plays_its_own_action_and_reports_under_it(
+    make_dealt: MakeRound, world: World, shuffler: Shuffler, fleets: int
+) -> None:
+    """Without noise: arm 0 always pays, arm 1 never; blocks cut across fleets, and requests across blocks."""
+    asked = make_dealt("identity")
+    stand = Stand([asked], shuffler, TICKET_KEY)
+    crowd = [Fleet(stand, world, UNSAFE, Habits(block=7, limits=Limits(items=4))) for _ in range(fleets)]
+    assert _serve(*crowd) == ["finished"] * fleets
+    always, never, sometimes = _groups(shuffler, asked)
+    steps = asked.mechanism.precision
+    assert (always, never, len(sometimes)) == ([steps] * 8, [0] * 6, 6)
+    assert max(len(request.slots) for request in stand.asked) == 4
+    assert sum(fleet.tally.clients["served"] for fleet in crowd) == 20
+
+
+def test_the_same_seed_gives_the_same_rows_by_slot_as_in_process(
+    make_dealt: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    asked = make_dealt(seed=9)
+    _serve(Fleet(Stand([asked], shuffler, TICKET_KEY), replace(world, noise_seed=9), UNSAFE, Habits(block=6)))
+    cohort = asked.assignments[0].cohort
+    order = shuffler._order(cohort.cohort)
+    stream = UnsafeSeededStream(world.seed, cohort.run, cohort.cohort, "rewards")
+    by_play = play.rewards(world.environment, asked.decision, None, 20, stream)
+    noise = UnsafeSeededStream(9, cohort.run, cohort.cohort)
+    rows = asked.mechanism.randomize(asked.statistic.vectors(by_play[order]), noise)[:, 0]
+    assert asked.decision.kind == "assigned-action"
+    places = asked.decision.places()[order]
+    for place, group in enumerate(_groups(shuffler, asked)):
+        assert sorted(group) == sorted(rows[places == place].tolist())
+
+
+def test_who_leaves_before_it_asks_is_told_nothing_and_who_leaves_later_sends_nothing(
+    make_dealt: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    asked = make_dealt(times=(20, 10, 10), dropout=0.4)
+    stand = Stand([asked], shuffler, TICKET_KEY)
+    _serve(Fleet(stand, world, Terms(), Habits(block=16, dropout=0.4)))
+    stream = UnsafeSeededStream(world.seed, "demo", asked.assignments[0].cohort.cohort, "departures")
+    leaves = departures(40, 0.4, stream)
+    told = {slot for request in stand.asked for slot in request.slots}
+    reported = {item.slot for upload in stand.uploads for item in upload.items}
+    assert told == set(np.flatnonzero(leaves > 0).tolist())
+    assert reported == set(np.flatnonzero(leaves >= 3).tolist())
+    assert told - reported
+    assert sum(map(len, _groups(shuffler, asked))) == len(reported)
+
+
+class _Lying(Stand):
+    """Tells the users one cohort, and the shuffler another."""
+
+    def __init__(self, asked: Round, told: Cohort, shuffler: Shuffler) -> None:
+        self.told = told
+        super().__init__([asked], shuffler, TICKET_KEY)
+
+    def _cohorts(self) -> list[Cohort]:
+        return [self.told]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"minimum": 1}, id="minimum"),
+        pytest.param({"stage_seconds": 1.0}, id="deadline"),
+        pytest.param({"channel": {"noise_seed": 9}}, id="an-order-that-it-can-compute"),
+        pytest.param({"channel": {"times": [18, 1, 1]}}, id="another-list"),
+    ],
+)
+def test_a_shuffler_that_was_told_another_cohort_is_found_out_before_anybody_plays(
+    make_dealt: MakeRound, world: World, shuffler: Shuffler, changes: dict[str, object]
+) -> None:
+    asked = make_dealt()
+    cohort = asked.assignments[0].cohort
+    channel = cohort.channel.model_dump()
+    inner = changes.pop("channel", {})
+    assert isinstance(inner, dict)
+    channel["deal"]["times"] = inner.pop("times", channel["deal"]["times"])
+    told = Cohort.model_validate(cohort.model_dump() | changes | {"channel": channel | inner})
+    stand = _Lying(asked, told, shuffler)
+    with pytest.raises(Refused, match="knows another cohort"):
+        _serve(Fleet(stand, world, Terms()))
+    assert stand.uploads == []
+
+
+class _Careless(Stand):
+    """A shuffler whose answer is changed on its way."""
+
+    change: Callable[[ActionAnswer], ActionAnswer]
+
+    async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
+        return type(self).change(await super().actions(cohort, request))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda answer: answer.model_copy(update={"plays": answer.plays[1:]}), id="too-few"),
+        pytest.param(lambda answer: answer.model_copy(update={"slots": [99, *answer.slots[1:]]}), id="anothers"),
+        pytest.param(lambda answer: answer.model_copy(update={"plays": [20, *answer.plays[1:]]}), id="not-in-the-list"),
+    ],
+)
+def test_an_answer_that_does_not_add_up_is_played_by_nobody(
+    make_dealt: MakeRound, world: World, shuffler: Shuffler, change: Callable[[ActionAnswer], ActionAnswer]
+) -> None:
+    kind = type("_Changing", (_Careless,), {"change": staticmethod(change)})
+    stand = kind([make_dealt()], shuffler, TICKET_KEY)
+    stand.cancelled = False
+    fleet = Fleet(stand, world, Terms(), Habits(block=20))
+
+    async def a_while() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(fleet.serve(), 0.5)
+
+    asyncio.run(a_while())
+    assert (stand.uploads, fleet.tally.clients["refused"]) == ([], 20)
+
+
+def test_a_client_that_was_told_nothing_makes_no_report(make_dealt: MakeRound, world: World) -> None:
+    asked = make_dealt()
+    randomizer = Randomizer(asked, asked.assignments[0], world)
+    randomizer.deal({3: 7})
+    assert randomizer.rows([3]).shape == (1, 1)
+    assert (randomizer.place(3), [randomizer.place(3)]) == (0, [0])
+    with pytest.raises(BadMessage, match="does not know what to play"):
+        randomizer.rows([3, 4])
+
+
+def test_nothing_can_be_dealt_to_clients_that_know_what_to_play(make_round: MakeRound, world: World) -> None:
+    asked = make_round()
+    randomizer = Randomizer(asked, asked.assignments[0], world)
+    assert randomizer.place(0) is None
+    with pytest.raises(BadMessage, match="know what to play"):
+        randomizer.deal({0: 0})
