@@ -1,14 +1,17 @@
 """The exact JSON of what crosses S, both ways: a change here is a new version of the wire."""
 
+import hashlib
 import json
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from common.decisions import AssignedAction
 from common.errors import BadParameter, ProtocolError, TooSmall, Unavailable
 from common.messages.base import Blob, Message
-from common.messages.batch import Batch, BatchAnswer, ModularSum, PermutedBits, Records
-from common.messages.cohort import Cohort, LabelledBits, Masking, Sealed
+from common.messages.batch import Batch, BatchAnswer, GroupedRecords, ModularSum, PermutedBits, Records
+from common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
+from common.messages.deal import ActionAnswer, ActionRequest
 from common.messages.listing import CohortEntry, CohortList
 from common.messages.stage import Inbox, StageView
 from common.messages.transcript import Seen, Transcript
@@ -16,7 +19,7 @@ from common.messages.upload import Departure, Item, RefusedItem, Upload, UploadA
 from common.web.problems import from_document, render
 
 
-def cohort(channel: Masking | Sealed | LabelledBits) -> Cohort:
+def cohort(channel: Channel) -> Cohort:
     return Cohort(
         run="mslr-1",
         round=2,
@@ -46,6 +49,34 @@ GOLDEN: list[tuple[str, Message, str]] = [
         "a sealed cohort",
         cohort(Sealed(size=8, server_key=b"key")),
         COHORT % '{"kind":"sealed","size":8,"server_key":"a2V5"}',
+    ),
+    (
+        "a cohort of dealt actions",
+        cohort(Dealt(size=8, server_key=b"key", deal=AssignedAction(actions=[7, 2], times=[3, 2]))),
+        COHORT
+        % (
+            '{"kind":"dealt","size":8,"server_key":"a2V5","deal":{"actions":[7,2],"times":[3,2],'
+            '"kind":"assigned-action"},"noise_seed":null}'
+        ),
+    ),
+    (
+        "a request for plays",
+        ActionRequest(cohort="c1", slots=[3, 0], tickets=b"\x00\x01"),
+        '{"version":1,"cohort":"c1","slots":[3,0],"tickets":"AAE"}',
+    ),
+    (
+        "plays",
+        ActionAnswer(
+            cohort="c1",
+            digest=b"\xff",
+            slots=[3],
+            plays=[4],
+            refused=[RefusedItem(slot=0, type="urn:distrust:problem:bad-ticket", status=403, detail="x")],
+        ),
+        (
+            '{"version":1,"cohort":"c1","digest":"_w","slots":[3],"plays":[4],'
+            '"refused":[{"slot":0,"type":"urn:distrust:problem:bad-ticket","status":403,"detail":"x"}]}'
+        ),
     ),
     (
         "a cohort of labelled bits",
@@ -99,6 +130,11 @@ GOLDEN: list[tuple[str, Message, str]] = [
         "records",
         Batch(cohort="c1", survivors=3, content=Records(count=3, body=b"abc", checksum=b"\x00")),
         BATCH % '{"kind":"records","count":3,"body":"YWJj","checksum":"AA"}',
+    ),
+    (
+        "records by action",
+        Batch(cohort="c1", survivors=3, content=GroupedRecords(counts=[2, 0, 1], body=b"abc", checksum=b"\x00")),
+        BATCH % '{"kind":"grouped","counts":[2,0,1],"body":"YWJj","checksum":"AA"}',
     ),
     (
         "bits",
@@ -163,6 +199,12 @@ def test_a_field_too_many_or_of_another_type_is_refused(message: Message, text: 
     for broken in (loaded | {"more": 1}, loaded | {"version": 2}, loaded | {"version": "1"}):
         with pytest.raises(ValidationError):
             type(message).model_validate_json(json.dumps(broken))
+
+
+def test_a_cohorts_digest_is_that_of_its_bytes() -> None:
+    told = cohort(Dealt(size=8, server_key=b"key", deal=AssignedAction(actions=[7, 2], times=[3, 2])))
+    assert told.digest() == hashlib.sha256(told.model_dump_json().encode()).digest()
+    assert told.digest().hex() == "6ff7fad91388d8eba93796067bb2c8cb18865a48b2266970c6da71aecc60df39"
 
 
 @pytest.mark.parametrize("text", ["AB", "AA==", "A", "A A", "AA\n", "+/+/", "é"])

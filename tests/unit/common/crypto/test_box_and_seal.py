@@ -63,6 +63,15 @@ def test_a_record_moved_elsewhere_does_not_open(change: dict[str, object]) -> No
         open_record(SERVER, COHORT.model_copy(update=change), seal(PUBLIC, COHORT, ID, b"hello"))
 
 
+@pytest.mark.parametrize(("made", "opened"), [(1, 2), (1, None), (None, 0), (0, None)])
+def test_a_record_of_one_dealt_action_does_not_open_at_another(made: int | None, opened: int | None) -> None:
+    record = seal(PUBLIC, COHORT, ID, b"hello", made)
+    assert len(record) == sealed_size(5)
+    assert open_record(SERVER, COHORT, record, made) == (ID, b"hello")
+    with pytest.raises(BadMessage, match="does not open"):
+        open_record(SERVER, COHORT, record, opened)
+
+
 def test_a_record_for_another_server_or_changed_on_its_way_does_not_open() -> None:
     record = seal(PUBLIC, COHORT, ID, b"hello")
     with pytest.raises(BadMessage, match="does not open"):

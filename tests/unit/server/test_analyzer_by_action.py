@@ -1,0 +1,111 @@
+"""Dealt actions: each group is analyzed for itself, and a batch that does not add up is refused whole."""
+
+import secrets
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common.crypto.seal import open_record, seal, sealed_size
+from common.decisions import AssignedAction
+from common.errors import BadMessage, TooSmall
+from common.mechanisms import MechanismSpec, plan
+from common.messages.batch import Batch, Content, GroupedRecords, Records
+from common.messages.cohort import Cohort, Dealt, Sealed
+from common.modular import pack, packed_size, total
+from common.randomness import UnsafeSeededStream
+from common.statistics import BoundedReward
+from server.analyzer import analyze, analyze_parts
+from server.keys import fresh
+from tests.memory_s import checksum
+
+KEYS, N, TIMES = fresh(), 20, [9, 6, 5]
+SPEC = MechanismSpec(name="shuffled-laplace", epsilon=1.0, delta=1e-3)
+MECHANISM = plan(SPEC, clients=N, least=18, floor=16, wrap=1e-6, statistic=BoundedReward(bound=1.0))
+ROWS = MECHANISM.randomize(np.linspace(-1, 1, N)[:, np.newaxis], UnsafeSeededStream(1, "rows"))
+SIZE = packed_size(MECHANISM.modulus, 1)
+STREAM = UnsafeSeededStream(1, "analyzer")
+COHORT = Cohort(
+    run="demo",
+    round=1,
+    cohort="demo.1.0.1",
+    clients=N,
+    minimum=18,
+    stage_seconds=1.0,
+    config=bytes(32),
+    ticket_key=KEYS.public.ticket,
+    channel=Dealt(size=SIZE, server_key=KEYS.public.seal, deal=AssignedAction(actions=[4, 0, 2], times=TIMES)),
+)
+
+
+def grouped(counts: list[int], places: list[int] | None = None, reports: list[bytes] | None = None) -> GroupedRecords:
+    """Rows in their order, so many a group; `places`: what they were sealed to, instead of their group's."""
+    found = sum(counts)
+    reports = reports or [secrets.token_bytes(16) for _ in range(found)]
+    at = places or np.repeat(np.arange(len(counts)), counts).tolist()
+    body = b"".join(
+        seal(KEYS.public.seal, COHORT, report, pack(row, MECHANISM.modulus), place)
+        for report, row, place in zip(reports, ROWS[:found], at, strict=True)
+    )
+    return GroupedRecords(counts=counts, body=body, checksum=checksum(reports))
+
+
+def analyzed(content: Content, survivors: int, cohort: Cohort = COHORT) -> tuple[list[float], list[int]]:
+    batch = Batch(cohort=cohort.cohort, survivors=survivors, content=content)
+    sums, counts = analyze_parts(MECHANISM, cohort, batch, STREAM, partial(open_record, KEYS.seal, cohort))
+    return sums.tolist(), counts.tolist()
+
+
+@pytest.mark.parametrize("counts", [TIMES, [9, 6, 3], [9, 4, 5]])
+def test_every_group_is_added_for_itself(counts: list[int]) -> None:
+    ends = np.cumsum(counts)
+    totals = np.stack([total(rows, MECHANISM.modulus) for rows in np.split(ROWS[: ends[-1]], ends[:-1])])
+    expected = MECHANISM.estimate_parts(totals, np.array(counts), STREAM)[:, 0].tolist()
+    assert analyzed(grouped(counts), sum(counts)) == (expected, counts)
+
+
+def test_an_action_that_nobody_reported_has_a_sum_of_nothing() -> None:
+    """18 of 20 answer, and the two of the last action are those that are lost."""
+    cohort = COHORT.model_copy(
+        update={"channel": COHORT.channel.model_copy(update={"deal": AssignedAction(actions=[4, 0], times=[18, 2])})}
+    )
+    sums, counts = analyzed(grouped([18, 0]), 18, cohort)
+    assert (sums[1], counts) == (0.0, [18, 0])
+
+
+def test_below_the_minimum_no_group_is_opened() -> None:
+    with pytest.raises(TooSmall):
+        analyzed(grouped([9, 6, 2]), 17)
+
+
+SWAPPED = [1, *[0] * 8, 0, *[1] * 5, *[2] * 5]
+BAD: dict[str, tuple[Content, int]] = {
+    "two records in each other's group": (grouped(TIMES, SWAPPED), N),
+    "records that were sealed to no action": (grouped(TIMES, [99] * N), N),
+    "another number of groups": (grouped([15, 5], np.repeat([0, 1, 2], TIMES).tolist()), N),
+    "more records than were dealt": (grouped([9, 5, 6]), N),
+    "fewer records than survivors": (grouped([9, 6, 4]), N),
+    "a group that was counted short": (grouped(TIMES).model_copy(update={"counts": [9, 6, 4]}), N),
+    "records moved over a border": (grouped(TIMES).model_copy(update={"counts": [8, 6, 5]}), 19),
+    "a truncated body": (grouped(TIMES).model_copy(update={"body": bytes(sealed_size(SIZE) * N - 1)}), N),
+    "another checksum": (grouped(TIMES).model_copy(update={"checksum": bytes(32)}), N),
+    "a report id twice": (grouped(TIMES, None, [b"r" * 16] * 2 + [bytes([i] * 16) for i in range(18)]), N),
+    "records without groups": (Records(count=N, body=grouped(TIMES).body, checksum=bytes(32)), N),
+}
+
+
+@pytest.mark.parametrize(("content", "survivors"), BAD.values(), ids=BAD)
+def test_a_bad_batch_is_refused(content: Content, survivors: int) -> None:
+    with pytest.raises(BadMessage):
+        analyzed(content, survivors)
+
+
+def test_groups_come_out_of_dealt_cohorts_only() -> None:
+    opener: Any = partial(open_record, KEYS.seal, COHORT)
+    batch = Batch(cohort=COHORT.cohort, survivors=N, content=grouped(TIMES))
+    with pytest.raises(BadMessage, match="dealt channel"):
+        analyze(MECHANISM, COHORT, batch, STREAM, opener)
+    plain = COHORT.model_copy(update={"channel": Sealed(size=SIZE, server_key=KEYS.public.seal)})
+    with pytest.raises(BadMessage, match="kind grouped in a sealed channel"):
+        analyzed(batch.content, N, plain)
