@@ -14,8 +14,8 @@ from lab.sweep import Row, load, read, run
 from tests.experiments import small
 
 ROOT = Path(__file__).parents[2]
-LONG = (("repetitions = 3", "repetitions = 15"), ("horizon = 2000", "horizon = 300000"))
-CELLS = 60
+LONG = (("repetitions = 3", "repetitions = 10"), ("horizon = 2000", "horizon = 300000"))
+CELLS = 40
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, ob
 def test_a_sweep_that_was_killed_twice_ends_with_the_table_of_one_that_was_not(
     tmp_path: Path, uninterrupted: list[dict[str, object]]
 ) -> None:
-    for count in (1, 12):
+    for count in (1, 10):
         sweep = start(tmp_path)
         until_kept(tmp_path, count, sweep)
         os.kill(sweep.pid, signal.SIGKILL)
@@ -96,6 +96,21 @@ def test_ctrl_c_stops_everything_says_how_to_go_on_and_keeps_what_ended(tmp_path
     assert "the same command goes on from there" in said
     assert "Traceback" not in said
     assert "Warning" not in said
+
+
+def test_a_worker_that_dies_is_one_clear_sentence_and_what_ended_is_kept(tmp_path: Path) -> None:
+    sweep = start(tmp_path)
+    until_kept(tmp_path, 2, sweep)
+    before = kept(tmp_path)
+    workers = [int(text.split()[0]) for text in working(sweep.pid) if f" {sweep.pid} " in text]
+    named = [pid for pid in workers if b"LokyProcess" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(named[0], signal.SIGKILL)
+    _, said = sweep.communicate(timeout=60)
+    until_nobody_works(sweep.pid)
+    assert sweep.returncode == 2
+    assert "worker-lost a worker process died, perhaps for want of memory" in said
+    assert "Traceback" not in said
+    assert before <= kept(tmp_path) < CELLS
 
 
 def test_dask_plays_the_same_table(tmp_path: Path, uninterrupted: list[dict[str, object]]) -> None:
