@@ -25,6 +25,9 @@ from server.policies.successive_elimination import SuccessiveElimination
 from server.policies.ucb1 import Ucb1
 from server.policies.vb_sdp_ae import VbSdpAe
 
+LEAST = 1e-12
+"""Of β: noise has exact quantiles for it even when 10⁵ actions share it."""
+
 
 def build(config: RunConfig) -> Policy:
     """The policy of a run, before its first question. Raises BadParameter for numbers that do not go together."""
@@ -83,8 +86,10 @@ def _linear(config: RunConfig, spec: AnyLinearSpec, calibration: Calibration) ->
 
 
 def _beta(config: RunConfig, spec: AnyLinearSpec, calibration: Calibration) -> float:
-    """β = 1/(kT) (DLB), or what makes FREE's logarithm ln(4|A|T²)."""
-    if spec.beta is not None:
-        return spec.beta
-    plain = 1 / (config.arms * config.horizon)
-    return plain / (4 * config.horizon) if isinstance(spec, AlmostFreeSpec) and calibration == "paper" else plain
+    """β = 1/(kT) (DLB), or what makes FREE's logarithm ln(4|A|T²); for exact widths never below `LEAST`."""
+    plain, exact = 1 / (config.arms * config.horizon), calibration == "exact"
+    if spec.beta is None:
+        return max(plain, LEAST) if exact else plain / (4 * config.horizon if isinstance(spec, AlmostFreeSpec) else 1)
+    if exact and spec.beta < LEAST:
+        raise BadParameter("policy.beta", spec.beta, f"must be at least {LEAST} for exact widths")
+    return spec.beta

@@ -105,6 +105,7 @@ def test_a_world_that_cannot_be_is_refused(world: str, said: str) -> None:
         pytest.param('name = "dp-dpe"\nbeta = 0.0', "policy.beta = 0.0: must be above 0", id="beta-0-dpe"),
         pytest.param('name = "dp-pe"\nbeta = 0.0', "policy.beta = 0.0: must be above 0", id="beta-0"),
         pytest.param('name = "dp-pe"\nbeta = 1.0', "policy.beta = 1.0: must be below 1", id="beta-1"),
+        pytest.param('name = "dp-pe"\nbeta = 1e-13', "policy.beta = 1e-13: must be at least 1e-12", id="beta-tiny"),
         pytest.param('name = "almost-free"\nbeta = nan', "policy.beta = nan", id="beta-nan"),
         pytest.param('name = "dp-pe"\nbound = 0.0', "policy.bound = 0.0: must be above 0", id="bound-0"),
         pytest.param('name = "almost-free"\nbound = -1.0', "policy.bound = -1.0: must be above 0", id="bound-below-0"),
