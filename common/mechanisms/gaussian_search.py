@@ -48,7 +48,7 @@ def divergences(variance: float, terms: int, grid: Grid) -> Pairs:
 
 
 def approximate(variance: float, terms: int, grid: Grid, delta: float) -> float:
-    """The least ε at δ. One coordinate: exactly, from the law. A vector: what ρ gives, or the law where there is none."""
+    """The least ε at δ. One coordinate: exactly, from the law. A vector: what ρ gives, or else the law."""
     law = DiscreteGaussianSum(variance, terms)
     if grid.dimension == 1:
         return epsilon_at(law.pmf(), grid.precision, delta)
