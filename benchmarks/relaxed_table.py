@@ -1,6 +1,6 @@
 """Certified parameters of `relaxed-secagg-shuffle`: bits per user, ε̂ and noise, for rewards of one bit or on a grid.
 
-`.venv/bin/python -m benchmarks.relaxed_table` prints the table of docs/relaxed.md; about half a minute on one core.
+`.venv/bin/python -m benchmarks.relaxed_table` prints the table of docs/privacy.md; about half a minute on one core.
 """
 
 import math

@@ -37,7 +37,7 @@ class RelaxedSecaggShuffle(Lattice):
     share      t ≤ floor: the noise of t clients is discrete Laplace. escape: q, at least, of each coordinate.
     Exactness  a γ above `reach` makes the answer uniform too; the certificate counts on q alone.
     Raises     BadParameter for `paper`: the construction of Cheu & Yan is not in the papers' texts.
-    Source     for MAB Theorem 3; the construction and its proof are ours, docs/relaxed.md.
+    Source     for MAB Theorem 3; the construction and its proof are ours, docs/privacy.md.
     """
 
     vias: ClassVar[tuple[Via, ...]] = ("shuffler",)
