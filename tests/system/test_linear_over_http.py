@@ -63,6 +63,20 @@ SPHERE = 'name = "linear-sphere"\narms = 6'
             id="dp-dpe-vectors-through-secure-aggregation",
         ),
         pytest.param(
+            'name = "dp-dpe"',
+            'name = "shuffled-binomial"\nepsilon = 10.0\ndelta = 1e-3',
+            DISTRIBUTED,
+            1500,
+            id="dp-dpe-vectors-as-labelled-bits",
+        ),
+        pytest.param(
+            'name = "dp-dpe"',
+            'name = "distributed-skellam"\nepsilon = 10.0\ndelta = 1e-3',
+            DISTRIBUTED,
+            1500,
+            id="dp-dpe-vectors-with-a-delta",
+        ),
+        pytest.param(
             'name = "dp-pe"',
             'name = "distributed-skellam"\nepsilon = 5.0',
             SPHERE,
@@ -81,7 +95,8 @@ SPHERE = 'name = "linear-sphere"\narms = 6'
 def test_a_linear_run_is_the_same_in_process_and_over_http(
     stack: Stack, policy: str, mechanism: str, world: str, horizon: int
 ) -> None:
-    file = run_file(policy.split('"')[1], policy, mechanism, world, horizon)
+    name = "-".join(words.split('"')[1] for words in (policy, mechanism))
+    file = run_file(name, policy, mechanism, world, horizon)
     here, there = in_process.run(file), over_http(stack, file)
     assert learned(there) == learned(here)
     assert len(here.rounds) >= 4
