@@ -107,7 +107,7 @@ def test_vectors_are_audited(stack: Stack, mechanism: Mechanism, trials: int, co
     ],
 )
 def test_what_is_broken_is_found_out_through_its_service(stack: Stack, name: str, survivors: int, trials: int) -> None:
-    """At the usual 99.9 %. The bound lies four deviations above the claim or more: unseen less than once in 10⁴."""
+    """At the usual 99.9 %. The bound lies five deviations above the claim or more: unseen less than once in 10⁶."""
     assert http(stack, broken(name, 5), trials, survivors, alarm=1e-3).violated
 
 
