@@ -3,6 +3,7 @@
 import re
 import typing
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -88,10 +89,19 @@ REFUSED = [
 ]
 
 
-def test_the_table_forgets_no_policy() -> None:
+def names() -> set[str]:
+    """Of the policies that a run file may have."""
     specs = typing.get_args(AnyPolicySpec)
-    names = {name for spec in specs for name in typing.get_args(spec.model_fields["name"].annotation)}
-    assert {row.name for row in POLICIES.values()} == names
+    return {name for spec in specs for name in typing.get_args(spec.model_fields["name"].annotation)}
+
+
+def test_the_table_forgets_no_policy() -> None:
+    assert {row.name for row in POLICIES.values()} == names()
+
+
+def test_the_docs_list_every_policy() -> None:
+    text = (Path(__file__).parents[3] / "docs/architecture.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)) == names()
 
 
 @pytest.mark.parametrize(("policy", "mechanism"), ALLOWED)
