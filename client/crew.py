@@ -45,6 +45,11 @@ class Crew:
     def tally(self) -> Tally:
         return self.courier.tally
 
+    @property
+    def asked_once(self) -> bool:
+        """Whether S wants nothing after the first message, so that there is no stage to follow."""
+        return self.script.first == self.script.last
+
     async def begin(self, users: Sequence[User]) -> list[Item]:
         """The first messages of users that join, without those that leave at once."""
         self.users |= {user.slot: user for user in users}

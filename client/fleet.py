@@ -178,7 +178,7 @@ class Fleet:
         for crew, items in ready:
             await crew.open(items)
             name = crew.cohort.cohort
-            if crew.users and (name not in self._tasks or self._tasks[name].done()):
+            if crew.users and not crew.asked_once and (name not in self._tasks or self._tasks[name].done()):
                 self._tasks[name] = group.create_task(crew.follow())
 
     def _forget_before(self, number: int) -> None:

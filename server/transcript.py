@@ -55,7 +55,11 @@ def _makers(
 
 def _opening(number: int, cohort: Cohort) -> Seen:
     view: View = {"round": cohort.round, "clients": cohort.clients, "minimum": cohort.minimum}
-    view |= {name: value for name, value in cohort.channel.model_dump(mode="json").items() if name != "server_key"}
+    told = cohort.channel.model_dump(mode="json", exclude={"server_key", "deal", "noise_seed"})
+    view |= {name: value for name, value in told.items() if value is not None}
+    if isinstance(cohort.channel, Dealt):
+        deal = cohort.channel.deal
+        view |= {"actions": deal.actions[:MOST_VALUES], "times": deal.times[:MOST_VALUES]}
     return _seen(number, "out", cohort.via, "cohort", cohort.model_dump_json().encode(), view)
 
 

@@ -80,11 +80,16 @@ class Wire(httpx.AsyncBaseTransport):
 
 @dataclass
 class Truth:
-    """What clients alone know, by cohort and slot: rewards, messages before they are hidden, seeds and keys."""
+    """What clients alone know, by cohort and slot: rewards, messages before they are hidden, seeds and keys.
+
+    Where actions are dealt `rewards` are by play, and `plays` says whose each play was.
+    """
 
     rewards: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     rows: dict[str, dict[int, NDArray[np.uint64]]] = field(default_factory=lambda: defaultdict(dict))
+    plays: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     payloads: set[bytes] = field(default_factory=set)
+    moduli: dict[str, int] = field(default_factory=dict)
     secrets: set[bytes] = field(default_factory=set)
 
 
@@ -197,6 +202,8 @@ def _listen(truth: Truth, tap: pytest.MonkeyPatch) -> None:
         name = self.assignment.cohort.cohort
         truth.rewards[name] = self._vectors[:, 0]
         truth.rows[name] |= dict(zip(slots, found, strict=True))
+        truth.plays[name] |= {} if self._order is None else {slot: int(self._order[slot]) for slot in slots}
+        truth.moduli[name] = self.mechanism.modulus
         truth.payloads |= {record(row, self.round.mechanism.modulus) for row in found}
         return found
 

@@ -1,7 +1,7 @@
 """Fleets against a shuffler that deals: every client plays what it was told, and nothing that it did not agree to."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +17,13 @@ from client.terms import Terms
 from common.clock import ManualClock
 from common.crypto.seal import open_record, sealed_size
 from common.database import Database
-from common.errors import BadMessage, Refused
+from common.errors import BadMessage, Refused, WrongCohort
 from common.intermediary.tables import METADATA, VERSION
 from common.messages.batch import BatchAnswer, GroupedRecords
 from common.messages.cohort import Cohort, Dealt
 from common.messages.deal import ActionAnswer, ActionRequest
 from common.messages.round import Round
+from common.messages.stage import StageView
 from common.modular import unpack
 from common.randomness import UnsafeSeededStream
 from shuffler.service import Shuffler
@@ -114,6 +115,28 @@ def test_who_leaves_before_it_asks_is_told_nothing_and_who_leaves_later_sends_no
     assert reported == set(np.flatnonzero(leaves >= 3).tolist())
     assert told - reported
     assert sum(map(len, _groups(shuffler, asked))) == len(reported)
+
+
+class _Slow(Stand):
+    """Tells plays after a while, and has no stages, as the shuffler over HTTP has none."""
+
+    async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
+        await asyncio.sleep(0.05 * len(self.asked))
+        return await super().actions(cohort, request)
+
+    async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
+        raise WrongCohort("not found")
+
+
+def test_a_block_that_has_reported_does_not_give_up_those_that_still_ask(
+    make_dealt: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    """Found over HTTP: the first block's end made somebody follow the others' stages, and these were dropped."""
+    asked = make_dealt("identity")
+    fleet = Fleet(_Slow([asked], shuffler, TICKET_KEY), world, UNSAFE, Habits(block=4))
+    assert _serve(fleet) == ["finished"]
+    assert sum(map(len, _groups(shuffler, asked))) == fleet.tally.clients["served"] == 20
+    assert fleet.tally.clients["refused"] == 0
 
 
 class _Lying(Stand):
