@@ -124,11 +124,11 @@ def _curve(axes: Axes, xs: Floats, values: Band, style: Style, label: str) -> No
 
 
 def _finish(axes: Axes, how: Drawing) -> None:
-    """Scales, and a floor for bands that would reach 0 where the scale has none."""
+    """Scales, and a floor for what would reach 0 where a scale has none. Zeros alone stay on a linear one."""
     axes.set_xscale(how.x)
-    if how.y == "log":
+    means = np.concatenate([np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.get_lines()])
+    if how.y == "log" and (means > 0).any():
         axes.set_yscale("log", nonpositive="clip")
-        means = np.concatenate([np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.get_lines()])
         axes.set_ylim(bottom=float(means[means > 0].min()) / 2)
     else:
         axes.set_ylim(bottom=0)

@@ -1,0 +1,68 @@
+"""What MAB says of its figures, on their quick versions."""
+
+import numpy as np
+import pytest
+
+from tests.system.claims import seen
+
+pytestmark = pytest.mark.slow
+
+VARIANTS = ("", ", exact")
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=("published", "exact"))
+def test_dist_dp_se_comes_down_to_dp_se_as_t_grows(variant: str) -> None:
+    """The gap between the time averages is a fifth or less of what it was at a tenth of the horizon."""
+    mab = seen("mab-2")
+    for panel in ("ε = 0.1", "ε = 0.5"):
+        gap = mab.curve(panel, "Dist-DP-SE" + variant) - mab.curve(panel, "DP-SE")
+        times = np.arange(1, len(gap) + 1)
+        average = gap / times
+        early = average[len(gap) // 10]
+        assert early > 0
+        assert abs(average[-1]) <= early / 4
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=("published", "exact"))
+def test_a_larger_epsilon_makes_the_gap_to_dp_se_smaller(variant: str) -> None:
+    mab = seen("mab-2")
+    gaps = [mab.mean(panel, "Dist-DP-SE" + variant) - mab.mean(panel, "DP-SE") for panel in mab.panels]
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[0] > 2 * gaps[-1] > 0
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=("published", "exact"))
+def test_renyi_privacy_costs_no_more_than_pure_in_any_world(variant: str) -> None:
+    mab = seen("mab-2")
+    for panel in mab.panels:
+        pure, renyi = (mab.regret(panel, name + variant) for name in ("Dist-DP-SE", "Dist-RDP-SE"))
+        assert (renyi <= pure).all()
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=("published", "exact"))
+def test_renyi_privacy_saves_most_at_small_epsilon(variant: str) -> None:
+    mab = seen("mab-2")
+    saved = 1 - mab.means("Dist-RDP-SE" + variant) / mab.means("Dist-DP-SE" + variant)
+    assert saved[0] > 0.25
+    assert saved[0] > saved[-1] + 0.1
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=("paper", "exact"))
+def test_central_and_distributed_pure_privacy_cost_the_same(variant: str) -> None:
+    mab = seen("mab-4")
+    central, distributed = (mab.mean("ε = 0.1", name + variant) for name in ("CDP-SE", "Dist-DP-SE"))
+    assert central == pytest.approx(distributed, rel=0.1)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=("paper", "exact"))
+def test_concentrated_privacy_costs_no_more_than_renyi(variant: str) -> None:
+    mab = seen("mab-4")
+    concentrated, renyi = (mab.mean("ε = 0.1", name + variant) for name in ("Dist-CDP-SE", "Dist-RDP-SE"))
+    assert concentrated <= renyi
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=("paper", "exact"))
+def test_local_privacy_is_far_worse_in_every_world(variant: str) -> None:
+    mab = seen("mab-4")
+    local, distributed = (mab.regret("ε = 0.1", name + variant) for name in ("LDP-SE", "Dist-DP-SE"))
+    assert (local > 2.5 * distributed).all()

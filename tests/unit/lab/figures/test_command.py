@@ -1,0 +1,79 @@
+"""`distrust figure`: plays what is missing, draws, and refuses in one line."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from common.errors import BadParameter
+from lab.__main__ import app
+from lab.sweep import load, run
+
+TOML = """
+title = "Two worlds"
+source = "nobody"
+claim = "none"
+repetitions = 2
+points = 5
+[run]
+horizon = 200
+[run.environment]
+name = "bernoulli"
+means = [0.1, 0.9]
+[run.mechanism]
+name = "identity"
+[[panels]]
+label = "one"
+[[series]]
+label = "SE"
+[draw]
+kind = "regret"
+[quick]
+run.horizon = 100
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(TOML, encoding="utf-8")
+    return path
+
+
+def figure(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, ["figure", *map(str, words)])
+
+
+def test_what_is_missing_is_played_and_drawn(mine: Path, tmp_path: Path) -> None:
+    done = figure(mine, "--out", tmp_path / "out", "--sweeps", tmp_path / "sweeps", "--jobs", "1")
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["mine.png", "mine.svg"]
+    assert [path.suffix for path in map(Path, done.stdout.split())] == [".png", ".svg"]
+
+
+def test_results_are_drawn_and_nothing_is_played(mine: Path, tmp_path: Path) -> None:
+    rows = run(load(str(mine), quick=True), tmp_path / "sweeps", jobs=1, form="csv").path
+    sweeps = tmp_path / "untouched"
+    done = figure(mine, "--quick", "--results", rows, "--out", tmp_path, "--sweeps", sweeps)
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "mine-quick.svg").exists()
+    assert not sweeps.exists()
+
+
+def test_rows_of_the_quick_version_are_not_passed_off_as_the_whole(mine: Path, tmp_path: Path) -> None:
+    rows = run(load(str(mine), quick=True), tmp_path / "sweeps", jobs=1).path
+    done = figure(mine, "--results", rows, "--out", tmp_path)
+    assert isinstance(done.exception, BadParameter)
+    assert "rows of horizon 100" in done.exception.detail
+
+
+def test_an_unknown_figure_is_refused_with_the_known_ones() -> None:
+    done = figure("mab-9")
+    assert isinstance(done.exception, BadParameter)
+    assert "composition, dlb-2a" in done.exception.detail
+
+
+def test_composition_is_drawn_without_a_sweep(tmp_path: Path) -> None:
+    done = figure("composition", "--out", tmp_path, "--sweeps", tmp_path / "sweeps")
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["composition.png", "composition.svg"]
