@@ -1,0 +1,127 @@
+"""A run with shuffled actions over an S in memory: what it opens, settles, remembers and refuses."""
+
+from typing import Any
+
+import pytest
+
+from common.errors import BadParameter
+from common.messages.batch import Batch, BatchAnswer, GroupedRecords
+from common.messages.cohort import Cohort, Dealt
+from common.messages.run import RunConfig
+from server.learner import Learner
+from server.outcome import Lost, Released
+from server.rounds import DEALT
+from tests.house import House
+
+ACTIONS = {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]}
+
+
+def config(**changes: Any) -> RunConfig:
+    whole: dict[str, Any] = {
+        "run": "dealt",
+        "arms": 3,
+        "horizon": 1000,
+        "policy": {"name": "almost-free", "model": "shuffled", "actions": ACTIONS},
+        "mechanism": {"name": "shuffled-laplace", "epsilon": 1.0, "delta": 1e-3},
+    }
+    return RunConfig.model_validate(whole | changes)
+
+
+def opened(house: House) -> Cohort:
+    (cohort,) = house.service.live("dealt").pending()
+    assert house.service.opened(cohort)
+    return cohort
+
+
+def answer(cohort: Cohort, survivors: int) -> BatchAnswer:
+    """Records that nobody could open."""
+    assert isinstance(cohort.channel, Dealt)
+    counts = [survivors] + [0] * (len(cohort.channel.deal.times) - 1)
+    content = GroupedRecords(counts=counts, body=b"", checksum=bytes(32))
+    return BatchAnswer(
+        cohort=cohort.cohort,
+        state="released",
+        batch=Batch(cohort=cohort.cohort, survivors=survivors, content=content),
+    )
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_a_cohort_deals_the_rounds_own_list_and_names_a_seed_only_in_unsafe_runs(
+    house: House, seed: int | None
+) -> None:
+    unsafe = {} if seed is None else {"unsafe": {"noise_seed": seed}}
+    house.service.create(config(**unsafe))
+    asked = house.service.round_view("dealt").round
+    assert asked is not None
+    (assignment,) = asked.assignments
+    channel = assignment.cohort.channel
+    assert isinstance(channel, Dealt)
+    assert (channel.deal, channel.noise_seed, assignment.arm) == (asked.decision, seed, None)
+    assert channel.deal.plays == assignment.cohort.clients == asked.mechanism.clients
+
+
+@pytest.mark.parametrize("name", ["identity", "central-laplace-discrete", "local-laplace-discrete"])
+def test_whatever_a_mechanisms_own_way_is_dealt_actions_go_through_the_shuffler(house: House, name: str) -> None:
+    spec = {"name": name} | ({} if name == "identity" else {"epsilon": 1.0})
+    house.service.create(config(mechanism=spec))
+    (cohort,) = house.service.live("dealt").pending()
+    assert (cohort.via, cohort.channel.kind) == ("shuffler", "dealt")
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        {"name": "distributed-polya", "epsilon": 1.0},
+        {"name": "shuffled-gaussian", "epsilon": 1.0, "delta": 1e-3},
+        {"name": "local-laplace-discrete", "epsilon": 1.0, "via": "aggregator"},
+    ],
+)
+def test_what_protects_a_whole_sum_only_or_travels_elsewhere_is_refused(
+    house: House, mechanism: dict[str, Any]
+) -> None:
+    with pytest.raises(BadParameter, match="shuffled actions need a shuffler"):
+        house.service.create(config(mechanism=mechanism))
+
+
+def test_a_horizon_whose_last_batch_might_outgrow_a_cohort_is_refused(house: House) -> None:
+    with pytest.raises(BadParameter, match="below 1000000"):
+        house.service.create(config(horizon=1_000_000))
+    learner = Learner(config(horizon=999_999, mechanism={"name": "identity"}))
+    sizes = []
+    while plan := learner.plan():
+        (cohort,) = plan.cohorts
+        assert plan.decision.kind == "assigned-action"
+        sizes.append(cohort.clients)
+        times = plan.decision.times
+        learner.absorb(Released(cohort=cohort.cohort, sum=[0.0] * len(times), survivors=sum(times), counts=times))
+    assert max(sizes) < 1_000_000
+
+
+def test_a_batch_that_does_not_open_is_lost_whole_and_another_cohort_is_asked(house: House) -> None:
+    house.service.create(config())
+    cohort = opened(house)
+    assert house.service.settle(cohort, answer(cohort, cohort.clients))
+    outcome = house.service.store.outcome(cohort.cohort)
+    assert isinstance(outcome, Lost)
+    assert outcome.reason.startswith("refused: ")
+    (again,) = house.service.live("dealt").pending()
+    assert (again.cohort, again.channel) == ("dealt.1.0.2", cohort.channel)
+
+
+def test_a_batch_below_the_minimum_is_never_opened(house: House) -> None:
+    house.service.create(config())
+    cohort = opened(house)
+    assert house.service.settle(cohort, answer(cohort, cohort.minimum - 1))
+    outcome = house.service.store.outcome(cohort.cohort)
+    assert isinstance(outcome, Lost)
+    assert "the proof needs" in outcome.reason
+
+
+def test_a_runs_guarantee_says_what_shuffled_actions_count_on(house: House) -> None:
+    view, _ = house.service.create(config(intermediary={"minimum": 300}))
+    promise = view.snapshot.guarantee
+    assert (promise.model, promise.epsilon) == ("shuffle", pytest.approx(1.0, rel=1e-6))
+    assert set(DEALT) < set(promise.assumptions)
+    assert set(DEALT) < set(house.service.round_report("dealt", 1).guarantee.assumptions)
+    local = Learner(config(run="alone", mechanism={"name": "local-laplace-discrete", "epsilon": 1.0})).snapshot()
+    assert not set(DEALT) & set(local.guarantee.assumptions)

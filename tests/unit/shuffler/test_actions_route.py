@@ -1,0 +1,97 @@
+"""Asking for plays over HTTP: the same app, the same file, real tickets, no operator's token."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from common.messages.cohort import Cohort
+from common.messages.deal import ActionAnswer
+from tests.cohorts import SECONDS
+from tests.parties import ADealer, server
+
+PROBLEM = "urn:distrust:problem:"
+
+
+@pytest.fixture
+def party(tmp_path: Path) -> Iterator[ADealer]:
+    party = ADealer(tmp_path)
+    yield party
+    party.stop()
+
+
+@pytest.fixture
+def cohort(party: ADealer) -> Cohort:
+    cohort = party.cohort()
+    assert party.open(cohort).status_code == 200
+    return cohort
+
+
+def ask(party: ADealer, cohort: Cohort, slots: list[int], to: str = "c1") -> httpx.Response:
+    return party.client.post(f"/v1/cohorts/{to}/actions", json=server.asking(cohort, slots).model_dump(mode="json"))
+
+
+def problem(answer: httpx.Response) -> tuple[int, str]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    return answer.status_code, answer.json()["type"].removeprefix(PROBLEM)
+
+
+def test_a_ticket_is_all_it_takes_and_a_restarted_shuffler_says_the_same(party: ADealer, cohort: Cohort) -> None:
+    first = ask(party, cohort, [4, 0, 2])
+    party.restart()
+    assert ask(party, cohort, [4, 0, 2]).content == first.content
+    answer = ActionAnswer.model_validate_json(first.content)
+    assert (answer.slots, answer.digest) == ([4, 0, 2], cohort.digest())
+    assert len(set(answer.plays)) == 3
+
+
+def test_a_forged_ticket_is_refused_and_spoils_no_other(party: ADealer, cohort: Cohort) -> None:
+    forged = server.asking(cohort, [0, 1, 2]).model_dump(mode="json") | {"slots": [0, 1, 3]}
+    answer = ActionAnswer.model_validate_json(party.client.post("/v1/cohorts/c1/actions", json=forged).content)
+    assert (answer.slots, [(one.slot, one.status) for one in answer.refused]) == ([0, 1], [(3, 403)])
+
+
+def test_a_batch_by_action_is_the_same_bytes_for_ever(party: ADealer, cohort: Cohort) -> None:
+    party.send(cohort, party.bodies(cohort))
+    first = party.batch()
+    content = first.json()["batch"]["content"]
+    assert (content["kind"], content["counts"]) == ("grouped", [3, 2])
+    party.restart()
+    assert party.batch().content == first.content
+
+
+def test_every_refusal_is_a_problem(party: ADealer, cohort: Cohort) -> None:
+    assert problem(ask(party, cohort, [0], to="c9")) == (422, "bad-message")
+    assert problem(ask(party, cohort.model_copy(update={"cohort": "c9"}), [0], to="c9")) == (404, "wrong-cohort")
+    json = {"Content-Type": "application/json"}
+    assert problem(party.client.post("/v1/cohorts/c1/actions", content=b"{", headers=json)) == (422, "bad-message")
+    plain = server.sealed(name="c2")
+    party.open(plain)
+    assert problem(ask(party, plain, [0], to="c2")) == (422, "bad-message")
+    party.clock.advance(2 * SECONDS)
+    assert problem(ask(party, cohort, [0])) == (410, "aborted")
+
+
+def test_who_asks_after_the_cohort_is_full_is_too_late(party: ADealer, cohort: Cohort) -> None:
+    party.send(cohort, party.bodies(cohort))
+    assert problem(ask(party, cohort, [0])) == (409, "wrong-stage")
+
+
+@pytest.mark.parametrize("times", [[3, 3], [5], [5, 0]])
+def test_a_list_that_does_not_add_up_opens_nothing(party: ADealer, times: list[int]) -> None:
+    """One play too many; fewer times than actions; an action that nobody plays."""
+    body = party.cohort().model_dump(mode="json")
+    body["channel"]["deal"]["times"] = times
+    answer = party.client.put("/v1/cohorts/c1", json=body, headers={"Authorization": "Bearer sesame"})
+    assert problem(answer)[0] == 422
+    assert problem(party.get("/c1/batch")) == (404, "wrong-cohort")
+
+
+def test_the_openapi_document_describes_it(party: ADealer) -> None:
+    document = party.client.get("/openapi.json").json()
+    route = document["paths"]["/v1/cohorts/{cohort}/actions"]["post"]
+    assert route["requestBody"]["content"]["application/json"]["schema"]["title"] == "ActionRequest"
+    assert {"200", "404", "409", "410", "422"} <= route["responses"].keys()
+    names = document["components"]["schemas"].keys()
+    assert {"ActionAnswer", "Dealt", "GroupedRecords", "AssignedAction"} <= names
