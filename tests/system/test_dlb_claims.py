@@ -8,9 +8,9 @@ from tests.system.claims import seen
 pytestmark = pytest.mark.slow
 
 PAPER, EXACT, SPREAD = (
-    "paper widths, σ = 0.1, U = 300",
-    "exact widths, σ = 0.1, U = 1400",
-    "exact widths, σ = 0.5, U = 600",
+    "paper widths, σ = 0.1, U = 400",
+    "exact widths, σ = 0.1, U = 1450",
+    "exact widths, σ = 0.5, U = 900",
 )
 
 

@@ -12,7 +12,7 @@ VARIANTS = ("", ", exact")
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=("published", "exact"))
 def test_dist_dp_se_comes_down_to_dp_se_as_t_grows(variant: str) -> None:
-    """The gap between the time averages is a fifth or less of what it was at a tenth of the horizon."""
+    """The gap between the time averages is a quarter or less of what it was at a tenth of the horizon."""
     mab = seen("mab-2")
     for panel in ("ε = 0.1", "ε = 0.5"):
         gap = mab.curve(panel, "Dist-DP-SE" + variant) - mab.curve(panel, "DP-SE")
@@ -65,4 +65,5 @@ def test_concentrated_privacy_costs_no_more_than_renyi(variant: str) -> None:
 def test_local_privacy_is_far_worse_in_every_world(variant: str) -> None:
     mab = seen("mab-4")
     local, distributed = (mab.regret("ε = 0.1", name + variant) for name in ("LDP-SE", "Dist-DP-SE"))
-    assert (local > 2.5 * distributed).all()
+    assert (local > 2 * distributed).all()
+    assert local.mean() > 3 * distributed.mean()
