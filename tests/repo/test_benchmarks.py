@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
         pytest.param("secagg_http", "results", {"fleet_ratio", "ratio", "wire_bytes", "k", "t"}, id="secagg-over-http"),
         pytest.param("shuffle", "runs", {"rate", "share", "cpu_ratio", "cpu"}, id="shuffle"),
         pytest.param("simulate", "results", {"mechanism", "first", "again", "ratio"}, id="simulate"),
+        pytest.param("policies", "results", {"policy", "mechanism", "first", "again", "limit", "ratio"}, id="policies"),
         pytest.param("samplers", "results", {"law", "rate", "ratio", "table"}, id="samplers"),
         pytest.param("memory", "runs", {"mechanism", "start", "peak", "fleet"}, id="memory"),
     ],
@@ -39,5 +40,6 @@ def test_a_quick_benchmark_writes_its_figures(script: str, listed: str, fields: 
 def test_every_benchmark_is_tried_and_documented() -> None:
     scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text("utf-8")}
     told = (ROOT / "docs" / "performance.md").read_text("utf-8")
-    assert scripts == {"secagg", "secagg_http", "shuffle", "simulate", "memory", "samplers", "relaxed_table"}
+    tried = {"secagg", "secagg_http", "shuffle", "simulate", "policies", "memory", "samplers", "relaxed_table"}
+    assert scripts == tried
     assert all(f"benchmarks.{script} " in told or f"benchmarks.{script}\n" in told for script in scripts)

@@ -1,0 +1,152 @@
+"""Every policy in one process on one core, at the papers' horizon: T = 10⁶, and 10⁷ for the almost free ones.
+
+    python -m benchmarks.policies [--quick] [--json FILE] [--horizon T] [--runs R]
+
+CPU of all threads. `first` calibrates its mechanisms; `again`, a median, finds their laws in a cache, as the later runs
+of a sweep do. The limit is what numpy takes to draw T normal numbers in the same run, once for each horizon: rewards
+alone. The papers' sizes: 10 arms (MAB), 1000 actions in 20 dimensions (DLB), 10 or 1000 on the circle (FREE).
+"""
+
+import statistics
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from time import process_time
+
+from threadpoolctl import threadpool_limits
+
+from benchmarks.meter import deliver, options, write
+from common.randomness import SystemStream, generator
+from lab import in_process
+from lab.run_file import RunFile, parse
+
+MAB = '{name = "gaussian-easy", arms = 10, seed = 1}'
+DLB = '{name = "linear-distributed", arms = 1000, dimension = 20, seed = 1}'
+FREE = '{name = "linear-sphere", arms = 10, dimension = 2, seed = 1}'
+FREE_MANY = '{name = "linear-sphere", arms = 1000, dimension = 2, seed = 1}'
+PURE, APPROXIMATE = ", epsilon = 1.0", ", epsilon = 1.0, delta = 1e-6"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is run, in a run file's words; `longer`: its horizon in units of the usual one."""
+
+    label: str
+    policy: str
+    mechanism: str
+    world: str
+    longer: int = 1
+
+
+ELIMINATION, SIDE_BY_SIDE, ONE_EACH = 'name = "successive-elimination"', 'name = "dp-dpe"', 'name = "dp-pe"'
+CENTRAL, LOCAL = 'name = "almost-free", model = "central"', 'name = "almost-free", model = "local"'
+SHUFFLED, ALL = 'name = "almost-free", model = "shuffled"', ", core_set = false"
+
+CASES = (
+    Case("successive elimination", ELIMINATION, '"identity"', MAB),
+    Case("successive elimination", ELIMINATION, f'"distributed-polya"{PURE}', MAB),
+    Case("successive elimination", ELIMINATION, f'"local-laplace-discrete"{PURE}', MAB),
+    Case("DP-SE", 'name = "dp-se"', f'"central-laplace"{PURE}', MAB),
+    Case("VB-SDP-AE", 'name = "vb-sdp-ae"', f'"shuffled-binomial"{APPROXIMATE}', MAB),
+    Case("UCB1", 'name = "ucb1"', '"identity", via = "shuffler"', MAB),
+    Case("DPE", SIDE_BY_SIDE, '"identity"', DLB),
+    Case("DPE-FixedU", f"{SIDE_BY_SIDE}, clients = 1400", '"identity"', DLB),
+    Case("CDP-DPE", SIDE_BY_SIDE, f'"central-gaussian"{APPROXIMATE}', DLB),
+    Case("LDP-DPE", SIDE_BY_SIDE, f'"local-gaussian"{APPROXIMATE}', DLB),
+    Case("SDP-DPE", SIDE_BY_SIDE, f'"shuffled-binomial"{APPROXIMATE}', DLB),
+    Case("DP-DPE", SIDE_BY_SIDE, f'"distributed-polya"{PURE}', DLB),
+    Case("PE", 'name = "phased-elimination"', '"identity"', DLB),
+    Case("CDP-PE", ONE_EACH, f'"central-gaussian"{APPROXIMATE}', DLB),
+    Case("LDP-PE", ONE_EACH, f'"local-gaussian"{APPROXIMATE}', DLB),
+    Case("SDP-PE", ONE_EACH, f'"shuffled-binomial"{APPROXIMATE}', DLB),
+    Case("DP-PE", ONE_EACH, f'"distributed-polya"{PURE}', DLB),
+    Case("almost free", CENTRAL, f'"central-laplace"{PURE}', FREE, 10),
+    Case("almost free", LOCAL, f'"local-laplace"{PURE}', FREE, 10),
+    Case("almost free", SHUFFLED, f'"shuffled-laplace"{APPROXIMATE}', FREE, 10),
+    Case("almost free", CENTRAL, f'"central-laplace"{PURE}', FREE_MANY, 10),
+    Case("almost free, all actions", CENTRAL + ALL, f'"central-laplace"{PURE}', FREE_MANY, 10),
+    Case("almost free, all actions", LOCAL + ALL, f'"local-laplace"{PURE}', FREE_MANY, 10),
+    Case("almost free, all actions", SHUFFLED + ALL, f'"shuffled-laplace"{APPROXIMATE}', FREE_MANY, 10),
+)
+LONG = 20.0  # CPU seconds; what takes longer is repeated once
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """CPU seconds of a whole run, and of the `horizon` normal numbers that are its limit."""
+
+    policy: str
+    mechanism: str
+    arms: int
+    horizon: int
+    rounds: int
+    first: float
+    again: float
+    limit: float
+
+    @property
+    def ratio(self) -> float:
+        return self.again / self.limit
+
+
+def run_file(case: Case, horizon: int) -> RunFile:
+    """A case as a run file; everybody answers."""
+    return parse(
+        f"""
+        run = "policies"
+        horizon = {horizon * case.longer}
+        policy = {{{case.policy}}}
+        mechanism = {{name = {case.mechanism}}}
+        environment = {case.world}
+        """
+    )
+
+
+@lru_cache
+def limit(horizon: int) -> float:
+    """CPU seconds of `horizon` normal numbers, a million at a time: the best of three."""
+    rng = generator(SystemStream())
+    pieces = [1_000_000] * (horizon // 1_000_000) + [horizon % 1_000_000]
+    found = []
+    for _ in range(3):
+        start = process_time()
+        for piece in pieces:
+            rng.normal(size=piece)
+        found.append(process_time() - start)
+    return max(min(found), 1e-9)
+
+
+def measure(case: Case, horizon: int, runs: int) -> Result:
+    """One case."""
+    file = run_file(case, horizon)
+    first, rounds = _run(file)
+    again = statistics.median(_run(file)[0] for _ in range(1 if first > LONG else runs))
+    config = file.config
+    least = limit(config.horizon)
+    return Result(case.label, config.mechanism.name, config.arms, config.horizon, rounds, first, again, least)
+
+
+def _run(file: RunFile) -> tuple[float, int]:
+    """CPU seconds, and rounds. A run that ends before its horizon is none."""
+    start = process_time()
+    result = in_process.run(file)
+    if sum(result.pulls) != result.horizon:
+        raise RuntimeError(f"{result.policy} with {result.mechanism} stopped at {sum(result.pulls)} pulls")
+    return process_time() - start, len(result.rounds)
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--horizon", type=int, default=1_000_000)
+    parser.add_argument("--runs", type=int, default=3)
+    asked = parser.parse_args()
+    horizon, runs = (10_000, 1) if asked.quick else (asked.horizon, asked.runs)
+    with threadpool_limits(1):
+        results = [measure(case, horizon, runs) for case in CASES]
+    rows = [(r.policy, r.mechanism, r.arms, r.horizon, r.rounds, r.first, r.again, r.ratio) for r in results]
+    columns = ("policy", "mechanism", "actions", "T", "rounds", "first, CPU s", "again, CPU s", "again to T normals")
+    deliver("Policies in process", columns, rows)
+    write(asked.json, {"results": [asdict(result) | {"ratio": result.ratio} for result in results]})
+
+
+if __name__ == "__main__":
+    main()
