@@ -61,3 +61,12 @@ def test_with_exact_widths_fixed_u_wins_where_the_best_action_is_easy_to_tell() 
     dlb = seen("dlb-2c")
     fixed, growing = np.median(dlb.regret(EXACT, "DPE-FixedU")), np.median(dlb.regret(EXACT, "DPE"))
     assert fixed < growing / 5
+
+
+def test_with_the_papers_constants_the_shuffled_model_learns_nothing() -> None:
+    """Its noise is calibrated so loosely that no action is dropped; the same bits, calibrated exactly, do as central."""
+    dlb = seen("dlb-2b")
+    (panel,) = dlb.panels
+    assert (dlb.regret(panel, "SDP-DPE, paper") > dlb.regret(panel, "LDP-DPE")).all()
+    assert dlb.mean(panel, "SDP-DPE, paper") > 50 * dlb.mean(panel, "SDP-DPE")
+    assert dlb.mean(panel, "SDP-DPE") == pytest.approx(dlb.mean(panel, "CDP-DPE"), rel=0.3)
