@@ -80,7 +80,7 @@ def best_precision(target: Target, dimension: int, norm: Norm, clients: int, sha
         grid = Grid(g, dimension, norm)
         return least_variance(target, grid) if dimension == 1 else _continuous(target, grid)
 
-    return max(coarsest(noise, wanted), grid_for(dimension, norm))
+    return max(coarsest(noise, wanted, _continuous(target, Grid(1, dimension, norm))), grid_for(dimension, norm))
 
 
 def least_root(excess: Callable[[float], float], guess: float, slack: float = SLACK) -> float:
@@ -100,9 +100,12 @@ def least_root(excess: Callable[[float], float], guess: float, slack: float = SL
     return math.exp(found)
 
 
-def coarsest(noise: Callable[[int], float], wanted: float) -> int:
-    """The least g with noise(g) ≥ wanted, for a variance that grows about as g²."""
-    g = max(1, math.ceil(math.sqrt(wanted / noise(1))))
+def coarsest(noise: Callable[[int], float], wanted: float, about: float) -> int:
+    """The least g with noise(g) ≥ wanted, for a variance that grows about as g².
+
+    about  noise(1), roughly: on a coarse grid with little noise the law itself is slow to compute.
+    """
+    g = max(1, math.ceil(math.sqrt(wanted / about)))
     g = max(1, math.ceil(g * math.sqrt(wanted / noise(g))))
     while noise(g) < wanted:
         g += 1

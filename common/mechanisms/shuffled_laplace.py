@@ -25,7 +25,7 @@ class ShuffledLaplace(LaplaceLike):
 
     local      ε₀ ≥ ε. paper: f⁻¹(ε) of the closed form inside its range, else ε. exact: by the clones bound, computed.
     Guarantee  (ε, δ) for the permuted messages of t honest clients; (ε₀, 0) for each message in any case.
-    Parts      Assigned actions may be opened one by one: place j of the permuted list plays a public action, so that its
+    Parts      Assigned actions may be opened one by one: place j of the permuted list plays a public action: its
                message is an ε₀-private randomizer of its own, and the clones bound holds for any sequence of those.
     Source     FREE Algorithm 3, equation (10), with its range and max(ε, f⁻¹(ε)). Feldman, McMillan & Talwar 2021,
                Theorem 3.1, for randomizers that differ from place to place.

@@ -55,8 +55,8 @@ class Tree(GaussianLike):
         def noise(g: int) -> float:
             return _least_variance(epsilon, delta, depth, Grid(g, frame.dimension, frame.norm))
 
-        fine = max(coarsest(noise, frame.clients * batches / (4 * ROUNDING)), grid_for(frame.dimension, frame.norm))
-        precision = spec.precision or fine
+        fine = coarsest(noise, frame.clients * batches / (4 * ROUNDING), noise(1))
+        precision = spec.precision or max(fine, grid_for(frame.dimension, frame.norm))
         grid = Grid(precision, frame.dimension, frame.norm)
         paper = spec.calibration == "paper"
         variance = depth * grid.squared_l2 * textbook(epsilon, delta) if paper else noise(precision)
