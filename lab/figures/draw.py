@@ -93,11 +93,12 @@ def _by_panel(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how
     """One pair of axes, the panels along the x axis."""
     axes = above.subplots()
     looks = styles([series.label for series in experiment.series])
-    xs = np.array([number(experiment, panel, how.key) for panel in experiment.panels])
+    panels = sorted(experiment.panels, key=lambda panel: number(experiment, panel, how.key))
+    xs = np.array([number(experiment, panel, how.key) for panel in panels])
     for series in experiment.series:
         each = [
             band(of(rows, panel.label, series.label), lambda row: [float(getattr(row, how.value))])
-            for panel in experiment.panels
+            for panel in panels
         ]
         whole = Band(np.concatenate([one.mean for one in each]), np.concatenate([one.deviation for one in each]))
         ending = f" (∝ {SYMBOLS.get(how.key, how.key)[-1]}^{exponent(xs, whole.mean):.2f})" if how.slope else ""

@@ -54,11 +54,16 @@ def test_central_and_distributed_pure_privacy_cost_the_same(variant: str) -> Non
     assert central == pytest.approx(distributed, rel=0.1)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=("paper", "exact"))
-def test_concentrated_privacy_costs_no_more_than_renyi(variant: str) -> None:
+def test_with_the_papers_widths_concentrated_privacy_costs_less_than_renyi() -> None:
     mab = seen("mab-4")
-    concentrated, renyi = (mab.mean("ε = 0.1", name + variant) for name in ("Dist-CDP-SE", "Dist-RDP-SE"))
-    assert concentrated <= renyi
+    assert mab.mean("ε = 0.1", "Dist-CDP-SE") < 0.9 * mab.mean("ε = 0.1", "Dist-RDP-SE")
+
+
+def test_with_exact_widths_concentrated_and_renyi_privacy_cost_the_same() -> None:
+    """Sums of Skellam and of discrete Gaussian noise of one variance are alike; what differed was the tail bound."""
+    mab = seen("mab-4")
+    concentrated, renyi = (mab.mean("ε = 0.1", name) for name in ("Dist-CDP-SE, exact", "Dist-RDP-SE, exact"))
+    assert concentrated == pytest.approx(renyi, rel=0.1)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=("paper", "exact"))
