@@ -6,11 +6,19 @@ shifts and never makes it worse (joint convexity).
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.noise.law import Pmf
+from common.noise.law import LIMIT, Pmf
+
+
+class Extensible(Protocol):
+    """A symmetric law that is known as far out as one asks."""
+
+    def pmf(self, lost: float = ..., least: int = ...) -> Pmf: ...
+
 
 LARGEST_EPSILON = 1e4
 NEGLIGIBLE = 60.0  # nats below the largest term, beyond which 2²⁰ terms do not change a double
@@ -85,6 +93,14 @@ def epsilon_at(pmf: Pmf, shift: int, delta: float) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if hockey_stick(pmf, shift, middle) <= delta else (middle, high)
     return high
+
+
+def law_epsilon(law: Extensible, shift: int, delta: float) -> float:
+    """`epsilon_at` of a law; where its usual support ends too early for a long shift, of one longer by that shift."""
+    pmf = law.pmf()
+    found = epsilon_at(pmf, shift, delta)
+    longer = pmf.logs.size // 2 + shift
+    return epsilon_at(law.pmf(least=longer), shift, delta) if math.isinf(found) and longer <= LIMIT else found
 
 
 def _series(losses: NDArray[np.float64], order: float) -> NDArray[np.float64]:

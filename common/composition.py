@@ -36,7 +36,7 @@ def compose(parts: tuple[Part, ...], delta: float | None = None) -> Guarantee:
 
     delta   target; None: what basic composition takes, or the one at which Rényi guarantees are shown.
     Bounds  basic: Σε at Σδ. pure and approximate: the composed loss distribution of the worst pair of laws.
-            renyi: curves added by order, pure ones taken as randomized response's.
+            renyi, and approximate ones that carry a curve: added by order, pure ones taken as randomized response's.
     Returns kind `none` where nothing holds at that δ, such as Rényi guarantees at δ = 0.
     """
     if not parts or any(count < 1 for _, count in parts):
@@ -116,17 +116,13 @@ def _bounds(parts: Sequence[Part], curve: tuple[tuple[float, float], ...], delta
 
 def _added_curve(parts: Sequence[Part]) -> tuple[tuple[float, float], ...]:
     """(α, Σ RDP(α)) over the orders that all have; empty when nobody has one, or somebody cannot."""
-    known = [dict(one.rdp) for one, _ in parts if one.kind == "renyi"]
-    if not known or any(one.kind == "approximate" for one, _ in parts):
+    known = [dict(one.rdp) for one, _ in parts if one.rdp]
+    if not known or any(one.kind != "pure" and not one.rdp for one, _ in parts):
         return ()
     orders = [order for order in known[0] if all(order in curve for curve in known)]
     total = [0.0] * len(orders)
     for one, count in parts:
-        own = (
-            dict(one.rdp)
-            if one.kind == "renyi"
-            else dict(zip(orders, pure_curve(one.epsilon or 0.0, orders), strict=True))
-        )
+        own = dict(one.rdp) if one.rdp else dict(zip(orders, pure_curve(one.epsilon or 0.0, orders), strict=True))
         total = [spent + count * own[order] for spent, order in zip(total, orders, strict=True)]
     return tuple(zip(orders, total, strict=True))
 

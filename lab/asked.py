@@ -83,11 +83,13 @@ class Asked:
         return plan(spec, clients=self.clients, least=self.least, floor=self.floor, wrap=WRAP, statistic=statistic)
 
     def check_answers(self, survivors: int | None, colluders: int) -> None:
-        """Refuse more answers than clients."""
+        """Refuse more answers than clients, and more colluders than answers."""
         if survivors is not None and not 1 <= survivors <= self.clients:
             raise BadParameter("survivors", survivors, f"must lie in [1, clients = {self.clients}]")
-        if not 0 <= colluders <= self.clients:
-            raise BadParameter("colluders", colluders, f"must lie in [0, clients = {self.clients}]")
+        most = self.clients if survivors is None else survivors
+        if not 0 <= colluders <= most:
+            field = "clients" if survivors is None else "survivors"
+            raise BadParameter("colluders", colluders, f"must lie in [0, {field} = {most}]")
 
     def _spec(self, name: str, calibration: str) -> MechanismSpec:
         _known("mechanism", name, get_args(MechanismName))

@@ -109,12 +109,13 @@ def guaranteed(
     composed = compose(((once, contributions),), target_delta)
     honest = (mechanism.floor if survivors is None else survivors) - colluders
     pmf = released(mechanism, honest)
-    if pmf is None or composed.delta == 0 or composed.epsilon is None or contributions == 1:
+    delta = composed.delta or target_delta
+    if pmf is None or not delta or contributions == 1:
         return composed
-    exact = compose_exactly(pmf, mechanism.precision, contributions, composed.delta)
-    if exact >= composed.epsilon:
+    exact = compose_exactly(pmf, mechanism.precision, contributions, delta)
+    if exact >= (math.inf if composed.epsilon is None else composed.epsilon):
         return composed
-    return composed.model_copy(update={"kind": "approximate", "epsilon": exact, "rdp": ()})
+    return composed.model_copy(update={"kind": "approximate", "epsilon": exact, "delta": delta, "rdp": ()})
 
 
 def released(mechanism: Mechanism, honest: int) -> Pmf | None:

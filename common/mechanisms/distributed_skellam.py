@@ -82,7 +82,8 @@ class DistributedSkellam(Lattice):
             return self._promise("approximate", released_epsilon(variance, grid, self.delta), self.delta, (), honest)
         pairs = divergences(variance, self.precision, self.dimension, self.norm)
         if self.delta is not None:
-            return self._promise("renyi", released_epsilon(variance, grid, self.delta), self.delta, pairs, honest)
+            epsilon = min(released_epsilon(variance, grid, self.delta), from_rdp(pairs, self.delta))
+            return self._promise("renyi", epsilon, self.delta, pairs, honest)
         return self._promise("renyi", from_rdp(pairs, SHOWN_DELTA), SHOWN_DELTA, pairs, honest)
 
     def _promise(

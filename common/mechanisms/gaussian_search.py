@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from scipy.optimize import brentq
 
-from common.accounting import epsilon_at, hockey_stick, rdp
+from common.accounting import hockey_stick, law_epsilon, rdp
 from common.gaussian_accounting import largest_ratio, zcdp_epsilon, zcdp_rho
 from common.mechanisms import sensitivity
 from common.mechanisms.base import Norm
@@ -51,7 +51,7 @@ def approximate(variance: float, terms: int, grid: Grid, delta: float) -> float:
     """The least ε at δ. One coordinate: exactly, from the law. A vector: what ρ gives, or else the law."""
     law = DiscreteGaussianSum(variance, terms)
     if grid.dimension == 1:
-        return epsilon_at(law.pmf(), grid.precision, delta)
+        return law_epsilon(law, grid.precision, delta)
     if is_gaussian(variance, terms):
         return zcdp_epsilon(grid.squared_l2 / (2 * terms * variance), delta)[0]
     tails = math.ceil(10 * law.std) + 40

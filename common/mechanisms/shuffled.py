@@ -48,6 +48,8 @@ def gaussian_epsilon(variance: float, grid: Grid, delta: float, honest: int, ask
     """
     local = _local_epsilon(variance, grid, delta)
     if grid.dimension > 1:
+        if 0 < asked <= local and _vector_delta(variance, grid, delta, honest, asked) <= delta:
+            return asked
         return min(local, _vector_epsilon(variance, grid, delta, honest, local))
     randomizer = _on_grid(variance, grid.precision)
     if asked > 0 and blanket_meets(randomizer, asked, delta, honest):

@@ -48,7 +48,7 @@ class ShuffledLaplace(LaplaceLike):
     def plan(cls, spec: MechanismSpec, frame: Frame) -> Self:
         epsilon, delta = needed(spec), needed_delta(spec)
         amplify = paper_local_epsilon if spec.calibration == "paper" else clones_local_epsilon
-        local = max(epsilon, amplify(epsilon, delta, frame.floor))
+        local = max(epsilon, amplify(epsilon, delta, frame.floor)) if frame.floor > 1 else epsilon
         precision = spec.precision or little_rounding(frame, local, frame.clients, ROUNDING)
         total = PolyaDifference(Fraction(frame.clients), laplace_scale(local, precision, frame.dimension, frame.norm))
         own = {"epsilon": epsilon, "delta": delta, "local": local}

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from scipy.optimize import brentq
 
-from common.accounting import epsilon_at, hockey_stick, rdp
+from common.accounting import hockey_stick, law_epsilon, rdp
 from common.mechanisms.base import Norm
 from common.mechanisms.frame import ROUNDING
 from common.mechanisms.moments import whole
@@ -70,7 +70,7 @@ def divergences(variance: float, shift: int, dimension: int, norm: Norm = "linf"
 def released_epsilon(variance: float, grid: Grid, delta: float) -> float:
     """The least proven ε at `delta` of Sk(0, variance) on every coordinate; exact for one; inf where there is none."""
     if grid.dimension == 1:
-        return epsilon_at(Skellam(variance).pmf(), grid.precision, delta)
+        return law_epsilon(Skellam(variance), grid.precision, delta)
     tails = math.ceil(10 * math.sqrt(variance)) + 40
     return vector_epsilon(Skellam(variance).pmf(least=tails + grid.precision), grid, delta)
 

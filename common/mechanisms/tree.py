@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from common.accounting import epsilon_at, hockey_stick
+from common.accounting import hockey_stick, law_epsilon
 from common.error_law import ErrorLaw
 from common.gaussian_accounting import largest_ratio, zcdp_epsilon, zcdp_rho
 from common.guarantee import Guarantee
@@ -123,7 +123,7 @@ class Tree(GaussianLike):
 def _epsilon(variance: float, depth: int, grid: Grid, delta: float) -> float:
     if grid.dimension > 1:
         return zcdp_epsilon(depth * grid.squared_l2 / (2 * variance), delta)[0]
-    return epsilon_at(DiscreteGaussianSum(variance, depth).pmf(), depth * grid.precision, delta)
+    return law_epsilon(DiscreteGaussianSum(variance, depth), depth * grid.precision, delta)
 
 
 @lru_cache(maxsize=256)

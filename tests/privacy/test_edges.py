@@ -1,0 +1,86 @@
+"""Edges of the ranges: what is asked for is kept, two figures of one release agree, coarse grids do not crash."""
+
+import pytest
+
+from common.composition import compose
+from common.errors import BadParameter
+from common.guarantee import Guarantee
+from lab import privacy
+from lab.asked import Asked
+
+
+def made(name: str, **words: object):  # noqa: ANN201 - one of sixteen kinds
+    return Asked(**{"clients": 1000, "epsilon": 1.0, **words}).planned(name, "exact")
+
+
+def report(name: str, **words: object) -> dict:
+    free = {"survivors": None, "colluders": 0, "clients": 1000, "epsilon": 1.0}
+    return privacy.report(name, **{**free, **words})["exact"]
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
+def test_shuffled_vectors_keep_the_epsilon_that_was_asked_for(epsilon: float, norm: str) -> None:
+    mechanism = made("shuffled-gaussian", epsilon=epsilon, delta=1e-6, dimension=3, norm=norm)
+    assert mechanism.guarantee().epsilon <= epsilon
+
+
+@pytest.mark.parametrize("dimension", [1, 3])
+def test_one_shuffled_client_has_the_local_guarantee_that_was_asked_for(dimension: int) -> None:
+    assert made("shuffled-laplace", clients=1, delta=1e-6, dimension=dimension).guarantee().epsilon <= 1
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 20.0])
+@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
+def test_grids_of_one_step_are_calibrated_for_shares_that_hardly_move(norm: str, epsilon: float) -> None:
+    words = {"delta": 1e-6, "dimension": 3, "norm": norm, "precision": 1, "epsilon": epsilon}
+    found = made("distributed-discrete-gaussian", **words).guarantee().epsilon
+    assert epsilon * 0.9 < found <= epsilon
+
+
+def test_shares_that_are_nearly_always_zero_promise_nothing() -> None:
+    mechanism = made("distributed-discrete-gaussian", delta=1e-6, dimension=3)
+    none = mechanism.model_copy(update={"variance": 1000 * 2e-3})
+    assert none.guarantee().kind == "none"
+
+
+@pytest.mark.parametrize("name", ["central-gaussian", "local-gaussian", "distributed-discrete-gaussian", "tree"])
+def test_returning_clients_are_charged_by_the_curve_that_the_guarantee_carries(name: str) -> None:
+    batches = 16 if name == "tree" else None
+    found = report(name, delta=1e-6, batches=batches, contributions=20)
+    assert found["guarantee"]["epsilon"] == pytest.approx(found["profile"]["approximate"]["epsilon"], rel=1e-3)
+    assert found["guarantee"]["epsilon"] < 7
+
+
+def test_a_release_without_a_curve_is_never_taken_for_one_with_it() -> None:
+    bare = {"kind": "approximate", "epsilon": 3.0, "delta": 1e-6, "model": "shuffle", "calibration": "exact"}
+    without = Guarantee.model_validate(bare)
+    curved = without.model_copy(update={"rdp": ((2.0, 1e-6), (64.0, 1e-5))})
+    assert compose(((without, 1), (curved, 1))).epsilon == pytest.approx(6)
+
+
+@pytest.mark.parametrize("name", ["distributed-skellam", "shuffled-binomial"])
+def test_a_smaller_target_delta_than_the_releases_own_is_served_from_the_law(name: str) -> None:
+    found = report(name, delta=1e-6, contributions=20, target_delta=1e-9)
+    assert 5 < found["guarantee"]["epsilon"] < 20
+    assert found["guarantee"]["epsilon"] == pytest.approx(found["profile"]["approximate"]["epsilon"], rel=1e-3)
+
+
+@pytest.mark.parametrize(("epsilon", "precision", "norm"), [(1.0, 45, "l2"), (20.0, 1, "l1")])
+def test_skellam_vectors_have_one_epsilon(epsilon: float, precision: int, norm: str) -> None:
+    found = report("distributed-skellam", delta=1e-6, dimension=3, epsilon=epsilon, precision=precision, norm=norm)
+    assert found["guarantee"]["epsilon"] == pytest.approx(found["profile"]["approximate"]["epsilon"], rel=1e-6)
+
+
+@pytest.mark.parametrize("survivors", [None, 500])
+def test_more_colluders_than_answers_are_refused(survivors: int | None) -> None:
+    asked = Asked(clients=1000, epsilon=1.0, dropout=0.4)
+    with pytest.raises(BadParameter, match="colluders"):
+        asked.check_answers(survivors, 501 if survivors else 1001)
+
+
+@pytest.mark.parametrize("name", ["distributed-skellam", "distributed-discrete-gaussian"])
+def test_shifts_longer_than_the_noise_have_an_epsilon_too(name: str) -> None:
+    """ε = 8 in the paper's constants: σ is an eighth of the range, and δ = 1e-6 takes about 32 + 8 · 4.75."""
+    asked = Asked(clients=1000, epsilon=8.0, delta=1e-6)
+    assert 65 < asked.planned(name, "paper").guarantee().epsilon < 75
