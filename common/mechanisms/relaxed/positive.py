@@ -20,12 +20,9 @@ def window_sums(terms: Array, width: int) -> Array:
     padded = np.zeros(blocks * width)
     padded[width - 1 : width - 1 + terms.size] = terms
     rows = padded.reshape(blocks, width)
-    starts = np.cumsum(rows, axis=1).ravel()
-    ends = np.cumsum(rows[:, ::-1], axis=1)[:, ::-1].ravel()
-    sums = ends[:count].copy()
-    inside = np.arange(count) % width != 0
-    sums[inside] += starts[width - 1 : width - 1 + count][inside]
-    return sums
+    sums = np.cumsum(rows[:, ::-1], axis=1)[:, ::-1]
+    sums[:-1, 1:] += np.cumsum(rows[1:, :-1], axis=1)
+    return sums.ravel()[:count]
 
 
 def shares(design: Design, count: int, last: int) -> tuple[Array, Array]:

@@ -1,18 +1,21 @@
 """The shortest answers, at the least noise, whose certificate meets a pure target."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
+from itertools import islice, product
 
 from common.errors import BadParameter
 from common.mechanisms.frame import least
-from common.mechanisms.relaxed.certificate import certified_epsilon
+from common.mechanisms.relaxed.certificate import blocks, certified_epsilon, pair_epsilon
 from common.mechanisms.relaxed.design import FARTHEST, Design
 
 FRACTIONS = (0.999, 0.995, 0.99, 0.98, 0.97, 0.95, 0.93, 0.91, 0.88, 0.85, 0.82, 0.79, 0.75, 0.7, 0.6, 0.5)
 """What the noise alone spends of ε̂; the rest pays for escapes and truncation."""
+
+FEW = 3
+"""Numbers of escaped users, from none on, that a W is tried with first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +97,17 @@ def _shortest(one: _Try, epsilon: float, honest: int, limit: float) -> Design | 
         fits = design is not None and certified_epsilon(design, honest, epsilon) <= epsilon
         return design if fits else None
 
-    def ends(more: int) -> bool:
-        reach = start - 1 + more
-        return reach >= most or certified(reach) is not None
+    def promising(reach: int) -> bool:
+        design = one.design(reach)
+        return design is not None and all(
+            pair_epsilon(design, *pair) <= epsilon for pair in islice(blocks(design, honest), FEW)
+        )
+
+    def shortest(met: Callable[[int], bool]) -> int:
+        return start - 1 + least(lambda more: start - 1 + more >= most or met(start - 1 + more), 1)
 
     most = min(FARTHEST, 3 * start + 16)  # where the certificate has nearly its limit in W
     while one.cost(most) >= limit:
         most -= max(1, (most - start) // 8)
-    return certified(start - 1 + least(ends, 1))
+    start = shortest(promising)  # the whole certificate takes a second, and these few are nearly always the worst
+    return certified(shortest(lambda reach: certified(reach) is not None))
