@@ -7,6 +7,7 @@ from common.composition import LONGEST, compose, compose_exactly
 from common.errors import BadParameter
 from common.guarantee import Guarantee
 from common.mechanisms import Calibration, Mechanism, ShuffledBinomial
+from common.mechanisms.checks import DELTA_RULE, delta_allowed
 from common.mechanisms.scaled import Scaled
 from common.noise import Binomial, PolyaDifference, Skellam
 from common.noise.law import Pmf
@@ -52,15 +53,14 @@ def report(
     for calibration in get_args(Calibration):
         try:
             made = asked.planned(name, calibration)
+            both[calibration] = {
+                **_one(name, made, survivors),
+                **promised(made, survivors, colluders, contributions, target_delta),
+            }
         except BadParameter as error:
             if calibration == "exact":
                 raise
             both[calibration] = {"refused": str(error)}
-            continue
-        both[calibration] = {
-            **_one(name, made, survivors),
-            **promised(made, survivors, colluders, contributions, target_delta),
-        }
     taken = {"survivors": survivors, "colluders": colluders, "contributions": contributions}
     return {"mechanism": name, **described(asked), **taken, "wrap": WRAP, **both}
 
@@ -103,14 +103,16 @@ def guaranteed(
     """
     if not 1 <= contributions <= MOST:
         raise BadParameter("contributions", contributions, f"must lie in [1, {MOST}]")
-    if target_delta is not None and not 0 < target_delta < 0.5:
-        raise BadParameter("target-delta", target_delta, "must lie in (0, 1/2)")
+    if target_delta is not None and not delta_allowed(target_delta):
+        raise BadParameter("target-delta", target_delta, DELTA_RULE)
     once = mechanism.guarantee(survivors, colluders)
     composed = compose(((once, contributions),), target_delta)
+    if contributions == 1:
+        return composed
     honest = (mechanism.floor if survivors is None else survivors) - colluders
     pmf = released(mechanism, honest)
     delta = composed.delta or target_delta
-    if pmf is None or not delta or contributions == 1:
+    if pmf is None or not delta:
         return composed
     exact = compose_exactly(pmf, mechanism.precision, contributions, delta)
     if exact >= (math.inf if composed.epsilon is None else composed.epsilon):
@@ -129,7 +131,10 @@ def released(mechanism: Mechanism, honest: int) -> Pmf | None:
     law = getattr(mechanism.error(honest), "law", None)
     if not isinstance(law, PolyaDifference | Skellam | Binomial):
         return None
-    pmf = law.pmf()
+    try:
+        pmf = law.pmf()
+    except BadParameter:  # longer than any that is stored
+        return None
     return pmf if pmf.logs.size <= LONGEST else None
 
 

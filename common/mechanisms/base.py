@@ -49,7 +49,7 @@ class MechanismSpec(Message):
 
     name: MechanismName
     epsilon: float | None = None  # nats, per client; every mechanism but `identity` needs it
-    delta: float | None = None  # in (0, 1/2); only the mechanisms whose theorem has one
+    delta: float | None = None  # in [1e-18, 1/2); only the mechanisms whose theorem has one
     calibration: Calibration = "exact"
     precision: Annotated[int, Field(ge=1, le=2**31)] | None = None  # g; computed when absent
     scale: Annotated[float, Field(gt=0)] | None = None  # s of MAB Theorems 2 and 4; 10 when absent

@@ -13,8 +13,11 @@ from common.mechanisms.spread import about_variance, grid_for, vector_epsilon
 from common.noise import Binomial
 
 FAIR = 0.5
-MOST_VARIANCE, MOST_VARIANCE_ALONE = 2.5e8, 2.5e9
-"""Of the noise that is computed with, in a vector's coordinate and in one alone. More bits only add to privacy."""
+MOST_VARIANCE, MOST_VARIANCE_ALONE = 2.5e8, 1.5e9
+"""Of the noise that is computed with, in a vector's coordinate and in one alone, where its support is near LIMIT.
+
+More bits only add to privacy.
+"""
 
 MOST_COINS = 1 << 24
 """Random bits a client and coordinate."""

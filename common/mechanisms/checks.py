@@ -18,9 +18,12 @@ def epsilon_allowed(epsilon: float) -> bool:
 
 
 EPSILON_RULE = f"must lie in [{EPSILONS[0]:g}, {EPSILONS[1]:g}]"
-DELTA_RULE = "must lie in (0, 1/2)"
+LEAST_DELTA = 1e-18
+"""Below it what the laws leave out, 1e-22, and how exactly noise is drawn would be felt."""
+
+DELTA_RULE = f"must lie in [{LEAST_DELTA:g}, 1/2)"
 
 
 def delta_allowed(delta: float) -> bool:
-    """In the open interval of the theorems."""
-    return 0 < delta < 0.5
+    """In the theorems' interval, and not so small that nobody could keep it."""
+    return LEAST_DELTA <= delta < 0.5

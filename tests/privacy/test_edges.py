@@ -1,5 +1,7 @@
 """Edges of the ranges: what is asked for is kept, two figures of one release agree, coarse grids do not crash."""
 
+import math
+
 import pytest
 
 from common.composition import compose
@@ -84,3 +86,29 @@ def test_shifts_longer_than_the_noise_have_an_epsilon_too(name: str) -> None:
     """ε = 8 in the paper's constants: σ is an eighth of the range, and δ = 1e-6 takes about 32 + 8 · 4.75."""
     asked = Asked(clients=1000, epsilon=8.0, delta=1e-6)
     assert 65 < asked.planned(name, "paper").guarantee().epsilon < 75
+
+
+@pytest.mark.parametrize("delta", [5e-324, 1e-300, 1e-19, 0.0, 0.5, math.nan, math.inf])
+@pytest.mark.parametrize("name", ["central-gaussian", "distributed-discrete-gaussian", "tree", "shuffled-binomial"])
+def test_a_delta_below_what_the_drawn_noise_can_keep_is_refused(name: str, delta: float) -> None:
+    batches = 4 if name == "tree" else None
+    with pytest.raises(BadParameter, match="delta"):
+        made(name, delta=delta, dimension=3, batches=batches)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-19, 0.5, math.nan])
+def test_a_target_delta_below_it_is_refused_too(delta: float) -> None:
+    with pytest.raises(BadParameter, match="target-delta"):
+        report("distributed-polya", contributions=2, target_delta=delta)
+
+
+def test_constants_of_a_paper_that_cannot_be_computed_leave_the_exact_ones_alone() -> None:
+    found = report("shuffled-binomial", clients=100_000, epsilon=0.1, delta=1e-6)
+    assert 0.08 < found["guarantee"]["epsilon"] <= 0.1
+
+
+@pytest.mark.parametrize("contributions", [1, 3])
+def test_more_bits_than_are_computed_with_still_have_a_guarantee(contributions: int) -> None:
+    asked = Asked(clients=100_000, epsilon=0.1, delta=1e-6)
+    paper = asked.planned("shuffled-binomial", "paper")
+    assert 0 < privacy.guaranteed(paper, None, 0, contributions, None).epsilon < 0.1
