@@ -246,6 +246,8 @@ def test_zero_and_full_cohorts_stay_within_the_tail(name: str, n: int, epsilon: 
         words["delta"] = 1e-3
     if name == "tree":
         words["batches"] = 9
+    if name == "relaxed-secagg-shuffle":
+        words["precision"] = min(g, math.ceil(60 * epsilon))  # finer grids need longer answers than it allows
     mechanism = plan(MechanismSpec.model_validate(words), clients=n, least=n, floor=n, wrap=1e-12, statistic=Reward())
     far = mechanism.error(n).quantile(1e-12) + 1e-9
     for value in (0.0, 1.0):
