@@ -26,7 +26,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], stem: Path) -> list[Path]:
     drawn = figure(experiment, rows)
     paths = [Path(f"{stem}.{suffix}") for suffix in ("png", "svg")]
     with mpl.rc_context({"svg.hashsalt": experiment.name, "svg.fonttype": "none"}):
-        drawn.savefig(paths[0], dpi=110)
+        drawn.savefig(paths[0], dpi=95)
         drawn.savefig(paths[1], metadata={"Date": None})
     return paths
 
@@ -97,8 +97,7 @@ def _by_panel(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how
     xs = np.array([number(experiment, panel, how.key) for panel in panels])
     for series in experiment.series:
         each = [
-            band(of(rows, panel.label, series.label), lambda row: [float(getattr(row, how.value))])
-            for panel in panels
+            band(of(rows, panel.label, series.label), lambda row: [float(getattr(row, how.value))]) for panel in panels
         ]
         whole = Band(np.concatenate([one.mean for one in each]), np.concatenate([one.deviation for one in each]))
         ending = f" (∝ {SYMBOLS.get(how.key, how.key)[-1]}^{exponent(xs, whole.mean):.2f})" if how.slope else ""

@@ -64,7 +64,7 @@ def test_with_exact_widths_fixed_u_wins_where_the_best_action_is_easy_to_tell() 
 
 
 def test_with_the_papers_constants_the_shuffled_model_learns_nothing() -> None:
-    """Its noise is calibrated so loosely that no action is dropped; the same bits, calibrated exactly, do as central."""
+    """Its noise is calibrated so loosely that no action is dropped; calibrated exactly, it does as central."""
     dlb = seen("dlb-2b")
     (panel,) = dlb.panels
     assert (dlb.regret(panel, "SDP-DPE, paper") > dlb.regret(panel, "LDP-DPE")).all()

@@ -1,11 +1,14 @@
 """The experiments that come with the package are the papers': horizons, sizes, repetitions."""
 
+from pathlib import Path
+
 import pytest
 from threadpoolctl import threadpool_limits
 
 from lab.figures.drawing import drawing
 from lab.sweep import Experiment, known, load
 
+ROOT = Path(__file__).parents[4]
 PAPERS = [name for name in known() if name != "smoke"]
 
 
@@ -66,3 +69,11 @@ def test_every_quick_version_is_smaller() -> None:
         for name in PAPERS:
             whole, quick = load(name), load(name, quick=True)
             assert len(list(quick.pairs())) * quick.repetitions < len(list(whole.pairs())) * whole.repetitions
+
+
+def test_docs_show_every_figure_with_its_command() -> None:
+    text = (ROOT / "docs" / "figures.md").read_text("utf-8")
+    for name in PAPERS:
+        assert f"distrust figure {name}`" in text
+        assert f"(figures/{name}.png)" in text
+        assert (ROOT / "docs" / "figures" / f"{name}.png").stat().st_size > 10_000
