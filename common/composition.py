@@ -24,7 +24,8 @@ Part = tuple[Guarantee, int]
 CELLS = 1000
 """Cells of a loss distribution's grid for each ε of one release; rounded upwards, to at most ε/CELLS a release."""
 
-FINE, COARSE, MANY = 1e-5, 1e-4, 16
+MOST_CELLS = 1 << 20  # of one distribution, and of the composed one about
+DEVIATIONS = 16  # of a sum of losses, which hold nearly all of it
 LONGEST = 1 << 17  # entries that are worth their dictionary
 
 ADAPTIVE = "sequential composition: a client's releases may depend on each other's results"
@@ -71,9 +72,20 @@ def compose_exactly(pmf: Pmf, shift: int, count: int, delta: float) -> float:
     kept = np.flatnonzero(np.isfinite(pmf.logs))
     lower = {int(pmf.first + i): float(pmf.logs[i]) for i in kept}
     upper = {at + shift: log for at, log in lower.items()}
-    step = FINE if count <= MANY else COARSE
+    step = _loss_step(pmf, shift, count)
     one = loss.from_two_probability_mass_functions(lower, upper, symmetric=False, value_discretization_interval=step)
     return float(one.self_compose(count).get_epsilon_for_delta(left))
+
+
+def _loss_step(pmf: Pmf, shift: int, count: int) -> float:
+    """A grid on which one loss, and the sum of `count` of them, have MOST_CELLS; every loss is rounded up to it."""
+    losses = pmf.logs[shift:] - pmf.logs[: pmf.logs.size - shift]
+    met = np.isfinite(losses)
+    if not met.any():
+        return 1.0
+    weights = pmf.masses[shift:][met]
+    spread = math.sqrt(float(weights @ (losses[met] - np.average(losses[met], weights=weights)) ** 2))
+    return max(float(np.ptp(losses[met])), DEVIATIONS * math.sqrt(count) * spread, 1e-6) / MOST_CELLS
 
 
 def pure_curve(epsilon: float, orders: Sequence[float]) -> list[float]:
@@ -129,7 +141,9 @@ def _added_curve(parts: Sequence[Part]) -> tuple[tuple[float, float], ...]:
 
 def _worst_pair(parts: Sequence[Part], delta: float) -> float:
     """Composition of the worst pair of laws that is (ε, δ)-close, which is optimal (Kairouz, Oh & Viswanath 2015)."""
-    step = max(1e-9, *(one.epsilon or 0.0 for one, _ in parts)) / CELLS
+    spread = math.sqrt(sum(count * (one.epsilon or 0.0) ** 2 for one, count in parts))
+    finest = max(1e-9, *(one.epsilon or 0.0 for one, _ in parts)) / CELLS
+    step = max(finest, DEVIATIONS * spread / MOST_CELLS)
     composed = [_pair(one.epsilon or 0.0, one.delta, step).self_compose(count) for one, count in parts]
     return float(reduce(lambda a, b: a.compose(b), composed).get_epsilon_for_delta(delta))
 

@@ -51,6 +51,10 @@ class Lattice(Mechanism):
 
     def honest(self, survivors: int | None, colluders: int) -> int:
         """Clients whose noise counts: the survivors (the floor by default) without the colluders among them."""
+        if survivors is not None and not 0 <= survivors <= self.clients:
+            raise BadParameter("survivors", survivors, f"must lie in [0, clients = {self.clients}]")
+        if colluders < 0:
+            raise BadParameter("colluders", colluders, "must be at least 0")
         return (self.floor if survivors is None else survivors) - colluders
 
     def client_law(self) -> Law | None:

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from common.composition import compose
@@ -112,3 +113,49 @@ def test_more_bits_than_are_computed_with_still_have_a_guarantee(contributions: 
     asked = Asked(clients=100_000, epsilon=0.1, delta=1e-6)
     paper = asked.planned("shuffled-binomial", "paper")
     assert 0 < privacy.guaranteed(paper, None, 0, contributions, None).epsilon < 0.1
+
+
+@pytest.mark.parametrize(("survivors", "colluders"), [(1001, 0), (1000, -1), (-1, 0)])
+@pytest.mark.parametrize("name", ["distributed-polya", "shuffled-laplace", "relaxed-secagg-shuffle"])
+def test_no_guarantee_counts_on_clients_that_there_are_not(name: str, survivors: int, colluders: int) -> None:
+    mechanism = made(name, delta=1e-6 if name == "shuffled-laplace" else None)
+    with pytest.raises(BadParameter, match=r"survivors|colluders"):
+        mechanism.guarantee(survivors, colluders)
+
+
+@pytest.mark.parametrize("name", ["distributed-polya", "distributed-skellam", "shuffled-laplace"])
+def test_ten_thousand_contributions_are_composed_on_a_grid_that_fits(name: str) -> None:
+    """Advanced composition, with pure ε = 0.01 a time, is an upper bound; the grids may not give it away."""
+    delta = None if name == "distributed-polya" else 1e-9
+    found = report(name, epsilon=0.01, delta=delta, contributions=10_000, target_delta=1e-4)
+    assert found["guarantee"]["epsilon"] < 0.01 * math.sqrt(2 * 10_000 * math.log(1e4)) + 10_000 * 0.01**2
+
+
+@pytest.mark.parametrize("clients", [2, 3])
+def test_returning_clients_of_shuffled_messages_show_every_message_and_not_their_sum(clients: int) -> None:
+    """All multisets of two releases, enumerated: one client answers 0 or 1, the others 0 (noise cut at ±14)."""
+    words = {"clients": clients, "epsilon": 2.0, "delta": 0.01, "precision": 1}
+    found = report("shuffled-laplace", contributions=2, target_delta=0.03, **words)["guarantee"]["epsilon"]
+    scale = made("shuffled-laplace", **words).scale
+    one, other = _shuffled_laws(np.exp(-np.abs(np.arange(-14, 15)) / scale), clients)
+    pairs = np.multiply.outer(one, one) - math.exp(found) * np.multiply.outer(other, other)
+    assert float(np.maximum(pairs, 0).sum()) <= 0.03
+
+
+def _shuffled_laws(weights: np.ndarray, clients: int) -> tuple[np.ndarray, np.ndarray]:
+    """Masses of the sorted messages, if one client has 1, or 0; the truncated noise is renormalized."""
+    still, moved = np.append(weights, 0.0) / weights.sum(), np.append(0.0, weights) / weights.sum()
+    ranks = np.sort(np.indices((still.size,) * clients).reshape(clients, -1), axis=0)
+    keys = np.ravel_multi_index(tuple(ranks), (still.size,) * clients)
+    rest = still
+    for _ in range(clients - 2):
+        rest = np.multiply.outer(rest, still)
+    laws = [np.bincount(keys, weights=np.multiply.outer(first, rest).ravel()) for first in (moved, still)]
+    met = laws[0] + laws[1] > 1e-9
+    return laws[0][met], laws[1][met]
+
+
+@pytest.mark.parametrize("name", ["shuffled-laplace", "relaxed-secagg-shuffle", "shuffled-gaussian"])
+def test_only_mechanisms_that_release_nothing_but_the_sum_are_composed_by_its_law(name: str) -> None:
+    mechanism = made(name, clients=100, delta=None if name == "relaxed-secagg-shuffle" else 1e-6)
+    assert privacy.released(mechanism, 100) is None
