@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from client.environments import Environment, EnvironmentSpec, LinearDistributedSpec, LinearSphereSpec, build, seeded
-from client.environments.linear import told
+from client.environments.linear import check_bound, told
 from common.errors import BadParameter, ProtocolError
 from common.messages.base import Message
 from common.messages.explain import explain_all
@@ -115,6 +115,9 @@ def _with_actions(table: dict[str, Any], environment: EnvironmentSpec) -> dict[s
         return table
     if "actions" in policy:
         raise BadParameter("policy.actions", "given", "belongs into the environment, which the policy takes it from")
+    bound = policy.get("bound")
+    if isinstance(bound, int | float) and bound > 0:  # what is no bound at all, the policy's own checks name
+        check_bound("policy.bound", bound, environment)
     return {**table, "policy": {**told(environment, str(name)), **policy}}
 
 

@@ -18,13 +18,16 @@ from common.randomness import Stream, UnsafeSeededStream, generator
 
 Floats = NDArray[np.float64]
 
+SPREADS = 3
+"""Standard deviations of a reward that B must leave room for."""
+
 
 class LinearDistributedSpec(Message):
     """`[environment] name = "linear-distributed"`: clients differ (DLB section 7).
 
     actions    k = `arms` vectors of the unit sphere of R^dimension from the seed, unless a set is given.
     deviation  σ: client u's own θ_u is θ* + N(0, σ² I). noise: R, a reward is N(⟨θ_u, x⟩, R²).
-    bound      B that a policy is told; rewards beyond it are clamped.
+    bound      B that a policy is told; rewards beyond it are clamped. At least `least_bound`.
     """
 
     name: Literal["linear-distributed"]
@@ -147,6 +150,7 @@ def linear(spec: LinearSpec) -> LinearDistributed | LinearSphere:
     theta: Floats = np.asarray(drawn / np.linalg.norm(drawn))
     if isinstance(spec, LinearSphereSpec):
         return LinearSphere(vectors, theta)
+    check_bound("environment.bound", spec.bound, spec)
     return LinearDistributed(vectors, theta, spec.deviation, spec.noise)
 
 
@@ -155,6 +159,25 @@ def _check_sizes(spec: LinearSpec, vectors: Floats) -> None:
     for field, size in zip(("arms", "dimension"), vectors.shape, strict=True):
         if field in spec.model_fields_set and getattr(spec, field) != size:
             raise BadParameter(f"environment.{field}", getattr(spec, field), f"environment.actions has {size}")
+
+
+def least_bound(spec: LinearSpec) -> float:
+    """The least B of which clamping leaves the means alone: the largest |mean| there can be and SPREADS deviations.
+
+    The mean of what is clamped is then off by less than 4·10⁻⁴ deviations; every width of a policy is about the mean
+    of what clients report, and a smaller B would make them miss the true one.
+    """
+    if isinstance(spec, LinearSphereSpec):
+        return 1.0
+    longest = float(np.linalg.norm(action_vectors(action_spec(spec), "environment.actions"), axis=1).max())
+    return longest + SPREADS * math.hypot(spec.deviation * longest, spec.noise)
+
+
+def check_bound(field: str, bound: float, spec: LinearSpec) -> None:
+    """Raise BadParameter for a B that would move the means."""
+    least = least_bound(spec)
+    if bound < least - 1e-9:
+        raise BadParameter(field, bound, f"must be at least {least:.4g}: clamped rewards would have other means")
 
 
 def told(spec: LinearSpec, policy: str) -> dict[str, object]:

@@ -85,6 +85,16 @@ def refusal(file: str) -> str:
         pytest.param('name = "linear-distributed"\nbound = 0.0', "environment.bound = 0.0", id="bound-0"),
         pytest.param('name = "linear-distributed"\nbound = -1.0', "environment.bound = -1.0", id="bound-below-0"),
         pytest.param('name = "linear-distributed"\nbound = inf', "environment.bound = inf", id="bound-infinite"),
+        pytest.param(
+            'name = "linear-distributed"\nnoise = 1.0',
+            "environment.bound = 1.5: must be at least 4.01",
+            id="rewards-that-clamping-moves",
+        ),
+        pytest.param(
+            'name = "linear-distributed"\ndeviation = 1.0',
+            "environment.bound = 1.5: must be at least 4.01",
+            id="clients-that-clamping-moves",
+        ),
         pytest.param('name = "linear-distributed"\nnoise = -0.1', "environment.noise = -0.1", id="noise-below-0"),
     ],
 )
@@ -109,6 +119,7 @@ def test_a_world_that_cannot_be_is_refused(world: str, said: str) -> None:
         pytest.param('name = "almost-free"\nbeta = nan', "policy.beta = nan", id="beta-nan"),
         pytest.param('name = "dp-pe"\nbound = 0.0', "policy.bound = 0.0: must be above 0", id="bound-0"),
         pytest.param('name = "almost-free"\nbound = -1.0', "policy.bound = -1.0: must be above 0", id="bound-below-0"),
+        pytest.param('name = "dp-pe"\nbound = 0.5', "policy.bound = 0.5: must be at least 1", id="bound-below-rewards"),
         pytest.param('name = "almost-free"\nmodel = "shuffle"', "policy.model = 'shuffle'", id="model"),
         pytest.param('name = "almost-free"\ncore_set = "no"', "policy.core_set = 'no'", id="core-set"),
     ],
