@@ -63,8 +63,8 @@ class Witness:
 def stated(config: RunConfig, rounds: list[RoundRecord], formed: Counter[int]) -> float | None:
     """The probability that any interval of a run fails, as the policy's own theorem bounds it.
 
-    Elimination  p; for the `paper` radii of successive elimination, and for the published code's, the 3p of MAB
-                 Lemma 2, although for the latter the union bound sums to more (server.policies.radius). None for UCB1.
+    Elimination  p; for the `paper` radii of successive elimination the 3p of MAB Lemma 2. None for UCB1, and for the
+                 published code's constants, whose events sum to more than any of its numbers (server.policies.radius).
     Linear       β for each event of the phases that were played: an interval has two, a sum may wrap around.
     formed       intervals by batch.
     """
@@ -72,7 +72,8 @@ def stated(config: RunConfig, rounds: list[RoundRecord], formed: Counter[int]) -
     if isinstance(policy, Ucb1Spec):
         return None
     if isinstance(policy, SuccessiveEliminationSpec):
-        return policy.failure * (3 if config.mechanism.calibration == "paper" else 1)
+        lemma = 3 if config.mechanism.calibration == "paper" else 1
+        return min(1.0, lemma * policy.failure) if policy.constants is None else None
     failure: float | None = getattr(policy, "failure", None)
     if failure is not None:
         return failure

@@ -34,7 +34,8 @@ class DpSe(Elimination):
 
     @property
     def share(self) -> float:
-        return share(len(self._active), self._batch, self._failure)
+        each = share(len(self._active), self._batch, self._failure)
+        return each / 2 if self._paper else each  # what the paper's own events leave of p
 
     def read(self, arm: int, estimate: Estimate) -> tuple[float, float]:  # noqa: ARG002 - all arms alike
         (total,), (survivors,), (law,) = estimate.sums, estimate.counts, estimate.laws

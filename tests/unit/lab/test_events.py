@@ -64,7 +64,8 @@ PAPER = 'name = "distributed-polya"\nepsilon = 1.0\ncalibration = "paper"'
     [
         pytest.param("failure = 0.02", 'name = "identity"', 0.02, id="p"),
         pytest.param("failure = 0.02", PAPER, 0.06, id="lemma-2-states-3p"),
-        pytest.param(PUBLISHED, PAPER, 0.3, id="published-code-too"),
+        pytest.param("failure = 0.5", PAPER, 1.0, id="never-more-than-certain"),
+        pytest.param(PUBLISHED, PAPER, None, id="published-code-states-nothing"),
         pytest.param('name = "ucb1"', 'name = "identity"', None, id="ucb1-states-nothing"),
         pytest.param('name = "dp-se"', 'name = "central-laplace"\nepsilon = 1.0', 0.1, id="dp-se"),
         pytest.param('name = "vb-sdp-ae"', PAPER, 0.1, id="vb-sdp-ae"),

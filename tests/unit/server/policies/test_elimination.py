@@ -1,6 +1,7 @@
 """What tells the policies of successive elimination apart: their batches, their widths, what they remember."""
 
 import math
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -66,6 +67,20 @@ def test_the_paper_width_of_dp_se_is_its_formula_for_laplace_noise() -> None:
     tell(policy, [0.5] * 10, Laplace(2.0))
     expected = math.sqrt(math.log(800) / (2 * 856)) + 2 * math.log(400) / 856
     assert policy.intervals[0].upper - policy.intervals[0].mean == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("calibration", ["exact", "paper"])
+def test_all_events_of_dp_se_together_stay_below_p(calibration: Literal["exact", "paper"]) -> None:
+    """Sampling and noise at p/(5|S|e²) each, or the paper's p/(4|S|e²); a wrapped sum at the ask's own share."""
+    policy, spent = DpSe(arms=4, noise=1.0, failure=0.2, calibration=calibration), 0.0
+    each = 2 / (4 if calibration == "paper" else 5)
+    for epoch in range(1, 9):
+        ask = policy.ask(10**9)
+        assert ask is not None
+        spent += 4 * ask.share + each * 0.2 / epoch**2
+        tell(policy, [0.5] * 4)
+    beyond = 4 * ask.share * 8**2 + each * 0.2
+    assert spent + beyond / 8 < 0.2  # Σ 1/e² over e > 8 is below 1/8
 
 
 def test_an_epoch_of_dp_se_drops_every_arm_whose_gap_it_looked_for() -> None:
