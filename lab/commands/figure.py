@@ -9,7 +9,7 @@ from common.errors import BadParameter
 from lab import composition
 from lab.commands.sweep import DEFAULT_OUT
 from lab.console import err, out
-from lab.figures import draw, matched
+from lab.figures import draw, drawing, matched
 from lab.folder import writing
 from lab.sweep import Experiment, Row, known, load, read, run
 from lab.sweep.progress import SweepProgress
@@ -53,10 +53,12 @@ def figure(
     if not name.endswith(".toml") and name not in known():
         raise BadParameter("figure", name, f"must be one of {', '.join((COMPOSITION, *known()))}")
     experiment = load(name, quick=quick)
+    drawing(experiment)  # a sweep may take minutes: what would fail after it fails before
+    with writing(out_, "choose another --out"):
+        out_.mkdir(parents=True, exist_ok=True)
     rows = _played(experiment, sweeps, jobs) if results is None else matched(experiment, read(results))
     stem = out_ / (experiment.name + ("-quick" if quick else ""))
     with writing(out_, "choose another --out"):
-        out_.mkdir(parents=True, exist_ok=True)
         _print(draw(experiment, rows, stem))
 
 

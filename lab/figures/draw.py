@@ -16,6 +16,7 @@ from lab.figures.style import Style, styles
 from lab.sweep import Experiment, Overlay, Row
 
 COLUMNS = 3
+DPI = 95
 SYMBOLS = {"horizon": "rounds T", "mechanism.epsilon": "ε"}
 VALUES = {"regret": "regret at T", "bits": "bits of all reports", "payload_bits": "bits of one report"}
 OVER_TIME = {"time-average": "regret / rounds", "regret": "regret"}
@@ -26,7 +27,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], stem: Path) -> list[Path]:
     drawn = figure(experiment, rows)
     paths = [Path(f"{stem}.{suffix}") for suffix in ("png", "svg")]
     with mpl.rc_context({"svg.hashsalt": experiment.name, "svg.fonttype": "none"}):
-        drawn.savefig(paths[0], dpi=95)
+        drawn.savefig(paths[0], dpi=DPI)
         drawn.savefig(paths[1], metadata={"Date": None})
     return paths
 
@@ -35,7 +36,7 @@ def figure(experiment: Experiment, rows: Sequence[Row]) -> Figure:
     """The figure of an experiment's rows (`matched`), with its note below. Raises BadParameter for a bad `[draw]`."""
     how = drawing(experiment)
     width, height = _size(len(experiment.panels) if how.kind != "by-panel" else 1)
-    note = textwrap.fill(_told(experiment, rows), int(width * 17))
+    note = textwrap.fill(_told(experiment, rows), int(width * 15))
     below = 0.1 + 0.16 * (note.count("\n") + 1)
     whole = Figure(figsize=(width, height + below), layout="constrained")
     above, foot = whole.subfigures(2, 1, squeeze=False, height_ratios=(height, below))[:, 0]

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from common.errors import BadParameter
 from common.messages.base import Message
 from common.messages.explain import first
+from lab.figures.rows import number
 from lab.sweep import Experiment
 
 Scale = Literal["linear", "log"]
@@ -33,8 +34,12 @@ class Drawing(Message):
 
 
 def drawing(experiment: Experiment) -> Drawing:
-    """The experiment's own. Raises BadParameter for a table that is none."""
+    """The experiment's own. Raises BadParameter for a table that is none, or where a panel has no place on the axis."""
     try:
-        return Drawing.model_validate(experiment.draw)
+        how = Drawing.model_validate(experiment.draw)
     except ValidationError as error:
         raise BadParameter("draw", experiment.draw, first(error, Drawing)) from error
+    if how.kind == "by-panel":
+        for panel in experiment.panels:
+            number(experiment, panel, how.key)
+    return how

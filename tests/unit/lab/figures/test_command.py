@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from common.errors import BadParameter
+from common.errors import BadParameter, Unavailable
 from lab.__main__ import app
 from lab.sweep import load, run
 
@@ -65,6 +65,19 @@ def test_rows_of_the_quick_version_are_not_passed_off_as_the_whole(mine: Path, t
     done = figure(mine, "--results", rows, "--out", tmp_path)
     assert isinstance(done.exception, BadParameter)
     assert "rows of horizon 100" in done.exception.detail
+
+
+def test_a_figure_that_cannot_be_drawn_or_kept_is_refused_before_anything_is_played(mine: Path, tmp_path: Path) -> None:
+    sweeps, occupied = tmp_path / "sweeps", tmp_path / "occupied"
+    occupied.write_text("a file")
+    kept = figure(mine, "--out", occupied / "out", "--sweeps", sweeps)
+    assert isinstance(kept.exception, Unavailable)
+    for old, new in (('kind = "regret"', 'kind = "pie"'), ('kind = "regret"', 'kind = "by-panel"')):
+        mine.write_text(TOML.replace(old, new), encoding="utf-8")
+        drawn = figure(mine, "--out", tmp_path / "out", "--sweeps", sweeps)
+        assert isinstance(drawn.exception, BadParameter)
+        assert "draw" in drawn.exception.detail
+    assert not sweeps.exists()
 
 
 def test_an_unknown_figure_is_refused_with_the_known_ones() -> None:

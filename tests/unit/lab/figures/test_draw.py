@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from common.errors import BadParameter
 from lab.figures import draw, figure, matched
-from lab.figures.draw import exponent
+from lab.figures.draw import DPI, exponent
 from lab.figures.style import LINES, styles
-from lab.sweep import Experiment, Row
+from lab.sweep import Experiment, Row, known, load
 
 POINTS = 5
 WORLD = {"name": "bernoulli", "means": [0.2, 0.8]}
@@ -139,6 +140,21 @@ def test_the_note_the_source_and_the_repetitions_are_on_the_figure() -> None:
     shown = experiment()
     (note,) = figure(shown, rows(shown)).subfigs[1].texts
     assert note.get_text() == "nobody. Mean and standard deviation, 3 repetitions. Smaller than life."
+
+
+@pytest.mark.parametrize("name", known())
+def test_title_and_note_of_every_figure_fit_its_paper(name: str) -> None:
+    shown = load(name).model_copy(update={"quick": True})
+    table = [row(p.label, s.label, 0, 1.0) for p, s in shown.pairs()]
+    drawn = figure(shown, table)
+    drawn.set_dpi(DPI)  # the letters' widths are whole pixels
+    FigureCanvasAgg(drawn).draw()
+    above, foot = drawn.subfigs
+    for text in (above._suptitle, *foot.texts):
+        assert text is not None
+        box = text.get_window_extent()
+        assert 0 <= box.x0 < box.x1 <= drawn.bbox.x1
+        assert 0 <= box.y0 < box.y1 <= drawn.bbox.y1
 
 
 def test_a_quick_version_says_so() -> None:
