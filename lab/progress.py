@@ -52,9 +52,15 @@ def _line(run: RunView, report: RoundReport, standings: Standings) -> str:
     open_here = [standings[cohort.cohort] for cohort in report.cohorts if cohort.cohort in standings]
     stages = "".join(f", {_stage(stage, open_here)}" for stage in dict.fromkeys(entry.stage for entry in open_here))
     return (
-        f"round {report.number} (2^{report.batch} clients an arm): "
+        f"round {report.number} ({_sizes(report)} clients a cohort): "
         f"{done} of {len(report.cohorts)} cohorts released{stages}; {_asked(run)}, {_left(run)}"
     )
+
+
+def _sizes(report: RoundReport) -> str:
+    """`64`, or `2 to 64` where a design gives its actions different cohorts."""
+    sizes = [cohort.clients for cohort in report.cohorts]
+    return " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)}))
 
 
 def _stage(stage: str, open_here: list[CohortEntry]) -> str:

@@ -32,6 +32,7 @@ _ALLOWED = {
     "bytes_type": "must be unpadded base64url text",
     "bool_type": "must be true or false",
     "list_type": "must be a list",
+    "dict_type": "must be a table of keys and values",
     "model_type": "must be a table of keys and values",
     "model_attributes_type": "must be a table of keys and values",
 }

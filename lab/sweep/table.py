@@ -85,7 +85,8 @@ def _parquet(rows: Sequence[Row]) -> bytes:
 def _from_parquet(path: Path) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+    with path.open("rb") as file:  # pyarrow's own error for a missing file does not say so
+        rows: list[dict[str, Any]] = pq.read_table(file).to_pylist()
     return rows
 
 

@@ -85,6 +85,7 @@ def test_the_digest_is_of_what_cells_depend_on(tmp_path: Path) -> None:
     ("change", "said"),
     [
         pytest.param(("repetitions = 3", "repetitions = 0"), r"repetitions = 0: must be at least 1", id="repetitions"),
+        pytest.param(("run.mechanism.epsilon = 4.0", "run = 4"), "run = 4: must be a table of keys", id="no-table"),
         pytest.param(("points = 4", "pionts = 4"), "pionts = 4: unknown key, did you mean points", id="misspelt"),
         pytest.param(("horizon = 2000", "horizon = ["), "not TOML", id="not-toml"),
         pytest.param(("horizon = 2000", "horizon = 3"), "panel 'wide', series 'private': horizon = 3: must be", id="T"),

@@ -86,6 +86,12 @@ def test_a_file_that_is_no_table_is_refused(name: str, content: bytes | None, tm
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_file_that_is_not_there_is_said_to_be_missing(form: str, tmp_path: Path) -> None:
+    with pytest.raises(BadParameter, match="No such file"):
+        read(tmp_path / f"gone.{form}")
+
+
 def test_only_two_formats_are_known() -> None:
     with pytest.raises(BadParameter, match="must be parquet or csv"):
         check_format("xml")
