@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from threadpoolctl import threadpool_limits
+
 from common.errors import ProtocolError
 from lab.sweep.cells import Cell, run_file
 from lab.sweep.experiment import Experiment
@@ -35,7 +37,8 @@ def check_first_rounds(experiment: Experiment, wanted: Iterable[Cell]) -> None:
 @contextmanager
 def _named(experiment: Experiment, panel: str, series: str) -> Iterator[None]:
     try:
-        yield
+        with threadpool_limits(1):  # the designs are small: more threads only wait for each other
+            yield
     except ProtocolError as error:
         place = f"{experiment.name}, panel {panel!r}, series {series!r}"
         raise BadExperiment(f"{place}: {error.detail}") from error
