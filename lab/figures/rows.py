@@ -11,6 +11,9 @@ from lab.sweep import Experiment, Overlay, Row
 
 Floats = NDArray[np.float64]
 
+SEEN = {"horizon": "horizon", "mechanism": "mechanism", "ε =": "epsilon"}
+"""The column of a row for each thing that tells experiments of one name apart."""
+
 
 class Band(NamedTuple):
     """Mean and standard deviation (of a single repetition, n - 1) at each place; deviation 0 for one repetition."""
@@ -20,21 +23,29 @@ class Band(NamedTuple):
 
 
 def matched(experiment: Experiment, rows: Sequence[Row]) -> list[Row]:
-    """The experiment's rows. Raises BadParameter for rows of another one, of other horizons, or where a pair has none.
+    """The experiment's rows. Raises BadParameter for rows of another one, or where a pair has none.
 
+    Another one: by its name, or by a horizon, mechanism or ε that the file had when the rows were played.
     `rows` may be more than the experiment asks for: what its panels and series do not name is left out.
     """
-    horizons = {(p.label, s.label): horizon(experiment, p, s) for p, s in experiment.pairs()}
-    kept = [row for row in rows if row.experiment == experiment.name and (row.panel, row.series) in horizons]
+    asked = {(p.label, s.label): _asked(experiment.table(p, s)) for p, s in experiment.pairs()}
+    kept = [row for row in rows if row.experiment == experiment.name and (row.panel, row.series) in asked]
     for row in kept:
-        asked = horizons[row.panel, row.series]
-        if row.horizon != asked:
-            where = f"panel {row.panel!r}, series {row.series!r}: rows of horizon {row.horizon}"
-            raise BadParameter("results", row.horizon, f"{where}, the experiment has {asked}; --quick is another one")
-    for panel, series in horizons:
+        for word, value in asked[row.panel, row.series].items():
+            seen = getattr(row, SEEN[word])
+            if seen != value:
+                where = f"panel {row.panel!r}, series {row.series!r}: rows of {word} {seen}"
+                raise BadParameter("results", seen, f"{where}, the experiment has {value}; --quick is another one")
+    for panel, series in asked:
         if not of(kept, panel, series):
             raise BadParameter("results", 0, f"rows are missing: panel {panel!r}, series {series!r}")
     return kept
+
+
+def _asked(table: dict[str, Any]) -> dict[str, Any]:
+    """What a run file's table says of a row, by the words of `SEEN`."""
+    mechanism = table["mechanism"]
+    return {"horizon": table["horizon"], "mechanism": mechanism.get("name"), "ε =": mechanism.get("epsilon")}
 
 
 def of(rows: Sequence[Row], panel: str, series: str) -> list[Row]:
@@ -52,11 +63,6 @@ def band(rows: Sequence[Row], value: Callable[[Row], Sequence[float] | Floats]) 
 def places(row: Row) -> Floats:
     """The pulls at which a row's curve was read, shape (points,)."""
     return row.horizon * np.arange(1, len(row.curve) + 1) / len(row.curve)
-
-
-def horizon(experiment: Experiment, panel: Overlay, series: Overlay) -> int:
-    """T of a pair."""
-    return int(experiment.table(panel, series)["horizon"])
 
 
 def number(experiment: Experiment, panel: Overlay, key: str) -> float:

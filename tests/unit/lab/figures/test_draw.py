@@ -28,7 +28,7 @@ def experiment(panels: tuple[float, ...] = (0.5, 2.0), **draw_: object) -> Exper
             "repetitions": 3,
             "points": POINTS,
             "run": {"horizon": 1000, "environment": WORLD},
-            "panels": [{"label": f"ε = {e}", "run": {"mechanism": {"epsilon": e}}} for e in panels],
+            "panels": [{"label": f"ε = {e}", "run": {"mechanism": {"name": "m", "epsilon": e}}} for e in panels],
             "series": [{"label": "A"}, {"label": "A, exact"}],
             "draw": {"kind": "time-average", **draw_},
         }
@@ -45,7 +45,7 @@ def row(panel: str, series: str, repetition: int, regret: float) -> Row:
         policy="p",
         mechanism="m",
         calibration="exact",
-        epsilon=1.0,
+        epsilon=float(panel.rpartition(" ")[2]) if panel.startswith("ε = ") else None,
         horizon=1000,
         clients=1000,
         regret=regret,
@@ -175,6 +175,23 @@ def test_rows_of_another_experiment_are_not_drawn() -> None:
     table = [one.model_copy(update={"experiment": "other"}) for one in rows(shown)]
     with pytest.raises(BadParameter, match=r"rows are missing: panel 'ε = 0\.5', series 'A'"):
         matched(shown, table)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"mechanism": "tree"}, "rows of mechanism tree, the experiment has m"), ({"epsilon": 9.0}, "rows of ε = 9.0")],
+    ids=["mechanism", "epsilon"],
+)
+def test_rows_of_an_experiment_that_was_changed_since_are_refused(change: dict[str, object], said: str) -> None:
+    shown = experiment()
+    table = [one.model_copy(update=change) for one in rows(shown)]
+    with pytest.raises(BadParameter, match=said):
+        matched(shown, table)
+
+
+def test_the_rows_of_an_experiment_are_its_rows() -> None:
+    shown = experiment()
+    assert matched(shown, rows(shown)) == rows(shown)
 
 
 def test_rows_of_the_quick_version_are_refused_for_the_whole_one() -> None:
