@@ -44,7 +44,10 @@ def _fate(arm: ArmView, result: Result) -> str:
 def _facts(result: Result) -> list[tuple[str, str]]:
     facts = [
         ("arm chosen", f"{result.chosen} (the clients' world says {result.best} is best)"),
-        ("pulls", f"{sum(result.pulls):,} of {result.horizon:,}, {result.unfinished:,} of them in an unfinished batch"),
+        (
+            "pulls",
+            f"{sum(result.pulls):,} of {result.horizon:,}, {result.unfinished:,} of them after the last whole batch",
+        ),
         ("regret", f"{result.regret.final:,.1f}"),
         ("rounds", f"{len(result.rounds)}, with {result.aborted} cohorts aborted and replaced"),
         ("mechanism", f"{result.mechanism}, {result.calibration} calibration"),

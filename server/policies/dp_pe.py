@@ -1,6 +1,7 @@
 """Phased elimination, one reward a client, one cohort a design action (DLB Algorithm 3, ALGORITHMS 2.2)."""
 
 import math
+from abc import abstractmethod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,9 +54,9 @@ class OneRewardEach(Phased):
         sampled = size * np.sqrt(2 * math.log(2 / self._beta) * (weights**2 / clients).sum(axis=1))
         return np.asarray(sampled + noise_width(readings.laws, weights / clients, self._beta))
 
+    @abstractmethod
     def paper_width(self, phase: Phase, readings: Readings) -> float:
         """One width for all actions, by the paper's formula."""
-        raise NotImplementedError
 
 
 class PrivatePhasedElimination(OneRewardEach):
