@@ -36,7 +36,7 @@ class Snapshot(Message):
 
     round       the open round, or the last one.
     aborted     cohorts that were replaced, or that ended the run.
-    unfinished  pulls that taught nothing: the horizon ended their batch, or nothing more was asked. They count as pulls.
+    unfinished  pulls that taught nothing: the horizon ended their batch, or nothing more was asked. They count.
     chosen      the arm with the highest estimate among the active ones after the last finished batch.
     guarantee   the weakest over the rounds so far: each client is in one cohort (parallel composition).
     """
