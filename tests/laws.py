@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from scipy.stats import norm
+
 
 @dataclass(frozen=True)
 class Laplace:
@@ -20,3 +22,17 @@ class Laplace:
     @property
     def sub_exponential(self) -> tuple[float, float]:
         return math.sqrt(2) * self.scale, self.scale
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Gaussian noise."""
+
+    std: float
+
+    def quantile(self, p: float) -> float:
+        return float(self.std * norm.isf(p / 2))
+
+    @property
+    def sub_exponential(self) -> tuple[float, float]:
+        return math.sqrt(2) * self.std, 0.0

@@ -1,12 +1,13 @@
 """What the policies of successive elimination share: batches of all active arms, and arms that drop out."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from server.policies.base import Ask, Estimate, Interval, Query
+from server.policies.race import Race
 
 
-class Elimination(ABC):
+class Elimination(Race):
     """Every active arm goes to `clients` new clients; arms whose upper bound is below the best lower bound drop out.
 
     arms   K ≥ 2.
@@ -14,28 +15,8 @@ class Elimination(ABC):
     """
 
     def __init__(self, arms: int, first: int = 1) -> None:
-        self._active = tuple(range(arms))
+        super().__init__(arms)
         self._batch = first
-        self._latest: dict[int, Interval] = {}
-        self._chosen: int | None = None
-
-    @property
-    def active(self) -> tuple[int, ...]:
-        return self._active
-
-    @property
-    def intervals(self) -> tuple[Interval, ...]:
-        return tuple(self._latest[arm] for arm in sorted(self._latest))
-
-    @property
-    def chosen(self) -> int | None:
-        return self._chosen
-
-    def ask(self, left: int) -> Ask | None:
-        if not self.going_on:
-            return None
-        ask = self._next()
-        return ask if ask.size <= left else None
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
         told = {estimate.arm: estimate for estimate in estimates if estimate.arm is not None}
@@ -52,11 +33,6 @@ class Elimination(ABC):
         """The unfinished batch, arm after arm, until the horizon."""
         ask = self._next()
         return ask.spend(ask.queries, left)
-
-    @property
-    def going_on(self) -> bool:
-        """Whether there is another batch."""
-        return True
 
     @property
     @abstractmethod

@@ -1,7 +1,7 @@
 """What the policies for linear bandits share: phases over a design, least squares, elimination by widths."""
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +14,7 @@ from common.errors import BadParameter
 from server.policies.base import Ask, Estimate, Interval
 from server.policies.design import Design, near_optimal
 from server.policies.least_squares import Readings
+from server.policies.race import Race
 
 Floats = NDArray[np.float64]
 
@@ -38,7 +39,7 @@ class Phase:
     candidates: Floats
 
 
-class Phased(ABC):
+class Phased(Race):
     """A design on the active actions is played, θ* estimated, actions too far below the best dropped; and again.
 
     Forgetting: an estimate rests on its own phase alone.
@@ -51,33 +52,13 @@ class Phased(ABC):
 
     def __init__(self, actions: Floats, *, bound: float, beta: float, smallest: int = 1) -> None:
         check_actions(actions)
+        super().__init__(len(actions))
         if not 0 < bound < math.inf:
             raise BadParameter("policy.bound", bound, "must be above 0 and finite")
         if not 0 < beta < 1:
             raise BadParameter("policy.beta", beta, "must lie in (0, 1)")
         self._actions, self._bound, self._beta, self._smallest = actions, bound, beta, smallest
-        self._active = tuple(range(len(actions)))
         self._number = 1
-        self._latest: dict[int, Interval] = {}
-        self._chosen: int | None = None
-
-    @property
-    def active(self) -> tuple[int, ...]:
-        return self._active
-
-    @property
-    def intervals(self) -> tuple[Interval, ...]:
-        return tuple(self._latest[arm] for arm in sorted(self._latest))
-
-    @property
-    def chosen(self) -> int | None:
-        return self._chosen
-
-    def ask(self, left: int) -> Ask | None:
-        if not self.going_on:
-            return None
-        ask = self._ask
-        return ask if ask.size <= left else None
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
         asked = [query.arm for query in self._ask.queries]
@@ -100,11 +81,6 @@ class Phased(ABC):
             return self._ask.spend(self._ask.queries, left)
         assert self._chosen is not None
         return {self._chosen: left} if left else {}
-
-    @property
-    def going_on(self) -> bool:
-        """Whether there is another phase."""
-        return True
 
     @abstractmethod
     def length(self, number: int) -> float:
@@ -143,6 +119,9 @@ class Phased(ABC):
     @cached_property
     def _ask(self) -> Ask:
         return self.plan(self._phase)
+
+    def _next(self) -> Ask:
+        return self._ask
 
     def _known(self, readings: Readings, values: Floats, widths: Floats) -> Floats:
         """The widths; where the survivors tell nothing of an action, the one that reaches from -B to B in any case."""

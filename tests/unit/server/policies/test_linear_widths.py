@@ -19,7 +19,7 @@ from server.policies.dp_dpe import Crowd, DistributedPhasedElimination
 from server.policies.dp_pe import PrivatePhasedElimination
 from server.policies.phases import Phased
 from server.policies.radius import Calibration
-from tests.unit.server.policies.laws import Laplace, Normal
+from tests.laws import Laplace, Normal
 
 Floats = NDArray[np.float64]
 Noise = Callable[[np.random.Generator, tuple[int, ...]], Floats]

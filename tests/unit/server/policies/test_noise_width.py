@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from server.policies.noise_width import moments, noise_width
-from tests.unit.server.policies.laws import Laplace, Normal
+from tests.laws import Laplace, Normal
 
 
 @pytest.mark.parametrize("allowed", [1e-4, 1e-8])
