@@ -9,11 +9,11 @@ import json
 import sqlite3
 import struct
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import numpy as np
@@ -120,12 +120,16 @@ class Tape:
 class Hay:
     """Everything that a party holds or has heard."""
 
-    def __init__(self, tape: Tape, party: str) -> None:
+    def __init__(self, straws: Iterable[bytes]) -> None:
+        self._all = b"\x00\xff\x00".join(straws)
+
+    @classmethod
+    def of(cls, tape: Tape, party: str) -> Self:
         straws = [straw for cell in _cells(tape.databases[party]) for straw in _opened(cell)]
         for one in tape.heard:
             if party in (one.caller, one.callee):
                 straws += [str(one.url).encode(), repr(one.headers).encode(), *_opened(one.body), *_opened(one.answer)]
-        self._all = b"\x00\xff\x00".join(straws)
+        return cls(straws)
 
     def holds(self, needle: bytes) -> bool:
         return needle in self._all
@@ -133,6 +137,16 @@ class Hay:
     def holds_number(self, value: float) -> bool:
         """As text, or as a double, whichever way round."""
         return any(map(self.holds, (repr(value).encode(), struct.pack("<d", value), struct.pack(">d", value))))
+
+    def reads(self, heads: Sequence[bytes], payloads: set[bytes]) -> bool:
+        """Whether most of these heads are followed by one of the payloads: all of them are, if nothing is sealed.
+
+        Payloads may be two bytes long, so that a ciphertext begins like one of them by chance, at most once in 100
+        reports; half of 20 or more do with probability below 1e-12.
+        """
+        assert len(heads) >= 20
+        assert len(payloads) < 2 ** (8 * min(map(len, payloads))) / 100
+        return sum(any(self.holds(head + payload) for payload in payloads) for head in heads) > len(heads) / 2
 
 
 def _cells(path: Path) -> Iterator[bytes]:
