@@ -74,11 +74,12 @@ def audit(
     json: JsonOption = None,
 ) -> None:
     """Try to break a mechanism's claim: neighbouring inputs, many trials, an exact test. Exits 1 if it is broken."""
+    data: dict[str, Any] = {"dimension": dimension, "norm": norm, "low": low, "high": high, "batches": batches}
+    data |= {"noise": noise, "scale": scale, "precision": precision, "dropout": dropout, "corrupt": corrupt}
     if counter_example is not None:
-        made = _counter_example(counter_example, clients, epsilon, mechanism)
+        data |= {"mechanism": mechanism, "delta": delta, "via": via, "calibration": calibration}
+        made = _counter_example(counter_example, clients, epsilon, data)
     else:
-        data: dict[str, Any] = {"dimension": dimension, "norm": norm, "low": low, "high": high, "batches": batches}
-        data |= {"noise": noise, "scale": scale, "precision": precision, "dropout": dropout, "corrupt": corrupt}
         asked = Asked(clients=clients, epsilon=epsilon, delta=delta, **data)
         made = _by(via, asked.planned(_named(mechanism), calibration))
     setting = _setting(made, survivors, colluders, "http" if http else "in-process")
@@ -116,9 +117,13 @@ def _by(via: str | None, mechanism: Mechanism) -> Mechanism:
         raise BadParameter("via", via, error.errors()[0]["msg"]) from error
 
 
-def _counter_example(name: str, clients: int, epsilon: float | None, mechanism: str | None) -> Mechanism:
-    if mechanism is not None:
-        raise BadParameter("mechanism", mechanism, "--broken brings its own: leave it out")
+def _counter_example(name: str, clients: int, epsilon: float | None, ignored: dict[str, Any]) -> Mechanism:
+    """Raises BadParameter for whatever was asked for and would be ignored."""
+    usual = {"dimension": 1, "norm": "linf", "low": 0.0, "high": 1.0, "noise": "grid", "calibration": "exact"}
+    usual |= {"dropout": 0.0, "corrupt": 0.0}
+    for word, value in ignored.items():
+        if value != usual.get(word):
+            raise BadParameter(word, value, "--broken brings its own: leave it out")
     return broken(name, clients, 1.0 if epsilon is None else epsilon)
 
 

@@ -13,6 +13,7 @@ from common.mechanisms.planning import DELTAS, EXACT_ONLY, KINDS, Union
 from common.randomness import UnsafeSeededStream
 from common.statistics import BoundedVector, Reward
 from lab.audit import Setting, audit, judge
+from lab.audit.bound import epsilon_at_least
 
 ALARM = 1e-7
 CLIENTS = 12
@@ -172,3 +173,27 @@ def test_equal_worlds_alarm_no_more_often_than_stated() -> None:
         worlds = rng.poisson(3.0, (2, 200)).astype(float)
         alarms += judge(setting, worlds[0], worlds[1], alarm=0.05).lower > 0
     assert alarms <= 90
+
+
+def a_pair() -> Setting:
+    return Setting(made("distributed-polya", "exact", clients=2, floor=2), 2)
+
+
+def test_the_half_that_chooses_is_not_counted() -> None:
+    """The worlds are far apart in the first half, and one and the same in the second: nothing is shown."""
+    same = np.tile([0.0, 5.0], 500)
+    found = judge(a_pair(), np.concatenate((np.zeros(1000), same)), np.concatenate((np.full(1000, 5.0), same)))
+    assert found.counted == 1000
+    assert found.lower == 0
+
+
+@pytest.mark.parametrize(("dimension", "columns"), [(1, 1), (4, 2)])
+def test_all_the_events_tried_share_the_alarm(dimension: int, columns: int) -> None:
+    """Eight events for each column of evidence, whose union must stay below the alarm."""
+    setting = Setting(vectors("distributed-polya", dimension, "linf"), FLOOR)
+    rng = np.random.default_rng(3)
+    worlds = [rng.poisson(mean, (4000, columns)).astype(float) for mean in (3.0, 4.0)]
+    found = judge(setting, worlds[0], worlds[1], alarm=0.01)
+    likely, rare = (np.array([hits]) for hits in found.hits)
+    assert found.lower > 0
+    assert found.lower == epsilon_at_least(likely, rare, 2000, 0.0, 0.01 / (8 * columns))[0]

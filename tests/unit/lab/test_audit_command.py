@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner, Result
 
-from common.errors import ProtocolError
+from common.errors import BadParameter, ProtocolError
 from lab.__main__ import app
 
 
@@ -70,3 +70,17 @@ def test_bad_input_is_refused_in_one_line(words: tuple[str, ...]) -> None:
     refused = audit(*words)
     assert isinstance(refused.exception, ProtocolError)
     assert "\n" not in str(refused.exception)
+
+
+@pytest.mark.parametrize("survivors", ["0", "-1"])
+def test_nobody_who_answered_is_refused_as_that(survivors: str) -> None:
+    refused = audit("distributed-polya", "--epsilon", "1", "--survivors", survivors)
+    assert isinstance(refused.exception, BadParameter)
+    assert str(refused.exception).startswith("survivors")
+
+
+@pytest.mark.parametrize("word", [("--delta", "nan"), ("--dimension", "7"), ("--via", "shuffler"), ("--low", "-1")])
+def test_a_counter_example_takes_no_option_that_it_would_ignore(word: tuple[str, str]) -> None:
+    refused = audit("--broken", "misshifted-bits", "--trials", "100", *word)
+    assert isinstance(refused.exception, BadParameter)
+    assert str(refused.exception).startswith(word[0].removeprefix("--"))
