@@ -7,7 +7,7 @@ import pytest
 
 from common.accounting import pure_epsilon
 from common.errors import BadParameter
-from common.mechanisms import DistributedPolya, MechanismSpec, plan
+from common.mechanisms import DistributedPolya, Mechanism, MechanismSpec, plan
 from common.noise import PolyaDifference
 from common.randomness import UnsafeSeededStream
 from common.statistics import Reward
@@ -24,6 +24,18 @@ def test_the_lower_bound_exceeds_the_claim(name: str, clients: int) -> None:
     assert found.claim is not None
     assert found.lower > 1.2 * found.claim
     assert found.violated
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_honest_mechanism_with_the_same_fields_is_not_found_out(name: str) -> None:
+    """So that it is the broken line that is found, not the cohort, the range or the modulus around it."""
+    made = broken(name, 10)
+    kind = type(made).__bases__[0]
+    assert issubclass(kind, Mechanism)
+    honest = kind.model_validate(made.model_dump())
+    found = audit(honest, stream=UnsafeSeededStream(27), trials=30_000, alarm=ALARM)
+    assert found.claim == pytest.approx(made.guarantee(made.floor).epsilon)
+    assert 0.5 < found.lower <= (found.claim or 0)
 
 
 def test_half_the_survivors_leak_what_the_exact_law_says() -> None:
