@@ -12,8 +12,8 @@ from common.error_law import ErrorLaw
 
 Floats = NDArray[np.float64]
 
-FAR = 1e-12  # tails up to here are read off the law
-LEVELS = np.concatenate((np.linspace(0.98, 0.02, 49), np.geomspace(0.015, FAR, 80)))
+FAR = (1e-12, 1e-15, 1e-18)  # tails up to one of these are read off the law; no law answers for less than the last
+STEPS = 8  # levels a decade of the tail
 PLACES = np.geomspace(1e-4, 60, 240)  # s in units of 1/std
 NEAR, AWAY = math.log(0.05), math.log(60)  # ln t, in the same units of the weighted sum
 CUTS = 14  # of that range, each to its golden part: ln t to 0.01
@@ -22,7 +22,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class Moments:
-    """`logs`: an upper bound of ln E[e^{sX}; |X| ≤ q(FAR)] at s = PLACES / std, X noise of mean 0."""
+    """`logs`: an upper bound of ln E[e^{sX}; |X| ≤ q(far)] at s = PLACES / std, X noise of mean 0."""
 
     std: float
     logs: Floats
@@ -37,20 +37,28 @@ class Moments:
 
 
 @lru_cache(maxsize=4096)
-def moments(law: ErrorLaw) -> Moments | None:
-    """From quantiles: |X| is below a variable that takes the upper end of each step between LEVELS.
+def moments(law: ErrorLaw, far: float = FAR[0]) -> Moments | None:
+    """From quantiles: |X| is below a variable that takes the upper end of each step between `_levels`.
 
-    E e^{sX} ≤ 1 + sE X + E(e^{s|X|} - 1 - s|X|), symmetric or not, and that grows with |X|. Cut off at q(FAR), E X may
-    leave 0 by std √FAR (Cauchy-Schwarz). None: no noise.
+    E e^{sX} ≤ 1 + sE X + E(e^{s|X|} - 1 - s|X|), symmetric or not, and that grows with |X|. Cut off at q(far), E X may
+    leave 0 by std √far (Cauchy-Schwarz). None: no noise.
     """
     if law.std == 0:
         return None
-    ends = np.array([law.quantile(float(level)) for level in LEVELS])
-    masses = np.diff(np.concatenate(([0.0], 1 - LEVELS)))
+    levels = _levels(far)
+    ends = np.array([law.quantile(float(level)) for level in levels])
+    masses = -np.diff(np.concatenate(([1.0], levels)))
     scaled = PLACES[:, np.newaxis] / law.std * ends
     with np.errstate(over="ignore"):
         values = (np.expm1(scaled) - scaled) @ masses
-    return Moments(law.std, np.log1p(np.maximum(values, 0) + PLACES * math.sqrt(FAR)))
+    return Moments(law.std, np.log1p(np.maximum(values, 0) + PLACES * math.sqrt(far)))
+
+
+def _levels(far: float) -> Floats:
+    """Probabilities of tails, from 0.98 down to `far`."""
+    tail = np.geomspace(0.015, far, math.ceil(STEPS * math.log10(0.015 / far)))
+    tail[-1] = far
+    return np.concatenate((np.linspace(0.98, 0.02, 49), tail))
 
 
 def noise_width(laws: Sequence[ErrorLaw], weights: Floats, allowed: float, *, joint: bool = False) -> Floats:
@@ -63,16 +71,16 @@ def noise_width(laws: Sequence[ErrorLaw], weights: Floats, allowed: float, *, jo
     if joint:
         return np.asarray(np.linalg.norm(weights, axis=1) * laws[0].quantile(allowed))
     sizes = np.abs(weights)
-    found = [moments(law) for law in laws]  # type: ignore[arg-type]  # laws are frozen values
-    noisy = [j for j, one in enumerate(found) if one is not None]
+    noisy = [j for j, law in enumerate(laws) if law.std]
     if not noisy:
         return np.zeros(len(weights))
     quantiles = _quantiles(tuple(laws[j] for j in noisy), allowed / len(noisy))
     union: Floats = sizes[:, noisy] @ quantiles
-    lost = len(noisy) * FAR
-    if len(noisy) == 1 or allowed < 4 * lost:
+    far = next((far for far in FAR if 4 * len(noisy) * far <= allowed), None)
+    if len(noisy) == 1 or far is None:
         return union
-    return np.minimum(union, _chernoff([m for m in found if m is not None], sizes[:, noisy], allowed - lost))
+    found = [one for j in noisy if (one := moments(laws[j], far)) is not None]  # type: ignore[arg-type]  # frozen values
+    return np.minimum(union, _chernoff(found, sizes[:, noisy], allowed - len(noisy) * far))
 
 
 def _quantiles(laws: Sequence[ErrorLaw], p: float) -> Floats:

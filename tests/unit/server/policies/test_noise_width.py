@@ -38,8 +38,16 @@ def test_widths_of_laplace_sums_hold_at_their_level() -> None:
 
 
 def test_tiny_levels_fall_back_to_the_union_bound() -> None:
-    width = noise_width([Laplace(1.0)] * 2, np.ones((1, 2)), 1e-14)
-    assert width[0] == pytest.approx(2 * math.log(2e14))
+    width = noise_width([Laplace(1.0)] * 2, np.ones((1, 2)), 4e-18)
+    assert width[0] == pytest.approx(2 * math.log(2 / 4e-18))
+
+
+@pytest.mark.parametrize("allowed", [1e-8, 1e-10, 1e-13])
+def test_many_noises_cost_no_union_bound_however_small_the_level(allowed: float) -> None:
+    """The sum of a thousand Laplace draws is nearly Gaussian; a union bound would be above 20 times as much."""
+    width = noise_width([Laplace(1.0)] * 1000, np.ones((1, 1000)), allowed)[0]
+    gaussian = math.sqrt(2000) * norm.isf(allowed / 2)
+    assert gaussian < width < 1.6 * gaussian
 
 
 def test_noise_that_is_one_draw_for_all_coordinates_is_measured_along_the_weights() -> None:
