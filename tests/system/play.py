@@ -23,7 +23,7 @@ from lab.stack import Stack
 
 def _words(name: MechanismName, via: Via, more: str = "") -> str:
     """What a run file says of a mechanism."""
-    noisy = name.startswith(("local", "shuffled-gaussian", "tree"))
+    noisy = name.startswith(("local", "shuffled-gaussian", "shuffled-laplace", "tree"))
     lines = [f'name = "{name}"', f'via = "{via}"', more]
     lines += [f"epsilon = {8.0 if noisy else 1.0}"] if name != "identity" else []
     lines += ["delta = 1e-5"] if name in DELTAS else []
