@@ -86,7 +86,8 @@ def _from_parquet(path: Path) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     with path.open("rb") as file:  # pyarrow's own error for a missing file does not say so
-        rows: list[dict[str, Any]] = pq.read_table(file).to_pylist()
+        # its threads gain nothing on so few rows, and may outlive the interpreter, which then aborts at its end
+        rows: list[dict[str, Any]] = pq.ParquetFile(file, pre_buffer=False).read(use_threads=False).to_pylist()
     return rows
 
 
