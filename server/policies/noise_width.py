@@ -13,7 +13,7 @@ from common.error_law import ErrorLaw
 Floats = NDArray[np.float64]
 
 FAR = (1e-12, 1e-15, 1e-18)  # tails up to one of these are read off the law; no law answers for less than the last
-STEPS = 8  # levels a decade of the tail
+STEPS = 80  # levels of the nearest tail; the farther ones are as fine
 PLACES = np.geomspace(1e-4, 60, 240)  # s in units of 1/std
 NEAR, AWAY = math.log(0.05), math.log(60)  # ln t, in the same units of the weighted sum
 CUTS = 14  # of that range, each to its golden part: ln t to 0.01
@@ -56,8 +56,7 @@ def moments(law: ErrorLaw, far: float = FAR[0]) -> Moments | None:
 
 def _levels(far: float) -> Floats:
     """Probabilities of tails, from 0.98 down to `far`."""
-    tail = np.geomspace(0.015, far, math.ceil(STEPS * math.log10(0.015 / far)))
-    tail[-1] = far
+    tail = np.geomspace(0.015, far, round(STEPS * math.log(0.015 / far) / math.log(0.015 / FAR[0])))
     return np.concatenate((np.linspace(0.98, 0.02, 49), tail))
 
 
