@@ -65,6 +65,14 @@ class Courier:
         self.tally.clients["refused"] += len(lost)
         return lost
 
+    async def agree(self, cohort: Cohort) -> None:
+        """Compare what S was told with what users agreed to. Raises Refused unless it is the same cohort."""
+        told = await self.gateway.terms(cohort)
+        if told.minimum != cohort.minimum:
+            known = f"the {cohort.via} releases cohort {cohort.cohort} from {told.minimum} clients on"
+            raise Refused(f"{known}, and its users were promised {cohort.minimum}")
+        _same(cohort, told.digest())
+
     async def ask(self, cohort: Cohort, users: Sequence[User]) -> dict[int, int]:
         """Slot to play, of those whom S tells. Raises Refused when S knows another cohort than they agreed to."""
         plays: dict[int, int] = {}
@@ -91,8 +99,7 @@ class Courier:
 
 
 def _told(cohort: Cohort, asked: Sequence[int], answer: ActionAnswer) -> dict[int, int]:
-    if answer.digest != cohort.digest():
-        raise Refused(f"the shuffler knows another cohort {cohort.cohort} than this round's")
+    _same(cohort, answer.digest)
     for refused in answer.refused:
         log.warning("refused", cohort=cohort.cohort, stage="actions", slot=refused.slot, why=refused.detail)
     known = set(asked)
@@ -101,6 +108,12 @@ def _told(cohort: Cohort, asked: Sequence[int], answer: ActionAnswer) -> dict[in
     if any(play >= cohort.clients for play in answer.plays):
         raise BadMessage(f"cohort {cohort.cohort}: a play that is not in the list")
     return dict(zip(answer.slots, answer.plays, strict=True))
+
+
+def _same(cohort: Cohort, digest: bytes) -> None:
+    """What S does with messages, and from how many of them on, is what the guarantee of this cohort rests on."""
+    if digest != cohort.digest():
+        raise Refused(f"the {cohort.via} knows another cohort {cohort.cohort} than this round's")
 
 
 def _counts(cohort: Cohort, stage: AnyStage, refused: RefusedItem) -> bool:

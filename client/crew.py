@@ -37,6 +37,8 @@ class Crew:
     block: int
     users: dict[int, User] = field(default_factory=dict)
     stage: AnyStage = field(init=False)
+    _looking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _seen: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.stage = self.script.first
@@ -54,21 +56,38 @@ class Crew:
         """The first messages of users that join, without those that leave at once."""
         self.users |= {user.slot: user for user in users}
         self.tally.clients["joined"] += len(users)
-        if self.cohort.channel.kind == "dealt":
-            users = await self._dealt(users)
+        if self.cohort.via == "shuffler":
+            users = await self._agreed(users)
         staying = await self._without_leavers(self.script.first, users)
         return await self._work(self.script.first, lambda: self.script.begin(staying))
 
-    async def _dealt(self, users: Sequence[User]) -> Sequence[User]:
-        """Users that know what to play, or that leave before they ask. Raises Refused, Unavailable."""
-        asking = [user for user in users if user.answers("keys")]
+    async def _agreed(self, users: Sequence[User]) -> Sequence[User]:
+        """Users that the shuffler has shown the cohort that they agreed to. Raises Refused, Unavailable.
+
+        Secure aggregation needs none of it: there each client counts the survivors itself, before it unmasks.
+        """
         try:
-            plays = await self.courier.ask(self.cohort, asking)
+            if self.cohort.channel.kind == "dealt":
+                return await self._dealt(users)
+            await self._look()
         except (Unavailable, Refused):
             raise
         except ProtocolError as error:
             self._give_up([user.slot for user in users], error)
             return []
+        return users
+
+    async def _look(self) -> None:
+        """Once for all the blocks of this process: a cohort never changes at S."""
+        async with self._looking:
+            if not self._seen:
+                await self.courier.agree(self.cohort)
+                self._seen = True
+
+    async def _dealt(self, users: Sequence[User]) -> Sequence[User]:
+        """Users that know what to play, or that leave before they ask; the answer shows the cohort as well."""
+        asking = [user for user in users if user.answers("keys")]
+        plays = await self.courier.ask(self.cohort, asking)
         self.script.deal(plays)
         self._drop(user.slot for user in asking if user.slot not in plays)
         return [user for user in users if user.slot in self.users]

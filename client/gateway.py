@@ -25,6 +25,10 @@ class Gateway(Protocol):
         """Slots for clients that wait; empty while nothing is to be had."""
         ...
 
+    async def terms(self, cohort: Cohort) -> Cohort:
+        """The cohort of this name as S knows it: the minimum at which it releases, above all."""
+        ...
+
     async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
         """What clients of a cohort are to play whose actions the shuffler deals."""
         ...

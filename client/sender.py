@@ -41,6 +41,9 @@ class Sender:
     async def tickets(self, request: TicketRequest) -> TicketAnswer:
         return await self._server.post(f"/v1/runs/{self.run}/tickets", request, TicketAnswer)
 
+    async def terms(self, cohort: Cohort) -> Cohort:
+        return await self._peer(cohort).get(f"/v1/cohorts/{cohort.cohort}/terms", Cohort)
+
     async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
         return await self._peer(cohort).post(f"/v1/cohorts/{cohort.cohort}/actions", request, ActionAnswer)
 

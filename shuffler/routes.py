@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 
 from common.errors import Aborted, BadMessage, WrongCohort, WrongStage
+from common.messages.cohort import Cohort
 from common.messages.deal import ActionAnswer, ActionRequest
 from common.messages.stage import StageView
 from common.messages.upload import UploadAnswer
@@ -36,6 +37,12 @@ def actions(
 ) -> ActionAnswer:
     """What many clients play, where S deals the actions; for their tickets, the same plays each time."""
     return shuffler.actions(cohort, body)
+
+
+@router.get("/cohorts/{cohort}/terms", responses=problems(WrongCohort))
+def terms(cohort: str, shuffler: ShufflerDep) -> Cohort:
+    """The cohort as it was opened here: clients look, before they send, whether they were told the same."""
+    return shuffler.terms(cohort)
 
 
 @router.get("/cohorts/{cohort}", responses=problems(WrongCohort))

@@ -57,6 +57,10 @@ class Shuffler(Intermediary):
         self._stream = stream
         self._order = lru_cache(maxsize=_ORDERS)(self._read_order)
 
+    def terms(self, name: str) -> Cohort:
+        """The cohort as this party was told to serve it; it never changes. Raises WrongCohort."""
+        return self.settled(name).cohort
+
     def actions(self, name: str, request: ActionRequest) -> ActionAnswer:
         """Tell slots their plays, the same ones each time, for their tickets.
 

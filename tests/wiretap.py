@@ -196,9 +196,15 @@ def keys(tree: object) -> set[str]:
     return set()
 
 
-def play(folder: Path, configs: Sequence[RunConfig], dropout: float, tap: pytest.MonkeyPatch) -> Tape:
-    """All runs to their end, at once."""
-    truth, heard = Truth(), list[Exchange]()
+def play(
+    folder: Path,
+    configs: Sequence[RunConfig],
+    dropout: float,
+    tap: pytest.MonkeyPatch,
+    heard: list[Exchange] | None = None,
+) -> Tape:
+    """All runs to their end, at once. `heard`: for what was said in a run that does not get there."""
+    truth, heard = Truth(), [] if heard is None else heard
     environment = build(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED}))
     _listen(truth, tap)
     (folder / "token").write_text(TOKEN)

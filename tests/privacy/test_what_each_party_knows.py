@@ -100,7 +100,7 @@ def test_no_service_ever_holds_a_clients_seed_or_private_key(tape: Tape, hay: di
 
 
 def test_clients_are_told_rounds_tickets_and_stages_and_never_a_sum(tape: Tape) -> None:
-    doors = {"round", "tickets", "keys", "shares", "masked", "unmask", "stage", "departures", "reports"}
+    doors = {"round", "tickets", "keys", "shares", "masked", "unmask", "stage", "departures", "reports", "terms"}
     heard = [one for one in tape.heard if one.caller.startswith("fleet")]
     assert {one.url.path.rpartition("/")[2] for one in heard} <= doors
     told = set().union(*(keys(json.loads(one.answer)) for one in heard))

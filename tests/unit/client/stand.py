@@ -33,6 +33,7 @@ class Stand:
         self.inboxes = 0  # looks that asked for inboxes
         self.departures: list[Departure] = []
         self.asked: list[ActionRequest] = []
+        self.looks: list[str] = []  # at the cohort as S knows it
         self.cancelled = False
         self._pool = ThreadPoolExecutor(1)  # one at a time, like a service with one writer
         self.threads: set[int] = set()
@@ -63,6 +64,11 @@ class Stand:
                 self._given[cohort.cohort] += count
                 want -= count
         return TicketAnswer(grants=grants)
+
+    async def terms(self, cohort: Cohort) -> Cohort:
+        assert isinstance(self.s, Shuffler)
+        self.looks.append(cohort.cohort)
+        return await self._call(self.s.terms, cohort.cohort)
 
     async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
         assert isinstance(self.s, Shuffler)
@@ -101,3 +107,14 @@ class Stand:
         names = (cohort.config, cohort.run, cohort.round, cohort.cohort)
         signatures = [self._key.sign(ticket_text(*names, slot)) for slot in range(first, first + count)]
         return Grant(cohort=cohort.cohort, first=first, count=count, signatures=b"".join(signatures))
+
+
+class Lying(Stand):
+    """Tells the users one cohort, and S another."""
+
+    def __init__(self, asked: Round, told: Cohort, s: Intermediary, key: Ed25519PrivateKey) -> None:
+        self.told = told
+        super().__init__([asked], s, key)
+
+    def _cohorts(self) -> list[Cohort]:
+        return [self.told]

@@ -28,7 +28,7 @@ from common.modular import unpack
 from common.randomness import UnsafeSeededStream
 from shuffler.service import Shuffler
 from tests.unit.client.conftest import SEAL_KEY, TICKET_KEY
-from tests.unit.client.stand import Stand
+from tests.unit.client.stand import Lying, Stand
 
 MakeRound = Callable[..., Round]
 UNSAFE = Terms(allow_unsafe=True)
@@ -139,17 +139,6 @@ def test_a_block_that_has_reported_does_not_give_up_those_that_still_ask(
     assert fleet.tally.clients["refused"] == 0
 
 
-class _Lying(Stand):
-    """Tells the users one cohort, and the shuffler another."""
-
-    def __init__(self, asked: Round, told: Cohort, shuffler: Shuffler) -> None:
-        self.told = told
-        super().__init__([asked], shuffler, TICKET_KEY)
-
-    def _cohorts(self) -> list[Cohort]:
-        return [self.told]
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -169,7 +158,7 @@ def test_a_shuffler_that_was_told_another_cohort_is_found_out_before_anybody_pla
     assert isinstance(inner, dict)
     channel["deal"]["times"] = inner.pop("times", channel["deal"]["times"])
     told = Cohort.model_validate(cohort.model_dump() | changes | {"channel": channel | inner})
-    stand = _Lying(asked, told, shuffler)
+    stand = Lying(asked, told, shuffler, TICKET_KEY)
     with pytest.raises(Refused, match="knows another cohort"):
         _serve(Fleet(stand, world, Terms()))
     assert stand.uploads == []

@@ -28,7 +28,7 @@ from common.modular import unpack
 from common.randomness import Stream, SystemStream, UnsafeSeededStream
 from shuffler.service import Shuffler
 from tests.unit.client.conftest import SEAL_KEY, TICKET_KEY
-from tests.unit.client.stand import Stand
+from tests.unit.client.stand import Lying, Stand
 
 MakeRound = Callable[..., Round]
 UNSAFE = Terms(allow_unsafe=True)
@@ -184,6 +184,39 @@ def test_a_round_that_breaks_the_terms_is_refused_before_any_ticket_is_taken(
         _serve(fleet)
     assert stand.uploads == []
     assert fleet.tally.clients["joined"] == 0
+
+
+LIES = {
+    "minimum": ({"minimum": 17}, "releases cohort demo-1-0 from 17 clients on, and .* promised 18"),
+    "no-minimum": ({"minimum": 1}, "from 1 clients on"),
+    "deadline": ({"stage_seconds": 1.0}, "knows another cohort"),
+}
+
+
+@pytest.mark.parametrize("name", ["shuffled-laplace", "shuffled-binomial"])
+@pytest.mark.parametrize("lie", LIES)
+def test_a_shuffler_that_was_told_another_cohort_is_found_out_before_anything_is_sent(
+    make_round: MakeRound, world: World, shuffler: Shuffler, name: str, lie: str
+) -> None:
+    changes, why = LIES[lie]
+    asked = make_round(name, clients=20, delta=1e-2)
+    told = asked.assignments[0].cohort.model_copy(update=changes)
+    stand = Lying(asked, told, shuffler, TICKET_KEY)
+    with pytest.raises(Refused, match=why):
+        _serve(Fleet(stand, world, Terms(), Habits(block=7)))
+    assert (stand.uploads, stand.departures) == ([], [])
+
+
+def test_a_fleet_looks_at_each_cohort_once_however_many_blocks_it_sends(
+    make_round: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    asked = make_round("local-laplace-discrete", via="shuffler", clients=40, cohorts=2)
+    stand = Stand([asked], shuffler, TICKET_KEY)
+    fleet = Fleet(stand, world, Terms(), Habits(block=7))
+    _serve(fleet)
+    assert stand.looks == [one.cohort.cohort for one in asked.assignments]
+    assert len(stand.uploads) > 10
+    assert fleet.tally.clients["served"] == 80
 
 
 class _TwoFaced(Stand):
