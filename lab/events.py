@@ -1,14 +1,16 @@
 """What went wrong for a policy, as only the clients' side can tell: it knows the true means."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
 from common.messages.base import Message
-from common.messages.policy import SuccessiveEliminationSpec, Ucb1Spec
+from common.messages.policy import LinearSpec, SuccessiveEliminationSpec, Ucb1Spec
 from common.messages.run import RunConfig
 from lab.run_file import RunFile
 from server.learner import Learner
+from server.policies import Interval
 from server.rounds import RoundRecord
 
 
@@ -16,7 +18,10 @@ class Events(Message):
     """Failures of one run.
 
     best_dropped     whether no arm of the largest true mean is left; best_dropped_at: the pulls when the last one went.
-    widths           confidence intervals that the policy formed; width_failures: those that miss the true mean.
+    widths           confidence intervals that the policy formed: one for each arm that it judged after a batch, and for
+                     UCB1, whose batches are pulls, one for each pull that was answered (`Policy.formed`).
+    width_failures   those that miss the true mean when they are formed. None fails later: elimination keeps an interval
+                     as it is, and UCB1's only grow around the same estimate until the arm is pulled again.
     failure          probability, by the policy's own statement, that any of them does (`stated`); null for none.
     """
 
@@ -31,33 +36,40 @@ class Witness:
     """Watches a learner from cohort to cohort, and compares every interval with the truth once, when it is new."""
 
     def __init__(self, file: RunFile) -> None:
-        self._config, self._means = file.config, file.world().means
-        self._rounds, self._missed = 0, 0
-        self._seen: set[tuple[int, int]] = set()
+        means = file.world().means
+        self._config, self._means = file.config, means.tolist()
+        self._best: list[int] = np.flatnonzero(means == means.max()).tolist()
+        self._round, self._batch = 0, 0
+        self._widths, self._missed = 0, 0
+        self._formed: Counter[int] = Counter()
 
     def __call__(self, learner: Learner) -> None:
         """To be called after every cohort; there is something new only when a round is over."""
-        if learner.finished or len(learner.rounds) != self._rounds:
-            self._rounds = len(learner.rounds)
-            self._look(learner)
+        number = learner.rounds[-1].number
+        if learner.finished or number != self._round:
+            self._round = number
+            self._look(learner.policy.formed)
 
     def events(self, learner: Learner) -> Events:
         """What was seen until now."""
-        at = _dropped_at(learner, np.flatnonzero(self._means == self._means.max()).tolist())
-        formed = Counter(batch for _, batch in self._seen)
+        at = _dropped_at(learner, self._best)
         return Events(
             best_dropped=at is not None,
             best_dropped_at=at,
-            widths=len(self._seen),
+            widths=self._widths,
             width_failures=self._missed,
-            failure=stated(self._config, learner.rounds, formed),
+            failure=stated(self._config, learner.rounds, self._formed),
         )
 
-    def _look(self, learner: Learner) -> None:
-        for interval in learner.policy.intervals:
-            if (interval.arm, interval.batch) not in self._seen:
-                self._seen.add((interval.arm, interval.batch))
-                self._missed += not interval.lower <= self._means[interval.arm] <= interval.upper
+    def _look(self, formed: Sequence[Interval]) -> None:
+        """A run may end without another batch: then these are known already."""
+        if not formed or formed[-1].batch <= self._batch:
+            return
+        self._batch = formed[-1].batch
+        self._widths += len(formed)
+        self._missed += sum(not one.lower <= self._means[one.arm] <= one.upper for one in formed)
+        if isinstance(self._config.policy, LinearSpec):  # the others state p whatever they formed, a million times
+            self._formed[self._batch] += len(formed)
 
 
 def stated(config: RunConfig, rounds: list[RoundRecord], formed: Counter[int]) -> float | None:
@@ -66,7 +78,7 @@ def stated(config: RunConfig, rounds: list[RoundRecord], formed: Counter[int]) -
     Elimination  p; for the `paper` radii of successive elimination the 3p of MAB Lemma 2. None for UCB1, and for the
                  published code's constants, whose events sum to more than any of its numbers (server.policies.radius).
     Linear       β for each event of the phases that were played: an interval has two, a sum may wrap around.
-    formed       intervals by batch.
+    formed       intervals by batch, of a linear policy.
     """
     policy = config.policy
     if isinstance(policy, Ucb1Spec):

@@ -29,7 +29,7 @@ from shuffler.deal import Order, dealt
 
 
 def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
-    """Play a run file to its end; `watch` is called after every cohort, or block of them (lab.one_by_one)."""
+    """Play a run file to its end; `watch` is called after every cohort."""
     began, witness = time.perf_counter(), Witness(file)
 
     def seen(learner: Learner) -> None:
@@ -39,22 +39,16 @@ def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None)
     learner = play(file, seen)
     rounds = [_round(record) for record in learner.rounds]
     seconds = time.perf_counter() - began
-    result = summarize(file, "in-process", learner.snapshot(), rounds, seconds=seconds, wire=None)
-    return result.model_copy(update={"events": witness.events(learner), "fault": learner.fault})
+    events = witness.events(learner)
+    result = summarize(file, "in-process", learner.snapshot(), rounds, events, seconds=seconds)
+    return result.model_copy(update={"fault": learner.fault})
 
 
 def play(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Learner:
     """The learner at the end of the run. Raises BadParameter when the run cannot be planned."""
     world = file.world()
-    if file.config.policy.name == "ucb1":
-        alone = OneByOne(file.config)
-        alone.play(partial(_outcome, file, world), watch)
-        return alone
-    learner = Learner(file.config)
-    while plan := learner.plan():
-        for cohort in plan.cohorts:
-            learner.absorb(_outcome(file, world, plan, cohort))
-            watch(learner)
+    learner = (OneByOne if file.config.policy.name == "ucb1" else Learner)(file.config)
+    learner.play(partial(_outcome, file, world), watch)
     return learner
 
 

@@ -1,18 +1,16 @@
 """A policy that asks one client a round, in process: the same learner with a lighter record, for a million rounds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from common.messages.run import RunConfig
 from server.learner import Learner
-from server.outcome import Lost, Released
+from server.outcome import Released
 from server.policies import Key, Query
-from server.rounds import CohortPlan, RoundPlan, RoundRecord
+from server.rounds import CohortPlan, RoundRecord
 
 RECORDS = 1000
 """Records of a whole run, at most, and about as many rounds in detail while it is played."""
-
-Play = Callable[[RoundPlan, CohortPlan], Released | Lost]
 
 
 class OneByOne(Learner):
@@ -26,16 +24,6 @@ class OneByOne(Learner):
         self._block = block or -(-config.horizon // RECORDS)
         self.blocks: list[RoundRecord] = []
         super().__init__(config)
-
-    def play(self, outcome: Play, watch: Callable[[Learner], None]) -> None:
-        """Play to the end of the run; `watch` is called after every block."""
-        seen = 0
-        while plan := self.plan():
-            for cohort in plan.cohorts:
-                self.absorb(outcome(plan, cohort))
-            if len(self.blocks) > seen or self.finished:
-                seen = len(self.blocks)
-                watch(self)
 
     def _open_round(self) -> None:
         if len(self.rounds) - len(self.blocks) == self._block:

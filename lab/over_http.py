@@ -12,7 +12,8 @@ from common.messages.progress import RoundList, RoundReport, RunView
 from common.web.client import Http, Patience, Peer
 from lab.fleets import Fleets
 from lab.progress import Progress, Standings
-from lab.result import Result, RoundResult, Wire, from_report, summarize
+from lab.replay import replayed
+from lab.result import Result, Wire, from_report, summarize
 from lab.run_file import RunFile
 from lab.stack import Urls
 
@@ -49,8 +50,9 @@ class Play:
                 view = await self._watch()
                 seconds = time.perf_counter() - began
                 wire = await self._wire()
-            rounds = await all_rounds(self._server, view.run)
-            return summarize(self.file, "http", view.snapshot, rounds, seconds=seconds, wire=wire)
+            reports = await all_rounds(self._server, view.run)
+            rounds, events = [from_report(report) for report in reports], replayed(self.file, reports, view.snapshot)
+            return summarize(self.file, "http", view.snapshot, rounds, events, seconds=seconds, wire=wire)
 
     async def _create(self) -> None:
         view = await self._server.post("/v1/runs", self.file.config, RunView)
@@ -88,13 +90,13 @@ class Play:
         return self.fleets.wire()
 
 
-async def all_rounds(server: Peer, run: str) -> list[RoundResult]:
+async def all_rounds(server: Peer, run: str) -> list[RoundReport]:
     """Every round of a run, page by page."""
-    rounds: list[RoundResult] = []
+    rounds: list[RoundReport] = []
     after: int | None = 0
     while after is not None:
         page = await server.get(f"/v1/runs/{run}/rounds", RoundList, {"after": after})
-        rounds += [from_report(report) for report in page.rounds]
+        rounds += page.rounds
         after = page.next
     return rounds
 

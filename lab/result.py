@@ -80,7 +80,7 @@ class Wire(Message):
 class Result(Message):
     """A finished run. `seed` is the environment's; `noise_seed` is there in unsafe runs only.
 
-    events  the policy's failures; absent over services, whose intervals nobody collects.
+    events  the policy's failures, seen from the clients' side; over services by playing the run again (lab.replay).
     fault   why the learner gave up before the horizon, if it did.
     """
 
@@ -105,7 +105,7 @@ class Result(Message):
     bits: Bits
     seconds: float
     clients_per_second: float
-    events: Events | None = None
+    events: Events
     fault: str | None = None
 
 
@@ -114,9 +114,10 @@ def summarize(
     driver: Driver,
     snapshot: Snapshot,
     rounds: Sequence[RoundResult],
+    events: Events,
     *,
     seconds: float,
-    wire: Wire | None,
+    wire: Wire | None = None,
 ) -> Result:
     """Put a run's outcome together. `seconds` is wall time; `wire` what the fleets counted, when there is a wire."""
     world, config = file.world(), file.config
@@ -145,6 +146,7 @@ def summarize(
         bits=_bits(rounds, asked, wire),
         seconds=seconds,
         clients_per_second=asked / seconds,
+        events=events,
     )
 
 

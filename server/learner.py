@@ -1,6 +1,6 @@
 """The round machine: a pure function of a configuration and its cohorts' outcomes. No I/O, no clock, no chance."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import le
 from typing import Self
 
@@ -17,6 +17,9 @@ from server.snapshot import snapshot
 
 JOINT = ("local-sphere",)
 """Mechanisms whose noise is one draw for a client's whole vector."""
+
+Play = Callable[[RoundPlan, CohortPlan], Released | Lost]
+"""How one cohort of a round ends."""
 
 
 class Learner:
@@ -53,6 +56,13 @@ class Learner:
         for outcome in outcomes:
             learner.absorb(outcome)
         return learner
+
+    def play(self, outcome: Play, watch: Callable[[Self], None] = lambda _learner: None) -> None:
+        """To the end of the run: `outcome` says how a cohort ends, `watch` is called after each."""
+        while plan := self.plan():
+            for cohort in plan.cohorts:
+                self.absorb(outcome(plan, cohort))
+                watch(self)
 
     @property
     def left(self) -> int:

@@ -113,6 +113,7 @@ def _cohort(record: RoundRecord, plan: CohortPlan, row: CohortRow | None, store:
         survivors=released.survivors if released else None,
         lost=row.lost if row is not None else None,
         estimate=released.sum if released else None,
+        counts=released.counts if released else None,
         reason=_reason(plan.cohort, store) if state == "aborted" else None,
     )
 

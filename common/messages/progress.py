@@ -90,7 +90,10 @@ class RunList(Message):
 
 
 class CohortView(Message):
-    """One cohort. `estimate` is of the survivors' sum, one number a coordinate, in data units."""
+    """One cohort. `estimate` is of the survivors' sum, one number a coordinate, in data units.
+
+    counts  of dealt actions: survivors by action, like `estimate`, in the order of the decision's list.
+    """
 
     cohort: Identifier
     arm: int | None
@@ -101,6 +104,7 @@ class CohortView(Message):
     survivors: int | None = None
     lost: int | None = None
     estimate: list[float] | None = None
+    counts: list[Annotated[int, Field(ge=0)]] | None = None
     reason: str | None = None
 
 

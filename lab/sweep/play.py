@@ -59,7 +59,6 @@ def checkpoints(curve: Sequence[tuple[int, float]], horizon: int, points: int) -
 def _row(experiment: Experiment, cell: Cell, file: RunFile, result: Result, seconds: float) -> Row:
     if sum(result.pulls) < result.horizon:
         raise Stopped(result.fault or f"stopped after {sum(result.pulls)} of {result.horizon} pulls")
-    assert result.events is not None
     assert result.seed is not None
     clients = sum(cohort.clients for one in result.rounds for cohort in one.cohorts)
     return Row(

@@ -123,6 +123,11 @@ class Policy(Protocol):
         ...
 
     @property
+    def formed(self) -> tuple[Interval, ...]:
+        """Those of `intervals` that the last `tell` put around an estimate; the others are old, or only grew wider."""
+        ...
+
+    @property
     def chosen(self) -> int | None:
         """The arm to play from now on: the best estimate among the active; None before the first batch is over."""
         ...

@@ -22,6 +22,11 @@ class Race(ABC):
         return tuple(self._latest[arm] for arm in sorted(self._latest))
 
     @property
+    def formed(self) -> tuple[Interval, ...]:
+        last = max((interval.batch for interval in self._latest.values()), default=0)
+        return tuple(interval for interval in self.intervals if interval.batch == last)
+
+    @property
     def chosen(self) -> int | None:
         return self._chosen
 

@@ -1,5 +1,6 @@
 """UCB1: one client at a time to the arm of the largest upper bound (Auer et al. 2002). It protects nobody."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,12 +15,15 @@ class Ucb1:
     """Each arm once, in order; then the largest mean + √(2 ln t / n), t pulls in all, n of them the arm's.
 
     Each answer shows one client's reward, so this is a baseline without privacy. No arm ever drops out.
+
+    Intervals  mean ± √(2 ln t / n), of all arms or of none: before each arm was pulled once, no bound decides anything
+               (and √(2 ln 1 / 1) is no width at all).
     """
 
     def __init__(self, *, arms: int) -> None:
         self._sums, self._counts = np.zeros(arms), np.zeros(arms, dtype=np.int64)
         self._rounds = np.zeros(arms, dtype=np.int64)
-        self._round, self._pulls, self._arm = 1, 0, 0
+        self._round, self._pulls, self._arm, self._last = 1, 0, 0, 0
 
     @property
     def active(self) -> tuple[int, ...]:
@@ -27,8 +31,13 @@ class Ucb1:
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """Of every arm that was pulled, mean ± √(2 ln t / n) with today's t."""
-        return tuple(self._interval(int(arm)) for arm in np.flatnonzero(self._counts))
+        """With today's t."""
+        return tuple(map(self._interval, self.active)) if self._pulls >= len(self._sums) else ()
+
+    @property
+    def formed(self) -> tuple[Interval, ...]:
+        """The last pull's own; all arms' when it was the last arm's first. The others only grew wider, with t."""
+        return (self._interval(self._last),) if self._pulls > len(self._sums) else self.intervals
 
     @property
     def chosen(self) -> int | None:
@@ -49,7 +58,7 @@ class Ucb1:
         self._rounds[arm] = self._round
         self._pulls += estimates[0].counts[0]
         self._round += 1
-        self._arm = self._best_bound()
+        self._last, self._arm = arm, self._best_bound()
 
     def leftover(self, left: int) -> dict[int, int]:
         return {self._arm: left} if left else {}
@@ -61,6 +70,6 @@ class Ucb1:
         return int(np.argmax(self._sums / self._counts + np.sqrt(2 * np.log(self._pulls) / self._counts)))
 
     def _interval(self, arm: int) -> Interval:
-        mean = float(self._sums[arm] / self._counts[arm])
-        radius = float(np.sqrt(2 * np.log(self._pulls) / self._counts[arm]))
+        mean, count = float(self._sums[arm] / self._counts[arm]), int(self._counts[arm])
+        radius = math.sqrt(2 * math.log(self._pulls) / count)
         return Interval(arm, int(self._rounds[arm]), mean, mean - radius, mean + radius)

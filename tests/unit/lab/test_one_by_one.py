@@ -1,11 +1,12 @@
 """The light record of a million one-client rounds is the ordinary one, added up."""
 
-from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from lab import in_process
-from lab.one_by_one import OneByOne, Play
+from lab.events import Witness
+from lab.one_by_one import OneByOne
 from lab.result import Result
 from lab.run_file import RunFile, parse
 from server.learner import Learner
@@ -13,8 +14,8 @@ from server.outcome import Lost, Released
 from server.rounds import CohortPlan, RoundPlan
 
 UNTIMED = {"seconds", "clients_per_second"}
-FINER = {*UNTIMED, "rounds", "regret", "bits", "events"}
-"""What tells rounds from blocks: events are looked for at the ends of blocks."""
+FINER = {*UNTIMED, "rounds", "regret", "bits"}
+"""What tells rounds from blocks."""
 
 
 def run_file(horizon: int = 400, dropout: float = 0.2, more: str = "") -> RunFile:
@@ -45,19 +46,9 @@ def played(file: RunFile, learner: Learner, monkeypatch: pytest.MonkeyPatch) -> 
     return in_process.run(file)
 
 
-class Ordinary(Learner):
-    """The learner of all other policies, and their driver's loop."""
-
-    def play(self, outcome: Play, watch: Callable[[Learner], None]) -> None:
-        while plan := self.plan():
-            for cohort in plan.cohorts:
-                self.absorb(outcome(plan, cohort))
-                watch(self)
-
-
 def test_a_short_run_is_the_ordinary_learners_in_every_field(monkeypatch: pytest.MonkeyPatch) -> None:
     file = run_file()
-    light, ordinary = in_process.run(file), played(file, Ordinary(file.config), monkeypatch)
+    light, ordinary = in_process.run(file), played(file, Learner(file.config), monkeypatch)
     assert len(light.rounds) == len(ordinary.rounds) == 400
     assert light.model_dump(exclude=UNTIMED) == ordinary.model_dump(exclude=UNTIMED)
 
@@ -65,7 +56,7 @@ def test_a_short_run_is_the_ordinary_learners_in_every_field(monkeypatch: pytest
 @pytest.mark.parametrize("block", [2, 7, 400, 1000])
 def test_blocks_add_up_to_the_ordinary_run(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     file = run_file()
-    ordinary = played(file, Ordinary(file.config), monkeypatch)
+    ordinary = played(file, Learner(file.config), monkeypatch)
     joined = played(file, OneByOne(file.config, block), monkeypatch)
     assert len(joined.rounds) == -(-400 // block)
     assert joined.model_dump(exclude=FINER) == ordinary.model_dump(exclude=FINER)
@@ -102,7 +93,7 @@ def test_cohorts_that_are_lost_are_replaced_and_counted(monkeypatch: pytest.Monk
     file = run_file(dropout=0.0)
     joined = played(file, OneByOne(file.config, 7), monkeypatch)
     asked = iter(range(10**6))
-    ordinary = played(file, Ordinary(file.config), monkeypatch)
+    ordinary = played(file, Learner(file.config), monkeypatch)
     assert joined.model_dump(exclude=FINER) == ordinary.model_dump(exclude=FINER)
     assert joined.aborted == 133
     assert sum(joined.pulls) == 400
@@ -117,3 +108,25 @@ def test_a_long_run_keeps_a_thousand_records_at_most() -> None:
     assert sum(record.clients for record in learner.rounds) == sum(learner.pulls) == 5_003
     assert max(seen) <= 1006
     assert learner.snapshot().round == 5_003
+
+
+def test_every_pull_forms_an_interval_and_one_that_misses_is_seen_within_its_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A world that believes in other means than it plays: t makes a narrow interval wide again before a block ends."""
+    file = run_file(dropout=0.0)
+    believed = replace(file, environment=file.environment.model_copy(update={"seed": 4}))
+    counts = []
+    for learner in (Learner(file.config), OneByOne(file.config, 400)):
+        monkeypatch.setattr(in_process, "OneByOne", lambda _config, learner=learner: learner)
+        witness = Witness(believed)
+        events = witness.events(in_process.play(file, witness))
+        counts.append((events.widths, events.width_failures))
+    assert counts[0] == counts[1]
+    assert counts[0][0] == 400
+    assert counts[0][1] > counted_at_the_end(learner, believed)
+
+
+def counted_at_the_end(learner: Learner, file: RunFile) -> int:
+    means = file.world().means
+    return sum(not one.lower <= means[one.arm] <= one.upper for one in learner.policy.intervals)

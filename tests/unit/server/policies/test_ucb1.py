@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.policies import Estimate, Ucb1
+from server.policies import Estimate, Interval, Ucb1
 from tests.laws import Laplace
 
 
@@ -62,6 +62,22 @@ def test_no_arm_ever_drops_out_and_the_largest_mean_is_chosen() -> None:
     assert [one.mean for one in policy.intervals] == pytest.approx([0.1, 0.8, 0.3])
     pulls = sum(2 * math.log(400) / ((one.upper - one.mean) ** 2) for one in policy.intervals)
     assert pulls == pytest.approx(400)
+
+
+@given(seed=st.integers(0, 10**6), arms=st.integers(2, 5))
+def test_who_looks_at_what_a_pull_formed_has_seen_every_interval_at_its_narrowest(seed: int, arms: int) -> None:
+    """All other intervals keep their mean and lie around the ones that were formed before."""
+    policy, rng = Ucb1(arms=arms), np.random.default_rng(seed)
+    known: dict[int, Interval] = {}
+    for t in range(1, 60):
+        answer(policy, float(rng.random()))
+        formed = policy.formed
+        assert len(formed) == (0 if t < arms else arms if t == arms else 1)
+        known |= {one.arm: one for one in formed}
+        for one in policy.intervals:
+            seen = known[one.arm]
+            assert (one.batch, one.mean) == (seen.batch, seen.mean)
+            assert one.lower <= seen.lower <= seen.upper <= one.upper
 
 
 def test_it_is_told_what_it_asked_for() -> None:

@@ -1,0 +1,177 @@
+"""What a server publishes of a run is enough to play it again, number for number, and to see its failures."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from common.messages.progress import CohortView, RoundReport, Snapshot
+from lab import in_process
+from lab.replay import ReplayDiffers, replayed
+from lab.run_file import RunFile, parse
+from server.learner import Learner
+from server.rounds import RoundRecord
+
+LINEAR = 'name = "linear-sphere"\narms = 6'
+FILES = {
+    "arms": ("first_batch = 4", 'name = "distributed-polya"\nepsilon = 2.0', "", 900),
+    "pooled": ('name = "vb-sdp-ae"', 'name = "central-laplace"\nepsilon = 1.0', "", 900),
+    "pull-by-pull": ('name = "ucb1"', 'name = "identity"', "", 300),
+    "vectors": (
+        'name = "dp-dpe"',
+        'name = "distributed-skellam"\nepsilon = 10.0\ndelta = 1e-3',
+        'name = "linear-distributed"\narms = 12\ndimension = 3',
+        1500,
+    ),
+    "cohorts-of-all-sizes": ('name = "dp-pe"', 'name = "distributed-skellam"\nepsilon = 5.0', LINEAR, 1200),
+    "dealt": (
+        'name = "almost-free"\nmodel = "shuffled"',
+        'name = "shuffled-laplace"\nepsilon = 1.0\ndelta = 1e-3',
+        LINEAR,
+        1500,
+    ),
+}
+
+
+def run_file(which: str) -> RunFile:
+    """Clients leave, so that cohorts are lost and replaced."""
+    policy, mechanism, world, horizon = FILES[which]
+    return parse(
+        f"""
+run = "trial"
+horizon = {horizon}
+[policy]
+{policy}
+[mechanism]
+{mechanism}
+[unsafe]
+noise_seed = 7
+[environment]
+seed = 7
+{world or 'name = "bernoulli"' + chr(10) + "means = [0.05, 0.95, 0.5]"}
+[fleet]
+dropout = 0.1
+"""
+    )
+
+
+def published(learner: Learner) -> list[RoundReport]:
+    """Every round, as it travels."""
+    return [RoundReport.model_validate_json(_report(learner, record).model_dump_json()) for record in learner.rounds]
+
+
+def _report(learner: Learner, record: RoundRecord) -> RoundReport:
+    return RoundReport(
+        run=learner.config.run,
+        number=record.number,
+        batch=record.ask.batch,
+        decision=record.ask.decision,
+        state="closed",
+        arms=list(record.ask.arms),
+        eliminated=list(record.eliminated),
+        minimum=record.minimum,
+        mechanism=record.mechanism,
+        guarantee=record.guarantee,
+        cohorts=_cohorts(record),
+    )
+
+
+def _cohorts(record: RoundRecord) -> list[CohortView]:
+    ended = {one.cohort: one for one in record.released.values()}
+    views = []
+    for cohort in record.cohorts:
+        found = ended.get(cohort.cohort)
+        how: dict[str, Any] = {"state": "aborted", "reason": "too few"}
+        if found is not None:
+            how = {"state": "released", "survivors": found.survivors, "estimate": found.sum, "counts": found.counts}
+        place = {"arm": cohort.arm, "attempt": cohort.attempt, "clients": cohort.clients, "granted": cohort.clients}
+        views.append(CohortView.model_validate({"cohort": cohort.cohort, **place, **how}))
+    return views
+
+
+def ordinary(file: RunFile) -> Learner:
+    """A finished learner of the kind that servers have, with a record for every round."""
+    learner = Learner(file.config)
+    world = file.world()
+    learner.play(lambda plan, cohort: in_process._outcome(file, world, plan, cohort))
+    return learner
+
+
+@pytest.mark.parametrize("which", FILES)
+def test_a_run_played_again_from_its_rounds_has_the_failures_that_were_seen_when_it_was_played(which: str) -> None:
+    file = run_file(which)
+    learner = ordinary(file)
+    assert replayed(file, published(learner), learner.snapshot()) == in_process.run(file).events
+    assert which == "pull-by-pull" or any(record.eliminated for record in learner.rounds)
+
+
+def test_lost_cohorts_are_lost_again() -> None:
+    """Half of the clients leave, and every cohort with them."""
+    file = run_file("arms")
+    gone = RunFile(file.config, file.environment, file.fleet.model_copy(update={"dropout": 0.16}))
+    learner = ordinary(gone)
+    assert learner.aborted > 0
+    assert replayed(gone, published(learner), learner.snapshot()) == in_process.run(gone).events
+
+
+def _without_counts(cohort: CohortView) -> CohortView:
+    return cohort.model_copy(update={"counts": None})
+
+
+def _one_step_off(cohort: CohortView) -> CohortView:
+    assert cohort.estimate is not None
+    return cohort.model_copy(update={"estimate": [value + 1e-3 for value in cohort.estimate]})
+
+
+def _still_open(cohort: CohortView) -> CohortView:
+    return cohort.model_copy(update={"state": "open", "estimate": None})
+
+
+def _renamed(cohort: CohortView) -> CohortView:
+    return cohort.model_copy(update={"cohort": "another"})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        pytest.param(_without_counts, "survivors by action", id="counts-are-missing"),
+        pytest.param(_one_step_off, "mean is .* at the server", id="another-sum"),
+        pytest.param(_still_open, "is open, without a sum", id="an-open-cohort"),
+        pytest.param(_renamed, "the server had no cohort trial", id="another-cohort"),
+    ],
+)
+def test_rounds_that_do_not_add_up_to_the_servers_word_give_no_events(
+    change: Callable[[CohortView], CohortView], said: str
+) -> None:
+    file = run_file("dealt")
+    learner = ordinary(file)
+    reports = published(learner)
+    last = next(report for report in reversed(reports) if report.cohorts[-1].state == "released")
+    reports[reports.index(last)] = last.model_copy(update={"cohorts": [change(one) for one in last.cohorts]})
+    with pytest.raises(ReplayDiffers, match=said):
+        replayed(file, reports, learner.snapshot())
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        pytest.param({"chosen": None}, "chosen is 1, and None at the server", id="another-arm"),
+        pytest.param({"pulls": 899}, "pulls is 900, and 899 at the server", id="other-pulls"),
+        pytest.param({"aborted": 7}, "aborted is 0, and 7 at the server", id="other-losses"),
+    ],
+)
+def test_a_server_that_learned_something_else_is_told_so(changes: dict[str, Any], said: str) -> None:
+    file = run_file("arms")
+    learner = ordinary(file)
+    told = Snapshot.model_validate({**learner.snapshot().model_dump(), **changes})
+    with pytest.raises(ReplayDiffers, match=said):
+        replayed(file, published(learner), told)
+
+
+def test_an_arm_that_the_server_saw_elsewhere_is_named() -> None:
+    file = run_file("arms")
+    learner = ordinary(file)
+    told = learner.snapshot()
+    arms = [arm.model_copy(update={"pulls": arm.pulls + 1}) if arm.arm == 2 else arm for arm in told.arms]
+    with pytest.raises(ReplayDiffers, match="arm 2: pulls is"):
+        replayed(file, published(learner), told.model_copy(update={"arms": arms}))
