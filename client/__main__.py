@@ -15,6 +15,7 @@ from client.settings import AUTO, FleetSettings
 from client.tally import write_report
 from common.errors import ProtocolError
 from common.messages.explain import first
+from common.threads import one_thread
 from common.web.client import Http
 from common.web.logs import configure
 
@@ -28,7 +29,8 @@ def main() -> int:
     try:
         settings = FleetSettings(_cli_parse_args=True)
         configure(settings.log_level)
-        asyncio.run(_serve(settings))
+        with one_thread():
+            asyncio.run(_serve(settings))
     except ValidationError as error:
         return _say(first(error, FleetSettings))
     except ProtocolError as error:

@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from common.messages.progress import ArmView
+from lab.events import Events
 from lab.result import Bits, Result
 
 
@@ -18,6 +19,13 @@ def _payload(bits: Bits) -> str:
     """Means over the run: m differs from round to round, so they need not be whole."""
     travels = "" if bits.sent is None else f"; {bits.sent:.1f} as they travel"
     return f"{bits.payload:.1f} bits per client, ⌈log₂ m⌉ = {bits.modulus:.1f}{travels}"
+
+
+def _failures(events: Events) -> str:
+    """What the true means say of the policy's decisions and intervals, and the level that it states."""
+    kept = f"dropped after {events.best_dropped_at:,} pulls" if events.best_dropped else "kept"
+    stated = "" if events.failure is None else f" (p = {events.failure:.3g} that any does)"
+    return f"best arm {kept}; {events.width_failures:,} of {events.widths:,} intervals miss the true mean{stated}"
 
 
 def _arms(result: Result) -> Table:
@@ -49,6 +57,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
             f"{sum(result.pulls):,} of {result.horizon:,}, {result.unfinished:,} of them after the last whole batch",
         ),
         ("regret", f"{result.regret.final:,.1f}"),
+        ("failures", _failures(result.events)),
         ("rounds", f"{len(result.rounds)}, with {result.aborted} cohorts aborted and replaced"),
         ("mechanism", f"{result.mechanism}, {result.calibration} calibration"),
         ("guarantee", f"{result.guarantee.line()}; neighbours: {result.guarantee.neighbours}"),

@@ -53,7 +53,7 @@ def _line(run: RunView, report: RoundReport, standings: Standings) -> str:
     stages = "".join(f", {_stage(stage, open_here)}" for stage in dict.fromkeys(entry.stage for entry in open_here))
     return (
         f"round {report.number} ({_sizes(report)} clients a cohort): "
-        f"{done} of {len(report.cohorts)} cohorts released{stages}; {_asked(run)}, {_left(run)}"
+        f"{done} of {len(report.cohorts)} cohorts released{stages}; {_asked(run, report)}, {_left(run)}"
     )
 
 
@@ -72,7 +72,7 @@ def _stage(stage: str, open_here: list[CohortEntry]) -> str:
 
 def _picture(run: RunView, report: RoundReport, standings: Standings) -> RenderableType:
     bar = Table.grid(padding=(0, 2))
-    bar.add_row(ProgressBar(total=run.snapshot.horizon, completed=run.clients, width=30), _asked(run))
+    bar.add_row(ProgressBar(total=run.snapshot.horizon, completed=_pulls(run, report), width=30), _asked(run, report))
     cohorts = Table("cohort", "arm", "stage", "clients done", box=None, padding=(0, 2))
     for cohort in report.cohorts[-MOST_COHORTS:]:
         standing = standings.get(cohort.cohort)
@@ -82,8 +82,16 @@ def _picture(run: RunView, report: RoundReport, standings: Standings) -> Rendera
     return Group(Text(head, style="bold"), bar, cohorts)
 
 
-def _asked(run: RunView) -> str:
-    return f"{run.clients:,} of {run.snapshot.horizon:,} clients"
+def _asked(run: RunView, report: RoundReport) -> str:
+    """The horizon counts pulls, which are not always one a client."""
+    return f"{_pulls(run, report):,} of {run.snapshot.horizon:,} pulls, {run.clients:,} clients"
+
+
+def _pulls(run: RunView, report: RoundReport) -> int:
+    """Of all that are planned those whose clients have come."""
+    planned = [sum(count for _, count in report.decision.pulls(one.arm, one.clients)) for one in report.cohorts]
+    to_come = [1 - one.granted / one.clients for one in report.cohorts]
+    return run.snapshot.pulls - round(sum(pulls * share for pulls, share in zip(planned, to_come, strict=True)))
 
 
 def _left(run: RunView) -> str:

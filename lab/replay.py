@@ -6,6 +6,7 @@ from functools import partial
 
 from common.errors import BadMessage, ProtocolError, WrongCohort
 from common.messages.progress import CohortView, RoundReport, Snapshot
+from common.threads import one_thread
 from lab.events import Events, Witness
 from lab.run_file import RunFile
 from server.learner import Learner
@@ -15,6 +16,7 @@ from server.rounds import CohortPlan, RoundPlan
 DIGITS = 1e-9  # two machines may add in another order
 ARM = ("active", "pulls", "batch", "eliminated", "mean", "lower", "upper")
 LEARNED = ("round", "pulls", "aborted", "unfinished", "finished", "chosen")
+PROMISED = ("kind", "epsilon", "delta")
 
 
 class ReplayDiffers(ProtocolError):
@@ -36,7 +38,8 @@ def replayed(file: RunFile, reports: Iterable[RoundReport], snapshot: Snapshot) 
     witness, learner = Witness(file), Learner(file.config)
     ended = {cohort.cohort: cohort for report in reports for cohort in report.cohorts}
     try:
-        learner.play(partial(_outcome, file.config.run, ended), witness)
+        with one_thread():
+            learner.play(partial(_outcome, file.config.run, ended), witness)
     except (BadMessage, WrongCohort) as error:  # an outcome that cannot be
         raise ReplayDiffers(file.config.run, error.detail) from error
     _compare(file.config.run, learner.snapshot(), snapshot)
@@ -59,12 +62,14 @@ def _compare(run: str, ours: Snapshot, theirs: Snapshot) -> None:
     """Raise ReplayDiffers unless whole numbers are the server's, and all others to DIGITS."""
     for field in LEARNED:
         _same(run, field, getattr(ours, field), getattr(theirs, field))
+    for field in PROMISED:
+        _same(run, f"guarantee: {field}", getattr(ours.guarantee, field), getattr(theirs.guarantee, field))
     for one, other in zip(ours.arms, theirs.arms, strict=True):
         for field in ARM:
             _same(run, f"arm {one.arm}: {field}", getattr(one, field), getattr(other, field))
 
 
-def _same(run: str, field: str, ours: float | None, theirs: float | None) -> None:
+def _same(run: str, field: str, ours: float | str | None, theirs: float | str | None) -> None:
     equal = ours == theirs
     if isinstance(ours, float) and isinstance(theirs, float):
         equal = math.isclose(ours, theirs, rel_tol=DIGITS, abs_tol=DIGITS)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from client.environments import Environment, EnvironmentSpec, LinearDistributedSpec, LinearSphereSpec, build, seeded
-from client.environments.linear import check_bound, told
+from client.environments.linear import check_bound, check_told, told
 from common.errors import BadParameter, ProtocolError
 from common.messages.base import Message
 from common.messages.explain import explain_all
@@ -43,11 +43,13 @@ class RunFile:
     config       the server's part; holds nothing of the environment but the number of arms.
     environment  the clients' world; its seed, when the file has none, is drawn once and then fixed.
     fleet        the processes that play it.
+    drawn        whether the seed was drawn here: then nobody else can know this world, or play it.
     """
 
     config: RunConfig
     environment: EnvironmentSpec
     fleet: FleetSpec
+    drawn: bool = False
 
     def world(self) -> Environment:
         """The environment itself."""
@@ -83,13 +85,14 @@ def of_table(words: Mapping[str, Any]) -> RunFile:
     """The same from the file's table, all of whose keys must be known: a misspelt one explains a missing one."""
     _check(_Keys, words)
     table = dict(words)
-    environment = seeded(_environment(table.pop("environment", None)))
+    given = _environment(table.pop("environment", None))
+    environment = seeded(given)
     fleet = _check(FleetSpec, table.pop("fleet", {}), "fleet.")
     arms = build(environment).arms
     config = _config({"arms": arms, **_one_by_one(_with_actions(table, environment))})
     if config.arms != arms:
         raise BadParameter("arms", config.arms, f"the environment has {arms}")
-    return RunFile(config, environment, fleet)
+    return RunFile(config, environment, fleet, drawn=given.seed is None)
 
 
 def _config(table: dict[str, Any]) -> RunConfig:
@@ -118,7 +121,9 @@ def _with_actions(table: dict[str, Any], environment: EnvironmentSpec) -> dict[s
     bound = policy.get("bound")
     if isinstance(bound, int | float) and bound > 0:  # what is no bound at all, the policy's own checks name
         check_bound("policy.bound", bound, environment)
-    return {**table, "policy": {**told(environment, str(name)), **policy}}
+    words = told(environment, str(name))
+    check_told(policy, words)
+    return {**table, "policy": {**words, **policy}}
 
 
 def _one_by_one(table: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Linear rewards: an action x pays ⟨θ, x⟩ on average. The actions are public, θ never leaves the client's side."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal, Protocol, runtime_checkable
@@ -187,6 +187,15 @@ def told(spec: LinearSpec, policy: str) -> dict[str, object]:
         return {**words, "bound": 1.0, **({"deviation": 0.0, "noise": 1.0} if policy == "dp-dpe" else {})}
     crowd = {"deviation": spec.deviation, "noise": spec.noise} if policy == "dp-dpe" else {}
     return {**words, "bound": spec.bound, **crowd}
+
+
+def check_told(policy: Mapping[str, object], words: Mapping[str, object]) -> None:
+    """Raise BadParameter where a `[policy]` table says less than `words`, of `told`, how clients and rewards spread."""
+    for field in ("deviation", "noise"):
+        given, least = policy.get(field), words.get(field)
+        if isinstance(given, int | float) and isinstance(least, int | float) and 0 <= given < least:
+            allowed = f"must be at least {least:g}, the environment's {field}: widths would miss the means"
+            raise BadParameter(f"policy.{field}", given, allowed)
 
 
 def _seed(spec: LinearSpec) -> int:

@@ -50,7 +50,7 @@ class RunConfig(Message):
     version: Version = 1
     run: Identifier
     arms: Annotated[int, Field(ge=2, le=100_000, description="K")]
-    horizon: Annotated[int, Field(ge=2, le=10**9, description="T: clients in all")]
+    horizon: Annotated[int, Field(ge=2, le=10**9, description="T: pulls in all, most often one a client")]
     policy: PolicySpec = SuccessiveEliminationSpec()
     mechanism: MechanismSpec
     intermediary: IntermediarySpec = IntermediarySpec()

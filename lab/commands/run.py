@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from common.errors import BadParameter
+from common.threads import one_thread
 from lab import in_process
 from lab.closing import print_result
 from lab.commands.up import DataOption, PortOption
@@ -47,7 +48,8 @@ def run(
 
     Over services that it starts on loopback, over those that run already, or in this process.
     """
-    run_file = read(file) if name is None else read(file).renamed(name)
+    with one_thread():
+        run_file = read(file) if name is None else read(file).renamed(name)
     urls = _given(server, shuffler, aggregator, token_file)
     if in_process:
         result = here(run_file)
@@ -60,11 +62,17 @@ def run(
 
 def here(file: RunFile) -> Result:
     """In this process."""
-    return in_process.run(file)
+    with one_thread():
+        return in_process.run(file)
 
 
 def there(file: RunFile, urls: Urls, folder: Folder, *, fleet: bool = True) -> Result:
-    """Over services that somebody runs; the fleets' logs go to `folder`."""
+    """Over services that somebody runs; the fleets' logs go to `folder`. `fleet`: whether ours play.
+
+    Raises BadParameter for a world that other fleets cannot be playing: regret and failures are counted in it.
+    """
+    if file.drawn and not fleet:
+        raise BadParameter("environment.seed", None, "other fleets play with --no-fleet: give the seed of their world")
     folder.make()
     fleets = Fleets(file, urls, folder.path / "logs") if fleet else None
     return asyncio.run(Play(file, urls, fleets, Progress(err)).run())

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from threadpoolctl import threadpool_limits
-
 from common.errors import ProtocolError
+from common.threads import one_thread
 from lab.sweep.cells import Cell, run_file
 from lab.sweep.experiment import Experiment
 from server.learner import Learner
@@ -37,7 +36,7 @@ def check_first_rounds(experiment: Experiment, wanted: Iterable[Cell]) -> None:
 @contextmanager
 def _named(experiment: Experiment, panel: str, series: str) -> Iterator[None]:
     try:
-        with threadpool_limits(1):  # the designs are small: more threads only wait for each other
+        with one_thread():
             yield
     except ProtocolError as error:
         place = f"{experiment.name}, panel {panel!r}, series {series!r}"

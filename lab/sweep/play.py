@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from common.errors import ProtocolError
+from common.threads import one_thread
 from lab import in_process
 from lab.result import Result
 from lab.run_file import RunFile
-from lab.sweep.cells import Cell, run_file
+from lab.sweep.cells import Cell, digest, run_file
 from lab.sweep.experiment import Experiment
 from lab.sweep.row import Row
 
@@ -30,13 +30,10 @@ class Stopped(ProtocolError):
 
 
 def play(experiment: Experiment, cell: Cell) -> Row | Failure:
-    """A cell's row. Anything that goes wrong is the cell's own misfortune and stops no other.
-
-    Threads  linear algebra gets one: the other cores play other cells.
-    """
+    """A cell's row. Anything that goes wrong is the cell's own misfortune and stops no other."""
     began = time.perf_counter()
     try:
-        with threadpool_limits(1):
+        with one_thread():
             file = run_file(experiment, cell)
             result = in_process.run(file)
             return _row(experiment, cell, file, result, time.perf_counter() - began)
@@ -65,6 +62,7 @@ def _row(experiment: Experiment, cell: Cell, file: RunFile, result: Result, seco
         experiment=experiment.name,
         panel=cell.panel,
         series=cell.series,
+        digest=digest(experiment, cell),
         repetition=cell.repetition,
         seed=result.seed,
         policy=result.policy,

@@ -83,7 +83,16 @@ def test_the_closing_table_says_what_was_learned_and_what_is_promised(result: Re
     text = io.StringIO()
     print_result(result, Console(file=text, width=160))
     shown = text.getvalue()
-    for word in ("chosen", "confidence interval", "regret", "no privacy", "⌈log₂ m⌉", "clients per second", "assumes"):
+    for word in (
+        "chosen",
+        "confidence interval",
+        "regret",
+        "best arm kept",
+        "no privacy",
+        "⌈log₂ m⌉",
+        "clients per second",
+        "assumes",
+    ):
         assert word in shown
     assert "wire" not in shown  # there is none in process
 

@@ -3,6 +3,7 @@
 import pytest
 
 from common.errors import BadParameter
+from common.messages.policy import DpDpeSpec
 from lab.run_file import BadRunFile, parse
 
 
@@ -126,6 +127,31 @@ def test_a_world_that_cannot_be_is_refused(world: str, said: str) -> None:
 )
 def test_numbers_of_a_policy_outside_their_ranges_are_refused(policy: str, said: str) -> None:
     assert said in refusal(text(policy))
+
+
+DIFFERENT = 'name = "linear-distributed"\ndeviation = 0.2\nnoise = 0.3\nbound = 3.0'
+SPHERE = 'name = "linear-sphere"'
+
+
+@pytest.mark.parametrize(
+    ("told", "world", "said"),
+    [
+        pytest.param("noise = 0.29", DIFFERENT, "policy.noise = 0.29: must be at least 0.3, the environment's", id="R"),
+        pytest.param("noise = 0", DIFFERENT, "policy.noise = 0: must be at least 0.3, the environment's", id="no-R"),
+        pytest.param(
+            "deviation = 0.1", DIFFERENT, "policy.deviation = 0.1: must be at least 0.2, the environment's", id="sigma"
+        ),
+        pytest.param("noise = 0.9", SPHERE, "policy.noise = 0.9: must be at least 1, the environment's", id="signs"),
+    ],
+)
+def test_a_policy_that_is_told_of_less_spread_than_there_is_is_refused(told: str, world: str, said: str) -> None:
+    assert said in refusal(text(f'name = "dp-dpe"\n{told}', world=world))
+
+
+def test_a_policy_may_be_told_of_more_spread_than_there_is() -> None:
+    policy = parse(text('name = "dp-dpe"\nnoise = 0.5\ndeviation = 0.2', world=DIFFERENT)).config.policy
+    assert isinstance(policy, DpDpeSpec)
+    assert (policy.deviation, policy.noise) == (0.2, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
+from common.decisions import PlayDesign
 from common.messages.listing import CohortEntry
 from common.messages.progress import CohortView, RoundReport, RunView
 from lab.progress import Progress
@@ -69,7 +70,7 @@ def shown(width: int, *, terminal: bool, looks: int = 1) -> str:
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_terminal_shows_round_cohorts_stages_clients_done_and_arms_left(width: int) -> None:
     seen = shown(width, terminal=True)
-    for words in ("round 1", "3 of 3 arms left", "cohorts: 1 released, 0 aborted", "128 of 3,000 clients"):
+    for words in ("round 1", "3 of 3 arms left", "cohorts: 1 released, 0 aborted", "128 of 3,000 pulls, 128 clients"):
         assert words in seen
     rows = {line.split()[0]: " ".join(line.split()[1:]) for line in seen.splitlines() if line.strip().startswith("tri")}
     assert rows["trial.1.0.1"] == "0 released 60 of 64 in the sum"
@@ -81,5 +82,16 @@ def test_anything_else_gets_one_plain_line_for_the_same_news() -> None:
     said = shown(80, terminal=False, looks=2)
     assert said == (
         "round 1 (64 clients a cohort): 1 of 3 cohorts released, 1 in shares (17 of 64 clients done); "
-        "128 of 3,000 clients, 3 of 3 arms left\n"
+        "128 of 3,000 pulls, 128 clients, 3 of 3 arms left\n"
     )
+
+
+def test_the_horizon_counts_pulls_where_clients_play_many_times() -> None:
+    """Of a design's 40 plays, that all eight clients play together, a half has begun with four of them."""
+    decision = PlayDesign(actions=[0, 2], times=[30, 10])
+    cohort = REPORT.cohorts[0].model_copy(update={"arm": None, "clients": 8, "granted": 4})
+    report = REPORT.model_copy(update={"decision": decision, "cohorts": [cohort]})
+    view = VIEW.model_copy(update={"clients": 12, "snapshot": VIEW.snapshot.model_copy(update={"pulls": 100})})
+    text = io.StringIO()
+    Progress(Console(file=text, width=300)).show(view, report, STANDINGS)
+    assert "80 of 3,000 pulls, 12 clients" in text.getvalue()
