@@ -1,6 +1,7 @@
 """Linear bandits over real services: the same sums and eliminations as in process, number for number."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,32 @@ def test_a_linear_run_is_the_same_in_process_and_over_http(
     assert len(here.rounds) >= 4
     lost = [one.survivors for one in here.rounds[-1].cohorts]
     assert any(survivors is not None for survivors in lost)
+
+
+def test_a_policy_that_believes_in_too_little_noise_fails_as_often_over_http_as_in_process(stack: Stack) -> None:
+    """Rewards spread forty times as far as it was told; no run file can say so, and so the world is changed later."""
+    told = run_file("too-sure", 'name = "dp-dpe"\nbound = 40.0', 'name = "identity"', DISTRIBUTED, 1500)
+    file = replace(told, environment=told.environment.model_copy(update={"noise": 4.0, "bound": 40.0}))
+    here, there = in_process.run(file), over_http(stack, file)
+    assert learned(there) == learned(here)
+    assert here.events.width_failures > here.events.widths / 2
+    assert here.events.best_dropped_at == 3
+    assert here.events.failure is not None
+    assert here.events.failure < 0.01
+    assert in_process.run(told).events.width_failures == 0
+
+
+def test_the_kind_of_an_unseeded_runs_guarantee_is_that_of_its_rounds_in_process_and_over_http(stack: Stack) -> None:
+    """Vectors have a Rényi curve, a single coordinate an ε at its δ; how far a design shrinks is left to chance."""
+    whole = run_file(
+        "unseeded",
+        'name = "dp-dpe"',
+        'name = "distributed-skellam"\nepsilon = 10.0\ndelta = 1e-3',
+        DISTRIBUTED,
+        1500,
+    )
+    file = replace(whole, config=whole.config.model_copy(update={"unsafe": None}))
+    for result in (in_process.run(file), over_http(stack, file)):
+        sizes = {len(one.decision.actions) for one in result.rounds if one.decision.kind == "play-design"}
+        assert result.guarantee.kind == ("approximate" if 1 in sizes else "renyi")
+        assert (result.guarantee.epsilon, result.guarantee.delta) == (pytest.approx(10.0, rel=0.01), 1e-3)

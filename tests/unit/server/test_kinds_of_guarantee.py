@@ -1,0 +1,55 @@
+"""Which kind of guarantee a run has, its rounds decide; how far a design shrinks is the only thing left to chance."""
+
+import pytest
+
+from common.ledger import parallel
+from common.messages.run import RunConfig
+from server.learner import Learner
+from server.outcome import Released
+from server.rounds import CohortPlan, RoundPlan
+
+CORNERS = [[1.0, 0.0], [0.0, 1.0], [0.6, 0.6]]
+MECHANISMS = ["distributed-skellam", "distributed-discrete-gaussian", "central-gaussian"]
+
+
+def played(mechanism: str, means: list[float]) -> Learner:
+    """DP-DPE whose clients all answer with these means."""
+    config = RunConfig.model_validate(
+        {
+            "run": "kinds",
+            "arms": 3,
+            "horizon": 4000,
+            "policy": {"name": "dp-dpe", "actions": {"kind": "given", "vectors": CORNERS}, "deviation": 0.0},
+            "mechanism": {"name": mechanism, "epsilon": 8.0, "delta": 1e-3},
+        }
+    )
+
+    def outcome(plan: RoundPlan, cohort: CohortPlan) -> Released:
+        assert plan.decision.kind == "play-design"
+        sums = [cohort.clients * means[action] for action in plan.decision.actions]
+        return Released(cohort=cohort.cohort, sum=sums, survivors=cohort.clients)
+
+    learner = Learner(config)
+    learner.play(outcome)
+    return learner
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(
+    ("means", "kind"),
+    [
+        pytest.param([0.0, 0.0, 0.0], "renyi", id="all-actions-stay"),
+        pytest.param([1.4, -1.4, 0.0], "approximate", id="one-action-is-left"),
+    ],
+)
+def test_rounds_of_vectors_and_of_one_coordinate_together_promise_an_epsilon_at_delta(
+    mechanism: str, means: list[float], kind: str
+) -> None:
+    learner = played(mechanism, means)
+    sizes = {record.ask.statistic.dimension for record in learner.rounds}
+    assert (1 in sizes) == (kind == "approximate")
+    total = learner.snapshot().guarantee
+    rounds = [record.guarantee for record in learner.rounds]
+    assert (total.kind, total.rdp != ()) == (kind, kind == "renyi")
+    assert (total.epsilon, total.delta) == (max(one.epsilon or 0.0 for one in rounds), 1e-3)
+    assert total.kind == parallel(rounds).kind
