@@ -17,9 +17,9 @@ from lab.sweep import Experiment, Overlay, Row
 
 COLUMNS = 3
 DPI = 95
-SYMBOLS = {"horizon": "rounds T", "mechanism.epsilon": "ε"}
+SYMBOLS = {"horizon": "pulls T", "mechanism.epsilon": "ε"}
 VALUES = {"regret": "regret at T", "bits": "bits of all reports", "payload_bits": "bits of one report"}
-OVER_TIME = {"time-average": "regret / rounds", "regret": "regret"}
+OVER_TIME = {"time-average": "regret / pulls", "regret": "regret"}
 
 
 def draw(experiment: Experiment, rows: Sequence[Row], stem: Path) -> list[Path]:
@@ -87,7 +87,7 @@ def _panel(axes: Axes, experiment: Experiment, rows: Sequence[Row], how: Drawing
     _finish(axes, how)
     if how.x == "linear":
         axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0), useMathText=True)
-    axes.set_xlabel("rounds t")
+    axes.set_xlabel("pulls t")
 
 
 def _by_panel(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how: Drawing) -> None:
