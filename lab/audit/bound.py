@@ -1,5 +1,7 @@
 """From counts in two worlds to a lower bound on ε."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
@@ -30,3 +32,14 @@ def epsilon_at_least(likely: Counts, rare: Counts, trials: int, delta: float, al
     with np.errstate(divide="ignore"):
         found = np.log(np.maximum(surplus, 0.0)) - np.log(ceiling)
     return np.asarray(np.maximum(found, 0.0), dtype=np.float64)
+
+
+def reach(trials: int, delta: float, alarm: float) -> float:
+    """The largest bound that so many trials can give: the event in all runs of one world and in none of the other."""
+    all_, none = np.array([trials]), np.array([0])
+    return float(epsilon_at_least(all_, none, trials, delta, alarm)[0])
+
+
+def fewest(delta: float, alarm: float) -> float:
+    """Trials from which on `reach` is above 0: p = (alarm/2)^(1/trials) must have p - δ > 1 - p. Inf where δ = 1."""
+    return math.inf if delta >= 1 else math.floor(math.log(alarm / 2) / math.log((1 + delta) / 2)) + 1

@@ -12,7 +12,7 @@ from common.mechanisms import Mechanism
 from common.mechanisms.base import Norm
 from common.messages.base import Message
 from common.randomness import Stream
-from lab.audit.bound import epsilon_at_least
+from lab.audit.bound import epsilon_at_least, fewest, reach
 from lab.audit.events import EVENTS, Event, Outcomes, choose
 from lab.audit.evidence import names
 from lab.audit.setting import Setting, Transport, View
@@ -20,6 +20,8 @@ from lab.audit.trials import outcomes
 
 ALARM = 1e-3
 """One minus the confidence of 99.9 %."""
+
+FEWEST, MOST = 50, 100_000_000
 
 
 class Finding(Message):
@@ -31,6 +33,7 @@ class Finding(Message):
     cohorts     opened for either world over HTTP, where one may carry many trials; null in process.
     claim       ε of the claimed guarantee at `delta`; null when nothing is claimed.
     lower       the mechanism's ε at `delta` is above this.
+    reach       the largest `lower` that so many trials can give: a claim above it cannot be contradicted by them.
     hits        of the event in its likely world and in the other one, of `counted` runs each.
     alarm       P(lower > true ε) is at most this.
     violated    lower > claim.
@@ -52,6 +55,7 @@ class Finding(Message):
     claim: float | None
     delta: float
     lower: float
+    reach: float
     event: str
     hits: tuple[int, int]
     alarm: Annotated[float, Field(gt=0, lt=1)]
@@ -82,16 +86,22 @@ def audit(
     trials     of each world. survivors: who answered, the floor by default; `colluders` of them tell their noise.
     Raises     TooSmall or BadParameter where the mechanism refuses to release.
     """
-    check_trials(trials)
     setting = Setting(mechanism, mechanism.floor if survivors is None else survivors, colluders)
+    check_trials(setting, trials, alarm)
     worlds = [outcomes(setting, world, trials, stream) for world in (0, 1)]
     return judge(setting, worlds[0], worlds[1], alarm=alarm)
 
 
-def check_trials(trials: int) -> None:
-    """Refuse too few to say anything, and too many to hold."""
-    if not 50 <= trials <= 100_000_000:
-        raise BadParameter("trials", trials, "must lie in [50, 100000000]")
+def check_trials(setting: Setting, trials: int, alarm: float = ALARM) -> None:
+    """Refuse, before any is played, too few to show anything at this false-alarm rate, and too many to hold."""
+    _check_alarm(alarm)
+    if not FEWEST <= trials <= MOST:
+        raise BadParameter("trials", trials, f"must lie in [{FEWEST}, {MOST}]")
+    delta = setting.claim.delta
+    least = 2 * fewest(delta, _share(setting, alarm)) - 1
+    if trials < least:
+        allowed = f"must be at least {least}" if least <= MOST else f"would have to be above {MOST}"
+        raise BadParameter("trials", trials, f"{allowed} for a bound above 0 at {1 - alarm:.12g} and δ = {delta:g}")
 
 
 def judge(setting: Setting, world0: Outcomes, world1: Outcomes, *, alarm: float = ALARM) -> Finding:
@@ -99,10 +109,8 @@ def judge(setting: Setting, world0: Outcomes, world1: Outcomes, *, alarm: float 
 
     world0, world1  evidence, one row a trial. Eight events for each of its columns share the alarm.
     """
-    if not 0 < alarm < 1:
-        raise BadParameter("alarm", alarm, "must lie in (0, 1)")
-    mechanism = setting.mechanism
-    claimed = mechanism.guarantee(setting.survivors, setting.colluders)
+    _check_alarm(alarm)
+    mechanism, claimed = setting.mechanism, setting.claim
     claim = None if claimed.kind == "none" else claimed.epsilon
     trials = min(len(world0), len(world1))
     best = max(_tested(setting, (world0, world1), trials, claimed.delta, alarm), key=lambda one: one.lower)
@@ -122,6 +130,7 @@ def judge(setting: Setting, world0: Outcomes, world1: Outcomes, *, alarm: float 
         claim=claim,
         delta=claimed.delta,
         lower=best.lower,
+        reach=reach(trials - trials // 2, claimed.delta, _share(setting, alarm)),
         event=best.event.describe(),
         hits=best.hits,
         alarm=alarm,
@@ -133,12 +142,21 @@ def _tested(
     setting: Setting, worlds: tuple[Outcomes, Outcomes], trials: int, delta: float, alarm: float
 ) -> Iterator[Tested]:
     """Every event on every column of the evidence, each with its share of the alarm."""
-    known, half = names(setting), trials // 2
-    share = alarm / (EVENTS * len(known))
+    known, half, share = names(setting), trials // 2, _share(setting, alarm)
     for name, (one, other) in zip(known, _columns(worlds, trials), strict=True):
         for event in choose(one[:half], other[:half], delta, share):
             hits = _hits(event, one[half:], other[half:])
             yield Tested(name, event, hits, _bound(hits, trials - half, delta, share))
+
+
+def _check_alarm(alarm: float) -> None:
+    if not 0 < alarm < 1:
+        raise BadParameter("alarm", alarm, "must lie in (0, 1)")
+
+
+def _share(setting: Setting, alarm: float) -> float:
+    """Of the false-alarm rate, for one event."""
+    return alarm / (EVENTS * len(names(setting)))
 
 
 def _columns(worlds: tuple[Outcomes, Outcomes], trials: int) -> Iterator[tuple[Outcomes, Outcomes]]:

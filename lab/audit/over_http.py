@@ -21,7 +21,7 @@ from common.modular import Vector
 from common.randomness import SystemStream
 from common.web.client import Http
 from lab.audit.evidence import evidence
-from lab.audit.finding import ALARM, Finding, judge
+from lab.audit.finding import ALARM, Finding, check_trials, judge
 from lab.audit.lanes import in_lanes, most_lanes
 from lab.audit.setting import Setting
 from lab.audit.shown import shown
@@ -125,6 +125,7 @@ def _check(setting: Setting) -> None:
 
 async def audit_over_http(setting: Setting, urls: Urls, *, trials: int, alarm: float = ALARM) -> Finding:
     """Run both worlds at running services, and judge. The same test as in process."""
+    check_trials(setting, trials, alarm)
     async with Http() as http:
         with ThreadPoolExecutor(1, "audit") as worker:
             stage = staged(setting, urls, http, worker, trials)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import BadParameter
+from common.guarantee import Guarantee
 from common.mechanisms import Mechanism, Tree
 from common.mechanisms.laplace import LaplaceLike
 from common.randomness import SystemStream
@@ -24,7 +25,6 @@ class Setting:
     """A mechanism, how many answered, how many of these tell their noise, and how the messages travel.
 
     Neighbours  one client holds `ends[0]` in world 0 and `ends[1]` in world 1, the others the same in both.
-    Claim       the mechanism's own guarantee for these survivors and colluders.
     """
 
     mechanism: Mechanism
@@ -39,6 +39,11 @@ class Setting:
             raise BadParameter("colluders", self.colluders, f"must lie in [0, survivors = {self.survivors})")
         if self.batches > LONGEST_STREAM:
             raise BadParameter("batches", self.batches, f"an audit runs through {LONGEST_STREAM} at most")
+
+    @cached_property
+    def claim(self) -> Guarantee:
+        """What is promised for these survivors and colluders."""
+        return self.mechanism.guarantee(self.survivors, self.colluders)
 
     def check(self) -> None:
         """Refuse what the mechanism itself refuses to open: TooSmall, BadParameter."""

@@ -41,6 +41,7 @@ from lab.stack import Stack
 VIOLATED = 1
 DEFAULT_TRIALS = 100_000
 MAJORITY = 2
+LEAST_CONFIDENCE = 0.5  # below, the bound may be wrong more often than right
 
 
 def audit(
@@ -128,14 +129,14 @@ def _counter_example(name: str, clients: int, epsilon: float | None, ignored: di
 
 
 def _alarm(confidence: float) -> float:
-    if not 0 < confidence < 1:
-        raise BadParameter("confidence", confidence, "must lie in (0, 1)")
+    if not LEAST_CONFIDENCE <= confidence < 1:
+        raise BadParameter("confidence", confidence, f"must lie in [{LEAST_CONFIDENCE}, 1)")
     return 1 - confidence
 
 
 def _in_process(setting: Setting, trials: int, alarm: float, seed: int | None) -> Finding:
     stream: Stream = SystemStream() if seed is None else UnsafeSeededStream(seed, "audit")
-    check_trials(trials)
+    check_trials(setting, trials, alarm)
     worlds = [outcomes(setting, world, trials, stream) for world in (0, 1)]
     return judge(setting, worlds[0], worlds[1], alarm=alarm)
 
@@ -144,7 +145,7 @@ def _over_http(setting: Setting, trials: int, alarm: float, seed: int | None) ->
     """On a stack that lives for this audit only."""
     if seed is not None:
         raise BadParameter("seed", seed, "over HTTP every client's noise comes from the operating system")
-    check_trials(trials)
+    check_trials(setting, trials, alarm)
     with tempfile.TemporaryDirectory(prefix="distrust-audit-") as path, Stack(Folder(Path(path)), 0) as stack:
         return asyncio.run(audit_over_http(setting, stack.urls, trials=trials, alarm=alarm))
 
@@ -158,12 +159,12 @@ def _deliver(found: Finding, json: str | None) -> None:
 
 def _table(found: Finding) -> Table:
     """For people."""
-    verdict = "the claim is broken" if found.violated else "nothing against the claim"
-    table = Table("", verdict, title=f"{found.mechanism} ({found.calibration}), {found.transport}")
+    table = Table("", _verdict(found), title=f"{found.mechanism} ({found.calibration}), {found.transport}")
     claim = "none" if found.claim is None else f"{found.claim:.6g}"
     table.add_row("claimed ε", claim)
     table.add_row("δ", f"{found.delta:g}")
     table.add_row(f"ε is at least, at {1 - found.alarm:.9g} confidence", f"{found.lower:.6g}")
+    table.add_row("so many trials show at most", f"{found.reach:.6g}")
     table.add_row("seen", f"the {found.view}, {found.survivors} of {found.clients} clients")
     if found.dimension > 1:
         table.add_row("vectors", f"{found.dimension} coordinates, bounded in {found.norm}")
@@ -172,6 +173,13 @@ def _table(found: Finding) -> Table:
     table.add_row("event", f"{found.evidence} {found.event}")
     table.add_row("hits in either world", f"{found.hits[0]} and {found.hits[1]}")
     return table
+
+
+def _verdict(found: Finding) -> str:
+    if found.violated:
+        return "the claim is broken"
+    far = found.claim is None or found.reach > found.claim
+    return "nothing against the claim" if far else "too few trials to contradict the claim"
 
 
 def _trials(found: Finding) -> str:

@@ -1,6 +1,8 @@
 """The audit's lower bound stays at or below the claim of every mechanism, through the code that is deployed.
 
-Seeds are fixed. Over all seeds a case would fail with probability at most 1e-7: the audits' own false-alarm rate.
+Seeds are fixed. Over all seeds an honest case would fail with probability at most 1e-7, the audits' own false-alarm
+rate, and one of the hundred in this file in less than one of 100 000 suites. Where a claim is held to 99.9 % as well,
+`distrust audit`'s own confidence, the outcomes are the same ones: one seed, which nobody chose, and so no chance left.
 """
 
 import numpy as np
@@ -12,7 +14,7 @@ from common.mechanisms import MechanismSpec, Tree, plan
 from common.mechanisms.planning import DELTAS, EXACT_ONLY, KINDS, Union
 from common.randomness import UnsafeSeededStream
 from common.statistics import BoundedVector, Reward
-from lab.audit import Setting, audit, judge
+from lab.audit import Finding, Setting, audit, judge, outcomes
 from lab.audit.bound import epsilon_at_least
 
 ALARM = 1e-7
@@ -28,6 +30,17 @@ def made(name: str, calibration: str, epsilon: float = 1.0, clients: int = CLIEN
     return plan(spec, clients=clients, least=floor, floor=floor, wrap=1e-6, statistic=Reward())
 
 
+def kept(mechanism: Union, seed: int, trials: int) -> Finding:
+    """The finding at 1 - ALARM, after the claim has been held to 99.9 % too, on the same outcomes."""
+    setting, stream = Setting(mechanism, mechanism.floor), UnsafeSeededStream(seed)
+    worlds = [outcomes(setting, world, trials, stream) for world in (0, 1)]
+    usual, rare = (judge(setting, worlds[0], worlds[1], alarm=alarm) for alarm in (1e-3, ALARM))
+    assert usual.claim is not None
+    assert rare.lower <= usual.lower <= usual.claim
+    assert not usual.violated
+    return rare
+
+
 PRIVATE = [name for name in KINDS if name != "identity"]
 # Its theorem wants B ≥ 16 e^ε₀ ln(4/δ) clients and is refused for so few; others have no paper's constants at all.
 UNPROVEN = {("shuffled-gaussian", "paper"), *((name, "paper") for name in EXACT_ONLY)}
@@ -39,10 +52,9 @@ UNPROVEN = {("shuffled-gaussian", "paper"), *((name, "paper") for name in EXACT_
 )
 def test_the_lower_bound_stays_at_or_below_the_claim(name: str, calibration: str) -> None:
     mechanism = made(name, calibration, epsilon=0.9)  # some papers' constants end at 1
-    found = audit(mechanism, stream=UnsafeSeededStream(11), trials=100_000, alarm=ALARM)
+    found = kept(mechanism, 11, 100_000)
     assert found.claim is not None
-    assert found.lower <= found.claim
-    assert not found.violated
+    assert found.reach > found.claim
 
 
 @pytest.mark.parametrize("name", ["distributed-polya", "local-laplace-discrete", "central-laplace-discrete"])
@@ -106,10 +118,8 @@ def vectors(name: str, dimension: int, norm: str, floor: int = FLOOR, **words: o
 @pytest.mark.parametrize("name", PRIVATE)
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
 def test_vectors_of_every_norm_keep_the_claim(name: str, norm: str) -> None:
-    found = audit(vectors(name, 4, norm), stream=UnsafeSeededStream(17), trials=20_000, alarm=ALARM)
-    assert (found.dimension, found.norm) == (4, norm)
-    assert found.claim is not None
-    assert not found.violated
+    found = kept(vectors(name, 4, norm), 17, 20_000)
+    assert (found.dimension, found.norm, found.violated) == (4, norm, False)
 
 
 @pytest.mark.parametrize(

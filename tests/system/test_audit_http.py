@@ -1,6 +1,7 @@
 """The audit through the real services: cohorts at S, real clients, batches over HTTP.
 
-Noise is the operating system's, so these are not repeatable; a false alarm is as rare as 1e-7 an audit.
+Noise is the operating system's, so these are not repeatable. A false alarm is as rare as 1e-7 an audit of something
+honest; there are fewer than 40, so that in less than one of 250 000 runs of the suite some claim is called broken.
 """
 
 import asyncio
@@ -59,8 +60,10 @@ def test_masked_sums_come_near_their_claim_and_stay_below(stack: Stack) -> None:
 
 
 def test_lap_one_over_epsilon_is_found_out_over_http(stack: Stack) -> None:
-    """P(not found) is below 1e-9: the bound would have to fall by a third of ε."""
-    assert http(stack, broken("laplace-for-half-the-range", 100), 8000).violated
+    """By a fifth of ε at least. P(not) is below 1e-6: the bound would have to lie five deviations below its mean."""
+    found = http(stack, broken("laplace-for-half-the-range", 100), 8000)
+    assert found.claim is not None
+    assert found.lower > 1.2 * found.claim
 
 
 EVERYWHERE = [
@@ -87,13 +90,17 @@ def test_what_the_services_release_keeps_the_claim(stack: Stack, name: str, via:
 @pytest.mark.parametrize(
     ("mechanism", "trials", "cohorts"),
     [
-        pytest.param(made("distributed-polya", 3, 3, 4, "linf"), 64, 32, id="boxes-two-in-a-message"),
-        pytest.param(made("shuffled-binomial", 3, 3, 3, "l2"), 50, 50, id="a-ball-on-its-own"),
+        pytest.param(made("distributed-polya", 3, 3, 4, "linf"), 960, 32, id="boxes-thirty-in-a-message"),
+        pytest.param(
+            made("shuffled-binomial", 3, 3, 3, "l2"), 160, 160, id="a-ball-on-its-own", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_vectors_are_audited(stack: Stack, mechanism: Mechanism, trials: int, cohorts: int) -> None:
     found = http(stack, mechanism, trials)
     assert (found.dimension, found.norm, found.cohorts) == (mechanism.dimension, mechanism.norm, cohorts)
+    assert found.claim is not None
+    assert found.reach > found.claim
     assert not found.violated
 
 
@@ -101,25 +108,30 @@ def test_vectors_are_audited(stack: Stack, mechanism: Mechanism, trials: int, co
 @pytest.mark.parametrize(
     ("name", "survivors", "trials"),
     [
-        pytest.param("noise-for-everybody", 3, 6000, id="noise-for-five-and-three-survive"),
+        pytest.param("noise-for-everybody", 3, 12_000, id="noise-for-five-and-three-survive"),
         pytest.param("noise-that-saturates", 5, 2500, id="a-modulus-with-walls"),
-        pytest.param("misshifted-bits", 5, 8000, id="misshifted-bits"),
+        pytest.param("misshifted-bits", 5, 12_000, id="misshifted-bits"),
     ],
 )
 def test_what_is_broken_is_found_out_through_its_service(stack: Stack, name: str, survivors: int, trials: int) -> None:
-    """At the usual 99.9 %. The bound lies five deviations above the claim or more: unseen less than once in 10⁶."""
-    assert http(stack, broken(name, 5), trials, survivors, alarm=1e-3).violated
+    """At the usual 99.9 %, and by a twentieth of the claim at least.
+
+    In 600 audits in process the mean of the bound was five of its deviations above that: missed once in 10⁶.
+    """
+    found = http(stack, broken(name, 5), trials, survivors, alarm=1e-3)
+    assert found.claim is not None
+    assert found.lower > 1.05 * found.claim
 
 
 def test_half_a_cohort_cannot_be_lost_on_the_way(stack: Stack) -> None:
     with pytest.raises(BadParameter, match="more than half"):
-        http(stack, made("distributed-polya", 6, 3), 50)
+        http(stack, made("distributed-polya", 6, 3), 64)
 
 
 def test_a_cohort_below_its_floor_is_not_staged(stack: Stack) -> None:
     """Real clients would refuse to unmask it: the noise counts on five."""
     with pytest.raises(TooSmall, match="nothing is released"):
-        http(stack, made("distributed-polya", 5, 5), 50, survivors=3)
+        http(stack, made("distributed-polya", 5, 5), 64, survivors=3)
 
 
 def test_colluders_are_for_audits_in_process(stack: Stack) -> None:

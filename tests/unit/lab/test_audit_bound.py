@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from lab.audit.bound import at_least, at_most, epsilon_at_least
+from lab.audit.bound import at_least, at_most, epsilon_at_least, fewest, reach
 from lab.audit.events import FAMILIES, cell, choose
 
 
@@ -64,3 +64,21 @@ def test_continuous_outcomes_are_cut_at_quantiles() -> None:
     events = choose(rng.normal(0, 1, 50_000), rng.normal(1, 1, 50_000), 0.0, 1e-3)
     assert 1000 < events[0].edges.size < 2200
     assert "cells from" in events[0].describe()
+
+
+@given(st.floats(0, 0.95), st.floats(1e-12, 0.5))
+def test_fewest_is_the_least_number_of_trials_that_reaches_above_nothing(delta: float, alarm: float) -> None:
+    least = int(fewest(delta, alarm))
+    assert reach(least + 1, delta, alarm) > 0  # one more: `least` itself may be lost to rounding at the border
+    assert least == 1 or reach(least - 1, delta, alarm) == 0
+
+
+def test_what_everything_allows_is_never_reached() -> None:
+    assert fewest(1.0, 0.001) == math.inf
+    assert reach(10**6, 1.0, 0.001) == 0
+
+
+def test_the_reach_is_the_logarithm_of_the_only_event_there_is() -> None:
+    """All of 1000 runs and none of 1000: p = (alarm/2)^(1/1000) at either end."""
+    p = (1e-3 / 2) ** (1 / 1000)
+    assert reach(1000, 0.0, 1e-3) == pytest.approx(math.log(p / (1 - p)), rel=1e-9)

@@ -7,6 +7,8 @@ from typer.testing import CliRunner, Result
 
 from common.errors import BadParameter, ProtocolError
 from lab.__main__ import app
+from lab.audit import trials
+from lab.commands import audit as command
 
 
 def audit(*words: str) -> Result:
@@ -70,6 +72,43 @@ def test_bad_input_is_refused_in_one_line(words: tuple[str, ...]) -> None:
     refused = audit(*words)
     assert isinstance(refused.exception, ProtocolError)
     assert "\n" not in str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(("--confidence", "1e-20"), "confidence = 1e-20: must lie in [0.5, 1)", id="no-confidence"),
+        pytest.param(("--confidence", "nan"), "confidence = nan: must lie in [0.5, 1)", id="nan"),
+        pytest.param(
+            ("--confidence", "0.9999999", "--trials", "50"),
+            "trials = 50: must be at least 55 for a bound above 0 at 0.9999999 and δ = 0",
+            id="too-few-for-it",
+        ),
+        pytest.param(("--trials", "49"), "trials = 49: must lie in [50, 100000000]", id="too-few"),
+    ],
+)
+@pytest.mark.parametrize("http", [(), ("--http",)], ids=["in-process", "http"])
+def test_what_can_show_nothing_is_refused_before_anything_is_played(
+    words: tuple[str, ...], said: str, http: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def played(*_: object) -> None:
+        pytest.fail("played before it was refused")
+
+    monkeypatch.setattr(trials, "_contents", played)
+    monkeypatch.setattr(command, "Stack", played)
+    refused = audit("distributed-polya", "--epsilon", "1", *words, *http)
+    assert isinstance(refused.exception, BadParameter)
+    assert str(refused.exception) == said
+
+
+def test_a_finding_says_how_far_its_trials_reach() -> None:
+    """Fifty trials cannot contradict ε = 8, and say so; the table does not call that a clean bill."""
+    words = ("local-laplace-discrete", "--epsilon", "8", "--trials", "50", "--seed", "1")
+    found = json.loads(audit(*words, "--json", "-").stdout)
+    assert 0 <= found["lower"] <= found["reach"] < found["claim"]
+    shown = audit(*words)
+    assert "too few trials to contradict the claim" in shown.stdout
+    assert "nothing against the claim" not in shown.stdout
 
 
 @pytest.mark.parametrize("survivors", ["0", "-1"])
