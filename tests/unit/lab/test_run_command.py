@@ -1,0 +1,47 @@
+"""`distrust run`, as far as it needs no services."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+from typer.testing import CliRunner
+
+from common.errors import BadParameter
+from lab import in_process
+from lab.__main__ import app
+from lab.commands.run import there
+from lab.folder import Folder
+from lab.result import Result
+from lab.run_file import RunFile, parse
+from lab.stack import Urls
+
+RUN = """
+run = "trial"
+horizon = 200
+mechanism = {name = "distributed-polya", epsilon = 1.0}
+environment = {name = "gaussian-easy"}
+"""
+
+
+def test_linear_algebra_has_one_thread_in_a_run_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, seen, play = tmp_path / "run.toml", list[int](), in_process.run
+    path.write_text(RUN)
+
+    def looking(file: RunFile) -> Result:
+        np.eye(2) @ np.eye(2)
+        seen.extend(pool["num_threads"] for pool in threadpool_info())
+        return play(file)
+
+    monkeypatch.setattr("lab.commands.run.in_process.run", looking)
+    assert CliRunner().invoke(app, ["run", str(path), "--in-process"]).exit_code == 0
+    assert seen
+    assert set(seen) == {1}
+
+
+def test_where_others_play_the_run_file_names_their_world(tmp_path: Path) -> None:
+    """Regret and failures are counted in it; a seed drawn here is nobody else's."""
+    nowhere = Urls(*["http://127.0.0.1:9"] * 3, None)
+    with pytest.raises(BadParameter, match=r"environment.seed = None: other fleets play with --no-fleet"):
+        there(parse(RUN), nowhere, Folder(tmp_path), fleet=False)
+    assert not parse(RUN.replace('"gaussian-easy"', '"gaussian-easy", seed = 5')).drawn
