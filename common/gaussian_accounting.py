@@ -1,15 +1,24 @@
 """The Gaussian mechanism: its exact (ε, δ), zero-concentrated privacy, and the searches that invert them.
 
+On the grid the discrete law's ρ is tight, but what ρ gives at δ takes a sixth more variance than there need be.
+N(0, v₁), rounded to a whole number k with odds e^(-(k-y)²/(2v₂)), is N_Z(0, v₁ + v₂) but for a factor of 1 ± τ: the
+odds add up to √(2πv₂)(1 ± τ), τ = 2e^(-2π²v₂), wherever y lies (Poisson summation). So D coordinates of discrete noise,
+moved by any whole numbers, promise what v₂ less of continuous noise does, but for a factor of (1 + τ)^D on δ and of
+((1 + τ)²/(1 - τ))^D on e^ε.
+
 `ratio` is Δ/σ, ℓ₂ sensitivity over standard deviation of continuous noise. `rho` is ρ of ρ-zCDP, Rényi divergence at
 most αρ at every order α: Δ²/(2σ²) for the continuous law, and for the discrete one by Canonne, Kamath & Steinke 2020.
 """
 
 import math
+from functools import lru_cache
 
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import erfcx, ndtr
 
 LARGEST_EPSILON = 1e4
+ROUNDED = 1.5  # v₂
+BLUR = 7 * math.exp(-2 * math.pi**2 * ROUNDED)  # above 3τ
 TINY = 1e-12  # relative accuracy of the searches, whose results are rounded towards more privacy
 
 
@@ -36,6 +45,7 @@ def gaussian_epsilon(ratio: float, delta: float) -> float:
     return found
 
 
+@lru_cache(maxsize=1024)
 def largest_ratio(epsilon: float, delta: float) -> float:
     """The largest Δ/σ that is (ε, δ)-private, rounded down: the analytic Gaussian mechanism."""
 
@@ -60,6 +70,7 @@ def zcdp_epsilon(rho: float, delta: float) -> tuple[float, float]:
     return max(0.0, float(best.fun)), 1 + math.exp(float(best.x))
 
 
+@lru_cache(maxsize=1024)
 def zcdp_rho(epsilon: float, delta: float) -> float:
     """The largest ρ that gives ε at δ, rounded down."""
 
@@ -70,6 +81,27 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
     while zcdp_epsilon(found, delta)[0] > epsilon:
         found *= 1 - 1e-11
     return found
+
+
+def lattice_epsilon(square: float, variance: float, coordinates: int, delta: float) -> float:
+    """An ε at δ of N_Z(0, variance) on every coordinate, moved by whole numbers whose squares add up to `square`."""
+    known = zcdp_epsilon(square / (2 * variance), delta)[0]
+    if variance <= ROUNDED:
+        return known
+    blur = coordinates * BLUR
+    return min(known, gaussian_epsilon(math.sqrt(square / (variance - ROUNDED)), delta * math.exp(-blur)) + blur)
+
+
+def lattice_variance(square: float, coordinates: int, epsilon: float, delta: float) -> float:
+    """About the least variance whose `lattice_epsilon` is ε at δ, and never less."""
+    blur = coordinates * BLUR
+    known = math.nextafter(square / (2 * zcdp_rho(epsilon, delta)), math.inf)
+    if blur >= epsilon:
+        return known
+    found = square / largest_ratio(epsilon - blur, delta * math.exp(-blur)) ** 2 + ROUNDED
+    while lattice_epsilon(square, found, coordinates, delta) > epsilon:
+        found *= 1 + 4 * TINY
+    return min(known, found)
 
 
 def _density(x: float) -> float:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from common.accounting import from_rdp, rdp
 from common.error_law import How
 from common.gaussian_accounting import gaussian_epsilon
-from common.mechanisms.gaussian_search import Grid, approximate, divergences
+from common.mechanisms.gaussian_search import Grid, approximate, divergences, is_exact
 from common.noise import DiscreteGaussianSum, Skellam
 from common.noise.discrete_gaussian_sum import is_gaussian
 from common.noise.law import LIMIT
@@ -30,7 +30,7 @@ def sum_profile(share: float, terms: int, grid: Grid, delta: float) -> Profile:
     return Profile(
         delta=delta,
         pure=exact(None),
-        approximate=spent(epsilon, "exact" if grid.dimension == 1 else "bound"),
+        approximate=spent(epsilon, "exact" if is_exact(share, terms, grid) else "bound"),
         rdp=pairs,
         rdp_how="exact" if box else "bound",
     )

@@ -1,19 +1,18 @@
 """Privacy of discrete Gaussian noise on a grid, computed from the law of the sum; and the least noise for a target."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-from scipy.optimize import brentq
-
 from common.accounting import hockey_stick, law_epsilon, rdp
-from common.gaussian_accounting import largest_ratio, zcdp_epsilon, zcdp_rho
+from common.gaussian_accounting import ROUNDED, largest_ratio, lattice_epsilon, lattice_variance
 from common.mechanisms import sensitivity
 from common.mechanisms.base import Norm
 from common.mechanisms.frame import ROUNDING
+from common.mechanisms.gaussian_box import box_epsilon, fits, log_delta
 from common.mechanisms.moments import whole
+from common.mechanisms.roots import coarsest, least_root
 from common.mechanisms.sensitivity import grid_for
 from common.mechanisms.skellam_search import ORDERS, SLACK, VECTOR_SLACK
 from common.mechanisms.spread import vector_epsilon, vector_rdp
@@ -47,24 +46,38 @@ def divergences(variance: float, terms: int, grid: Grid) -> Pairs:
     return _convolved(variance, terms, grid)
 
 
+def is_exact(variance: float, terms: int, grid: Grid) -> bool:
+    """Whether `approximate` is what the law gives: for one coordinate always, for a box where shares are not small."""
+    return grid.dimension == 1 or _is_one_sum(variance, terms, grid)
+
+
 def approximate(variance: float, terms: int, grid: Grid, delta: float) -> float:
-    """The least ε at δ. One coordinate: exactly, from the law. A vector: what ρ gives, or else the law."""
+    """An ε at δ. One coordinate, and the box: the law's, exactly. Else as continuous noise, or by the law's moments."""
     law = DiscreteGaussianSum(variance, terms)
     if grid.dimension == 1:
         return law_epsilon(law, grid.precision, delta)
+    if _is_one_sum(variance, terms, grid):
+        return box_epsilon(terms * variance, grid, delta)
     if is_gaussian(variance, terms):
-        return zcdp_epsilon(grid.squared_l2 / (2 * terms * variance), delta)[0]
+        return lattice_epsilon(grid.squared_l2, terms * variance, grid.dimension, delta)
     tails = math.ceil(10 * law.std) + 40
     return vector_epsilon(law.pmf(least=tails + grid.precision), grid, delta)
 
 
 @lru_cache(maxsize=256)
 def least_variance(target: Target, grid: Grid) -> float:
-    """The least total parameter, `terms` times a share's, that meets the target: to nine digits and rounded up."""
+    """The least total parameter, `terms` times a share's, that meets the target: to nine digits and rounded up.
+
+    In a ball, and in a box above 1.5 million steps squared, ROUNDED more than that at most. Small shares: six digits.
+    """
     guess = _continuous(target, grid)
-    if target.delta is None and is_gaussian(guess / target.terms, target.terms):
-        return math.nextafter(guess, math.inf)
-    slack = SLACK if target.delta is None or grid.dimension == 1 else VECTOR_SLACK
+    one = grid.dimension == 1 or _is_one_sum(guess / target.terms, target.terms, grid)
+    if is_gaussian(guess / target.terms, target.terms):
+        if target.delta is None:
+            return math.nextafter(guess, math.inf)
+        if not one or (grid.dimension > 1 and guess * VECTOR_SLACK > ROUNDED):  # a search would leave as much
+            return lattice_variance(grid.squared_l2, grid.dimension, target.epsilon, target.delta)
+    slack = SLACK if target.delta is None or one else VECTOR_SLACK
     return least_root(lambda variance: _excess(target, grid, variance), guess, slack)
 
 
@@ -83,44 +96,16 @@ def best_precision(target: Target, dimension: int, norm: Norm, clients: int, sha
     return max(coarsest(noise, wanted, _continuous(target, Grid(1, dimension, norm))), grid_for(dimension, norm))
 
 
-def least_root(excess: Callable[[float], float], guess: float, slack: float = SLACK) -> float:
-    """The least variance with excess ≤ 0, to a relative accuracy and rounded up; excess falls."""
-
-    def at(log_variance: float) -> float:
-        return excess(math.exp(log_variance))
-
-    low, high = math.log(guess) - 0.02, math.log(guess) + 0.02
-    while at(low) <= 0:
-        low -= 0.2
-    while at(high) > 0:
-        high += 0.2
-    found = float(brentq(at, low, high, xtol=slack / 4))
-    while at(found) > 0:
-        found += slack / 4
-    return math.exp(found)
-
-
-def coarsest(noise: Callable[[int], float], wanted: float, about: float) -> int:
-    """The least g with noise(g) ≥ wanted, for a variance that grows about as g².
-
-    about  noise(1), roughly: on a coarse grid with little noise the law itself is slow to compute.
-    """
-    g = max(1, math.ceil(math.sqrt(wanted / about)))
-    g = max(1, math.ceil(g * math.sqrt(wanted / noise(g))))
-    while noise(g) < wanted:
-        g += 1
-    while g > 1 and noise(g - 1) >= wanted:
-        g -= 1
-    return g
+def _is_one_sum(variance: float, terms: int, grid: Grid) -> bool:
+    """Whether the coordinates are discrete Gaussians of a box, whose sum can be computed with."""
+    return grid.is_box and is_gaussian(variance, terms) and fits(terms * variance, grid)
 
 
 def _continuous(target: Target, grid: Grid) -> float:
     """What continuous noise would need; exact for CDP, a first guess otherwise."""
     if target.delta is None:
         return grid.squared_l2 / target.epsilon**2
-    if grid.dimension == 1:
-        return grid.squared_l2 / largest_ratio(target.epsilon, target.delta) ** 2
-    return grid.squared_l2 / (2 * zcdp_rho(target.epsilon, target.delta))
+    return grid.squared_l2 / largest_ratio(target.epsilon, target.delta) ** 2
 
 
 def _excess(target: Target, grid: Grid, variance: float) -> float:
@@ -132,6 +117,8 @@ def _excess(target: Target, grid: Grid, variance: float) -> float:
     if grid.dimension == 1:
         pmf = DiscreteGaussianSum(share, target.terms).pmf()
         return math.log(hockey_stick(pmf, grid.precision, target.epsilon) / target.delta)
+    if _is_one_sum(share, target.terms, grid):
+        return log_delta(variance, grid, target.epsilon) - math.log(target.delta)
     found = approximate(share, target.terms, grid, target.delta) / target.epsilon
     return math.log(min(max(found, 1 / LARGEST), LARGEST))
 

@@ -25,7 +25,7 @@ from common.profile import SHOWN_DELTA, Profile
 class RealGaussian(RealNoise, GaussianLike):
     """`variance` of one draw. paper: Δ₂² · 2 ln(1.25/δ)/ε², for ε < 1 only. exact: the least that is (ε, δ).
 
-    grid        N_Z(0, variance). One coordinate: (ε, δ) exactly, from the law; a vector: by its ρ = Δ₂²/(2 variance).
+    grid        N_Z(0, variance). One coordinate, and the box: (ε, δ) exactly, from the law. A ball: `lattice_epsilon`.
     continuous  N(0, variance): the analytic Gaussian mechanism, exact for vectors too.
     """
 

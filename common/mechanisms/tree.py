@@ -1,16 +1,14 @@
 """A binary tree of noisy sums over batches, at the server: every prefix of a stream from a logarithm of noise terms."""
 
 import math
-from functools import lru_cache
 from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from common.accounting import hockey_stick, law_epsilon
 from common.error_law import ErrorLaw
-from common.gaussian_accounting import largest_ratio, zcdp_epsilon, zcdp_rho
+from common.gaussian_accounting import lattice_epsilon, lattice_variance
 from common.guarantee import Guarantee
 from common.mechanisms.base import MechanismSpec
 from common.mechanisms.checks import DELTA_RULE, require
@@ -18,9 +16,10 @@ from common.mechanisms.distributed import nothing
 from common.mechanisms.frame import ROUNDING, Frame, needed
 from common.mechanisms.gaussian import GaussianLike
 from common.mechanisms.gaussian_profile import sum_profile
-from common.mechanisms.gaussian_search import Grid, coarsest, divergences, least_root
+from common.mechanisms.gaussian_search import Grid, Target, approximate, divergences, is_exact, least_variance
 from common.mechanisms.laplace import SAMPLER
 from common.mechanisms.real_gaussian import needed_delta, textbook
+from common.mechanisms.roots import coarsest
 from common.mechanisms.sensitivity import grid_for
 from common.noise import DiscreteGaussian, DiscreteGaussianSum
 from common.profile import SHOWN_DELTA, Profile, spent
@@ -34,8 +33,9 @@ class Tree(GaussianLike):
                exact: the least that is (ε, δ) for all the nodes together.
     estimate   releases one batch, its leaf. `Counter` releases leaves and prefix sums; each node is drawn once.
     Guarantee  (ε, δ) for the whole stream, one client in one batch: `depth` discrete Gaussians, each moved by the same
-               vector. One coordinate: their likelihood ratio is that of their sum moved by depth · g, so that δ is
-               exact. Vectors: ρ = depth · Δ₂²/(2 variance). Billboard lemma: joint privacy of what clients are told.
+               vector. The box: their likelihood ratio is that of the sum of all coordinates of all of them, moved by
+               depth · D · g, so that δ is exact. Balls: as continuous noise of 3/2 less. Billboard lemma: joint
+               privacy of what clients are told.
     Source     Chan, Shi & Song 2010; Shariff & Sheffet 2018; CTX Appendix F.
     """
 
@@ -108,7 +108,8 @@ class Tree(GaussianLike):
         """One node's divergences times `depth`, and the exact δ of all nodes together."""
         one = sum_profile(self.variance, 1, self.grid, delta).repeated(self.depth)
         epsilon = _epsilon(self.variance, self.depth, self.grid, delta)
-        whole = spent(epsilon, "exact" if self.dimension == 1 else "bound")
+        known = self.grid.is_box and is_exact(self.variance, 1, _all(self.depth, self.grid))
+        whole = spent(epsilon, "exact" if known else "bound")
         return one.model_copy(update={"approximate": whole, "notes": ("of the whole stream of batches",)})
 
     def error(self, survivors: int) -> ErrorLaw:  # noqa: ARG002 - one node for any number of survivors
@@ -120,21 +121,19 @@ class Tree(GaussianLike):
         return self.scaled(DiscreteGaussianSum(self.variance, nodes), nodes * self.variance)
 
 
+def _all(depth: int, grid: Grid) -> Grid:
+    """The nodes of a batch as one box: every coordinate of each of them may move by g."""
+    return Grid(grid.precision, depth * grid.dimension, "linf")
+
+
 def _epsilon(variance: float, depth: int, grid: Grid, delta: float) -> float:
-    if grid.dimension > 1:
-        return zcdp_epsilon(depth * grid.squared_l2 / (2 * variance), delta)[0]
-    return law_epsilon(DiscreteGaussianSum(variance, depth), depth * grid.precision, delta)
+    if grid.is_box:
+        return approximate(variance, 1, _all(depth, grid), delta)
+    return lattice_epsilon(depth * grid.squared_l2, variance, depth * grid.dimension, delta)
 
 
-@lru_cache(maxsize=256)
 def _least_variance(epsilon: float, delta: float, depth: int, grid: Grid) -> float:
     """The least variance of a node for (ε, δ) over `depth` nodes."""
-    square = depth * grid.squared_l2
-    if grid.dimension > 1:
-        return math.nextafter(square / (2 * zcdp_rho(epsilon, delta)), math.inf)
-
-    def excess(variance: float) -> float:
-        pmf = DiscreteGaussianSum(variance, depth).pmf()
-        return math.log(hockey_stick(pmf, depth * grid.precision, epsilon) / delta)
-
-    return least_root(excess, square / largest_ratio(epsilon, delta) ** 2)
+    if grid.is_box:
+        return least_variance(Target(epsilon, delta, 1), _all(depth, grid))
+    return lattice_variance(depth * grid.squared_l2, depth * grid.dimension, epsilon, delta)
