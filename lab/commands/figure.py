@@ -7,7 +7,7 @@ import typer
 
 from common.errors import BadParameter
 from lab import composition
-from lab.commands.sweep import DEFAULT_OUT
+from lab.commands.sweep import DEFAULT_OUT, say_others
 from lab.console import err, out
 from lab.figures import draw, drawing, matched
 from lab.folder import writing
@@ -64,6 +64,7 @@ def figure(
 
 def _played(experiment: Experiment, sweeps: Path, jobs: int | None) -> list[Row]:
     """All the rows, those of an earlier sweep first. Raises BadParameter when a cell came to nothing."""
+    say_others(experiment, sweeps)
     with SweepProgress(err, experiment.name) as progress:
         outcome = run(experiment, sweeps, jobs=jobs, watch=progress)
     for cell, reason in outcome.failures.items():

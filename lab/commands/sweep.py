@@ -7,15 +7,19 @@ import typer
 
 from lab.console import err, out
 from lab.sweep.cells import Cell
+from lab.sweep.compare import differing
 from lab.sweep.engine import Outcome, run
 from lab.sweep.experiment import Experiment
 from lab.sweep.files import load
 from lab.sweep.progress import SweepProgress
-from lab.sweep.shelf import Shelf, home
+from lab.sweep.row import Row
+from lab.sweep.shelf import Shelf, home, others
 from lab.sweep.summary import confidence_table, regret_table
+from lab.sweep.table import read
 
 FAILED = 1
-SHOWN = 20  # failed cells that are named on stderr; the file has them all
+SHOWN = 20  # failed or differing cells that are named on stderr
+NAMED = 4  # parts of the code that are named where it is another one
 
 Name = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="One of lab/experiments, or the path of a .toml file")]
 Quick = Annotated[bool, typer.Option("--quick", help="The experiment's reduced version")]
@@ -24,6 +28,7 @@ BackendOption = Annotated[str, typer.Option("--backend", help="joblib's: loky, d
 Jobs = Annotated[int | None, typer.Option("--jobs", help="Worker processes; all cores when not given")]
 FormatOption = Annotated[str, typer.Option("--format", help="Of the table: parquet or csv")]
 Repetitions = Annotated[int | None, typer.Option("--repetitions", help="Another number than the file's")]
+Check = Annotated[Path | None, typer.Option("--check", help="Published rows: exit 1 unless what is played equals them")]
 
 DEFAULT_OUT = Path("sweeps")
 
@@ -37,12 +42,15 @@ def sweep(
     jobs: Jobs = None,
     format_: FormatOption = "parquet",
     repetitions: Repetitions = None,
+    check: Check = None,
 ) -> None:
     """Play an experiment on all cores.
 
     What is finished is kept: the same command goes on after a kill.
     """
     experiment = load(name, quick=quick, repetitions=repetitions)
+    published = [] if check is None else read(check)
+    say_others(experiment, out_)
     try:
         with SweepProgress(err, experiment.name) as progress:
             outcome = run(experiment, out_, backend=backend, jobs=jobs, form=format_, watch=progress)
@@ -50,7 +58,8 @@ def sweep(
         err.print(_stopped(experiment, out_), markup=False)
         raise
     report(experiment, outcome)
-    if outcome.failures:
+    same = check is None or _same(check, published, outcome.rows)
+    if outcome.failures or not same:
         raise typer.Exit(FAILED)
 
 
@@ -67,6 +76,22 @@ def report(experiment: Experiment, outcome: Outcome) -> None:
         count, listed = len(outcome.failures), outcome.path.with_name("failures.json")
         err.print(f"{count} cells failed, see {listed}; the same command tries them again", markup=False)
     out.print(f"{len(outcome.rows)} rows in {outcome.path}", markup=False)
+
+
+def say_others(experiment: Experiment, folder: Path) -> None:
+    """That a sweep begins anew though there are rows, because other code has played them."""
+    for path, count, changed in others(experiment, folder):
+        listed = ", ".join(changed[:NAMED]) + (f" and {len(changed) - NAMED} more" if len(changed) > NAMED else "")
+        err.print(f"{count} cells in {path} were played by other code ({listed} differ): kept, not used", markup=False)
+
+
+def _same(path: Path, published: list[Row], played: list[Row]) -> bool:
+    """Compare, and say what came of it."""
+    found = differing(published, played)
+    for cell, columns in list(found.items())[:SHOWN]:
+        err.print(f"differs: {_place(cell)}: {', '.join(columns)}", markup=False)
+    out.print(f"{len(played) - len(found)} of {len(played)} rows equal those of {path}", markup=False)
+    return not found
 
 
 def _place(cell: Cell) -> str:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure, SubFigure
 
 from lab.figures.drawing import Drawing, drawing
 from lab.figures.rows import Band, Floats, band, number, of, places
+from lab.figures.stamp import KEY, stamp
 from lab.figures.style import Style, styles
 from lab.sweep import Experiment, Overlay, Row
 
@@ -23,11 +24,14 @@ OVER_TIME = {"time-average": "regret / pulls", "regret": "regret"}
 
 
 def draw(experiment: Experiment, rows: Sequence[Row], stem: Path) -> list[Path]:
-    """Write `stem`.png and `stem`.svg; the same rows give the same bytes with the same matplotlib."""
+    """Write `stem`.png, stamped with what it shows, and `stem`.svg.
+
+    The same rows give the same bytes with the same matplotlib.
+    """
     drawn = figure(experiment, rows)
     paths = [Path(f"{stem}.{suffix}") for suffix in ("png", "svg")]
     with mpl.rc_context({"svg.hashsalt": experiment.name, "svg.fonttype": "none"}):
-        drawn.savefig(paths[0], dpi=DPI)
+        drawn.savefig(paths[0], dpi=DPI, metadata={KEY: stamp(experiment, rows)})
         drawn.savefig(paths[1], metadata={"Date": None})
     return paths
 

@@ -7,12 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import BadParameter
-from lab.sweep import Experiment, Overlay, Row
+from lab.sweep import Cell, Experiment, Overlay, Row
+from lab.sweep.cells import digest
 
 Floats = NDArray[np.float64]
-
-SEEN = {"horizon": "horizon", "mechanism": "mechanism", "ε =": "epsilon"}
-"""The column of a row for each thing that tells experiments of one name apart."""
 
 
 class Band(NamedTuple):
@@ -25,27 +23,19 @@ class Band(NamedTuple):
 def matched(experiment: Experiment, rows: Sequence[Row]) -> list[Row]:
     """The experiment's rows. Raises BadParameter for rows of another one, or where a pair has none.
 
-    Another one: by its name, or by a horizon, mechanism or ε that the file had when the rows were played.
+    Another one: by its name, or by the digest of a cell: its run file was another one when the row was played.
     `rows` may be more than the experiment asks for: what its panels and series do not name is left out.
     """
-    asked = {(p.label, s.label): _asked(experiment.table(p, s)) for p, s in experiment.pairs()}
+    asked = [(panel.label, series.label) for panel, series in experiment.pairs()]
     kept = [row for row in rows if row.experiment == experiment.name and (row.panel, row.series) in asked]
     for row in kept:
-        for word, value in asked[row.panel, row.series].items():
-            seen = getattr(row, SEEN[word])
-            if seen != value:
-                where = f"panel {row.panel!r}, series {row.series!r}: rows of {word} {seen}"
-                raise BadParameter("results", seen, f"{where}, the experiment has {value}; --quick is another one")
+        if row.digest != digest(experiment, Cell(row.panel, row.series, row.repetition)):
+            where = f"panel {row.panel!r}, series {row.series!r}, repetition {row.repetition}"
+            raise BadParameter("results", row.digest, f"{where}: a row of another run file; --quick is another one")
     for panel, series in asked:
         if not of(kept, panel, series):
             raise BadParameter("results", 0, f"rows are missing: panel {panel!r}, series {series!r}")
     return kept
-
-
-def _asked(table: dict[str, Any]) -> dict[str, Any]:
-    """What a run file's table says of a row, by the words of `SEEN`."""
-    mechanism = table["mechanism"]
-    return {"horizon": table["horizon"], "mechanism": mechanism.get("name"), "ε =": mechanism.get("epsilon")}
 
 
 def of(rows: Sequence[Row], panel: str, series: str) -> list[Row]:

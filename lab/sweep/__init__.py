@@ -2,11 +2,12 @@
 
 from lab.sweep.cells import Cell, cells
 from lab.sweep.checks import BadExperiment
+from lab.sweep.compare import differing
 from lab.sweep.engine import Outcome, Standing, run
 from lab.sweep.experiment import Experiment, Overlay
 from lab.sweep.files import known, load
 from lab.sweep.row import Row
-from lab.sweep.shelf import home
+from lab.sweep.shelf import home, others
 from lab.sweep.table import read
 
 __all__ = [
@@ -18,9 +19,11 @@ __all__ = [
     "Row",
     "Standing",
     "cells",
+    "differing",
     "home",
     "known",
     "load",
+    "others",
     "read",
     "run",
 ]

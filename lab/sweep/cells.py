@@ -1,5 +1,7 @@
 """The cells of an experiment, and what makes each one a run of its own: its name and its seeds."""
 
+import hashlib
+import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -41,6 +43,12 @@ def table(experiment: Experiment, cell: Cell) -> dict[str, Any]:
         plain["environment"] = {**environment, "seed": seed}
     name = f"{experiment.name}.{panels.index(cell.panel)}.{cell.repetition}"
     return {**plain, "run": name, "unsafe": {"noise_seed": _seed(experiment.name, "noise", *cell)}}
+
+
+def digest(experiment: Experiment, cell: Cell) -> str:
+    """Hex, 12 digits: of all that a cell's row depends on, but for the code (`lab.sweep.code`)."""
+    text = json.dumps([experiment.points, table(experiment, cell)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def run_file(experiment: Experiment, cell: Cell) -> RunFile:

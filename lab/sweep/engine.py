@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from lab.sweep import code
 from lab.sweep.cells import Cell, cells
 from lab.sweep.checks import check_first_rounds
 from lab.sweep.experiment import Experiment
@@ -53,7 +54,7 @@ def run(
     form: str = "parquet",
     watch: Callable[[Standing], None] = lambda _standing: None,
 ) -> Outcome:
-    """Finish an experiment below the folder `out`: cells that are there already are not played again.
+    """Finish an experiment below the folder `out`: cells that this code has played already are not played again.
 
     backend  "loky", "dask" or "ray": joblib's. jobs: worker processes, all cores when absent.
     form     of the table: "parquet" or "csv". It is written when nothing is missing but what failed.
@@ -69,7 +70,7 @@ def run(
         failures: dict[Cell, str] = {}
         standing = Standing(len(wanted), len(wanted) - len(missing), len(wanted) - len(missing))
         watch(standing)
-        with closing(unordered(partial(play, experiment), missing, chosen, workers)) as ends:
+        with closing(unordered(partial(_played, code.digest(), experiment), missing, chosen, workers)) as ends:
             for end in ends:
                 standing = _note(end, shelf, found, failures, standing)
                 watch(standing)
@@ -78,6 +79,13 @@ def run(
         path = shelf.folder / f"rows.{kind}"
         write(rows, path, kind)
     return Outcome(rows, failures, path)
+
+
+def _played(expected: str, experiment: Experiment, cell: Cell) -> Row | Failure:
+    """In a worker: the cell's row, if the worker has the sweep's own code. Those of a cluster may have another."""
+    if code.digest() != expected:
+        return Failure(cell, f"this worker has other code ({code.digest()}) than the sweep ({expected})")
+    return play(experiment, cell)
 
 
 def _note(

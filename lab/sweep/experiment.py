@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from importlib.metadata import version
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -83,9 +82,12 @@ class Experiment(Message):
 
     @property
     def digest(self) -> str:
-        """Hex, 64 digits: of everything that a finished cell depends on. Titles, drawing and `repetitions` are not."""
+        """Hex, 64 digits: of everything here that a finished cell depends on.
+
+        Titles, drawing and `repetitions` are not part of it, and the code has a digest of its own (`lab.sweep.code`).
+        """
         whole = self.model_dump(include={"name", "points", "run", "panels", "series"})
-        text = json.dumps([version("distrust"), whole], sort_keys=True, separators=(",", ":"))
+        text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def repeated(self, repetitions: int) -> Self:

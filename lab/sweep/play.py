@@ -11,7 +11,7 @@ from common.threads import one_thread
 from lab import in_process
 from lab.result import Result
 from lab.run_file import RunFile
-from lab.sweep.cells import Cell, run_file
+from lab.sweep.cells import Cell, digest, run_file
 from lab.sweep.experiment import Experiment
 from lab.sweep.row import Row
 
@@ -62,6 +62,7 @@ def _row(experiment: Experiment, cell: Cell, file: RunFile, result: Result, seco
         experiment=experiment.name,
         panel=cell.panel,
         series=cell.series,
+        digest=digest(experiment, cell),
         repetition=cell.repetition,
         seed=result.seed,
         policy=result.policy,

@@ -1,6 +1,6 @@
 """One finished cell of an experiment, as a row of its table."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -10,6 +10,7 @@ from common.messages.base import Message
 class Row(Message):
     """What one run came to.
 
+    digest          of the cell's run file and checkpoints (`lab.sweep.cells.digest`).
     repetition      from 0; seed: the environment's, the same for every panel and series of a repetition.
     epsilon         as the run file asks for it; null without one.
     clients         who were asked, in cohorts: less than the horizon where the last batch was not finished.
@@ -26,6 +27,7 @@ class Row(Message):
     experiment: str
     panel: str
     series: str
+    digest: str
     repetition: Annotated[int, Field(ge=0)]
     seed: int
     policy: str
@@ -49,3 +51,7 @@ class Row(Message):
     bits: float
     seconds: float
     curve: list[float]
+
+    def lasting(self) -> dict[str, Any]:
+        """The columns that are a function of the experiment and the code: all but the seconds."""
+        return self.model_dump(exclude={"seconds"})

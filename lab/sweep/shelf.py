@@ -1,16 +1,17 @@
-"""A sweep's folder: finished cells, one line each, written once and never again."""
+"""A sweep's folder: finished cells, one line each, written once and never again, with a file for each code."""
 
 import fcntl
 import json
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from pydantic import ValidationError
 
 from common.errors import Unavailable
 from lab.folder import writing
+from lab.sweep import code
 from lab.sweep.cells import Cell
 from lab.sweep.experiment import Experiment
 from lab.sweep.row import Row
@@ -24,9 +25,42 @@ def home(experiment: Experiment, out: Path) -> Path:
     return out / f"{experiment.name}{quick}-{experiment.digest[:12]}"
 
 
-class Shelf:
-    """`rows.jsonl` in the experiment's folder, held by one sweep at a time.
+class Others(NamedTuple):
+    """Cells that other code has played: the file that keeps them, how many, and the parts of the code that differ."""
 
+    path: Path
+    cells: int
+    changed: list[str]
+
+
+def others(experiment: Experiment, out: Path) -> list[Others]:
+    """What a sweep that begins anew now does not go on from; nothing when there are rows of this code already."""
+    folder, mine = home(experiment, out), code.digest()
+    if (folder / _rows(mine)).exists():
+        return []
+    found = []
+    for path in sorted(folder.glob(_rows("*"))):
+        count = path.read_bytes().count(b"\n")
+        if count:
+            parts = folder / _code(path.stem.removeprefix("rows-"))
+            older = json.loads(parts.read_text("utf-8")) if parts.exists() else {}
+            found.append(Others(path, count, code.changed(older)))
+    return found
+
+
+def _rows(digest: str) -> str:
+    return f"rows-{digest}.jsonl"
+
+
+def _code(digest: str) -> str:
+    return f"code-{digest}.json"
+
+
+class Shelf:
+    """`rows-CODE.jsonl` in the experiment's folder, held by one sweep at a time.
+
+    Code     CODE is the digest of what plays here, and `code-CODE.json` has its parts. Rows of other code stay in files
+             of their own, where that code finds them again.
     Kill     A row is on disk when `keep` returns. A line that a kill left unfinished is cut off by the next sweep,
              and its cell is played again.
     Raises   Unavailable when the folder cannot be written, or another sweep holds it.
@@ -35,26 +69,27 @@ class Shelf:
     def __init__(self, experiment: Experiment, out: Path) -> None:
         self.folder = home(experiment, out)
         self._experiment = experiment
+        self._rows = self.folder / _rows(code.digest())
 
     def __enter__(self) -> Self:
-        path = self.folder / "rows.jsonl"
         with writing(self.folder, ELSEWHERE):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)
+            self._lock = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o644)
         try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            os.close(self._handle)
-            raise Unavailable(f"{path} is being written by another sweep; wait for it, or {ELSEWHERE}") from error
-        with writing(path, ELSEWHERE):
-            self._mend()
-            put(self.folder / "experiment.json", self._experiment.model_dump_json(indent=2) + "\n")
+            os.close(self._lock)
+            busy = "is being written by another sweep; wait for it, or"
+            raise Unavailable(f"{self.folder} {busy} {ELSEWHERE}") from error
+        with writing(self.folder, ELSEWHERE):
+            self._begin()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.close(self._handle)
+        os.close(self._lock)
 
     def rows(self) -> dict[Cell, Row]:
         """Every finished cell. Lines that are no rows are passed over."""
@@ -75,6 +110,12 @@ class Shelf:
                 raise OSError(28, "No space left on device")
             os.fsync(self._handle)
 
+    def _begin(self) -> None:
+        self._handle = os.open(self._rows, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)
+        self._mend()
+        put(self.folder / "experiment.json", self._experiment.model_dump_json(indent=2) + "\n")
+        put(self.folder / _code(code.digest()), json.dumps(dict(code.parts()), indent=2) + "\n")
+
     def _mend(self) -> None:
         """Cut off an unfinished last line, so that the next row begins a line of its own."""
         whole = self._bytes()
@@ -82,7 +123,7 @@ class Shelf:
             os.ftruncate(self._handle, whole.rfind(b"\n") + 1)
 
     def _bytes(self) -> bytes:
-        return (self.folder / "rows.jsonl").read_bytes()
+        return self._rows.read_bytes()
 
     def _text(self) -> str:
         return self._bytes().decode("utf-8", errors="replace")

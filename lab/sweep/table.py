@@ -77,7 +77,9 @@ def _parquet(rows: Sequence[Row]) -> bytes:
 
     table = pa.Table.from_pylist([row.model_dump() for row in rows], schema=_schema())
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
+    coded = [name for name in FIELDS if name != "curve"]
+    split = {"curve.list.element": "BYTE_STREAM_SPLIT"}  # the same place of many floats together: a quarter smaller
+    pq.write_table(table, sink, compression="zstd", use_dictionary=coded, column_encoding=split)
     content: bytes = sink.getvalue().to_pybytes()
     return content
 

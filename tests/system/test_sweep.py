@@ -27,7 +27,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def kept(folder: Path) -> int:
-    return sum(path.read_bytes().count(b"\n") for path in folder.glob("small-*/rows.jsonl"))
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("small-*/rows-*.jsonl"))
 
 
 def until_kept(folder: Path, count: int, sweep: subprocess.Popen[str]) -> None:
@@ -57,7 +57,7 @@ def until_nobody_works(session: int) -> None:
 
 
 def alike(rows: list[Row]) -> list[dict[str, object]]:
-    return [row.model_dump(exclude={"seconds"}) for row in rows]
+    return [row.lasting() for row in rows]
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,9 @@ from typer.testing import CliRunner, Result
 
 from common.errors import ProtocolError
 from lab.__main__ import app
-from lab.sweep import Cell, Experiment, Row, known, read
+from lab.sweep import Cell, Experiment, Row, code, known, load, read, run
 from lab.sweep.play import Failure, play
+from lab.sweep.table import write
 from tests.experiments import small
 
 
@@ -53,6 +54,41 @@ def test_a_stopped_sweep_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.M
     assert shown.exit_code == 130
     assert "stopped: 3 finished cells are kept in" in shown.stderr
     assert "the same command goes on from there" in shown.stderr
+
+
+def test_rows_that_were_published_are_compared_with_what_is_played(tmp_path: Path) -> None:
+    name, published = small(tmp_path), tmp_path / "published.csv"
+    words = [name, "--jobs", "1", "--check", str(published)]
+    rows = run(load(name), tmp_path, jobs=1).rows
+    write(rows, published, "csv")
+    same = sweep(*words, "--out", str(tmp_path / "again"), "--repetitions", "2")
+    assert same.exit_code == 0
+    assert f"8 of 8 rows equal those of {published}" in same.stdout
+    write([rows[0].model_copy(update={"regret": 1.0, "clients": 2}), *rows[1:]], published, "csv")
+    other = sweep(*words, "--out", str(tmp_path / "again"), "--repetitions", "2")
+    assert other.exit_code == 1
+    assert "differs: panel 'wide', series 'private', repetition 0: clients, regret" in other.stderr
+    assert f"7 of 8 rows equal those of {published}" in other.stdout
+
+
+def test_rows_to_check_against_are_read_before_anything_is_played(tmp_path: Path) -> None:
+    shown = sweep(small(tmp_path), "--out", str(tmp_path / "out"), "--check", str(tmp_path / "gone.csv"))
+    assert isinstance(shown.exception, ProtocolError)
+    assert "No such file" in shown.exception.detail
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_sweep_with_other_code_says_that_it_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [small(tmp_path), "--jobs", "1", "--out", str(tmp_path), "--repetitions", "1"]
+    assert "other code" not in sweep(*words).stderr
+    older = {**code.parts(), "numpy": "0.0", "server.policies.radius": "0"}
+    monkeypatch.setattr(code, "parts", lambda: older)
+    shown = sweep(*words)
+    (kept,) = set(tmp_path.glob("small-*/rows-*.jsonl")) - {next(tmp_path.glob(f"small-*/rows-{code.digest()}.jsonl"))}
+    said = f"4 cells in {kept} were played by other code (numpy, server.policies.radius differ): kept, not used"
+    assert said in shown.stderr
+    assert "small: 0 of 4 cells\n" in shown.stderr
+    assert "other code" not in sweep(*words).stderr
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_rows_of_the_quick_version_are_not_passed_off_as_the_whole(mine: Path, t
     rows = run(load(str(mine), quick=True), tmp_path / "sweeps", jobs=1).path
     done = figure(mine, "--results", rows, "--out", tmp_path)
     assert isinstance(done.exception, BadParameter)
-    assert "rows of horizon 100" in done.exception.detail
+    assert "a row of another run file; --quick is another one" in done.exception.detail
 
 
 def test_a_figure_that_cannot_be_drawn_or_kept_is_refused_before_anything_is_played(mine: Path, tmp_path: Path) -> None:

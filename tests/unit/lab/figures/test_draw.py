@@ -10,8 +10,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from common.errors import BadParameter
 from lab.figures import draw, figure, matched
 from lab.figures.draw import DPI, exponent
+from lab.figures.stamp import stamp
 from lab.figures.style import LINES, styles
-from lab.sweep import Experiment, Row, known, load
+from lab.sweep import Cell, Experiment, Row, known, load
+from lab.sweep.cells import digest
+from tests.published import drawn_from
 
 POINTS = 5
 WORLD = {"name": "bernoulli", "means": [0.2, 0.8]}
@@ -40,6 +43,7 @@ def row(panel: str, series: str, repetition: int, regret: float) -> Row:
         experiment="pair",
         panel=panel,
         series=series,
+        digest="",
         repetition=repetition,
         seed=repetition,
         policy="p",
@@ -69,7 +73,9 @@ def row(panel: str, series: str, repetition: int, regret: float) -> Row:
 def rows(shown: Experiment) -> list[Row]:
     """Regrets 100, 200, 300 for A, twice that for the other; ten times that in the second panel."""
     return [
-        row(panel.label, series.label, r, 100.0 * (r + 1) * (1 + s) * 10**p)
+        row(panel.label, series.label, r, 100.0 * (r + 1) * (1 + s) * 10**p).model_copy(
+            update={"digest": digest(shown, Cell(panel.label, series.label, r))}
+        )
         for p, panel in enumerate(shown.panels)
         for s, series in enumerate(shown.series)
         for r in range(3)
@@ -178,27 +184,19 @@ def test_rows_of_another_experiment_are_not_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
-    [({"mechanism": "tree"}, "rows of mechanism tree, the experiment has m"), ({"epsilon": 9.0}, "rows of ε = 9.0")],
-    ids=["mechanism", "epsilon"],
+    "change",
+    [{"run": {"horizon": 1001, "environment": WORLD}}, {"points": POINTS + 1}, {"name": "other"}],
+    ids=["horizon", "points", "seeds"],
 )
-def test_rows_of_an_experiment_that_was_changed_since_are_refused(change: dict[str, object], said: str) -> None:
-    shown = experiment()
-    table = [one.model_copy(update=change) for one in rows(shown)]
-    with pytest.raises(BadParameter, match=said):
-        matched(shown, table)
+def test_rows_of_an_experiment_that_was_changed_since_are_refused(change: dict[str, object]) -> None:
+    table = [one.model_copy(update={"experiment": str(change.get("name", "pair"))}) for one in rows(experiment())]
+    with pytest.raises(BadParameter, match=r"panel 'ε = 0\.5', series 'A', repetition 0: a row of another run file"):
+        matched(experiment().model_copy(update=change), table)
 
 
 def test_the_rows_of_an_experiment_are_its_rows() -> None:
     shown = experiment()
     assert matched(shown, rows(shown)) == rows(shown)
-
-
-def test_rows_of_the_quick_version_are_refused_for_the_whole_one() -> None:
-    shown = experiment()
-    table = [one.model_copy(update={"horizon": 10}) for one in rows(shown)]
-    with pytest.raises(BadParameter, match="rows of horizon 10, the experiment has 1000"):
-        matched(shown, table)
 
 
 @pytest.mark.parametrize(
@@ -224,3 +222,13 @@ def test_the_same_rows_give_the_same_png_and_svg(tmp_path: Path) -> None:
         assert one.read_bytes() == two.read_bytes()
     assert first[0].read_bytes().startswith(b"\x89PNG")
     assert b"Smaller than life." in first[1].read_bytes()
+
+
+def test_a_png_says_which_rows_and_which_experiment_it_was_drawn_from(tmp_path: Path) -> None:
+    shown = experiment(panels=(0.5,))
+    table = rows(shown)
+    assert drawn_from(draw(shown, table, tmp_path / "one")[0]) == stamp(shown, table)
+    slower = [one.model_copy(update={"seconds": 9.0}) for one in table]
+    assert stamp(shown, slower) == stamp(shown, table)
+    assert stamp(shown, [table[0].model_copy(update={"regret": 101.0}), *table[1:]]) != stamp(shown, table)
+    assert stamp(shown.model_copy(update={"title": "Three curves"}), table) != stamp(shown, table)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +19,7 @@ def experiment(tmp_path: Path) -> Experiment:
 
 def alike(rows: list[Row]) -> list[dict[str, object]]:
     """Rows without what differs from machine to machine."""
-    return [row.model_dump(exclude={"seconds"}) for row in rows]
+    return [row.lasting() for row in rows]
 
 
 def test_a_sweep_has_a_row_for_every_cell_in_their_order(experiment: Experiment, tmp_path: Path) -> None:
@@ -102,3 +103,14 @@ def test_a_backend_whose_package_is_missing_names_the_extra(
     monkeypatch.setattr("lab.sweep.workers.find_spec", lambda _name: None)
     with pytest.raises(BadParameter, match=f"needs the package {extra}: pip install 'distrust\\[{backend}\\]'"):
         run(experiment, tmp_path, backend=backend)
+
+
+def test_a_worker_with_other_code_plays_nothing(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = iter(["0" * 12])
+    monkeypatch.setattr("lab.sweep.engine.code", SimpleNamespace(digest=lambda: next(digests, "f" * 12)))
+    outcome = run(experiment, tmp_path, jobs=1)
+    assert outcome.rows == []
+    reason = "this worker has other code (ffffffffffff) than the sweep (000000000000)"
+    assert outcome.failures == dict.fromkeys(cells(experiment), reason)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import Unavailable
-from lab.sweep import Cell, Experiment, Row, load
+from lab.sweep import Cell, Experiment, Row, code, load, others
 from lab.sweep.play import play
 from lab.sweep.shelf import Shelf, home
 from tests.experiments import small
@@ -38,7 +38,7 @@ def test_a_line_that_a_kill_cut_short_is_no_row_and_spoils_no_other(
     first, second = (row(experiment, cell) for cell in CELLS)
     with Shelf(experiment, tmp_path) as shelf:
         shelf.keep(first)
-    path = home(experiment, tmp_path) / "rows.jsonl"
+    (path,) = home(experiment, tmp_path).glob("rows-*.jsonl")
     torn = second.model_dump_json().encode()[:kept] if kept else b""
     path.write_bytes(path.read_bytes() + torn)
     with Shelf(experiment, tmp_path) as shelf:
@@ -50,7 +50,7 @@ def test_a_line_that_a_kill_cut_short_is_no_row_and_spoils_no_other(
 def test_a_line_that_is_no_row_is_passed_over(experiment: Experiment, tmp_path: Path) -> None:
     first = row(experiment, CELLS[0])
     with Shelf(experiment, tmp_path) as shelf:
-        path = shelf.folder / "rows.jsonl"
+        (path,) = shelf.folder.glob("rows-*.jsonl")
         path.write_bytes(b'{"panel": 3}\n\xff\xfe\n\n')
         shelf.keep(first)
         assert shelf.rows() == {CELLS[0]: first}
@@ -64,6 +64,27 @@ def test_a_changed_experiment_has_a_folder_of_its_own(experiment: Experiment, tm
         assert other.folder != home(experiment, tmp_path)
         assert other.rows() == {}
     assert Experiment.model_validate_json((other.folder / "experiment.json").read_text("utf-8")) == changed
+
+
+def test_other_code_begins_anew_is_told_so_and_finds_its_own_rows_again(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = {**code.parts(), "numpy": "0.0"}
+    first, second = (row(experiment, cell) for cell in CELLS)
+    with Shelf(experiment, tmp_path) as shelf:
+        shelf.keep(first)
+    assert others(experiment, tmp_path) == []
+    with monkeypatch.context() as patched:
+        patched.setattr(code, "parts", lambda: older)
+        (found,) = others(experiment, tmp_path)
+        assert (found.cells, found.changed) == (1, ["numpy"])
+        with Shelf(experiment, tmp_path) as shelf:
+            assert shelf.rows() == {}
+            shelf.keep(second)
+        assert others(experiment, tmp_path) == []
+    with Shelf(experiment, tmp_path) as shelf:
+        assert shelf.rows() == {CELLS[0]: first}
+    assert found.path.read_text("utf-8") == first.model_dump_json() + "\n"
 
 
 def test_two_sweeps_never_write_in_one_folder(experiment: Experiment, tmp_path: Path) -> None:

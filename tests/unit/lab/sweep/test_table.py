@@ -11,6 +11,7 @@ ROW = Row(
     experiment="small",
     panel='ε = 0.1; wide, "quoted"',
     series="a\nb",
+    digest="0123456789ab",
     repetition=0,
     seed=2**63 - 1,
     policy="successive-elimination",

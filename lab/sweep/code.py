@@ -1,0 +1,86 @@
+"""What the rows of a sweep depend on besides the experiment: our own code, and the libraries that compute."""
+
+import ast
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from types import MappingProxyType
+
+import lab
+
+ROOT = Path(lab.__file__).parents[1]
+FIRST = "lab.sweep.play"
+LIBRARIES = ("dp-accounting", "mpmath", "numpy", "scipy")
+
+
+@cache
+def parts() -> Mapping[str, str]:
+    """A digest for each of our modules that playing a cell may reach, and for the data beside them; versions.
+
+    Reach     by the import statements, also those inside functions, of `lab.sweep.play` and of what it imports. What
+              keeps and draws rows is not part of it.
+    Digests   are of the syntax tree without docstrings: comments and layout may change.
+    Python    counts with its minor version: how floats are added up has changed between two of them.
+    """
+    found = {"python": "{}.{}".format(*sys.version_info)}
+    found |= {name: version(name) for name in LIBRARIES}
+    trees = _reached()
+    found |= {name: _hashed(ast.dump(_silent(tree)).encode()) for name, tree in trees.items()}
+    folders = sorted({name.partition(".")[0] for name in trees})
+    files = [file for folder in folders for file in sorted((ROOT / folder).rglob("*.csv"))]
+    found |= {file.relative_to(ROOT).as_posix(): _hashed(file.read_bytes()) for file in files}
+    return MappingProxyType(found)
+
+
+def digest() -> str:
+    """Hex, 12 digits: of all the parts."""
+    return _hashed(json.dumps(dict(parts()), sort_keys=True).encode())
+
+
+def changed(older: Mapping[str, str]) -> list[str]:
+    """The names of parts that were others, came or went since `older`."""
+    now = parts()
+    return [name for name in sorted({*older, *now}) if older.get(name) != now.get(name)]
+
+
+def _reached() -> dict[str, ast.Module]:
+    trees: dict[str, ast.Module] = {}
+    ahead = [FIRST]
+    while ahead:
+        name = ahead.pop()
+        file = None if name in trees else _file(name)
+        if file is not None:
+            trees[name] = ast.parse(file.read_bytes())
+            ahead.extend(_imported(trees[name]))
+    return trees
+
+
+def _file(name: str) -> Path | None:
+    """Where one of our modules is; None for what is none, such as a library or the name of a function."""
+    base = ROOT.joinpath(*name.split("."))
+    return next((file for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file()), None)
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _silent(tree: ast.Module) -> ast.Module:
+    """The tree with its docstrings, and whatever else is said to nobody, made empty."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value.value = None
+    return tree
+
+
+def _hashed(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]

@@ -1,0 +1,91 @@
+"""The digest of the code is of what plays, and of nothing else."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from lab.sweep import Cell, Row, code, load
+from lab.sweep.play import play
+
+ROOT = Path(__file__).parents[4]
+OURS = ("aggregator", "client", "common", "lab", "server", "shuffler")
+PLAYED = ("mab-4", "dlb-2a", "dlb-2c", "dlb-table-2", "free-2", "free-3-exact")
+"""Between them every policy, environment, mechanism and decision of the experiments."""
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A tree of two modules and what is beside them, as if it were ours."""
+    for name, text in {
+        "lab/sweep/play.py": "from common.law import width\n\n\ndef play():\n    return width(1)\n",
+        "common/law.py": '"""Laws."""\n\n\ndef width(x):\n    """In rewards."""\n    return 2 * x  # twice\n',
+        "common/web.py": "PORT = 80\n",
+        "common/data/rewards.csv": "0,1\n",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    monkeypatch.setattr(code, "ROOT", tmp_path)
+    code.parts.cache_clear()
+    yield tmp_path
+    code.parts.cache_clear()
+
+
+def changed_by(path: Path, old: str, new: str) -> list[str]:
+    """The parts that differ after an edit."""
+    before = code.parts()
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), "utf-8")
+    code.parts.cache_clear()
+    return code.changed(before)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "parts"),
+    [
+        pytest.param("common/law.py", "2 * x", "3 * x", ["common.law"], id="a-number"),
+        pytest.param("lab/sweep/play.py", "width(1)", "width(2)", ["lab.sweep.play"], id="the-cell-itself"),
+        pytest.param("common/data/rewards.csv", "0,1", "1,1", ["common/data/rewards.csv"], id="data"),
+        pytest.param("common/law.py", "# twice", "# 2 of them", [], id="a-comment"),
+        pytest.param("common/law.py", "In rewards.", "Not in arms.", [], id="a-docstring"),
+        pytest.param("common/web.py", "80", "443", [], id="what-no-cell-reaches"),
+    ],
+)
+def test_what_computes_counts_and_what_does_not_compute_does_not(
+    file: str, old: str, new: str, parts: list[str], copied: Path
+) -> None:
+    before = code.digest()
+    assert changed_by(copied / file, old, new) == parts
+    assert (code.digest() == before) == (not parts)
+
+
+def test_versions_of_the_libraries_and_of_python_count(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = code.parts()
+    code.parts.cache_clear()
+    monkeypatch.setattr(code, "version", lambda name: "0.0" if name == "numpy" else before[name])
+    assert code.changed(before) == ["numpy"]
+    assert before["python"] == "{}.{}".format(*sys.version_info)
+
+
+@pytest.mark.slow
+def test_every_module_that_plays_a_cell_is_part_of_it() -> None:
+    ran: set[str] = set()
+
+    def note(frame: FrameType, _event: str, _value: object) -> None:
+        ran.add(frame.f_code.co_filename)
+
+    for name in PLAYED:
+        experiment = load(name, quick=True)
+        for series in experiment.series:
+            sys.settrace(note)  # it is told of calls only, because it returns nothing
+            found = play(experiment, Cell(experiment.panels[-1].label, series.label, 0))
+            sys.settrace(None)
+            assert isinstance(found, Row), found
+    inside = [Path(file).relative_to(ROOT) for file in ran if file.startswith(str(ROOT))]
+    ours = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in inside if path.parts[0] in OURS]
+    assert {"server.policies.almost_free", "common.noise.polya", "client.environments.linear"} <= set(ours)
+    assert set(ours) <= set(code.parts())
