@@ -56,6 +56,8 @@ class Terms:
             told = f"the round spreads its noise over {mechanism.floor} survivors"
             raise Refused(f"{told}, and this user believes in {self.max_survivors} at most")
         self._check_guarantee(promised)
+        if self.contributions > 1 and not self.allow_unsafe:
+            self._check_budget(mechanism.composable())
         if cohort.channel.kind == "dealt" and cohort.channel.noise_seed is not None and not self.allow_unsafe:
             raise Refused("the actions are dealt from a seed: whoever knows it knows who plays what")
 
@@ -72,8 +74,6 @@ class Terms:
             raise Refused(f"ε = {promised.epsilon:.6g} is above this user's {self.max_epsilon:g}")
         if promised.delta > self.max_delta:
             raise Refused(f"δ = {promised.delta:.3g} is above this user's {self.max_delta:g}")
-        if self.contributions > 1:
-            self._check_budget(promised)
 
     def _check_budget(self, promised: Guarantee) -> None:
         budget = BudgetSpec(epsilon=self.max_epsilon, delta=min(self.max_delta, _LARGEST_DELTA))

@@ -15,7 +15,7 @@ class Guarantee(Message):
     kind      none: no privacy at all. pure: (ε, 0). approximate: (ε, δ). renyi: by order, with (ε, δ) converted.
     epsilon   in nats; null when there is none.
     claimed   the ε that was asked for. `epsilon` is computed from the law that is released.
-    rdp       for `renyi`: (order α, ε at α) pairs.
+    rdp       (order α, ε at α) pairs, for `renyi` always: what several releases add up by.
     """
 
     kind: Kind

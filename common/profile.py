@@ -1,7 +1,7 @@
 """All that one released law promises: pure ε, (ε, δ) and Rényi divergences by order, each computed and labelled."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Self
 
 import numpy as np
@@ -93,6 +93,13 @@ def filled(pairs: Iterable[tuple[float, float]]) -> Pairs:
     """Known (order, ε) pairs at the orders of a profile: a missing one has the next larger one's, which is no less."""
     known = sorted(pairs)
     return tuple((order, min((e for a, e in known if a >= order), default=None)) for order in ORDERS)
+
+
+def tightened(pairs: Pairs, others: Sequence[float]) -> Pairs:
+    """The lesser of two bounds at every order, and of every larger order's, as divergences grow with the order."""
+    known = [math.inf if epsilon is None else epsilon for _, epsilon in pairs]
+    least = np.minimum.accumulate(np.minimum(known, others)[::-1])[::-1]
+    return tuple((order, _finite(float(one))) for (order, _), one in zip(pairs, least, strict=True))
 
 
 def unprotected(delta: float, *notes: str) -> Profile:

@@ -113,16 +113,23 @@ def guaranteed(
 ) -> Guarantee:
     """The guarantee for a client that takes part in `contributions` such cohorts, composed at `target_delta`.
 
-    Where the released law is known and log-concave, its own loss distribution is composed if that is better.
+    Where the released law is known and log-concave, its own loss distribution is composed if that is better. Raises
+    BadParameter, naming the least δ of the sum, where nothing is proven at the target.
     """
     if not 1 <= contributions <= MOST:
         raise BadParameter("contributions", contributions, f"must lie in [1, {MOST}]")
     if target_delta is not None and not delta_allowed(target_delta):
         raise BadParameter("target-delta", target_delta, DELTA_RULE)
     once = mechanism.guarantee(survivors, colluders)
-    composed = compose(((once, contributions),), target_delta)
     if contributions == 1:
-        return composed
+        return compose(((once, 1),), target_delta)
+    once = mechanism.composable(survivors, colluders)
+    composed = compose(((once, contributions),), target_delta)
+    if target_delta is not None and target_delta < contributions * once.delta:
+        composed = _below(composed, mechanism, (survivors, colluders), contributions, target_delta)
+        if composed.kind == "none" != once.kind:
+            least = contributions * once.delta
+            raise BadParameter("target-delta", target_delta, f"{contributions} contributions need at least {least:g}")
     honest = (mechanism.floor if survivors is None else survivors) - colluders
     pmf = released(mechanism, honest)
     delta = composed.delta or target_delta
@@ -132,6 +139,21 @@ def guaranteed(
     if exact >= (math.inf if composed.epsilon is None else composed.epsilon):
         return composed
     return composed.model_copy(update={"kind": "approximate", "epsilon": exact, "delta": delta, "rdp": ()})
+
+
+def _below(
+    composed: Guarantee, mechanism: Mechanism, answers: tuple[int | None, int], contributions: int, target: float
+) -> Guarantee:
+    """Below what the mechanism's own δ adds up to: of each release the ε at its share of half the target."""
+    share = target / (2 * contributions)
+    if not delta_allowed(share):
+        return composed
+    epsilon = mechanism.profile(*answers, share).approximate.epsilon
+    if epsilon is None:
+        return composed
+    change = {"kind": "approximate", "epsilon": epsilon, "delta": share, "rdp": ()}
+    other = compose(((mechanism.guarantee(*answers).model_copy(update=change), contributions),), target)
+    return min(composed, other, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
 
 
 def released(mechanism: Mechanism, honest: int) -> Pmf | None:

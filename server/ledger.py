@@ -27,7 +27,7 @@ def _promise(guarantee: Guarantee) -> str:
 def spent(config: RunConfig, record: RoundRecord) -> Guarantee:
     """The guarantee of one round at its floor of honest survivors; none at all when its noise comes from a seed."""
     if config.unsafe is None:
-        return record.guarantee
+        return record.guarantee if config.contributions == 1 else record.composable
     return record.guarantee.model_copy(
         update={"kind": "none", "epsilon": None, "delta": 0.0, "rdp": (), "assumptions": (SEEDED,)}
     )

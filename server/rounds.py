@@ -17,6 +17,7 @@ from server.policies import Ask, Key, Query
 DEALT = (
     "the server cannot see what a client plays",
     "whether a client leaves does not depend on the action that it was dealt",
+    "the server, which hands out the slots, holds no more of them itself than the colluders that are counted",
 )
 """What shuffled actions count on, besides a shuffler that is honest (FREE, footnote 2)."""
 
@@ -78,7 +79,14 @@ class RoundRecord:
     @cached_property
     def guarantee(self) -> Guarantee:
         """The weakest of the mechanisms', each at its floor of honest survivors."""
-        found = [mechanism.guarantee() for mechanism in self.mechanisms.values()]
+        return self._weakest([mechanism.guarantee() for mechanism in self.mechanisms.values()])
+
+    @cached_property
+    def composable(self) -> Guarantee:
+        """The same for clients that return, with what several of them add up by."""
+        return self._weakest([mechanism.composable() for mechanism in self.mechanisms.values()])
+
+    def _weakest(self, found: Sequence[Guarantee]) -> Guarantee:
         weakest = found[0] if len(found) == 1 else parallel(found)
         if self.ask.decision.kind != "assigned-action" or weakest.model != "shuffle":
             return weakest

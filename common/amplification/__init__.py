@@ -5,6 +5,7 @@ from common.amplification.clones import clones_delta, clones_epsilon, clones_loc
 from common.amplification.closed_form import gaussian_noise, gaussian_promise, paper_epsilon, paper_local_epsilon
 from common.amplification.randomizer import Randomizer
 from common.amplification.randomizers import added_noise, gaussian, laplace, table
+from common.amplification.renyi import blanket_renyi, clones_renyi, concentrated_renyi, curve_renyi
 
 __all__ = [
     "Randomizer",
@@ -12,9 +13,13 @@ __all__ = [
     "blanket_delta",
     "blanket_epsilon",
     "blanket_meets",
+    "blanket_renyi",
     "clones_delta",
     "clones_epsilon",
     "clones_local_epsilon",
+    "clones_renyi",
+    "concentrated_renyi",
+    "curve_renyi",
     "gaussian",
     "gaussian_noise",
     "gaussian_promise",

@@ -32,9 +32,11 @@ SHARE = 0.03  # of a given δ: mass of extreme values to leave out
 LEFT_OUTS = (1e-16, 1e-13, 1e-10, 1e-7, 1e-5)  # the same where δ is asked for; each gives a bound
 DIGITS = 1e-5  # relative, of ε, towards more privacy
 TAILS = 50.0  # nats of the tilted sum outside of the grid
-FINE = 0.1  # steps of the grid, in standard deviations of one user's tilted V
+FINE = 0.1  # step of the grid, in standard deviations of one user's tilted V
 SIZES = (12, 20)  # powers of 2: fewest and most points of the grid
 UNIT = 2.0**-53
+EXTREME = (0.2, 0.4, 0.8)  # shares of the sum's mean that one value alone may make up for
+TILTS = np.geomspace(0.1, 300, 60)  # of Chernoff's bound, in units of the largest value that is kept
 LEAST_EPSILON = 1e-6
 
 
@@ -65,7 +67,8 @@ def blanket_delta(randomizer: Randomizer, epsilon: float, users: int) -> float:
     check_epsilon(epsilon)
     check_users(users)
     return max(
-        min(_pair(randomizer, pair, epsilon, users, left_out) for left_out in LEFT_OUTS) for pair in randomizer.pairs()
+        min(pair_delta(randomizer, pair, epsilon, users, left_out) for left_out in LEFT_OUTS)
+        for pair in randomizer.pairs()
     )
 
 
@@ -117,11 +120,16 @@ def least_noise(
 
 
 def _meets(randomizer: Randomizer, pair: tuple[int, int], delta: float, users: int, epsilon: float) -> bool:
-    return _pair(randomizer, pair, epsilon, users, SHARE * delta) <= delta
+    return pair_delta(randomizer, pair, epsilon, users, SHARE * delta) <= delta
 
 
-def _pair(randomizer: Randomizer, pair: tuple[int, int], epsilon: float, users: int, left_out: float) -> float:
-    """δ of one pair of inputs. A little less ε, and less blanket, make up for whatever rounding did to the masses."""
+def pair_delta(
+    randomizer: Randomizer, pair: tuple[int, int], epsilon: float, users: int, left_out: float, *, fine: float = FINE
+) -> float:
+    """δ of one pair of inputs, above by `left_out`, mass of extreme values, and by the grid, `fine` deviations a step.
+
+    A little less ε, and less blanket, make up for whatever rounding did to the masses.
+    """
     one, other = pair
     factor, grown = math.exp(epsilon - 3 * MASSES), 1 / (1 - MASSES)
     low = grown * (randomizer.low[one] - factor * randomizer.high[other])
@@ -135,18 +143,38 @@ def _pair(randomizer: Randomizer, pair: tuple[int, int], epsilon: float, users: 
         return min(1.0, added)
     law = _Sum(randomizer.blanket[kept] / grown, low[kept], np.clip(mean, low, high)[kept], high[kept], users)
     alone = float(law.weight @ np.where(law.low > 0, law.mean, np.maximum(law.high, 0)))  # what one message gives
-    found = alone if users == 1 else min(alone, _positive_part(law))
+    found = alone if users == 1 else min(alone, _positive_part(law, fine))
     return min(1.0, found * (1 + 2 * MASSES) + added)
 
 
-def _positive_part(law: _Sum) -> float:
+def extreme_delta(randomizer: Randomizer, pair: tuple[int, int], epsilon: float, users: int) -> float:
+    """δ of one pair of inputs far in its tail, where one message decides: quickly, and down to the least doubles.
+
+    Values that alone make up for a share of the sum's mean are left out; of the others' sum Chernoff's bound, by
+    s₊ ≤ e^(λs)/(eλ), with the least over shares and λ.
+    """
+    one, other = pair
+    factor, grown = math.exp(epsilon - 3 * MASSES), 1 / (1 - MASSES)
+    values = grown * (randomizer.high[one] - factor * randomizer.low[other])
+    best = 1.0
+    for share in EXTREME:
+        most = share * users * math.expm1(epsilon)
+        kept = values <= most
+        added = float(randomizer.masses[one][~kept].sum()) + randomizer.lost
+        growth = np.expm1(np.outer(TILTS / most, values[kept])) @ (randomizer.blanket[kept] / grown)
+        logs = users * (np.log1p(growth) + 256 * UNIT) - np.log(TILTS / most * users) - 1
+        best = min(best, added + math.exp(min(0.0, float(logs.min()))) * (1 + 2 * MASSES))
+    return best
+
+
+def _positive_part(law: _Sum, fine: float) -> float:
     """E[(V₁ + … + V_n)₊]/n from above."""
     tilt, spread = _tilt(law)
     turns: Array = np.outer((1 / spread, tilt), np.exp2(np.arange(-6, 5))).ravel()
     reach = max(_reach(law, tilt, turns), float(law.high.max()))
     law = law.raised(-reach)
     reach = max(reach, _reach(law, tilt, -turns))
-    size = _size(reach, spread / math.sqrt(law.users))
+    size = _size(reach, fine * spread / math.sqrt(law.users))
     step = 2 * reach / size
     points, weights = _on_grid(law, step)
     values = points * step
@@ -186,9 +214,9 @@ def _reach(law: _Sum, tilt: float, turns: Array) -> float:
     return float(min((law.users * (law.cumulant(values, tilt + turn) - base) + TAILS) / abs(turn) for turn in turns))
 
 
-def _size(reach: float, spread: float) -> int:
-    """Points for steps of FINE times one user's tilted standard deviation, within reason: the split adds ≤ step²/4."""
-    wanted = math.ceil(math.log2(2 * reach / (FINE * spread)))
+def _size(reach: float, step: float) -> int:
+    """Points for about that step, within reason: the split adds at most step²/4 to one user's variance."""
+    wanted = math.ceil(math.log2(2 * reach / step))
     return 1 << min(max(wanted, SIZES[0]), SIZES[1])
 
 

@@ -34,10 +34,13 @@ from common.amplification.ranges import (
     least_met,
 )
 from common.noise import Binomial
+from common.noise.binomial import log_tail
 
 DIGITS = 1e-9  # relative, of every ε that is searched, towards more privacy
 ROUNDING = 1e-12  # relative, of the two terms whose difference is δ
 MASSES = 1e-10  # relative, of the law of C
+CELLS = 256  # ranges of C that a whole curve is computed by, at most twice as many
+LEAST = 1e-300  # mass of a range: below it doubles end
 
 
 def clones_delta(epsilon: float, local_epsilon: float, users: int) -> float:
@@ -73,19 +76,49 @@ def _delta(epsilon: float, local_epsilon: float, users: int) -> float:
 
 @lru_cache(maxsize=4096)
 def excess(epsilon: float, local_epsilon: float, users: int, chance: float) -> float:
-    """E over C ~ Bin(users - 1, chance) of the hockey stick of the two laws given C; needs ε < ε₀.
+    """E over C ~ Bin(users - 1, chance) of the hockey stick of the two laws given C; needs ε < ε₀."""
+    counts, masses, lost = _clones(users, chance)
+    return min(1.0, float(masses @ _given(counts, epsilon, local_epsilon)) * (1 + MASSES) + lost)
 
-    Given C = c both laws of the first count are mixtures of b = Bin(c, 1/2) and of b moved by 1; the quotient
-    b(a-1)/b(a) = a/(c-a+1) grows with a, so that the positive part is a tail.
+
+def clones_curve(epsilons: NDArray[np.float64], local_epsilon: float, users: int) -> NDArray[np.float64]:
+    """δ(ε) at many ε < ε₀, within a few percent from above, and down to 1e-300: no mass of C is left out.
+
+    Larger values of C hide more: leave one of c + 2 tosses out at random, and the share of heads keeps its mean, of
+    which the hockey stick given C is a convex function. So a range of values may count as its least one: neighbours,
+    and below the stored law ranges that double, each at Chernoff's bound of all that is below its end.
+    """
+    chance = math.exp(-local_epsilon)
+    counts, masses, lost = _clones(users, chance)
+    starts = np.arange(0, counts.size, max(1, counts.size // CELLS))
+    far, below = _below(int(counts[0]), users, math.nextafter(chance, 0))
+    least = np.concatenate((far, counts[starts], counts[-1:]))
+    weights = np.concatenate((below, np.add.reduceat(masses, starts) * (1 + MASSES), [lost]))
+    found = [float(np.maximum(weights, LEAST) @ _given(least, epsilon, local_epsilon)) for epsilon in epsilons]
+    return np.minimum(found, 1.0)
+
+
+def _below(first: int, users: int, chance: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The values of C below `first` in ranges that double: their least values, and bounds of their masses."""
+    starts = [0, *(2**i for i in range(max(0, first - 1).bit_length()))] if first > 0 else []
+    ends = [min(first, 2 * start if start else 1) - 1 for start in starts]
+    tails = [math.exp(log_tail(users - 1, chance, end)) * (1 + MASSES) for end in ends]
+    return np.array(starts, dtype=np.float64), np.array(tails, dtype=np.float64)
+
+
+def _given(counts: NDArray[np.float64], epsilon: float, local_epsilon: float) -> NDArray[np.float64]:
+    """The hockey stick given C = c, from above.
+
+    Both laws of the first count are mixtures of b = Bin(c, 1/2) and of b moved by 1; the quotient b(a-1)/b(a) =
+    a/(c-a+1) grows with a, so that the positive part is a tail.
     """
     p, e = math.exp(local_epsilon), math.exp(epsilon)
-    counts, masses, lost = _clones(users, chance)
     start = math.expm1(local_epsilon + epsilon) / (math.expm1(local_epsilon) * (e + 1))
     before = np.floor((counts + 1) * start)  # the last a that does not count; at most c as ε < ε₀
     gain = (p - e) / (p + 1) * stats.binom.pmf(before, counts, 0.5)
     loss = math.expm1(epsilon) * stats.binom.sf(before, counts, 0.5)
-    sizes = np.maximum(gain - loss, 0) + ROUNDING * (gain + loss)
-    return min(1.0, float(masses @ sizes) * (1 + MASSES) + lost)
+    sizes: NDArray[np.float64] = np.maximum(gain - loss, 0) + ROUNDING * (gain + loss)
+    return sizes
 
 
 def _clones(users: int, chance: float) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:

@@ -125,6 +125,13 @@ class Mechanism(Message):
         """
         raise NotImplementedError
 
+    def composable(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+        """`guarantee`, and where that is (ε, δ) the Rényi curve by which several of them add up to less."""
+        promise = self.guarantee(survivors, colluders)
+        if promise.kind != "approximate" or promise.rdp:
+            return promise
+        return promise.model_copy(update={"rdp": self.profile(survivors, colluders, promise.delta).known})
+
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
         """Pure ε, ε at `delta`, and Rényi divergences by order, all from the law that is released.
 

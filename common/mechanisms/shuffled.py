@@ -9,21 +9,28 @@ from common.amplification import (
     added_noise,
     blanket_epsilon,
     blanket_meets,
+    blanket_renyi,
     clones_delta,
     clones_epsilon,
     clones_local_epsilon,
+    clones_renyi,
+    concentrated_renyi,
 )
 from common.errors import BadParameter
 from common.gaussian_accounting import largest_ratio, zcdp_epsilon, zcdp_rho
 from common.mechanisms.gaussian_search import Grid
 from common.noise import DiscreteGaussian
+from common.profile import ORDERS
 
 SEARCH = 1e-4  # relative accuracy of the last search, upwards
 GUESS = 1.03  # and of the first one
 COARSE = 6  # steps of the grid on which the first one is done
 LEAST_SIZE = 0.1  # of Gaussian noise, in units of the range
 
-LOCAL = "pure epsilon and Rényi divergences are those of one message alone; shuffling makes them no larger"
+LOCAL = (
+    "pure epsilon is that of one message alone, and so are Rényi divergences of orders where shuffling shows no less"
+)
+FARTHEST = 1e-280  # mass of a message's law that Rényi divergences may leave out
 
 
 def of_the_records(honest: int) -> tuple[str, ...]:
@@ -58,6 +65,22 @@ def gaussian_epsilon(variance: float, grid: Grid, delta: float, honest: int, ask
         return min(local, blanket_epsilon(randomizer, delta, honest))
     except BadParameter:
         return local
+
+
+@lru_cache(maxsize=256)
+def laplace_renyi(local_epsilon: float, honest: int) -> tuple[float, ...]:
+    """Rényi divergences of ε₀-private messages at the orders of a profile, by the clones."""
+    return tuple(clones_renyi(local_epsilon, honest, ORDERS))
+
+
+@lru_cache(maxsize=256)
+def gaussian_renyi(variance: float, grid: Grid, honest: int) -> tuple[float, ...]:
+    """Of messages with N_Z(0, variance): one coordinate by the blanket, a vector by the clones; inf: unknown."""
+    rho = grid.squared_l2 / (2 * variance)
+    if grid.dimension > 1:
+        return tuple(concentrated_renyi(honest, rho, ORDERS))
+    randomizer = added_noise(DiscreteGaussian(variance).pmf(FARTHEST), grid.precision)
+    return tuple(blanket_renyi(randomizer, honest, rho, ORDERS))
 
 
 @lru_cache(maxsize=256)

@@ -19,10 +19,17 @@ from common.mechanisms.gaussian_search import Grid
 from common.mechanisms.laplace import SAMPLER
 from common.mechanisms.real_gaussian import needed_delta
 from common.mechanisms.sensitivity import grid_for
-from common.mechanisms.shuffled import LOCAL, gaussian_epsilon, gaussian_size, gaussian_variance, of_the_records
+from common.mechanisms.shuffled import (
+    LOCAL,
+    gaussian_epsilon,
+    gaussian_renyi,
+    gaussian_size,
+    gaussian_variance,
+    of_the_records,
+)
 from common.messages.cohort import Via
 from common.noise import DiscreteGaussian, DiscreteGaussianSum
-from common.profile import SHOWN_DELTA, Profile, bound
+from common.profile import SHOWN_DELTA, Profile, bound, tightened
 
 FINEST = 32  # inputs of one coordinate, all pairs of which the blanket bound compares
 
@@ -84,11 +91,12 @@ class ShuffledGaussian(GaussianLike):
         )
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
-        """(ε, δ) of the shuffled messages by the blanket or the clones; Rényi of one message alone, which bounds it."""
+        """(ε, δ) and Rényi of the shuffled messages by the blanket or the clones; one message alone bounds them."""
         found = self.model_copy(update={"delta": delta}).guarantee(survivors, colluders)
         alone = sum_profile(self.variance, 1, self.grid, delta)
-        change = {"approximate": bound(found.epsilon), "rdp_how": "bound", "notes": (LOCAL,)}
-        return alone.model_copy(update=change)
+        together = gaussian_renyi(self.variance, self.grid, max(1, self.honest(survivors, colluders)))
+        change = {"approximate": bound(found.epsilon), "rdp": tightened(alone.rdp, together)}
+        return alone.model_copy(update={**change, "rdp_how": "bound", "notes": (LOCAL,)})
 
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(DiscreteGaussianSum(self.variance, survivors), survivors * self.variance)

@@ -14,10 +14,10 @@ from common.mechanisms.frame import ROUNDING, Frame, little_rounding, needed
 from common.mechanisms.laplace import SAMPLER, LaplaceLike
 from common.mechanisms.real_gaussian import needed_delta
 from common.mechanisms.sensitivity import laplace_scale
-from common.mechanisms.shuffled import LOCAL, laplace_epsilon, of_the_records
+from common.mechanisms.shuffled import LOCAL, laplace_epsilon, laplace_renyi, of_the_records
 from common.messages.cohort import Via
 from common.noise import DiscreteLaplace, PolyaDifference
-from common.profile import SHOWN_DELTA, Profile, bound
+from common.profile import SHOWN_DELTA, Profile, bound, tightened
 
 
 class ShuffledLaplace(LaplaceLike):
@@ -80,11 +80,13 @@ class ShuffledLaplace(LaplaceLike):
         )
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
-        """(ε, δ) of the shuffled messages by the clones; pure ε and Rényi of one message alone, which bound theirs."""
+        """(ε, δ) and Rényi of the shuffled messages by the clones; one message alone bounds them, and has pure ε."""
         found = self.model_copy(update={"delta": delta}).guarantee(survivors, colluders)
         alone = super().profile(survivors, colluders, delta)
+        together = laplace_renyi(self.one_term_epsilon, max(1, self.honest(survivors, colluders)))
         change = {"pure": bound(alone.pure.epsilon), "approximate": bound(found.epsilon)}
-        return alone.model_copy(update={**change, "rdp_how": "bound", "notes": (LOCAL,)})
+        by_order = {"rdp": tightened(alone.rdp, together), "rdp_how": "bound"}
+        return alone.model_copy(update={**change, **by_order, "notes": (LOCAL,)})
 
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(PolyaDifference(Fraction(survivors), self.scale), survivors)

@@ -52,8 +52,8 @@ class Binomial:
 
     def reaches(self, lost: float) -> tuple[int, int]:
         """Least steps below and above the mean beyond which Chernoff's bound leaves `lost` in all, or nothing is."""
-        down = reach(lambda k: _log_tail(self.trials, self.chance, self.mean - k), lost / 2)
-        up = reach(lambda k: _log_tail(self.trials, self.chance, self.mean + k), lost / 2)
+        down = reach(lambda k: log_tail(self.trials, self.chance, self.mean - k), lost / 2)
+        up = reach(lambda k: log_tail(self.trials, self.chance, self.mean + k), lost / 2)
         return min(down, math.ceil(self.mean)), min(up, math.ceil(self.trials - self.mean))
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
@@ -84,8 +84,8 @@ def _pmf(trials: int, chance: float) -> Pmf:
     return Pmf.normalized(first, logs, LOST if last - first < trials else 0.0)
 
 
-def _log_tail(trials: int, chance: float, x: float) -> float:
-    """Chernoff's bound: minus `trials` times the divergence of x/trials from `chance`; -inf outside the support."""
+def log_tail(trials: int, chance: float, x: float) -> float:
+    """Chernoff's bound of a tail that ends at x: -`trials` D(x/trials ‖ `chance`); -inf outside the support."""
     share = x / trials
     if not 0 <= share <= 1:
         return -math.inf
