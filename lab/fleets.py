@@ -78,7 +78,10 @@ class Fleets:
 
 
 def environment(file: RunFile, urls: Urls) -> dict[str, str]:
-    """What a fleet is told: addresses, the run's name, its world. The operator's token is not a client's business."""
+    """What a fleet is told: addresses, the run's name, its world, the declared budget.
+
+    The operator's token is not a client's business.
+    """
     config, fleet = file.config, file.fleet
     told = {
         "DISTRUST_SERVER_URL": urls.server,
@@ -88,7 +91,10 @@ def environment(file: RunFile, urls: Urls) -> dict[str, str]:
         "DISTRUST_ENVIRONMENT": file.environment.model_dump_json(),
         "DISTRUST_DROPOUT": str(fleet.dropout),
         "DISTRUST_SILENT": str(fleet.silent).lower(),
+        "DISTRUST_CONTRIBUTIONS": str(config.contributions),
     }
+    if config.budget is not None:  # the users' own from here on: they refuse what the learner should not have asked
+        told |= {"DISTRUST_MAX_EPSILON": repr(config.budget.epsilon), "DISTRUST_MAX_DELTA": repr(config.budget.delta)}
     if config.unsafe is not None:
         told["DISTRUST_NOISE_SEED"] = str(config.unsafe.noise_seed)
     if config.unsafe is not None or config.mechanism.name == "identity":

@@ -9,9 +9,10 @@ import json
 import sqlite3
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,6 +45,7 @@ from shuffler.settings import ShufflerSettings
 
 TOKEN = "open sesame, says the operator"
 SEED = 7_301_964_528_173_045_519
+USUAL = Terms()
 PARTIES = ("server", "shuffler", "aggregator")
 
 
@@ -201,15 +203,18 @@ def play(
     configs: Sequence[RunConfig],
     dropout: float,
     tap: pytest.MonkeyPatch,
+    *,
     heard: list[Exchange] | None = None,
+    terms: Terms = USUAL,
 ) -> Tape:
-    """All runs to their end, at once. `heard`: for what was said in a run that does not get there."""
+    """All runs to their end, at once, on the users' `terms`. `heard`: for what was said in a run that fails."""
     truth, heard = Truth(), [] if heard is None else heard
     environment = build(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED}))
     _listen(truth, tap)
     (folder / "token").write_text(TOKEN)
     databases = {name: folder / f"{name}.sqlite3" for name in PARTIES}
-    views, transcripts = asyncio.run(_play(databases, configs, World(environment, SEED), heard, dropout))
+    fleet = partial(_fleet, World(environment, SEED), terms, Habits(block=8, dropout=dropout))
+    views, transcripts = asyncio.run(_play(databases, configs, heard, fleet))
     return Tape(truth, heard, databases, environment, views, transcripts)
 
 
@@ -237,7 +242,7 @@ def _listen(truth: Truth, tap: pytest.MonkeyPatch) -> None:
 
 
 async def _play(
-    databases: dict[str, Path], configs: Sequence[RunConfig], world: World, heard: list[Exchange], dropout: float
+    databases: dict[str, Path], configs: Sequence[RunConfig], heard: list[Exchange], fleet: Callable[..., Fleet]
 ) -> tuple[dict[str, RunView], dict[str, bytes]]:
     apps: dict[str, FastAPI] = {}
     own = {name: {"database": f"sqlite:///{path}"} for name, path in databases.items()}
@@ -255,7 +260,7 @@ async def _play(
         for config in configs:
             await peer.post("/v1/runs", config, RunView)
         wires = [(config, Wire(f"fleet {n}", apps, heard)) for config in configs for n in (1, 2)]
-        fleets = [_fleet(config, wire, world, dropout) for config, wire in wires]
+        fleets = [fleet(config, wire) for config, wire in wires]
         assert set(await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), 60)) == {"finished"}
         views = {config.run: await peer.get(f"/v1/runs/{config.run}", RunView) for config in configs}
         return views, {party: await _transcripts(operator, party, configs) for party in PARTIES}
@@ -274,10 +279,10 @@ async def _transcripts(operator: Http, party: str, configs: Sequence[RunConfig])
     return b"\n".join(pages)
 
 
-def _fleet(config: RunConfig, wire: Wire, world: World, dropout: float) -> Fleet:
+def _fleet(world: World, terms: Terms, habits: Habits, config: RunConfig, wire: Wire) -> Fleet:
     addresses = Addresses(*(f"http://{party}" for party in PARTIES))
     sender = Sender(Http(patience(20), transport=wire), addresses, config.run)
-    return Fleet(sender, world, Terms(), Habits(block=8, dropout=dropout))
+    return Fleet(sender, world, terms, habits)
 
 
 __all__ = ["PARTIES", "SEED", "Exchange", "Hay", "Tape", "Truth", "keys", "play"]

@@ -142,10 +142,11 @@ class Intermediary(StageMachine):
     def _take(self, tx: Connection, state: State, stage: str, intake: Intake) -> bool:
         """Commit what is new, count what is a repeat, refuse the rest; whether anything came too late."""
         intake.recognize(store.digests(tx, state.name, stage, intake.span()))
-        late = bool(intake.items) and stage != state.stage
+        closed = stage != state.stage
+        late = closed and bool(intake.items)
         if late:
             intake.sift(lambda _item: self._shut(state, stage))
-        intake.expect(store.departed(tx, state.name), None if late else self._members(tx, state))
+        intake.expect(store.departed(tx, state.name), None if closed else self._members(tx, state))
 
         def mark(item: Item) -> bytes | None:
             return self._mark(state, item)

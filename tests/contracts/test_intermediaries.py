@@ -107,6 +107,20 @@ def test_a_repeat_is_accepted_once_and_a_changed_repeat_is_a_conflict(party: Par
     assert [item.peer for item in page.messages if item.direction == "in"] == ["client 0", "client 1"]
 
 
+def test_a_ticket_is_used_up_for_good_by_its_first_message(party: Party, cohort: Cohort) -> None:
+    """Another message with it is refused by a service that was killed and started again, and after the release too."""
+    bodies = party.bodies(cohort)
+    party.send(cohort, {0: bodies[0]})
+    party.restart()
+    assert refused(party.send(cohort, {0: bodies[1]})) == [(0, "conflict", 409)]
+    party.send(cohort, bodies)
+    party.rest(cohort)
+    batch = party.batch().content
+    party.restart()
+    assert refused(party.send(cohort, {0: bodies[1], 1: bodies[1]})) == [(0, "conflict", 409)]
+    assert party.batch().content == batch
+
+
 def test_one_bad_item_never_spoils_the_others(party: Party, cohort: Cohort) -> None:
     bodies = party.bodies(cohort)
     upload = server.upload(cohort, party.first, {0: bodies[0], 1: bodies[1][:-1], 9: bodies[2], 3: bodies[3]})

@@ -61,7 +61,7 @@ def test_a_minimum_that_only_the_shuffler_hears_of_is_found_out_before_anything_
     monkeypatch.setattr(HttpIntermediaries, "open", lie)
     heard: list[Exchange] = []
     with pytest.raises(Refused, match=r"the shuffler (releases .* from 1 clients on|knows another cohort)"):
-        play(tmp_path, [config(kind)], 0.1, monkeypatch, heard)
+        play(tmp_path, [config(kind)], 0.1, monkeypatch, heard=heard)
     assert uploads(heard) == []
     assert any(one.url.path.endswith("/tickets") for one in heard)  # clients were there, and ready
 
@@ -71,7 +71,7 @@ def test_without_the_lie_they_look_once_a_cohort_and_send(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[Exchange] = []
-    play(tmp_path, [config(kind)], 0.1, monkeypatch, heard)
+    play(tmp_path, [config(kind)], 0.1, monkeypatch, heard=heard)
     looks = [(one.caller, one.url.path) for one in heard if one.url.path.endswith("/terms")]
     assert "reports" in uploads(heard)
     assert len(looks) == len(set(looks))

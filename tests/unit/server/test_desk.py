@@ -31,6 +31,28 @@ def test_a_request_gets_its_slots_once_and_always_the_same_ones(house: House) ->
     asyncio.run(asked())
 
 
+def test_a_slot_is_handed_out_once_by_a_server_that_was_killed_in_between_too(
+    tmp_path: Path, s: MemoryIntermediaries
+) -> None:
+    async def asked() -> None:
+        first = House(tmp_path, s)
+        first.service.create(config())
+        before = await first.ask("demo", 40, "ab" * 16)
+        await first.stop()
+        again = House(tmp_path, s)
+        assert await again.ask("demo", 40, "ab" * 16) == before
+        after = await again.ask("demo", 40, "cd" * 16)
+        await again.stop()
+        slots = [
+            (one.cohort, slot)
+            for one in before.grants + after.grants
+            for slot in range(one.first, one.first + one.count)
+        ]
+        assert len(slots) == len(set(slots)) == 80
+
+    asyncio.run(asked())
+
+
 def test_no_ticket_is_handed_out_before_s_knows_the_cohort(house: House) -> None:
     async def asked() -> None:
         house.service.create(config())

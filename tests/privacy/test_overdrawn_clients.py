@@ -1,0 +1,78 @@
+"""A learner that overdraws the budget that its run declared: the clients of `distrust run` refuse by themselves.
+
+The server refuses such a plan too (`tests/unit/server/test_budget.py`); here it does not look.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from client.settings import FleetSettings
+from client.terms import Terms
+from common.errors import BudgetExceeded
+from lab.fleets import environment
+from lab.run_file import RunFile, parse
+from lab.stack import Urls
+from tests.wiretap import Exchange, play
+
+NOWHERE = Urls("http://server", "http://shuffler", "http://aggregator", token=None)
+
+
+def file(contributions: int, mechanism: str, epsilon: float = 2.0, delta: float = 0.0) -> RunFile:
+    """ε = 0.5 a cohort, and for everybody what the budget says."""
+    return parse(
+        f"""
+run = "run"
+horizon = 192
+[policy]
+first_batch = 5
+[mechanism]
+epsilon = 0.5
+{mechanism}
+[intermediary]
+minimum = 20
+[returning]
+contributions = {contributions}
+[budget]
+epsilon = {epsilon}
+delta = {delta}
+[environment]
+name = "gaussian-easy"
+arms = 2
+seed = 1
+"""
+    )
+
+
+def terms(told: RunFile, monkeypatch: pytest.MonkeyPatch) -> Terms:
+    """What users insist on whose fleet was started for this run file, through the very variables."""
+    for name, value in environment(told, NOWHERE).items():
+        monkeypatch.setenv(name, value)
+    return FleetSettings().terms()
+
+
+MECHANISMS = {"masked": 'name = "distributed-polya"', "sealed": 'name = "local-laplace-discrete"\nvia = "shuffler"'}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS)
+def test_a_contribution_that_would_overdraw_is_refused_by_the_client_before_anything_is_sent(
+    mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overdrawn = file(5, mechanism)
+    monkeypatch.setattr("server.learner.admit", lambda *_: None)
+    heard: list[Exchange] = []
+    with pytest.raises(BudgetExceeded, match=r"5 contributions would cost ε = 2.5 at δ = 0, and the budget is ε = 2"):
+        play(tmp_path, [overdrawn.config], 0.0, monkeypatch, heard=heard, terms=terms(overdrawn, monkeypatch))
+    said = [one.url.path.rpartition("/")[2] for one in heard if one.caller.startswith("fleet")]
+    assert set(said) == {"round"}  # they looked, and took not even a ticket
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS)
+def test_what_the_budget_covers_is_played_to_its_end(
+    mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last contribution spends the budget to the last digit."""
+    covered = file(4, mechanism)
+    tape = play(tmp_path, [covered.config], 0.0, monkeypatch, terms=terms(covered, monkeypatch))
+    assert tape.views["run"].state == "finished"
+    assert tape.views["run"].snapshot.guarantee.epsilon == pytest.approx(2.0)
