@@ -13,6 +13,8 @@ from common.errors import BadParameter
 
 FEATURES = 136
 HIGHEST_LABEL = 4
+INDICES = np.arange(1, FEATURES + 1)
+DIGITS = np.array([len(str(index)) for index in INDICES])
 
 BLOCK = 1 << 22  # bytes that are read at once
 BEGINNING = re.compile(rb"^[0-4][ \t]+qid:[0-9]+[ \t]", re.MULTILINE)
@@ -84,8 +86,16 @@ def _dense(lines: Sequence[bytes]) -> Block | None:
     if len(numbers) != (2 * FEATURES + 2) * count:
         return None
     table = numbers.reshape(count, -1)
-    whole = np.isfinite(table).all() and (table[:, 2::2] == np.arange(1, FEATURES + 1)).all()
+    whole = np.isfinite(table).all() and (table[:, 2::2] == INDICES).all() and _spelt(text, count)
     return Block(table[:, 0].astype(np.int64), table[:, 3::2]) if whole else None
+
+
+def _spelt(text: bytes, count: int) -> bool:
+    """Whether indices that have the right values are digits only: 7.0, 07 and 1e2 are numbers as well."""
+    raw = np.frombuffer(text, dtype=np.uint8)
+    colons = np.flatnonzero(raw == ord(":")).reshape(count, FEATURES + 1)[:, 1:]
+    spaces, tens = raw[colons - DIGITS - 1], raw[colons[:, INDICES >= 100] - 2]
+    return bool((spaces <= ord(" ")).all() and (tens <= ord("9")).all())
 
 
 def _numbers(text: bytes) -> NDArray[np.float64]:
@@ -128,7 +138,7 @@ def _feature(cell: str, where: str) -> tuple[int, float]:
     if not (key.isascii() and key.isdigit() and len(key) <= 3 and 1 <= int(key) <= FEATURES):
         raise BadParameter(where, cell, f"a feature must be INDEX:VALUE with an index from 1 to {FEATURES}")
     try:
-        value = float(text)
+        value = math.nan if "_" in text else float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):

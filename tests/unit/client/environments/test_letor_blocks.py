@@ -24,11 +24,18 @@ def written(folder: Path, lines: list[str]) -> Path:
     return path
 
 
+def swapped(line: str, old: str, new: str) -> str:
+    assert line.count(old) == 1
+    return line.replace(old, new)
+
+
 FILES = {
     "all-features": [dense(seed % 5, seed) for seed in range(40)],
     "spaces-at-the-end": [dense(seed % 5, seed, " ") for seed in range(40)],
     "some-features-left-out": [f"{seed % 5} qid:1 {1 + seed}:2.5 136:-1e3" for seed in range(40)],
     "comments-and-blank-lines": ["# from a page", "", *(dense(1, seed, " # page 9") for seed in range(9)), "  "],
+    "zeros-in-front": [swapped(dense(seed % 5, seed), " 7:", " 07:") for seed in range(9)],
+    "tabs": [dense(seed % 5, seed).replace(" ", "\t") for seed in range(9)],
     "both-kinds": [dense(0, 1), "2 qid:4 7:1", dense(3, 2)],
     "fewer-here-more-there": ["0 qid:1 1:5", dense(1, 3) + " # 9", "4 qid:2"],
 }
@@ -42,11 +49,6 @@ def test_blocks_hold_the_same_rows(name: str, size: int, tmp_path: Path, monkeyp
     one_by_one, at_once = list(rows(path)), list(blocks(path))
     assert np.concatenate([block.labels for block in at_once]).tolist() == [row.label for row in one_by_one]
     assert (np.concatenate([block.features for block in at_once]) == [row.features for row in one_by_one]).all()
-
-
-def swapped(line: str, old: str, new: str) -> str:
-    assert line.count(old) == 1
-    return line.replace(old, new)
 
 
 LINE = "2 qid:8 " + " ".join(f"{place}:{place / 4}" for place in range(1, FEATURES + 1))
@@ -68,6 +70,12 @@ LINE = "2 qid:8 " + " ".join(f"{place}:{place / 4}" for place in range(1, FEATUR
         pytest.param(swapped(LINE, " 7:1.75", " 8:1.75"), "rising order", id="an-index-twice"),
         pytest.param(swapped(LINE, " 136:34.0", " 137:34.0"), "index from 1 to 136", id="feature-137"),
         pytest.param(swapped(LINE, " 7:1.75", " x:1.75"), "INDEX:VALUE", id="index-in-words"),
+        *(
+            pytest.param(swapped(LINE, " 7:1.75", f" {index}:1.75"), "index from 1 to 136", id=f"index-{index}")
+            for index in ("7.0", "7e0", "+7", "7.", "0007", "-7", "07e0", "7d")
+        ),
+        pytest.param(swapped(LINE, " 100:25.0", " 1e2:25.0"), "index from 1 to 136", id="index-1e2"),
+        pytest.param(swapped(LINE, " 7:1.75", " 7:1_750"), "finite number", id="digits-in-groups"),
         pytest.param(LINE.rpartition(":")[0], "finite number", id="cut-short"),
         pytest.param(LINE + " " + LINE, "INDEX:VALUE|finite", id="two-rows-in-a-line"),
     ],
