@@ -174,7 +174,7 @@ def _positive_part(law: _Sum, fine: float) -> float:
     reach = max(_reach(law, tilt, turns), float(law.high.max()))
     law = law.raised(-reach)
     reach = max(reach, _reach(law, tilt, -turns))
-    size = _size(reach, fine * spread / math.sqrt(law.users))
+    size = _size(reach, fine * (spread / math.sqrt(law.users)))
     step = 2 * reach / size
     points, weights = _on_grid(law, step)
     values = points * step

@@ -6,9 +6,9 @@ The hockey sticks H_γ, δ at ε = ln γ, of a pair of laws in both directions t
     e^((α-1) D_α(P‖Q)) = 1 + α(α-1) ∫_1^∞ (γ^(α-2) H_γ(P‖Q) + γ^(-α-1) H_γ(Q‖P)) dγ,
 
 from t^α - 1 - α(t-1) = α(α-1) ∫ γ^(α-2) ((t-γ)₊ for γ > 1, (γ-t)₊ for γ < 1) dγ, with γ → 1/γ in the second part.
-Bounds of δ at finitely many ε are enough: H_γ is convex in γ, so that it lies below the chord of any two numbers that are
-above it; at γ = 1 it is larger than at the first ε by γ - 1 at most, as its slope is -Q(P > γQ). Beyond the last ε there
-is nothing for pure messages, from ε₀ on, and for others what one message promises alone.
+Bounds of δ at finitely many ε are enough. H_γ is convex in γ, so that it lies below the chord of any two numbers that
+are above it; at γ = 1 it is larger than at the first ε by γ - 1 at most, as its slope is -Q(P > γQ). Beyond the last ε
+there is nothing for pure messages, from ε₀ on, and for others what one message promises alone.
 """
 
 import math

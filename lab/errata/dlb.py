@@ -25,7 +25,7 @@ def delta_range() -> Erratum:
         claimed=0.5,
         computed=1.0,
         ours=0.0,
-        instead="δ ∈ (0, 1/2), anything else is refused",
+        instead="δ ∈ [1e-18, 1/2), anything else is refused: below it the laws' truncation would be felt",
         code="common/mechanisms/checks.py",
     )
 

@@ -40,15 +40,20 @@ def discrete_gaussian(variance: float, reach: int) -> Law:
     return [mass / whole for mass in masses]
 
 
+def convolution(one: Law, other: Law) -> Law:
+    """The sum of two independent variables, directly."""
+    total = [mpmath.mpf(0)] * (len(one) + len(other) - 1)
+    for i, a in enumerate(one):
+        for j, b in enumerate(other):
+            total[i + j] += a * b
+    return total
+
+
 def convolved(one: Law, terms: int) -> Law:
-    """The sum of `terms` independent variables, directly."""
+    """The sum of `terms` independent variables."""
     total = [mpmath.mpf(1)]
     for _ in range(terms):
-        grown = [mpmath.mpf(0)] * (len(total) + len(one) - 1)
-        for i, a in enumerate(total):
-            for j, b in enumerate(one):
-                grown[i + j] += a * b
-        total = grown
+        total = convolution(total, one)
     return total
 
 

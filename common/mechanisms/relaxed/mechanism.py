@@ -27,6 +27,8 @@ from common.noise.table import Table, tabulate
 from common.profile import SHOWN_DELTA, Profile, of_pure, unprotected
 from common.randomness import Stream
 
+UNPRINTED = "MAB Theorem 3 rests on a protocol of Cheu & Yan, and no paper here prints its constants: use exact"
+
 
 class RelaxedSecaggShuffle(Lattice):
     """Each client sends d bits a label, c + x̂ + γ⁺ - γ⁻ of them ones, or with probability q a uniform number of ones.
@@ -73,7 +75,7 @@ class RelaxedSecaggShuffle(Lattice):
         {0, 1} is then part of the reward's own spread, which widths for rewards in [low, high] count already.
         """
         if spec.calibration == "paper":
-            raise BadParameter("mechanism.calibration", "paper", "must be exact: no paper here prints the construction")
+            raise BadParameter("mechanism.calibration", "paper", UNPRINTED)
         epsilon, precision = needed(spec), spec.precision or 1
         chance = frame.wrap / (frame.clients * frame.dimension)
         design = fewest_bits(epsilon / frame.dimension, frame.floor, precision, chance * (1 - 1e-9))
