@@ -38,8 +38,8 @@ class Snapshot(Message):
     aborted     cohorts that were replaced, or that ended the run.
     unfinished  pulls that taught nothing: the horizon ended their batch, or nothing more was asked. They count.
     chosen      the arm with the highest estimate among the active ones after the last finished batch.
-    guarantee   the weakest over the rounds so far: each client is in one cohort (parallel composition). (ε, δ) where the
-                rounds' own are of several kinds, as when a design shrinks to a single action (server.ledger).
+    guarantee   the weakest over the rounds so far: each client is in one cohort (parallel composition). (ε, δ) where
+                the rounds' own are of several kinds, as when a design shrinks to a single action (server.ledger).
     """
 
     arms: list[ArmView]
