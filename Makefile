@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-fast test-slow check lock clean
+.PHONY: help demo test test-fast test-slow check replay lock clean
 
 help:
 	@echo "make demo    the main job: three services and two fleets on loopback, real data, a result"
 	@echo "make test    every test (test-fast, then test-slow)"
 	@echo "make check   ruff, mypy, import contracts"
+	@echo "make replay  the figures' experiments again, compared with docs/figures/rows (half an hour)"
 	@echo "make lock    write requirements.lock again from pyproject.toml"
 	@echo "make clean   remove the environment, caches and .distrust/"
 
@@ -29,6 +30,12 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# SWEEP="--repetitions 1" plays one run of every cell: a minute or two.
+replay: $(STAMP)
+	@for rows in docs/figures/rows/*.parquet; do \
+	    $(BIN)/distrust sweep "$$(basename "$$rows" .parquet)" --check "$$rows" $(SWEEP) || failed=1; \
+	done; exit $${failed:-0}
 
 lock: $(STAMP)
 	$(BIN)/pip-compile -q --extra dev --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-find-links \
