@@ -12,7 +12,7 @@ there is nothing for pure messages, from ε₀ on, and for others what one messa
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from common.amplification.blanket import LEAST_EPSILON, extreme_delta, pair_delt
 from common.amplification.clones import clones_curve
 from common.amplification.randomizer import Randomizer
 from common.amplification.ranges import LARGEST_EPSILON
-from common.gaussian_accounting import zcdp_epsilon
 
 Array = NDArray[np.float64]
 
@@ -59,12 +58,15 @@ def blanket_renyi(randomizer: Randomizer, users: int, rho: float, orders: Sequen
     return [max(found) for found in zip(*curves, strict=True)]
 
 
-def concentrated_renyi(users: int, rho: float, orders: Sequence[float]) -> list[float]:
-    """Of `users` shuffled ρ-zCDP messages: each is within δ₀ of an ε₀-private one, for every δ₀.
+def concentrated_renyi(
+    users: int, rho: float, orders: Sequence[float], local_epsilon: Callable[[float], float]
+) -> list[float]:
+    """Of `users` shuffled ρ-zCDP messages, each (`local_epsilon`(δ₀), δ₀)-private: within δ₀ of an ε₀-private one.
 
-    δ(ε) is the clones' for ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀: Feldman, McMillan & Talwar 2021, Theorem 3.8.
+    δ(ε) is the clones' for ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀, the least over some δ₀: Feldman, McMillan & Talwar
+    2021, Theorem 3.8.
     """
-    shares = [(share / users, zcdp_epsilon(rho, share / users)[0]) for share in SHARES]
+    shares = [(share / users, local_epsilon(share / users)) for share in SHARES]
     found = [(share, local) for share, local in shares if 0 < local <= LARGEST_EPSILON]
     if not found:
         return [math.inf] * len(orders)

@@ -1,7 +1,7 @@
 """Privacy of sealed messages that a shuffler permutes: what amplification makes of a client's own noise."""
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from common.accounting import epsilon_at
 from common.amplification import (
@@ -17,7 +17,7 @@ from common.amplification import (
     concentrated_renyi,
 )
 from common.errors import BadParameter
-from common.gaussian_accounting import largest_ratio, zcdp_epsilon, zcdp_rho
+from common.gaussian_accounting import largest_ratio, lattice_epsilon, lattice_variance
 from common.mechanisms.gaussian_search import Grid
 from common.noise import DiscreteGaussian
 from common.profile import ORDERS
@@ -78,7 +78,7 @@ def gaussian_renyi(variance: float, grid: Grid, honest: int) -> tuple[float, ...
     """Of messages with N_Z(0, variance): one coordinate by the blanket, a vector by the clones; inf: unknown."""
     rho = grid.squared_l2 / (2 * variance)
     if grid.dimension > 1:
-        return tuple(concentrated_renyi(honest, rho, ORDERS))
+        return tuple(concentrated_renyi(honest, rho, ORDERS, partial(_local_epsilon, variance, grid)))
     randomizer = added_noise(DiscreteGaussian(variance).pmf(FARTHEST), grid.precision)
     return tuple(blanket_renyi(randomizer, honest, rho, ORDERS))
 
@@ -136,7 +136,7 @@ def _farthest(variance: float, precision: int) -> Randomizer:
 
 def _local_epsilon(variance: float, grid: Grid, delta: float) -> float:
     if grid.dimension > 1:
-        return zcdp_epsilon(grid.squared_l2 / (2 * variance), delta)[0]
+        return lattice_epsilon(grid.squared_l2, variance, grid.dimension, delta)
     return epsilon_at(DiscreteGaussian(variance).pmf(), grid.precision, delta)
 
 
@@ -156,16 +156,16 @@ def _vector_delta(variance: float, grid: Grid, delta: float, honest: int, epsilo
 
     Feldman, McMillan & Talwar 2021, Theorem 3.8: such a randomizer is within δ₀ of an ε₀-private one.
     """
-    local = zcdp_epsilon(grid.squared_l2 / (2 * variance), _share(epsilon, delta, honest))[0]
+    local = _local_epsilon(variance, grid, _share(epsilon, delta, honest))
     if not 0 < local <= 50:
         return delta / 2 if local <= 0 else math.inf
     return clones_delta(epsilon, local, honest) + delta / 2
 
 
 def _vector_variance(epsilon: float, delta: float, honest: int, grid: Grid) -> float:
-    alone = grid.squared_l2 / (2 * zcdp_rho(epsilon, delta))
+    alone = lattice_variance(grid.squared_l2, grid.dimension, epsilon, delta)
     local = clones_local_epsilon(epsilon, delta / 2, honest)
-    amplified = grid.squared_l2 / (2 * zcdp_rho(local, _share(epsilon, delta, honest)))
+    amplified = lattice_variance(grid.squared_l2, grid.dimension, local, _share(epsilon, delta, honest))
     return math.nextafter(min(alone, amplified), math.inf)
 
 

@@ -5,6 +5,7 @@ Pólya(1/t, β) given that they are at most W. Given that k of the others escape
 """
 
 import itertools
+from collections.abc import Iterator
 
 import mpmath
 import pytest
@@ -19,7 +20,7 @@ NINE_DIGITS = 1e-9
 
 
 @pytest.fixture(autouse=True)
-def _forty_digits():  # noqa: ANN202
+def _forty_digits() -> Iterator[None]:
     with mpmath.workdps(40):
         yield
 
@@ -100,7 +101,7 @@ def test_where_the_tail_decides_the_certificate_stays_above(escaped: int) -> Non
 def test_the_paper_s_constants_are_refused_because_none_are_printed() -> None:
     words = {"name": "relaxed-secagg-shuffle", "epsilon": 1.0, "calibration": "paper"}
     spec = MechanismSpec.model_validate(words)
-    with pytest.raises(BadParameter, match=r"prints its constants.*use exact") as caught:
+    with pytest.raises(BadParameter, match=r"must be exact: .* no paper here prints its constants") as caught:
         plan(spec, clients=50, least=50, floor=50, wrap=1e-6, statistic=Reward())
     assert (caught.value.field, caught.value.value) == ("mechanism.calibration", "paper")
     exact = spec.model_copy(update={"calibration": "exact"})

@@ -27,7 +27,7 @@ from common.noise.table import Table, tabulate
 from common.profile import SHOWN_DELTA, Profile, of_pure, unprotected
 from common.randomness import Stream
 
-UNPRINTED = "MAB Theorem 3 rests on a protocol of Cheu & Yan, and no paper here prints its constants: use exact"
+UNPRINTED = "must be exact: MAB Theorem 3 rests on a protocol of Cheu & Yan, and no paper here prints its constants"
 
 
 class RelaxedSecaggShuffle(Lattice):
