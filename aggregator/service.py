@@ -17,7 +17,7 @@ from common.intermediary import store
 from common.intermediary.intake import Fault
 from common.intermediary.service import Intermediary
 from common.intermediary.stages import silence
-from common.intermediary.store import State
+from common.intermediary.store import Span, State
 from common.messages.batch import Batch, ModularSum
 from common.messages.cohort import Cohort
 from common.messages.stage import Inbox, StageView
@@ -87,7 +87,7 @@ class Aggregator(Intermediary):
             return None
         return bitmap_to_members(_told(tx, state.name, state.stage).members, state.cohort.clients)
 
-    def _fault(self, _tx: Connection, state: State) -> Fault:
+    def _fault(self, _tx: Connection, state: State, _span: Span) -> Fault:
         """The protocol's own check of a body, as a reason to refuse it."""
         check = self._checker(state)
 

@@ -45,6 +45,9 @@ def cut(items: Sequence[Item], limits: Limits) -> Iterator[list[Item]]:
 class Courier:
     """Takes messages to S, and says which clients are out of it.
 
+    A conflict means that somebody else was there with the client's ticket: a repeat of its own words is no conflict,
+    and only the server could have signed the ticket twice. Such clients are `robbed`: they leave, and it is an error.
+
     silent  simulated clients vanish without a word, and S waits for its deadline.
     """
 
@@ -58,11 +61,10 @@ class Courier:
         lost: set[int] = set()
         for part in cut(items, self.limits):
             answer = await self.gateway.upload(cohort, Upload(cohort=cohort.cohort, stage=stage, items=part))
-            lost |= {refused.slot for refused in answer.refused if _counts(cohort, stage, refused)}
+            lost |= self._lost(cohort, stage, answer.refused)
         taken = [item for item in items if item.slot not in lost]
         self.tally.message_bytes[stage] += sum(len(item.body) for item in taken)
         self.tally.clients["served"] += len(taken) if stage in {"masked", "report"} else 0
-        self.tally.clients["refused"] += len(lost)
         return lost
 
     async def agree(self, cohort: Cohort) -> None:
@@ -79,9 +81,11 @@ class Courier:
         for start in range(0, len(users), self.limits.items):
             asking = users[start : start + self.limits.items]
             slots, tickets = [user.slot for user in asking], b"".join(user.ticket for user in asking)
-            request = ActionRequest(cohort=cohort.cohort, slots=slots, tickets=tickets)
-            plays |= _told(cohort, slots, await self.gateway.actions(cohort, request))
-        self.tally.clients["refused"] += len(users) - len(plays)
+            claims = b"".join(user.claim(cohort) for user in asking)
+            request = ActionRequest(cohort=cohort.cohort, slots=slots, tickets=tickets, claims=claims)
+            answer = await self.gateway.actions(cohort, request)
+            plays |= _told(cohort, slots, answer)
+            self._lost(cohort, "actions", answer.refused)
         return plays
 
     async def announce(self, cohort: Cohort, users: Iterable[User]) -> None:
@@ -97,13 +101,19 @@ class Courier:
         except ProtocolError as error:
             log.info("left unheard", cohort=cohort.cohort, clients=len(gone), code=error.code)
 
+    def _lost(self, cohort: Cohort, stage: str, refused: Sequence[RefusedItem]) -> set[int]:
+        for one in refused:
+            robbed = one.type == Conflict("").urn
+            say = log.error if robbed else log.warning
+            say("robbed" if robbed else "refused", cohort=cohort.cohort, stage=stage, slot=one.slot, why=one.detail)
+            self.tally.clients["robbed" if robbed else "refused"] += 1
+        return {one.slot for one in refused}
+
 
 def _told(cohort: Cohort, asked: Sequence[int], answer: ActionAnswer) -> dict[int, int]:
     _same(cohort, answer.digest)
-    for refused in answer.refused:
-        log.warning("refused", cohort=cohort.cohort, stage="actions", slot=refused.slot, why=refused.detail)
-    known = set(asked)
-    if len(answer.plays) != len(answer.slots) or not known.issuperset(answer.slots):
+    answered = [*answer.slots, *(refused.slot for refused in answer.refused)]
+    if len(answer.plays) != len(answer.slots) or sorted(answered) != sorted(asked):
         raise BadMessage(f"cohort {cohort.cohort}: the plays do not belong to the slots that asked")
     if any(play >= cohort.clients for play in answer.plays):
         raise BadMessage(f"cohort {cohort.cohort}: a play that is not in the list")
@@ -114,11 +124,3 @@ def _same(cohort: Cohort, digest: bytes) -> None:
     """What S does with messages, and from how many of them on, is what the guarantee of this cohort rests on."""
     if digest != cohort.digest():
         raise Refused(f"the {cohort.via} knows another cohort {cohort.cohort} than this round's")
-
-
-def _counts(cohort: Cohort, stage: AnyStage, refused: RefusedItem) -> bool:
-    """Whether the client is out. A conflict means that S has a message of this slot already: the first one counts."""
-    if refused.type == Conflict("").urn:
-        return False
-    log.warning("refused", cohort=cohort.cohort, stage=stage, slot=refused.slot, why=refused.detail)
-    return True

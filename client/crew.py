@@ -89,7 +89,9 @@ class Crew:
         asking = [user for user in users if user.answers("keys")]
         plays = await self.courier.ask(self.cohort, asking)
         self.script.deal(plays)
-        self._drop(user.slot for user in asking if user.slot not in plays)
+        untold = [user for user in asking if user.slot not in plays]
+        self._drop(user.slot for user in untold)
+        await self.courier.announce(self.cohort, untold)
         return [user for user in users if user.slot in self.users]
 
     async def open(self, items: Sequence[Item]) -> None:

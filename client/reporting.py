@@ -20,7 +20,8 @@ from common.messages.upload import Item
 class Reporting:
     """Reports of one cohort's users: labelled bits in clear, or records sealed to the server.
 
-    Where S deals the actions a record is bound to its action as well, and looks like all the others.
+    Where S deals the actions a record is bound to its action as well, and looks like all the others; behind it stands
+    the secret whose commitment asked for the action.
     """
 
     first: Literal["report"] = "report"
@@ -36,7 +37,7 @@ class Reporting:
     def begin(self, users: Sequence[User]) -> list[Item]:
         """Every report is made once; a retry sends the same bytes."""
         rows = self._randomizer.rows([user.slot for user in users])
-        return [user.item(self._body(user.slot, row)) for user, row in zip(users, rows, strict=True)]
+        return [user.item(self._body(user, row)) for user, row in zip(users, rows, strict=True)]
 
     def answer(self, users: Sequence[User], view: StageView) -> list[Item]:
         """Nothing: a report is all that the shuffler ever asks for."""
@@ -46,11 +47,12 @@ class Reporting:
     def forget(self, slots: Iterable[int]) -> None:
         """Nothing is kept."""
 
-    def _body(self, slot: int, row: NDArray[np.uint64]) -> bytes:
+    def _body(self, user: User, row: NDArray[np.uint64]) -> bytes:
         cohort = self._randomizer.assignment.cohort
         if cohort.channel.kind == "bits":
             return labelled_bits(row, cohort.channel.width)
-        return sealed(cohort, record(row, self._randomizer.mechanism.modulus), self._randomizer.place(slot))
+        message = sealed(cohort, record(row, self._randomizer.mechanism.modulus), self._randomizer.place(user.slot))
+        return message + user.secret if cohort.channel.kind == "dealt" else message
 
 
 def sealed(cohort: Cohort, payload: bytes, place: int | None = None) -> bytes:

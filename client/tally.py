@@ -13,7 +13,8 @@ class Tally:
     """Counts of one fleet process.
 
     clients        joined (held tickets), served (the message with their reward was accepted), departed (simulated),
-                   refused (by S, or by themselves), late (their stage was over), aborted (their cohort ended early).
+                   refused (by S, or by themselves), robbed (somebody else came with their ticket), late (their stage
+                   was over), aborted (their cohort ended early).
     payload_bytes  bodies of the messages that carry a randomized reward: masked vectors and reports.
     message_bytes  bodies by stage, before they are wrapped in JSON.
     seconds        CPU-side work by stage: keys, masks, noise, sealing.
@@ -40,7 +41,7 @@ class Tally:
 
     def report(self, **more: Any) -> dict[str, Any]:
         """Everything counted so far, with the caller's own entries."""
-        names = ("joined", "served", "departed", "refused", "late", "aborted")
+        names = ("joined", "served", "departed", "refused", "robbed", "late", "aborted")
         return {
             **more,
             "clients": {name: self.clients[name] for name in names},

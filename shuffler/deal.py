@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from common.crypto.claim import SECRET
 from common.crypto.seal import REPORT_ID
 from common.decisions import AssignedAction
 from common.errors import BadParameter
@@ -50,14 +51,14 @@ def check_deal(cohort: Cohort, channel: Dealt) -> None:
 
 
 def grouped(reports: Sequence[tuple[int, bytes]], deal: AssignedAction, order: Order, stream: Stream) -> GroupedRecords:
-    """(slot, report id ‖ sealed record) to the records alone, by action, each group in random order."""
+    """(slot, report id ‖ sealed record ‖ secret) to the records alone, by action, each group in random order."""
     slots = np.array([slot for slot, _ in reports], dtype=np.int64)
     places = deal.places()[order[slots]]
     mixed = permutation(len(reports), stream)
     sequence = mixed[np.argsort(places[mixed], kind="stable")].tolist()
     return GroupedRecords(
         counts=np.bincount(places, minlength=len(deal.times)).tolist(),
-        body=b"".join(reports[index][1][REPORT_ID:] for index in sequence),
+        body=b"".join(reports[index][1][REPORT_ID:-SECRET] for index in sequence),
         checksum=checksum(body for _, body in reports),
     )
 

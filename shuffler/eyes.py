@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from common.crypto.seal import REPORT_ID
+from common.crypto.seal import REPORT_ID, sealed_size
 from common.intermediary.store import BATCH, DEPARTED, OURSELVES
 from common.messages.batch import BatchAnswer, GroupedRecords, PermutedBits, Records
-from common.messages.cohort import Cohort, Dealt, LabelledBits
+from common.messages.cohort import Cohort, Dealt, LabelledBits, SealedRecords
 from common.messages.transcript import Seen
+from shuffler.claims import ASKED
 from shuffler.permute import count_ones
 
 _HEX_BYTES = 64
@@ -28,7 +29,7 @@ def see(cohort: Cohort, stage: str, slot: int, body: bytes, play: int | None = N
         peer=f"client {slot}",
         stage=stage,
         bytes=len(body),
-        view=_action(cohort, play) | ({} if stage == DEPARTED else _report(cohort, body)),
+        view=_action(cohort, play) | ({} if stage in {ASKED, DEPARTED} else _report(cohort, body)),
         hex=body[:_HEX_BYTES].hex(),
     )
 
@@ -48,8 +49,9 @@ def _action(cohort: Cohort, play: int | None) -> View:
 
 
 def _report(cohort: Cohort, body: bytes) -> View:
-    if not isinstance(cohort.channel, LabelledBits):
-        return {"report_id": body[:REPORT_ID].hex(), "sealed_bytes": len(body) - REPORT_ID}
+    if isinstance(cohort.channel, SealedRecords):
+        return {"report_id": body[:REPORT_ID].hex(), "sealed_bytes": sealed_size(cohort.channel.size)}
+    assert isinstance(cohort.channel, LabelledBits)
     _, ones = count_ones([body], cohort.channel.labels, cohort.channel.width)
     return {"labels": cohort.channel.labels, "width": cohort.channel.width, "ones": ones[:_MOST_LABELS].tolist()}
 

@@ -35,7 +35,7 @@ def reports(cohort: str, body: UploadBody, shuffler: ShufflerDep) -> UploadAnswe
 def actions(
     cohort: str, body: Annotated[ActionRequest, JsonBody.of(ActionRequest)], shuffler: ShufflerDep
 ) -> ActionAnswer:
-    """What many clients play, where S deals the actions; for their tickets, the same plays each time."""
+    """What many clients play, where S deals the actions; the same plays each time, to a slot's first asker only."""
     return shuffler.actions(cohort, body)
 
 

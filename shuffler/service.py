@@ -6,16 +6,17 @@ from functools import lru_cache
 from sqlalchemy import Connection
 
 from common.clock import Clock
+from common.crypto.claim import SECRET
 from common.crypto.members import members_to_bitmap
 from common.crypto.seal import REPORT_ID, sealed_size
 from common.database import Database
 from common.errors import BadMessage, BadParameter
 from common.intermediary import store
 from common.intermediary.checks import check_size
-from common.intermediary.intake import Fault, Intake, measured, ticketed
+from common.intermediary.intake import Fault, Intake, measured
 from common.intermediary.service import Intermediary
 from common.intermediary.stages import silence
-from common.intermediary.store import State
+from common.intermediary.store import Span, State
 from common.messages.batch import Batch, Content, PermutedBits, Records
 from common.messages.cohort import Cohort, Dealt, LabelledBits, SealedRecords
 from common.messages.deal import ActionAnswer, ActionRequest
@@ -23,6 +24,7 @@ from common.messages.stage import StageView
 from common.messages.transcript import Seen
 from common.messages.upload import Item
 from common.randomness import Stream, SystemStream
+from shuffler.claims import ASKED, asking, first_asker, reporter
 from shuffler.deal import Order, check_deal, checksum, dealt, grouped, order_stream, pack_order, unpack_order
 from shuffler.eyes import see
 from shuffler.permute import count_ones, permutation, scatter
@@ -62,7 +64,7 @@ class Shuffler(Intermediary):
         return self.settled(name).cohort
 
     def actions(self, name: str, request: ActionRequest) -> ActionAnswer:
-        """Tell slots their plays, the same ones each time, for their tickets.
+        """Tell slots their plays, the same ones each time, for their tickets and to their first askers only.
 
         Raises WrongCohort; Aborted, WrongStage when reports are not taken any more; BadMessage for a request of another
         cohort, or a cohort whose clients all know what to play.
@@ -72,15 +74,23 @@ class Shuffler(Intermediary):
         state = self.settled(name)
         if not isinstance(state.cohort.channel, Dealt):
             raise BadMessage(f"cohort {name} deals no actions")
-        if state.stage != REPORT:
-            raise self._shut(state, REPORT)
-        intake = Intake(list(ticketed(request.slots, request.tickets)))
+        intake = Intake(list(asking(request)))
         self._admit(state, intake)
-        with self._database.reading() as tx:
-            intake.expect(store.departed(tx, name), None)
+        with self._database.transaction() as tx:
+            self._bind(tx, store.need(tx, name, lock=True), intake)
         slots = [item.slot for item in intake.items]
         plays = self._order(name)[slots].tolist()
         return ActionAnswer(cohort=name, digest=state.cohort.digest(), slots=slots, plays=plays, refused=intake.refused)
+
+    def _bind(self, tx: Connection, state: State, intake: Intake) -> None:
+        """Commit the new askers' claims before anybody is told; refuse who left, and whoever comes second."""
+        if state.stage != REPORT:
+            raise self._shut(state, REPORT)
+        intake.expect(store.departed(tx, state.name), None)
+        known = store.digests(tx, state.name, ASKED, intake.span())
+        intake.sift(first_asker(known))
+        fresh = Intake([item for item in intake.items if item.slot not in known])
+        store.add_messages(tx, fresh.rows(state.name, ASKED, lambda _item: None, keep_ticket=False))
 
     def view(self, name: str, _slots: Collection[int] = ()) -> StageView:
         """Who may report; in `done`, who did. Raises WrongCohort."""
@@ -115,8 +125,12 @@ class Shuffler(Intermediary):
             raise BadMessage(f"cohort {name} deals no actions")
         return unpack_order(found)
 
-    def _fault(self, _tx: Connection, state: State) -> Fault:
-        return measured(report_size(state.cohort))
+    def _fault(self, tx: Connection, state: State, span: Span) -> Fault:
+        sized = measured(report_size(state.cohort))
+        if not isinstance(state.cohort.channel, Dealt):
+            return sized
+        theirs = reporter(state.cohort, store.digests(tx, state.name, ASKED, span))
+        return lambda item: sized(item) or theirs(item)
 
     def _mark(self, state: State, item: Item) -> bytes | None:
         return item.body[:REPORT_ID] if isinstance(state.cohort.channel, SealedRecords) else None
@@ -147,6 +161,8 @@ class Shuffler(Intermediary):
 def report_size(cohort: Cohort) -> int:
     """Bytes of one client's report. Raises BadParameter for a channel that is no shuffler's."""
     match cohort.channel:
+        case Dealt(size=size):
+            return REPORT_ID + sealed_size(size) + SECRET
         case SealedRecords(size=size):
             return REPORT_ID + sealed_size(size)
         case LabelledBits(labels=labels, width=width):

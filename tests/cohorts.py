@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from client.secagg import MaskingClient
+from common.crypto.claim import SECRET, claim
 from common.crypto.graph import Roster
 from common.crypto.parameters import neighbourhood
 from common.crypto.seal import REPORT_ID, seal
@@ -63,7 +64,8 @@ class Authority:
     def asking(self, cohort: Cohort, slots: Iterable[int]) -> ActionRequest:
         asked = list(slots)
         tickets = b"".join(self.ticket(cohort, slot) for slot in asked)
-        return ActionRequest(cohort=cohort.cohort, slots=asked, tickets=tickets)
+        claims = b"".join(claim(cohort, slot, secret(slot)) for slot in asked)
+        return ActionRequest(cohort=cohort.cohort, slots=asked, tickets=tickets, claims=claims)
 
     def departure(self, cohort: Cohort, slots: Iterable[int]) -> Departure:
         leaving = list(slots)
@@ -81,7 +83,13 @@ def report(cohort: Cohort, slot: int, mark: int | None = None, place: int | None
     report_id = (slot if mark is None else mark).to_bytes(REPORT_ID, "big")
     assert isinstance(cohort.channel, SealedRecords)
     payload = slot.to_bytes(cohort.channel.size, "big")
-    return report_id + seal(cohort.channel.server_key, cohort, report_id, payload, place)
+    message = report_id + seal(cohort.channel.server_key, cohort, report_id, payload, place)
+    return message + secret(slot) if isinstance(cohort.channel, Dealt) else message
+
+
+def secret(slot: int) -> bytes:
+    """What the honest client of a slot alone knows."""
+    return slot.to_bytes(SECRET, "big")
 
 
 def labelled(cohort: Cohort, ones: list[int]) -> bytes:

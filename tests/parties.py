@@ -11,11 +11,12 @@ import aggregator.settings
 import shuffler.app
 import shuffler.settings
 from common.clock import ManualClock
+from common.crypto.claim import SECRET
 from common.messages.batch import BatchAnswer
 from common.messages.cohort import Cohort
 from common.messages.stage import StageView
 from tests.asgi import AsgiClient
-from tests.cohorts import Authority, Crowd, report
+from tests.cohorts import Authority, Crowd, report, secret
 
 server = Authority()
 OPERATOR = {"Authorization": "Bearer sesame"}
@@ -97,6 +98,21 @@ class ADealer(AShuffler):
 
     def cohort(self, **more: Any) -> Cohort:
         return server.dealt(**more)
+
+    def open(self, cohort: Cohort) -> httpx.Response:
+        """Everybody asks at once what to play."""
+        answer = super().open(cohort)
+        if answer.status_code == httpx.codes.OK:
+            self.ask(cohort, list(range(cohort.clients)))
+        return answer
+
+    def send(self, cohort: Cohort, bodies: dict[int, bytes], stage: str | None = None) -> httpx.Response:
+        """Whoever reports shows its own secret, whatever else it says."""
+        own = {slot: body[:-SECRET] + secret(slot % cohort.clients) for slot, body in bodies.items()}
+        return super().send(cohort, own, stage)
+
+    def ask(self, cohort: Cohort, slots: list[int], to: str = "c1") -> httpx.Response:
+        return self.client.post(f"/v1/cohorts/{to}/actions", json=server.asking(cohort, slots).model_dump(mode="json"))
 
 
 class AnAggregator(Party):

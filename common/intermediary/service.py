@@ -11,7 +11,7 @@ from common.intermediary import store
 from common.intermediary.checks import check_cohort
 from common.intermediary.intake import Fault, Intake, admitted, known_slots, ticketed
 from common.intermediary.stages import MIXING, StageMachine
-from common.intermediary.store import State
+from common.intermediary.store import Span, State
 from common.messages.batch import BatchAnswer
 from common.messages.cohort import Cohort
 from common.messages.listing import CohortEntry, CohortList
@@ -30,8 +30,8 @@ class Intermediary(StageMachine):
         """Raise BadParameter for a channel that this party cannot serve."""
 
     @abstractmethod
-    def _fault(self, tx: Connection, state: State) -> Fault:
-        """What is wrong with a body in the open stage."""
+    def _fault(self, tx: Connection, state: State, span: Span) -> Fault:
+        """What is wrong with a body in the open stage, from a slot of the span."""
 
     @abstractmethod
     def _see(self, state: State, stage: str, slot: int, body: bytes) -> Seen:
@@ -129,7 +129,7 @@ class Intermediary(StageMachine):
         self._admit(state, intake)
         if stage == state.stage:
             with self._database.reading() as tx:
-                fault = self._fault(tx, state)
+                fault = self._fault(tx, state, intake.span())
             intake.sift(fault)
         return intake
 

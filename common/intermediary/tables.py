@@ -13,7 +13,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-VERSION = 2
+VERSION = 3
 METADATA = MetaData()
 
 _Counter = BigInteger().with_variant(Integer, "sqlite")

@@ -104,7 +104,7 @@ def test_a_repeat_is_accepted_once_and_a_changed_repeat_is_a_conflict(party: Par
     assert party.send(cohort, {0: bodies[0], 1: bodies[1]}).json() == {"version": 1, "accepted": 2, "refused": []}
     assert refused(party.send(cohort, {0: bodies[2], 1: bodies[1]})) == [(0, "conflict", 409)]
     page = Transcript.model_validate_json(party.get("/c1/messages").content)
-    assert [item.peer for item in page.messages if item.direction == "in"] == ["client 0", "client 1"]
+    assert [item.peer for item in page.messages if item.stage == party.first] == ["client 0", "client 1"]
 
 
 def test_a_ticket_is_used_up_for_good_by_its_first_message(party: Party, cohort: Cohort) -> None:

@@ -61,8 +61,8 @@ GOLDEN: list[tuple[str, Message, str]] = [
     ),
     (
         "a request for plays",
-        ActionRequest(cohort="c1", slots=[3, 0], tickets=b"\x00\x01"),
-        '{"version":1,"cohort":"c1","slots":[3,0],"tickets":"AAE"}',
+        ActionRequest(cohort="c1", slots=[3, 0], tickets=b"\x00\x01", claims=b"\xff\xfe"),
+        '{"version":1,"cohort":"c1","slots":[3,0],"tickets":"AAE","claims":"__4"}',
     ),
     (
         "plays",

@@ -11,6 +11,7 @@ from aggregator import protocol
 from client import masking_secrets
 from common.crypto import share
 from common.crypto.binding import Binding
+from common.crypto.claim import claim
 from common.crypto.graph import permutation
 from common.crypto.mask import expand
 from common.crypto.seal import open_record, seal_info
@@ -90,6 +91,19 @@ def test_seal_info_and_a_record_sealed_long_ago() -> None:
         "6ee43c0aafb80067378c27f88f0b6640c076af"
     )
     assert open_record(X25519PrivateKey.from_private_bytes(KEY), sealed_cohort(), record) == (bytes(range(16)), b"abc")
+
+
+def test_a_claim() -> None:
+    """Slot, eight bytes, and secret, 32, each behind its length; before them stands what every context begins with."""
+    text = bytes.fromhex(
+        "000000116469737472757374"
+        "20636c61696d20763100000020000000000000000000000000000000000000000000000000"
+        "00000000000000000000000a73696d756c6174696f6e0000000800000000000000010000000163"
+        "000000080000000000000003"
+        "00000020"
+    )
+    assert claim(sealed_cohort(), 3, KEY) == hashlib.sha256(text + KEY).digest()
+    assert claim(sealed_cohort(), 3, KEY).hex() == "580427066c26f6404effd89717fe20d4e0065875a61c8c397bfffc6f75e4ac0b"
 
 
 def test_derived_keys() -> None:

@@ -164,6 +164,46 @@ def test_a_shuffler_that_was_told_another_cohort_is_found_out_before_anybody_pla
     assert stand.uploads == []
 
 
+class _Thief(Stand):
+    """A server that signs the tickets of some slots once more, and asks with them before their clients do."""
+
+    stolen: tuple[int, ...] = (3, 4, 11)
+
+    async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
+        if not self.asked:
+            grants = [self._sign(cohort, slot, 1) for slot in self.stolen]
+            tickets, claims = b"".join(one.signatures for one in grants), bytes(32 * len(grants))
+            early = ActionRequest(cohort=cohort.cohort, slots=list(self.stolen), tickets=tickets, claims=claims)
+            assert len((await super().actions(cohort, early)).plays) == len(grants)
+        return await super().actions(cohort, request)
+
+
+def test_a_client_whose_slot_was_asked_for_already_sends_nothing_and_leaves(
+    make_dealt: MakeRound, world: World, shuffler: Shuffler, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = make_dealt(dropout=0.3)
+    stand = _Thief([asked], shuffler, TICKET_KEY)
+    fleet = Fleet(stand, world, UNSAFE, Habits(block=7))
+    assert _serve(fleet) == ["finished"]
+    reported = {item.slot for upload in stand.uploads for item in upload.items}
+    assert reported == set(range(20)) - set(stand.stolen)
+    assert {slot for departure in stand.departures for slot in departure.slots} == set(stand.stolen)
+    assert (fleet.tally.clients["robbed"], fleet.tally.clients["served"]) == (3, 17)
+    assert capsys.readouterr().out.count("somebody else has asked what it plays") == 3
+    assert sum(map(len, _groups(shuffler, asked))) == 17
+
+
+def test_a_cohort_with_too_many_stolen_slots_releases_nothing(
+    make_dealt: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    asked = make_dealt(dropout=0.1)
+    stand = _Thief([asked], shuffler, TICKET_KEY)
+    _serve(Fleet(stand, world, UNSAFE))
+    answer = shuffler.batch(asked.assignments[0].cohort.cohort)
+    assert isinstance(answer, BatchAnswer)
+    assert answer.state == "aborted"
+
+
 class _Careless(Stand):
     """A shuffler whose answer is changed on its way."""
 
@@ -178,6 +218,10 @@ class _Careless(Stand):
     [
         pytest.param(lambda answer: answer.model_copy(update={"plays": answer.plays[1:]}), id="too-few"),
         pytest.param(lambda answer: answer.model_copy(update={"slots": [99, *answer.slots[1:]]}), id="anothers"),
+        pytest.param(
+            lambda answer: answer.model_copy(update={"plays": answer.plays[1:], "slots": answer.slots[1:]}),
+            id="one-left-out-without-a-word",
+        ),
         pytest.param(lambda answer: answer.model_copy(update={"plays": [20, *answer.plays[1:]]}), id="not-in-the-list"),
     ],
 )

@@ -256,19 +256,20 @@ class _Refusing(Stand):
         return UploadAnswer(
             accepted=len(upload.items) - 2,
             refused=[
-                RefusedItem(slot=conflict, type="urn:distrust:problem:conflict", status=409, detail="a repeat"),
+                RefusedItem(slot=conflict, type="urn:distrust:problem:conflict", status=409, detail="differs"),
                 RefusedItem(slot=ticket, type="urn:distrust:problem:bad-ticket", status=403, detail="forged"),
             ],
         )
 
 
-def test_a_refused_client_is_dropped_and_a_repeat_counts_as_served(
+def test_a_refused_client_is_dropped_and_one_whose_slot_was_used_already_is_told_apart(
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
     stand = _Refusing([make_round("local-laplace-discrete", via="shuffler", clients=20)], shuffler, TICKET_KEY)
     fleet = Fleet(stand, world, Terms(), Habits(block=20))
     _serve(fleet)
-    assert (fleet.tally.clients["served"], fleet.tally.clients["refused"]) == (19, 1)
+    clients = fleet.tally.clients
+    assert (clients["served"], clients["refused"], clients["robbed"]) == (18, 1, 1)
 
 
 class _Away(Stand):

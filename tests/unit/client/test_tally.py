@@ -16,7 +16,8 @@ def test_the_report_adds_up() -> None:
         pass
     report = tally.report(run="demo")
     assert report["run"] == "demo"
-    assert report["clients"] == {"joined": 5, "served": 4, "departed": 1, "refused": 0, "late": 0, "aborted": 0}
+    nobody = dict.fromkeys(("refused", "robbed", "late", "aborted"), 0)
+    assert report["clients"] == {"joined": 5, "served": 4, "departed": 1, **nobody}
     assert report["payload_bytes"] == 12
     assert set(report["stage_seconds"]) == {"keys"}
 

@@ -28,19 +28,15 @@ def cohort(party: ADealer) -> Cohort:
     return cohort
 
 
-def ask(party: ADealer, cohort: Cohort, slots: list[int], to: str = "c1") -> httpx.Response:
-    return party.client.post(f"/v1/cohorts/{to}/actions", json=server.asking(cohort, slots).model_dump(mode="json"))
-
-
 def problem(answer: httpx.Response) -> tuple[int, str]:
     assert answer.headers["content-type"] == "application/problem+json"
     return answer.status_code, answer.json()["type"].removeprefix(PROBLEM)
 
 
 def test_a_ticket_is_all_it_takes_and_a_restarted_shuffler_says_the_same(party: ADealer, cohort: Cohort) -> None:
-    first = ask(party, cohort, [4, 0, 2])
+    first = party.ask(cohort, [4, 0, 2])
     party.restart()
-    assert ask(party, cohort, [4, 0, 2]).content == first.content
+    assert party.ask(cohort, [4, 0, 2]).content == first.content
     answer = ActionAnswer.model_validate_json(first.content)
     assert (answer.slots, answer.digest) == ([4, 0, 2], cohort.digest())
     assert len(set(answer.plays)) == 3
@@ -62,20 +58,20 @@ def test_a_batch_by_action_is_the_same_bytes_for_ever(party: ADealer, cohort: Co
 
 
 def test_every_refusal_is_a_problem(party: ADealer, cohort: Cohort) -> None:
-    assert problem(ask(party, cohort, [0], to="c9")) == (422, "bad-message")
-    assert problem(ask(party, cohort.model_copy(update={"cohort": "c9"}), [0], to="c9")) == (404, "wrong-cohort")
+    assert problem(party.ask(cohort, [0], to="c9")) == (422, "bad-message")
+    assert problem(party.ask(cohort.model_copy(update={"cohort": "c9"}), [0], to="c9")) == (404, "wrong-cohort")
     json = {"Content-Type": "application/json"}
     assert problem(party.client.post("/v1/cohorts/c1/actions", content=b"{", headers=json)) == (422, "bad-message")
     plain = server.sealed(name="c2")
     party.open(plain)
-    assert problem(ask(party, plain, [0], to="c2")) == (422, "bad-message")
+    assert problem(party.ask(plain, [0], to="c2")) == (422, "bad-message")
     party.clock.advance(2 * SECONDS)
-    assert problem(ask(party, cohort, [0])) == (410, "aborted")
+    assert problem(party.ask(cohort, [0])) == (410, "aborted")
 
 
 def test_who_asks_after_the_cohort_is_full_is_too_late(party: ADealer, cohort: Cohort) -> None:
     party.send(cohort, party.bodies(cohort))
-    assert problem(ask(party, cohort, [0])) == (409, "wrong-stage")
+    assert problem(party.ask(cohort, [0])) == (409, "wrong-stage")
 
 
 @pytest.mark.parametrize("times", [[3, 3], [5], [5, 0]])

@@ -1,4 +1,4 @@
-"""The shuffler deals: one play a slot, the same for ever, for its ticket only; and records go back action by action."""
+"""The shuffler deals: one play a slot, the same for ever, to its first asker only; records go back action by action."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -227,7 +227,8 @@ def test_the_transcript_shows_each_clients_action_and_never_the_whole_order(deal
     dealer.ask(cohort, *range(5))
     dealer.send(cohort, *range(5))
     content = dealer.released(cohort)
-    first, *reports, last = dealer.service.transcript("c1", 0, 10).messages
+    first, *heard, last = dealer.service.transcript("c1", 0, 12).messages
+    asked, reports = heard[:5], heard[5:]
     assert (first.stage, first.direction, first.view, first.hex) == (
         "order",
         "out",
@@ -235,6 +236,7 @@ def test_the_transcript_shows_each_clients_action_and_never_the_whole_order(deal
         "",
     )
     actions = [deal_of(cohort).actions[deal_of(cohort).place(dealer.told[slot])] for slot in range(5)]
+    assert [one.view for one in asked] == [{"action": action} for action in actions]
     assert [one.view["action"] for one in reports] == actions
     assert all(one.view.keys() == {"action", "report_id", "sealed_bytes"} for one in reports)
     assert last.view["by_action"] == content.counts == [3, 2]
@@ -253,7 +255,7 @@ def test_orders_are_uniform() -> None:
 def test_within_a_group_every_order_is_as_likely() -> None:
     """Three records of one action, two of another: 6 · 2 ways, 2400 times; false alarm 1e-6."""
     deal, order = AssignedAction(actions=[0, 1], times=[3, 2]), np.array([4, 0, 2, 3, 1])
-    reports = [(slot, bytes([slot]) * 16 + bytes([slot])) for slot in range(5)]
+    reports = [(slot, bytes([slot]) * 16 + bytes([slot]) + bytes(32)) for slot in range(5)]
     found = [grouped(reports, deal, order, SystemStream()).body for _ in range(2400)]
     assert all({*body[:3]} == {1, 2, 4} for body in found)
     counts = np.unique(found, return_counts=True)[1]
