@@ -1,6 +1,7 @@
 """Runs over an S in memory: every channel, replacement, restart, cancellation."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,8 @@ def test_a_restarted_server_goes_on_to_the_same_end(tmp_path: Path, s: MemoryInt
             view = house.service.round_view("demo")
             if view.round is None:
                 break
-            crowd.answer(view.round, await house.ask("demo", 20))
+            with contextlib.suppress(WrongStage):  # the round may end between the look and the question
+                crowd.answer(view.round, await house.ask("demo", 20))
             await house.stop()
             house = House(tmp_path / "a", s)
             await house.conductor.start()
