@@ -1,8 +1,10 @@
-"""Quick versions of the experiments, played once a session, as paired tables.
+"""Experiments as paired tables: quick versions, played once a session, and what docs/figures.md publishes.
 
-Every cell is a function of the experiment's file: the same rows each time, so that nothing here is left to chance.
+Every cell is a function of the experiment's file: the same rows each time, so that nothing here is left to chance. That
+published rows are what the code plays is `test_published_rows.py`'s to show.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,7 +12,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.sweep import load, run
+from lab.sweep import Row, load, run
+from tests import published as shown
 
 Floats = NDArray[np.float64]
 
@@ -18,19 +21,16 @@ Floats = NDArray[np.float64]
 class Seen:
     """Rows of one experiment by panel and series; repetition r of every pair plays the same world."""
 
-    def __init__(self, name: str) -> None:
-        with TemporaryDirectory() as folder:
-            outcome = run(load(name, quick=True), Path(folder), jobs=2)
-        assert not outcome.failures, outcome.failures
-        self.rows = outcome.rows
-        self.panels = list(dict.fromkeys(row.panel for row in self.rows))
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+        self.panels = list(dict.fromkeys(row.panel for row in rows))
 
     def regret(self, panel: str, series: str) -> Floats:
         """Shape (repetitions,)."""
-        return self._of(panel, series, "regret")
+        return self.of(panel, series, "regret")
 
     def bits(self, panel: str, series: str) -> Floats:
-        return self._of(panel, series, "bits")
+        return self.of(panel, series, "bits")
 
     def mean(self, panel: str, series: str) -> float:
         """Of the regrets."""
@@ -45,7 +45,8 @@ class Seen:
         table = [row.curve for row in self.rows if (row.panel, row.series) == (panel, series)]
         return np.array(table).mean(axis=0)
 
-    def _of(self, panel: str, series: str, column: str) -> Floats:
+    def of(self, panel: str, series: str, column: str) -> Floats:
+        """A column, shape (repetitions,)."""
         found = [getattr(row, column) for row in self.rows if (row.panel, row.series) == (panel, series)]
         assert found, f"no rows for {panel!r}, {series!r}"
         return np.array(found, dtype=np.float64)
@@ -53,5 +54,14 @@ class Seen:
 
 @cache
 def seen(name: str) -> Seen:
-    """One sweep a session."""
-    return Seen(name)
+    """The quick version: one sweep a session."""
+    with TemporaryDirectory() as folder:
+        outcome = run(load(name, quick=True), Path(folder), jobs=2)
+    assert not outcome.failures, outcome.failures
+    return Seen(outcome.rows)
+
+
+@cache
+def published(name: str) -> Seen:
+    """The whole one, as it is in docs/figures/rows."""
+    return Seen(shown.rows(name))
