@@ -5,15 +5,18 @@ from collections.abc import Iterable
 import numpy as np
 from hypothesis.stateful import rule
 
+from common.crypto.claim import SECRET, claim
 from common.crypto.seal import REPORT_ID, open_record, seal, sealed_size
 from common.database import Database
 from common.errors import ProtocolError
 from common.intermediary.service import Intermediary
 from common.messages.batch import BatchAnswer, GroupedRecords
 from common.messages.cohort import Cohort
+from common.messages.deal import ActionRequest
 from common.messages.stage import StageView
 from common.randomness import UnsafeSeededStream
 from shuffler.service import Shuffler
+from tests.cohorts import secret
 from tests.system.test_random_operations import AtTheShuffler, N, bounds, server, some
 
 PLACES = (0, 0, 0, 1, 1, 2)
@@ -21,11 +24,15 @@ PLACES = (0, 0, 0, 1, 1, 2)
 
 
 class AtTheDealer(AtTheShuffler):
-    """Clients ask for their plays again and again; whoever reports was told what to play."""
+    """Clients ask for their plays again and again; whoever reports was told what to play.
+
+    Now and then the server asks in their place: it learns a play only where the client never does.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.told: dict[int, int] = {}
+        self.robbed: dict[int, int] = {}
         self.draws = 0
 
     def build(self, database: Database) -> Intermediary:
@@ -44,17 +51,27 @@ class AtTheDealer(AtTheShuffler):
     def somebody_asks(self, who: set[int]) -> None:
         self.ask(who)
 
+    @rule(who=some)
+    def the_server_asks(self, who: set[int]) -> None:
+        claims = b"".join(claim(self.cohort, slot, bytes([N]) * SECRET) for slot in sorted(who))
+        request = server.asking(self.cohort, sorted(who)).model_copy(update={"claims": claims})
+        self._asked(request, self.robbed, self.told)
+
     def ask(self, who: Iterable[int]) -> None:
-        """Nobody's play ever changes, and no two are the same."""
+        self._asked(server.asking(self.cohort, sorted(who)), self.told, self.robbed)
+
+    def _asked(self, request: ActionRequest, own: dict[int, int], others: dict[int, int]) -> None:
+        """Nobody's play ever changes, no two are the same, and none is told twice."""
         try:
-            answer = self.shuffler.actions(self.cohort.cohort, server.asking(self.cohort, sorted(who)))
+            answer = self.shuffler.actions(self.cohort.cohort, request)
         except ProtocolError:
             assert self.s.settled(self.cohort.cohort).stage != "report"
             return
-        assert {one.slot for one in answer.refused} == set(who) & self.left
+        assert {one.slot for one in answer.refused} == set(request.slots) & (self.left | others.keys())
         for slot, play in zip(answer.slots, answer.plays, strict=True):
-            assert self.told.setdefault(slot, play) == play
-        assert len(set(self.told.values())) == len(self.told) <= N
+            assert own.setdefault(slot, play) == play
+        known = [*own.values(), *others.values()]
+        assert len(set(known)) == len(known) <= N
 
     def bodies(self, view: StageView, who: set[int]) -> dict[int, bytes]:
         if who:
@@ -62,7 +79,7 @@ class AtTheDealer(AtTheShuffler):
         key, found = server.seals.public_key().public_bytes_raw(), {}
         for slot in who & self.told.keys():
             mark, value, place = bytes([slot + 1] * REPORT_ID), (1 << slot).to_bytes(8), PLACES[self.told[slot]]
-            found[slot] = mark + seal(key, self.cohort, mark, value, place)
+            found[slot] = mark + seal(key, self.cohort, mark, value, place) + secret(slot)
         return found
 
     def counted(self, answer: BatchAnswer) -> int:

@@ -1,0 +1,174 @@
+"""A server that signs its clients' tickets once more and uses them itself, over real services.
+
+It is told no play of a client that plays, it cannot report in the client's place, and whoever it was faster than knows.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from client.reporting import sealed
+from client.sender import Sender
+from common.crypto.claim import SECRET, claim
+from common.errors import BadTicket, Conflict
+from common.messages.batch import BatchAnswer
+from common.messages.cohort import Cohort, SealedRecords
+from common.messages.deal import ActionAnswer, ActionRequest
+from common.messages.run import RunConfig
+from common.messages.upload import Item, RefusedItem, Upload, UploadAnswer
+from server.intermediary import HttpIntermediaries
+from server.keys import load_or_make
+from server.tickets import sign
+from tests.wiretap import Exchange, Tape, play
+
+CLIENTS, LEAST = 48, 34
+DEALT = {
+    "policy": {
+        "name": "almost-free",
+        "model": "shuffled",
+        "actions": {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0]]},
+    },
+    "mechanism": {"name": "shuffled-laplace", "epsilon": 1.0, "delta": 1e-3, "precision": 1000},
+    "horizon": CLIENTS,
+}
+SEALED = {
+    "policy": {"name": "successive-elimination", "first_batch": 5},
+    "mechanism": {"name": "shuffled-laplace", "epsilon": 1.0, "delta": 1e-3},
+    "horizon": 64,
+}
+STOLEN = range(7, 7 + CLIENTS - LEAST)
+"""As many as a cohort can do without."""
+
+
+def config(kind: dict[str, object]) -> RunConfig:
+    return RunConfig.model_validate(
+        {"run": "run", "arms": 2, "intermediary": {"dropout": 0.3, "corrupt": 0.1, "minimum": 24}, **kind}
+    )
+
+
+class Thief:
+    """The server's own keys, in its own process, and its way to the shuffler; `learned` is what they brought."""
+
+    def __init__(self, folder: Path) -> None:
+        self._keys, self.secret = folder / "server.keys", bytes(range(SECRET))
+        self.learned: dict[int, int] = {}
+        self.refused: list[RefusedItem] = []
+        self.way: HttpIntermediaries
+
+    def tickets(self, cohort: Cohort, slots: Iterable[int]) -> list[bytes]:
+        key = load_or_make(self._keys).ticket
+        return [sign(key, cohort, slot, 1).signatures for slot in slots]
+
+    async def ask(self, cohort: Cohort, slots: Sequence[int]) -> None:
+        tickets = b"".join(self.tickets(cohort, slots))
+        claims = b"".join(claim(cohort, slot, self.secret) for slot in slots)
+        request = ActionRequest(cohort=cohort.cohort, slots=list(slots), tickets=tickets, claims=claims)
+        peer = self.way._peers["shuffler"]
+        answer = await peer.post(f"/v1/cohorts/{cohort.cohort}/actions", request, ActionAnswer)
+        self.learned |= dict(zip(answer.slots, answer.plays, strict=True))
+        self.refused += answer.refused
+
+    async def report(self, cohort: Cohort, slots: Sequence[int]) -> UploadAnswer:
+        """Records that would open, under the first action of a deal."""
+        assert isinstance(cohort.channel, SealedRecords)
+        dealt, size = cohort.channel.kind == "dealt", cohort.channel.size
+        bodies = [sealed(cohort, bytes(size), 0) + self.secret if dealt else sealed(cohort, bytes(size)) for _ in slots]
+        cut = zip(slots, self.tickets(cohort, slots), bodies, strict=True)
+        items = [Item(slot=slot, ticket=ticket, body=body) for slot, ticket, body in cut]
+        upload = Upload(cohort=cohort.cohort, stage="report", items=items)
+        return await self.way._peers["shuffler"].post(f"/v1/cohorts/{cohort.cohort}/reports", upload, UploadAnswer)
+
+
+Deed = Callable[[Thief, Cohort], Awaitable[object]]
+
+
+def first_of_all(thief: Thief, tap: pytest.MonkeyPatch, deed: Deed) -> None:
+    """Act before any client has a ticket; only to the first cohort, so that the run ends."""
+    honest, done = HttpIntermediaries.open, list[Cohort]()
+
+    async def open_and_act(self: HttpIntermediaries, cohort: Cohort) -> None:
+        await honest(self, cohort)
+        thief.way = self
+        if not done:
+            done.append(cohort)
+            await deed(thief, cohort)
+
+    tap.setattr(HttpIntermediaries, "open", open_and_act)
+
+
+async def nothing(_thief: Thief, _cohort: Cohort) -> None:
+    """Only watch."""
+
+
+def reporters(heard: list[Exchange]) -> set[int]:
+    """The slots that fleets tried to report in."""
+    said = [one for one in heard if one.caller.startswith("fleet") and one.url.path.endswith("/reports")]
+    return {item.slot for one in said for item in Upload.model_validate_json(one.body).items}
+
+
+def last_batch(tape: Tape) -> BatchAnswer:
+    ((text,),) = tape.rows("server", "SELECT body FROM batches")
+    return BatchAnswer.model_validate_json(text)
+
+
+def test_who_asks_after_the_clients_is_told_nothing_and_reports_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between a client's question and its report the server asks and reports, with a ticket as good as the client's."""
+    thief, honest, answers = Thief(tmp_path), Sender.upload, list[UploadAnswer]()
+    first_of_all(thief, monkeypatch, nothing)
+
+    async def act_and_upload(self: Sender, cohort: Cohort, upload: Upload) -> UploadAnswer:
+        slots = [item.slot for item in upload.items]
+        await thief.ask(cohort, slots)
+        answers.append(await thief.report(cohort, slots))
+        return await honest(self, cohort, upload)
+
+    monkeypatch.setattr(Sender, "upload", act_and_upload)
+    tape = play(tmp_path, [config(DEALT)], 0.0, monkeypatch)
+    assert (thief.learned, len(thief.refused)) == ({}, CLIENTS)
+    assert {(one.type, one.status) for one in thief.refused} == {(Conflict("").urn, 409)}
+    assert {one.type for answer in answers for one in answer.refused} == {BadTicket("").urn}
+    assert sum(answer.accepted for answer in answers) == 0
+    assert (last_batch(tape).state, last_batch(tape).lost) == ("released", 0)
+    assert "robbed" not in capsys.readouterr().out
+
+
+def test_who_asks_before_the_clients_learns_what_nobody_plays_and_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    thief, heard = Thief(tmp_path), list[Exchange]()
+    first_of_all(thief, monkeypatch, lambda thief, cohort: thief.ask(cohort, STOLEN))
+    tape = play(tmp_path, [config(DEALT)], 0.0, monkeypatch, heard=heard)
+    assert (set(thief.learned), thief.refused) == (set(STOLEN), [])
+    assert reporters(heard) == set(range(CLIENTS)) - set(STOLEN)
+    assert set(tape.truth.plays["run.1.0.1"]) == set(range(CLIENTS)) - set(STOLEN)
+    assert not set(tape.truth.plays["run.1.0.1"].values()) & set(thief.learned.values())
+    assert (last_batch(tape).state, last_batch(tape).lost) == ("released", len(STOLEN))
+    assert capsys.readouterr().out.count("somebody else has asked what it plays") == len(STOLEN)
+
+
+def test_a_server_that_asks_for_everybody_gets_no_report_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thief, heard = Thief(tmp_path), list[Exchange]()
+    first_of_all(thief, monkeypatch, lambda thief, cohort: thief.ask(cohort, range(CLIENTS)))
+    tape = play(tmp_path, [config(DEALT)], 0.0, monkeypatch, heard=heard)
+    assert len(thief.learned) == CLIENTS
+    assert (reporters(heard), tape.truth.plays["run.1.0.1"]) == (set(), {})
+    assert tape.rows("shuffler", "SELECT stage FROM cohorts") == [("aborted",)]
+    assert tape.rows("server", "SELECT body FROM batches") == []
+
+
+def test_where_nothing_is_dealt_a_client_whose_slot_was_used_is_not_served_and_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That costs the client its turn and tells the server nothing; what it sent was not kept."""
+    thief = Thief(tmp_path)
+    first_of_all(thief, monkeypatch, lambda thief, cohort: thief.report(cohort, [3, 4]))
+    tape = play(tmp_path, [config(SEALED)], 0.0, monkeypatch)
+    out = capsys.readouterr().out
+    assert out.count("robbed") == out.count("its message is here already, and differs") == 2
+    kept = tape.rows("shuffler", "SELECT COUNT(*) FROM messages WHERE stage = 'report' AND slot IN (3, 4)")
+    assert kept == [(2 * len(tape.rows("shuffler", "SELECT 1 FROM cohorts")),)]
