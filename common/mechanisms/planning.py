@@ -95,6 +95,10 @@ DELTAS: dict[MechanismName, str] = {
 REAL: tuple[MechanismName, ...] = ("central-laplace", "central-gaussian", "local-laplace", "local-gaussian")
 EXACT_ONLY: tuple[MechanismName, ...] = ("relaxed-secagg-shuffle",)
 """No paper here prints their constants: `paper` is refused."""
+_WHOLE: dict[MechanismName, str] = {
+    "shuffled-gaussian": "its blanket bound is for one randomizer, and each action is another one"
+}
+"""What keeps a mechanism from shuffled actions although every message has noise and goes through the shuffler."""
 SCALED: tuple[MechanismName, ...] = ("distributed-skellam", "distributed-discrete-gaussian")
 
 
@@ -145,9 +149,12 @@ def check_spec(spec: MechanismSpec, statistic: Statistic) -> None:
 def check_parts(spec: MechanismSpec) -> None:
     """Refuse a mechanism whose sums may only be opened whole, where S opens them action by action."""
     kind = KINDS[spec.name]
-    if not kind.parts or spec.via == "aggregator" or "shuffler" not in kind.vias:
-        known = ", ".join(name for name, one in KINDS.items() if one.parts)
+    known = ", ".join(name for name, one in KINDS.items() if one.parts)
+    if spec.via == "aggregator" or "shuffler" not in kind.vias:
         raise BadParameter("mechanism.name", spec.name, f"shuffled actions need a shuffler and one of {known}")
+    if not kind.parts:
+        why = _WHOLE.get(spec.name, "its sums are opened whole, and these action by action")
+        raise BadParameter("mechanism.name", spec.name, f"shuffled actions need one of {known}: {why}")
 
 
 def _check_epsilon(spec: MechanismSpec) -> None:

@@ -120,7 +120,7 @@ def test_more_clients_a_phase_cost_no_pulls() -> None:
             POLICIES["almost-free-shuffled"],
             "distributed-polya",
             {},
-            "shuffled actions need a shuffler",
+            "shuffled actions need",
             id="by-action",
         ),
         pytest.param("first_batch = 2", "identity", {}, "linear-sphere goes with dp-dpe", id="no-elimination"),

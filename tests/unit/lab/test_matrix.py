@@ -41,7 +41,7 @@ class Row:
         if self.public and mechanism != "identity":
             return "baseline without privacy"
         if self.by_action and not KINDS[mechanism].parts:
-            return "shuffled actions need a shuffler"
+            return "shuffled actions need"
         if self.calibration == "paper" and mechanism in EXACT_ONLY:
             return "must be exact"
         return None
