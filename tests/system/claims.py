@@ -43,7 +43,7 @@ class Seen:
     def curve(self, panel: str, series: str) -> Floats:
         """Mean regret at the checkpoints, shape (points,)."""
         table = [row.curve for row in self.rows if (row.panel, row.series) == (panel, series)]
-        return np.array(table).mean(axis=0)
+        return np.asarray(np.mean(table, axis=0), dtype=np.float64)
 
     def of(self, panel: str, series: str, column: str) -> Floats:
         """A column, shape (repetitions,)."""
