@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from common.accounting import epsilon_at, hockey_stick
+from common.binomial_accounting import long_epsilon
 from common.errors import BadParameter
 from common.mechanisms.base import Norm
 from common.mechanisms.frame import ROUNDING, Frame, least
@@ -13,11 +14,11 @@ from common.mechanisms.spread import about_variance, grid_for, vector_epsilon
 from common.noise import Binomial
 
 FAIR = 0.5
-MOST_VARIANCE, MOST_VARIANCE_ALONE = 2.5e8, 1.5e9
-"""Of the noise that is computed with, in a vector's coordinate and in one alone, where its support is near LIMIT.
+LONG = 1e7
+"""Variance above which one coordinate's ε takes two tails and not the law itself."""
 
-More bits only add to privacy.
-"""
+MOST_VARIANCE = 2.5e8
+"""Of the noise that a vector's bound is computed with; its support is near LIMIT. More bits only add to privacy."""
 
 MOST_COINS = 1 << 24
 """Random bits a client and coordinate."""
@@ -47,12 +48,17 @@ class Target:
 
 @lru_cache(maxsize=4096)
 def released_epsilon(trials: int, chance: float, grid: Grid, delta: float) -> float:
-    """The least proven ε at `delta` of Bin(trials, chance) on every coordinate; exact for one. inf: δ is too small."""
-    most = MOST_VARIANCE if grid.dimension > 1 else MOST_VARIANCE_ALONE
-    pmf = Binomial(min(trials, math.floor(most / (chance * (1 - chance)))), chance).pmf()
-    if grid.dimension == 1:
-        return epsilon_at(pmf, grid.precision, delta)
-    return vector_epsilon(pmf, grid, delta, both=chance != FAIR)
+    """The least proven ε at `delta` of Bin(trials, chance) on every coordinate; exact for one. inf: δ is too small.
+
+    For vectors a bound: of no more bits than have MOST_VARIANCE.
+    """
+    one = chance * (1 - chance)
+    if grid.dimension > 1:
+        counted = Binomial(min(trials, math.floor(MOST_VARIANCE / one)), chance)
+        return vector_epsilon(counted.pmf(), grid, delta, both=chance != FAIR)
+    if trials * one > LONG:
+        return long_epsilon(trials, chance, grid.precision, delta)
+    return epsilon_at(Binomial(trials, chance).pmf(), grid.precision, delta)
 
 
 def paper_bits(target: Target, precision: int | None, frame: Frame) -> Bits:
@@ -69,7 +75,7 @@ def fewest_bits(target: Target, precision: int | None) -> Bits:
 
 
 def _hides(target: Target, precision: int, trials: int) -> bool:
-    if target.dimension == 1:
+    if target.dimension == 1 and trials * FAIR**2 <= LONG:
         return hockey_stick(Binomial(trials).pmf(), precision, target.epsilon) <= target.delta
     grid = Grid(precision, target.dimension, target.norm)
     return released_epsilon(trials, FAIR, grid, target.delta) <= target.epsilon

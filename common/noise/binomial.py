@@ -1,27 +1,27 @@
 """Binomial noise: the ones among random bits."""
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betainc, betaincc
 
 from common.errors import BadParameter
-from common.noise.law import LIMIT, LOST, Pmf, check_length, check_probability, reach
+from common.noise.law import LOST, Pmf, check_length, check_probability, reach
 from common.noise.table import Table, tabulate
 from common.randomness import Stream
 
 CHUNK = 1 << 20  # words of coin tosses held at once
+TIE = 1e-9  # relative error of a tail of 10¹³ bits
 
 
 @dataclass(frozen=True, slots=True)
 class Binomial:
-    """Bin(trials, chance), on a support that is cut where Chernoff's bound leaves less than LOST.
-
-    Where that would pass LIMIT entries `quantile` is Chernoff's bound and `pmf` refuses.
-    """
+    """Bin(trials, chance); its `pmf` is cut where Chernoff's bound leaves less than LOST, and refused above LIMIT."""
 
     trials: int
     chance: float = 0.5
@@ -44,11 +44,21 @@ class Binomial:
         return _pmf(self.trials, self.chance)
 
     def quantile(self, p: float) -> float:
-        """The least q with P(|X - mean| > q) ≤ p; the mean need not be an integer."""
+        """The least q with P(|X - mean| > q) ≤ p, by incomplete beta functions; the mean need not be an integer."""
         check_probability(p)
-        if sum(self.reaches(LOST)) > LIMIT:
-            return float(max(self.reaches(p)))
-        return self.pmf().quantile(self.mean, p)
+        mean = Fraction(self.mean)
+        down, up = self.reaches(p)
+        most = range(max(down, up) + 2)
+        gaps = (mean - math.floor(mean), math.ceil(mean) - mean)  # of the integers next to the mean, below and above
+        return float(min(gap + bisect_left(most, True, key=partial(self._rare, p, gap)) for gap in gaps))
+
+    def _rare(self, p: float, gap: Fraction, steps: int) -> bool:
+        """Whether P(|X - mean| > gap + steps) ≤ p."""
+        mean, far = Fraction(self.mean), gap + steps
+        below, above = math.ceil(mean - far) - 1, math.floor(mean + far) + 1
+        low = betaincc(below + 1, self.trials - below, self.chance) if below >= 0 else 0.0
+        high = betainc(above, self.trials - above + 1, self.chance) if above <= self.trials else 0.0
+        return float(low + high) <= p * (1 - TIE)
 
     def reaches(self, lost: float) -> tuple[int, int]:
         """Least steps below and above the mean beyond which Chernoff's bound leaves `lost` in all, or nothing is."""

@@ -1,0 +1,113 @@
+"""The exact (ε, δ) of binomial noise too long to be stored: two tails, and no more terms for more bits.
+
+X ~ Bin(N, p), moved by g, is most unlike X where a count is small: ln P(X = x)/P(X = x - g) falls in x. So δ(ε) is
+the largest A - e^ε B over k, A = P(X ≤ k) and B = P(X ≤ k - g), and ε at δ is the largest ε(k) = ln((A - δ)/B). The
+other direction is that of N - X. A and B are nearly equal where g is far below σ: their difference must not be taken. As
+incomplete beta functions both are integrals over u = logit(q) - logit(t) ≥ 0, q = 1 - p, with the weights
+w(u) = e^(-(N-k)u) (p + q e^-u)^-(N+1), and
+
+    B/A = Π_(j<g) (k - j) q / ((N - k + j) p) · E_w e^(-gu),
+
+whose logarithm is a sum of small terms of one sign and the logarithm of a mean that is close to 1: both without
+cancellation. ε(k) is what it takes to reach δ at k; k is the last at which that is at most the log-ratio at k itself.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betainc, betaincc
+
+LARGEST_EPSILON = 1e4
+FARTHEST = 1e3  # standard deviations of a shift that takes far more than LARGEST_EPSILON
+SLACK = 1e-15  # relative error of a tail, and of δ, over √N
+FAIR = 0.5
+
+Floats = NDArray[np.float64]
+
+
+def long_epsilon(trials: int, chance: float, shift: int, delta: float) -> float:
+    """The least ε at `delta` of Bin(trials, chance) and its shift, either way, rounded up; inf above 10⁴.
+
+    Domain  a variance N p (1 - p) of 10⁷ at least, N up to 10¹⁴: to nine digits.
+    """
+    if shift > FARTHEST * math.sqrt(trials * chance * (1 - chance)):
+        return math.inf
+    ways = (False,) if chance == FAIR else (False, True)
+    kept = delta * (1 - SLACK * math.sqrt(trials))
+    worst = max(_Side(trials, chance, shift, up).epsilon(kept) for up in ways)
+    return worst * (1 + 1e-10) if worst <= LARGEST_EPSILON else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Low counts, which are too likely without the shift; `up`: high counts instead, with N - X for X."""
+
+    trials: int
+    chance: float
+    shift: int
+    up: bool
+
+    @property
+    def ones(self) -> float:
+        """The p of the law whose low counts are looked at."""
+        return 1 - self.chance if self.up else self.chance
+
+    @property
+    def sigma(self) -> float:
+        return math.sqrt(self.trials * self.chance * (1 - self.chance))
+
+    def epsilon(self, delta: float) -> float:
+        """The largest ε(k), at least 0, by bisection: for small k it is at most the log-ratio, for large k it is not."""
+        middle, sigma = round(self.trials * self.ones), self.sigma
+        low, high = middle - math.ceil(40 * sigma), middle + math.ceil(10 * sigma)
+        while high - low > 1:
+            k = (low + high) // 2
+            low, high = (k, high) if self.reached(k, delta) <= self.log_ratio(k) else (low, k)
+        return max(0.0, self.reached(low, delta))
+
+    def reached(self, k: int, delta: float) -> float:
+        """ε(k); -inf if A ≤ δ."""
+        below = self.below(k)
+        if below <= delta:
+            return -math.inf
+        return math.log1p(-delta / below) - self.log_mean(k) + self.log_odds(k, 0.0)
+
+    def below(self, k: int) -> float:
+        """A = P(X ≤ k)."""
+        if self.up:
+            return float(betainc(self.trials - k, k + 1, self.chance))
+        return float(betaincc(k + 1, self.trials - k, self.chance))
+
+    def log_ratio(self, k: int) -> float:
+        """The log-ratio P(X = k)/P(X = k - g): the product above with p and 1 more in every numerator."""
+        return self.log_odds(k, self.ones)
+
+    def log_odds(self, k: int, more: float) -> float:
+        """Σ_(j<g) ln(1 + (Np - k + j + more)/((k - j) q)), the midpoint rule backwards: terms differ by 1e-9."""
+        mean = self.trials * Fraction(self.chance)
+        gap = float(mean - k) if not self.up else float(self.trials - mean - k)
+        places, weights = _rule()
+        j = self.shift * places - 0.5
+        return self.shift * float(weights @ np.log1p((gap + j + more) / ((k - j) * (1 - self.ones))))
+
+    def log_mean(self, k: int) -> float:
+        """Of E_w e^(-gu); w falls like e^(-zv - v²/2), v = σu, z the deviations of k below the mean."""
+        sigma, zeros = self.sigma, 1 - self.ones
+        z = (self.trials * self.ones - k) / sigma
+        places, weights = _rule()
+        u = (math.sqrt(z * z + 90) - z) * places / sigma
+        logs = -(self.trials - k) * u - (self.trials + 1) * np.log1p(zeros * np.expm1(-u))
+        masses = weights * np.exp(logs - logs.max())
+        less = float(masses @ np.expm1(-self.shift * u) / masses.sum())
+        return math.log1p(less) if less > -FAIR else math.log(float(masses @ np.exp(-self.shift * u) / masses.sum()))
+
+
+@cache
+def _rule() -> tuple[Floats, Floats]:
+    """Gauss and Legendre on [0, 1]: the weights are analytic, and 20 deviations wide at most."""
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    return (nodes + 1) / 2, weights / 2
