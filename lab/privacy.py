@@ -177,7 +177,6 @@ def _one(name: str, mechanism: Mechanism, survivors: int | None) -> dict[str, An
     """A calibrated mechanism in numbers, in the data's units."""
     answered = mechanism.clients if survivors is None else survivors
     law = mechanism.error(answered)
-    step = (mechanism.high - mechanism.low) / mechanism.precision
     return {
         "parameters": _parameters(name, mechanism),
         "bits": mechanism.bits,
@@ -186,7 +185,7 @@ def _one(name: str, mechanism: Mechanism, survivors: int | None) -> dict[str, An
             "survivors": answered,
             "of": "the sum" if mechanism.dimension == 1 else "one coordinate of the sum",
             "std": law.std,
-            "rounding_std": math.sqrt(answered) / 2 * step,
+            "rounding_std": math.sqrt(answered) * mechanism.rounding,
             "quantiles": [[p, law.quantile(p)] for p in TAILS],
             "quantiles_how": law.quantile_how if isinstance(law, Scaled) else "bound",
         },

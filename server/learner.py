@@ -174,8 +174,8 @@ def _estimate(record: RoundRecord, query: Query) -> Estimate:
     outcome, mechanism = record.released[query.arm], record.mechanisms[query.clients]
     counts = tuple(outcome.counts or [outcome.survivors] * len(outcome.sum))
     laws = {count: mechanism.error(max(1, count)) for count in set(counts)}
-    rounding, joint = (mechanism.high - mechanism.low) / mechanism.precision / 2, mechanism.name in JOINT
-    return Estimate(query.arm, tuple(outcome.sum), counts, tuple(laws[count] for count in counts), rounding, joint)
+    told = tuple(laws[count] for count in counts)
+    return Estimate(query.arm, tuple(outcome.sum), counts, told, mechanism.rounding, joint=mechanism.name in JOINT)
 
 
 def _check_counts(record: RoundRecord, outcome: Released) -> None:

@@ -88,6 +88,11 @@ class Mechanism(Message):
         raise NotImplementedError
 
     @property
+    def rounding(self) -> float:
+        """Bound on the standard deviation of a client's rounding error in one coordinate, in data units."""
+        raise NotImplementedError
+
+    @property
     def width(self) -> int | None:
         """Bits a label for a mechanism of labelled bits, else None."""
         return None

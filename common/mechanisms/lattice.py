@@ -46,8 +46,22 @@ class Lattice(Mechanism):
         return (self.high - self.low) / self.precision
 
     @property
+    def origin(self) -> float:
+        """The value that a message of 0 stands for."""
+        return self.low
+
+    @property
+    def rounding(self) -> float:
+        return self.step / 2
+
+    @property
     def bits(self) -> int:
         return self.dimension * (self.modulus - 1).bit_length()
+
+    @property
+    def divisible(self) -> bool:
+        """Whether this one's guarantee is of a batch that is opened in parts."""
+        return self.parts
 
     def honest(self, survivors: int | None, colluders: int) -> int:
         """Clients whose noise counts: the survivors (the floor by default) without the colluders among them."""
@@ -76,20 +90,20 @@ class Lattice(Mechanism):
     def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
         self.check_release(total, survivors)
         whole = self._decode(total, survivors) + self._draw(self.server_law(), stream, 1)[0]
-        estimate: NDArray[np.float64] = whole * self.step + survivors * self.low
+        estimate: NDArray[np.float64] = whole * self.step + survivors * self.origin
         return estimate
 
     def estimate_parts(
         self, totals: NDArray[np.uint64], counts: NDArray[np.int64], stream: Stream
     ) -> NDArray[np.float64]:
         survivors = int(counts.sum())
-        if not self.parts:
+        if not self.divisible:
             return super().estimate_parts(totals, counts, stream)
         for total in totals:
             self.check_release(total, survivors)
         noise = self._draw(self.server_law(), stream, len(counts))
         whole = np.stack([self._decode(total, int(count)) for total, count in zip(totals, counts, strict=True)]) + noise
-        estimates: NDArray[np.float64] = whole * self.step + counts[:, np.newaxis] * self.low
+        estimates: NDArray[np.float64] = whole * self.step + counts[:, np.newaxis] * self.origin
         return estimates
 
     def check_release(self, total: NDArray[np.uint64], survivors: int) -> None:

@@ -30,10 +30,11 @@ class LocalSphere(Lattice):
 
     Guarantee  (ε, 0) for every single message: ε of the coin as it is drawn, ⌊2⁶⁴ e^ε/(1 + e^ε)⌋ of 2⁶⁴ cases.
     Exactness  a pair ±u is drawn from a law that is symmetric to the last bit, whatever x; then the coin says which of
-               the two is sent. So floating point touches how uniform the directions are, and no likelihood ratio. The
-               answer is rounded at random to a grid whose steps add a hundredth of its variance.
+               the two is sent. So floating point touches how uniform the directions are, and no likelihood ratio.
+    Grid       g steps between -r and r, to which the answer is rounded at random: a hundredth of its variance at most.
+               One coordinate has the answers ±r, both on the grid; messages are then 0 or g, and g is 1.
     Utility    unbiased; variance per client and coordinate at most r²/D, r about R √(πD/2) (e^ε + 1)/(e^ε - 1). Error
-               quantiles are bounds: the law depends on the data.
+               quantiles hold for the worst data: exactly for one coordinate, else as a bound.
     Source     GLB Lemma 2.2; Duchi, Jordan & Wainwright 2018. The theorem is tight: `paper` and `exact` are the same.
     """
 
@@ -45,19 +46,14 @@ class LocalSphere(Lattice):
     @model_validator(mode="after")
     def _in_range(self) -> Self:
         require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
-        most = self.clients * self.precision + 2 * self.overshoot
-        require(self.modulus > most, "modulus", self.modulus, f"must be above {most}")
         return self
 
     @classmethod
     def plan(cls, spec: MechanismSpec, frame: Frame) -> Self:
         epsilon = needed(spec)
-        reach = ball((frame.high - frame.low) / 2, frame.dimension, frame.norm)
-        r = radius(reach, frame.dimension, coin_epsilon(coin(epsilon)))
-        fine = math.ceil((frame.high - frame.low) / (2 * r) * math.sqrt(frame.dimension / FINE))
-        precision = spec.precision or max(1, fine)
-        modulus = frame.room(precision, None) + 2 * _overshoot(frame.clients, precision, r, frame.high - frame.low)
-        return cls.model_validate({**frame.shared(precision, modulus), "epsilon": epsilon})
+        fine = 1 if frame.dimension == 1 else math.ceil(math.sqrt(frame.dimension / FINE))
+        precision = spec.precision or fine
+        return cls.model_validate({**frame.shared(precision, frame.room(precision, None)), "epsilon": epsilon})
 
     @property
     def reach(self) -> float:
@@ -70,24 +66,30 @@ class LocalSphere(Lattice):
         return radius(self.reach, self.dimension, coin_epsilon(coin(self.epsilon)))
 
     @property
-    def overshoot(self) -> int:
-        """Steps by which the answers of all clients can leave [0, ng], on either side."""
-        return _overshoot(self.clients, self.precision, self.radius, self.high - self.low)
+    def step(self) -> float:
+        return 2 * self.radius / self.precision
+
+    @property
+    def origin(self) -> float:
+        return (self.low + self.high) / 2 - self.radius
+
+    @property
+    def rounding(self) -> float:
+        return 0.0 if self.dimension == 1 else self.step / 2
 
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
         n = vectors.shape[0]
         unit = directions(stream, n, self.dimension)
         signs, coins = stream.words(n), stream.words(n)
         chances = stream.words(n * self.dimension).reshape(n, self.dimension)
-        centred = self.on_grid(vectors) * self.step - (self.high - self.low) / 2
+        centred = (self.on_grid(vectors) / self.precision - 0.5) * (self.high - self.low)
         lengths = np.linalg.norm(centred, axis=1)
         keep = (signs >> np.uint64(11)) * 2.0**-53 < 0.5 + lengths / (2 * self.reach)
         ahead = np.einsum("ij,ij->i", unit, centred) > 0  # the same for u and -u but for the sign
         flip = (ahead == keep) != (coins < np.uint64(coin(self.epsilon)))
-        answer = np.where(flip[:, None], -unit, unit) * (self.radius / self.step) + self.precision / 2
+        answer = (np.clip(np.where(flip[:, None], -unit, unit), -1, 1) + 1) * (self.precision / 2)
         whole = np.floor(answer)
-        rounded = (whole + ((chances >> np.uint64(11)) * 2.0**-53 < answer - whole)).astype(np.int64)
-        return np.mod(rounded, self.modulus).astype(np.uint64)
+        return (whole + ((chances >> np.uint64(11)) * 2.0**-53 < answer - whole)).astype(np.uint64)
 
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:  # noqa: ARG002 - each on its own
         return Guarantee(
@@ -112,8 +114,8 @@ class LocalSphere(Lattice):
         return of_pure(coin_epsilon(coin(self.epsilon)), delta, "exact" if self.dimension == 1 else "bound")
 
     def error(self, survivors: int) -> ErrorLaw:
-        sigma = math.sqrt(2 * survivors) * self.radius
-        return Scaled(SphereSum(survivors, self.dimension, self.radius / self.step), self.step, (sigma, 0.0))
+        law = SphereSum(survivors, self.dimension, self.precision / 2, self.reach / self.step)
+        return Scaled(law, self.step, (math.sqrt(2 * survivors) * self.radius, 0.0))
 
 
 def ball(half: float, dimension: int, norm: Norm) -> float:
@@ -134,7 +136,3 @@ def coin_epsilon(cases: int) -> float:
     """ε of the coin: the log of its odds."""
     with mpmath.workprec(192):
         return float(mpmath.log(mpmath.mpf(cases) / (WORD - cases)))
-
-
-def _overshoot(clients: int, precision: int, r: float, width: float) -> int:
-    return clients * max(1, math.ceil(r / width * precision - precision / 2) + 1)

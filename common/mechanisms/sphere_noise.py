@@ -2,13 +2,15 @@
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
+from scipy.optimize import minimize_scalar
 from scipy.special import gammaln, ndtri
 
 from common.error_law import How
+from common.noise.coins import MOST, worst_quantile
 from common.noise.law import check_probability
 from common.randomness import Stream
 
@@ -33,18 +35,19 @@ def radius(reach: float, dimension: int, epsilon: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SphereSum:
-    """The error in one coordinate of a sum of `terms` answers on the sphere of `radius` in `dimension` coordinates.
+    """The error along a direction of a sum of `terms` answers on the sphere of `radius`, vectors up to `reach` long.
 
     std       √(terms/dimension) radius, reached where the vectors are 0: half-spheres have the sphere's second moments.
-    quantile  the law depends on the data, so that this is the lesser of Hoeffding's bound (each answer lies within
-              ± radius) and Bennett's (their variance, and |answer - truth| ≤ 2 radius), not an exact quantile. For one
-              coordinate the worst data are equal values (Hoeffding 1956, Theorem 5) and the bound is at most half too
-              wide, less for small p; for more of them no worst data are known to us.
+    quantile  what holds for all data. One coordinate: answers are ±radius, coins with chances in [a, 1 - a], 1 - 2a =
+              reach/radius, and the worst data's quantile is exact (`common/noise/coins.py`) for p < 1/4 and up to MOST
+              terms. More coordinates, or terms: Chernoff's bound on `log_moment`, the worst data's, which no sum passes
+              either way; no worst data of the sum itself are known to us.
     """
 
     terms: int
     dimension: int
     radius: float
+    reach: float
 
     @property
     def std(self) -> float:
@@ -52,21 +55,61 @@ class SphereSum:
 
     @property
     def quantile_how(self) -> How:
-        """Never exact: the law depends on the data."""
-        return "bound"
+        """Exact for one coordinate."""
+        return "exact" if self._coins else "bound"
+
+    @property
+    def _coins(self) -> bool:
+        return self.dimension == 1 and self.terms <= MOST
 
     def quantile(self, p: float) -> float:
-        """A q with P(|error| > q) ≤ p, whatever the data."""
+        """A q with P(|error| > q) ≤ p whatever the data, the least one where `quantile_how` is exact."""
         check_probability(p)
-        target = math.log(2 / p)
-        hoeffding = self.radius * math.sqrt(2 * self.terms * target)
-        most, variance = 2 * self.radius, self.std**2
+        ratio = self.reach / self.radius
+        if self._coins:
+            return 2 * self.radius * worst_quantile(self.terms, (1 - ratio) / 2, p)
+        return self.radius * chernoff(self.terms, self.dimension, ratio, p)
 
-        def spare(q: float) -> float:
-            x = most * q / variance
-            return variance / most**2 * ((1 + x) * math.log1p(x) - x) - target
 
-        if spare(hoeffding) <= 0:
-            return hoeffding
-        found = float(brentq(spare, 0.0, hoeffding, xtol=1e-12 * hoeffding))
-        return min(hoeffding, found * (1 + 1e-11))
+@lru_cache(maxsize=1024)
+def chernoff(terms: int, dimension: int, ratio: float, p: float) -> float:
+    """Min over λ of (terms · K(λ) + ln(2/p))/λ, at most terms (1 + ratio), for the unit sphere; any λ gives a bound."""
+    target = math.log(2 / p)
+    gauss = math.sqrt(2 * dimension * target / terms)  # best for K = λ²/(2 dimension)
+    top = max(math.sqrt(1400 * dimension), 700.0)  # M below e^700, and no better λ beyond, but for a sum's farthest end
+    if gauss / 8 >= top:
+        return terms * (1 + ratio)
+
+    def bound(log: float) -> float:
+        return (terms * log_moment(math.exp(log), dimension, ratio) + target) / math.exp(log)
+
+    ends = (math.log(gauss / 8), math.log(top))
+    found = minimize_scalar(bound, bounds=ends, method="bounded", options={"xatol": 1e-7})
+    return min(float(found.fun) * (1 + 1e-9), terms * (1 + ratio))
+
+
+def log_moment(size: float, dimension: int, ratio: float) -> float:
+    """K(λ) = max ln E e^(λ(V - E V)), V a unit answer along a direction, over all vectors; λ = `size`, `ratio` = R/r.
+
+    Let u be uniform, x at the angle θ to the direction, μ = E|u₁|, M = E cosh λu₁ and s = |x|/(rμ): E V = s μ cos θ and
+    E e^(λV) = M + s E sinh(λu₁) sign⟨u, x⟩. Split u along x: this mean is ± λμM |cos θ| ρ, where for D coordinates,
+    with h = (D - 1)/2, a = λ|cos θ| and b = λ sin θ,
+        μ M ρ = ½ Γ(D/2) Σ_m 4^-m/Γ(m + 1 + h) Σ_(k+l=m) a^2k b^2l / (Γ(k + 3/2) l!).
+    What moves from a² to b² takes (k + 1)/(k + 3/2) of what it adds, term by term. So ρ is least for θ = 0, and there
+    S/M, S = Σ (λ/2)^2k Γ(3/2) Γ(1 + h)/(Γ(k + 3/2) Γ(k + 1 + h)), M = Σ (λ/2)^2k Γ(D/2)/(Γ(k + 1) Γ(k + D/2)).
+    And ρ ≤ 1, by E|τ|^(2k+1) (1 - τ²)^l ≤ (2k + 1) E|τ| E τ^2k (1 - τ²)^l, τ = ⟨u, x⟩/|x|. So vectors that lean towards
+    the direction give at most ln M, as 0 does. Those that lean away give ln M + ln(1 - ρt) + t, t = λ|E V| ≤ λ ratio,
+    which is largest for the least ρ and t = 1/ρ - 1, or the last t.
+    """
+    k = np.arange(1, math.ceil(min(size, size**2 / dimension)) + 60)
+    powers = 2 * k * math.log(size / 2)
+    more = [float(np.exp(powers - _rising(1 + half, k) - _rising(dimension / 2 + half, k)).sum()) for half in (0, 0.5)]
+    gap = (more[0] - more[1]) / (1 + more[1])  # 1/ρ - 1
+    t = min(gap, size * ratio)
+    return math.log1p(more[0]) + math.log1p(-t / (1 + gap)) + t
+
+
+def _rising(start: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The logarithm of start (start + 1) … (start + k - 1)."""
+    logs: NDArray[np.float64] = gammaln(start + k) - gammaln(start)
+    return logs

@@ -1,17 +1,22 @@
 """The ℓ₂-ball mechanism: an exact coin over symmetric pairs of points."""
 
 import math
+from collections.abc import Callable
 
 import mpmath
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.integrate import quad
+from scipy.special import hyp0f1
 
 from common.mechanisms import LocalSphere, MechanismSpec, plan
 from common.mechanisms.local_sphere import coin, coin_epsilon
-from common.mechanisms.sphere_noise import SphereSum, directions, radius
+from common.mechanisms.sphere_noise import SphereSum, directions, log_moment, radius
 from common.randomness import UnsafeSeededStream
 from common.statistics import BoundedVector
+from server.policies.noise_width import noise_width
+from server.policies.radius import EVENTS, exact_radius
 
 FALSE_ALARM = 1e-7
 
@@ -27,9 +32,8 @@ def made(dimension: int = 4, epsilon: float = 1.5, bound: float = 2.0, **words: 
 def answers(mechanism: LocalSphere, x: np.ndarray, count: int, seed: int) -> np.ndarray:
     """What the clients send, as points in data units."""
     messages = mechanism.randomize(np.tile(x, (count, 1)), UnsafeSeededStream(seed)).astype(np.int64)
-    half = mechanism.modulus // 2
-    signed = np.where(messages > half, messages - mechanism.modulus, messages)
-    return (signed - mechanism.precision / 2) * mechanism.step
+    assert messages.max() <= mechanism.precision
+    return (messages - mechanism.precision / 2) * mechanism.step
 
 
 @pytest.mark.parametrize("epsilon", [1e-4, 0.3, 1.0, 8.0, 50.0])
@@ -109,15 +113,76 @@ def test_answers_lie_on_the_sphere_and_are_unbiased(dimension: int) -> None:
     assert points.std(axis=0).max() <= law.std / 20 * 1.03
 
 
-@pytest.mark.parametrize("terms", [1, 20, 100_000])
-@pytest.mark.parametrize("dimension", [1, 30])
-def test_the_bound_covers_sums_and_is_not_silly(terms: int, dimension: int) -> None:
-    law = SphereSum(terms, dimension, 1.0)
+@pytest.mark.parametrize("precision", [None, 7])
+def test_one_coordinate_is_one_bit_and_nothing_is_rounded(precision: int | None) -> None:
+    mechanism = made(1, precision=precision)
+    messages = mechanism.randomize(np.linspace(-2, 2, 500)[:, np.newaxis], UnsafeSeededStream(6))
+    assert set(messages.ravel()) == {0, mechanism.precision}
+    assert mechanism.precision == (precision or 1)
+    assert mechanism.modulus == 500 * mechanism.precision + 1
+    assert mechanism.rounding == 0
+    total, ones = messages.sum(axis=0), int((messages > 0).sum())
+    found = mechanism.estimate(total, 500, UnsafeSeededStream(0))
+    assert found == pytest.approx((2 * ones - 500) * mechanism.radius, rel=1e-12)
+
+
+@pytest.mark.parametrize("dimension", [2, 12])
+def test_more_coordinates_are_rounded_by_a_hundredth_of_the_variance(dimension: int) -> None:
+    mechanism = made(dimension)
+    assert mechanism.rounding**2 <= 0.01 * mechanism.radius**2 / dimension
+    assert mechanism.rounding**2 >= 0.007 * mechanism.radius**2 / dimension
+
+
+def leaning(size: float, dimension: int, share: float, angle: float) -> float:
+    """Ln E e^(λ(V - E V)) for λ = `size`, a vector at `angle` to the direction, `share` = s of its half-sphere.
+
+    Over τ = ⟨u, x⟩/|x|, by quadrature; the rest of u is uniform on a sphere of one dimension less.
+    """
+    along, across, half = size * math.cos(angle), size * math.sin(angle), (dimension - 1) / 2
+
+    def mean(inner: Callable[[float], float]) -> float:
+        def at(phi: float) -> float:
+            rest = hyp0f1(half, (across * math.cos(phi)) ** 2 / 4)
+            return float(math.cos(phi) ** (dimension - 2) * inner(math.sin(phi)) * rest)
+
+        return float(quad(at, 0, math.pi / 2, epsabs=0, epsrel=1e-12)[0])
+
+    whole = quad(lambda phi: math.cos(phi) ** (dimension - 2), 0, math.pi / 2, epsabs=0, epsrel=1e-12)[0]
+    mu = quad(lambda phi: math.sin(phi) * math.cos(phi) ** (dimension - 2), 0, math.pi / 2)[0] / whole
+    even, odd = mean(lambda tau: math.cosh(along * tau)), mean(lambda tau: math.sinh(along * tau))
+    return float(math.log((even + share * odd) / whole) - share * along * mu)
+
+
+@pytest.mark.parametrize("dimension", [2, 3, 5, 20])
+@pytest.mark.parametrize("size", [0.3, 2.0, 9.0])
+@pytest.mark.parametrize("most", [0.1, 0.9])
+def test_no_vector_has_a_larger_moment_than_the_bound_s_and_one_reaches_it(
+    dimension: int, size: float, most: float
+) -> None:
+    """Chernoff's bound rests on `log_moment`: vectors of every length and angle, by quadrature."""
+    mu = 1 / radius(1.0, dimension, 60.0)
+    bound = log_moment(size, dimension, most * mu)
+    rng = np.random.default_rng(dimension)
+    for share, angle in zip(rng.uniform(0, most, 40), rng.uniform(0, math.pi, 40), strict=True):
+        assert leaning(size, dimension, float(share), float(angle)) <= bound + 1e-10
+    away = [leaning(size, dimension, float(share), math.pi) for share in np.linspace(0, most, 60)]
+    assert max(away) == pytest.approx(bound, rel=1e-3)
+
+
+@pytest.mark.parametrize("terms", [1, 20, 1000, 100_000])
+@pytest.mark.parametrize("dimension", [2, 30])
+def test_the_bound_is_below_hoeffding_s_and_bennett_s_and_above_the_normal_law_s(terms: int, dimension: int) -> None:
+    law = SphereSum(terms, dimension, 1.0, 0.4 / math.sqrt(dimension))
     for p in (0.1, 1e-6, 1e-12):
-        q = law.quantile(p)
-        assert q <= math.sqrt(2 * terms * math.log(2 / p)) * (1 + 1e-12)
+        q, log = law.quantile(p), math.log(2 / p)
+        bennett = q * 2 / law.std**2
+        assert q <= math.sqrt(2 * terms * log)
+        assert law.std**2 / 4 * ((1 + bennett) * math.log1p(bennett) - bennett) <= log * (1 + 1e-9)
+        assert q <= terms * (1 + law.reach)
+        if terms >= 1000:
+            assert q >= stats.norm.isf(p / 2) * law.std
         if terms == 100_000:
-            assert stats.norm.isf(p / 2) * law.std <= q <= 1.6 * stats.norm.isf(p / 2) * law.std
+            assert q <= math.sqrt(2 * log) * law.std * (1 + 1e-4)
     draws = directions(UnsafeSeededStream(1), 20_000, dimension)[:, 0] if terms == 1 else np.zeros(1)
     assert (np.abs(draws) > law.quantile(1e-3)).mean() <= 0.004
 
@@ -130,22 +195,24 @@ def test_the_guarantee_is_the_coin_s() -> None:
     assert promise.epsilon <= 1.5
 
 
-@pytest.mark.parametrize("terms", [20, 300])
+@pytest.mark.parametrize("survivors", [20, 300])
 @pytest.mark.parametrize("epsilon", [0.3, 2.0])
-@pytest.mark.parametrize("p", [0.1, 1e-3, 1e-9])
-def test_the_bound_on_the_error_holds_for_the_worst_data_and_is_not_far_above(
-    terms: int, epsilon: float, p: float
-) -> None:
-    """One coordinate: the worst data are equal values (Hoeffding 1956, Theorem 5), and the sum is a binomial."""
-    law = SphereSum(terms, 1, radius(1.0, 1, epsilon))
-    bound = law.quantile(p) / (2 * law.radius)  # in answers that fell the other way
+@pytest.mark.parametrize("p", [0.1, 1e-3, 1e-9, 1e-12])
+def test_the_quantile_of_one_coordinate_is_that_of_the_worst_data(survivors: int, epsilon: float, p: float) -> None:
+    """Equal values are the worst (Hoeffding 1956, Theorem 5), and the sum is a binomial: the next count is too few."""
+    mechanism = made(1, epsilon)
+    law, width = mechanism.error(survivors), 2 * mechanism.radius
     most = 1 / (1 + math.exp(-epsilon))
-    chances = np.linspace(1 - most, most, 2001)
+    chances = np.linspace(1 - most, most, 20_001)
 
     def beyond(q: float) -> float:
-        above = stats.binom.sf(np.floor(terms * chances + q), terms, chances)
-        below = stats.binom.cdf(np.ceil(terms * chances - q) - 1, terms, chances)
+        above = stats.binom.sf(np.floor(survivors * chances + q), survivors, chances)
+        below = stats.binom.cdf(np.ceil(survivors * chances - q) - 1, survivors, chances)
         return float((above + below).max())
 
-    assert beyond(bound) <= p
-    assert beyond(bound / 1.5 - 1) > p
+    q = law.quantile(p)
+    assert beyond(q / width * (1 + 1e-9)) <= p
+    assert beyond(q / width - 0.1) > p
+    assert noise_width([law], np.array([[1.0], [3.0]]), p, joint=True) == pytest.approx([q, 3 * q])
+    sampling = math.sqrt(math.log(2 / p) / survivors / 2)
+    assert exact_radius(survivors, law, 1, 1, EVENTS * p) == pytest.approx(sampling + q / survivors)
