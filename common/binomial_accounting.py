@@ -2,7 +2,7 @@
 
 X ~ Bin(N, p), moved by g, is most unlike X where a count is small: ln P(X = x)/P(X = x - g) falls in x. So δ(ε) is
 the largest A - e^ε B over k, A = P(X ≤ k) and B = P(X ≤ k - g), and ε at δ is the largest ε(k) = ln((A - δ)/B). The
-other direction is that of N - X. A and B are nearly equal where g is far below σ: their difference must not be taken. As
+other direction is that of N - X. A and B are nearly equal where g is far below σ: no difference of them is taken. As
 incomplete beta functions both are integrals over u = logit(q) - logit(t) ≥ 0, q = 1 - p, with the weights
 w(u) = e^(-(N-k)u) (p + q e^-u)^-(N+1), and
 
@@ -61,7 +61,7 @@ class _Side:
         return math.sqrt(self.trials * self.chance * (1 - self.chance))
 
     def epsilon(self, delta: float) -> float:
-        """The largest ε(k), at least 0, by bisection: for small k it is at most the log-ratio, for large k it is not."""
+        """The largest ε(k), at least 0, by bisection: at most the log-ratio for small k only."""
         middle, sigma = round(self.trials * self.ones), self.sigma
         low, high = middle - math.ceil(40 * sigma), middle + math.ceil(10 * sigma)
         while high - low > 1:
