@@ -74,9 +74,13 @@ dropout = 0.15
     )
 
 
+@pytest.mark.parametrize("core_set", [True, False], ids=["core-set", "no-core-set"])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_shuffled_actions_give_the_same_sums_in_process_and_over_http(stack: Stack, mechanism: str) -> None:
-    file = run_file(f"dealt-{mechanism}", mechanism)
+def test_shuffled_actions_give_the_same_sums_in_process_and_over_http(
+    stack: Stack, mechanism: str, *, core_set: bool
+) -> None:
+    told = str(core_set).lower()
+    file = run_file(f"dealt-{mechanism}-{told}", mechanism, more=f"core_set = {told}")
     here, there = in_process.run(file), over_http(stack, file)
     assert learned(there) == learned(here)
     assert len(here.rounds) >= 5

@@ -91,12 +91,26 @@ SPHERE = 'name = "linear-sphere"\narms = 6'
             1500,
             id="almost-free-through-the-shuffler",
         ),
+        pytest.param(
+            'name = "almost-free"\nmodel = "central"',
+            'name = "central-laplace"\nepsilon = 5.0',
+            SPHERE,
+            1500,
+            id="almost-free-with-the-analyzers-noise",
+        ),
+        pytest.param(
+            'name = "dp-dpe"\nclients = 40',
+            'name = "distributed-skellam"\nepsilon = 10.0\ndelta = 1e-3',
+            DISTRIBUTED,
+            1500,
+            id="dp-dpe-with-forty-clients-each-time",
+        ),
     ],
 )
 def test_a_linear_run_is_the_same_in_process_and_over_http(
-    stack: Stack, policy: str, mechanism: str, world: str, horizon: int
+    request: pytest.FixtureRequest, stack: Stack, policy: str, mechanism: str, world: str, horizon: int
 ) -> None:
-    name = "-".join(words.split('"')[1] for words in (policy, mechanism))
+    name: str = request.node.callspec.id
     file = run_file(name, policy, mechanism, world, horizon)
     here, there = in_process.run(file), over_http(stack, file)
     assert learned(there) == learned(here)
