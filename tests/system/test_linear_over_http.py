@@ -108,7 +108,7 @@ SPHERE = 'name = "linear-sphere"\narms = 6'
     ],
 )
 def test_a_linear_run_is_the_same_in_process_and_over_http(
-    request: pytest.FixtureRequest, stack: Stack, policy: str, mechanism: str, world: str, horizon: int
+    request: pytest.FixtureRequest, stack: Stack, policy: str, mechanism: str, *, world: str, horizon: int
 ) -> None:
     name: str = request.node.callspec.id
     file = run_file(name, policy, mechanism, world, horizon)
