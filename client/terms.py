@@ -112,7 +112,7 @@ def _check_deal(asked: Round, mechanism: AnyMechanism, cohort: Cohort) -> None:
         raise Refused(f"cohort {cohort.cohort} does not deal the actions of its round")
     if dealt is not None and dealt.plays != cohort.clients:
         raise Refused(f"cohort {cohort.cohort} deals {dealt.plays} plays to {cohort.clients} slots")
-    if dealt is not None and not mechanism.parts:
+    if dealt is not None and not mechanism.divisible:
         raise Refused(f"{mechanism.name} protects a whole sum, and dealt actions are opened one by one")
 
 

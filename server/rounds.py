@@ -130,9 +130,10 @@ def begin(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundRecord
 def _calibrated(config: RunConfig, ask: Ask, clients: int) -> AnyMechanism:
     spec, words = config.intermediary, config.mechanism
     least, floor = least_survivors(clients, spec), noise_floor(clients, spec)
-    if ask.decision.kind == "assigned-action":  # only the shuffler deals, whatever the mechanism's own choice is
+    dealt = ask.decision.kind == "assigned-action"
+    if dealt:  # only the shuffler deals, whatever the mechanism's own choice is
         words = words.model_copy(update={"via": "shuffler"})
-    return plan(words, clients=clients, least=least, floor=floor, wrap=ask.share, statistic=ask.statistic)
+    return plan(words, clients=clients, least=least, floor=floor, wrap=ask.share, statistic=ask.statistic, dealt=dealt)
 
 
 def wave(run: str, record: RoundRecord, queries: tuple[Query, ...], attempt: int) -> tuple[CohortPlan, ...]:

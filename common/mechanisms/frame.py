@@ -32,12 +32,13 @@ class Frame:
     calibration: Calibration
     via: Via
     norm: Norm = "linf"
+    dealt: bool = False  # S deals actions, and opens what was played of each
 
     def shared(self, precision: int, modulus: int) -> dict[str, Any]:
         """The fields of every mechanism."""
         if modulus >= 2**62:
             raise BadParameter("mechanism.precision", precision, "clients * precision and noise must stay below 2^62")
-        own = {field: getattr(self, field) for field in self.__slots__}
+        own = {field: getattr(self, field) for field in self.__slots__ if field != "dealt"}
         return {**own, "precision": precision, "modulus": modulus}
 
     @property

@@ -102,10 +102,20 @@ _WHOLE: dict[MechanismName, str] = {
 SCALED: tuple[MechanismName, ...] = ("distributed-skellam", "distributed-discrete-gaussian")
 
 
-def plan(spec: MechanismSpec, *, clients: int, least: int, floor: int, wrap: float, statistic: Statistic) -> Union:
+def plan(
+    spec: MechanismSpec,
+    *,
+    clients: int,
+    least: int,
+    floor: int,
+    wrap: float,
+    statistic: Statistic,
+    dealt: bool = False,
+) -> Union:
     """The mechanism for one cohort: n `clients`, at least `least` survivors, noise of `floor` honest ones, p' = `wrap`.
 
-    The floor is what privacy rests on, so it may never exceed what is sure to arrive. Raises BadParameter.
+    The floor is what privacy rests on, so it may never exceed what is sure to arrive. `dealt`: S deals the actions, and
+    opens the batch action by action. Raises BadParameter.
     """
     check_spec(spec, statistic)
     _check_cohort(clients, least, floor, wrap)
@@ -120,6 +130,7 @@ def plan(spec: MechanismSpec, *, clients: int, least: int, floor: int, wrap: flo
         calibration=spec.calibration,
         via=spec.via or kind.vias[0],
         norm=statistic.norm,
+        dealt=dealt,
     )
     try:
         return kind.plan(spec, frame)

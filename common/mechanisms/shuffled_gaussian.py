@@ -20,6 +20,7 @@ from common.mechanisms.laplace import SAMPLER
 from common.mechanisms.real_gaussian import needed_delta
 from common.mechanisms.sensitivity import grid_for
 from common.mechanisms.shuffled import (
+    FINEST,
     LOCAL,
     gaussian_epsilon,
     gaussian_renyi,
@@ -30,8 +31,6 @@ from common.mechanisms.shuffled import (
 from common.messages.cohort import Via
 from common.noise import DiscreteGaussian, DiscreteGaussianSum
 from common.profile import SHOWN_DELTA, Profile, bound, tightened
-
-FINEST = 32  # inputs of one coordinate, all pairs of which the blanket bound compares
 
 
 class ShuffledGaussian(GaussianLike):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from common.accounting import epsilon_at
@@ -9,25 +10,70 @@ from common.amplification import added_noise, blanket_delta, clones_delta, paper
 from common.errors import BadParameter
 from common.mechanisms import MechanismSpec, ShuffledGaussian, ShuffledLaplace, plan
 from common.mechanisms.planning import Union
-from common.noise import DiscreteGaussian
+from common.noise import DiscreteGaussian, DiscreteLaplace
+from common.randomness import SystemStream
 from common.statistics import BoundedVector, Reward
 
 
-def made(name: str, clients: int = 1000, dimension: int | None = None, **words: object) -> Union:
+def made(
+    name: str, clients: int = 1000, dimension: int | None = None, *, dealt: bool = False, **words: object
+) -> Union:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 0.5, "delta": 1e-6, **words})
     statistic = Reward() if dimension is None else BoundedVector(dimension=dimension)
-    return plan(spec, clients=clients, least=clients, floor=clients, wrap=1e-6, statistic=statistic)
+    return plan(spec, clients=clients, least=clients, floor=clients, wrap=1e-6, statistic=statistic, dealt=dealt)
 
 
-@pytest.mark.parametrize("dimension", [None, 4])
-def test_laplace_messages_carry_the_largest_local_epsilon_that_is_amplified_enough(dimension: int | None) -> None:
-    mechanism = made("shuffled-laplace", dimension=dimension)
+@pytest.mark.parametrize(("dimension", "dealt"), [(None, True), (4, False)])
+def test_laplace_messages_carry_the_largest_local_epsilon_that_is_amplified_enough(
+    dimension: int | None,
+    dealt: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    mechanism = made("shuffled-laplace", dimension=dimension, dealt=dealt)
     assert isinstance(mechanism, ShuffledLaplace)
     assert clones_delta(0.5, mechanism.local, 1000) <= 1e-6 < clones_delta(0.5, mechanism.local * 1.0001, 1000)
     assert mechanism.one_term_epsilon == pytest.approx(mechanism.local, rel=1e-9)
     promise = mechanism.guarantee()
     assert (promise.model, promise.kind) == ("shuffle", "approximate")
     assert promise.epsilon == pytest.approx(0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize(("clients", "epsilon", "clones", "least"), [(1000, 1.0, 2.724, 3.6), (100, 0.8, 1.143, 1.47)])
+def test_messages_of_one_law_and_coordinate_carry_what_its_blanket_allows(
+    clients: int, epsilon: float, clones: float, least: float
+) -> None:
+    """More than the clones, who know nothing but ε₀; dealt actions keep to them."""
+    mechanism = made("shuffled-laplace", clients, epsilon=epsilon)
+    dealt = made("shuffled-laplace", clients, epsilon=epsilon, dealt=True)
+    assert isinstance(mechanism, ShuffledLaplace)
+    assert isinstance(dealt, ShuffledLaplace)
+    assert dealt.local == pytest.approx(clones, abs=6e-4)
+    assert least < mechanism.local
+
+    def spent(local: float) -> float:
+        scale = mechanism.precision / local
+        return blanket_delta(added_noise(DiscreteLaplace(scale).pmf(), mechanism.precision), epsilon, clients)
+
+    assert spent(mechanism.local) <= 1e-6 < spent(mechanism.local * 1.001)
+    assert mechanism.guarantee().epsilon == epsilon
+    assert mechanism.model_copy(update={"dealt": True}).guarantee().epsilon > epsilon * 1.2
+
+
+def test_the_paper_s_constants_get_the_least_epsilon_of_their_law() -> None:
+    mechanism = made("shuffled-laplace", 100_000, calibration="paper")
+    assert isinstance(mechanism, ShuffledLaplace)
+    dealt = mechanism.model_copy(update={"dealt": True})
+    assert mechanism.guarantee().epsilon < dealt.guarantee().epsilon < 0.25
+
+
+@pytest.mark.parametrize("dealt", [False, True])
+def test_parts_are_opened_only_where_actions_are_dealt(dealt: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    mechanism = made("shuffled-laplace", 100, dealt=dealt)
+    totals, counts = np.array([[1], [2]], dtype=np.uint64), np.array([40, 60])
+    if dealt:
+        assert mechanism.estimate_parts(totals, counts, SystemStream()).shape == (2, 1)
+        return
+    with pytest.raises(BadParameter, match="protects a whole sum"):
+        mechanism.estimate_parts(totals, counts, SystemStream())
 
 
 def test_the_paper_s_laplace_uses_its_closed_form_inside_its_range() -> None:

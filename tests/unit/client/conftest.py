@@ -48,13 +48,14 @@ def make_round() -> MakeRound:
         number: int = 1,
         dropout: float = 0.1,
         corrupt: float = 0.1,
+        dealt: bool = False,
         **spec: Any,
     ) -> Round:
         rates = {"dropout": dropout, "corrupt": corrupt}
         least = clients - int(dropout * clients) if minimum is None else minimum
         floor = max(1, least - int(corrupt * clients))
         words = MechanismSpec(name=name, **({} if name == "identity" else {"epsilon": 1.0}), **spec)  # type: ignore[arg-type]
-        mechanism = plan(words, clients=clients, least=least, floor=floor, wrap=1e-9, statistic=Reward())
+        mechanism = plan(words, clients=clients, least=least, floor=floor, wrap=1e-9, statistic=Reward(), dealt=dealt)
         assignments = [
             Assignment(
                 arm=arm,
@@ -96,7 +97,7 @@ def make_dealt(make_round: MakeRound) -> MakeRound:
         **more: Any,
     ) -> Round:
         via = {} if name.startswith("shuffled") else {"via": "shuffler"}
-        asked = make_round(name, clients=sum(times), **via, **more)
+        asked = make_round(name, clients=sum(times), dealt=True, **via, **more)
         cohort, deal = asked.assignments[0].cohort, AssignedAction(actions=[0, 1, 2], times=list(times))
         assert isinstance(cohort.channel, Sealed)
         channel = Dealt(size=cohort.channel.size, server_key=cohort.channel.server_key, deal=deal, noise_seed=seed)

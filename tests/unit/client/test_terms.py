@@ -154,6 +154,13 @@ def test_an_honest_deal_is_accepted(make_dealt: MakeRound, name: str) -> None:
     _check(Terms(), make_dealt(name, **({"delta": 1e-6} if name.startswith("shuffled") else {})))
 
 
+def test_noise_by_the_blanket_of_one_randomizer_is_refused_for_dealt_actions(make_dealt: MakeRound) -> None:
+    asked = make_dealt("shuffled-laplace", delta=1e-6)
+    for_all = asked.mechanism.model_copy(update={"dealt": False})
+    with pytest.raises(Refused, match="protects a whole sum"):
+        _check(Terms(), asked.model_copy(update={"mechanism": for_all}))
+
+
 def test_actions_dealt_from_a_seed_need_a_user_that_allows_it(make_dealt: MakeRound) -> None:
     with pytest.raises(Refused, match="dealt from a seed"):
         _check(Terms(), make_dealt(seed=7))

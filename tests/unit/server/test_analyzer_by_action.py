@@ -22,7 +22,7 @@ from tests.memory_s import checksum
 
 KEYS, N, TIMES = fresh(), 20, [9, 6, 5]
 SPEC = MechanismSpec(name="shuffled-laplace", epsilon=1.0, delta=1e-3)
-MECHANISM = plan(SPEC, clients=N, least=18, floor=16, wrap=1e-6, statistic=BoundedReward(bound=1.0))
+MECHANISM = plan(SPEC, clients=N, least=18, floor=16, wrap=1e-6, statistic=BoundedReward(bound=1.0), dealt=True)
 ROWS = MECHANISM.randomize(np.linspace(-1, 1, N)[:, np.newaxis], UnsafeSeededStream(1, "rows"))
 SIZE = packed_size(MECHANISM.modulus, 1)
 STREAM = UnsafeSeededStream(1, "analyzer")
