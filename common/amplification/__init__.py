@@ -4,7 +4,7 @@ from common.amplification.blanket import blanket_delta, blanket_epsilon, blanket
 from common.amplification.clones import clones_delta, clones_epsilon, clones_local_epsilon
 from common.amplification.closed_form import gaussian_noise, gaussian_promise, paper_epsilon, paper_local_epsilon
 from common.amplification.randomizer import Randomizer
-from common.amplification.randomizers import added_noise, gaussian, laplace, table
+from common.amplification.randomizers import added_noise, gaussian, laplace, laplace_on_grid, table
 from common.amplification.renyi import blanket_renyi, clones_renyi, concentrated_renyi, curve_renyi
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "gaussian_noise",
     "gaussian_promise",
     "laplace",
+    "laplace_on_grid",
     "least_noise",
     "paper_epsilon",
     "paper_local_epsilon",

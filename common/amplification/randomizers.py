@@ -31,6 +31,19 @@ def added_noise(pmf: Pmf, precision: int) -> Randomizer:
     return _of_atoms(masses, pmf.lost, mirrored=symmetric)
 
 
+def laplace_on_grid(scale: float, precision: int) -> Randomizer:
+    """x̂ + Lap_Z(scale) for x̂ in {0..precision}, put between 0 and `precision`.
+
+    Beyond them all laws are proportional, so that it tells as much, and nothing is left out as in `added_noise`.
+    """
+    _check_inputs(precision)
+    x = np.arange(precision + 1)
+    masses = math.tanh(1 / (2 * scale)) * np.exp(-np.abs(x[:, None] - x) / scale)
+    masses[:, 0] = np.exp(-x / scale) / (1 + math.exp(-1 / scale))
+    masses[:, -1] = masses[::-1, 0]
+    return _of_atoms(masses, 0.0, mirrored=True)
+
+
 def gaussian(sigma: float, precision: int = 1) -> Randomizer:
     """Values x + N(0, σ²) for x in {0, 1/precision, …, 1}. There is no ε₀. γ = 2Φ(-1/(2σ)), whatever the grid."""
     _check_scale("sigma", sigma)

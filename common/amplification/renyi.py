@@ -33,8 +33,9 @@ BULK = 1e-8  # δ from which on Chernoff's bound is enough
 APART = 0.2  # of two ε, at most
 STEP = 0.4  # of the blanket's grid, in standard deviations: some percent of δ
 FLOOR = 1e-120  # δ below which no order feels what is left
-MOST_PAIRS = 12  # of inputs; more would take too long
+MOST_PAIRS = 30  # of inputs; more would take too long
 FAR = 1.1  # from one ε to the next where only one message's own bound is better than the last δ
+END = 2000.0  # ε after which a tail begins at the latest
 SHARES = np.geomspace(1e-4, 1e-280, 24)  # δ that all the messages together may lose on the way to pure ones
 TAILS = np.geomspace(1e-2, 1e4, 400)  # orders above α that a tail may be bounded by, less α
 
@@ -48,13 +49,18 @@ def clones_renyi(local_epsilon: float, users: int, orders: Sequence[float]) -> l
     return [curve_renyi(np.append(inner, local_epsilon), deltas, order) for order in orders]
 
 
-def blanket_renyi(randomizer: Randomizer, users: int, rho: float, orders: Sequence[float]) -> list[float]:
-    """Of `users` shuffled messages of one randomizer that is ρ-zCDP by itself; inf where it has too many inputs."""
+def blanket_renyi(
+    randomizer: Randomizer, users: int, rho: float, orders: Sequence[float], pure: float = math.inf
+) -> list[float]:
+    """Of `users` shuffled messages of one randomizer that is ρ-zCDP by itself; inf where it has too many inputs.
+
+    pure  its ε₀, if it has one; then ρ is ε₀²/2 at most. The randomizer should leave out next to nothing: see FLOOR.
+    """
     last = len(randomizer.masses) - 1
     pairs = [(x, y) for y in range(last, 0, -1) for x in range(y) if not (randomizer.mirrored and x + y > last)]
     if len(pairs) > MOST_PAIRS:
         return [math.inf] * len(orders)
-    curves = [_with_tail(*_blanket_curve(randomizer, pair, users, rho), rho, orders) for pair in pairs]
+    curves = [_with_tail(*_blanket_curve(randomizer, pair, users, rho), rho, orders, pure) for pair in pairs]
     return [max(found) for found in zip(*curves, strict=True)]
 
 
@@ -143,14 +149,20 @@ def _blanket_curve(randomizer: Randomizer, pair: tuple[int, int], users: int, rh
     return np.array(epsilons), np.array(deltas)
 
 
-def _with_tail(epsilons: Array, deltas: Array, rho: float, orders: Sequence[float]) -> list[float]:
-    """Divergences by a curve, the least of it and of ρ-zCDP at every ε, from its end on by ρ-zCDP alone."""
-    end = max(float(epsilons[-1]) * FAR, 4 * rho * max(orders))
+def _with_tail(
+    epsilons: Array, deltas: Array, rho: float, orders: Sequence[float], pure: float = math.inf
+) -> list[float]:
+    """Divergences by a curve, the least of it and of ρ-zCDP at every ε; from its end on by ρ-zCDP alone, or nothing."""
+    end = max(float(epsilons[-1]) * FAR, min(4 * rho * max(orders), END))
     more = float(epsilons[-1]) * FAR ** np.arange(1, math.ceil(math.log(end / epsilons[-1]) / math.log(FAR)) + 1)
     at = np.concatenate((epsilons, more))
     alone = np.array([_alone(rho, epsilon) for epsilon in at])
     least = np.minimum(alone, np.concatenate((deltas, np.full(more.size, deltas[-1]))))
-    return [curve_renyi(at, least, order, pair_tail(rho, order, float(at[-1]))) for order in orders]
+    if math.isinf(pure):
+        return [curve_renyi(at, least, order, pair_tail(rho, order, float(at[-1]))) for order in orders]
+    under = at < pure
+    at, least = np.append(at[under], pure), np.append(least[under], 0.0)
+    return [curve_renyi(at, least, order) for order in orders]
 
 
 def _alone(rho: float, epsilon: float) -> float:

@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 from common.accounting import epsilon_at, from_rdp, rdp, renyi
 from common.error_law import How
 from common.mechanisms.gaussian_search import Grid
-from common.noise import PolyaDifference
+from common.mechanisms.laplace_box import LONGEST, box_epsilon, continuous_box_epsilon, fits
+from common.mechanisms.spread import vector_epsilon
+from common.noise import DiscreteLaplace, PolyaDifference
+from common.product_accounting import product_epsilon
 from common.profile import (
     ORDERS,
     RAISED,
@@ -26,6 +29,7 @@ from common.profile import (
 SERIES = 0.1  # αε below which the continuous law's divergence is a series
 Known = tuple[tuple[float, float], ...]
 
+LONGEST_SCALE = 1000.0  # of noise whose law's moments are looked at, in grid steps
 UNFELT = 1e-11  # share of a sum that the law's truncation may add without a word
 
 
@@ -56,8 +60,10 @@ def continuous_profile(scale: float, grid: Grid, pure: float, delta: float, how:
     pairs = curve(lambda order: grid.dimension * continuous_renyi(grid.precision / scale, order) * RAISED)
     one = max(0.0, pure + 2 * math.log1p(-delta)) * RAISED
     known = tuple((order, epsilon) for order, epsilon in pairs if epsilon is not None)
-    several = bound(min(response_epsilon(pure, delta), from_rdp(known, delta)))
-    approximate = spent(min(pure, one), how) if grid.dimension == 1 else several
+    several = min(response_epsilon(pure, delta), from_rdp(known, delta))
+    if 1 < grid.dimension <= LONGEST:
+        several = min(several, continuous_box_epsilon(pure / grid.dimension, grid.dimension, delta))
+    approximate = spent(min(pure, one), how) if grid.dimension == 1 else bound(several)
     return Profile(delta=delta, pure=spent(pure, how), approximate=approximate, rdp=pairs, rdp_how=how)
 
 
@@ -107,21 +113,32 @@ def _divergences(law: PolyaDifference, shift: int, pure: float) -> tuple[list[fl
 def _approximate(law: PolyaDifference, grid: Grid, pure: float, delta: float, pairs: Known) -> Spent:
     if grid.dimension == 1:
         return exact(min(pure, epsilon_at(law.pmf(), grid.precision, delta)))
-    return bound(min(response_epsilon(pure, delta), from_rdp(pairs, delta)))
+    if law.shape == 1 and fits(grid.precision, grid.dimension):
+        return exact(min(pure, box_epsilon(law.scale, grid.precision, grid.dimension, delta)))
+    ways = [response_epsilon(pure, delta), from_rdp(pairs, delta)]
+    if law.shape >= 1:  # log-concave; the rest composed on a grid of losses would not be
+        ways.append(product_epsilon(law.pmf(), grid.precision, grid.dimension, delta))
+    return bound(min(ways))
 
 
 def _in_a_ball(scale: float, grid: Grid, pure: float, delta: float, *, whole: bool) -> Profile:
-    """Bounds for ℓ₁ and ℓ₂: those of any ε-pure law, and α Σ(s_i/scale)²/2 for shifts s_i that lose s_i/scale each."""
+    """Bounds for ℓ₁ and ℓ₂: any ε-pure law's, α Σ(s_i/scale)²/2 for shifts s_i that lose s_i/scale each, and the law's.
+
+    The last are for ε at δ: moments with the worst spread of the move. Noise in reals tells no more than on the grid.
+    """
 
     def divergence(order: float) -> float:
         general = response_renyi(pure, order)
         return min(general, order * grid.squared_l2 / (2 * scale**2) * RAISED) if whole else general
 
     pairs = tuple((order, divergence(order)) for order in ORDERS)
+    ways = [response_epsilon(pure, delta), from_rdp(pairs, delta)]
+    if whole and scale <= LONGEST_SCALE:
+        ways.append(vector_epsilon(DiscreteLaplace(scale).pmf(), grid, delta))
     return Profile(
         delta=delta,
         pure=bound(pure),
-        approximate=bound(min(response_epsilon(pure, delta), from_rdp(pairs, delta))),
+        approximate=bound(min(ways)),
         rdp=pairs,
         rdp_how="bound",
     )

@@ -172,3 +172,35 @@ def test_contributions_out_of_range_are_refused(change: dict[str, Any]) -> None:
     words = {"contributions": 1, "target_delta": None, **change}
     with pytest.raises(BadParameter):
         privacy.guaranteed(mechanism, None, 0, **words)
+
+
+def over(name: str, contributions: int, target: float, **words: Any) -> tuple[str, float | None]:
+    mechanism = Asked(clients=1000, epsilon=1.0, delta=1e-6, **words).planned(name, "exact")
+    found = privacy.guaranteed(mechanism, None, 0, contributions, target)
+    assert found.delta == target
+    return found.kind, found.epsilon
+
+
+@pytest.mark.parametrize(
+    ("name", "dimension", "most"),
+    [
+        pytest.param("shuffled-laplace", 1, 4.0, id="by-renyi"),
+        pytest.param("shuffled-gaussian", 4, 5.5, id="vectors-by-renyi"),
+        pytest.param("shuffled-binomial", 4, 5.5, id="bits-have-no-renyi"),
+    ],
+)
+def test_a_target_below_what_delta_adds_up_to_has_a_guarantee_that_holds_there(
+    name: str, dimension: int, most: float
+) -> None:
+    """Five of (1, 1e-6) at 1e-6: by Rényi, or about five times the ε at 1e-7."""
+    kind, epsilon = over(name, 5, 1e-6, dimension=dimension)
+    assert kind in {"approximate", "renyi"}
+    assert epsilon is not None
+    assert 1 < epsilon < most
+    assert (over(name, 5, 1e-4, dimension=dimension)[1] or math.inf) <= epsilon
+
+
+def test_a_target_at_which_nothing_is_proven_is_refused_with_the_least_that_is_allowed() -> None:
+    with pytest.raises(BadParameter, match="5 contributions need at least 5e-06") as caught:
+        over("shuffled-binomial", 5, 3e-18, dimension=4)
+    assert caught.value.field == "target-delta"
