@@ -7,7 +7,7 @@ import typer
 
 from common.errors import BadParameter
 from lab import composition
-from lab.commands.sweep import DEFAULT_OUT, say_others
+from lab.commands.sweep import DEFAULT_OUT, BackendOption, Jobs, say_others
 from lab.console import err, out
 from lab.figures import draw, drawing, matched
 from lab.folder import writing
@@ -27,7 +27,6 @@ Quick = Annotated[bool, typer.Option("--quick", help="The experiment's reduced v
 Out = Annotated[Path, typer.Option("--out", help="Folder for NAME.png and NAME.svg")]
 Results = Annotated[Path | None, typer.Option("--results", help="The rows, Parquet or CSV; nothing is played then")]
 Sweeps = Annotated[Path, typer.Option("--sweeps", help="Folder of `distrust sweep`: missing cells are played there")]
-Jobs = Annotated[int | None, typer.Option("--jobs", help="Worker processes; all cores when not given")]
 Epsilon = Annotated[float, typer.Option("--epsilon", help="composition: a client's budget for all batches, in (0, 1)")]
 Delta = Annotated[float, typer.Option("--delta", help="composition: its δ, in (0, 1/2)")]
 
@@ -39,6 +38,7 @@ def figure(
     out_: Out = Path(),
     results: Results = None,
     sweeps: Sweeps = DEFAULT_OUT,
+    backend: BackendOption = "loky",
     jobs: Jobs = None,
     epsilon: Epsilon = 0.5,
     delta: Delta = 1e-6,
@@ -56,17 +56,17 @@ def figure(
     drawing(experiment)  # a sweep may take minutes: what would fail after it fails before
     with writing(out_, "choose another --out"):
         out_.mkdir(parents=True, exist_ok=True)
-    rows = _played(experiment, sweeps, jobs) if results is None else matched(experiment, read(results))
+    rows = _played(experiment, sweeps, backend, jobs) if results is None else matched(experiment, read(results))
     stem = out_ / (experiment.name + ("-quick" if quick else ""))
     with writing(out_, "choose another --out"):
         _print(draw(experiment, rows, stem))
 
 
-def _played(experiment: Experiment, sweeps: Path, jobs: int | None) -> list[Row]:
+def _played(experiment: Experiment, sweeps: Path, backend: str, jobs: int | None) -> list[Row]:
     """All the rows, those of an earlier sweep first. Raises BadParameter when a cell came to nothing."""
     say_others(experiment, sweeps)
     with SweepProgress(err, experiment.name) as progress:
-        outcome = run(experiment, sweeps, jobs=jobs, watch=progress)
+        outcome = run(experiment, sweeps, backend=backend, jobs=jobs, watch=progress)
     for cell, reason in outcome.failures.items():
         raise BadParameter("experiment", experiment.name, f"{cell.panel}, {cell.series}: {reason}")
     return matched(experiment, outcome.rows)

@@ -1,5 +1,6 @@
 """All cores, or a cluster: what joblib is told, and results in the order in which they come."""
 
+import logging
 import os
 import signal
 import warnings
@@ -113,12 +114,18 @@ def _joblib(backend: str, **settings: Any) -> Iterator[None]:
 def _dask(jobs: int) -> Iterator[None]:
     import dask  # noqa: PLC0415 - an extra
     from distributed import Client  # noqa: PLC0415
+    from distributed.utils import silence_logging_cmgr  # noqa: PLC0415
 
     address = dask.config.get("scheduler-address", None)
     here = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None, "set_as_default": False}
     client: Any = Client  # untyped
-    with client(address) if address else client(**here) as cluster, _joblib("dask", client=cluster):
-        yield
+    cluster = client(address) if address else client(**here)
+    try:
+        with _joblib("dask", client=cluster):
+            yield
+    finally:
+        with silence_logging_cmgr(logging.ERROR):  # of a stopped sweep's workers, killed in the middle of a cell
+            cluster.close()
 
 
 def _begin(parent: int) -> None:

@@ -60,8 +60,11 @@ class OneRewardEach(Phased):
 
 
 class PrivatePhasedElimination(OneRewardEach):
-    """h doubles from ⌈4d ln ln d + 16⌉; T(x) = ⌈hπ(x)⌉ clients for action x.
+    """h doubles from `support_bound(d)` = ⌊4d ln ln d + 16⌋; T(x) = ⌈hπ(x)⌉ clients for action x.
 
+    h      is not whole in DLB Algorithm 3. The proof asks that the first one is no less than the number of actions that
+           a design has (Σ T(x) ≤ h + |supp π| ≤ 2h), which is whole, so that rounding down keeps it; widths take the h
+           and the T(x) that are played. For d = 1, where that logarithm is void, both are 1.
     paper  W = (B√(2m/h) + σ_n) √(2 ln(1/β)), σ_n = 2m √s std/h (Table 4), std the largest of a sum's noise,
            s = |supp π|. The table's local row has room for 2h clients an action; std is that of those who answered,
            one step earlier in the proof. B, where the paper assumes noise that is 1-sub-Gaussian: bounded is all it is.
