@@ -19,6 +19,7 @@ from common.noise.law import LIMIT, LOST, Pmf
 
 LEAST_EPSILON = 1e-9  # where the search for a small ε begins
 NOT_ZERO = 1e-300  # of a mass whose logarithm is taken
+SLACK = 1e-11  # relative, of ε, upwards
 
 
 def fits(variance: float, grid: Grid) -> bool:
@@ -33,7 +34,7 @@ def log_delta(variance: float, grid: Grid, epsilon: float) -> float:
 
 @lru_cache(maxsize=256)
 def box_epsilon(variance: float, grid: Grid, delta: float) -> float:
-    """The least ε at `delta`, to nine digits and rounded up; inf where no ε below 10⁴ will do. The box must fit."""
+    """The least ε at `delta`, to ten digits and rounded up; inf where no ε below 10⁴ will do. The box must fit."""
     pmf, shift = _pmf(variance, grid), grid.dimension * grid.precision
 
     def excess(epsilon: float) -> float:
@@ -44,7 +45,7 @@ def box_epsilon(variance: float, grid: Grid, delta: float) -> float:
     if excess(LARGEST_EPSILON) > 0:
         return math.inf
     guess = gaussian_epsilon(math.sqrt(grid.squared_l2 / variance), delta)
-    return least_root(excess, min(max(guess, LEAST_EPSILON), LARGEST_EPSILON))
+    return least_root(excess, min(max(guess, LEAST_EPSILON), LARGEST_EPSILON), SLACK)
 
 
 def _last(variance: float, grid: Grid) -> int:
