@@ -47,8 +47,9 @@ class Party:
         """What clients still have to say after the first stage."""
 
     def start(self, **settings: Any) -> None:
-        url = f"sqlite:///{self.folder}/x.sqlite3"
-        self.app = self.build(database=url, operator_token_file=self.folder / "token", **settings)
+        url, token = f"sqlite:///{self.folder}/x.sqlite3", self.folder / "token"
+        given = {"operator_token_file": token, "inspector_token_file": token, **settings}
+        self.app = self.build(database=url, **given)
         self.client = AsgiClient(self.app)
 
     def restart(self, **settings: Any) -> None:

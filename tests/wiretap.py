@@ -247,8 +247,9 @@ async def _play(
     apps: dict[str, FastAPI] = {}
     own = {name: {"database": f"sqlite:///{path}"} for name, path in databases.items()}
     token = {"operator_token_file": databases["server"].with_name("token")}
-    apps["shuffler"] = shuffler.app.build(ShufflerSettings(**own["shuffler"], **token))
-    apps["aggregator"] = aggregator.app.build(AggregatorSettings(**own["aggregator"], **token))
+    looking = {**token, "inspector_token_file": databases["server"].with_name("token")}
+    apps["shuffler"] = shuffler.app.build(ShufflerSettings(**own["shuffler"], **looking))
+    apps["aggregator"] = aggregator.app.build(AggregatorSettings(**own["aggregator"], **looking))
     http = Http(PATIENCE, transport=Wire("server", apps, heard))
     both = HttpIntermediaries("http://shuffler", "http://aggregator", TOKEN, http)
     apps["server"] = server.app.build(ServerSettings(**own["server"], **token), both)

@@ -1,6 +1,7 @@
 """What every service is configured by: environment variables that start with `DISTRUST_`."""
 
 import ipaddress
+import secrets
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -50,11 +51,13 @@ class IntermediarySettings(ServiceSettings):
     """
 
     inspector_token_file: Annotated[
-        Path | None, Field(description="file with the token that reads transcripts; the operator's does when unset")
+        Path | None, Field(description="file with the token that reads transcripts; unset: nobody reads them")
     ] = None
 
     def inspector_token(self) -> str | None:
-        return _token("inspector_token_file", self.inspector_token_file) or self.operator_token()
+        """That of the file; without one a token that nobody holds, or none where there is no operator's either."""
+        own = _token("inspector_token_file", self.inspector_token_file)
+        return own or (secrets.token_urlsafe() if self.operator_token() else None)
 
 
 def _token(field: str, path: Path | None) -> str | None:

@@ -67,6 +67,8 @@ def test_the_token_that_the_server_holds_reads_no_transcript(party: Party, cohor
     assert party.client.get("/v1/cohorts/c1/messages", headers=inspector).json()["total"] >= 5
     assert party.get("/c1/batch").status_code == party.open(cohort).status_code == 200
     assert problem(party.client.get("/v1/cohorts/c1/batch", headers=inspector)) == (401, "unauthorized")
+    party.restart(inspector_token_file=None)
+    assert problem(party.get("/c1/messages")) == (401, "unauthorized")
 
 
 def test_a_cohort_of_the_other_party_is_refused(party: Party) -> None:
