@@ -15,15 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
 
-from common.accounting import from_rdp
 from common.errors import BadParameter
+from common.gaussian_accounting import largest_ratio, zcdp_rho
+from common.mechanisms.checks import DELTA_RULE, EPSILONS, LEAST_DELTA
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-ORDERS = tuple(1 + 10 ** (exponent / 50) for exponent in range(-100, 251))
-"""Rényi orders from 1.01 to 10⁵, close enough for four digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +36,14 @@ class Curves:
 
 
 def curves(epsilon: float, delta: float, batches: Sequence[int] = BATCHES) -> Curves:
-    """The three curves. Raises BadParameter outside ε in (0, 1), where Theorem 7 holds, and δ in (0, 1/2)."""
-    if not 0 < epsilon < 1:
-        raise BadParameter("epsilon", epsilon, "must lie in (0, 1) (MAB Theorem 7)")
-    if not 0 < delta < 0.5:
-        raise BadParameter("delta", delta, "must lie in (0, 1/2)")
-    if not batches or min(batches) < 1:
-        raise BadParameter("batches", list(batches), "at least one number, each at least 1")
+    """The three curves. Raises BadParameter outside ε below 1, where Theorem 7 holds, and what can be computed."""
+    least, most = EPSILONS[0], BATCHES[-1]
+    if not least <= epsilon < 1:
+        raise BadParameter("epsilon", epsilon, f"must lie in [{least:g}, 1) (MAB Theorem 7: below 1)")
+    if not LEAST_DELTA <= delta < 0.5:
+        raise BadParameter("delta", delta, DELTA_RULE)
+    if not batches or min(batches) < 1 or max(batches) > most:
+        raise BadParameter("batches", list(batches), f"at least one number, each in [1, {most}]")
     return Curves(
         epsilon,
         delta,
@@ -65,25 +63,13 @@ def advanced(epsilon: float, delta: float, count: int) -> float:
 
 
 def renyi(epsilon: float, delta: float, count: int) -> float:
-    """The least σ/Δ for which `count` times α/(2σ²) converts to (ε, δ)."""
-
-    def excess(log_sigma: float) -> float:
-        spent = [(order, count * order / (2 * math.exp(2 * log_sigma))) for order in ORDERS]
-        return from_rdp(spent, delta) - epsilon
-
-    return math.exp(float(brentq(excess, -5.0, 25.0, xtol=1e-9)))
+    """The least σ/Δ for which `count` times α/(2σ²), which is zero-concentrated, converts to (ε, δ)."""
+    return math.sqrt(count / (2 * zcdp_rho(epsilon, delta)))
 
 
 def least_sigma(epsilon: float, delta: float) -> float:
-    """The analytic Gaussian mechanism (Balle & Wang 2018): δ = Φ(1/(2σ) - εσ) - e^ε Φ(-1/(2σ) - εσ)."""
-
-    def excess(log_sigma: float) -> float:
-        sigma = math.exp(log_sigma)
-        up = float(log_ndtr(1 / (2 * sigma) - epsilon * sigma))
-        down = epsilon + float(log_ndtr(-1 / (2 * sigma) - epsilon * sigma))
-        return up + math.log(-math.expm1(down - up)) - math.log(delta)
-
-    return math.exp(float(brentq(excess, -5.0, 12.0, xtol=1e-11)))
+    """The analytic Gaussian mechanism (Balle & Wang 2018)."""
+    return 1 / largest_ratio(epsilon, delta)
 
 
 def figure(found: Curves) -> Figure:

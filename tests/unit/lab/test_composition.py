@@ -49,10 +49,25 @@ def test_the_figure_is_written_as_png_and_svg(tmp_path: Path) -> None:
     assert "<svg" in svg.read_text("utf-8")
 
 
-@pytest.mark.parametrize(("epsilon", "delta", "batches"), [(1.0, 1e-6, (1,)), (0.5, 0.0, (1,)), (0.5, 1e-6, ())])
-def test_outside_the_theorem_it_is_refused(epsilon: float, delta: float, batches: tuple[int, ...]) -> None:
-    with pytest.raises(BadParameter):
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "batches", "field"),
+    [
+        *((bad, 1e-6, (1,), "epsilon") for bad in (1.0, 0.0, -1.0, 1e-300, math.inf, math.nan)),
+        *((0.5, bad, (1,), "delta") for bad in (0.5, 0.0, -1.0, 1e-320, math.inf, math.nan)),
+        *((0.5, 1e-6, bad, "batches") for bad in ((), (0,), (1, 10**9))),
+    ],
+)
+def test_outside_the_theorem_it_is_refused(epsilon: float, delta: float, batches: tuple[int, ...], field: str) -> None:
+    with pytest.raises(BadParameter, match=rf"^{field} = .*\[") as refused:
         curves(epsilon, delta, batches)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-4, 1e-18), (1e-4, 0.499), (0.999, 1e-18), (0.999, 0.499)])
+def test_at_the_ends_of_what_is_allowed_there_are_figures(epsilon: float, delta: float) -> None:
+    found = curves(epsilon, delta)
+    assert all(math.isfinite(value) and value > 0 for curve in (found.paper, found.rdp, found.exact) for value in curve)
+    assert list(found.rdp) == sorted(found.rdp)
 
 
 def test_the_figure_command_writes_both_pictures_and_refuses_what_it_does_not_draw(tmp_path: Path) -> None:
