@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from common.error_law import ErrorLaw
+from common.error_law import ErrorLaw, How
 from common.errors import BadParameter
 from common.guarantee import Guarantee
 from common.mechanisms.base import MechanismSpec
@@ -28,6 +28,19 @@ from common.profile import SHOWN_DELTA, Profile, of_pure, unprotected
 from common.randomness import Stream
 
 UNPRINTED = "must be exact: MAB Theorem 3 rests on a protocol of Cheu & Yan, and no paper here prints its constants"
+
+
+class Uncut(PolyaDifference):
+    """The noise if every γ were sent: beyond q with probability p, so that the sum is with p + `wrap` at most.
+
+    A bound, as a γ above W makes the answer uniform instead, which `wrap` counts: far out there is less than this.
+    """
+
+    __slots__ = ()
+
+    @property
+    def quantile_how(self) -> How:
+        return "bound"
 
 
 class RelaxedSecaggShuffle(Lattice):
@@ -135,7 +148,7 @@ class RelaxedSecaggShuffle(Lattice):
         return of_pure(pure, delta, "bound", "from the certified pure epsilon: no law with that one loses more")
 
     def error(self, survivors: int) -> ErrorLaw:
-        law = PolyaDifference(Fraction(survivors, self.share), self.scale)
+        law = Uncut(Fraction(survivors, self.share), self.scale)
         unit = self.scale * self.step
         return Scaled(law, self.step, (math.sqrt(2 * survivors / self.share) * unit, unit))
 
