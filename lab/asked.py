@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from common.errors import BadParameter
 from common.mechanisms import Calibration, Mechanism, MechanismName, MechanismSpec, check_spec, plan
 from common.mechanisms.base import Noise, Norm
+from common.messages.explain import wanted
 from common.statistics import BoundedVector, Reward
 
 WRAP = 1e-6  # p': the run's own value depends on its failure probability, arms and batch
@@ -78,7 +79,7 @@ class Asked:
 
     def planned(self, name: str, calibration: str) -> Mechanism:
         """The calibrated mechanism for this cohort."""
-        spec, statistic = self._spec(name, calibration), self.statistic
+        spec, statistic = self.spec(name, calibration), self.statistic
         check_spec(spec, statistic)
         return plan(spec, clients=self.clients, least=self.least, floor=self.floor, wrap=WRAP, statistic=statistic)
 
@@ -91,7 +92,8 @@ class Asked:
             field = "clients" if survivors is None else "survivors"
             raise BadParameter("colluders", colluders, f"must lie in [0, {field} = {most}]")
 
-    def _spec(self, name: str, calibration: str) -> MechanismSpec:
+    def spec(self, name: str, calibration: str) -> MechanismSpec:
+        """The words of a run file."""
         _known("mechanism", name, get_args(MechanismName))
         _known("calibration", calibration, get_args(Calibration))
         words: dict[str, Any] = {"name": name, "calibration": calibration, "noise": self.noise}
@@ -104,9 +106,8 @@ class Asked:
         try:
             return MechanismSpec.model_validate(words)
         except ValidationError as error:
-            fault = error.errors()[0]
-            field = str(fault["loc"][0])
-            raise BadParameter(f"mechanism.{field}", words.get(field), fault["msg"]) from error
+            field = str(error.errors()[0]["loc"][0])
+            raise BadParameter(f"mechanism.{field}", words.get(field), wanted(error)) from error
 
 
 def _known(field: str, given: str, known: tuple[str, ...]) -> None:

@@ -7,10 +7,11 @@ from rich.table import Table
 
 from common.errors import BadParameter
 from common.mechanisms import Calibration, Mechanism, MechanismName
+from common.mechanisms.checks import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed
 from common.mechanisms.planning import DELTAS, REAL, SCALED
 from common.mechanisms.scaled import Scaled
 from lab.asked import Asked
-from lab.privacy import described, promised
+from lab.privacy import check_composed, described, promised
 
 TAIL = 1e-3
 """The probability whose quantile is shown."""
@@ -40,6 +41,8 @@ def compare(
     need a δ or a stream are refused without.
     """
     asked = Asked(**words)
+    _check(asked)
+    check_composed(contributions, target_delta)
     asked.check_answers(survivors, colluders)
     taken = {"survivors": survivors, "colluders": colluders, "contributions": contributions}
     rows = []
@@ -54,6 +57,14 @@ def compare(
                 rows.append({**head, "refused": str(refused)})
     said = {**described(asked), "dropout": asked.dropout, "corrupt": asked.corrupt}
     return {**said, **taken, "tail": TAIL, "mechanisms": rows}
+
+
+def _check(asked: Asked) -> None:
+    """Refuse what no mechanism takes; a δ of 0 is refused by those that need one."""
+    if asked.epsilon is None or not epsilon_allowed(asked.epsilon):
+        raise BadParameter("epsilon", asked.epsilon, EPSILON_RULE)
+    if asked.delta and not delta_allowed(asked.delta):
+        raise BadParameter("delta", asked.delta, DELTA_RULE)
 
 
 def suited(asked: Asked, name: MechanismName) -> Asked:

@@ -108,6 +108,14 @@ def profiled(mechanism: Mechanism, survivors: int | None, colluders: int, contri
     return profile.model_copy(update={"approximate": bound(min(known, default=None))})
 
 
+def check_composed(contributions: int, target_delta: float | None) -> None:
+    """Refuse so many contributions, or a δ of all of them, for every mechanism alike."""
+    if not 1 <= contributions <= MOST:
+        raise BadParameter("contributions", contributions, f"must lie in [1, {MOST}]")
+    if target_delta is not None and not delta_allowed(target_delta):
+        raise BadParameter("target-delta", target_delta, DELTA_RULE)
+
+
 def guaranteed(
     mechanism: Mechanism, survivors: int | None, colluders: int, contributions: int, target_delta: float | None
 ) -> Guarantee:
@@ -116,10 +124,7 @@ def guaranteed(
     Where the released law is known and log-concave, its own loss distribution is composed if that is better. Raises
     BadParameter, naming the least δ of the sum, where nothing is proven at the target.
     """
-    if not 1 <= contributions <= MOST:
-        raise BadParameter("contributions", contributions, f"must lie in [1, {MOST}]")
-    if target_delta is not None and not delta_allowed(target_delta):
-        raise BadParameter("target-delta", target_delta, DELTA_RULE)
+    check_composed(contributions, target_delta)
     once = mechanism.guarantee(survivors, colluders)
     if contributions == 1:
         return compose(((once, 1),), target_delta)

@@ -25,6 +25,7 @@ from common.mechanisms.shuffled_binomial import ShuffledBinomial
 from common.mechanisms.shuffled_gaussian import ShuffledGaussian
 from common.mechanisms.shuffled_laplace import ShuffledLaplace
 from common.mechanisms.tree import Tree
+from common.messages.explain import first
 from common.statistics import Statistic
 
 Union: TypeAlias = (
@@ -135,7 +136,7 @@ def plan(
     try:
         return kind.plan(spec, frame)
     except ValidationError as error:
-        raise BadParameter("mechanism", spec.name, error.errors()[0]["msg"]) from error
+        raise BadParameter("mechanism", spec.name, first(error)) from error
 
 
 def check_spec(spec: MechanismSpec, statistic: Statistic) -> None:

@@ -53,6 +53,12 @@ def first(error: ValidationError, model: type[BaseModel] | None = None) -> str:
     return explain(error, model)[0]
 
 
+def wanted(error: ValidationError) -> str:
+    """What is allowed where the first fault is; field and value are the caller's to name."""
+    entry = error.errors(include_url=False)[0]
+    return _allowed(entry, tuple(entry["loc"]), None)
+
+
 def _line(entry: Mapping[str, Any], model: type[BaseModel] | None) -> str:
     place = tuple(entry["loc"])
     place = place[1:] if place[:1] in {("body",), ("query",), ("path",)} else place

@@ -13,13 +13,13 @@ from common.mechanisms import (
     DistributedPolya,
     LocalLaplaceDiscrete,
     Mechanism,
-    MechanismSpec,
     ShuffledBinomial,
     plan,
 )
 from common.noise import PolyaDifference
 from common.randomness import Stream
 from common.statistics import Reward
+from lab.asked import Asked
 
 WRAP = 1e-6
 
@@ -118,7 +118,6 @@ def _plan(
     name: str, clients: int, epsilon: float, *, floor: int, precision: int, delta: float | None = None
 ) -> dict[str, object]:
     """An honest mechanism, as fields."""
-    words = {"name": name, "epsilon": epsilon, "precision": precision, "delta": delta}
-    spec = MechanismSpec.model_validate(words)
+    spec = Asked(clients=clients, epsilon=epsilon, delta=delta, precision=precision).spec(name, "exact")
     made = plan(spec, clients=clients, least=floor, floor=floor, wrap=WRAP, statistic=Reward())
     return made.model_dump()

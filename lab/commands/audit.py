@@ -11,6 +11,7 @@ from rich.table import Table
 
 from common.errors import BadParameter
 from common.mechanisms import Mechanism
+from common.messages.explain import wanted
 from common.randomness import Stream, SystemStream, UnsafeSeededStream
 from lab.asked import Asked
 from lab.audit import Finding, Setting, Transport, check_trials, judge, outcomes
@@ -70,7 +71,7 @@ def audit(
         typer.Option("--trials", help=f"Runs of each world: {DEFAULT_TRIALS}; over HTTP up to {USUAL_TRIALS}"),
     ] = None,
     confidence: Annotated[float, typer.Option("--confidence", help="That the bound holds")] = 0.999,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Repeat the same noise; not over HTTP")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Repeat the same noise; not over HTTP")] = None,
     http: Annotated[bool, typer.Option("--http", help="Through the real services, on a stack of its own")] = False,
     json: JsonOption = None,
 ) -> None:
@@ -115,7 +116,7 @@ def _by(via: str | None, mechanism: Mechanism) -> Mechanism:
     try:
         return type(mechanism).model_validate({**mechanism.model_dump(), "via": via})
     except ValidationError as error:
-        raise BadParameter("via", via, error.errors()[0]["msg"]) from error
+        raise BadParameter("via", via, wanted(error)) from error
 
 
 def _counter_example(name: str, clients: int, epsilon: float | None, ignored: dict[str, Any]) -> Mechanism:
@@ -135,6 +136,8 @@ def _alarm(confidence: float) -> float:
 
 
 def _in_process(setting: Setting, trials: int, alarm: float, seed: int | None) -> Finding:
+    if seed is not None and seed < 0:
+        raise BadParameter("seed", seed, "must be at least 0")
     stream: Stream = SystemStream() if seed is None else UnsafeSeededStream(seed, "audit")
     check_trials(setting, trials, alarm)
     worlds = [outcomes(setting, world, trials, stream) for world in (0, 1)]

@@ -13,17 +13,17 @@ from lab.console import out
 from lab.folder import put
 from lab.privacy_table import table
 
-Clients = Annotated[int, typer.Option("--n", min=1, help="Clients of the cohort")]
+Clients = Annotated[int, typer.Option("--n", help="Clients of the cohort")]
 Epsilon = Annotated[float | None, typer.Option("--epsilon", help="Budget of a client, in nats")]
 Delta = Annotated[float | None, typer.Option("--delta", help="For mechanisms whose theorem has one")]
 Dropout = Annotated[float, typer.Option("--dropout", help="Share of the clients that may vanish")]
 Corrupt = Annotated[float, typer.Option("--corrupt", help="Share of the clients that may collude")]
 Survivors = Annotated[int | None, typer.Option("--survivors", help="Clients that answered")]
-Colluders = Annotated[int, typer.Option("--colluders", min=0, help="Survivors that tell their noise")]
+Colluders = Annotated[int, typer.Option("--colluders", help="Survivors that tell their noise")]
 Contributions = Annotated[int, typer.Option("--contributions", help="Such cohorts that one client takes part in")]
 TargetDelta = Annotated[float | None, typer.Option("--target-delta", help="δ of all the contributions together")]
 Batches = Annotated[int | None, typer.Option("--batches", help="Length of the stream, for tree")]
-Dimension = Annotated[int, typer.Option("--dimension", min=1, help="D: coordinates of a client's vector")]
+Dimension = Annotated[int, typer.Option("--dimension", help="D: coordinates of a client's vector")]
 NormOf = Annotated[str, typer.Option("--norm", help="Ball that vectors lie in: l1, l2 or linf (the box)")]
 Low = Annotated[float, typer.Option("--low", help="Least value of a coordinate")]
 High = Annotated[float, typer.Option("--high", help="Largest value; the ball has radius (high - low)/2")]

@@ -1,0 +1,71 @@
+"""What the calculators refuse: one line that names the field, its value and what is allowed; never a traceback."""
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from common.errors import BadParameter
+from lab.__main__ import app
+
+POLYA = "privacy distributed-polya --epsilon 1 --n 10"
+BITS = "privacy shuffled-binomial --epsilon 1 --n 10"
+AUDIT = "audit distributed-polya --epsilon 1"
+BROKEN = "audit --broken noise-for-everybody"
+ALL = "privacy --compare --n 10"
+COMPOSED = "figure composition"
+
+# Command, field, value as it is shown, what is allowed.
+BAD = [
+    ("privacy distributed-polya --epsilon 1 --n 0", "clients", "0", r"\[1, 1000000\]"),
+    ("privacy distributed-polya --epsilon 1 --n -5", "clients", "-5", r"\[1, 1000000\]"),
+    ("privacy distributed-polya --epsilon 1 --n 99999999999999999999", "clients", "9{20}", r"\[1, 1000000\]"),
+    ("privacy distributed-polya --n 10", "mechanism.epsilon", "None", r"\[0.0001, 50\]"),
+    *((f"{POLYA} --epsilon {bad}", "mechanism.epsilon", bad, "finite") for bad in ("nan", "inf", "-inf")),
+    *((f"{POLYA} --epsilon {bad}", "mechanism.epsilon", r"\S+", r"\[0.0001, 50\]") for bad in (0, -1, 1e-300, 1e300)),
+    ("privacy distributed-polya --epsilon 1e-4 --n 1000000", "mechanism", "'distributed-polya'", "at most 10000"),
+    (BITS, "mechanism.delta", "None", r"\[1e-18, 1/2\)"),
+    *((f"{BITS} --delta {bad}", "mechanism.delta", r"\S+", r"\[1e-18, 1/2\)") for bad in (0, -1, 0.5, 1, 1e-320)),
+    (f"{BITS} --delta nan", "mechanism.delta", "nan", "finite"),
+    (f"{POLYA} --dimension 0", "dimension", "0", r"\[1, 1000000\]"),
+    (f"{POLYA} --dimension 10000000", "dimension", "10000000", r"\[1, 1000000\]"),
+    (f"{POLYA} --precision 0", "mechanism.precision", "0", "at least 1"),
+    (f"{POLYA} --precision 100000000000", "mechanism.precision", "100000000000", "at most 2147483648"),
+    (f"{POLYA} --colluders -1", "colluders", "-1", r"\[0, clients = 10\]"),
+    (f"{POLYA} --survivors 11", "survivors", "11", r"\[1, clients = 10\]"),
+    (f"{POLYA} --target-delta nan", "target-delta", "nan", r"\[1e-18, 1/2\)"),
+    ("privacy distributed-skellam --epsilon 1 --n 10 --scale 0", "mechanism.scale", "0.0", "above 0"),
+    ("privacy tree --epsilon 1 --n 10 --delta 1e-5 --batches 0", "mechanism.batches", "0", "at least 1"),
+    (f"{ALL} --epsilon nan", "epsilon", "nan", r"\[0.0001, 50\]"),
+    (f"{ALL} --epsilon 1 --delta nan", "delta", "nan", r"\[1e-18, 1/2\)"),
+    (f"{ALL} --epsilon 1 --contributions 0", "contributions", "0", r"\[1, 10000\]"),
+    (f"{ALL} --epsilon 1 --target-delta 2", "target-delta", "2.0", r"\[1e-18, 1/2\)"),
+    ("privacy '' --epsilon 1 --n 10", "mechanism", "''", "one of identity, "),
+    (f"{AUDIT} --n 0", "clients", "0", r"\[1, 1000000\]"),
+    (f"{AUDIT} --seed -1", "seed", "-1", "at least 0"),
+    (f"{AUDIT} --survivors 99", "survivors", "99", r"\[1, clients = 10\]"),
+    (f"{AUDIT} --colluders 10", "colluders", "10", r"\[0, survivors = 10\)"),
+    (f"{AUDIT} --trials -5", "trials", "-5", r"\[50, 100000000\]"),
+    (f"{AUDIT} --via post", "via", "'post'", "must be"),
+    (f"{BROKEN} --epsilon nan", "mechanism.epsilon", "nan", "finite"),
+    (f"{BROKEN} --epsilon 1e9", "mechanism.epsilon", "1000000000.0", r"\[0.0001, 50\]"),
+    (f"{BROKEN} --n 0", "clients", "0", r"\[1, 1000000\]"),
+    ("audit --broken ''", "broken", "''", "one of noise-for-everybody, "),
+    *((f"{COMPOSED} --delta {bad}", "delta", r"\S+", r"\[1e-18, 1/2\)") for bad in (0, -1, 0.5, 1e-320, "inf", "nan")),
+    *((f"{COMPOSED} --epsilon {bad}", "epsilon", r"\S+", r"\[0.0001, 1\)") for bad in (0, -1, 1, 1e-300, "inf", "nan")),
+    ("figure ''", "figure", "''", "one of composition, "),
+    ("figure ../../etc/passwd", "figure", "'../../etc/passwd'", "one of composition, "),
+    ("sweep ''", "experiment", "''", "one of dlb-2a, "),
+    ("sweep /tmp", "experiment", "'/tmp'", "path of a .toml file"),
+    ("errata --paper NONSENSE", "paper", "'NONSENSE'", "one of MAB, "),
+    ("errata --paper ''", "paper", "''", "one of MAB, "),
+]
+
+
+@pytest.mark.parametrize(("line", "field", "value", "allowed"), BAD, ids=[one[0] for one in BAD])
+def test_it_is_refused_in_one_line_with_field_value_and_range(line: str, field: str, value: str, allowed: str) -> None:
+    words = ["" if word == "''" else word for word in line.split()]
+    refused = CliRunner().invoke(app, words)
+    assert isinstance(refused.exception, BadParameter)
+    assert refused.exception.field == field
+    assert re.fullmatch(rf"{re.escape(field)} = {value}: .*{allowed}.*", str(refused.exception))
