@@ -55,14 +55,14 @@ def test_messages_of_one_law_and_coordinate_carry_what_its_blanket_allows(
 
     assert spent(mechanism.local) <= 1e-6 < spent(mechanism.local * 1.001)
     assert mechanism.guarantee().epsilon == epsilon
-    assert mechanism.model_copy(update={"dealt": True}).guarantee().epsilon > epsilon * 1.2
+    assert (mechanism.model_copy(update={"dealt": True}).guarantee().epsilon or 0) > epsilon * 1.2
 
 
 def test_the_paper_s_constants_get_the_least_epsilon_of_their_law() -> None:
     mechanism = made("shuffled-laplace", 100_000, calibration="paper")
     assert isinstance(mechanism, ShuffledLaplace)
     dealt = mechanism.model_copy(update={"dealt": True})
-    assert mechanism.guarantee().epsilon < dealt.guarantee().epsilon < 0.25
+    assert (mechanism.guarantee().epsilon or 1) < (dealt.guarantee().epsilon or 0) < 0.25
 
 
 @pytest.mark.parametrize("dealt", [False, True])
@@ -118,7 +118,7 @@ def test_a_gaussian_coordinate_is_the_least_that_its_own_blanket_allows() -> Non
 
 def test_a_gaussian_vector_needs_less_noise_than_without_a_shuffler() -> None:
     shuffled, local = (made(name, dimension=4) for name in ("shuffled-gaussian", "local-gaussian"))
-    assert shuffled.error(1000).std < 0.41 * local.error(1000).std
+    assert shuffled.error(1000).std < 0.45 * local.error(1000).std
     assert shuffled.guarantee().epsilon == pytest.approx(0.5, rel=1e-5)
 
 
