@@ -21,6 +21,7 @@ from client.tally import Tally
 from client.terms import Terms
 from client.user import User, granted
 from common.errors import ProtocolError, Refused, WrongCohort, WrongStage
+from common.guarantee import Guarantee
 from common.messages.cohort import Cohort
 from common.messages.round import Assignment, Round
 from common.messages.ticket import Grant, TicketRequest
@@ -58,6 +59,7 @@ class Fleet:
         self._worker = ThreadPoolExecutor(1, "messages")
         self._turns = asyncio.Semaphore(AHEAD)
         self._agreed: dict[str, tuple[Round, Assignment]] = {}
+        self._promised: list[Guarantee] = []  # of all cohorts so far, each once: what a returning user has spent
         self._crews: dict[str, Crew] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -130,7 +132,8 @@ class Fleet:
             name = assignment.cohort.cohort
             before = self._agreed.get(name)
             if before is None:
-                self._terms.check(asked, assignment)
+                promised = self._terms.check(asked, assignment, self._promised)
+                self._promised = [*(one for one in self._promised if one != promised), promised]
                 self._agreed[name] = bare, assignment
             elif before != (bare, assignment):
                 raise Refused(f"cohort {name} is not what users have agreed to: its round has changed")

@@ -1,8 +1,10 @@
 """What a user insists on before it tells anything: its own largest ε, and its own floor."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from common.composition import compose
 from common.crypto.parameters import neighbourhood
 from common.errors import Refused
 from common.guarantee import Guarantee
@@ -38,10 +40,11 @@ class Terms:
     allow_unsafe: bool = False
     contributions: int = 1
 
-    def check(self, asked: Round, assignment: Assignment) -> None:
-        """Raises Refused, in one line, unless the round keeps these terms and does not contradict itself.
+    def check(self, asked: Round, assignment: Assignment, agreed: Sequence[Guarantee] = ()) -> Guarantee:
+        """What a cohort promises. Raises Refused, in one line, unless it keeps these terms and contradicts nothing.
 
-        Raises BudgetExceeded when this round, `contributions` times, would overdraw them. Nothing has been sent yet.
+        agreed  what cohorts of the run promised that a user may have been in before. Raises BudgetExceeded when all of
+                its `contributions`, at the weakest of these and this one, would overdraw. Nothing has been sent yet.
         """
         cohort, mechanism = assignment.cohort, asked.mechanism_of(assignment)
         self._check_names(asked, cohort)
@@ -57,9 +60,11 @@ class Terms:
             raise Refused(f"{told}, and this user believes in {self.max_survivors} at most")
         self._check_guarantee(promised)
         if self.contributions > 1 and not self.allow_unsafe:
-            self._check_budget(mechanism.composable())
+            promised = mechanism.composable()
+            self._check_budget([*agreed, promised])
         if cohort.channel.kind == "dealt" and cohort.channel.noise_seed is not None and not self.allow_unsafe:
             raise Refused("the actions are dealt from a seed: whoever knows it knows who plays what")
+        return promised
 
     def _check_names(self, asked: Round, cohort: Cohort) -> None:
         if (cohort.run, cohort.round) != (asked.run, asked.number):
@@ -68,6 +73,8 @@ class Terms:
     def _check_guarantee(self, promised: Guarantee) -> None:
         if self.allow_unsafe:
             return
+        if promised.kind == "renyi" and promised.delta > self.max_delta > 0:
+            promised = compose(((promised, 1),), self.max_delta)  # it holds at every δ, and is shown at one
         if promised.kind == "none" or promised.epsilon is None:
             raise Refused("this round has no privacy, and this user does not take part in such rounds")
         if promised.epsilon > self.max_epsilon * (1 + _ROUNDING):
@@ -75,9 +82,10 @@ class Terms:
         if promised.delta > self.max_delta:
             raise Refused(f"δ = {promised.delta:.3g} is above this user's {self.max_delta:g}")
 
-    def _check_budget(self, promised: Guarantee) -> None:
+    def _check_budget(self, guarantees: Sequence[Guarantee]) -> None:
         budget = BudgetSpec(epsilon=self.max_epsilon, delta=min(self.max_delta, _LARGEST_DELTA))
-        Ledger(self.contributions, budget).spend(Entry("this round", 1, 1, promised))
+        entries = tuple(Entry("a cohort", 1, 1, one) for one in guarantees)
+        Ledger(self.contributions, budget, entries).check(budget)
 
 
 def _check_floor(asked: Round, mechanism: AnyMechanism, cohort: Cohort) -> None:

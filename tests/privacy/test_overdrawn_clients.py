@@ -76,3 +76,14 @@ def test_what_the_budget_covers_is_played_to_its_end(
     tape = play(tmp_path, [covered.config], 0.0, monkeypatch, terms=terms(covered, monkeypatch))
     assert tape.views["run"].state == "finished"
     assert tape.views["run"].snapshot.guarantee.epsilon == pytest.approx(2.0)
+
+
+def test_a_budget_at_a_smaller_delta_than_a_guarantee_is_shown_at_is_kept_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rényi guarantees hold at every δ, and are shown at 1e-6: the budget asks at 1e-9."""
+    covered = file(1, 'name = "distributed-skellam"', 4.0, 1e-9)
+    held = terms(covered, monkeypatch)
+    assert (held.max_epsilon, held.max_delta) == (4.0, 1e-9)
+    tape = play(tmp_path, [covered.config], 0.0, monkeypatch, terms=held)
+    assert tape.views["run"].state == "finished"

@@ -54,7 +54,8 @@ def make_round() -> MakeRound:
         rates = {"dropout": dropout, "corrupt": corrupt}
         least = clients - int(dropout * clients) if minimum is None else minimum
         floor = max(1, least - int(corrupt * clients))
-        words = MechanismSpec(name=name, **({} if name == "identity" else {"epsilon": 1.0}), **spec)  # type: ignore[arg-type]
+        budget = {} if name == "identity" else {"epsilon": 1.0}
+        words = MechanismSpec.model_validate({"name": name, **budget, **spec})
         mechanism = plan(words, clients=clients, least=least, floor=floor, wrap=1e-9, statistic=Reward(), dealt=dealt)
         assignments = [
             Assignment(

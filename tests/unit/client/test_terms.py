@@ -149,6 +149,28 @@ def test_a_returning_user_refuses_what_would_overdraw_its_own_budget(make_round:
         _check(Terms(max_epsilon=3.0, max_delta=1e-9, contributions=4), make_round())
 
 
+def test_a_returning_user_adds_up_rounds_of_different_kinds(make_round: MakeRound) -> None:
+    """Twice the one costs ε = 2, twice the other 1.93, and once each 2.2: pure ε joins no Rényi curve for nothing."""
+    terms = Terms(max_epsilon=2.0, max_delta=1e-6, contributions=2)
+    rounds = [make_round(), make_round("distributed-skellam", epsilon=1.2, delta=1e-6)]
+    for first, then in (rounds, rounds[::-1]):
+        agreed = [terms.check(first, first.assignments[0])]
+        assert terms.check(first, first.assignments[0], agreed) == agreed[0]
+        with pytest.raises(BudgetExceeded, match="2 contributions"):
+            terms.check(then, then.assignments[0], agreed)
+
+
+def test_a_renyi_guarantee_is_read_at_the_users_own_delta(make_round: MakeRound) -> None:
+    """It is shown at 1e-6 and holds at every δ: at 1e-9 it costs ε = 6.01 instead of 4.98."""
+    asked = make_round("distributed-skellam")
+    assert asked.mechanism.guarantee().kind == "renyi"
+    _check(Terms(max_epsilon=7.0, max_delta=1e-9), asked)
+    with pytest.raises(Refused, match=r"ε = \d\.\d+ is above this user's 5\.5"):
+        _check(Terms(max_epsilon=5.5, max_delta=1e-9), asked)
+    with pytest.raises(Refused, match="δ = 1e-06 is above this user's 0"):
+        _check(Terms(max_delta=0.0), asked)
+
+
 @pytest.mark.parametrize("name", ["local-laplace-discrete", "shuffled-laplace"])
 def test_an_honest_deal_is_accepted(make_dealt: MakeRound, name: str) -> None:
     _check(Terms(), make_dealt(name, **({"delta": 1e-6} if name.startswith("shuffled") else {})))
