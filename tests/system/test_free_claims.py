@@ -8,16 +8,16 @@ from tests.system.claims import seen
 pytestmark = pytest.mark.slow
 
 CENTRAL, SHUFFLED, LOCAL, PUBLIC = "Alg. 1 (central)", "Alg. 3 (shuffled)", "Alg. 2 (local)", "without privacy"
-VARIANTS = ("", ", exact")
+BOTH = pytest.mark.parametrize("variant", ["", ", exact"], ids=("paper", "exact"))
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=("paper", "exact"))
+@BOTH
 @pytest.mark.parametrize("series", [CENTRAL, SHUFFLED, LOCAL])
 def test_regret_falls_with_epsilon(series: str, variant: str) -> None:
     assert (np.diff(seen("free-2").means(series + variant)) < 0).all()
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=("paper", "exact"))
+@BOTH
 def test_central_is_best_at_every_epsilon(variant: str) -> None:
     free = seen("free-2")
     for series in (SHUFFLED, LOCAL):
@@ -25,7 +25,7 @@ def test_central_is_best_at_every_epsilon(variant: str) -> None:
     assert free.mean("ε = 0.1", CENTRAL + variant) < 0.8 * free.mean("ε = 0.1", SHUFFLED + variant)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=("paper", "exact"))
+@BOTH
 @pytest.mark.parametrize("panel", ["ε = 0.1", "ε = 1"])
 def test_local_is_above_the_others_as_long_as_shuffling_amplifies(panel: str, variant: str) -> None:
     free = seen("free-2")
@@ -48,22 +48,26 @@ def test_with_the_papers_widths_they_stay_above_it() -> None:
     assert free.mean("ε = 10", CENTRAL) > 1.5 * free.mean("ε = 10", PUBLIC)
 
 
-def test_noise_on_a_core_set_costs_little() -> None:
+@BOTH
+def test_mild_noise_on_a_core_set_costs_next_to_nothing(variant: str) -> None:
+    """The paper's claim. At ε = 0.03 it costs 60 % to 90 %."""
     free = seen("free-3")
-    for variant, most in (("", 1.3), (", exact", 1.3)):
-        noisy, plain = (free.means(name + variant) for name in ("core set", "core set without noise"))
-        assert (noisy < most * plain).all()
+    cost = free.means("core set" + variant) / free.means("core set without noise" + variant)
+    assert 1.3 < cost[0] < 2.1
+    assert cost[1] == pytest.approx(1, abs=0.03)
 
 
-def test_a_core_set_beats_noise_on_all_actions() -> None:
-    """By the paper's widths: threefold at ε = 0.3, hardly at ε = 3."""
+@BOTH
+def test_a_core_set_beats_noise_on_all_actions_where_noise_is_dear(variant: str) -> None:
+    """The paper's claim, at ε = 0.03: threefold by its widths, by a quarter at least by exact ones."""
     free = seen("free-3")
-    assert (free.regret("ε = 0.3", "no core set") > 2 * free.regret("ε = 0.3", "core set")).all()
-    assert (free.regret("ε = 3", "no core set") > free.regret("ε = 3", "core set")).all()
+    without, core = (free.regret("ε = 0.03", name + variant) for name in ("no core set", "core set"))
+    assert (without > (1.2 if variant else 3) * core).all()
 
 
-def test_by_exact_widths_too_the_core_set_wins_where_noise_is_dear_and_loses_where_it_is_not() -> None:
-    """The paper's claim is its first half; the second is ours, and shows that its widths are not the cause."""
-    free = seen("free-3-exact")
-    assert (free.regret("ε = 0.1", "no core set") > 1.15 * free.regret("ε = 0.1", "core set")).all()
-    assert (free.regret("ε = 10", "no core set") < free.regret("ε = 10", "core set")).all()
+@BOTH
+def test_a_core_set_loses_where_noise_is_cheap(variant: str) -> None:
+    """At ε = 10, by the paper's widths and by exact ones: these are not the cause."""
+    free = seen("free-3")
+    without, core = (free.regret("ε = 10", name + variant) for name in ("no core set", "core set"))
+    assert (2 * without < core).all()

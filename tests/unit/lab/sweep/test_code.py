@@ -12,7 +12,7 @@ from lab.sweep.play import play
 
 ROOT = Path(__file__).parents[4]
 OURS = ("aggregator", "client", "common", "lab", "server", "shuffler")
-PLAYED = ("mab-4", "dlb-2a", "dlb-2c", "dlb-table-2", "free-2", "free-3-exact")
+PLAYED = ("mab-4", "dlb-2a", "dlb-2c", "dlb-table-2", "free-2")
 """Between them every policy, environment, mechanism and decision of the experiments."""
 
 
