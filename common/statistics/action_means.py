@@ -9,9 +9,10 @@ from pydantic import Field
 from common.errors import BadParameter
 from common.messages.base import Message
 from common.statistics.bounded_reward import Bound
+from common.statistics.bounds import Box, Symmetric, finite
 
 
-class ActionMeans(Message):
+class ActionMeans(Symmetric, Box, Message):
     """One coordinate an action, each in [-B, B]. A client may move all of them at once: by 2B√s in ℓ₂, 2Bs in ℓ₁.
 
     Domain  means: float64, shape (n, s); NaN and infinities are refused, the rest is clamped to [-B, B] later.
@@ -25,22 +26,8 @@ class ActionMeans(Message):
     def dimension(self) -> int:
         return self.actions
 
-    @property
-    def low(self) -> float:
-        return -self.bound
-
-    @property
-    def high(self) -> float:
-        return self.bound
-
-    @property
-    def norm(self) -> Literal["l1", "l2", "linf"]:
-        return "linf"
-
     def vectors(self, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
         """Average rewards, shape (n, s), as they are."""
         if rewards.shape[1:] != (self.actions,):
             raise BadParameter("rewards", rewards.shape, f"shape must be (n, {self.actions})")
-        if not np.isfinite(rewards).all():
-            raise BadParameter("reward", "NaN or infinity", "finite numbers are allowed")
-        return rewards
+        return finite("reward", rewards)

@@ -8,9 +8,10 @@ from pydantic import Field
 
 from common.errors import BadParameter
 from common.messages.base import Message
+from common.statistics.bounds import Symmetric, finite
 
 
-class BoundedVector(Message):
+class BoundedVector(Symmetric, Message):
     """A client's vector of `dimension` coordinates whose `norm` is at most `bound`, in data units.
 
     Domain  float64, shape (n, dimension); NaN and infinities are refused, longer vectors are shortened later.
@@ -21,18 +22,8 @@ class BoundedVector(Message):
     norm: Literal["l1", "l2", "linf"] = "l2"
     bound: Annotated[float, Field(gt=0, le=1e100, description="largest norm of a client's vector")] = 1.0
 
-    @property
-    def low(self) -> float:
-        return -self.bound
-
-    @property
-    def high(self) -> float:
-        return self.bound
-
     def vectors(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """The values themselves, shape (n, dimension)."""
         if values.ndim != 2 or values.shape[1] != self.dimension:
             raise BadParameter("vectors", values.shape, f"shape must be (n, {self.dimension})")
-        if not np.isfinite(values).all():
-            raise BadParameter("vectors", "NaN or infinity", "finite numbers are allowed")
-        return values
+        return finite("vectors", values)

@@ -5,11 +5,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BadParameter
 from common.messages.base import Message
+from common.statistics.bounds import Box, finite
 
 
-class Reward(Message):
+class Reward(Box, Message):
     """A client's reward as a vector of one coordinate.
 
     Domain  rewards: float64, shape (n,), in [0, 1]; NaN and infinities are refused, the rest is clamped later.
@@ -29,12 +29,6 @@ class Reward(Message):
     def high(self) -> float:
         return 1.0
 
-    @property
-    def norm(self) -> Literal["l1", "l2", "linf"]:
-        return "linf"
-
     def vectors(self, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
         """Rewards, shape (n,), to vectors, shape (n, 1)."""
-        if not np.isfinite(rewards).all():
-            raise BadParameter("reward", "NaN or infinity", "finite numbers are allowed")
-        return rewards.reshape(-1, 1)
+        return finite("reward", rewards).reshape(-1, 1)
