@@ -1,5 +1,7 @@
 """What privacy out of many clients' noise rests on, in sentences."""
 
+import math
+
 from common.guarantee import Guarantee
 from common.mechanisms.base import Mechanism
 
@@ -29,4 +31,21 @@ def nothing(mechanism: Mechanism) -> Guarantee:
         model="none",
         calibration=mechanism.calibration,
         assumptions=("the noise of the honest clients gives no guarantee at this δ",),
+    )
+
+
+def mixed(
+    mechanism: Mechanism, claimed: float, epsilon: float, delta: float, assumptions: tuple[str, ...]
+) -> Guarantee:
+    """(ε, δ) of messages that the shuffler has mixed; no guarantee at all where ε is infinite."""
+    if math.isinf(epsilon):
+        return nothing(mechanism)
+    return Guarantee(
+        kind="approximate",
+        epsilon=epsilon,
+        delta=delta,
+        claimed=claimed,
+        model="shuffle",
+        calibration=mechanism.calibration,
+        assumptions=assumptions,
     )

@@ -13,7 +13,7 @@ from common.guarantee import Guarantee
 from common.mechanisms.base import MechanismSpec
 from common.mechanisms.binomial_search import MOST_COINS, Target, fewest_bits, paper_bits, released_epsilon
 from common.mechanisms.checks import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed, require
-from common.mechanisms.distributed import nothing, of_the_bits
+from common.mechanisms.distributed import mixed, of_the_bits
 from common.mechanisms.frame import Frame, needed
 from common.mechanisms.laplace import SAMPLER
 from common.mechanisms.lattice import Lattice
@@ -89,17 +89,7 @@ class ShuffledBinomial(Lattice):
         honest = self.honest(survivors, colluders)
         grid = Grid(self.precision, self.dimension, self.norm)
         epsilon = math.inf if honest < 1 else released_epsilon(honest * self.coins, self.chance, grid, self.delta)
-        if math.isinf(epsilon):
-            return nothing(self)
-        return Guarantee(
-            kind="approximate",
-            epsilon=epsilon,
-            delta=self.delta,
-            claimed=self.epsilon,
-            model="shuffle",
-            calibration=self.calibration,
-            assumptions=(*of_the_bits(honest), SAMPLER),
-        )
+        return mixed(self, self.epsilon, epsilon, self.delta, (*of_the_bits(honest), SAMPLER))
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
         """The support is bounded: the count that only one neighbour can give makes pure ε and all RDP infinite."""

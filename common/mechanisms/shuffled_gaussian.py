@@ -11,7 +11,7 @@ from common.errors import BadParameter
 from common.guarantee import Guarantee
 from common.mechanisms.base import MechanismSpec
 from common.mechanisms.checks import DELTA_RULE, require
-from common.mechanisms.distributed import nothing
+from common.mechanisms.distributed import mixed
 from common.mechanisms.frame import ROUNDING, Frame, needed
 from common.mechanisms.gaussian import GaussianLike
 from common.mechanisms.gaussian_profile import sum_profile
@@ -77,17 +77,7 @@ class ShuffledGaussian(GaussianLike):
         honest = max(1, self.honest(survivors, colluders))
         asked = self.epsilon if self.calibration == "exact" else 0.0
         epsilon = gaussian_epsilon(self.variance, self.grid, self.delta, honest, asked)
-        if math.isinf(epsilon):
-            return nothing(self)
-        return Guarantee(
-            kind="approximate",
-            epsilon=epsilon,
-            delta=self.delta,
-            claimed=self.epsilon,
-            model="shuffle",
-            calibration=self.calibration,
-            assumptions=(*of_the_records(honest), SAMPLER),
-        )
+        return mixed(self, self.epsilon, epsilon, self.delta, (*of_the_records(honest), SAMPLER))
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
         """(ε, δ) and Rényi of the shuffled messages by the blanket or the clones; one message alone bounds them."""
