@@ -1,28 +1,36 @@
 """Rounds as a server would ask them, with everything computed as the server computes it."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from aggregator.service import Aggregator
 from client.environments import Bernoulli, build, read_spec
 from client.randomizer import World
+from common.clock import ManualClock
 from common.crypto.parameters import neighbourhood
+from common.database import Database
 from common.decisions import AssignedAction, AssignedArm
+from common.intermediary.service import Intermediary
+from common.intermediary.tables import METADATA, VERSION
 from common.mechanisms import Mechanism, MechanismSpec, plan
 from common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
 from common.messages.round import Assignment, Round
 from common.modular import packed_size
 from common.statistics import Reward
 from lab.secagg_simulation import Simulation, enrol, make_cohort
+from shuffler.service import Shuffler
 from tests.unit.client.sharers import EVERYONE, M, N
 
 TICKET_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 SEAL_KEY = X25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
 
 MakeRound = Callable[..., Round]
+S = TypeVar("S", bound=Intermediary)
 
 
 def _channel(mechanism: Mechanism, minimum: int, rates: dict[str, float]) -> Channel:
@@ -114,6 +122,30 @@ def world() -> World:
     environment = build(read_spec({"name": "bernoulli", "means": [1.0, 0.0, 0.5]}))
     assert isinstance(environment, Bernoulli)
     return World(environment, seed=11)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def shuffler(clock: ManualClock, tmp_path: Path) -> Iterator[Shuffler]:
+    yield from _serving(Shuffler, clock, tmp_path)
+
+
+@pytest.fixture
+def aggregator(clock: ManualClock, tmp_path: Path) -> Iterator[Aggregator]:
+    yield from _serving(Aggregator, clock, tmp_path)
+
+
+def _serving(kind: Callable[[Database, ManualClock], S], clock: ManualClock, folder: Path) -> Iterator[S]:
+    """An S on a file of its own, for as long as a test lasts."""
+    database = Database(f"sqlite:///{folder}/s.sqlite3", METADATA, VERSION)
+    service = kind(database, clock)
+    yield service
+    service.close()
+    database.close()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from client.fleet import Fleet
 from common.errors import WrongStage
 from common.intermediary.service import Intermediary
 from common.messages.cohort import Cohort
@@ -20,6 +21,16 @@ from common.messages.upload import Departure, Upload, UploadAnswer
 from shuffler.service import Shuffler
 
 LOOK = 0.005
+PATIENCE = 60.0
+
+
+def serve(*fleets: Fleet) -> list[str]:
+    """All the fleets together to their ends, and how each of them ended."""
+
+    async def together() -> list[str]:
+        return list(await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), PATIENCE))
+
+    return asyncio.run(together())
 
 
 class Stand:

@@ -1,9 +1,8 @@
 """Fleets against a shuffler that deals: every client plays what it was told, and nothing that it did not agree to."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +13,8 @@ from client.departures import departures
 from client.fleet import Fleet, Habits
 from client.randomizer import Randomizer, World
 from client.terms import Terms
-from common.clock import ManualClock
 from common.crypto.seal import open_record, sealed_size
-from common.database import Database
 from common.errors import BadMessage, Refused, WrongCohort
-from common.intermediary.tables import METADATA, VERSION
 from common.messages.batch import BatchAnswer, GroupedRecords
 from common.messages.cohort import Cohort, Dealt
 from common.messages.deal import ActionAnswer, ActionRequest
@@ -28,26 +24,10 @@ from common.modular import unpack
 from common.randomness import UnsafeSeededStream
 from shuffler.service import Shuffler
 from tests.unit.client.conftest import SEAL_KEY, TICKET_KEY
-from tests.unit.client.stand import Lying, Stand
+from tests.unit.client.stand import Lying, Stand, serve
 
 MakeRound = Callable[..., Round]
 UNSAFE = Terms(allow_unsafe=True)
-
-
-@pytest.fixture
-def shuffler(tmp_path: Path) -> Iterator[Shuffler]:
-    database = Database(f"sqlite:///{tmp_path}/s.sqlite3", METADATA, VERSION)
-    service = Shuffler(database, ManualClock())
-    yield service
-    service.close()
-    database.close()
-
-
-def _serve(*fleets: Fleet) -> list[str]:
-    async def together() -> list[str]:
-        return list(await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), 30))
-
-    return asyncio.run(together())
 
 
 def _groups(shuffler: Shuffler, asked: Round) -> list[list[int]]:
@@ -76,7 +56,7 @@ def test_everybody_plays_its_own_action_and_reports_under_it(
     asked = make_dealt("identity")
     stand = Stand([asked], shuffler, TICKET_KEY)
     crowd = [Fleet(stand, world, UNSAFE, Habits(block=7, limits=Limits(items=4))) for _ in range(fleets)]
-    assert _serve(*crowd) == ["finished"] * fleets
+    assert serve(*crowd) == ["finished"] * fleets
     always, never, sometimes = _groups(shuffler, asked)
     steps = asked.mechanism.precision
     assert (always, never, len(sometimes)) == ([steps] * 8, [0] * 6, 6)
@@ -88,7 +68,7 @@ def test_the_same_seed_gives_the_same_rows_by_slot_as_in_process(
     make_dealt: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
     asked = make_dealt(seed=9)
-    _serve(Fleet(Stand([asked], shuffler, TICKET_KEY), replace(world, noise_seed=9), UNSAFE, Habits(block=6)))
+    serve(Fleet(Stand([asked], shuffler, TICKET_KEY), replace(world, noise_seed=9), UNSAFE, Habits(block=6)))
     cohort = asked.assignments[0].cohort
     order = shuffler._order(cohort.cohort)
     stream = UnsafeSeededStream(world.seed, cohort.run, cohort.cohort, "rewards")
@@ -106,7 +86,7 @@ def test_who_leaves_before_it_asks_is_told_nothing_and_who_leaves_later_sends_no
 ) -> None:
     asked = make_dealt(times=(20, 10, 10), dropout=0.4)
     stand = Stand([asked], shuffler, TICKET_KEY)
-    _serve(Fleet(stand, world, Terms(), Habits(block=16, dropout=0.4)))
+    serve(Fleet(stand, world, Terms(), Habits(block=16, dropout=0.4)))
     stream = UnsafeSeededStream(world.seed, "demo", asked.assignments[0].cohort.cohort, "departures")
     leaves = departures(40, 0.4, stream)
     told = {slot for request in stand.asked for slot in request.slots}
@@ -134,7 +114,7 @@ def test_a_block_that_has_reported_does_not_give_up_those_that_still_ask(
     """Found over HTTP: the first block's end made somebody follow the others' stages, and these were dropped."""
     asked = make_dealt("identity")
     fleet = Fleet(_Slow([asked], shuffler, TICKET_KEY), world, UNSAFE, Habits(block=4))
-    assert _serve(fleet) == ["finished"]
+    assert serve(fleet) == ["finished"]
     assert sum(map(len, _groups(shuffler, asked))) == fleet.tally.clients["served"] == 20
     assert fleet.tally.clients["refused"] == 0
 
@@ -160,7 +140,7 @@ def test_a_shuffler_that_was_told_another_cohort_is_found_out_before_anybody_pla
     told = Cohort.model_validate(cohort.model_dump() | changes | {"channel": channel | inner})
     stand = Lying(asked, told, shuffler, TICKET_KEY)
     with pytest.raises(Refused, match="knows another cohort"):
-        _serve(Fleet(stand, world, Terms()))
+        serve(Fleet(stand, world, Terms()))
     assert stand.uploads == []
 
 
@@ -184,7 +164,7 @@ def test_a_client_whose_slot_was_asked_for_already_sends_nothing_and_leaves(
     asked = make_dealt(dropout=0.3)
     stand = _Thief([asked], shuffler, TICKET_KEY)
     fleet = Fleet(stand, world, UNSAFE, Habits(block=7))
-    assert _serve(fleet) == ["finished"]
+    assert serve(fleet) == ["finished"]
     reported = {item.slot for upload in stand.uploads for item in upload.items}
     assert reported == set(range(20)) - set(stand.stolen)
     assert {slot for departure in stand.departures for slot in departure.slots} == set(stand.stolen)
@@ -198,7 +178,7 @@ def test_a_cohort_with_too_many_stolen_slots_releases_nothing(
 ) -> None:
     asked = make_dealt(dropout=0.1)
     stand = _Thief([asked], shuffler, TICKET_KEY)
-    _serve(Fleet(stand, world, UNSAFE))
+    serve(Fleet(stand, world, UNSAFE))
     answer = shuffler.batch(asked.assignments[0].cohort.cohort)
     assert isinstance(answer, BatchAnswer)
     assert answer.state == "aborted"

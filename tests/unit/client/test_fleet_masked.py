@@ -1,9 +1,8 @@
 """Fleets against the real aggregator: the sum it opens is the sum of what the surviving clients put in."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,6 @@ from client.fleet import Fleet, Habits
 from client.randomizer import World
 from client.terms import Terms
 from common.clock import ManualClock
-from common.database import Database
-from common.intermediary.tables import METADATA, VERSION
 from common.messages.batch import Batch, BatchAnswer, ModularSum
 from common.messages.cohort import Cohort
 from common.messages.round import Round
@@ -23,7 +20,7 @@ from common.messages.stage import StageView
 from common.modular import total, unpack
 from common.randomness import UnsafeSeededStream
 from tests.unit.client.conftest import TICKET_KEY
-from tests.unit.client.stand import Stand
+from tests.unit.client.stand import Stand, serve
 
 MakeRound = Callable[..., Round]
 UNSAFE = Terms(allow_unsafe=True)
@@ -31,29 +28,8 @@ NOISE = 9
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def aggregator(clock: ManualClock, tmp_path: Path) -> Iterator[Aggregator]:
-    database = Database(f"sqlite:///{tmp_path}/s.sqlite3", METADATA, VERSION)
-    service = Aggregator(database, clock)
-    yield service
-    service.close()
-    database.close()
-
-
-@pytest.fixture
 def unsafe(world: World) -> World:
     return replace(world, noise_seed=NOISE)
-
-
-def _serve(*fleets: Fleet) -> list[str]:
-    async def together() -> list[str]:
-        return list(await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), 60))
-
-    return asyncio.run(together())
 
 
 def _answer(aggregator: Aggregator, cohort: Cohort) -> BatchAnswer:
@@ -102,7 +78,7 @@ def test_the_sum_is_that_of_the_same_seeds_in_process(
     ]
     stand = Stand(rounds, aggregator, TICKET_KEY)
     crowd = [Fleet(stand, unsafe, UNSAFE, Habits(block=13, dropout=dropout)) for _ in range(fleets)]
-    assert _serve(*crowd) == ["finished"] * fleets
+    assert serve(*crowd) == ["finished"] * fleets
     for asked in rounds:
         for arm, assignment in enumerate(asked.assignments):
             batch = _batch(aggregator, assignment.cohort)
@@ -113,7 +89,7 @@ def test_counts_of_several_fleets_add_up(make_round: MakeRound, unsafe: World, a
     asked = make_round(clients=60, cohorts=2, dropout=0.2)
     stand = Stand([asked], aggregator, TICKET_KEY)
     crowd = [Fleet(stand, unsafe, UNSAFE, Habits(block=13, dropout=0.2)) for _ in range(2)]
-    _serve(*crowd)
+    serve(*crowd)
     counts = {name: sum(fleet.tally.clients[name] for fleet in crowd) for name in ("joined", "departed", "served")}
     survivors = sum(_batch(aggregator, assignment.cohort).survivors for assignment in asked.assignments)
     assert counts == {"joined": 120, "departed": 24, "served": survivors}
@@ -133,7 +109,7 @@ def test_inboxes_are_asked_for_once_a_block(
 ) -> None:
     asked = make_round(clients=20)
     stand = Stand([asked], aggregator, TICKET_KEY)
-    _serve(Fleet(stand, unsafe, UNSAFE, Habits(block=block)))
+    serve(Fleet(stand, unsafe, UNSAFE, Habits(block=block)))
     assert stand.inboxes == looks
     assert _batch(aggregator, asked.assignments[0].cohort).survivors == 20
 
@@ -143,7 +119,7 @@ def test_without_a_noise_seed_every_client_draws_for_itself(
 ) -> None:
     """Arm 0 always pays: 20 clients add up to 20 g plus noise beyond 50 g / ε with probability below e^-40."""
     asked = make_round(clients=20, dropout=0.0)
-    _serve(Fleet(Stand([asked], aggregator, TICKET_KEY), world, Terms(min_survivors=18)))
+    serve(Fleet(Stand([asked], aggregator, TICKET_KEY), world, Terms(min_survivors=18)))
     batch = _batch(aggregator, asked.assignments[0].cohort)
     estimate = asked.mechanism.estimate(np.array([_sum(batch, asked)], dtype=np.uint64), 20, UnsafeSeededStream(0))
     assert abs(estimate[0] - 20) < 50
@@ -154,7 +130,7 @@ def test_clients_are_forgotten_after_their_last_message(
 ) -> None:
     asked = make_round(clients=20)
     fleet = Fleet(Stand([asked], aggregator, TICKET_KEY), unsafe, UNSAFE)
-    _serve(fleet)
+    serve(fleet)
     (crew,) = fleet._crews.values()
     assert crew.users == {}
     assert crew.script._clients == {}  # type: ignore[attr-defined]
@@ -172,7 +148,7 @@ def test_an_aborted_cohort_is_dropped_and_the_fleet_goes_on(
             return np.where(np.arange(40) % 2 == cohort.round, 2, 4) if cohort.round == 1 else np.full(40, 4)
 
     fleet = Sometimes(Stand([first, second], aggregator, TICKET_KEY), unsafe, UNSAFE)
-    assert _serve(fleet) == ["finished"]
+    assert serve(fleet) == ["finished"]
     lost, done = (asked.assignments[0].cohort for asked in (first, second))
     assert _answer(aggregator, lost).state == "aborted"
     assert _batch(aggregator, done).survivors == 40

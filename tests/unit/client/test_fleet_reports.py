@@ -2,9 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +15,7 @@ from client.randomizer import World
 from client.terms import Terms
 from common.clock import ManualClock
 from common.crypto.seal import open_record, sealed_size
-from common.database import Database
 from common.errors import Refused, Unavailable
-from common.intermediary.tables import METADATA, VERSION
 from common.messages.batch import BatchAnswer, PermutedBits, Records
 from common.messages.cohort import Cohort, Sealed
 from common.messages.round import Round
@@ -28,31 +25,10 @@ from common.modular import unpack
 from common.randomness import Stream, SystemStream, UnsafeSeededStream
 from shuffler.service import Shuffler
 from tests.unit.client.conftest import SEAL_KEY, TICKET_KEY
-from tests.unit.client.stand import Lying, Stand
+from tests.unit.client.stand import Lying, Stand, serve
 
 MakeRound = Callable[..., Round]
 UNSAFE = Terms(allow_unsafe=True)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def shuffler(clock: ManualClock, tmp_path: Path) -> Iterator[Shuffler]:
-    database = Database(f"sqlite:///{tmp_path}/s.sqlite3", METADATA, VERSION)
-    service = Shuffler(database, clock)
-    yield service
-    service.close()
-    database.close()
-
-
-def _serve(*fleets: Fleet) -> list[str]:
-    async def together() -> list[str]:
-        return list(await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), 30))
-
-    return asyncio.run(together())
 
 
 def _batch(shuffler: Shuffler, cohort: Cohort) -> BatchAnswer:
@@ -86,7 +62,7 @@ def test_sealed_records_carry_every_clients_own_reward_once(
     rounds = [make_round("identity", via="shuffler", clients=20, cohorts=3, number=number) for number in (1, 2)]
     stand = Stand(rounds, shuffler, TICKET_KEY)
     crowd = [Fleet(stand, world, UNSAFE, Habits(block=7)) for _ in range(fleets)]
-    assert _serve(*crowd) == ["finished"] * fleets
+    assert serve(*crowd) == ["finished"] * fleets
     for asked in rounds:
         for arm, assignment in enumerate(asked.assignments):
             steps = asked.mechanism.precision
@@ -101,7 +77,7 @@ def test_labelled_bits_add_up_to_what_the_same_seed_gives_in_process(
 ) -> None:
     asked = make_round("shuffled-binomial", clients=30, delta=1e-6)
     unsafe = replace(world, noise_seed=9)
-    _serve(Fleet(Stand([asked], shuffler, TICKET_KEY), unsafe, UNSAFE, Habits(block=11)))
+    serve(Fleet(Stand([asked], shuffler, TICKET_KEY), unsafe, UNSAFE, Habits(block=11)))
     cohort = asked.assignments[0].cohort
     noise = UnsafeSeededStream(9, cohort.run, cohort.cohort)
     rows = asked.mechanism.randomize(asked.statistic.vectors(_rewards(world, asked, 0)), noise)
@@ -119,7 +95,7 @@ def test_departing_clients_say_so_and_the_others_do_not_wait_for_a_deadline(
     asked = make_round("local-laplace-discrete", via="shuffler", clients=40, dropout=0.2)
     stand = Stand([asked], shuffler, TICKET_KEY)
     fleet = Fleet(stand, world, Terms(), Habits(block=16, dropout=0.2))
-    _serve(fleet)
+    serve(fleet)
     leaves = departures(
         40, 0.2, UnsafeSeededStream(world.seed, "demo", asked.assignments[0].cohort.cohort, "departures")
     )
@@ -157,7 +133,7 @@ def test_silent_clients_vanish_and_s_waits_for_its_deadline(
 def test_uploads_are_cut_to_size(make_round: MakeRound, world: World, shuffler: Shuffler) -> None:
     asked = make_round("local-laplace-discrete", via="shuffler", clients=40)
     stand = Stand([asked], shuffler, TICKET_KEY)
-    _serve(Fleet(stand, world, Terms(), Habits(block=30, limits=Limits(items=8))))
+    serve(Fleet(stand, world, Terms(), Habits(block=30, limits=Limits(items=8))))
     assert sorted(len(upload.items) for upload in stand.uploads) == [2, 6, 8, 8, 8, 8]
 
 
@@ -170,7 +146,7 @@ def test_messages_are_not_made_on_the_event_loop(make_round: MakeRound, world: W
         return SystemStream()
 
     asked = make_round("local-laplace-discrete", via="shuffler", clients=40)
-    _serve(Fleet(Stand([asked], shuffler, TICKET_KEY), replace(world, fresh=fresh), Terms()))
+    serve(Fleet(Stand([asked], shuffler, TICKET_KEY), replace(world, fresh=fresh), Terms()))
     assert threads
     assert threading.get_ident() not in threads
 
@@ -181,7 +157,7 @@ def test_a_round_that_breaks_the_terms_is_refused_before_any_ticket_is_taken(
     stand = Stand([make_round("identity", via="shuffler")], shuffler, TICKET_KEY)
     fleet = Fleet(stand, world, Terms())
     with pytest.raises(Refused, match="no privacy"):
-        _serve(fleet)
+        serve(fleet)
     assert stand.uploads == []
     assert fleet.tally.clients["joined"] == 0
 
@@ -203,7 +179,7 @@ def test_a_shuffler_that_was_told_another_cohort_is_found_out_before_anything_is
     told = asked.assignments[0].cohort.model_copy(update=changes)
     stand = Lying(asked, told, shuffler, TICKET_KEY)
     with pytest.raises(Refused, match=why):
-        _serve(Fleet(stand, world, Terms(), Habits(block=7)))
+        serve(Fleet(stand, world, Terms(), Habits(block=7)))
     assert (stand.uploads, stand.departures) == ([], [])
 
 
@@ -213,7 +189,7 @@ def test_a_fleet_looks_at_each_cohort_once_however_many_blocks_it_sends(
     asked = make_round("local-laplace-discrete", via="shuffler", clients=40, cohorts=2)
     stand = Stand([asked], shuffler, TICKET_KEY)
     fleet = Fleet(stand, world, Terms(), Habits(block=7))
-    _serve(fleet)
+    serve(fleet)
     assert stand.looks == [one.cohort.cohort for one in asked.assignments]
     assert len(stand.uploads) > 10
     assert fleet.tally.clients["served"] == 80
@@ -243,7 +219,7 @@ def test_a_round_that_changes_after_users_agreed_to_it_is_refused(
     then = first.model_copy(update={"mechanism": bare.mechanism.model_copy(update=same)})
     stand = _TwoFaced(first, then, shuffler)
     with pytest.raises(Refused):
-        _serve(Fleet(stand, world, Terms()))
+        serve(Fleet(stand, world, Terms()))
     assert stand.uploads == []
 
 
@@ -267,7 +243,7 @@ def test_a_refused_client_is_dropped_and_one_whose_slot_was_used_already_is_told
 ) -> None:
     stand = _Refusing([make_round("local-laplace-discrete", via="shuffler", clients=20)], shuffler, TICKET_KEY)
     fleet = Fleet(stand, world, Terms(), Habits(block=20))
-    _serve(fleet)
+    serve(fleet)
     clients = fleet.tally.clients
     assert (clients["served"], clients["refused"], clients["robbed"]) == (18, 1, 1)
 
@@ -284,10 +260,10 @@ def test_a_service_that_stays_away_ends_the_fleet_with_its_name(
 ) -> None:
     stand = _Away([make_round("local-laplace-discrete", via="shuffler")], shuffler, TICKET_KEY)
     with pytest.raises(Unavailable, match="the shuffler is away"):
-        _serve(Fleet(stand, world, Terms()))
+        serve(Fleet(stand, world, Terms()))
 
 
 def test_a_cancelled_run_ends_the_fleet(make_round: MakeRound, world: World, shuffler: Shuffler) -> None:
     stand = Stand([make_round("local-laplace-discrete", via="shuffler")], shuffler, TICKET_KEY)
     stand.cancelled = True
-    assert _serve(Fleet(stand, world, Terms())) == ["cancelled"]
+    assert serve(Fleet(stand, world, Terms())) == ["cancelled"]
