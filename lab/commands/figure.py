@@ -15,6 +15,7 @@ from lab.sweep import Experiment, Row, known, load, read, run
 from lab.sweep.progress import SweepProgress
 
 COMPOSITION = "composition"
+EPSILON, DELTA = 0.5, 1e-6
 
 Name = Annotated[
     str,
@@ -27,8 +28,10 @@ Quick = Annotated[bool, typer.Option("--quick", help="The experiment's reduced v
 Out = Annotated[Path, typer.Option("--out", help="Folder for NAME.png and NAME.svg")]
 Results = Annotated[Path | None, typer.Option("--results", help="The rows, Parquet or CSV; nothing is played then")]
 Sweeps = Annotated[Path, typer.Option("--sweeps", help="Folder of `distrust sweep`: missing cells are played there")]
-Epsilon = Annotated[float, typer.Option("--epsilon", help="composition: a client's budget for all batches, in (0, 1)")]
-Delta = Annotated[float, typer.Option("--delta", help="composition: its δ, in (0, 1/2)")]
+Epsilon = Annotated[
+    float, typer.Option("--epsilon", help="composition: a client's budget for all batches, in [0.0001, 1)")
+]
+Delta = Annotated[float, typer.Option("--delta", help="composition: its δ, in [1e-18, 1/2)")]
 
 
 def figure(
@@ -40,10 +43,11 @@ def figure(
     sweeps: Sweeps = DEFAULT_OUT,
     backend: BackendOption = "loky",
     jobs: Jobs = None,
-    epsilon: Epsilon = 0.5,
-    delta: Delta = 1e-6,
+    epsilon: Epsilon = EPSILON,
+    delta: Delta = DELTA,
 ) -> None:
     """Draw a figure of the papers."""
+    _check_used(name, quick=quick, results=results, epsilon=epsilon, delta=delta)
     if name == COMPOSITION:
         found = composition.curves(epsilon, delta)
         with writing(out_, "choose another --out"):
@@ -60,6 +64,16 @@ def figure(
     stem = out_ / (experiment.name + ("-quick" if quick else ""))
     with writing(out_, "choose another --out"):
         _print(draw(experiment, rows, stem))
+
+
+def _check_used(name: str, *, quick: bool, results: Path | None, epsilon: float, delta: float) -> None:
+    """Raises BadParameter for an option that this figure would not look at."""
+    own = {"epsilon": epsilon if epsilon != EPSILON else None, "delta": delta if delta != DELTA else None}
+    others = {"quick": quick or None, "results": results and str(results)}
+    for field, given in (others if name == COMPOSITION else own).items():
+        if given is not None:
+            whose = "an experiment's" if name == COMPOSITION else f"{COMPOSITION}'s"
+            raise BadParameter(field, given, f"is {whose} alone: leave it out for {name}")
 
 
 def _played(experiment: Experiment, sweeps: Path, backend: str, jobs: int | None) -> list[Row]:

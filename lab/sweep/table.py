@@ -37,7 +37,9 @@ def write(rows: Sequence[Row], path: Path, form: Format) -> None:
 
 def read(path: Path) -> list[Row]:
     """Rows of a file that `write` wrote; its ending tells the format. Raises BadParameter for one that is none."""
-    form = check_format(path.suffix.removeprefix("."))
+    form = path.suffix.removeprefix(".")
+    if form not in FORMATS:
+        raise BadParameter("results", str(path), f"must end in {' or '.join(f'.{one}' for one in FORMATS)}")
     try:
         found = _from_parquet(path) if form == "parquet" else _from_csv(path)
         return [Row.model_validate(one, strict=False) for one in found]
