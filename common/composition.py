@@ -48,7 +48,7 @@ def compose(parts: tuple[Part, ...], delta: float | None = None) -> Guarantee:
     if len(parts) == 1 and parts[0][1] == 1 and delta in (None, first.delta):
         return first
     curve = _added_curve(parts)
-    target = _target(parts) if delta is None else delta
+    target = own_delta(parts) if delta is None else delta
     epsilon = min(_bounds(parts, curve, target), default=math.inf)
     if math.isinf(epsilon):
         return nothing(first)
@@ -88,6 +88,13 @@ def _loss_step(pmf: Pmf, shift: int, count: int) -> float:
     return max(float(np.ptp(losses[met])), DEVIATIONS * math.sqrt(count) * spread, 1e-6) / MOST_CELLS
 
 
+def own_delta(parts: Sequence[Part]) -> float:
+    """The δ that several releases are shown at when none is asked for: what basic composition takes."""
+    shown = [one.delta for one, _ in parts if one.kind == "renyi"]
+    rest = sum(count * one.delta for one, count in parts if one.kind != "renyi")
+    return min(1.0, max(shown, default=0.0) + rest)
+
+
 def pure_curve(epsilon: float, orders: Sequence[float]) -> list[float]:
     """RDP of an ε-pure mechanism at each order α > 1: randomized response's, which is the worst.
 
@@ -107,12 +114,6 @@ def _response(epsilon: float, order: float) -> float:
     likely, rare = -math.log1p(math.exp(-epsilon)), -epsilon - math.log1p(math.exp(-epsilon))
     terms = np.logaddexp(order * likely + (1 - order) * rare, order * rare + (1 - order) * likely)
     return max(0.0, float(terms)) / (order - 1)
-
-
-def _target(parts: Sequence[Part]) -> float:
-    shown = [one.delta for one, _ in parts if one.kind == "renyi"]
-    rest = sum(count * one.delta for one, count in parts if one.kind != "renyi")
-    return min(1.0, max(shown, default=0.0) + rest)
 
 
 def _bounds(parts: Sequence[Part], curve: tuple[tuple[float, float], ...], delta: float) -> Iterator[float]:

@@ -83,14 +83,24 @@ class Asked:
         check_spec(spec, statistic)
         return plan(spec, clients=self.clients, least=self.least, floor=self.floor, wrap=WRAP, statistic=statistic)
 
-    def check_answers(self, survivors: int | None, colluders: int) -> None:
-        """Refuse more answers than clients, and more colluders than answers."""
+    def answers(self, survivors: int | None, colluders: int) -> int | None:
+        """Who answered, for a guarantee: `survivors` if told; None, the floor of honest ones, if nobody colludes.
+
+        The floor leaves the colluders out already, so that told ones are taken off `least`. Raises BadParameter for
+        more answers than clients and more colluders than answers.
+        """
         if survivors is not None and not 1 <= survivors <= self.clients:
             raise BadParameter("survivors", survivors, f"must lie in [1, clients = {self.clients}]")
-        most = self.clients if survivors is None else survivors
+        field, most = ("least", self.least) if survivors is None else ("survivors", survivors)
         if not 0 <= colluders <= most:
-            field = "clients" if survivors is None else "survivors"
             raise BadParameter("colluders", colluders, f"must lie in [0, {field} = {most}]")
+        return self.least if survivors is None and colluders else survivors
+
+    def notes(self, survivors: int | None) -> list[str]:
+        """What a reader must know of a sum over so few."""
+        if survivors is None or survivors >= self.least:
+            return []
+        return [f"never opened: a release needs {self.least} answers, and {survivors} came"]
 
     def spec(self, name: str, calibration: str) -> MechanismSpec:
         """The words of a run file."""

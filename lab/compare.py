@@ -1,10 +1,12 @@
 """All the mechanisms side by side: what they promise, how far they miss, what they send, whom they trust."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Any, get_args
 
 from rich.table import Table
 
+from common.composition import own_delta
 from common.errors import BadParameter
 from common.mechanisms import Calibration, Mechanism, MechanismName
 from common.mechanisms.checks import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed
@@ -38,25 +40,38 @@ def compare(
     """One JSON-able object with a row for each mechanism and calibration; a refused one says why.
 
     `words` of an `Asked`. Mechanisms that have no δ, stream, s or continuous noise are planned without; those that
-    need a δ or a stream are refused without.
+    need a δ or a stream are refused without. All rows with a δ are shown at one, `shared_delta`: without a target the
+    largest that any of them takes.
     """
     asked = Asked(**words)
     _check(asked)
     check_composed(contributions, target_delta)
-    asked.check_answers(survivors, colluders)
+    answers = asked.answers(survivors, colluders)
     taken = {"survivors": survivors, "colluders": colluders, "contributions": contributions}
+    said = described(asked, **taken, target_delta=target_delta)
+    planned = [_planned(asked, *pair) for pair in product(get_args(MechanismName), get_args(Calibration))]
+    own = [0.0 if isinstance(one, str) else _delta(one, answers, colluders, contributions) for _, one in planned]
+    shared = target_delta or max(own)
     rows = []
-    for name in get_args(MechanismName):
-        own = suited(asked, name)
-        for calibration in get_args(Calibration):
-            head = {"mechanism": name, "calibration": calibration}
-            try:
-                made = own.planned(name, calibration)
-                rows.append({**head, **_row(made, survivors, colluders, contributions, target_delta)})
-            except BadParameter as refused:
-                rows.append({**head, "refused": str(refused)})
-    said = {**described(asked), "dropout": asked.dropout, "corrupt": asked.corrupt}
-    return {**said, **taken, "tail": TAIL, "mechanisms": rows}
+    for (head, one), delta in zip(planned, own, strict=True):
+        target = shared if delta and delta_allowed(shared) else target_delta
+        told = {"refused": one} if isinstance(one, str) else _row(one, survivors, answers, taken, target)
+        rows.append({**head, **told})
+    return {**said, "shared_delta": shared or None, "tail": TAIL, "mechanisms": rows}
+
+
+def _planned(asked: Asked, name: MechanismName, calibration: str) -> tuple[dict[str, str], Mechanism | str]:
+    """A row's head, and the mechanism or why there is none."""
+    head = {"mechanism": name, "calibration": calibration}
+    try:
+        return head, suited(asked, name).planned(name, calibration)
+    except BadParameter as refused:
+        return head, str(refused)
+
+
+def _delta(mechanism: Mechanism, answers: int | None, colluders: int, contributions: int) -> float:
+    """The δ that all the contributions to one mechanism are shown at when none is asked for; 0 for a pure one."""
+    return own_delta(((mechanism.guarantee(answers, colluders), contributions),))
 
 
 def _check(asked: Asked) -> None:
@@ -82,6 +97,10 @@ def suited(asked: Asked, name: MechanismName) -> Asked:
 def table(report: dict[str, Any]) -> Table:
     """For people: one line a mechanism; refused ones at the end, in a sentence each."""
     title = f"n = {report['clients']}, ε = {report['epsilon']:g}"
+    if report["contributions"] > 1:
+        title += f", {report['contributions']} contributions"
+    if report["shared_delta"]:
+        title += f", compared at δ = {report['shared_delta']:g}"
     if report["dimension"] > 1:
         title += f", D = {report['dimension']}, {report['norm']}; errors of one coordinate"
     shown = Table(title=title, box=None, padding=(0, 2, 0, 0), width=WIDE)
@@ -95,7 +114,7 @@ def table(report: dict[str, Any]) -> Table:
             shown.add_row(*lead, *error, str(row["bits"]), row["trust"])
     refused = [row for row in report["mechanisms"] if "refused" in row]
     reasons = (f"{row['mechanism']} ({row['calibration']}): {row['refused']}" for row in refused)
-    shown.caption = "\n".join([EXPLAINED, *reasons])
+    shown.caption = "\n".join([*report["notes"], EXPLAINED, *reasons])
     return shown
 
 
@@ -106,12 +125,17 @@ def trust(mechanism: Mechanism) -> str:
 
 
 def _row(
-    mechanism: Mechanism, survivors: int | None, colluders: int, contributions: int, target: float | None
+    mechanism: Mechanism, survivors: int | None, answers: int | None, taken: dict[str, Any], target: float | None
 ) -> dict[str, Any]:
-    law = mechanism.error(mechanism.clients if survivors is None else survivors)
+    """The promise for those `answers`, and the error of a sum over the survivors; or why nothing is promised."""
+    try:
+        law = mechanism.error(mechanism.clients if survivors is None else survivors)
+        promise = promised(mechanism, answers, taken["colluders"], taken["contributions"], target)
+    except BadParameter as refused:
+        return {"refused": str(refused)}
     how = law.quantile_how if isinstance(law, Scaled) else "bound"
     return {
-        **promised(mechanism, survivors, colluders, contributions, target),
+        **promise,
         "error": {"std": law.std, "quantile": law.quantile(TAIL), "quantile_how": how},
         "bits": mechanism.bits,
         "via": mechanism.via,
@@ -123,4 +147,5 @@ def _promise(guarantee: dict[str, Any]) -> str:
     if guarantee["epsilon"] is None:
         return "none"
     delta = f", δ = {guarantee['delta']:.3g}" if guarantee["delta"] else ""
-    return f"ε = {guarantee['epsilon']:.4g}{delta}"
+    sign = "=" if guarantee["how"] == "exact" else "≤"
+    return f"ε {sign} {guarantee['epsilon']:.4g}{delta}"

@@ -1,9 +1,11 @@
 """What a mechanism promises and costs for one cohort, in both calibrations; no cohort needed."""
 
 import math
+from dataclasses import asdict
 from typing import Any, get_args
 
 from common.composition import LONGEST, compose, compose_exactly
+from common.error_law import How
 from common.errors import BadParameter
 from common.guarantee import Guarantee
 from common.mechanisms import Calibration, Mechanism, ShuffledBinomial
@@ -19,6 +21,9 @@ from lab.asked import WRAP, Asked
 MOST = 10_000  # contributions
 SUMS = (DistributedPolya, DistributedSkellam, ShuffledBinomial)
 """What these release is the sum of the clients' integers and noise, and nothing else."""
+
+NINE_DIGITS = 1e-9
+"""To which exact figures of one law agree, whatever they were computed by."""
 
 TAILS = (0.5, 0.1, 0.01, 1e-3, 1e-6, 1e-9, 1e-12)
 
@@ -48,45 +53,60 @@ def report(
     """One JSON-able object: parameters, guarantee, profile, bits and error of `exact` and of `paper`.
 
     words      of an `Asked`.
-    survivors  who answered, for the guarantee and the error; t and n when None. colluders: those who tell their noise.
+    survivors  who answered, for the guarantee and the error; t and n when None. colluders: those of them, or of the
+               least that may answer, who tell their noise.
     contributions  cohorts like this that one client takes part in; `target_delta`: δ that their sum is shown at.
     Raises     BadParameter, naming the field. Where only `paper` is refused, its place says why.
     """
     asked = Asked(**words)
-    asked.check_answers(survivors, colluders)
+    answers = asked.answers(survivors, colluders)
     both: dict[str, Any] = {}
     for calibration in get_args(Calibration):
         try:
             made = asked.planned(name, calibration)
             both[calibration] = {
                 **_one(name, made, survivors),
-                **promised(made, survivors, colluders, contributions, target_delta),
+                **promised(made, answers, colluders, contributions, target_delta),
             }
         except BadParameter as error:
             if calibration == "exact":
                 raise
             both[calibration] = {"refused": str(error)}
     taken = {"survivors": survivors, "colluders": colluders, "contributions": contributions}
-    return {"mechanism": name, **described(asked), **taken, "wrap": WRAP, **both}
+    said = described(asked, **taken, target_delta=target_delta)
+    return {"mechanism": name, **said, **both}
 
 
-def described(asked: Asked) -> dict[str, Any]:
-    """The question, JSON-able."""
-    fields = ("epsilon", "delta", "clients", "least", "floor", "dimension", "norm", "low", "high", "noise")
-    return {field: getattr(asked, field) for field in fields}
+def described(asked: Asked, **taken: float | None) -> dict[str, Any]:
+    """The question, JSON-able, the same in every report: the cohort, what was `taken` of it, and what follows."""
+    fixed = {"least": asked.least, "floor": asked.floor, "wrap": WRAP}
+    survivors = taken["survivors"]
+    return {**asdict(asked), **fixed, **taken, "notes": asked.notes(None if survivors is None else int(survivors))}
 
 
 def promised(
     mechanism: Mechanism, survivors: int | None, colluders: int, contributions: int, target: float | None
 ) -> dict[str, Any]:
-    """`guarantee`, of the mechanism's one kind, and `profile`, of every kind; its RDP stands in the former too."""
+    """`guarantee`, of the mechanism's one kind, and `profile`, of every kind; its RDP stands in the former too.
+
+    `how` of a guarantee: "exact" where its ε is the profile's own exact one, else "bound".
+    """
     promise = guaranteed(mechanism, survivors, colluders, contributions, target)
     delta = target or (promise.delta if 0 < promise.delta < 1 else SHOWN_DELTA)
     profile = profiled(mechanism, survivors, colluders, contributions, delta)
     promise = _better(promise, profile) if contributions > 1 else promise
     shown = promise.model_dump(mode="json")
     shown["rdp"] = shown["rdp"] or [list(pair) for pair in profile.known]
+    shown["how"] = _how(promise, profile)
     return {"guarantee": shown, "profile": profile.model_dump(mode="json")}
+
+
+def _how(promise: Guarantee, profile: Profile) -> How:
+    own = profile.approximate if promise.delta else profile.pure
+    if None in (promise.epsilon, own.epsilon):
+        return own.how if promise.epsilon == own.epsilon else "bound"
+    alike = math.isclose(promise.epsilon or 0.0, own.epsilon or 0.0, rel_tol=NINE_DIGITS)
+    return own.how if alike and promise.delta in {0.0, profile.delta} else "bound"
 
 
 def _better(promise: Guarantee, profile: Profile) -> Guarantee:

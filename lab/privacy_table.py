@@ -17,15 +17,17 @@ def table(report: dict[str, Any]) -> Table:
     sides = [report[calibration] for calibration in calibrations]
     for key in dict.fromkeys(key for side in sides for key in side["parameters"]):
         shown.add_row(key, *(number(side["parameters"].get(key)) for side in sides))
-    for key in ("kind", "epsilon", "delta"):
-        shown.add_row(key, *(number(side["guarantee"][key]) for side in sides))
+    promises = [side["guarantee"] for side in sides]
+    shown.add_row("kind", *(one["kind"] for one in promises))
+    shown.add_row("epsilon", *(labelled(one["epsilon"], one["how"]) for one in promises))
+    shown.add_row("delta", *(number(one["delta"]) for one in promises))
     for label, cells in _profiles([side["profile"] for side in sides]):
         shown.add_row(label, *cells)
     shown.add_row("bits a client", *(number(side["bits"]) for side in sides))
     for label, cells in _errors([side["error"] for side in sides]):
         shown.add_row(label, *cells)
     refused = [f"{side}: {report[side]['refused']}" for side in get_args(Calibration) if side not in calibrations]
-    notes = [*sides[0]["guarantee"]["assumptions"], *sides[0]["profile"]["notes"]]
+    notes = [*report["notes"], *promises[0]["assumptions"], *sides[0]["profile"]["notes"]]
     shown.caption = "; ".join(dict.fromkeys([*notes, *refused]))
     return shown
 
