@@ -28,6 +28,11 @@ def _failures(events: Events) -> str:
     return f"best arm {kept}; {events.width_failures:,} of {events.widths:,} intervals miss the true mean{stated}"
 
 
+def _spent(result: Result) -> str:
+    """By how often a client took part."""
+    return ", ".join(f"{one.guarantee.line()} by whoever came {one.contributions} ×" for one in result.spent)
+
+
 def _arms(result: Result) -> Table:
     columns = ("arm", "pulls", "estimate", "confidence interval", "")
     table = Table(*columns, title=f"run {result.run}", title_justify="left")
@@ -61,6 +66,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         ("rounds", f"{len(result.rounds)}, with {result.aborted} cohorts aborted and replaced"),
         ("mechanism", f"{result.mechanism}, {result.calibration} calibration"),
         ("guarantee", f"{result.guarantee.line()}; neighbours: {result.guarantee.neighbours}"),
+        *([("spent", _spent(result))] if len(result.spent) > 1 else []),
         *(("assumes", assumption) for assumption in result.guarantee.assumptions),
         ("payload", _payload(result.bits)),
     ]

@@ -23,6 +23,7 @@ from lab.result import CohortResult, Result, RoundResult, summarize
 from lab.run_file import RunFile
 from lab.shuffled_actions import unshuffled
 from server.learner import Learner
+from server.ledger import classes, ledger
 from server.outcome import Lost, Released
 from server.rounds import CohortPlan, RoundPlan, RoundRecord
 from shuffler.deal import Order, dealt
@@ -40,7 +41,8 @@ def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None)
     rounds = [_round(record) for record in learner.rounds]
     seconds = time.perf_counter() - began
     events = witness.events(learner)
-    result = summarize(file, "in-process", learner.snapshot(), rounds, events, seconds=seconds)
+    spent = classes(ledger(file.config, learner.rounds))
+    result = summarize(file, "in-process", learner.snapshot(), rounds, events, spent=spent, seconds=seconds)
     return result.model_copy(update={"fault": learner.fault})
 
 

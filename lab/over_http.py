@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from common.errors import Conflict, ProtocolError, Unavailable
 from common.messages.listing import CohortList
-from common.messages.progress import RoundList, RoundReport, RunView
+from common.messages.progress import Ledger, RoundList, RoundReport, RunView
 from common.web.client import Http, Patience, Peer
 from lab.fleets import Fleets
 from lab.progress import Progress, Standings
@@ -52,7 +52,8 @@ class Play:
                 wire = await self._wire()
             reports = await all_rounds(self._server, view.run)
             rounds, events = [from_report(report) for report in reports], replayed(self.file, reports, view.snapshot)
-            return summarize(self.file, "http", view.snapshot, rounds, events, seconds=seconds, wire=wire)
+            spent = (await self._server.get(f"/v1/runs/{view.run}/ledger", Ledger)).classes
+            return summarize(self.file, "http", view.snapshot, rounds, events, spent=spent, seconds=seconds, wire=wire)
 
     async def _create(self) -> None:
         view = await self._server.post("/v1/runs", self.file.config, RunView)

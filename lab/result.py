@@ -14,7 +14,7 @@ from pydantic import Field
 from common.decisions import AssignedArm, Decision
 from common.guarantee import Guarantee
 from common.messages.base import Message
-from common.messages.progress import ArmView, RoundReport, Snapshot
+from common.messages.progress import ArmView, LedgerClass, RoundReport, Snapshot
 from lab.events import Events
 from lab.run_file import RunFile
 
@@ -80,6 +80,7 @@ class Wire(Message):
 class Result(Message):
     """A finished run. `seed` is the environment's; `noise_seed` is there in unsafe runs only.
 
+    spent   the run's ledger: what clients have spent at most, by how often they took part; `guarantee` is the total.
     events  the policy's failures, seen from the clients' side; over services by playing the run again (lab.replay).
     fault   why the learner gave up before the horizon, if it did.
     """
@@ -102,6 +103,7 @@ class Result(Message):
     aborted: int
     unfinished: int
     guarantee: Guarantee
+    spent: tuple[LedgerClass, ...]
     bits: Bits
     seconds: float
     clients_per_second: float
@@ -116,6 +118,7 @@ def summarize(
     rounds: Sequence[RoundResult],
     events: Events,
     *,
+    spent: tuple[LedgerClass, ...],
     seconds: float,
     wire: Wire | None = None,
 ) -> Result:
@@ -143,6 +146,7 @@ def summarize(
         aborted=snapshot.aborted,
         unfinished=snapshot.unfinished,
         guarantee=snapshot.guarantee,
+        spent=spent,
         bits=_bits(rounds, asked, wire),
         seconds=seconds,
         clients_per_second=asked / seconds,

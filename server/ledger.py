@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from common.guarantee import Guarantee
 from common.ledger import Entry, Ledger
 from common.mechanisms import Mechanism
+from common.messages.progress import LedgerClass
 from common.messages.run import RunConfig
 from server.rounds import RoundRecord
 
@@ -39,6 +40,11 @@ def ledger(config: RunConfig, records: Sequence[RoundRecord]) -> Ledger:
         Entry(f"round {one.number}", one.clients, max(1, len(one.cohorts)), spent(config, one)) for one in records
     )
     return Ledger(config.contributions, config.budget, entries)
+
+
+def classes(kept: Ledger) -> tuple[LedgerClass, ...]:
+    """Clients by how often they took part, and what they have spent at most."""
+    return tuple(LedgerClass(contributions=times, guarantee=one) for times, one in kept.classes.items())
 
 
 def admit(config: RunConfig, records: Sequence[RoundRecord], planned: RoundRecord) -> None:

@@ -6,15 +6,14 @@ from common.messages.progress import (
     CohortState,
     CohortView,
     Ledger,
-    LedgerClass,
     LedgerLine,
     RoundList,
     RoundReport,
     RunLine,
     RunView,
 )
+from server.ledger import classes, spent
 from server.ledger import ledger as book
-from server.ledger import spent
 from server.live import LiveRun
 from server.outcome import Lost
 from server.rounds import CohortPlan, RoundRecord
@@ -88,7 +87,7 @@ def ledger(live: LiveRun) -> Ledger:
         composition="parallel" if kept.contributions == 1 else "sequential",
         contributions=kept.contributions,
         lines=lines,
-        classes=tuple(LedgerClass(contributions=times, guarantee=one) for times, one in kept.classes.items()),
+        classes=classes(kept),
         total=kept.total,
         budget=kept.budget,
     )

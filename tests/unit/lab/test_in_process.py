@@ -101,3 +101,15 @@ def test_watch_is_called_after_every_cohort() -> None:
     seen: list[int] = []
     played = in_process.run(run_file(), lambda learner: seen.append(len(learner.rounds)))
     assert len(seen) == sum(len(one.cohorts) for one in played.rounds)
+
+
+def test_a_run_keeps_what_clients_have_spent_by_how_often_they_came_and_in_total() -> None:
+    come = in_process.run(run_file(extra="[returning]\ncontributions = 3\n[budget]\nepsilon = 3.0"))
+    assert {one.contributions: one.guarantee.epsilon for one in come.spent} == pytest.approx({1: 1.0, 2: 2.0, 3: 3.0})
+    assert come.spent[-1].guarantee == come.guarantee
+    once = in_process.run(run_file())
+    assert [(one.contributions, one.guarantee) for one in once.spent] == [(1, once.guarantee)]
+    shown = Console(file=io.StringIO(), width=200)
+    print_result(come, shown)
+    assert isinstance(shown.file, io.StringIO)
+    assert "ε = 2 (exact calibration) by whoever came 2 ×" in shown.file.getvalue()
