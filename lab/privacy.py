@@ -8,7 +8,7 @@ from common.composition import LONGEST, compose, compose_exactly
 from common.error_law import How
 from common.errors import BadParameter
 from common.guarantee import Guarantee
-from common.mechanisms import Calibration, Mechanism, ShuffledBinomial
+from common.mechanisms import Calibration, Mechanism, ShuffledBinomial, Tree, check_returning
 from common.mechanisms.checks import DELTA_RULE, delta_allowed
 from common.mechanisms.distributed_polya import DistributedPolya
 from common.mechanisms.distributed_skellam import DistributedSkellam
@@ -145,6 +145,8 @@ def guaranteed(
     BadParameter, naming the least δ of the sum, where nothing is proven at the target.
     """
     check_composed(contributions, target_delta)
+    if isinstance(mechanism, Tree):
+        check_returning("tree", contributions)
     once = mechanism.guarantee(survivors, colluders)
     if contributions == 1:
         return compose(((once, 1),), target_delta)

@@ -1,7 +1,7 @@
 """What a configuration must satisfy beyond the types of its fields; each fault is a BadParameter."""
 
 from common.errors import BadParameter
-from common.mechanisms import check_parts, check_spec
+from common.mechanisms import check_parts, check_returning, check_spec
 from common.messages.policy import AlmostFreeSpec, AnyPolicySpec, SuccessiveEliminationSpec, Ucb1Spec
 from common.messages.run import RunConfig
 from server.policies import Ask
@@ -23,6 +23,7 @@ def check(config: RunConfig) -> None:
     if len(config.run) > LONGEST_RUN:
         raise BadParameter("run", config.run, f"must have at most {LONGEST_RUN} characters")
     _check_pair(config)
+    check_returning(config.mechanism.name, config.contributions)
     first = build(config).ask(ENDLESS)
     assert first is not None
     check_spec(config.mechanism, first.statistic)

@@ -16,7 +16,7 @@ from common.mechanisms.local_gaussian import LocalGaussian
 from common.mechanisms.local_laplace import LocalLaplace
 from common.mechanisms.local_laplace_discrete import LocalLaplaceDiscrete
 from common.mechanisms.local_sphere import LocalSphere
-from common.mechanisms.planning import Union, check_parts, check_spec, plan
+from common.mechanisms.planning import Union, check_parts, check_returning, check_spec, plan
 from common.mechanisms.relaxed import RelaxedSecaggShuffle
 from common.mechanisms.shuffled_binomial import ShuffledBinomial
 from common.mechanisms.shuffled_gaussian import ShuffledGaussian
@@ -49,6 +49,7 @@ __all__ = [
     "Tree",
     "UnsafeIdentity",
     "check_parts",
+    "check_returning",
     "check_spec",
     "plan",
 ]

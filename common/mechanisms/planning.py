@@ -169,6 +169,13 @@ def check_parts(spec: MechanismSpec) -> None:
         raise BadParameter("mechanism.name", spec.name, f"shuffled actions need one of {known}: {why}")
 
 
+def check_returning(name: str, contributions: int) -> None:
+    """Refuse several contributions of one client to one stream: composing guarantees of it would claim too little."""
+    if name == "tree" and contributions > 1:
+        why = "tree's promise is for one batch a client, and several move the nodes that they share by their sum"
+        raise BadParameter("contributions", contributions, f"must be 1: {why}; take another mechanism")
+
+
 def _check_epsilon(spec: MechanismSpec) -> None:
     if spec.name == "identity":
         if spec.epsilon is not None:

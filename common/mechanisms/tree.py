@@ -99,6 +99,10 @@ class Tree(GaussianLike):
             }
         )
 
+    def composable(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:  # noqa: ARG002 - server's noise
+        """None: a client in two batches of the stream moves the nodes that both are in twice as far."""
+        return nothing(self).model_copy(update={"assumptions": ("one client is in one batch of the stream",)})
+
     def profile(
         self,
         survivors: int | None = None,  # noqa: ARG002 - server's noise

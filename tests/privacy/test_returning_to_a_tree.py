@@ -1,0 +1,76 @@
+"""A client that is in several batches of one stream has spent more than single promises add up to: refused."""
+
+import math
+from collections import Counter
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from common.composition import compose
+from common.errors import BadParameter, BudgetExceeded
+from common.gaussian_accounting import gaussian_epsilon
+from common.ledger import Entry, Ledger
+from common.mechanisms import Tree
+from common.messages.run import BudgetSpec, RunConfig
+from lab import compare, privacy
+from lab.asked import Asked
+from server.checks import check
+
+COHORT: dict[str, Any] = {"clients": 100, "epsilon": 0.8, "delta": 1e-6, "batches": 8}
+TAKEN: dict[str, Any] = {"survivors": None, "colluders": 0, "contributions": 3, "target_delta": None}
+SAID = "contributions = 3: must be 1: tree's promise is for one batch a client"
+RUN: dict[str, Any] = {
+    "run": "demo",
+    "arms": 3,
+    "horizon": 1000,
+    "mechanism": {"name": "tree", "epsilon": 0.8, "delta": 1e-6, "batches": 8},
+    "policy": {"first_batch": 3},
+}
+
+
+def tree() -> Tree:
+    made = Asked(**COHORT).planned("tree", "exact")
+    assert isinstance(made, Tree)
+    return made
+
+
+def moved(batches: tuple[int, ...]) -> int:
+    """How far, squared and in clients' steps, a client of these batches moves all the dyadic nodes of eight."""
+    return sum(shared**2 for level in range(4) for shared in Counter(batch >> level for batch in batches).values())
+
+
+def test_batches_that_share_nodes_cost_more_than_streams_apart() -> None:
+    """Three batches of one stream, against three streams at the same δ, for any three that a client may be in."""
+    mechanism = tree()
+    worst = max(combinations(range(8), 3), key=moved)
+    ratio = math.sqrt(moved(worst) / mechanism.variance) * mechanism.precision
+    apart = compose(((mechanism.guarantee(), 3),), 1e-6).epsilon
+    assert worst == (0, 1, 2)
+    assert apart == pytest.approx(1.56, abs=0.01)
+    assert gaussian_epsilon(ratio, 1e-6) == pytest.approx(2.21, abs=0.01)
+
+
+def test_a_ledger_of_returning_clients_has_no_guarantee() -> None:
+    ledger = Ledger(3, None, (Entry("round 1", 100, 3, tree().composable()),))
+    assert ledger.of(2).kind == ledger.total.kind == "none"
+    with pytest.raises(BudgetExceeded, match="no privacy"):
+        ledger.check(BudgetSpec(epsilon=50.0, delta=1e-3))
+    assert tree().guarantee().kind == "approximate"
+
+
+def test_a_run_whose_clients_return_to_a_tree_is_refused() -> None:
+    check(RunConfig.model_validate(RUN))
+    with pytest.raises(BadParameter, match=SAID):
+        check(RunConfig.model_validate({**RUN, "returning": {"contributions": 3}}))
+
+
+def test_the_calculator_refuses_it_too() -> None:
+    with pytest.raises(BadParameter, match=SAID):
+        privacy.report("tree", **COHORT, **TAKEN)
+
+
+@pytest.mark.slow
+def test_side_by_side_it_is_the_only_one_that_is() -> None:
+    rows = compare.compare(**{**COHORT, "clients": 20}, **{**TAKEN, "contributions": 2})["mechanisms"]
+    assert {row["mechanism"] for row in rows if "contributions = 2" in row.get("refused", "")} == {"tree"}
