@@ -10,18 +10,12 @@ from common.errors import BadParameter
 from common.guarantee import Guarantee
 from common.mechanisms import Calibration, Mechanism, ShuffledBinomial, Tree, check_returning
 from common.mechanisms.checks import DELTA_RULE, delta_allowed
-from common.mechanisms.distributed_polya import DistributedPolya
-from common.mechanisms.distributed_skellam import DistributedSkellam
 from common.mechanisms.scaled import Scaled
-from common.noise import Binomial, PolyaDifference, Skellam
 from common.noise.law import Pmf
 from common.profile import SHOWN_DELTA, Profile, bound
 from lab.asked import WRAP, Asked
 
 MOST = 10_000  # contributions
-SUMS = (DistributedPolya, DistributedSkellam, ShuffledBinomial)
-"""What these release is the sum of the clients' integers and noise, and nothing else."""
-
 NINE_DIGITS = 1e-9
 """To which exact figures of one law agree, whatever they were computed by."""
 
@@ -93,8 +87,12 @@ def promised(
     """
     promise = guaranteed(mechanism, survivors, colluders, contributions, target)
     delta = target or (promise.delta if 0 < promise.delta < 1 else SHOWN_DELTA)
-    profile = profiled(mechanism, survivors, colluders, contributions, delta)
-    promise = _better(promise, profile) if contributions > 1 else promise
+    profile = mechanism.profile(survivors, colluders, delta)
+    if contributions > 1:
+        known = promise.delta == delta
+        whole = promise if known else guaranteed(mechanism, survivors, colluders, contributions, delta)
+        profile = _repeated(profile, contributions, whole)
+        promise = _better(promise, profile)
     shown = promise.model_dump(mode="json")
     shown["rdp"] = shown["rdp"] or [list(pair) for pair in profile.known]
     shown["how"] = _how(promise, profile)
@@ -117,14 +115,10 @@ def _better(promise: Guarantee, profile: Profile) -> Guarantee:
     return promise.model_copy(update={"epsilon": epsilon})
 
 
-def profiled(mechanism: Mechanism, survivors: int | None, colluders: int, contributions: int, delta: float) -> Profile:
-    """The profile for a client of `contributions` such cohorts; ε at δ by the best composition that is known."""
-    profile = mechanism.profile(survivors, colluders, delta)
-    if contributions == 1:
-        return profile
-    profile = profile.repeated(contributions)
-    composed = guaranteed(mechanism, survivors, colluders, contributions, delta).epsilon
-    known = [epsilon for epsilon in (composed, profile.approximate.epsilon) if epsilon is not None]
+def _repeated(once: Profile, contributions: int, composed: Guarantee) -> Profile:
+    """The profile for a client of so many such cohorts; ε at δ by the best composition that is known."""
+    profile = once.repeated(contributions)
+    known = [epsilon for epsilon in (composed.epsilon, profile.approximate.epsilon) if epsilon is not None]
     return profile.model_copy(update={"approximate": bound(min(known, default=None))})
 
 
@@ -184,20 +178,13 @@ def _below(
 
 
 def released(mechanism: Mechanism, honest: int) -> Pmf | None:
-    """The law of the noise that the guarantee rests on, where it is one log-concave law of integers; else None.
-
-    Noise of fewer honest clients than the floor need not be log-concave, and vectors have no single law. Shuffled
-    messages are seen one by one, and the error law of an escape mode leaves that mode out.
-    """
-    if not isinstance(mechanism, SUMS) or mechanism.dimension != 1 or honest < mechanism.floor:
-        return None
-    law = getattr(mechanism.error(honest), "law", None)
-    assert isinstance(law, PolyaDifference | Skellam | Binomial)
+    """The law of the noise that the guarantee rests on, where that is all and short; vectors have no single one."""
+    law = mechanism.released_law(honest) if mechanism.dimension == 1 else None
     try:
-        pmf = law.pmf()
+        pmf = None if law is None else law.pmf()
     except BadParameter:  # longer than any that is stored
         return None
-    return pmf if pmf.logs.size <= LONGEST else None
+    return None if pmf is None or pmf.logs.size > LONGEST else pmf
 
 
 def _one(name: str, mechanism: Mechanism, survivors: int | None) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from common.errors import BadParameter
 from common.guarantee import Guarantee
 from common.messages.base import Message
 from common.messages.cohort import Via
+from common.noise.law import Law
 from common.profile import SHOWN_DELTA, Profile
 from common.randomness import Stream
 
@@ -143,6 +144,14 @@ class Mechanism(Message):
         `guarantee` is of one kind, which clients check and ledgers add; this is everything, each figure labelled.
         """
         raise NotImplementedError
+
+    def released_law(self, honest: int) -> Law | None:  # noqa: ARG002 - nothing to say of it here
+        """The noise of each coordinate that is released, carried by `honest` clients, where it is all that is released.
+
+        Only log-concave laws of whole numbers: the largest shift is then the worst pair at every ε, and what several
+        releases promise may be computed from it. None for messages that are seen one by one, and for all else.
+        """
+        return None
 
     def error(self, survivors: int) -> ErrorLaw:
         """The law of the noise in a sum over `survivors` clients."""

@@ -38,5 +38,8 @@ class CentralLaplaceDiscrete(LaplaceLike):
         epsilon = self.released_epsilon(PolyaDifference(Fraction(1), self.scale))
         return self.promise(epsilon, "central", ("the server is trusted: it sees the sum and adds the noise",))
 
+    def released_law(self, honest: int) -> DiscreteLaplace:  # noqa: ARG002 - server's noise
+        return self.server_law()
+
     def error(self, survivors: int) -> ErrorLaw:  # noqa: ARG002 - one term for any number of survivors
         return self.scaled(self.server_law(), 1)

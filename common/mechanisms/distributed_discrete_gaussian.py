@@ -68,5 +68,8 @@ class DistributedDiscreteGaussian(GaussianLike):
         honest = self.honest(survivors, colluders)
         return unprotected(delta) if honest < 1 else sum_profile(self.share, honest, self.grid, delta)
 
+    def released_law(self, honest: int) -> DiscreteGaussianSum | None:
+        return DiscreteGaussianSum(self.share, honest) if honest > 0 else None
+
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(DiscreteGaussianSum(self.share, survivors), survivors * self.share)

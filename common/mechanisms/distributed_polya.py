@@ -54,6 +54,10 @@ class DistributedPolya(LaplaceLike):
             return unprotected(delta)
         return self.of_the_law(PolyaDifference(Fraction(honest, self.floor), self.scale), delta)
 
+    def released_law(self, honest: int) -> PolyaDifference | None:
+        """Log-concave from the floor on."""
+        return PolyaDifference(Fraction(honest, self.floor), self.scale) if honest >= self.floor else None
+
     def error(self, survivors: int) -> ErrorLaw:
         law = PolyaDifference(Fraction(survivors, self.floor), self.scale)
         return self.scaled(law, survivors / self.floor)

@@ -118,6 +118,9 @@ class DistributedSkellam(Lattice):
         grid = Grid(self.precision, self.dimension, self.norm)
         return skellam_profile(law, grid, at_delta.epsilon, by_order.rdp, delta)
 
+    def released_law(self, honest: int) -> Skellam | None:
+        return Skellam(self.variance * honest / self.floor) if honest > 0 else None
+
     def error(self, survivors: int) -> ErrorLaw:
         law = Skellam(self.variance * survivors / self.floor)
         return Scaled(law, self.step, self._sub_exponential(survivors))

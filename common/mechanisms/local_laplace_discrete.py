@@ -40,5 +40,8 @@ class LocalLaplaceDiscrete(LaplaceLike):
         epsilon = self.released_epsilon(PolyaDifference(Fraction(1), self.scale))
         return self.promise(epsilon, "local", ("each client's own device draws its noise",))
 
+    def released_law(self, honest: int) -> DiscreteLaplace:  # noqa: ARG002 - each on its own
+        return self.client_law()
+
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(PolyaDifference(Fraction(survivors), self.scale), survivors)

@@ -10,6 +10,7 @@ from common.mechanisms.base import Noise
 from common.mechanisms.laplace import SAMPLER
 from common.mechanisms.lattice import Lattice
 from common.mechanisms.scaled import Spread
+from common.noise import Law
 from common.randomness import Stream
 
 FINE = 0.01
@@ -58,6 +59,9 @@ class RealNoise(Lattice):
 class ServerNoise(RealNoise):
     """Noise once, on the decoded sum."""
 
+    def released_law(self, honest: int) -> Law | None:  # noqa: ARG002 - server's noise
+        return None if self.continuous else self.server_law()
+
     def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
         if not self.continuous:
             return super().estimate(total, survivors, stream)
@@ -71,6 +75,9 @@ class ClientNoise(RealNoise):
     """Noise on every message. Continuous noise is added to the value itself; the result is rounded to a step."""
 
     as_drawn: ClassVar[How] = "bound"
+
+    def released_law(self, honest: int) -> Law | None:  # noqa: ARG002 - each on its own
+        return None if self.continuous else self.client_law()
 
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
         if not self.continuous:

@@ -98,6 +98,9 @@ class ShuffledBinomial(Lattice):
         ends = "the number of ones is bounded: some counts are possible for one neighbour only, whatever epsilon"
         return unprotected(delta, ends).model_copy(update={"approximate": at_delta})
 
+    def released_law(self, honest: int) -> Binomial | None:
+        return Binomial(honest * self.coins, self.chance) if honest > 0 else None
+
     def error(self, survivors: int) -> ErrorLaw:
         """Hoeffding gives the (σ, h): |X - mean| ≤ √(n'b ln(2/p) / 2)."""
         law = Binomial(survivors * self.coins, self.chance)
