@@ -114,21 +114,23 @@ def _joblib(backend: str, **settings: Any) -> Iterator[None]:
 def _dask(jobs: int) -> Iterator[None]:
     import dask  # noqa: PLC0415 - an extra
     from distributed import Client  # noqa: PLC0415
-    from distributed.utils import silence_logging_cmgr  # noqa: PLC0415
 
     address = dask.config.get("scheduler-address", None)
     here = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None, "set_as_default": False}
+    quiet = {"silence_logs": logging.ERROR}  # workers are warned about that a stop kills in the middle of a cell
     client: Any = Client  # untyped
-    cluster = client(address) if address else client(**here)
-    try:
-        with _joblib("dask", client=cluster):
-            yield
-    finally:
-        with silence_logging_cmgr(logging.ERROR):  # of a stopped sweep's workers, killed in the middle of a cell
-            cluster.close()
+    with client(address) if address else client(**here, **quiet) as cluster, _joblib("dask", client=cluster):
+        if not address:
+            cluster.run(_deafen)
+        yield
 
 
 def _begin(parent: int) -> None:
-    """In a worker: the sweep alone hears Ctrl-C, and no worker outlives it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """In a worker of loky's: no worker outlives the sweep."""
+    _deafen()
     tie(parent)
+
+
+def _deafen() -> None:
+    """In a worker of this machine: the sweep alone hears Ctrl-C, which a terminal sends to all."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

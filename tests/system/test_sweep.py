@@ -85,8 +85,9 @@ def test_a_sweep_that_was_killed_twice_ends_with_the_table_of_one_that_was_not(
     assert alike(read(path)) == uninterrupted
 
 
-def test_ctrl_c_stops_everything_says_how_to_go_on_and_keeps_what_ended(tmp_path: Path) -> None:
-    sweep = start(tmp_path)
+@pytest.mark.parametrize("backend", ["loky", "dask"])
+def test_ctrl_c_stops_everything_says_how_to_go_on_and_keeps_what_ended(tmp_path: Path, backend: str) -> None:
+    sweep = start(tmp_path, "--backend", backend)
     until_kept(tmp_path, 2, sweep)
     os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does: to the workers too
     _, said = sweep.communicate(timeout=60)
@@ -95,7 +96,7 @@ def test_ctrl_c_stops_everything_says_how_to_go_on_and_keeps_what_ended(tmp_path
     assert f"stopped: {kept(tmp_path)} finished cells are kept" in said
     assert "the same command goes on from there" in said
     assert "Traceback" not in said
-    assert "Warning" not in said
+    assert "warning" not in said.lower()  # Dask has one for every worker that is killed in the middle of a cell
 
 
 def test_a_worker_that_dies_is_one_clear_sentence_and_what_ended_is_kept(tmp_path: Path) -> None:

@@ -51,6 +51,13 @@ def test_what_is_missing_is_played_and_drawn(mine: Path, tmp_path: Path) -> None
     assert [path.suffix for path in map(Path, done.stdout.split())] == [".png", ".svg"]
 
 
+def test_an_unknown_backend_is_refused_before_anything_is_played(mine: Path, tmp_path: Path) -> None:
+    done = figure(mine, "--out", tmp_path, "--sweeps", tmp_path / "sweeps", "--backend", "mpi")
+    assert isinstance(done.exception, BadParameter)
+    assert "must be one of loky, dask, ray" in done.exception.detail
+    assert not (tmp_path / "sweeps").exists()
+
+
 def test_results_are_drawn_and_nothing_is_played(mine: Path, tmp_path: Path) -> None:
     rows = run(load(str(mine), quick=True), tmp_path / "sweeps", jobs=1, form="csv").path
     sweeps = tmp_path / "untouched"
