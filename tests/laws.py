@@ -1,9 +1,13 @@
-"""Laws of noise that tests can work out by hand."""
+"""Laws of noise that tests can work out by hand, and the test of draws against any law."""
 
 import math
 from dataclasses import dataclass
 
-from scipy.stats import norm
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2, norm
+
+from common.noise import Law
 
 
 @dataclass(frozen=True)
@@ -36,3 +40,16 @@ class Normal:
     @property
     def sub_exponential(self) -> tuple[float, float]:
         return math.sqrt(2) * self.std, 0.0
+
+
+def chi_square(law: Law, draws: NDArray[np.int64]) -> float:
+    """P-value; neighbours are pooled until at least 20 are expected in each cell."""
+    pmf = law.pmf()
+    expected = pmf.masses * draws.size
+    cells = np.minimum((np.cumsum(expected) // 20).astype(int), int(expected.sum() // 20) - 1)
+    inside = np.clip(draws - pmf.first, 0, pmf.logs.size - 1)
+    observed = np.bincount(cells[inside], minlength=cells[-1] + 1)
+    wanted = np.bincount(cells, weights=expected, minlength=cells[-1] + 1)
+    used = wanted > 0
+    statistic = ((observed[used] - wanted[used]) ** 2 / wanted[used]).sum()
+    return float(chi2.sf(statistic, used.sum() - 1))

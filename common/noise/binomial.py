@@ -70,7 +70,7 @@ class Binomial:
         """Exact for a fair coin (ones among random bits), else from a table."""
         if self.chance == 0.5:
             return self._tosses(stream, count)
-        return _table(self.trials, self.chance).draw(stream, count)
+        return table(self.trials, self.chance).draw(stream, count)
 
     def _tosses(self, stream: Stream, count: int) -> NDArray[np.int64]:
         words = -(-self.trials // 64)
@@ -105,7 +105,7 @@ def log_tail(trials: int, chance: float, x: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _table(trials: int, chance: float) -> Table:
+def table(trials: int, chance: float) -> Table:
     """weight(x + 1) / weight(x) = (b - x) p / ((x + 1)(1 - p)), with p as the exact fraction that the double is."""
     p, unit = Fraction(chance).as_integer_ratio()
     mode = min(trials, math.floor((trials + 1) * chance))

@@ -48,11 +48,11 @@ class Poisson:
         return self.pmf().quantile(self.mean, p)
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
-        return _table(self.rate).draw(stream, count)
+        return table(self.rate).draw(stream, count)
 
 
 @lru_cache(maxsize=64)
-def _table(rate: float) -> Table:
+def table(rate: float) -> Table:
     """weight(x + 1) / weight(x) = rate / (x + 1), with the rate as the exact fraction that the double is."""
     numerator, denominator = Fraction(rate).as_integer_ratio()
     return tabulate(math.floor(rate), lambda x: (numerator, denominator * (x + 1)))

@@ -6,7 +6,6 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from scipy import stats
 
 from common.accounting import hockey_stick
 from common.errors import BadParameter, TooSmall
@@ -16,6 +15,7 @@ from common.mechanisms.tree_counter import Counter, Released
 from common.noise import DiscreteGaussian, DiscreteGaussianSum
 from common.randomness import UnsafeSeededStream
 from common.statistics import BoundedVector, Reward
+from tests.laws import chi_square
 
 
 def made(batches: int = 13, dimension: int | None = None, **words: object) -> Tree:
@@ -124,11 +124,12 @@ def test_no_node_s_noise_is_used_for_another_node() -> None:
     for seed in range(3000):
         leaf, prefix = noises(mechanism, 4, seed)
         rows.append([leaf[0], leaf[1], prefix[1], prefix[3]])
-    table = np.array(rows) / law.std
+    table = np.array(rows).astype(np.int64)
     correlation = np.corrcoef(table.T)[np.triu_indices(4, 1)]
     assert np.abs(correlation).max() <= 5.7 / math.sqrt(3000)
     for column in table.T:
-        assert stats.kstest(column, stats.norm.cdf).pvalue > 1e-7
+        assert chi_square(law, column) > 1e-7
+    assert chi_square(DiscreteGaussian(1.5 * mechanism.variance), table[:, 3]) < 1e-7
 
 
 def test_adding_is_pure() -> None:

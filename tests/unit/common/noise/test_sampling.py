@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import stats
 
 from common.errors import BadParameter
 from common.noise import (
@@ -21,10 +21,13 @@ from common.noise import (
     PolyaDifference,
     Skellam,
 )
+from common.noise.binomial import table as binomial_table
 from common.noise.discrete_gaussian import table as gaussian_table
+from common.noise.poisson import table as poisson_table
 from common.noise.polya import table
-from common.noise.table import tabulate
+from common.noise.table import Table, tabulate
 from common.randomness import SystemStream, UnsafeSeededStream
+from tests.laws import chi_square
 
 FALSE_ALARM = 1e-7
 DRAWS = 400_000
@@ -49,19 +52,6 @@ LAWS = [
     pytest.param(Binomial(150, 0.5), id="three-words-of-coins"),
     pytest.param(Binomial(40, 0.03), id="biased-bits"),
 ]
-
-
-def chi_square(law: Law, draws: NDArray[np.int64]) -> float:
-    """P-value; neighbours are pooled until at least 20 are expected in each cell."""
-    pmf = law.pmf()
-    expected = pmf.masses * draws.size
-    cells = np.minimum((np.cumsum(expected) // 20).astype(int), int(expected.sum() // 20) - 1)
-    inside = np.clip(draws - pmf.first, 0, pmf.logs.size - 1)
-    observed = np.bincount(cells[inside], minlength=cells[-1] + 1)
-    wanted = np.bincount(cells, weights=expected, minlength=cells[-1] + 1)
-    used = wanted > 0
-    statistic = ((observed[used] - wanted[used]) ** 2 / wanted[used]).sum()
-    return float(stats.chi2.sf(statistic, used.sum() - 1))
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -111,13 +101,35 @@ def test_thresholds_are_the_cumulative_law_to_128_bits() -> None:
             mass *= beta * (x + mpmath.mpf(1) / 3) / (x + 1)
 
 
-def test_gaussian_thresholds_are_the_cumulative_law_to_128_bits() -> None:
-    law = gaussian_table(20.0)
+def gaussian_masses(first: int, count: int) -> list[Any]:
+    """Of variance 20, from the theta function."""
+    whole = mpmath.jtheta(3, 0, mpmath.exp(-mpmath.mpf(1) / 40))
+    return [mpmath.exp(-mpmath.mpf(x * x) / 40) / whole for x in range(first, first + count)]
+
+
+def poisson_masses(first: int, count: int) -> list[Any]:
+    return [mpmath.exp(-9) * mpmath.mpf(9) ** x / mpmath.factorial(x) for x in range(first, first + count)]
+
+
+def binomial_masses(first: int, count: int) -> list[Any]:
+    """Of 40 bits, each 1 with the probability that the double next to 0.03 is."""
+    p = mpmath.mpf(0.03)
+    return [mpmath.binomial(40, x) * p**x * (1 - p) ** (40 - x) for x in range(first, first + count)]
+
+
+@pytest.mark.parametrize(
+    ("law", "masses"),
+    [
+        pytest.param(gaussian_table(20.0), gaussian_masses, id="discrete-gaussian"),
+        pytest.param(poisson_table(9.0), poisson_masses, id="poisson"),
+        pytest.param(binomial_table(40, 0.03), binomial_masses, id="biased-bits"),
+    ],
+)
+def test_thresholds_of_other_laws_are_cumulative_too(law: Table, masses: Callable[[int, int], list[Any]]) -> None:
     with mpmath.workprec(400):
-        masses = [mpmath.exp(-mpmath.mpf(x * x) / 40) for x in range(law.first, law.first + law.high.size + 1)]
-        whole, total = mpmath.jtheta(3, 0, mpmath.exp(-mpmath.mpf(1) / 40)), mpmath.mpf(0)
-        for mass, high, low in zip(masses, law.high, law.low, strict=False):
-            total += mass / whole
+        total = mpmath.mpf(0)
+        for mass, high, low in zip(masses(law.first, law.high.size), law.high, law.low, strict=True):
+            total += mass
             assert abs((int(high) << 64 | int(low)) - total * 2**128) < 2
 
 
