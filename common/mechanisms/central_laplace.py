@@ -8,7 +8,7 @@ from common.mechanisms.base import MechanismSpec
 from common.mechanisms.frame import Frame, little_rounding, needed
 from common.mechanisms.laplace import LaplaceLike
 from common.mechanisms.laplace_profile import continuous_profile
-from common.mechanisms.real_noise import FINE, ServerNoise
+from common.mechanisms.real_noise import FINE, INFLATED, ServerNoise
 from common.noise import DiscreteLaplace
 from common.noise.continuous import Laplace
 from common.profile import SHOWN_DELTA, Profile
@@ -18,7 +18,8 @@ class CentralLaplace(ServerNoise, LaplaceLike):
     """Lap(Δ₁/ε) once on the sum, by the server; Δ₁ from the stated range: 2 for rewards in [-1, 1].
 
     Guarantee    (ε, 0) for what the server publishes; none against the server.
-    noise        grid: Lap_Z of the same ε on a grid so fine that rounding adds a hundredth of its variance.
+    noise        grid: Lap_Z of the same ε on a grid so fine that rounding adds a hundredth of its variance, and in a
+                 ball takes a hundredth more of it.
     Calibration  the theorem is tight: `paper` and `exact` are the same.
     Source       FREE Algorithm 1, which states Lap(1/ε) for rewards in [-1, 1] and so gives 2ε; Sajed & Sheffet 2019.
     """
@@ -28,7 +29,7 @@ class CentralLaplace(ServerNoise, LaplaceLike):
     @classmethod
     def plan(cls, spec: MechanismSpec, frame: Frame) -> Self:
         epsilon = needed(spec)
-        precision = spec.precision or little_rounding(frame, epsilon, 1, FINE)
+        precision = spec.precision or little_rounding(frame, epsilon, 1, FINE, INFLATED)
         own = {"epsilon": epsilon, "noise": spec.noise}
         return cls.model_validate({**frame.shared(precision, frame.room(precision, None)), **own})
 

@@ -3,16 +3,21 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from common.errors import BadParameter
 from common.mechanisms.base import Calibration, MechanismSpec, Noise, Norm
 from common.mechanisms.sensitivity import INFLATION, l1, laplace_scale
 from common.messages.cohort import Via
-from common.noise import Law
 
 ROUNDING = 0.1
 """Share of the privacy noise's variance that `exact` grids leave to the rounding, whose variance is at most n/4."""
+
+
+class Quantiles(Protocol):
+    """What there has to be room for."""
+
+    def quantile(self, p: float) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +51,10 @@ class Frame:
         """ln(2/p') for one coordinate, by the union bound."""
         return math.log(2 * self.dimension / self.wrap)
 
-    def room(self, precision: int, law: Law | None, noise: Noise = "grid", least: float = 0.0) -> int:
+    def room(self, precision: int, law: Quantiles | None, noise: Noise = "grid", least: float = 0.0) -> int:
         """The modulus m = ng + 2τ + 1, τ the exact quantile of the total noise at p'/D, at least `least`.
 
-        Continuous noise is rounded afterwards, and wider than discrete noise by less than a step a client.
+        Continuous noise is rounded afterwards, by less than a step a client.
         """
         tail = 0.0 if law is None else law.quantile(max(self.wrap / self.dimension, 1e-18))
         apart = self.clients if noise == "continuous" else 0
@@ -72,10 +77,10 @@ def laplace_precision(frame: Frame, spec: MechanismSpec, terms: int) -> int:
     return little_rounding(frame, needed(spec), terms, ROUNDING)
 
 
-def little_rounding(frame: Frame, epsilon: float, terms: int, share: float) -> int:
+def little_rounding(frame: Frame, epsilon: float, terms: int, share: float, inflation: float = INFLATION) -> int:
     """The least g whose rounding variance n/4 is at most `share` of the noise's, terms / (2 sinh²(1/(2 scale))).
 
-    In ℓ₁ and ℓ₂ balls also the least that rounding inflates by a tenth at most.
+    In ℓ₁ and ℓ₂ balls also the least where rounding takes at most `inflation` more scale.
     """
     sine = math.sqrt(2 * share * terms / frame.clients)
     scale = 1 / (2 * math.asinh(sine))
@@ -85,7 +90,7 @@ def little_rounding(frame: Frame, epsilon: float, terms: int, share: float) -> i
 
     def enough(g: int) -> bool:
         own = laplace_scale(epsilon, g, frame.dimension, frame.norm)
-        return own >= scale and own <= (1 + INFLATION) * l1(g, frame.dimension, frame.norm) / epsilon
+        return own >= scale and own <= (1 + inflation) * l1(g, frame.dimension, frame.norm) / epsilon
 
     return least(enough, guess)
 

@@ -124,7 +124,8 @@ def _approximate(law: PolyaDifference, grid: Grid, pure: float, delta: float, pa
 def _in_a_ball(scale: float, grid: Grid, pure: float, delta: float, *, whole: bool) -> Profile:
     """Bounds for ℓ₁ and ℓ₂: any ε-pure law's, α Σ(s_i/scale)²/2 for shifts s_i that lose s_i/scale each, and the law's.
 
-    The last are for ε at δ: moments with the worst spread of the move. Noise in reals tells no more than on the grid.
+    The last are for ε at δ: moments with the worst spread of the move. Noise in reals on rounded values tells no more
+    than on the grid: a Laplace variable is Lap_Z plus something independent.
     """
 
     def divergence(order: float) -> float:
@@ -133,7 +134,7 @@ def _in_a_ball(scale: float, grid: Grid, pure: float, delta: float, *, whole: bo
 
     pairs = tuple((order, divergence(order)) for order in ORDERS)
     ways = [response_epsilon(pure, delta), from_rdp(pairs, delta)]
-    if whole and scale <= LONGEST_SCALE:
+    if whole and grid.rounded and scale <= LONGEST_SCALE:
         ways.append(vector_epsilon(DiscreteLaplace(scale).pmf(), grid, delta))
     return Profile(
         delta=delta,

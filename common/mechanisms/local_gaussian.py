@@ -11,7 +11,7 @@ from common.mechanisms.real_gaussian import RealGaussian
 from common.mechanisms.real_noise import ClientNoise
 from common.messages.cohort import Via
 from common.noise import DiscreteGaussian, DiscreteGaussianSum
-from common.noise.continuous import Gaussian
+from common.noise.continuous import Gaussian, Rounded
 
 
 class LocalGaussian(ClientNoise, RealGaussian):
@@ -28,7 +28,9 @@ class LocalGaussian(ClientNoise, RealGaussian):
     @classmethod
     def plan(cls, spec: MechanismSpec, frame: Frame) -> Self:
         own = cls.calibrated(spec, frame, 1)
-        total = DiscreteGaussianSum(own["variance"], frame.clients)
+        variance, clients = own["variance"], frame.clients
+        drawn = Gaussian(math.sqrt(clients * variance))
+        total = drawn if spec.noise == "continuous" else DiscreteGaussianSum(variance, clients)
         modulus = frame.room(own["precision"], total, spec.noise)
         return cls.model_validate({**frame.shared(own["precision"], modulus), **own})
 
@@ -39,6 +41,7 @@ class LocalGaussian(ClientNoise, RealGaussian):
         return self.one_draw("local", "each client's own device draws its noise")
 
     def error(self, survivors: int) -> ErrorLaw:
+        variance = survivors * self.variance
         if self.continuous:
-            return self.scaled(Gaussian(math.sqrt(survivors * self.variance)), survivors * self.variance)
-        return self.scaled(DiscreteGaussianSum(self.variance, survivors), survivors * self.variance)
+            return self.scaled(Rounded(Gaussian(math.sqrt(variance)), survivors), variance + survivors / 4)
+        return self.scaled(DiscreteGaussianSum(self.variance, survivors), variance)

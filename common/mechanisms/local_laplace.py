@@ -1,5 +1,6 @@
 """Laplace noise at each client, as in papers that send reals."""
 
+import math
 from fractions import Fraction
 from typing import ClassVar, Literal, Self
 
@@ -9,11 +10,12 @@ from common.mechanisms.base import MechanismSpec
 from common.mechanisms.frame import Frame, little_rounding, needed
 from common.mechanisms.laplace import LaplaceLike
 from common.mechanisms.laplace_profile import continuous_profile
-from common.mechanisms.real_noise import FINE, ClientNoise
-from common.mechanisms.sensitivity import laplace_scale
+from common.mechanisms.real_noise import FINE, INFLATED, ClientNoise
+from common.mechanisms.scaled import Scaled
+from common.mechanisms.sensitivity import drawn_scale, l1, laplace_scale
 from common.messages.cohort import Via
 from common.noise import DiscreteLaplace, PolyaDifference
-from common.noise.continuous import Laplace
+from common.noise.continuous import Laplace, Rounded
 from common.profile import SHOWN_DELTA, Profile
 
 
@@ -21,7 +23,8 @@ class LocalLaplace(ClientNoise, LaplaceLike):
     """Lap(Δ₁/ε₀) on each client's vector.
 
     Guarantee    (ε, 0) for every single message, whoever reads it.
-    noise        grid: Lap_Z of the same ε on a grid so fine that rounding adds a hundredth of its variance.
+    noise        grid: Lap_Z of the same ε on a grid so fine that rounding adds a hundredth of its variance, and in a
+                 ball takes a hundredth more of it. continuous: on the value itself, then rounded at random to the grid.
     Calibration  the theorem is tight: `paper` and `exact` are the same.
     Source       FREE Algorithm 2, with Δ₁ from the stated range.
     """
@@ -33,10 +36,25 @@ class LocalLaplace(ClientNoise, LaplaceLike):
     @classmethod
     def plan(cls, spec: MechanismSpec, frame: Frame) -> Self:
         epsilon = needed(spec)
-        precision = spec.precision or little_rounding(frame, epsilon, frame.clients, FINE)
-        total = PolyaDifference(Fraction(frame.clients), laplace_scale(epsilon, precision, frame.dimension, frame.norm))
+        precision = spec.precision or little_rounding(frame, epsilon, frame.clients, FINE, INFLATED)
+        words = (epsilon, precision, frame.dimension, frame.norm)
+        drawn = Laplace(drawn_scale(*words), frame.clients)
+        total = drawn if spec.noise == "continuous" else PolyaDifference(Fraction(frame.clients), laplace_scale(*words))
         own = {"epsilon": epsilon, "noise": spec.noise}
         return cls.model_validate({**frame.shared(precision, frame.room(precision, total, spec.noise)), **own})
+
+    @property
+    def scale(self) -> float:
+        """Of the noise as it is drawn, in grid steps; continuous noise has no rounding to pay for."""
+        if not self.continuous:
+            return super().scale
+        return drawn_scale(self.epsilon, self.precision, self.dimension, self.norm)
+
+    @property
+    def one_term_epsilon(self) -> float:
+        if not self.continuous:
+            return super().one_term_epsilon
+        return l1(self.precision, self.dimension, self.norm) / self.scale
 
     def client_law(self) -> DiscreteLaplace:
         return DiscreteLaplace(self.scale)
@@ -56,5 +74,6 @@ class LocalLaplace(ClientNoise, LaplaceLike):
 
     def error(self, survivors: int) -> ErrorLaw:
         if self.continuous:
-            return self.scaled(Laplace(self.scale, survivors), survivors)
+            rounded, unit = Rounded(Laplace(self.scale, survivors), survivors), self.scale * self.step
+            return Scaled(rounded, self.step, (math.sqrt(survivors * (4 * unit**2 + self.step**2 / 2)), unit))
         return self.scaled(PolyaDifference(Fraction(survivors), self.scale), survivors)

@@ -15,7 +15,8 @@ from common.mechanisms.frame import Frame, needed
 from common.mechanisms.gaussian import GaussianLike
 from common.mechanisms.gaussian_profile import continuous_profile, sum_profile
 from common.mechanisms.gaussian_search import Grid, Target, best_precision, least_variance
-from common.mechanisms.real_noise import FINE, RealNoise
+from common.mechanisms.real_noise import FINE, INFLATED, RealNoise
+from common.mechanisms.sensitivity import grid_for
 from common.mechanisms.skellam_search import ORDERS
 from common.noise import DiscreteGaussian
 from common.noise.continuous import Gaussian
@@ -34,13 +35,17 @@ class RealGaussian(RealNoise, GaussianLike):
         require(self.delta is not None, "delta", self.delta, DELTA_RULE)
         return self
 
-    @staticmethod
-    def calibrated(spec: MechanismSpec, frame: Frame, clients: int) -> dict[str, Any]:
-        """Own fields and `precision`: rounding `clients` values adds a hundredth of one draw's variance."""
+    @classmethod
+    def calibrated(cls, spec: MechanismSpec, frame: Frame, clients: int) -> dict[str, Any]:
+        """Own fields and `precision`: rounding `clients` values adds a hundredth of one draw's variance.
+
+        In a ball it adds half a hundredth to the sensitivity too, where it comes before the noise.
+        """
         epsilon, delta = needed(spec), needed_delta(spec)
         target = Target(epsilon, delta, 1)
-        precision = spec.precision or best_precision(target, frame.dimension, frame.norm, clients, FINE)
-        grid = Grid(precision, frame.dimension, frame.norm)
+        fine = best_precision(target, frame.dimension, frame.norm, clients, FINE)
+        precision = spec.precision or max(fine, grid_for(frame.dimension, frame.norm, INFLATED))
+        grid = Grid(precision, frame.dimension, frame.norm, rounded=cls.rounds_first or spec.noise == "grid")
         if spec.calibration == "paper":
             variance = grid.squared_l2 * textbook(epsilon, delta)
         elif spec.noise == "continuous":

@@ -10,11 +10,15 @@ from common.mechanisms.base import Noise
 from common.mechanisms.laplace import SAMPLER
 from common.mechanisms.lattice import Lattice
 from common.mechanisms.scaled import Spread
+from common.mechanisms.sensitivity import Grid
 from common.noise import Law
 from common.randomness import Stream
 
 FINE = 0.01
 """Share of the noise's variance that the grid's rounding may add where a paper has no grid."""
+
+INFLATED = FINE / 2
+"""Share that rounding may add to a ball's sensitivity there, and so to the noise's scale: the same of its variance."""
 
 UNSAFE = (
     "UNSAFE: continuous noise in floating point, whose low bits can tell the data (Mironov 2012); "
@@ -34,12 +38,21 @@ class RealNoise(Lattice):
     as_drawn: ClassVar[How] = "exact"
     """Whether continuous noise is released as it was drawn, or as less than that."""
 
+    rounds_first: ClassVar[bool] = True
+    """Whether values are on the grid before continuous noise is added."""
+
     noise: Noise = "grid"
 
     @property
     def continuous(self) -> bool:
         """Whether the noise is drawn in floating point."""
         return self.noise == "continuous"
+
+    @property
+    def grid(self) -> Grid:
+        """What one client can move before the noise is added."""
+        rounded = self.rounds_first or not self.continuous
+        return Grid(self.precision, self.dimension, self.norm, rounded=rounded)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -72,9 +85,13 @@ class ServerNoise(RealNoise):
 
 
 class ClientNoise(RealNoise):
-    """Noise on every message. Continuous noise is added to the value itself; the result is rounded to a step."""
+    """Noise on every message. Continuous noise is added to the value itself; the result is rounded at random to a step.
+
+    By chance, as the nearest step would not keep the mean: ⌊y + U⌋ does, U uniform in [0, 1).
+    """
 
     as_drawn: ClassVar[How] = "bound"
+    rounds_first: ClassVar[bool] = False
 
     def released_law(self, honest: int) -> Law | None:  # noqa: ARG002 - each on its own
         return None if self.continuous else self.client_law()
@@ -84,5 +101,6 @@ class ClientNoise(RealNoise):
             return super().randomize(vectors, stream)
         shape = (vectors.shape[0], self.dimension)
         noise = self.real_law().sample(stream, shape[0] * shape[1]).reshape(shape)
-        noisy = np.rint(self.on_grid(vectors) + noise).astype(np.int64)
+        noise += (stream.words(noise.size).reshape(shape) >> np.uint64(11)) * 2.0**-53
+        noisy = np.floor(self.on_grid(vectors) + noise).astype(np.int64)
         return np.mod(noisy, self.modulus).astype(np.uint64)

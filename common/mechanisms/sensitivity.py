@@ -18,16 +18,22 @@ INFLATION = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What one client can move: a vector of `dimension` coordinates, at most `precision` steps in `norm`."""
+    """What one client can move: a vector of `dimension` coordinates, at most `precision` steps in `norm`.
+
+    rounded  False: noise is added to the values themselves.
+    """
 
     precision: int
     dimension: int
     norm: Norm
+    rounded: bool = True
 
     @property
     def squared_l2(self) -> int:
-        """Bound on the squared ℓ₂ sensitivity, rounding included."""
-        return squared_l2(self.precision, self.dimension, self.norm)
+        """Bound on the squared ℓ₂ sensitivity, rounding included where there is one."""
+        if self.rounded:
+            return squared_l2(self.precision, self.dimension, self.norm)
+        return self.precision**2 * (self.dimension if self.norm == "linf" else 1)
 
     @property
     def is_box(self) -> bool:
@@ -49,11 +55,11 @@ def squared_l2(precision: int, dimension: int, norm: Norm) -> int:
     return min(box, dimension + g * g - 1 + 2 * math.isqrt(dimension * (g * g - 1)))
 
 
-def grid_for(dimension: int, norm: Norm) -> int:
+def grid_for(dimension: int, norm: Norm, inflation: float = INFLATION) -> int:
     """The least g for which rounding adds at most a tenth to the ℓ₂ sensitivity: about 10√D in an ℓ₂ ball."""
     if norm == "linf" or dimension == 1:
         return 1
-    most = (1 + INFLATION) ** 2
+    most = (1 + inflation) ** 2
     g = max(1, math.floor(math.sqrt(dimension)))
     while squared_l2(g, dimension, norm) > most * g * g:
         g += 1
@@ -98,3 +104,8 @@ def laplace_scale(epsilon: float, precision: int, dimension: int, norm: Norm = "
     while excess(found) > 0:
         found *= 1 + 1e-13
     return found
+
+
+def drawn_scale(epsilon: float, precision: int, dimension: int, norm: Norm = "linf") -> float:
+    """The scale Δ₁/ε of continuous noise on values that are not rounded before, rounded up."""
+    return math.nextafter(l1(precision, dimension, norm) / epsilon, math.inf)
