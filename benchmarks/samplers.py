@@ -20,6 +20,7 @@ from common.mechanisms.sphere_noise import directions
 from common.noise import (
     Binomial,
     DiscreteGaussian,
+    DiscreteGaussianSum,
     DiscreteLaplace,
     Poisson,
     Polya,
@@ -29,6 +30,7 @@ from common.noise import (
 from common.noise.continuous import Gaussian, Laplace
 from common.noise.table import CHUNK
 from common.randomness import Stream, SystemStream
+from lab.asked import Asked
 
 
 class Sampler(Protocol):
@@ -44,12 +46,24 @@ class Sphere:
         return directions(stream, count // 16, 16)
 
 
+class Messages:
+    """Whole messages of `relaxed-secagg-shuffle`: two Pólya draws, a chance to escape, a uniform answer, rounding."""
+
+    def __init__(self) -> None:
+        self._mechanism = Asked(clients=1000, epsilon=1.0).planned("relaxed-secagg-shuffle", "exact")
+
+    def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
+        chunks = [np.full((size, 1), 0.5) for size in (*[CHUNK] * (count // CHUNK), count % CHUNK) if size]
+        return np.concatenate([self._mechanism.randomize(rewards, stream) for rewards in chunks]).view(np.int64)
+
+
 LAWS: dict[str, Sampler] = {
     "discrete Laplace, scale 32": DiscreteLaplace(32.0),
     "Pólya, 1/1000 of scale 32": Polya(Fraction(1, 1000), 32.0),
     "Pólya difference, 1/1000 of scale 32": PolyaDifference(Fraction(1, 1000), 32.0),
     "discrete Gaussian, variance 0.1": DiscreteGaussian(0.1),
     "discrete Gaussian, variance 1000": DiscreteGaussian(1000.0),
+    "discrete Gaussian shares, 100 of variance 10": DiscreteGaussianSum(10.0, 100),
     "Poisson, rate 500": Poisson(500.0),
     "Skellam, variance 2.5": Skellam(2.5),
     "Skellam, variance 1000": Skellam(1000.0),
@@ -59,6 +73,7 @@ LAWS: dict[str, Sampler] = {
     "continuous Laplace (unsafe)": Laplace(32.0),
     "continuous Gaussian (unsafe)": Gaussian(32.0),
     "sphere, 16 coordinates": Sphere(),
+    "message of relaxed-secagg-shuffle, n = 1000": Messages(),
 }
 
 
