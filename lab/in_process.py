@@ -15,6 +15,7 @@ from client import play as clients
 from client.departures import NEVER, departures, survives
 from client.environments import Environment
 from common.decisions import AssignedAction
+from common.messages.run import RunConfig
 from common.modular import total
 from common.randomness import Stream, SystemStream, UnsafeSeededStream
 from lab.events import Witness
@@ -24,6 +25,7 @@ from lab.run_file import RunFile
 from lab.shuffled_actions import unshuffled
 from server.learner import Learner
 from server.ledger import classes, ledger
+from server.ledger import spent as paid
 from server.outcome import Lost, Released
 from server.rounds import CohortPlan, RoundPlan, RoundRecord
 from shuffler.deal import Order, dealt
@@ -38,7 +40,7 @@ def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None)
         watch(learner)
 
     learner = play(file, seen)
-    rounds = [_round(record) for record in learner.rounds]
+    rounds = [_round(file.config, record) for record in learner.rounds]
     seconds = time.perf_counter() - began
     events = witness.events(learner)
     spent = classes(ledger(file.config, learner.rounds))
@@ -105,7 +107,7 @@ def _noise(file: RunFile, cohort: str, *labels: str) -> Stream:
     return UnsafeSeededStream(unsafe.noise_seed, file.config.run, cohort, *labels)
 
 
-def _round(record: RoundRecord) -> RoundResult:
+def _round(config: RunConfig, record: RoundRecord) -> RoundResult:
     sums = {released.cohort: released for released in record.released.values()}
     return RoundResult(
         number=record.number,
@@ -115,6 +117,7 @@ def _round(record: RoundRecord) -> RoundResult:
         eliminated=list(record.eliminated),
         modulus=record.mechanism.modulus,
         payload_bits=record.mechanism.bits,
+        guarantee=paid(config, record),
         cohorts=[_cohort(cohort, sums.get(cohort.cohort)) for cohort in record.cohorts],
     )
 

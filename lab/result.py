@@ -39,7 +39,7 @@ class CohortResult(Message):
 
 
 class RoundResult(Message):
-    """One round: its arms, who dropped out after it, its cohorts, and the size of a message."""
+    """One round: its arms, who dropped out after it, its cohorts, the size of a message, and its line of the ledger."""
 
     number: int
     batch: int
@@ -48,6 +48,7 @@ class RoundResult(Message):
     eliminated: list[int]
     modulus: int
     payload_bits: int
+    guarantee: Guarantee
     cohorts: list[CohortResult]
 
     def pulls(self) -> list[tuple[int, int]]:
@@ -164,6 +165,7 @@ def from_report(report: RoundReport) -> RoundResult:
         eliminated=report.eliminated,
         modulus=report.mechanism.modulus,
         payload_bits=report.mechanism.bits,
+        guarantee=report.guarantee,
         cohorts=[
             CohortResult(cohort=c.cohort, arm=c.arm, clients=c.clients, survivors=c.survivors, estimate=c.estimate)
             for c in report.cohorts

@@ -8,6 +8,7 @@ from lab import in_process
 from lab.closing import print_result
 from lab.result import Result
 from lab.run_file import RunFile, parse
+from server.ledger import ledger
 
 
 def run_file(mechanism: str = 'name = "distributed-polya"\nepsilon = 1.0', extra: str = "") -> RunFile:
@@ -113,3 +114,11 @@ def test_a_run_keeps_what_clients_have_spent_by_how_often_they_came_and_in_total
     print_result(come, shown)
     assert isinstance(shown.file, io.StringIO)
     assert "ε = 2 (exact calibration) by whoever came 2 ×" in shown.file.getvalue()
+
+
+def test_every_round_of_a_result_has_its_line_of_the_ledger() -> None:
+    file = run_file(extra="[returning]\ncontributions = 3")
+    learner = in_process.play(file)
+    lines = [one.guarantee for one in ledger(file.config, learner.rounds).entries]
+    assert [one.guarantee for one in in_process.run(file).rounds] == lines
+    assert [line.epsilon for line in lines] == pytest.approx([1.0] * len(lines))
