@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from common.error_law import How
 from common.noise.law import LIMIT, LOST, Pmf, check_length, check_probability, reach, symmetric_quantile
 from common.noise.polya import check_shape_and_scale, table
+from common.noise.polya_tails import LEAST, PolyaTails
 from common.randomness import Stream
 
 
@@ -19,7 +20,7 @@ class PolyaDifference:
     """γ⁺ - γ⁻ with independent Pólya(shape, e^(-1/scale)); generating function [(1-β)² / ((1-βz)(1-β/z))]^shape.
 
     shape  r > 0, exact. 1/t: one client's noise. n/t: the sum over n clients. 1: discrete Laplace. n: n such terms.
-    Where the support would pass LIMIT entries `quantile` is Chernoff's bound (a tenth too wide) and `pmf` refuses.
+    Where the support would pass LIMIT entries `pmf` refuses, and `quantile` is an integral of tails.
     """
 
     shape: Fraction
@@ -41,14 +42,19 @@ class PolyaDifference:
 
     def quantile(self, p: float) -> float:
         check_probability(p)
-        if self._reach(LOST) > LIMIT:
-            return float(self._reach(p) - 1)
+        if self._is_long:
+            most, r = self._reach(p), float(self.shape)
+            return float(most - 1 if r < LEAST else PolyaTails(r, self.scale).quantile(p, most))
         return float(symmetric_quantile(half_logs(self.shape, self.scale), LOST, p))
 
     @property
     def quantile_how(self) -> How:
-        """Whether `quantile` is exact."""
-        return "bound" if self._reach(LOST) > LIMIT else "exact"
+        """Exact, but for scales that could not be drawn: then Chernoff's bound."""
+        return "bound" if self._is_long and self.shape < LEAST else "exact"
+
+    @property
+    def _is_long(self) -> bool:
+        return self._reach(LOST) > LIMIT
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
         one = table(self.shape, self.scale)
