@@ -47,10 +47,9 @@ def test_shares_that_are_nearly_always_zero_promise_nothing() -> None:
     assert none.guarantee().kind == "none"
 
 
-@pytest.mark.parametrize("name", ["central-gaussian", "local-gaussian", "distributed-discrete-gaussian", "tree"])
+@pytest.mark.parametrize("name", ["central-gaussian", "local-gaussian", "distributed-discrete-gaussian"])
 def test_returning_clients_are_charged_by_the_curve_that_the_guarantee_carries(name: str) -> None:
-    batches = 16 if name == "tree" else None
-    found = report(name, delta=1e-6, batches=batches, contributions=20)
+    found = report(name, delta=1e-6, contributions=20)
     assert found["guarantee"]["epsilon"] == pytest.approx(found["profile"]["approximate"]["epsilon"], rel=1e-3)
     assert found["guarantee"]["epsilon"] < 7
 
