@@ -32,5 +32,11 @@ class Guarantee(Message):
         """One line for people."""
         if self.kind == "none" or self.epsilon is None:
             return "no privacy"
+        return f"{self.model} {self.kind} DP, {self.figures()} ({self.calibration} calibration)"
+
+    def figures(self) -> str:
+        """Its ε and δ for people."""
+        if self.kind == "none" or self.epsilon is None:
+            return "no privacy"
         delta = f", δ = {self.delta:.3g}" if self.delta else ""
-        return f"{self.model} {self.kind} DP, ε = {self.epsilon:.4g}{delta} ({self.calibration} calibration)"
+        return f"ε = {self.epsilon:.4g}{delta}"

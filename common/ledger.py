@@ -70,7 +70,7 @@ class Ledger:
         Nobody can have taken part more often than there were cohorts.
         """
         weakest = parallel([entry.guarantee for entry in self.entries])
-        most = min(times, sum(entry.cohorts for entry in self.entries))
+        most = min(times, self._cohorts)
         if most == 1:
             return _assuming(weakest, self.contributions)
         return _assuming(compose(((weakest, most),), self._delta(weakest, most)), self.contributions)
@@ -82,9 +82,14 @@ class Ledger:
 
     @property
     def classes(self) -> dict[int, Guarantee]:
-        """By times of taking part: 1, 2, 4, … and R."""
-        powers = [2**i for i in range(self.contributions.bit_length()) if 2**i < self.contributions]
-        return {times: self.of(times) for times in (*powers, self.contributions)}
+        """By times of taking part: 1, 2, 4, … and the most that anybody can have; at least one entry."""
+        most = min(self.contributions, self._cohorts)
+        powers = [2**i for i in range(most.bit_length()) if 2**i < most]
+        return {times: self.of(times) for times in (*powers, most)}
+
+    @property
+    def _cohorts(self) -> int:
+        return sum(entry.cohorts for entry in self.entries)
 
     def _delta(self, weakest: Guarantee, times: int) -> float | None:
         """δ that a composed guarantee is shown at: the budget's, unless it cannot hold there."""

@@ -30,7 +30,7 @@ def _failures(events: Events) -> str:
 
 def _spent(result: Result) -> str:
     """By how often a client took part."""
-    return ", ".join(f"{one.guarantee.line()} by whoever came {one.contributions} ×" for one in result.spent)
+    return "; ".join(f"{one.guarantee.figures()} by whoever came {one.contributions} ×" for one in result.spent)
 
 
 def _arms(result: Result) -> Table:

@@ -35,10 +35,10 @@ def replayed(file: RunFile, reports: Iterable[RoundReport], snapshot: Snapshot) 
     snapshot  what the server says it learned.
     Raises    ReplayDiffers when this is not what the rounds come to, or when a cohort that must have ended has not.
     """
-    witness, learner = Witness(file), Learner(file.config)
     ended = {cohort.cohort: cohort for report in reports for cohort in report.cohorts}
     try:
-        with one_thread():
+        with one_thread():  # the first round is planned when a learner is made
+            witness, learner = Witness(file), Learner(file.config)
             learner.play(partial(_outcome, file.config.run, ended), witness)
     except (BadMessage, WrongCohort) as error:  # an outcome that cannot be
         raise ReplayDiffers(file.config.run, error.detail) from error

@@ -7,7 +7,7 @@ import typer
 
 from common.errors import BadParameter
 from lab import composition
-from lab.commands.sweep import DEFAULT_OUT, BackendOption, Jobs, say_others
+from lab.commands.sweep import DEFAULT_OUT, Jobs, say_others
 from lab.console import err, out
 from lab.figures import draw, drawing, matched
 from lab.folder import writing
@@ -16,6 +16,8 @@ from lab.sweep.progress import SweepProgress
 
 COMPOSITION = "composition"
 EPSILON, DELTA = 0.5, 1e-6
+
+Given = dict[str, object]
 
 Name = Annotated[
     str,
@@ -27,11 +29,17 @@ Name = Annotated[
 Quick = Annotated[bool, typer.Option("--quick", help="The experiment's reduced version, a minute at most")]
 Out = Annotated[Path, typer.Option("--out", help="Folder for NAME.png and NAME.svg")]
 Results = Annotated[Path | None, typer.Option("--results", help="The rows, Parquet or CSV; nothing is played then")]
+Backend = Annotated[str | None, typer.Option("--backend", help="joblib's: loky, dask or ray; loky when not given")]
 Sweeps = Annotated[Path, typer.Option("--sweeps", help="Folder of `distrust sweep`: missing cells are played there")]
 Epsilon = Annotated[
-    float, typer.Option("--epsilon", help="composition: a client's budget for all batches, in [0.0001, 1)")
+    float | None,
+    typer.Option(
+        "--epsilon", help="composition: a client's budget for all batches, in [0.0001, 1); 0.5 when not given"
+    ),
 ]
-Delta = Annotated[float, typer.Option("--delta", help="composition: its δ, in [1e-18, 1/2)")]
+Delta = Annotated[
+    float | None, typer.Option("--delta", help="composition: its δ, in [1e-18, 1/2); 1e-6 when not given")
+]
 
 
 def figure(
@@ -41,39 +49,44 @@ def figure(
     out_: Out = Path(),
     results: Results = None,
     sweeps: Sweeps = DEFAULT_OUT,
-    backend: BackendOption = "loky",
+    backend: Backend = None,
     jobs: Jobs = None,
-    epsilon: Epsilon = EPSILON,
-    delta: Delta = DELTA,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
 ) -> None:
     """Draw a figure of the papers."""
-    _check_used(name, quick=quick, results=results, epsilon=epsilon, delta=delta)
+    plays: Given = {"backend": backend, "jobs": jobs}
     if name == COMPOSITION:
-        found = composition.curves(epsilon, delta)
+        _unused(
+            {"quick": quick or None, "results": results, **plays}, f"an experiment's alone: leave it out for {name}"
+        )
+        found = composition.curves(EPSILON if epsilon is None else epsilon, DELTA if delta is None else delta)
         with writing(out_, "choose another --out"):
             out_.mkdir(parents=True, exist_ok=True)
             _print(composition.draw(found, out_ / name))
         return
+    _unused({"epsilon": epsilon, "delta": delta}, f"{COMPOSITION}'s alone: leave it out for {name}")
+    if results is not None:
+        _unused(plays, "for what is played, and --results plays nothing: leave it out")
     if not name.endswith(".toml") and name not in known():
         raise BadParameter("figure", name, f"must be one of {', '.join((COMPOSITION, *known()))}")
     experiment = load(name, quick=quick)
     drawing(experiment)  # a sweep may take minutes: what would fail after it fails before
     with writing(out_, "choose another --out"):
         out_.mkdir(parents=True, exist_ok=True)
-    rows = _played(experiment, sweeps, backend, jobs) if results is None else matched(experiment, read(results))
+    rows = (
+        _played(experiment, sweeps, backend or "loky", jobs) if results is None else matched(experiment, read(results))
+    )
     stem = out_ / (experiment.name + ("-quick" if quick else ""))
     with writing(out_, "choose another --out"):
         _print(draw(experiment, rows, stem))
 
 
-def _check_used(name: str, *, quick: bool, results: Path | None, epsilon: float, delta: float) -> None:
-    """Raises BadParameter for an option that this figure would not look at."""
-    own = {"epsilon": epsilon if epsilon != EPSILON else None, "delta": delta if delta != DELTA else None}
-    others = {"quick": quick or None, "results": results and str(results)}
-    for field, given in (others if name == COMPOSITION else own).items():
+def _unused(options: Given, why: str) -> None:
+    """Raises BadParameter for an option that was given, and that this figure would not look at."""
+    for field, given in options.items():
         if given is not None:
-            whose = "an experiment's" if name == COMPOSITION else f"{COMPOSITION}'s"
-            raise BadParameter(field, given, f"is {whose} alone: leave it out for {name}")
+            raise BadParameter(field, str(given) if isinstance(given, Path) else given, f"is {why}")
 
 
 def _played(experiment: Experiment, sweeps: Path, backend: str, jobs: int | None) -> list[Row]:

@@ -49,7 +49,7 @@ def sweep(
     What is finished is kept: the same command goes on after a kill.
     """
     experiment = load(name, quick=quick, repetitions=repetitions)
-    published = [] if check is None else read(check)
+    published = [] if check is None else read(check, "check")
     say_others(experiment, out_)
     try:
         with SweepProgress(err, experiment.name) as progress:

@@ -29,7 +29,7 @@ def parts() -> Mapping[str, str]:
     found = {"python": "{}.{}".format(*sys.version_info)}
     found |= {name: version(name) for name in LIBRARIES}
     trees = _reached()
-    found |= {name: _hashed(ast.dump(_silent(tree)).encode()) for name, tree in trees.items()}
+    found |= {name: _hashed(ast.dump(_Silent().visit(tree)).encode()) for name, tree in trees.items()}
     folders = sorted({name.partition(".")[0] for name in trees})
     files = [file for folder in folders for file in sorted((ROOT / folder).rglob("*.csv"))]
     found |= {file.relative_to(ROOT).as_posix(): _hashed(file.read_bytes()) for file in files}
@@ -74,12 +74,11 @@ def _imported(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _silent(tree: ast.Module) -> ast.Module:
-    """The tree with its docstrings, and whatever else is said to nobody, made empty."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            node.value.value = None
-    return tree
+class _Silent(ast.NodeTransformer):
+    """Takes out docstrings, and whatever else is said to nobody. What is left is for reading only."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:  # noqa: N802 - the visitor's name for it
+        return None if isinstance(node.value, ast.Constant) else node
 
 
 def _hashed(content: bytes) -> str:

@@ -35,17 +35,21 @@ class Others(NamedTuple):
 
 def others(experiment: Experiment, out: Path) -> list[Others]:
     """What a sweep that begins anew now does not go on from; nothing when there are rows of this code already."""
-    folder, mine = home(experiment, out), code.digest()
-    if (folder / _rows(mine)).exists():
+    folder, mine = home(experiment, out), _rows(code.digest())
+    if _cells(folder / mine):
         return []
     found = []
     for path in sorted(folder.glob(_rows("*"))):
-        count = path.read_bytes().count(b"\n")
-        if count:
+        if count := _cells(path):
             parts = folder / _code(path.stem.removeprefix("rows-"))
             older = json.loads(parts.read_text("utf-8")) if parts.exists() else {}
             found.append(Others(path, count, code.changed(older)))
     return found
+
+
+def _cells(path: Path) -> int:
+    """Whole lines of a file of rows, which a sweep makes before it has any."""
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def _rows(digest: str) -> str:

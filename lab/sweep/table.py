@@ -35,20 +35,20 @@ def write(rows: Sequence[Row], path: Path, form: Format) -> None:
         put(path, content)
 
 
-def read(path: Path) -> list[Row]:
-    """Rows of a file that `write` wrote; its ending tells the format. Raises BadParameter for one that is none."""
+def read(path: Path, field: str = "results") -> list[Row]:
+    """Rows of a file that `write` wrote; its ending tells the format. Raises BadParameter for `field` otherwise."""
     form = path.suffix.removeprefix(".")
     if form not in FORMATS:
-        raise BadParameter("results", str(path), f"must end in {' or '.join(f'.{one}' for one in FORMATS)}")
+        raise BadParameter(field, str(path), f"must end in {' or '.join(f'.{one}' for one in FORMATS)}")
     try:
         found = _from_parquet(path) if form == "parquet" else _from_csv(path)
         return [Row.model_validate(one, strict=False) for one in found]
     except OSError as error:
-        raise BadParameter("results", str(path), error.strerror or str(error)) from error
+        raise BadParameter(field, str(path), error.strerror or str(error)) from error
     except ValidationError as error:
-        raise BadParameter("results", str(path), f"is no table of a sweep: {first(error, Row)}") from error
+        raise BadParameter(field, str(path), f"is no table of a sweep: {first(error, Row)}") from error
     except ValueError as error:  # pyarrow's errors are such, too
-        raise BadParameter("results", str(path), f"is no table of a sweep: {error}") from error
+        raise BadParameter(field, str(path), f"is no table of a sweep: {error}") from error
 
 
 def _csv(rows: Sequence[Row]) -> str:

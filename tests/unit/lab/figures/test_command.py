@@ -97,3 +97,11 @@ def test_composition_is_drawn_without_a_sweep(tmp_path: Path) -> None:
     done = figure("composition", "--out", tmp_path, "--sweeps", tmp_path / "sweeps")
     assert done.exit_code == 0, done.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["composition.png", "composition.svg"]
+
+
+@pytest.mark.parametrize("option", [("--backend", "dask"), ("--jobs", "2")])
+def test_options_of_playing_are_refused_where_nothing_is_played(option: tuple[str, str], tmp_path: Path) -> None:
+    for words in (("composition",), ("smoke", "--results", str(tmp_path / "rows.parquet"))):
+        done = figure(*words, "--out", tmp_path, *option)
+        assert isinstance(done.exception, BadParameter)
+        assert done.exception.field == option[0].strip("-")

@@ -52,6 +52,7 @@ def changed_by(path: Path, old: str, new: str) -> list[str]:
         pytest.param("common/data/rewards.csv", "0,1", "1,1", ["common/data/rewards.csv"], id="data"),
         pytest.param("common/law.py", "# twice", "# 2 of them", [], id="a-comment"),
         pytest.param("common/law.py", "In rewards.", "Not in arms.", [], id="a-docstring"),
+        pytest.param("common/law.py", '    """In rewards."""\n', "", [], id="no-docstring"),
         pytest.param("common/web.py", "80", "443", [], id="what-no-cell-reaches"),
     ],
 )

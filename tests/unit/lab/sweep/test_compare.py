@@ -1,4 +1,3 @@
-
 import pytest
 
 from lab.sweep import Cell, Row, differing, load

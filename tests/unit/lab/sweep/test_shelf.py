@@ -80,6 +80,8 @@ def test_other_code_begins_anew_is_told_so_and_finds_its_own_rows_again(
         assert (found.cells, found.changed) == (1, ["numpy"])
         with Shelf(experiment, tmp_path) as shelf:
             assert shelf.rows() == {}
+        assert others(experiment, tmp_path) == [found]  # a sweep that was stopped before its first cell has no rows
+        with Shelf(experiment, tmp_path) as shelf:
             shelf.keep(second)
         assert others(experiment, tmp_path) == []
     with Shelf(experiment, tmp_path) as shelf:
