@@ -93,6 +93,11 @@ class ClientNoise(RealNoise):
     as_drawn: ClassVar[How] = "bound"
     rounds_first: ClassVar[bool] = False
 
+    @property
+    def rounding(self) -> float:
+        """Of values that are rounded before their noise; afterwards the error's law counts it."""
+        return 0.0 if self.continuous else super().rounding
+
     def released_law(self, honest: int) -> Law | None:  # noqa: ARG002 - each on its own
         return None if self.continuous else self.client_law()
 

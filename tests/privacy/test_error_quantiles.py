@@ -14,6 +14,7 @@ from scipy.integrate import quad
 
 from common.mechanisms import MechanismSpec, plan
 from common.mechanisms.base import MechanismName, Noise
+from common.mechanisms.local_sphere import LocalSphere
 from common.mechanisms.planning import DELTAS, KINDS, REAL
 from common.mechanisms.tree import Tree
 from common.noise.continuous import Rounded
@@ -170,7 +171,8 @@ def made(name: MechanismName, calibration: str, dimension: int, noise: Noise = "
 
 def step(mechanism: Any) -> float:
     """A step of the sum, in data units."""
-    return 2 * mechanism.rounding or 2 * mechanism.radius / mechanism.precision
+    width = 2 * mechanism.radius if isinstance(mechanism, LocalSphere) else mechanism.high - mechanism.low
+    return float(width / mechanism.precision)
 
 
 def check_least(tail: Tail, q: float, p: float) -> None:

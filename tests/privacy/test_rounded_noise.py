@@ -145,4 +145,5 @@ def test_continuous_noise_on_the_values_themselves_pays_for_no_rounding(norm: st
     across = 2 * math.sqrt(20 if norm == "linf" else 1)
     assert gaussian.real_law().std * gaussian.step == pytest.approx(across / largest_ratio(1.0, 1e-6), rel=1e-9)
     for mechanism in (laplace, gaussian):
+        assert mechanism.rounding == 0  # it is in the error's law
         assert mechanism.guarantee().epsilon == pytest.approx(1.0, rel=1e-9)
