@@ -12,7 +12,7 @@ from client.courier import Limits
 from client.environments import build, read_spec
 from client.fleet import Habits
 from client.randomizer import World
-from client.terms import Terms
+from client.terms import MAX_DELTA, MAX_EPSILON, Terms
 from common.errors import BadParameter
 
 AUTO = "auto"
@@ -47,8 +47,8 @@ class FleetSettings(BaseSettings):
     upload_items: Annotated[int, Field(ge=1, description="clients in one upload")] = 512
     upload_bytes: Annotated[int, Field(ge=1, description="bytes of messages in one upload")] = 8 * 2**20
     report: Annotated[Path | None, Field(description="JSON file for the fleet's counts, written at its end")] = None
-    max_epsilon: Annotated[float, Field(gt=0, description="users refuse a round with a larger ε")] = 10.0
-    max_delta: Annotated[float, Field(ge=0, le=1, description="users refuse a round with a larger δ")] = 1e-2
+    max_epsilon: Annotated[float, Field(gt=0, description="users refuse a round with a larger ε")] = MAX_EPSILON
+    max_delta: Annotated[float, Field(ge=0, le=1, description="users refuse a round with a larger δ")] = MAX_DELTA
     contributions: Annotated[int, Field(ge=1, le=1000, description="cohorts that a user takes part in, in all")] = 1
     min_survivors: Annotated[int, Field(ge=1, description="users refuse a round whose noise counts on fewer")] = 1
     max_survivors: Annotated[int, Field(ge=1, description="users refuse a round whose noise is spread over more")] = (

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from common.composition import compose
 from common.crypto.parameters import neighbourhood
-from common.errors import Refused
+from common.errors import BudgetExceeded, Refused
 from common.guarantee import Guarantee
 from common.ledger import Entry, Ledger
 from common.mechanisms import AnyMechanism
@@ -15,6 +15,7 @@ from common.messages.round import Assignment, Round
 from common.messages.run import BudgetSpec
 from common.modular import packed_size
 
+MAX_EPSILON, MAX_DELTA = 10.0, 1e-2  # of users whose side has declared nothing
 _ROUNDING = 1e-9
 _LARGEST_DELTA = 0.499  # of a budget
 _SPREAD = {"distributed", "shuffle"}  # models in which a client's own noise protects nobody alone
@@ -33,8 +34,8 @@ class Terms:
     contributions  cohorts that the user means to take part in: all of them together keep max_epsilon at max_delta.
     """
 
-    max_epsilon: float = 10.0
-    max_delta: float = 1e-2
+    max_epsilon: float = MAX_EPSILON
+    max_delta: float = MAX_DELTA
     min_survivors: int = 1
     max_survivors: int = 1_000_000
     allow_unsafe: bool = False
@@ -85,7 +86,13 @@ class Terms:
     def _check_budget(self, guarantees: Sequence[Guarantee]) -> None:
         budget = BudgetSpec(epsilon=self.max_epsilon, delta=min(self.max_delta, _LARGEST_DELTA))
         entries = tuple(Entry("a cohort", 1, 1, one) for one in guarantees)
-        Ledger(self.contributions, budget, entries).check(budget)
+        try:
+            Ledger(self.contributions, budget, entries).check(budget)
+        except BudgetExceeded as error:
+            if (self.max_epsilon, self.max_delta) != (MAX_EPSILON, MAX_DELTA):
+                raise
+            own = (error.epsilon, self.contributions, error.budget, error.delta)
+            raise BudgetExceeded(*own, limit="this user's limit") from None
 
 
 def _check_floor(asked: Round, mechanism: AnyMechanism, cohort: Cohort) -> None:

@@ -89,16 +89,19 @@ class TooSmall(ProtocolError):
 
 
 class BudgetExceeded(ProtocolError):
-    """A contribution that would overdraw the declared privacy budget; refused before anything is sent."""
+    """A contribution that would overdraw the declared privacy budget; refused before anything is sent.
+
+    limit  what it would overdraw, in words, where that is no declared budget.
+    """
 
     code, status = "budget-exceeded", 409
 
-    def __init__(self, epsilon: float | None, contributions: int, budget: float, delta: float) -> None:
+    def __init__(
+        self, epsilon: float | None, contributions: int, budget: float, delta: float, limit: str = "the budget"
+    ) -> None:
         spent = "no privacy" if epsilon is None else f"ε = {epsilon:.6g}"
         times = "one contribution" if contributions == 1 else f"{contributions} contributions"
-        super().__init__(
-            f"{times} would cost {spent} at δ = {delta:g}, and the budget is ε = {budget:g}", budget=budget
-        )
+        super().__init__(f"{times} would cost {spent} at δ = {delta:g}, and {limit} is ε = {budget:g}", budget=budget)
         self.epsilon, self.budget, self.delta = epsilon, budget, delta
 
 

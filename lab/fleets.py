@@ -91,10 +91,10 @@ def environment(file: RunFile, urls: Urls) -> dict[str, str]:
         "DISTRUST_ENVIRONMENT": file.environment.model_dump_json(),
         "DISTRUST_DROPOUT": str(fleet.dropout),
         "DISTRUST_SILENT": str(fleet.silent).lower(),
-        "DISTRUST_CONTRIBUTIONS": str(config.contributions),
     }
     if config.budget is not None:  # the users' own from here on: they refuse what the learner should not have asked
         told |= {"DISTRUST_MAX_EPSILON": repr(config.budget.epsilon), "DISTRUST_MAX_DELTA": repr(config.budget.delta)}
+        told["DISTRUST_CONTRIBUTIONS"] = str(config.contributions)  # else they add up to nothing declared
     if config.unsafe is not None:
         told["DISTRUST_NOISE_SEED"] = str(config.unsafe.noise_seed)
     if config.unsafe is not None or config.mechanism.name == "identity":

@@ -10,6 +10,7 @@ import pytest
 from client.settings import FleetSettings
 from client.terms import Terms
 from common.errors import BudgetExceeded
+from lab import in_process
 from lab.fleets import environment
 from lab.run_file import RunFile, parse
 from lab.stack import Urls
@@ -18,8 +19,9 @@ from tests.wiretap import Exchange, play
 NOWHERE = Urls("http://server", "http://shuffler", "http://aggregator", token=None)
 
 
-def file(contributions: int, mechanism: str, epsilon: float = 2.0, delta: float = 0.0) -> RunFile:
-    """ε = 0.5 a cohort, and for everybody what the budget says."""
+def file(contributions: int, mechanism: str, epsilon: float | None = 2.0, delta: float = 0.0) -> RunFile:
+    """ε = 0.5 a cohort, and for everybody what the budget says, if there is one."""
+    budget = "" if epsilon is None else f"[budget]\nepsilon = {epsilon}\ndelta = {delta}"
     return parse(
         f"""
 run = "run"
@@ -33,9 +35,7 @@ epsilon = 0.5
 minimum = 20
 [returning]
 contributions = {contributions}
-[budget]
-epsilon = {epsilon}
-delta = {delta}
+{budget}
 [environment]
 name = "gaussian-easy"
 arms = 2
@@ -87,3 +87,25 @@ def test_a_budget_at_a_smaller_delta_than_a_guarantee_is_shown_at_is_kept_all_th
     assert (held.max_epsilon, held.max_delta) == (4.0, 1e-9)
     tape = play(tmp_path, [covered.config], 0.0, monkeypatch, terms=held)
     assert tape.views["run"].state == "finished"
+
+
+def test_where_nothing_was_declared_returning_clients_play_over_http_what_they_play_in_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 contributions of ε = 0.5 are above what a user accepts in one cohort: that limits no sum."""
+    undeclared = file(40, MECHANISMS["masked"], epsilon=None)
+    held = terms(undeclared, monkeypatch)
+    assert held == Terms()
+    tape = play(tmp_path, [undeclared.config], 0.0, monkeypatch, terms=held)
+    spent = [tape.views["run"].snapshot.guarantee, in_process.run(undeclared).guarantee]
+    assert tape.views["run"].state == "finished"
+    assert spent[0] == spent[1]
+
+
+def test_a_user_told_of_contributions_alone_calls_its_own_limit_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has declared a budget, so that none is said to be overdrawn."""
+    undeclared = file(40, MECHANISMS["masked"], epsilon=None)
+    with pytest.raises(BudgetExceeded, match=r"40 contributions would cost .*, and this user's limit is ε = 10"):
+        play(tmp_path, [undeclared.config], 0.0, monkeypatch, terms=Terms(contributions=40))
