@@ -96,11 +96,10 @@ def epsilon_at(pmf: Pmf, shift: int, delta: float) -> float:
 
 
 def law_epsilon(law: Extensible, shift: int, delta: float) -> float:
-    """`epsilon_at` of a law; where its usual support ends too early for a long shift, of one longer by that shift."""
+    """`epsilon_at` of a law on a support that is longer by the shift: next to nothing comes from outside it."""
     pmf = law.pmf()
-    found = epsilon_at(pmf, shift, delta)
     longer = pmf.logs.size // 2 + shift
-    return epsilon_at(law.pmf(least=longer), shift, delta) if math.isinf(found) and longer <= LIMIT else found
+    return epsilon_at(law.pmf(least=longer) if longer <= LIMIT else pmf, shift, delta)
 
 
 def _series(losses: NDArray[np.float64], order: float) -> NDArray[np.float64]:

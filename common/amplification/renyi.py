@@ -33,6 +33,7 @@ BULK = 1e-8  # δ from which on Chernoff's bound is enough
 APART = 0.2  # of two ε, at most
 STEP = 0.4  # of the blanket's grid, in standard deviations: some percent of δ
 FLOOR = 1e-120  # δ below which no order feels what is left
+KEPT = 1e-290  # δ down to which one message's own is a number
 MOST_PAIRS = 30  # of inputs; more would take too long
 FAR = 1.1  # from one ε to the next where only one message's own bound is better than the last δ
 END = 2000.0  # ε after which a tail begins at the latest
@@ -159,6 +160,7 @@ def _with_tail(
     alone = np.array([_alone(rho, epsilon) for epsilon in at])
     least = np.minimum(alone, np.concatenate((deltas, np.full(more.size, deltas[-1]))))
     if math.isinf(pure):
+        at, least = at[least > KEPT], least[least > KEPT]  # a δ that underflows to 0 would leave the rest out
         return [curve_renyi(at, least, order, pair_tail(rho, order, float(at[-1]))) for order in orders]
     under = at < pure
     at, least = np.append(at[under], pure), np.append(least[under], 0.0)

@@ -148,8 +148,9 @@ class Mechanism(Message):
     def released_law(self, honest: int) -> Law | None:  # noqa: ARG002 - nothing to say of it here
         """The noise of each coordinate that is released, carried by `honest` clients, where it is all that is released.
 
-        Only log-concave laws of whole numbers: the largest shift is then the worst pair at every ε, and what several
-        releases promise may be computed from it. None for messages that are seen one by one, and for all else.
+        Only symmetric, log-concave laws of whole numbers: the largest shift is then the worst pair at every ε, either
+        way, and what several releases promise may be computed from it. None for messages that are seen one
+        by one, and for all else.
         """
         return None
 

@@ -31,7 +31,7 @@ SEARCH = 1e-4  # relative accuracy of the last search, upwards
 GUESS = 1.03  # and of the first one
 COARSE = 6  # steps of the grid on which the first one is done
 FINEST = 32  # steps of one coordinate's range, all pairs of which the blanket bound compares
-MOST_ALIKE = 100_000  # messages of Laplace noise; for more the blanket gains less than a tenth, and takes too long
+MOST_ALIKE = 100_000  # messages of Laplace noise that the blanket is computed for, which takes long; more hide more
 GAIN = 1.4  # of ε₀ by the blanket over the clones', about
 LARGEST_LOCAL = 50.0
 SPARED = 0.03  # of δ: mass of extreme values to leave out
@@ -66,11 +66,11 @@ def alike_epsilon(local_epsilon: float, precision: int, delta: float, honest: in
     clones = laplace_epsilon(local_epsilon, delta, honest)
     if clones <= asked or not _has_blanket(precision, honest):
         return clones
-    randomizer = _laplace_on_grid(local_epsilon, precision)
-    if asked > 0 and blanket_meets(randomizer, asked, delta, honest):
+    randomizer, counted = _laplace_on_grid(local_epsilon, precision), min(honest, MOST_ALIKE)
+    if asked > 0 and blanket_meets(randomizer, asked, delta, counted):
         return asked
     try:
-        return min(clones, blanket_epsilon(randomizer, delta, honest))
+        return min(clones, blanket_epsilon(randomizer, delta, counted))
     except BadParameter:
         return clones
 
@@ -79,7 +79,7 @@ def alike_epsilon(local_epsilon: float, precision: int, delta: float, honest: in
 def alike_local_epsilon(epsilon: float, delta: float, honest: int, precision: int) -> float:
     """The largest ε₀ with `alike_epsilon` ≤ ε, to a ten-thousandth: never below the clones'; all pairs are checked."""
     clones = clones_local_epsilon(epsilon, delta, honest)
-    if not _has_blanket(precision, honest):
+    if not _has_blanket(precision, honest) or honest > MOST_ALIKE:
         return clones
 
     def excess(local: float) -> float:
@@ -130,7 +130,7 @@ def alike_renyi(local_epsilon: float, precision: int, honest: int) -> tuple[floa
         return clones
     rho = local_epsilon**2 / 2  # of any ε₀-private message (Bun & Steinke 2016)
     randomizer = laplace_on_grid(laplace_scale(local_epsilon, precision, 1), precision)
-    found = blanket_renyi(randomizer, honest, rho, ORDERS, local_epsilon)
+    found = blanket_renyi(randomizer, min(honest, MOST_ALIKE), rho, ORDERS, local_epsilon)
     return tuple(min(pair) for pair in zip(clones, found, strict=True))
 
 
@@ -195,7 +195,7 @@ def _laplace_on_grid(local_epsilon: float, precision: int) -> Randomizer:
 
 
 def _has_blanket(precision: int, honest: int) -> bool:
-    return precision <= FINEST and 1 < honest <= MOST_ALIKE
+    return precision <= FINEST and honest > 1
 
 
 def _ends(whole: Randomizer) -> Randomizer:

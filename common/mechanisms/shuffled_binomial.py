@@ -99,7 +99,8 @@ class ShuffledBinomial(Lattice):
         return unprotected(delta, ends).model_copy(update={"approximate": at_delta})
 
     def released_law(self, honest: int) -> Binomial | None:
-        return Binomial(honest * self.coins, self.chance) if honest > 0 else None
+        """Fair bits only: a biased law moved up in one release and down in the next may tell more than twice either."""
+        return Binomial(honest * self.coins, self.chance) if honest > 0 and self.chance == 0.5 else None
 
     def error(self, survivors: int) -> ErrorLaw:
         """Hoeffding gives the (σ, h): |X - mean| ≤ √(n'b ln(2/p) / 2)."""

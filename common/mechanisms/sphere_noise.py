@@ -55,8 +55,9 @@ class SphereSum:
 
     @property
     def quantile_how(self) -> How:
-        """Exact for one coordinate."""
-        return "exact" if self._coins else "bound"
+        """Exact for one coordinate, unless so few answer that a quantile of p ≤ 1/2 may be below one count."""
+        exact = self._coins and worst_quantile(self.terms, (1 - self.reach / self.radius) / 2, 0.5) > 1
+        return "exact" if exact else "bound"
 
     @property
     def _coins(self) -> bool:

@@ -159,7 +159,7 @@ class Ledger(Message):
     """Privacy spent. Rounds have disjoint clients and compose in parallel; one client's own contributions in sequence.
 
     contributions  R: cohorts that one client may take part in.
-    classes        clients by how often they took part: 1, 2, 4, … and R times.
+    classes        clients by how often they took part: 1, 2, 4, … and as often as anybody can have, R times at most.
     total          what nobody has spent more than. budget: what nobody may; null when none was declared.
     """
 

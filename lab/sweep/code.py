@@ -77,7 +77,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 class _Silent(ast.NodeTransformer):
     """Takes out docstrings, and whatever else is said to nobody. What is left is for reading only."""
 
-    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:  # noqa: N802 - the visitor's name for it
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
         return None if isinstance(node.value, ast.Constant) else node
 
 

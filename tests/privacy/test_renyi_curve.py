@@ -8,11 +8,13 @@ import mpmath
 import numpy as np
 import pytest
 
+from common.accounting import law_epsilon
 from common.amplification import (
     added_noise,
     blanket_epsilon,
     blanket_renyi,
     clones_delta,
+    clones_epsilon,
     clones_renyi,
     concentrated_renyi,
     curve_renyi,
@@ -23,10 +25,12 @@ from common.amplification.blanket import extreme_delta
 from common.amplification.clones import clones_curve
 from common.amplification.renyi import pair_tail
 from common.composition import compose
-from common.gaussian_accounting import zcdp_epsilon
+from common.gaussian_accounting import gaussian_epsilon, zcdp_epsilon
 from common.mechanisms import MechanismSpec, plan
+from common.mechanisms.gaussian_search import Grid
 from common.mechanisms.planning import Union
-from common.noise import DiscreteGaussian, DiscreteLaplace
+from common.mechanisms.shuffled import MOST_ALIKE, alike_epsilon, gaussian_renyi
+from common.noise import DiscreteGaussian, DiscreteGaussianSum, DiscreteLaplace
 from common.profile import ORDERS, response_renyi
 from common.statistics import BoundedVector, Reward
 from tests.privacy.shuffles import Array, random_table, responses, shuffled, true_delta
@@ -243,3 +247,24 @@ def test_returning_clients_are_charged_by_it() -> None:
     assert (compose(((full, 100),), 1e-4).epsilon or math.inf) < 12
     assert compose(((plain, 100),), 1e-5).epsilon is None
     assert (compose(((full, 100),), 1e-5).epsilon or math.inf) < 14
+
+
+@pytest.mark.parametrize(("variance", "users"), [(1.5, 1), (0.6, 1), (4.0, 1), (1.5, 50), (0.6, 1000)])
+def test_shuffled_gaussian_divergences_are_not_below_what_any_law_has(variance: float, users: int) -> None:
+    """Everybody else sends the same: the mixture's loss is the one message's less ln n, and α/(α - 1) of it is lost."""
+    rho = 1 / (2 * variance)
+    found = gaussian_renyi(variance, Grid(1, 1, "linf"), users)
+    for order, bound in zip(ORDERS, found, strict=True):
+        assert bound >= order * rho - order / (order - 1) * math.log(users) - 1e-9, order
+
+
+@pytest.mark.parametrize(("shift", "delta"), [(200, 1e-15), (210, 1e-15), (300, 4.7e-13), (120, 1e-6)])
+def test_one_discrete_gaussian_far_out_is_as_private_as_continuous_noise(shift: int, delta: float) -> None:
+    found = law_epsilon(DiscreteGaussianSum(1e4, 1), shift, delta)
+    assert found == pytest.approx(gaussian_epsilon(shift / 100, delta), rel=1e-4)
+
+
+def test_more_messages_never_promise_less() -> None:
+    """Around the number that the blanket is computed for."""
+    few, many = (alike_epsilon(6.0, 2, 1e-6, honest, 0.0) for honest in (MOST_ALIKE, MOST_ALIKE + 1))
+    assert many <= few < clones_epsilon(1e-6, 6.0, MOST_ALIKE)
