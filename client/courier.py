@@ -1,7 +1,7 @@
 """Bulk uploads cut to size, refusals read, departures announced."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -48,21 +48,33 @@ class Courier:
     A conflict means that somebody else was there with the client's ticket: a repeat of its own words is no conflict,
     and only the server could have signed the ticket twice. Such clients are `robbed`: they leave, and it is an error.
 
-    silent  simulated clients vanish without a word, and S waits for its deadline.
+    silent    simulated clients vanish without a word, and S waits for its deadline.
+    colluders clients of the cohort that may be the server's own: as many robbed ones this process puts up with.
     """
 
     gateway: Gateway
     tally: Tally
     limits: Limits = Limits()
     silent: bool = False
+    colluders: int = 0
+    _robbed: set[int] = field(default_factory=set, init=False)
 
-    async def send(self, cohort: Cohort, stage: AnyStage, items: Sequence[Item]) -> set[int]:
-        """Slots whose message was refused; all others are committed at S. Raises what S answers to the whole upload."""
-        lost: set[int] = set()
-        for part in cut(items, self.limits):
-            answer = await self.gateway.upload(cohort, Upload(cohort=cohort.cohort, stage=stage, items=part))
-            lost |= self._lost(cohort, stage, answer.refused)
-        taken = [item for item in items if item.slot not in lost]
+    @property
+    def overrun(self) -> bool:
+        """Whether somebody else plays more of the cohort's clients than its noise can do without."""
+        return len(self._robbed) > self.colluders
+
+    async def send(self, cohort: Cohort, stage: AnyStage, part: Sequence[Item]) -> set[int]:
+        """Slots whose message was refused; all others are committed at S. Raises what S answers to the whole upload.
+
+        part  messages within the limits. Raises BadMessage when S refuses what was not in it, or anything twice.
+        """
+        answer = await self.gateway.upload(cohort, Upload(cohort=cohort.cohort, stage=stage, items=list(part)))
+        slots = [one.slot for one in answer.refused]
+        if len(set(slots)) < len(slots) or not {item.slot for item in part}.issuperset(slots):
+            raise BadMessage(f"cohort {cohort.cohort}: the refusals do not belong to the messages of stage {stage}")
+        lost = self._lost(cohort, stage, answer.refused)
+        taken = [item for item in part if item.slot not in lost]
         self.tally.message_bytes[stage] += sum(len(item.body) for item in taken)
         self.tally.clients["served"] += len(taken) if stage in {"masked", "report"} else 0
         return lost
@@ -76,9 +88,15 @@ class Courier:
         _same(cohort, told.digest())
 
     async def ask(self, cohort: Cohort, users: Sequence[User]) -> dict[int, int]:
-        """Slot to play, of those whom S tells. Raises Refused when S knows another cohort than they agreed to."""
+        """Slot to play, of those whom S tells. Raises Refused when S knows another cohort than they agreed to.
+
+        Nobody asks any more in a cohort that is overrun.
+        """
         plays: dict[int, int] = {}
         for start in range(0, len(users), self.limits.items):
+            if self.overrun:
+                self.tally.clients["refused"] += len(users) - start
+                break
             asking = users[start : start + self.limits.items]
             slots, tickets = [user.slot for user in asking], b"".join(user.ticket for user in asking)
             claims = b"".join(user.claim(cohort) for user in asking)
@@ -102,11 +120,15 @@ class Courier:
             log.info("left unheard", cohort=cohort.cohort, clients=len(gone), code=error.code)
 
     def _lost(self, cohort: Cohort, stage: str, refused: Sequence[RefusedItem]) -> set[int]:
+        before = self.overrun
         for one in refused:
             robbed = one.type == Conflict("").urn
             say = log.error if robbed else log.warning
             say("robbed" if robbed else "refused", cohort=cohort.cohort, stage=stage, slot=one.slot, why=one.detail)
             self.tally.clients["robbed" if robbed else "refused"] += 1
+            self._robbed.update([one.slot] if robbed else [])
+        if self.overrun and not before:
+            log.error("overrun", cohort=cohort.cohort, robbed=len(self._robbed), colluders=self.colluders)
         return {one.slot for one in refused}
 
 

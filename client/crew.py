@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from client.courier import Courier
+from client.courier import Courier, cut
 from client.script import Script
 from client.tally import Tally
 from client.user import AnyStage, User
@@ -92,7 +92,8 @@ class Crew:
         untold = [user for user in asking if user.slot not in plays]
         self._drop(user.slot for user in untold)
         await self.courier.announce(self.cohort, untold)
-        return [user for user in users if user.slot in self.users]
+        staying = [user for user in users if user.slot in self.users]
+        return [] if await self._forsaken([user.slot for user in staying]) else staying
 
     async def open(self, items: Sequence[Item]) -> None:
         """Upload first messages. Users that S refuses are dropped; all of them, when it wants none any more."""
@@ -101,7 +102,7 @@ class Crew:
         except Unavailable:
             raise
         except ProtocolError as error:
-            self._give_up([item.slot for item in items], error)
+            self._give_up([item.slot for item in items if item.slot in self.users], error)
 
     async def follow(self) -> None:
         """Answer stage after stage until nothing more is asked. A cohort that comes to nothing ends quietly."""
@@ -125,6 +126,8 @@ class Crew:
         if view.stage == "aborted" or view.stage == "done":  # noqa: PLR1714 - mypy narrows this form only
             raise Aborted(view.reason or f"the cohort is {view.stage}")
         self.stage = view.stage
+        if await self._forsaken(list(self.users)):
+            return
         users = await self._without_leavers(self.stage, self._members(view))
         for start in range(0, len(users), self.block):
             await self._answer_block(users[start : start + self.block], view)
@@ -152,9 +155,25 @@ class Crew:
         return list(self.users.values())
 
     async def _send(self, stage: AnyStage, items: Sequence[Item]) -> None:
-        self._drop(await self.courier.send(self.cohort, stage, items))
-        if stage == self.script.last:
-            self._drop(item.slot for item in items)
+        for part in cut(items, self.courier.limits):
+            if await self._forsaken([item.slot for item in items]):
+                return
+            self._drop(await self.courier.send(self.cohort, stage, part))
+            if stage == self.script.last:
+                self._drop(item.slot for item in part)
+
+    async def _forsaken(self, slots: Sequence[int]) -> bool:
+        """Whether the cohort is overrun: then these users say nothing more to S but that they leave.
+
+        Fewer honest clients are left to hide among than its noise counts on. What was taken before is at S already.
+        """
+        if not self.courier.overrun:
+            return False
+        leaving = [self.users[slot] for slot in slots if slot in self.users]
+        told = f"somebody else plays more than {self.courier.colluders} clients of cohort {self.cohort.cohort}"
+        self._give_up([user.slot for user in leaving], Refused(told))
+        await self.courier.announce(self.cohort, leaving)
+        return True
 
     async def _without_leavers(self, stage: AnyStage, users: Sequence[User]) -> list[User]:
         gone = [user for user in users if not user.answers(stage)]

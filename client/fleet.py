@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import structlog
@@ -18,7 +18,7 @@ from client.masking import Masking
 from client.randomizer import Randomizer, World
 from client.reporting import Reporting
 from client.tally import Tally
-from client.terms import Terms
+from client.terms import Terms, most_colluders
 from client.user import User, granted
 from common.errors import ProtocolError, Refused, WrongCohort, WrongStage
 from common.guarantee import Guarantee
@@ -59,7 +59,7 @@ class Fleet:
         self._worker = ThreadPoolExecutor(1, "messages")
         self._turns = asyncio.Semaphore(AHEAD)
         self._agreed: dict[str, tuple[Round, Assignment]] = {}
-        self._promised: list[Guarantee] = []  # of all cohorts so far, each once: what a returning user has spent
+        self._promised: list[Guarantee] = []  # each once, of all cohorts that this process has seen: no earlier ones
         self._crews: dict[str, Crew] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -166,7 +166,8 @@ class Fleet:
         randomizer = Randomizer(asked, assignment, self._world)
         masked = assignment.cohort.via == "aggregator"
         script = Masking(randomizer, self._terms.min_survivors) if masked else Reporting(randomizer)
-        return Crew(assignment.cohort, script, self._courier, self._worker, self._habits.block)
+        courier = replace(self._courier, colluders=most_colluders(asked, assignment.cohort))
+        return Crew(assignment.cohort, script, courier, self._worker, self._habits.block)
 
     def _leaves(self, cohort: Cohort) -> NDArray[np.int64]:
         stream = UnsafeSeededStream(self._world.seed, cohort.run, cohort.cohort, "departures")

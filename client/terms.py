@@ -95,9 +95,14 @@ class Terms:
             raise BudgetExceeded(*own, limit="this user's limit") from None
 
 
+def most_colluders(asked: Round, cohort: Cohort) -> int:
+    """How many of a cohort's clients may be the server's own before its noise no longer suffices: ⌊corrupt · n⌋."""
+    return math.floor(asked.corrupt * cohort.clients)
+
+
 def _check_floor(asked: Round, mechanism: AnyMechanism, cohort: Cohort) -> None:
     """The noise may count on those who are sure to answer, and of them on the honest ones only."""
-    floor, colluders = mechanism.floor, math.floor(asked.corrupt * cohort.clients)
+    floor, colluders = mechanism.floor, most_colluders(asked, cohort)
     if cohort.minimum < floor:
         raise Refused(f"the cohort opens at {cohort.minimum} survivors, and its noise counts on {floor}")
     if floor > max(1, cohort.minimum - colluders):

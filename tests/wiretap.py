@@ -11,7 +11,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -46,6 +46,7 @@ from shuffler.settings import ShufflerSettings
 TOKEN = "open sesame, says the operator"
 SEED = 7_301_964_528_173_045_519
 USUAL = Terms()
+HABITS = Habits(block=8)
 PARTIES = ("server", "shuffler", "aggregator")
 
 
@@ -206,6 +207,7 @@ def play(
     *,
     heard: list[Exchange] | None = None,
     terms: Terms = USUAL,
+    habits: Habits = HABITS,
 ) -> Tape:
     """All runs to their end, at once, on the users' `terms`. `heard`: for what was said in a run that fails."""
     truth, heard = Truth(), [] if heard is None else heard
@@ -213,7 +215,7 @@ def play(
     _listen(truth, tap)
     (folder / "token").write_text(TOKEN)
     databases = {name: folder / f"{name}.sqlite3" for name in PARTIES}
-    fleet = partial(_fleet, World(environment, SEED), terms, Habits(block=8, dropout=dropout))
+    fleet = partial(_fleet, World(environment, SEED), terms, replace(habits, dropout=dropout))
     views, transcripts = asyncio.run(_play(databases, configs, heard, fleet))
     return Tape(truth, heard, databases, environment, views, transcripts)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from client.courier import Limits
+from client.fleet import Habits
 from client.reporting import sealed
 from client.sender import Sender
 from common.crypto.claim import SECRET, claim
@@ -22,7 +24,7 @@ from server.keys import load_or_make
 from server.tickets import sign
 from tests.wiretap import Exchange, Tape, play
 
-CLIENTS, LEAST = 48, 34
+CLIENTS = 48
 DEALT = {
     "policy": {
         "name": "almost-free",
@@ -37,8 +39,10 @@ SEALED = {
     "mechanism": {"name": "shuffled-laplace", "epsilon": 1.0, "delta": 1e-3},
     "horizon": 64,
 }
-STOLEN = range(7, 7 + CLIENTS - LEAST)
-"""As many as a cohort can do without."""
+STOLEN = range(3, 7)
+"""⌊0.1 · 48⌋, as many as may collude. They lie in the first part of an upload of `IN_PARTS`."""
+ONE_MORE = range(3, 8)
+IN_PARTS = Habits(block=64, limits=Limits(items=8))
 
 
 def config(kind: dict[str, object]) -> RunConfig:
@@ -101,9 +105,10 @@ async def nothing(_thief: Thief, _cohort: Cohort) -> None:
     """Only watch."""
 
 
-def reporters(heard: list[Exchange]) -> set[int]:
+def reporters(heard: list[Exchange], cohort: str = "") -> set[int]:
     """The slots that fleets tried to report in."""
-    said = [one for one in heard if one.caller.startswith("fleet") and one.url.path.endswith("/reports")]
+    door = f"{cohort}/reports"
+    said = [one for one in heard if one.caller.startswith("fleet") and one.url.path.endswith(door)]
     return {item.slot for one in said for item in Upload.model_validate_json(one.body).items}
 
 
@@ -172,3 +177,44 @@ def test_where_nothing_is_dealt_a_client_whose_slot_was_used_is_not_served_and_k
     assert out.count("robbed") == out.count("its message is here already, and differs") == 2
     kept = tape.rows("shuffler", "SELECT COUNT(*) FROM messages WHERE stage = 'report' AND slot IN (3, 4)")
     assert kept == [(2 * len(tape.rows("shuffler", "SELECT 1 FROM cohorts")),)]
+
+
+async def steal(thief: Thief, cohort: Cohort, slots: Sequence[int]) -> None:
+    """Play these clients to the end: S counts them as survivors."""
+    if cohort.channel.kind == "dealt":
+        await thief.ask(cohort, slots)
+    await thief.report(cohort, slots)
+
+
+@pytest.mark.parametrize(("kind", "accepted"), [(SEALED, 3), (DEALT, 0)], ids=["sealed", "dealt"])
+def test_a_fleet_that_sees_more_stolen_slots_than_may_collude_sends_nothing_more(
+    kind: dict[str, object],
+    accepted: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its clients would hide among fewer than the noise counts on. The three records before it knew are at S."""
+    thief, heard = Thief(tmp_path), list[Exchange]()
+    first_of_all(thief, monkeypatch, lambda thief, cohort: steal(thief, cohort, ONE_MORE))
+    tape = play(tmp_path, [config(kind)], 0.0, monkeypatch, heard=heard, habits=IN_PARTS)
+    assert reporters(heard, "run.1.0.1") - set(ONE_MORE) == set(range(accepted))
+    kept = "SELECT COUNT(*) FROM messages WHERE stage = 'report' AND cohort = 'run.1.0.1'"
+    assert tape.rows("shuffler", kept) == [(accepted + len(ONE_MORE),)]
+    assert tape.rows("shuffler", "SELECT stage FROM cohorts WHERE cohort = 'run.1.0.1'") == [("aborted",)]
+    out = capsys.readouterr().out
+    assert out.count("overrun") == 1
+    assert "somebody else plays more than" in out
+
+
+@pytest.mark.parametrize("kind", [SEALED, DEALT], ids=["sealed", "dealt"])
+def test_as_many_as_may_collude_are_what_the_noise_can_do_without(
+    kind: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    thief = Thief(tmp_path)
+    slots = range(3, 3 + (4 if kind is DEALT else 3))
+    first_of_all(thief, monkeypatch, lambda thief, cohort: steal(thief, cohort, slots))
+    tape = play(tmp_path, [config(kind)], 0.0, monkeypatch, habits=IN_PARTS)
+    assert tape.rows("shuffler", "SELECT stage FROM cohorts WHERE cohort = 'run.1.0.1'") == [("done",)]
+    out = capsys.readouterr().out
+    assert (out.count("robbed"), out.count("overrun")) == (len(slots), 0)

@@ -161,7 +161,7 @@ class _Thief(Stand):
 def test_a_client_whose_slot_was_asked_for_already_sends_nothing_and_leaves(
     make_dealt: MakeRound, world: World, shuffler: Shuffler, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = make_dealt(dropout=0.3)
+    asked = make_dealt(dropout=0.3, corrupt=0.2)
     stand = _Thief([asked], shuffler, TICKET_KEY)
     fleet = Fleet(stand, world, UNSAFE, Habits(block=7))
     assert serve(fleet) == ["finished"]

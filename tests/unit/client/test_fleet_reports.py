@@ -248,6 +248,35 @@ def test_a_refused_client_is_dropped_and_one_whose_slot_was_used_already_is_told
     assert (clients["served"], clients["refused"], clients["robbed"]) == (18, 1, 1)
 
 
+class _Slandering(Stand):
+    """An S that takes everything, and refuses what it was not sent, or the same twice."""
+
+    def __init__(self, asked: Round, refused: list[int], shuffler: Shuffler) -> None:
+        super().__init__([asked], shuffler, TICKET_KEY)
+        self._refused = refused
+
+    async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
+        await super().upload(cohort, upload)
+        self.cancelled = True
+        what = {"type": "urn:distrust:problem:conflict", "status": 409, "detail": "differs"}
+        items = [RefusedItem(slot=slot, **what) for slot in self._refused]
+        return UploadAnswer(accepted=0, refused=items)
+
+
+@pytest.mark.parametrize("refused", [[19], [20], [0, 0]], ids=["another-part's", "nobody's", "twice"])
+def test_refusals_that_do_not_belong_to_an_upload_are_believed_of_nobody(
+    make_round: MakeRound, world: World, shuffler: Shuffler, refused: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first upload holds slots 0 to 6: its users give up, and nobody counts as robbed."""
+    asked = make_round("local-laplace-discrete", via="shuffler", clients=20)
+    stand = _Slandering(asked, refused, shuffler)
+    fleet = Fleet(stand, world, Terms(), Habits(block=20, limits=Limits(items=7)))
+    assert serve(fleet) == ["cancelled"]
+    assert [len(upload.items) for upload in stand.uploads] == [7]
+    assert (fleet.tally.clients["robbed"], fleet.tally.clients["refused"]) == (0, 20)
+    assert "the refusals do not belong to the messages of stage report" in capsys.readouterr().out
+
+
 class _Away(Stand):
     """A service that stays away longer than the gateway's patience."""
 
