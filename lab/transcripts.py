@@ -56,7 +56,7 @@ async def gather(urls: Urls, wanted: Wanted) -> list[Sight]:
         server = http.peer(urls.server, urls.token)
         report = await server.get(f"/v1/runs/{wanted.run}/rounds/{wanted.round}", RoundReport)
         url = urls.aggregator if report.mechanism.via == "aggregator" else urls.shuffler
-        party = http.peer(url, urls.inspector or urls.token)
+        party = http.peer(url, urls.inspector)
         return [
             Sight(
                 report,

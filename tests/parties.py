@@ -20,6 +20,7 @@ from tests.cohorts import Authority, Crowd, report, secret
 
 server = Authority()
 OPERATOR = {"Authorization": "Bearer sesame"}
+INSPECTOR = {"Authorization": "Bearer look, but do not touch"}
 
 
 class Party:
@@ -30,6 +31,7 @@ class Party:
 
     def __init__(self, folder: Path) -> None:
         (folder / "token").write_text("sesame")
+        (folder / "inspector").write_text("look, but do not touch")
         self.folder, self.clock = folder, ManualClock()
         self.start()
 
@@ -48,7 +50,7 @@ class Party:
 
     def start(self, **settings: Any) -> None:
         url, token = f"sqlite:///{self.folder}/x.sqlite3", self.folder / "token"
-        given = {"operator_token_file": token, "inspector_token_file": token, **settings}
+        given = {"operator_token_file": token, "inspector_token_file": self.folder / "inspector", **settings}
         self.app = self.build(database=url, **given)
         self.client = AsgiClient(self.app)
 
@@ -70,7 +72,8 @@ class Party:
         return self.client.post(path, json=upload.model_dump(mode="json"))
 
     def get(self, path: str) -> httpx.Response:
-        return self.client.get(f"/v1/cohorts{path}", headers=OPERATOR)
+        """With the token that the path takes: transcripts are the inspector's."""
+        return self.client.get(f"/v1/cohorts{path}", headers=INSPECTOR if path.endswith("/messages") else OPERATOR)
 
     def batch(self) -> httpx.Response:
         return self.get("/c1/batch?wait=10")

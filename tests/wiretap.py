@@ -43,7 +43,7 @@ from server.intermediary import PATIENCE, HttpIntermediaries
 from server.settings import ServerSettings
 from shuffler.settings import ShufflerSettings
 
-TOKEN = "open sesame, says the operator"
+TOKEN, LOOKING = "open sesame, says the operator", "only looking, says the inspector"
 SEED = 7_301_964_528_173_045_519
 USUAL = Terms()
 HABITS = Habits(block=8)
@@ -214,6 +214,7 @@ def play(
     environment = build(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED}))
     _listen(truth, tap)
     (folder / "token").write_text(TOKEN)
+    (folder / "inspector").write_text(LOOKING)
     databases = {name: folder / f"{name}.sqlite3" for name in PARTIES}
     fleet = partial(_fleet, World(environment, SEED), terms, replace(habits, dropout=dropout))
     views, transcripts = asyncio.run(_play(databases, configs, heard, fleet))
@@ -249,7 +250,7 @@ async def _play(
     apps: dict[str, FastAPI] = {}
     own = {name: {"database": f"sqlite:///{path}"} for name, path in databases.items()}
     token = {"operator_token_file": databases["server"].with_name("token")}
-    looking = {**token, "inspector_token_file": databases["server"].with_name("token")}
+    looking = {**token, "inspector_token_file": databases["server"].with_name("inspector")}
     apps["shuffler"] = shuffler.app.build(ShufflerSettings(**own["shuffler"], **looking))
     apps["aggregator"] = aggregator.app.build(AggregatorSettings(**own["aggregator"], **looking))
     http = Http(PATIENCE, transport=Wire("server", apps, heard))
@@ -271,7 +272,7 @@ async def _play(
 
 async def _transcripts(operator: Http, party: str, configs: Sequence[RunConfig]) -> bytes:
     """Every page of every cohort that the party knows."""
-    peer, pages = operator.peer(f"http://{party}", TOKEN), []
+    peer, pages = operator.peer(f"http://{party}", TOKEN if party == "server" else LOOKING), []
     for config in configs:
         doors = [f"/v1/cohorts/{config.run}.1.{arm}.1/messages" for arm in range(config.arms)]
         for door in (

@@ -34,7 +34,7 @@ MESSAGES = Table(
     METADATA,
     Column("number", _Counter, primary_key=True),
     Column("cohort", String(80), nullable=False),
-    Column("stage", String(16), nullable=False),  # or `departed`
+    Column("stage", String(16), nullable=False),  # or `departed`, of a deal `asked`; of S: `order`, `batch`
     Column("slot", Integer, nullable=False),  # below 0 for what S says itself
     Column("digest", LargeBinary, nullable=False),  # SHA-256 of the body: a repeat is told from a conflict
     Column("ticket", LargeBinary),  # of the slot's first message

@@ -55,9 +55,15 @@ class IntermediarySettings(ServiceSettings):
     ] = None
 
     def inspector_token(self) -> str | None:
-        """That of the file; without one a token that nobody holds, or none where there is no operator's either."""
-        own = _token("inspector_token_file", self.inspector_token_file)
-        return own or (secrets.token_urlsafe() if self.operator_token() else None)
+        """That of the file; without one a token that nobody holds, or none where there is no operator's either.
+
+        Raises BadParameter where it is the operator's too, for then the server could read on.
+        """
+        own, operators = _token("inspector_token_file", self.inspector_token_file), self.operator_token()
+        if own is not None and own == operators:
+            shown = str(self.inspector_token_file)
+            raise BadParameter("inspector_token_file", shown, "must not hold the operator's token")
+        return own or (secrets.token_urlsafe() if operators else None)
 
 
 def _token(field: str, path: Path | None) -> str | None:

@@ -5,13 +5,14 @@ from typing import Any
 import httpx
 import pytest
 
+from common.errors import BadParameter
 from common.messages.batch import BatchAnswer
 from common.messages.cohort import Cohort
 from common.messages.listing import CohortList
 from common.messages.transcript import Transcript
 from common.messages.upload import Departure, Item, Upload, UploadAnswer
 from tests.cohorts import SECONDS
-from tests.parties import AShuffler, Party, server
+from tests.parties import INSPECTOR, OPERATOR, AShuffler, Party, server
 
 PROBLEM = "urn:distrust:problem:"
 
@@ -60,15 +61,21 @@ def test_the_operators_routes_need_the_operators_token(party: Party, cohort: Coh
 def test_the_token_that_the_server_holds_reads_no_transcript(party: Party, cohort: Cohort) -> None:
     """A transcript says who sent which record: the server opens records, so it must not learn that."""
     party.send(cohort, party.bodies(cohort))
-    (party.folder / "inspector").write_text("look, but do not touch")
-    party.restart(inspector_token_file=party.folder / "inspector")
-    inspector = {"Authorization": "Bearer look, but do not touch"}
-    assert problem(party.get("/c1/messages")) == (401, "unauthorized")
-    assert party.client.get("/v1/cohorts/c1/messages", headers=inspector).json()["total"] >= 5
+    path = "/v1/cohorts/c1/messages"
+    assert problem(party.client.get(path, headers=OPERATOR)) == (401, "unauthorized")
+    assert party.client.get(path, headers=INSPECTOR).json()["total"] >= 5
     assert party.get("/c1/batch").status_code == party.open(cohort).status_code == 200
-    assert problem(party.client.get("/v1/cohorts/c1/batch", headers=inspector)) == (401, "unauthorized")
+    assert problem(party.client.get("/v1/cohorts/c1/batch", headers=INSPECTOR)) == (401, "unauthorized")
     party.restart(inspector_token_file=None)
-    assert problem(party.get("/c1/messages")) == (401, "unauthorized")
+    for token in (OPERATOR, INSPECTOR):
+        assert problem(party.client.get(path, headers=token)) == (401, "unauthorized")
+
+
+def test_an_inspector_with_the_operators_token_is_refused_at_the_start(party: Party) -> None:
+    """The server holds that token: it would read who sent which record."""
+    with pytest.raises(BadParameter, match="must not hold the operator's token") as caught:
+        party.start(inspector_token_file=party.folder / "token")
+    assert caught.value.field == "inspector_token_file"
 
 
 def test_a_cohort_of_the_other_party_is_refused(party: Party) -> None:
