@@ -73,7 +73,8 @@ class Party:
 
     def get(self, path: str) -> httpx.Response:
         """With the token that the path takes: transcripts are the inspector's."""
-        return self.client.get(f"/v1/cohorts{path}", headers=INSPECTOR if path.endswith("/messages") else OPERATOR)
+        inspected = path.partition("?")[0].endswith("/messages")
+        return self.client.get(f"/v1/cohorts{path}", headers=INSPECTOR if inspected else OPERATOR)
 
     def batch(self) -> httpx.Response:
         return self.get("/c1/batch?wait=10")

@@ -18,6 +18,7 @@ from scipy.special import betaincc
 NODES = 400
 WIDTH, FAR = 14.0, 60.0  # deviations on either side of the mean; scales more above, where the law falls more slowly
 TIE = 1e-9
+LITTLE = 1e-300  # a tail that may be 0: below every p
 LEAST = 4.0
 """Least shape: nothing lies next to 0, where the terms are not smooth."""
 
@@ -39,13 +40,13 @@ class PolyaTails:
         places, masses = self._masses()
 
         def excess(q: float) -> float:
-            return math.log(self._beyond(q, places, masses) / p) + TIE
+            return math.log(max(self._beyond(q, places, masses), LITTLE) / p) + TIE
 
         if excess(0.0) <= 0:
             return 0
         found = math.ceil(float(brentq(excess, 0.0, most, xtol=1e-3)))
         near = range(max(0, found - 2), found + 3)
-        return next(q for q in near if excess(q) <= 0)
+        return next((q for q in near if excess(q) <= 0), most)
 
     def _beyond(self, q: float, places: Floats, masses: Floats) -> float:
         """P(|A - B| > q), steady between the integers."""
