@@ -120,11 +120,15 @@ class Tape:
             connection.close()
 
 
+APART = b"\xff" * 4
+"""Between two straws; no payload begins so, for its modulus would be all of its bytes."""
+
+
 class Hay:
     """Everything that a party holds or has heard."""
 
     def __init__(self, straws: Iterable[bytes]) -> None:
-        self._all = b"\x00\xff\x00".join(straws)
+        self._all = APART.join(straws)
 
     @classmethod
     def of(cls, tape: Tape, party: str) -> Self:
@@ -148,6 +152,7 @@ class Hay:
         reports; half of 20 or more do with probability below 1e-12.
         """
         assert len(heads) >= 20
+        assert not any(APART.startswith(payload) for payload in payloads)  # a head may be the end of a straw
         assert len(payloads) < 2 ** (8 * min(map(len, payloads))) / 100
         return sum(any(self.holds(head + payload) for payload in payloads) for head in heads) > len(heads) / 2
 
