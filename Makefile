@@ -5,41 +5,48 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-fast test-slow check replay lock clean
+.PHONY: help demo test test-fast test-slow test-alone check replay lock clean
 
 help:
 	@echo "make demo    the main job: three services and two fleets on loopback, real data, a result"
-	@echo "make test    every test (test-fast, then test-slow)"
+	@echo "make test    every test (test-fast, test-slow, test-alone)"
 	@echo "make check   ruff, mypy, import contracts"
-	@echo "make replay  the figures' experiments again, compared with docs/figures/rows (half an hour)"
-	@echo "make lock    write requirements.lock again from pyproject.toml"
+	@echo "make replay  the figures' experiments again, compared with docs/figures/rows (three hours of a core)"
+	@echo "make lock    write requirements.lock and requirements-runtime.lock again from pyproject.toml"
 	@echo "make clean   remove the environment, caches and .distrust/"
 
 demo: $(STAMP)
 	@exec $(BIN)/distrust demo
 
-test: test-fast test-slow
+test: test-fast test-slow test-alone
 
 test-fast: $(STAMP)
-	@$(BIN)/pytest -q -m "not slow" $(PYTEST)
+	@$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not alone" $(PYTEST)
 
 test-slow: $(STAMP)
-	@$(BIN)/pytest -q -m slow $(PYTEST)
+	@$(BIN)/pytest -q -n auto --dist worksteal -m slow $(PYTEST)
+
+test-alone: $(STAMP)
+	@$(BIN)/pytest -q -m alone $(PYTEST)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# SWEEP="--repetitions 1" plays one run of every cell: a minute or two.
+# SWEEP="--repetitions 1" plays one run of every pair of panel and series, an eighth of the work.
 replay: $(STAMP)
 	@for rows in docs/figures/rows/*.parquet; do \
 	    $(BIN)/distrust sweep "$$(basename "$$rows" .parquet)" --check "$$rows" $(SWEEP) || failed=1; \
 	done; exit $${failed:-0}
 
+# requirements.lock is for work on the project; requirements-runtime.lock is what a party runs with, for its image.
+COMPILE := $(BIN)/pip-compile -q --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-find-links \
+	    --no-annotate --strip-extras --no-header
+
 lock: $(STAMP)
-	$(BIN)/pip-compile -q --extra dev --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-find-links \
-	    --no-annotate --strip-extras --no-header -o requirements.lock pyproject.toml
+	$(COMPILE) --extra dev --extra lab --extra mslr -o requirements.lock pyproject.toml
+	$(COMPILE) -c requirements.lock -o requirements-runtime.lock pyproject.toml
 
 # setuptools is in the lock, so the project itself is built from hashed parts and without the network.
 $(STAMP): requirements.lock pyproject.toml

@@ -1,8 +1,8 @@
-"""`python -m aggregator`: configured by DISTRUST_… variables, until SIGTERM."""
+"""`python -m distrust.aggregator`: configured by DISTRUST_… variables, until SIGTERM."""
 
-from aggregator.app import build
-from aggregator.settings import AggregatorSettings
-from common.web.serve import main
+from distrust.aggregator.app import build
+from distrust.aggregator.settings import AggregatorSettings
+from distrust.common.web.serve import main
 
 if __name__ == "__main__":
     raise SystemExit(main(AggregatorSettings, build))

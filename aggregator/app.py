@@ -2,11 +2,11 @@
 
 from fastapi import FastAPI
 
-from aggregator.routes import router
-from aggregator.service import Aggregator
-from aggregator.settings import AggregatorSettings
-from common.clock import Clock
-from common.web.intermediary_app import close, wire
+from distrust.aggregator.routes import router
+from distrust.aggregator.service import Aggregator
+from distrust.aggregator.settings import AggregatorSettings
+from distrust.common.clock import Clock
+from distrust.common.web.intermediary import close, wire
 
 
 def build(settings: AggregatorSettings, clock: Clock | None = None) -> FastAPI:

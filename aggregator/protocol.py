@@ -1,7 +1,7 @@
-"""The aggregator's four rounds of secure aggregation: what it checks, routes and refuses.
+"""The aggregator's five stages of secure aggregation: what it checks, routes and refuses.
 
-No HTTP, no database, no clear vector. Bonawitz et al. 2017 with the graph of Bell et al. 2020; the sum itself is in
-`aggregator.recovery`.
+No HTTP, no database, no clear vector. Bonawitz et al. 2017 with the graph of Bell et al. 2020; which shares count is
+decided in `aggregator.confirmation`, the sum is in `aggregator.recovery`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,26 +9,33 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.recovery import recover, sum_masked, unmask_total
-from aggregator.sharing import Sharing
-from common.crypto.agree import KEY, load_public
-from common.crypto.box import BOX
-from common.crypto.graph import KEYS, Roster, masking
-from common.crypto.members import members_to_bitmap
-from common.crypto.share import PRIME, SHARE
-from common.errors import BadMessage, TooSmall
-from common.messages.cohort import Cohort
-from common.modular import unpack
+from distrust.aggregator.confirmation import Verdict, name_liars, tell_liars
+from distrust.aggregator.confirmation import judge as judge_shares
+from distrust.aggregator.recovery import Recovered, recover, sum_masked, unmask_total
+from distrust.aggregator.share_graph import Sharing
+from distrust.common.crypto.agree import KEY, load_public
+from distrust.common.crypto.box import BOX
+from distrust.common.crypto.graph import KEYS, Roster, masking
+from distrust.common.crypto.members import members_to_bitmap
+from distrust.common.crypto.parameters import densest_loss
+from distrust.common.crypto.share import MISSING, PRIME, SHARE
+from distrust.common.errors import BadMessage, TooSmall
+from distrust.common.messages.cohort import Cohort
+from distrust.common.modular import unpack
 
 __all__ = [
+    "Recovered",
     "Sharing",
+    "Verdict",
     "build_roster",
+    "check_confirm",
     "check_keys",
     "check_masked",
     "check_shares",
     "check_survivors",
     "check_unmask",
     "commitment_of",
+    "judge",
     "least",
     "recover",
     "route",
@@ -65,12 +72,20 @@ def check_masked(cohort: Cohort, body: bytes) -> None:
     unpack(body, channel.modulus, channel.dimension)
 
 
+def check_confirm(sharing: Sharing, slot: int, body: bytes) -> None:
+    """Stage `confirm`: t coefficients, a field element or 0xff for each neighbour that shared. Raises BadMessage."""
+    _check_member(sharing.roster, slot)
+    own = SHARE * masking(sharing.roster.cohort).threshold
+    _check_size("confirm", body, own + SHARE * sharing.shares_of(slot))
+    _check_elements(body[:own], "a coefficient")
+    _check_elements(body[own:], "a share", or_missing=True)
+
+
 def check_unmask(sharing: Sharing, slot: int, body: bytes) -> None:
-    """Stage `unmask`: one field element for each neighbour that shared. Raises BadMessage."""
+    """Stage `unmask`: a field element or 0xff for each neighbour among the members. Raises BadMessage."""
     _check_member(sharing.roster, slot)
     _check_size("unmask", body, SHARE * sharing.shares_of(slot))
-    if max(body[::SHARE]) > PRIME >> 8 * (SHARE - 1):
-        raise BadMessage("a share must be below 2¹³⁰ - 5")
+    _check_elements(body, "a share", or_missing=True)
 
 
 def build_roster(cohort: Cohort, keys: Mapping[int, bytes]) -> Roster:
@@ -81,7 +96,7 @@ def build_roster(cohort: Cohort, keys: Mapping[int, bytes]) -> Roster:
 
 
 def settle_shared(roster: Roster, shared: Iterable[int]) -> tuple[int, ...]:
-    """The members of stage `masked`, ascending: those that shared and have t neighbours that do.
+    """The members of stage `confirm`, ascending: those that shared and have t neighbours that do.
 
     Nobody could rebuild the secrets of the others, so they are left out before anyone masks with them. Raises TooSmall.
     """
@@ -101,9 +116,21 @@ def route(sharing: Sharing, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
     """
     roster, table = sharing.roster, sharing.roster.table
     boxes = np.zeros((*table.shape, BOX), dtype=np.uint8)
-    for slot, row in zip(sharing.shared, sharing.rows.tolist(), strict=True):
+    for slot, row in zip(sharing.members, sharing.rows.tolist(), strict=True):
         boxes[row] = np.frombuffer(bodies[slot], dtype=np.uint8, offset=COMMITMENT).reshape(-1, BOX)
-    return dict(zip(sharing.shared, _inboxes(sharing, boxes.reshape(-1, BOX), roster), strict=True))
+    return dict(zip(sharing.members, _inboxes(sharing, boxes.reshape(-1, BOX), roster), strict=True))
+
+
+def judge(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
+    """Close stage `confirm`: the members of stage `masked`, and which shares count.
+
+    sharing   the clients that shared. bodies   of stage `confirm`, by slot.
+    Raises    TooSmall, with the slots of those that lied, where too few clients' shares were confirmed.
+    """
+    verdict = judge_shares(sharing, bodies)
+    liars = tell_liars(sharing, name_liars(sharing, verdict.disputed), verdict.disputed)
+    _check_count(sharing.roster.cohort, len(verdict.sharing.members), "clients whose shares were confirmed", liars)
+    return verdict
 
 
 def commitment_of(body: bytes) -> bytes:
@@ -112,14 +139,24 @@ def commitment_of(body: bytes) -> bytes:
 
 
 def check_survivors(sharing: Sharing, survivors: Iterable[int]) -> None:
-    """Before unmasking: enough survivors, and t of them around everyone that shared. Raises TooSmall."""
-    flags = sharing.roster.flags(survivors) & sharing.flags
-    _check_count(sharing.roster.cohort, int(flags.sum()), "survivors")
-    around = flags[sharing.roster.table[sharing.rows]].sum(axis=1)
+    """Check what clients will check before they unmask. Raises TooSmall.
+
+    Enough survivors, t of them around every member, and no more lost clients in k/2 places of the ring than w.
+    """
+    roster, cohort = sharing.roster, sharing.roster.cohort
+    flags, channel = roster.flags(survivors) & sharing.flags, masking(cohort)
+    _check_count(cohort, int(flags.sum()), "survivors")
+    around = roster.around(flags)[sharing.rows]
     worst = int(around.argmin())
-    t = masking(sharing.roster.cohort).threshold
-    if around[worst] < t:
-        raise TooSmall(int(around[worst]), t, f"survivors around slot {sharing.shared[worst]}")
+    if around[worst] < channel.threshold:
+        raise TooSmall(int(around[worst]), channel.threshold, f"survivors around slot {sharing.members[worst]}")
+    lost, most = (
+        roster.densest(~flags),
+        densest_loss(cohort.clients, cohort.clients - cohort.minimum, channel.neighbours),
+    )
+    if lost > most:
+        half = channel.neighbours // 2
+        raise TooSmall(half - lost, half - most, f"survivors in {half} consecutive places of the ring")
 
 
 def _inboxes(sharing: Sharing, boxes: NDArray[np.uint8], roster: Roster) -> Iterable[bytes]:
@@ -134,11 +171,18 @@ def _check_member(roster: Roster, slot: int) -> None:
         raise BadMessage(f"slot {slot} sent no keys and takes no part in cohort {roster.cohort.cohort}")
 
 
+def _check_elements(body: bytes, what: str, *, or_missing: bool = False) -> None:
+    top = PRIME >> 8 * (SHARE - 1)
+    for start in [SHARE * i for i, first in enumerate(body[::SHARE]) if first > top]:
+        if not or_missing or body[start : start + SHARE] != MISSING:
+            raise BadMessage(f"{what} must be below 2¹³⁰ - 5")
+
+
 def _check_size(stage: str, body: bytes, size: int) -> None:
     if len(body) != size:
         raise BadMessage(f"a body of stage {stage} must have {size} bytes here, and this one has {len(body)}")
 
 
-def _check_count(cohort: Cohort, got: int, what: str) -> None:
+def _check_count(cohort: Cohort, got: int, what: str, liars: str = "") -> None:
     if got < least(cohort):
-        raise TooSmall(got, least(cohort), what)
+        raise TooSmall(got, least(cohort), what, liars)

@@ -1,42 +1,243 @@
-"""From masked vectors and shares to the sum.
+"""From masked vectors and shares to the sum: rebuilds secrets, and takes the masks off.
 
-The survivors' self seeds and the lost clients' mask keys are rebuilt, and their masks taken away.
+The survivors' self seeds and the lost clients' mask key pairs are rebuilt. Some of the shares may be false. The shares
+of most secrets lie on one polynomial, and the first t of them give the secret. Where they do not, decoding finds the
+polynomial of degree t - 1 that all but (shares - t)/2 lie on. Clients that are proven to lie are left out, and what
+could not be decoded is tried again without them; at last some sets of t shares are tried. A secret counts only if its
+commitment, or its public key, fits: a false share never makes a wrong sum.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from aggregator.sharing import Sharing
-from common.crypto import mask
-from common.crypto.binding import binding
-from common.crypto.graph import Roster, masking
-from common.crypto.share import SHARE, combine
-from common.errors import BadMessage, BadShare, TooSmall
-from common.messages.cohort import Cohort, Masking
-from common.modular import Vector, add, packed_size, subtract, total, unpack_rows
+from distrust.aggregator.confirmation import Verdict, name_liars, tell_liars, value_at
+from distrust.aggregator.decoding import Parity, decode, interpolate
+from distrust.aggregator.share_graph import Flags
+from distrust.common.crypto import mask
+from distrust.common.crypto.agree import SEED, pair_from_seed
+from distrust.common.crypto.binding import binding
+from distrust.common.crypto.graph import Roster, masking
+from distrust.common.crypto.parameters import liars_near
+from distrust.common.crypto.share import PRIME, coefficients
+from distrust.common.errors import BadMessage, BadShare, TooSmall
+from distrust.common.messages.cohort import Cohort, Masking
+from distrust.common.modular import Vector, add, packed_size, subtract, total, unpack_rows
+
+TRIES = 300
+"""Sets of t shares that are tried for one secret that cannot be decoded: about 0.2 ms each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """Self seeds of survivors and mask key pairs of lost clients, by slot; who lied, and how many pairs stay open."""
+
+    seeds: dict[int, bytes]
+    pairs: dict[int, X25519PrivateKey]
+    liars: tuple[int, ...]
+    disputes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Secret:
+    """One client's shares that may be used: columns (neighbours) ascending, and values."""
+
+    slot: int
+    row: int
+    columns: tuple[int, ...]
+    values: list[int]
+
+    def without(self, left_out: Sequence[bool]) -> "_Secret":
+        """Return the secret without the shares of some neighbours, flagged by column."""
+        kept = [(c, value) for c, value in zip(self.columns, self.values, strict=True) if not left_out[c]]
+        return _Secret(self.slot, self.row, tuple(c for c, _ in kept), [value for _, value in kept])
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        return tuple(c + 1 for c in self.columns)
+
+
+class Rebuilding:
+    """The secrets of one cohort's members, on their way.
+
+    alive   the survivors' slots. commitments, answers   by slot; answers are the bodies of stage `unmask`.
+    """
+
+    def __init__(
+        self, verdict: Verdict, alive: frozenset[int], commitments: Mapping[int, bytes], answers: Mapping[int, bytes]
+    ) -> None:
+        self._verdict, self._alive, self._commitments = verdict, alive, commitments
+        self._sharing, self._roster = verdict.sharing, verdict.sharing.roster
+        self._cohort, channel = self._roster.cohort, masking(self._roster.cohort)
+        self._names, self._threshold = binding(self._cohort), channel.threshold
+        lost = self._cohort.clients - self._cohort.minimum
+        self._liars_near = liars_near(self._cohort.clients, lost, channel.neighbours, channel.threshold)
+        self._entries = self._sharing.entries(answers)
+        self._parity = Parity(self._threshold, secrets.randbelow(PRIME))
+        self._disputed = verdict.disputed.copy()
+        self._proven = np.zeros(len(self._roster), dtype=np.bool_)
+        self._seeds: dict[int, bytes] = {}
+        self._pairs: dict[int, X25519PrivateKey] = {}
+
+    def run(self) -> Rebuilt:
+        """Return all secrets. Raises TooSmall where fewer than t shares came, BadShare for what cannot be rebuilt."""
+        rows = zip(self._sharing.members, self._sharing.rows.tolist(), strict=True)
+        found = (self._read(slot, row) for slot, row in rows)
+        pending = [secret for secret in found if not self._all_agree(secret)]
+        while pending:
+            named = self._named()
+            left = [secret for secret in pending if not self._decode(secret)]
+            if len(left) == len(pending) and np.array_equal(named, self._named()):
+                left = [secret for secret in pending if not self._try_sets(secret)]
+                if len(left) == len(pending):
+                    raise self._cannot_be_rebuilt(pending[0])
+            pending = left
+        named = self._named()
+        open_pairs = self._disputed & ~named[:, np.newaxis] & ~named[self._roster.table]
+        return Rebuilt(self._seeds, self._pairs, tuple(self._roster.slots[named].tolist()), int(open_pairs.sum()))
+
+    def _read(self, slot: int, row: int) -> _Secret:
+        """The confirmed shares of one client. A neighbour that says otherwise than before what it holds has lied."""
+        columns, values = self._entries.of(row)
+        trusted, opened = self._verdict.trusted[row], self._verdict.opened[row]
+        usable = [(c, v) for c, v in zip(columns, values, strict=True) if trusted[c] and v < PRIME]
+        if len(usable) < len(columns):
+            liars = [c for c, v in zip(columns, values, strict=True) if (v < PRIME) != opened[c]]
+            self._proven[self._roster.table[row, liars]] = True
+        asked = int(trusted[columns].sum())
+        if asked < self._threshold:
+            raise TooSmall(asked, self._threshold, f"shares of slot {slot}", self._liars())
+        return _Secret(slot, row, tuple(c for c, _ in usable), [v for _, v in usable])
+
+    def _all_agree(self, secret: _Secret) -> bool:
+        """Take the secret if all its shares lie on one polynomial, and it is the one committed to."""
+        t, points = self._threshold, secret.points
+        if len(points) < t or not self._parity.holds(points, secret.values):
+            return False
+        weights = coefficients(points[:t])
+        constant = sum(a * b for a, b in zip(weights, secret.values, strict=False)) % PRIME
+        return self._take(secret, constant) or self._dealt_falsely(secret, len(points))
+
+    def _decode(self, secret: _Secret) -> bool:
+        """Take the secret if most shares of neighbours that are not named lie on one polynomial, and it fits."""
+        usable = secret.without(self._named()[self._roster.table[secret.row]].tolist())
+        if len(usable.columns) < len(secret.columns) and self._all_agree(usable):
+            return True
+        polynomial = decode(usable.points, usable.values, self._threshold)
+        if polynomial is None:
+            return False
+        off = self._off(usable, polynomial)
+        if not self._take(secret, polynomial[0]):
+            return self._dealt_falsely(secret, len(usable.columns) - len(off))
+        self._blame(usable, off)
+        return True
+
+    def _try_sets(self, secret: _Secret) -> bool:
+        """Take the secret if one of some random sets of t shares fits."""
+        usable = secret.without(self._named()[self._roster.table[secret.row]].tolist())
+        count, t = len(usable.columns), self._threshold
+        if count <= t:  # the only set has been tried
+            return False
+        chance = secrets.SystemRandom()
+        for _ in range(TRIES):
+            places = sorted(chance.sample(range(count), t))
+            points, values = tuple(usable.points[i] for i in places), [usable.values[i] for i in places]
+            constant = sum(a * b for a, b in zip(coefficients(points), values, strict=True)) % PRIME
+            if self._take(secret, constant):
+                self._blame(usable, self._off(usable, interpolate(points, values)))
+                return True
+        return False
+
+    def _take(self, secret: _Secret, constant: int) -> bool:
+        """Keep a rebuilt secret if it is the one that the client committed to; return whether it is."""
+        if constant >> 8 * SEED:
+            return False
+        seed, slot = constant.to_bytes(SEED, "big"), secret.slot
+        if slot in self._alive:
+            if self._names.commitment(seed, slot) != self._commitments[slot]:
+                return False
+            self._seeds[slot] = seed
+            return True
+        pair = pair_from_seed(seed)
+        if pair.public_key().public_bytes_raw() != self._roster.mask_key(slot):
+            return False
+        self._pairs[slot] = pair
+        return True
+
+    def _dealt_falsely(self, secret: _Secret, agreeing: int) -> bool:
+        """Return False; raise BadShare if so many shares of a wrong secret agree that its owner must have dealt them.
+
+        At most B of them come from liars. With t + B of them t are honest, and t honest shares are on the polynomial
+        that was dealt.
+        """
+        if agreeing >= self._threshold + self._liars_near + 1:
+            text = f"slot {secret.slot} in cohort {self._cohort.cohort} dealt shares of another {self._kind(secret)}"
+            text = f"{text} than it committed to{self._liars()}"
+            raise BadShare(text, slot=secret.slot, cohort=self._cohort.cohort)
+        return False
+
+    def _off(self, secret: _Secret, polynomial: list[int]) -> list[int]:
+        """The columns whose shares do not lie on the polynomial."""
+        pairs = zip(secret.columns, secret.values, strict=True)
+        return [c for c, value in pairs if value_at(polynomial, c + 1) != value]
+
+    def _blame(self, secret: _Secret, off: list[int]) -> None:
+        """Note that these neighbours' shares contradict the others'.
+
+        With t + B shares on the polynomial it is the one that was dealt (see `_dealt_falsely`), and they have lied.
+        With fewer, a dealer and its friends among its neighbours could make an honest neighbour look false.
+        """
+        self._disputed[secret.row, off] = True
+        if len(secret.columns) - len(off) >= self._threshold + self._liars_near:
+            self._proven[self._roster.table[secret.row, off]] = True
+
+    def _named(self) -> Flags:
+        return name_liars(self._sharing, self._disputed) | self._proven
+
+    def _liars(self) -> str:
+        return tell_liars(self._sharing, self._named(), self._disputed)
+
+    def _kind(self, secret: _Secret) -> str:
+        return "self seed" if secret.slot in self._alive else "mask key seed"
+
+    def _cannot_be_rebuilt(self, secret: _Secret) -> BadShare:
+        """Return the error for a secret that cannot be rebuilt: its client lied, or its holders; neither is proven."""
+        text = f"the {self._kind(secret)} of slot {secret.slot} in cohort {self._cohort.cohort} cannot be rebuilt"
+        tried = f"no {self._threshold} of the {len(secret.columns)} shares that are tried fit what it committed to"
+        either = f"slot {secret.slot} lied, or its holders did{self._liars()}"
+        return BadShare(f"{text}: {tried}; {either}", slot=secret.slot, cohort=self._cohort.cohort)
+
 
 _CHUNK = 1 << 19  # coordinates added at once: 4 MiB
 
 
-def recover(  # noqa: PLR0917 - what four rounds left behind
-    cohort: Cohort,
-    roster: Roster,
-    shared: Iterable[int],
-    masked: Mapping[int, bytes],
-    commitments: Mapping[int, bytes],
-    answers: Mapping[int, bytes],
-) -> Vector:
-    """The survivors' vectors added modulo m, shape (dimension,).
+@dataclass(frozen=True, slots=True, eq=False)
+class Recovered:
+    """The survivors' sum modulo m, shape (dimension,), and what is known of lies.
 
-    shared       the members of stage `masked`, as `settle_shared` gave them and clients were told.
-    masked       the survivors' bodies. commitments   of everyone that shared. answers   bodies of stage `unmask`.
-    Raises       TooSmall when too few survive or answer, BadShare when a rebuilt secret is not the one that was
-                 committed to: never a wrong sum.
+    liars   slots, ascending, that provably lied. disputes   pairs of which one lied, not explained by those.
     """
-    sum_ = sum_masked(cohort, masked.values())
-    return unmask_total(Sharing(roster, shared), masked, sum_, commitments, answers)
+
+    total: Vector
+    liars: tuple[int, ...]
+    disputes: int
+
+
+def recover(
+    verdict: Verdict, masked: Mapping[int, bytes], commitments: Mapping[int, bytes], answers: Mapping[int, bytes]
+) -> Recovered:
+    """Return the survivors' vectors added modulo m.
+
+    verdict      on the shares, with the members of stage `masked`.
+    masked       the survivors' bodies. commitments   of all members. answers   bodies of stage `unmask`.
+    Raises       TooSmall when too few survive or answer, BadShare when a secret cannot be rebuilt: never a wrong sum.
+    """
+    sum_ = sum_masked(verdict.sharing.roster.cohort, masked.values())
+    return unmask_total(verdict, masked, sum_, commitments, answers)
 
 
 def sum_masked(cohort: Cohort, bodies: Iterable[bytes]) -> Vector:
@@ -50,26 +251,28 @@ def sum_masked(cohort: Cohort, bodies: Iterable[bytes]) -> Vector:
 
 
 def unmask_total(
-    sharing: Sharing,
+    verdict: Verdict,
     survivors: Iterable[int],
     masked_total: Vector,
     commitments: Mapping[int, bytes],
     answers: Mapping[int, bytes],
-) -> Vector:
-    """`masked_total`, the sum of the survivors' masked vectors, without its masks. Raises like `recover`."""
-    cohort, alive = sharing.roster.cohort, frozenset(survivors)
-    if not alive <= frozenset(sharing.shared):
-        raise BadMessage("a survivor did not share its keys")
+) -> Recovered:
+    """Return `masked_total`, the sum of the survivors' masked vectors, without its masks. Raises like `recover`."""
+    roster, alive = verdict.sharing.roster, frozenset(survivors)
+    cohort = roster.cohort
+    if not alive <= frozenset(verdict.sharing.members):
+        raise BadMessage("a survivor is no member of stage masked")
     if len(alive) < cohort.minimum:
         raise TooSmall(len(alive), cohort.minimum)
-    channel = masking(cohort)
+    channel, names = masking(cohort), binding(cohort)
     m, d = channel.modulus, channel.dimension
-    kept, lost = _split(_seeds(sharing, channel.threshold, answers), alive)
-    sum_ = subtract(masked_total, mask.total(_self_masks(cohort, kept, commitments), m, d), m)
-    for slot, seed in lost.items():
-        plus, minus = _pair_masks(sharing, alive, slot, seed)
+    rebuilt = Rebuilding(verdict, alive, commitments, answers).run()
+    own = (names.self_mask(seed, slot) for slot, seed in rebuilt.seeds.items())
+    sum_ = subtract(masked_total, mask.total(own, m, d), m)
+    for slot, pair in rebuilt.pairs.items():
+        plus, minus = _pair_masks(roster, alive, slot, pair)
         sum_ = add(subtract(sum_, mask.total(plus, m, d), m), mask.total(minus, m, d), m)
-    return sum_
+    return Recovered(sum_, rebuilt.liars, rebuilt.disputes)
 
 
 def _sum_chunk(channel: Masking, bodies: list[bytes]) -> Vector:
@@ -79,74 +282,11 @@ def _sum_chunk(channel: Masking, bodies: list[bytes]) -> Vector:
     return total(unpack_rows(b"".join(bodies), channel.modulus, channel.dimension), channel.modulus)
 
 
-def _seeds(sharing: Sharing, threshold: int, answers: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
-    """(slot, rebuilt secret) of everyone that shared, each from the first t shares in its neighbour order."""
-    roster, shares = sharing.roster, _join_answers(sharing, answers)
-    answered = roster.flags(answers)[:, np.newaxis] & sharing.near  # edges, seen from the one that answers
-    place = (np.cumsum(answered.ravel()) - 1)[roster.reverse].reshape(answered.shape)
-    usable = answered.ravel()[roster.reverse].reshape(answered.shape)[sharing.rows]
-    _check_enough(sharing, usable.sum(axis=1), threshold)
-    rows, columns = np.nonzero(usable & (np.cumsum(usable, axis=1) <= threshold))
-    points = (columns + 1).reshape(-1, threshold).tolist()
-    starts = (SHARE * place[sharing.rows[rows], columns]).reshape(-1, threshold).tolist()
-    for slot, at, places in zip(sharing.shared, points, starts, strict=True):
-        yield slot, _rebuild(slot, roster.cohort, tuple(at), [shares[i : i + SHARE] for i in places])
-
-
-def _join_answers(sharing: Sharing, answers: Mapping[int, bytes]) -> bytes:
-    """The answers' shares in the order of the graph's edges."""
-    slots = sorted(answers)
-    if not set(slots) <= set(sharing.shared):
-        raise BadMessage("an answer to stage unmask comes from a client that did not share")
-    for slot in slots:
-        if len(answers[slot]) != SHARE * sharing.shares_of(slot):
-            raise BadMessage(
-                f"slot {slot} answered {len(answers[slot])} bytes, and has {sharing.shares_of(slot)} shares"
-            )
-    return b"".join([answers[slot] for slot in slots])
-
-
-def _check_enough(sharing: Sharing, counts: np.ndarray[tuple[int, ...], np.dtype[np.int64]], threshold: int) -> None:
-    if counts.size and counts.min() < threshold:
-        worst = int(counts.argmin())
-        raise TooSmall(int(counts[worst]), threshold, f"shares of slot {sharing.shared[worst]}")
-
-
-def _rebuild(slot: int, cohort: Cohort, points: tuple[int, ...], shares: list[bytes]) -> bytes:
-    try:
-        return combine(points, shares)
-    except BadShare as error:
-        raise _bad_share(slot, cohort) from error
-
-
-def _split(seeds: Iterable[tuple[int, bytes]], alive: frozenset[int]) -> tuple[dict[int, bytes], dict[int, bytes]]:
-    kept: dict[int, bytes] = {}
-    lost: dict[int, bytes] = {}
-    for slot, seed in seeds:
-        (kept if slot in alive else lost)[slot] = seed
-    return kept, lost
-
-
-def _self_masks(cohort: Cohort, seeds: Mapping[int, bytes], commitments: Mapping[int, bytes]) -> Iterator[bytes]:
-    """The keys of the survivors' self masks, each seed checked against its commitment."""
-    names = binding(cohort)
-    for slot, seed in seeds.items():
-        if names.commitment(seed, slot) != commitments[slot]:
-            raise _bad_share(slot, cohort)
-        yield names.self_mask(seed, slot)
-
-
-def _pair_masks(sharing: Sharing, alive: frozenset[int], slot: int, seed: bytes) -> tuple[list[bytes], list[bytes]]:
+def _pair_masks(
+    roster: Roster, alive: frozenset[int], slot: int, pair: X25519PrivateKey
+) -> tuple[list[bytes], list[bytes]]:
     """The keys of the masks that survivors added, and of those that they subtracted, for one lost client."""
-    roster = sharing.roster
     names = binding(roster.cohort)
-    pair = names.mask_pair(seed)
-    if pair.public_key().public_bytes_raw() != roster.mask_key(slot):
-        raise _bad_share(slot, roster.cohort)
     near = [v for v in roster.neighbours(slot) if v in alive]
     keys = [(v, names.pair_mask(pair, roster.mask_key(v), slot, v)) for v in near]
     return [key for v, key in keys if v < slot], [key for v, key in keys if v > slot]
-
-
-def _bad_share(slot: int, cohort: Cohort) -> BadShare:
-    return BadShare(f"a share of slot {slot} in cohort {cohort.cohort} is false", slot=slot, cohort=cohort.cohort)

@@ -1,28 +1,51 @@
-"""The aggregator's own routes: four stages in, the open stage out."""
+"""The aggregator's own routes: five stages in, the open stage and the statements out."""
 
+import re
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from aggregator.service import KEYS, MASKED, SHARES, UNMASK, Aggregator
-from aggregator.slots import parse_slots
-from common.errors import BadParameter, WrongCohort
-from common.messages.stage import StageView
-from common.messages.upload import UploadAnswer
-from common.web.body import MessageRoute
-from common.web.intermediary import UPLOAD_PROBLEMS, DoorbellDep, UploadBody, Wait
-from common.web.problems import problems
+from distrust.aggregator.service import CONFIRM, KEYS, MASKED, SHARES, UNMASK, Aggregator
+from distrust.common.errors import BadParameter, Unauthorized, WrongCohort
+from distrust.common.messages.stage import STATED, StageView, StatementList
+from distrust.common.messages.upload import UploadAnswer
+from distrust.common.web.body import MessageRoute
+from distrust.common.web.intermediary import UPLOAD_PROBLEMS, DoorbellDep, UploadBody, Wait
+from distrust.common.web.operator import OperatorOnly
+from distrust.common.web.problems import problems
 
 
-def _aggregator(request: Request) -> Aggregator:
+async def _aggregator(request: Request) -> Aggregator:
     aggregator: Aggregator = request.app.state.service
     return aggregator
 
 
 AggregatorDep = Annotated[Aggregator, Depends(_aggregator)]
-After = Annotated[Literal["keys", "shares", "masked", "unmask"] | None, Query(description="the stage known already")]
-Slots = Annotated[str, Query(description="slots whose inboxes are wanted in stage masked, such as 0-99,120")]
+After = Annotated[
+    Literal["keys", "shares", "confirm", "masked", "unmask"] | None, Query(description="the stage known already")
+]
+Slots = Annotated[str, Query(description="slots whose inboxes are wanted in stage confirm, such as 0-99,120")]
+
+Known = Annotated[int, Query(ge=0, le=len(STATED), description="statements that the caller has already")]
+
+_PART = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
+_MOST = 100_000  # slots that one request may ask for
+
+
+def parse_slots(text: str) -> list[int]:
+    """The slots of a comma-separated list of numbers and ranges, ends included, each once. Raises BadParameter."""
+    slots: list[int] = []
+    for part in filter(None, text.split(",")):
+        found = _PART.fullmatch(part)
+        if found is None:
+            raise BadParameter("slots", part[:40], "must be numbers and ranges such as 0-99,120")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first or len(slots) + last - first >= _MOST:
+            raise BadParameter("slots", part, f"must ascend, {_MOST} slots at most")
+        slots.extend(range(first, last + 1))
+    return list(dict.fromkeys(slots))
+
 
 router = APIRouter(prefix="/v1", tags=["aggregator"], route_class=MessageRoute)
 
@@ -37,6 +60,12 @@ def keys(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnsw
 def shares(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
     """Take commitments, and boxes for neighbours."""
     return aggregator.receive(cohort, SHARES, body)
+
+
+@router.post("/cohorts/{cohort}/confirm", responses=UPLOAD_PROBLEMS)
+def confirm(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
+    """Take what clients say of the shares that they hold."""
+    return aggregator.receive(cohort, CONFIRM, body)
 
 
 @router.post("/cohorts/{cohort}/masked", responses=UPLOAD_PROBLEMS)
@@ -64,7 +93,24 @@ async def stage(
     """The open stage; with `after` and `wait`, as soon as it is a later one."""
     wanted = parse_slots(slots)
     if after is not None:
-        await doorbell.until(
-            cohort, lambda: aggregator.stage(cohort), lambda found: aggregator.later(found, after), wait
-        )
+        later = lambda found: aggregator.later(found, after)  # noqa: E731
+        await doorbell.until(cohort, lambda: aggregator.stage(cohort), later, wait, question="stage")
     return await run_in_threadpool(aggregator.view, cohort, wanted)
+
+
+@router.get(
+    "/cohorts/{cohort}/statements",
+    dependencies=[OperatorOnly],
+    responses=problems(Unauthorized, WrongCohort, BadParameter),
+)
+async def statements(
+    cohort: str, aggregator: AggregatorDep, doorbell: DoorbellDep, *, after: Known = 0, wait: Wait = 0
+) -> StatementList:
+    """The statements behind the first `after`; with `wait`, as soon as there is one, or the cohort is over."""
+    return await doorbell.until(
+        cohort,
+        lambda: aggregator.statements(cohort, after),
+        lambda found: bool(found.statements) or found.over,
+        wait,
+        question=("statements", after),
+    )

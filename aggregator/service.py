@@ -1,35 +1,42 @@
-"""S by secure sum: lead a cohort through keys, shares, masked and unmask; release the sum modulo m, once."""
+"""The aggregator: lead a cohort through keys, shares, confirm, masked and unmask; release the sum modulo m, once."""
 
+import os
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import Final, Literal
 
 from sqlalchemy import Connection
 
-from aggregator import protocol
-from aggregator.eyes import see
-from aggregator.shelf import Shelf
-from common.clock import Clock
-from common.crypto.graph import Roster, masking
-from common.crypto.members import bitmap_to_members, members_to_bitmap
-from common.database import Database
-from common.errors import BadMessage, BadParameter, ProtocolError, Unavailable
-from common.intermediary import store
-from common.intermediary.intake import Fault
-from common.intermediary.service import Intermediary
-from common.intermediary.stages import silence
-from common.intermediary.store import Span, State
-from common.messages.batch import Batch, ModularSum
-from common.messages.cohort import Cohort
-from common.messages.stage import Inbox, StageView
-from common.messages.transcript import Seen
-from common.messages.upload import Item
-from common.modular import pack
+from distrust.aggregator import protocol
+from distrust.aggregator.lru_cache import LruCache
+from distrust.aggregator.transcript import describe
+from distrust.common.clock import Clock
+from distrust.common.crypto.agree import key_hash
+from distrust.common.crypto.graph import Roster, masking
+from distrust.common.crypto.members import bitmap_to_members, members_to_bitmap
+from distrust.common.crypto.statement import confirm_statement, masked_statement, unmask_statement
+from distrust.common.database import Database
+from distrust.common.errors import BadMessage, BadParameter, ProtocolError, Unavailable
+from distrust.common.intermediary import store
+from distrust.common.intermediary.intake import Fault
+from distrust.common.intermediary.service import Intermediary
+from distrust.common.intermediary.stages import silence
+from distrust.common.intermediary.store import Span, State
+from distrust.common.messages.batch import Batch, ModularSum
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.stage import STATED, Inbox, StageView, Statement, StatementList
+from distrust.common.messages.transcript import TranscriptEntry
+from distrust.common.messages.upload import Item
+from distrust.common.modular import pack
 
 KEYS: Final = "keys"
 SHARES: Final = "shares"
+CONFIRM: Final = "confirm"
 MASKED: Final = "masked"
 UNMASK: Final = "unmask"
 
+Stated = Literal["confirm", "masked"]
+
+_CHALLENGE = 32  # bytes
 _ROSTERS = 32  # cohorts whose graph stays in memory
 _INBOXES = 8  # cohorts whose routed boxes stay in memory
 
@@ -37,17 +44,18 @@ _INBOXES = 8  # cohorts whose routed boxes stay in memory
 class Aggregator(Intermediary):
     """Knows who takes part; of the vectors it learns their sum and nothing else.
 
-    What it tells clients as a stage opens is stored as a StageView in that stage, and read back from there.
+    What it tells clients as a stage opens is stored as a StageView in that stage, and read back from there. Of the
+    stages from `confirm` on it contains the statement, which the server reads and publishes.
     """
 
     party = "aggregator"
-    stages = (KEYS, SHARES, MASKED, UNMASK)
+    stages = (KEYS, SHARES, CONFIRM, MASKED, UNMASK)
 
     def __init__(self, database: Database, clock: Clock, ring: Callable[[str], None] = silence) -> None:
         super().__init__(database, clock, ring)
-        self._sharings: Shelf[protocol.Sharing] = Shelf(_ROSTERS)
-        self._rosters: Shelf[Roster] = Shelf(_ROSTERS)
-        self._inboxes: Shelf[dict[int, bytes]] = Shelf(_INBOXES)
+        self._sharings: LruCache[protocol.Sharing] = LruCache(_ROSTERS)
+        self._rosters: LruCache[Roster] = LruCache(_ROSTERS)
+        self._inboxes: LruCache[dict[int, bytes]] = LruCache(_INBOXES)
 
     def stage(self, name: str) -> str:
         """The cohort's stage: cheap, for those who wait. Raises WrongCohort."""
@@ -58,7 +66,7 @@ class Aggregator(Intermediary):
         return self._position(stage) > self._position(after) or stage not in self.stages
 
     def view(self, name: str, slots: Collection[int] = ()) -> StageView:
-        """The open stage and what it needs; in `masked`, the inboxes of these slots. Raises WrongCohort."""
+        """The open stage and what it needs; in `confirm`, the inboxes of these slots. Raises WrongCohort."""
         state = self.settled(name)
         if state.stage == KEYS:
             everyone = members_to_bitmap(range(state.cohort.clients), state.cohort.clients)
@@ -66,10 +74,23 @@ class Aggregator(Intermediary):
         if state.stage == "aborted":
             return StageView(cohort=name, stage="aborted", members=b"", reason=state.reason)
         view = self._told(name, state.stage if state.stage in self.stages else UNMASK)
-        if state.stage == MASKED:
+        if state.stage == CONFIRM:
             boxes = self._inboxes.get(name, lambda: self._route(state))
             return view.model_copy(update={"inboxes": [Inbox(slot=s, body=boxes[s]) for s in slots if s in boxes]})
         return view.model_copy(update={"stage": "done"}) if state.stage == "done" else view
+
+    def statements(self, name: str, after: int) -> StatementList:
+        """Return the statements of the stages that have opened, without the first `after`. Raises WrongCohort."""
+        state = self.settled(name)
+        with self._database.reading() as tx:
+            bodies = [store.statement(tx, name, stage) for stage in STATED]
+        views = [StageView.model_validate_json(body) for body in bodies if body is not None]
+        stated = [Statement(stage=stage, digest=_stated(view)) for stage, view in zip(STATED, views, strict=False)]
+        return StatementList(cohort=name, statements=stated[after:], over=state.stage in {"done", "aborted"})
+
+    def _keys_of(self, item: Item) -> bytes:
+        """A ticket is for the keys whose hash the server has: a client that sends others is refused alone."""
+        return key_hash(item.body)
 
     def _check(self, cohort: Cohort) -> None:
         channel = masking(cohort)
@@ -107,11 +128,14 @@ class Aggregator(Intermediary):
             case "shares":
                 roster = self._roster(state)
                 return lambda item: protocol.check_shares(roster, item.slot, item.body)
+            case "confirm":
+                sharing = self._sharing(state, CONFIRM)
+                return lambda item: protocol.check_confirm(sharing, item.slot, item.body)
             case "masked":
                 return lambda item: protocol.check_masked(state.cohort, item.body)
             case _:
-                sharing = self._sharing(state)
-                return lambda item: protocol.check_unmask(sharing, item.slot, item.body)
+                members = self._sharing(state, MASKED)
+                return lambda item: protocol.check_unmask(members, item.slot, item.body)
 
     def _closing(self, tx: Connection, state: State) -> None:
         """Freeze who goes on, and keep what they are told. Nothing here is cached: the transaction may still fail."""
@@ -121,33 +145,50 @@ class Aggregator(Intermediary):
                 roster = protocol.build_roster(cohort, dict(store.bodies(tx, name, KEYS, -1, cohort.clients)))
                 _tell(tx, cohort, StageView(cohort=name, stage=SHARES, members=roster.bitmap, roster=roster.keys))
             case "shares":
-                shared = protocol.settle_shared(_roster(tx, cohort), store.slots(tx, name, SHARES))
-                _tell(
-                    tx, cohort, StageView(cohort=name, stage=MASKED, members=members_to_bitmap(shared, cohort.clients))
+                roster = _roster(tx, cohort)
+                shared = members_to_bitmap(
+                    protocol.settle_shared(roster, store.slots(tx, name, SHARES)), cohort.clients
                 )
+                challenge = os.urandom(_CHALLENGE)  # after the last share: no dealer can fit its shares to it
+                statement = confirm_statement(roster, shared, challenge)
+                view = StageView(cohort=name, stage=CONFIRM, members=shared, challenge=challenge, statement=statement)
+                _tell(tx, cohort, view)
+            case "confirm":
+                verdict = _verdict(tx, cohort, _sharing(tx, cohort, _roster(tx, cohort), CONFIRM))
+                members = members_to_bitmap(verdict.sharing.members, cohort.clients)
+                statement = masked_statement(_stated(_told(tx, name, CONFIRM)), cohort, members)
+                _tell(tx, cohort, StageView(cohort=name, stage=MASKED, members=members, statement=statement))
             case "masked":
                 survivors = store.slots(tx, name, MASKED)
-                protocol.check_survivors(_sharing(tx, cohort, _roster(tx, cohort)), survivors)
+                protocol.check_survivors(_sharing(tx, cohort, _roster(tx, cohort), MASKED), survivors)
                 bitmap = members_to_bitmap(survivors, cohort.clients)
-                _tell(tx, cohort, StageView(cohort=name, stage=UNMASK, members=bitmap))
+                statement = unmask_statement(_stated(_told(tx, name, MASKED)), cohort, bitmap)
+                _tell(tx, cohort, StageView(cohort=name, stage=UNMASK, members=bitmap, statement=statement))
 
     def _mix(self, state: State) -> Batch:
         """The survivors' sum, from committed messages alone. Raises TooSmall, BadShare: then nothing is released."""
-        name, sharing = state.name, self._sharing(state)
+        name, sharing = state.name, self._sharing(state, CONFIRM)
         survivors = bitmap_to_members(self._told(name, UNMASK).members, state.cohort.clients)
         masked = protocol.sum_masked(state.cohort, (body for _, body in self._stored(name, MASKED)))
         commitments = {slot: protocol.commitment_of(body) for slot, body in self._stored(name, SHARES)}
         answers = dict(self._stored(name, UNMASK))
-        total = protocol.unmask_total(sharing, survivors, masked, commitments, answers)
-        body = pack(total, masking(state.cohort).modulus)
+        verdict = protocol.judge(sharing, dict(self._stored(name, CONFIRM)))
+        found = protocol.unmask_total(verdict, survivors, masked, commitments, answers)
+        body = pack(found.total, masking(state.cohort).modulus)
         self._inboxes.drop(name)
-        return Batch(cohort=name, survivors=len(survivors), content=ModularSum(body=body))
+        return Batch(
+            cohort=name,
+            survivors=len(survivors),
+            content=ModularSum(body=body),
+            liars=list(found.liars),
+            disputes=found.disputes,
+        )
 
-    def _see(self, state: State, stage: str, slot: int, body: bytes) -> Seen:
-        return see(masking(state.cohort), stage, slot, body)
+    def _see(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
+        return describe(masking(state.cohort), stage, slot, body)
 
     def _route(self, state: State) -> dict[int, bytes]:
-        return protocol.route(self._sharing(state), dict(self._stored(state.name, SHARES)))
+        return protocol.route(self._sharing(state, CONFIRM), dict(self._stored(state.name, SHARES)))
 
     def _told(self, name: str, stage: str) -> StageView:
         with self._database.reading() as tx:
@@ -160,25 +201,34 @@ class Aggregator(Intermediary):
 
         return self._rosters.get(state.name, read)
 
-    def _sharing(self, state: State) -> protocol.Sharing:
+    def _sharing(self, state: State, stage: Stated) -> protocol.Sharing:
+        """The members of stage `confirm` or `masked` on the graph."""
+
         def read() -> protocol.Sharing:
             roster = self._roster(state)
             with self._database.reading() as tx:
-                return _sharing(tx, state.cohort, roster)
+                return _sharing(tx, state.cohort, roster, stage)
 
-        return self._sharings.get(state.name, read)
+        return self._sharings.get(f"{stage} {state.name}", read)
 
 
 def _tell(tx: Connection, cohort: Cohort, view: StageView) -> None:
-    store.say(tx, cohort.cohort, view.stage, view.model_dump_json().encode())
+    store.put_statement(tx, cohort.cohort, view.stage, view.model_dump_json().encode())
 
 
 def _told(tx: Connection, name: str, stage: str) -> StageView:
     """What clients were told as a stage opened."""
-    body = store.said(tx, name, stage)
+    body = store.statement(tx, name, stage)
     if body is None:
         raise Unavailable(f"cohort {name} was never in stage {stage}")
     return StageView.model_validate_json(body)
+
+
+def _stated(view: StageView) -> bytes:
+    """The statement of a stage that has one."""
+    if view.statement is None:
+        raise Unavailable(f"cohort {view.cohort}: stage {view.stage} was opened without a statement")
+    return view.statement
 
 
 def _roster(tx: Connection, cohort: Cohort) -> Roster:
@@ -186,6 +236,9 @@ def _roster(tx: Connection, cohort: Cohort) -> Roster:
     return Roster(cohort, told.members, told.roster or b"")
 
 
-def _sharing(tx: Connection, cohort: Cohort, roster: Roster) -> protocol.Sharing:
-    shared = bitmap_to_members(_told(tx, cohort.cohort, MASKED).members, cohort.clients)
-    return protocol.Sharing(roster, shared)
+def _sharing(tx: Connection, cohort: Cohort, roster: Roster, stage: Stated) -> protocol.Sharing:
+    return protocol.Sharing(roster, bitmap_to_members(_told(tx, cohort.cohort, stage).members, cohort.clients))
+
+
+def _verdict(tx: Connection, cohort: Cohort, sharing: protocol.Sharing) -> protocol.Verdict:
+    return protocol.judge(sharing, dict(store.bodies(tx, cohort.cohort, CONFIRM, -1, cohort.clients)))

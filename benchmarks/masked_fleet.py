@@ -9,20 +9,25 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.stage import PATIENCE
-from client.courier import Courier
-from client.crew import Crew
-from client.departures import NEVER, STAGES
-from client.masking import Masking
-from client.sender import Addresses, Sender
-from client.tally import Tally
-from client.user import User, granted
-from common.crypto.graph import masking
-from common.messages.cohort import Cohort
-from common.messages.ticket import Grant
-from common.modular import Vector, total
-from common.web.client import Http
+from distrust.client.fleet.departures import NEVER, STAGES
+from distrust.client.fleet.session import CohortSession
+from distrust.client.fleet.stats import FleetStats
+from distrust.client.fleet.uploader import Uploader
+from distrust.client.fleet.user import User, granted
+from distrust.client.http_transport import Addresses, HttpTransport
+from distrust.client.protocols.secagg import SecAggProtocol
+from distrust.client.secagg.secrets import Secrets
+from distrust.common.crypto.agree import KEY_HASH, key_hash
+from distrust.common.crypto.graph import Roster, masking
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.stage import StatementList
+from distrust.common.messages.ticket import KeyHashes
+from distrust.common.modular import Vector, total
+from distrust.common.web.client import Http
+from distrust.server.ticket_issuer import sign
 
 BLOCK = 512
 MASKED = STAGES.index("masked")
@@ -30,11 +35,34 @@ MASKED = STAGES.index("masked")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one process plays of one cohort: consecutive slots, of which some leave between shares and vector."""
+    """The slots of one cohort that one process plays. They are consecutive; some leave between shares and vector.
+
+    ticket_key  the private Ed25519 key, raw: the process signs its own tickets, as it makes its own keys.
+    """
 
     cohort: Cohort
-    grant: Grant
+    first: int
+    count: int
     leaving: frozenset[int]
+    ticket_key: bytes
+
+
+class _BenchmarkAsServer(HttpTransport):
+    """The fleet's transport; key hashes and statements are the aggregator's own, as no server is measured here."""
+
+    def __init__(self, http: Http, url: str, token: str) -> None:
+        super().__init__(http, Addresses(url, url, url), "benchmark")
+        self._operator = http.peer(url, token)
+
+    async def key_hashes(self, cohort: Cohort) -> KeyHashes:
+        view = await self.stage(cohort, "keys", (), 0.0)
+        roster = Roster(cohort, view.members, view.roster or b"")
+        hashes = [key_hash(roster.keys_of(s)) if s in roster else bytes(KEY_HASH) for s in range(cohort.clients)]
+        return KeyHashes(cohort=cohort.cohort, hashes=b"".join(hashes))
+
+    async def statements(self, cohort: Cohort, after: int, wait: float) -> StatementList:
+        told: dict[str, str | int | float] = {"after": after, "wait": wait}
+        return await self._operator.get(f"/v1/cohorts/{cohort.cohort}/statements", StatementList, told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,55 +78,70 @@ def warm_up() -> None:
     """Import everything before the clock starts."""
 
 
-def play(url: str, parts: Sequence[Part], dropout: float, corrupt: float) -> Played:
-    """All parts, two cohorts at a time, as a fleet would have them in flight."""
+def play(url: str, token: str, parts: Sequence[Part], dropout: float, corrupt: float) -> Played:
+    """All parts, two cohorts at a time, as a fleet would have them in flight. Signing tickets is not counted."""
     rows = [_rows(part) for part in parts]
     start = time.process_time()
-    wire = asyncio.run(_play(url, list(zip(parts, rows, strict=True)), {"dropout": dropout, "corrupt": corrupt}))
-    seconds = time.process_time() - start
+    keys = [[Secrets() for _ in range(part.count)] for part in parts]
+    made = time.process_time() - start
+    users = [_users(part, own) for part, own in zip(parts, keys, strict=True)]
+    start = time.process_time()
+    jobs = list(zip(parts, users, rows, strict=True))
+    wire = asyncio.run(_play(url, token, jobs, {"dropout": dropout, "corrupt": corrupt}))
+    seconds = made + time.process_time() - start
     return Played(seconds, wire, [_sum(part, own) for part, own in zip(parts, rows, strict=True)])
 
 
-async def _play(url: str, parts: Sequence[tuple[Part, Vector]], rates: dict[str, float]) -> int:
+def _users(part: Part, keys: Sequence[Secrets]) -> list[User]:
+    leaves = np.full(part.cohort.clients, NEVER, dtype=np.int64)
+    leaves[list(part.leaving)] = MASKED
+    hashes = b"".join(key_hash(own.public) for own in keys)
+    signer = Ed25519PrivateKey.from_private_bytes(part.ticket_key)
+    return granted(sign(signer, part.cohort, part.first, part.count, hashes), leaves, keys)
+
+
+Job = tuple[Part, list[User], Vector]
+
+
+async def _play(url: str, token: str, jobs: Sequence[Job], rates: dict[str, float]) -> int:
     in_flight, worker = asyncio.Semaphore(2), ThreadPoolExecutor(1, "messages")
     async with Http(PATIENCE) as http:
-        courier = Courier(Sender(http, Addresses(url, url, url), "benchmark"), Tally())
+        courier = Uploader(_BenchmarkAsServer(http, url, token), FleetStats())
 
-        async def one(part: Part, rows: Vector) -> None:
+        async def one(part: Part, users: list[User], rows: Vector) -> None:
             async with in_flight:
-                await _one(Crew(part.cohort, _script(part, rows, rates), courier, worker, BLOCK), part)
+                await _one(CohortSession(part.cohort, _script(part, rows, rates), courier, worker, BLOCK), users)
 
-        await asyncio.gather(*(one(part, rows) for part, rows in parts))
+        await asyncio.gather(*(one(*job) for job in jobs))
         return http.sent + http.received
 
 
-async def _one(crew: Crew, part: Part) -> None:
-    leaves = np.full(part.cohort.clients, NEVER, dtype=np.int64)
-    leaves[list(part.leaving)] = MASKED
-    users: list[User] = granted(part.grant, leaves)
+async def _one(crew: CohortSession, users: Sequence[User]) -> None:
     for start in range(0, len(users), BLOCK):
-        await crew.open(await crew.begin(users[start : start + BLOCK]))
+        block = users[start : start + BLOCK]
+        await crew.join(block)
+        await crew.open(await crew.begin(block))
     await crew.follow()
 
 
-def _script(part: Part, rows: Vector, rates: dict[str, float]) -> Masking:
+def _script(part: Part, rows: Vector, rates: dict[str, float]) -> SecAggProtocol:
     """The fleet's script on given vectors: any dimension, no mechanism, no noise to pay for."""
-    first = part.grant.first
+    first = part.first
     given = SimpleNamespace(
         assignment=SimpleNamespace(cohort=part.cohort),
         round=SimpleNamespace(**rates),
         mechanism=SimpleNamespace(floor=1),
         rows=lambda slots: rows[np.array(slots) - first],
     )
-    return Masking(cast("Any", given), 1)
+    return SecAggProtocol(cast("Any", given), 1)
 
 
 def _rows(part: Part) -> Vector:
     channel = masking(part.cohort)
-    rng = np.random.default_rng(part.grant.first)
-    return rng.integers(0, channel.modulus, (part.grant.count, channel.dimension)).astype(np.uint64)
+    rng = np.random.default_rng(part.first)
+    return rng.integers(0, channel.modulus, (part.count, channel.dimension)).astype(np.uint64)
 
 
 def _sum(part: Part, rows: Vector) -> Vector:
-    stay = [i for i in range(part.grant.count) if part.grant.first + i not in part.leaving]
+    stay = [i for i in range(part.count) if part.first + i not in part.leaving]
     return total(rows[stay], masking(part.cohort).modulus)

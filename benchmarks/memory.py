@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from benchmarks.meter import deliver, options, write
 from benchmarks.whole_run import Gauge, gauge, run_file
-from lab.stack import NAMES
+from distrust.lab.stack.stack import NAMES
 
 MIB = 2**20
 MECHANISMS = {"local-laplace-discrete": "shuffler", "distributed-polya": "aggregator"}

@@ -1,12 +1,13 @@
 """Certified parameters of `relaxed-secagg-shuffle`: bits per user, ε̂ and noise, for rewards of one bit or on a grid.
 
-`.venv/bin/python -m benchmarks.relaxed_table` prints the table of docs/privacy.md; about half a minute on one core.
+`.venv/bin/python -m benchmarks.relaxed_table` prints the table of docs/privacy/pure-shuffling.md.
+It takes about half a minute on one core.
 """
 
 import math
 from itertools import product
 
-from common.mechanisms.relaxed import Design, certified_epsilon, fewest_bits
+from distrust.common.mechanisms.pure_shuffle import Design, certified_epsilon, fewest_bits
 
 HORIZON_CHANCES = (5e-4, 5e-7)  # nq = 1/(2T) for T = 10³ and 10⁶
 CASES = [

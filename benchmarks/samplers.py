@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.meter import deliver, options, write
-from common.mechanisms.sphere_noise import directions
-from common.noise import (
+from distrust.common.mechanisms.local.sphere import directions
+from distrust.common.noise import (
     Binomial,
     DiscreteGaussian,
     DiscreteGaussianSum,
@@ -27,10 +27,10 @@ from common.noise import (
     PolyaDifference,
     Skellam,
 )
-from common.noise.continuous import Gaussian, Laplace
-from common.noise.table import CHUNK
-from common.randomness import Stream, SystemStream
-from lab.asked import Asked
+from distrust.common.noise.continuous import Gaussian, Laplace
+from distrust.common.noise.table import CHUNK
+from distrust.common.randomness import Stream, SystemStream
+from distrust.lab.privacy.query import PrivacyQuery
 
 
 class Sampler(Protocol):
@@ -50,7 +50,7 @@ class Messages:
     """Whole messages of `relaxed-secagg-shuffle`: two Pólya draws, a chance to escape, a uniform answer, rounding."""
 
     def __init__(self) -> None:
-        self._mechanism = Asked(clients=1000, epsilon=1.0).planned("relaxed-secagg-shuffle", "exact")
+        self._mechanism = PrivacyQuery(clients=1000, epsilon=1.0).planned("relaxed-secagg-shuffle", "exact")
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
         chunks = [np.full((size, 1), 0.5) for size in (*[CHUNK] * (count // CHUNK), count % CHUNK) if size]

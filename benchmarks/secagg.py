@@ -4,6 +4,8 @@
 
 The primitives are measured in the same run, so the ratios compare across machines. A ratio below 1 is possible: the
 model counts t² field products for each secret that is rebuilt, and t for each share, and both are done with fewer.
+The model counts what the four stages of the protocol's first version cost at the same k and t. What the second version
+adds (a third polynomial, the confirmation, key hashes, statements, checks of the graph) is not in it: the ratio pays.
 """
 
 import os
@@ -20,16 +22,20 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from aggregator import protocol
 from benchmarks.meter import deliver, options, write
-from common.crypto.graph import Roster, masking
-from common.crypto.share import PRIME
-from common.messages.cohort import Cohort
-from common.modular import Vector
-from lab.secagg_simulation import Simulation, enrol, make_cohort
+from distrust.aggregator import protocol
+from distrust.common.crypto.agree import key_hash
+from distrust.common.crypto.graph import Roster, masking
+from distrust.common.crypto.share import PRIME
+from distrust.common.messages.cohort import Cohort
+from distrust.common.modular import Vector
+from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 
 MODULUS = 1_000_003
 CLIENTS = (50, 100, 400, 1000, 5000)
+LEAST_RUNS = 5
+LIMIT_AT, LIMIT = 1000, 1.05
+"""Of the client's ratio at n = 1000: 5 % over 1.00, which the protocol's first version had at its own k and t."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,11 @@ def measure_primitives() -> Primitives:
     )
 
 
+def fastest(runs: list[Primitives]) -> Primitives:
+    """The best of several measurements, each operation on its own: they lie before, between and after the cohorts."""
+    return Primitives(**{name: min(getattr(run, name) for run in runs) for name in asdict(runs[0])})
+
+
 def client_model(p: Primitives, k: int, t: int, dimension: int) -> float:
     """Seconds of one client's primitives: 2 key pairs, k neighbours, k + 1 masks, and the shares of two secrets."""
     pairs = 2 * p.generate + k * (2 * p.exchange + 2 * p.hkdf + p.close + p.open)
@@ -94,9 +105,15 @@ class Result:
     k: int
     t: int
     client: float
-    client_model: float
     aggregator: float
-    aggregator_model: float
+    client_model: float = 0.0
+    aggregator_model: float = 0.0
+
+    def rated(self, p: Primitives) -> "Result":
+        """Return the result with the cost of the primitives alone, from their measured prices."""
+        survivors, size = self.clients - self.dropouts, (self.k, self.t, self.dimension)
+        others = aggregator_model(p, *size, survivors=survivors, dropouts=self.dropouts)
+        return replace(self, client_model=client_model(p, *size), aggregator_model=others)
 
     @property
     def client_ratio(self) -> float:
@@ -107,7 +124,7 @@ class Result:
         return self.aggregator / self.aggregator_model
 
 
-def measure(n: int, dimension: int, dropout: float, p: Primitives) -> Result:
+def measure(n: int, dimension: int, dropout: float) -> Result:
     """One cohort of n clients; ⌊dropout·n⌋ vanish between their shares and their vectors."""
     cohort = make_cohort(n, MODULUS, dimension)
     rng = np.random.default_rng(n)
@@ -115,26 +132,27 @@ def measure(n: int, dimension: int, dropout: float, p: Primitives) -> Result:
     stay = np.sort(rng.permutation(n)[int(dropout * n) :]).tolist()
     client, simulation = _clients_keys_and_shares(cohort)
     aggregator = _cpu(lambda: _route(simulation))
-    members = simulation.bitmap(simulation.shared)
-    client += _cpu(lambda: _masked(simulation, stay, vectors, members)) / len(stay)
+    client += _cpu(lambda: _confirm(simulation)) / n
+    aggregator += _cpu(lambda: _judge(simulation))
+    client += _cpu(lambda: _masked(simulation, stay, vectors)) / len(stay)
     aggregator += _cpu(lambda: _check_masked(simulation))
-    survivors = simulation.bitmap(stay)
-    client += _cpu(lambda: simulation.answers.update({s: simulation.clients[s].unmask(survivors) for s in stay})) / len(
-        stay
-    )
+    client += _cpu(lambda: _unmask(simulation, stay)) / len(stay)
     total: list[np.uint64] = []
     aggregator += _cpu(lambda: total.extend(_recover(simulation)))
     if total != list(vectors[stay].sum(axis=0) % np.uint64(MODULUS)):
         raise SystemExit("the sum is wrong: these figures mean nothing")
     channel, lost = masking(cohort), n - len(stay)
     k, t = channel.neighbours, channel.threshold
-    rated = aggregator_model(p, k, t, dimension, survivors=n - lost, dropouts=lost)
-    return Result(n, lost, dimension, k, t, client, client_model(p, k, t, dimension), aggregator, rated)
+    return Result(n, lost, dimension, k, t, client, aggregator)
 
 
-def measure_best(n: int, dimension: int, dropout: float, p: Primitives) -> Result:
-    """The least of several runs on each side: a small cohort's are too short to trust one."""
-    runs = [measure(n, dimension, dropout, p) for _ in range(max(1, 1000 // n))]
+def measure_best(n: int, dimension: int, dropout: float, primitives: list[Primitives]) -> Result:
+    """The least of several runs on each side, one of the primitives after each few: the machine's speed changes."""
+    runs = []
+    for number in range(max(LEAST_RUNS if n <= LIMIT_AT else 1, 1000 // n)):
+        runs.append(measure(n, dimension, dropout))
+        if number < LEAST_RUNS:
+            primitives.append(measure_primitives())
     return replace(runs[0], client=min(r.client for r in runs), aggregator=min(r.aggregator for r in runs))
 
 
@@ -148,7 +166,8 @@ def _clients_keys_and_shares(cohort: Cohort) -> tuple[float, Simulation]:
     rosters: list[Roster] = []
     seconds += _cpu(lambda: rosters.append(Roster(cohort, simulation.bitmap(range(n)), keys))) / n
     roster = rosters[0]
-    seconds += _cpu(lambda: simulation.shares.update({s: c.shares(roster) for s, c in simulation.clients.items()})) / n
+    simulation.published = {s: key_hash(body) for s, body in simulation.keys.items()}
+    seconds += _cpu(lambda: _share(simulation, roster)) / n
     return seconds, simulation
 
 
@@ -161,20 +180,45 @@ def _route(simulation: Simulation) -> None:
     simulation.settle(roster)
 
 
-def _masked(simulation: Simulation, slots: list[int], vectors: Vector, members: bytes) -> None:
+def _share(simulation: Simulation, roster: Roster) -> None:
+    for slot, client in simulation.clients.items():
+        simulation.shares[slot] = client.shares(roster, simulation.published)
+
+
+def _confirm(simulation: Simulation) -> None:
+    shared, statement = simulation.bitmap(simulation.shared), simulation.statements["confirm"]
+    for slot, client in simulation.clients.items():
+        told = (shared, simulation.challenge, simulation.inboxes[slot], statement)
+        simulation.confirmed[slot] = client.confirm(*told)
+
+
+def _judge(simulation: Simulation) -> None:
+    for slot, body in simulation.confirmed.items():
+        protocol.check_confirm(simulation.sharing, slot, body)
+    simulation.judge()
+
+
+def _masked(simulation: Simulation, slots: list[int], vectors: Vector) -> None:
+    members, statement = simulation.bitmap(simulation.members), simulation.statements["masked"]
     for slot in slots:
-        simulation.masked[slot] = simulation.clients[slot].masked(vectors[slot], members, simulation.inboxes[slot])
+        simulation.masked[slot] = simulation.clients[slot].masked(vectors[slot], members, statement)
 
 
 def _check_masked(simulation: Simulation) -> None:
     for body in simulation.masked.values():
         protocol.check_masked(simulation.cohort, body)
-    protocol.check_survivors(simulation.sharing, simulation.masked)
+    simulation.freeze()
+
+
+def _unmask(simulation: Simulation, slots: list[int]) -> None:
+    survivors, statement = simulation.bitmap(slots), simulation.statements["unmask"]
+    for slot in slots:
+        simulation.answers[slot] = simulation.clients[slot].unmask(survivors, statement)
 
 
 def _recover(simulation: Simulation) -> Vector:
     for slot, body in simulation.answers.items():
-        protocol.check_unmask(simulation.sharing, slot, body)
+        protocol.check_unmask(simulation.verdict.sharing, slot, body)
     return simulation.recover()
 
 
@@ -195,8 +239,14 @@ def main() -> None:
     parser.add_argument("--dimensions", type=int, nargs="+", default=(1, 1000))
     parser.add_argument("--dropouts", type=float, nargs="+", default=(0.0, 0.1))
     asked = parser.parse_args()
-    p, clients = measure_primitives(), (50,) if asked.quick else asked.clients
-    results = [measure_best(n, d, r, p) for n in clients for d in asked.dimensions for r in asked.dropouts]
+    primitives = [measure_primitives()]
+    if asked.quick:
+        found = [measure(50, 1, 0.1)]
+    else:
+        sizes = [(n, d, r) for n in asked.clients for d in asked.dimensions for r in asked.dropouts]
+        found = [measure_best(*size, primitives) for size in sizes]
+    p = fastest(primitives)
+    results = [result.rated(p) for result in found]
     print(", ".join(f"{name} {seconds * 1e6:.3g} µs" for name, seconds in asdict(p).items()))
     columns = ("n", "lost", "D", "k", "t", "client ms", "ratio", "aggregator ms", "ratio")
     rows = [
@@ -207,6 +257,11 @@ def main() -> None:
         for r in results
     ]
     deliver("CPU, in process: of one client, and of the aggregator for the whole cohort", columns, rows)
+    for r in (r for r in results if r.clients == LIMIT_AT):
+        verdict = "within" if r.client_ratio <= LIMIT else "ABOVE"
+        print(
+            f"client ratio at n = {LIMIT_AT}, D = {r.dimension}: {r.client_ratio:.3f}, {verdict} the limit of {LIMIT}"
+        )
     own = [asdict(r) | {"client_ratio": r.client_ratio, "aggregator_ratio": r.aggregator_ratio} for r in results]
     write(asked.json, {"primitives": asdict(p), "results": own})
 

@@ -20,11 +20,10 @@ from benchmarks.masked_fleet import Part, Played, play, warm_up
 from benchmarks.meter import deliver, options, process_seconds, write
 from benchmarks.secagg import MODULUS, Primitives, aggregator_model, client_model, measure_primitives
 from benchmarks.stage import TICKETS, Party, party
-from common.crypto.graph import masking
-from common.messages.cohort import Cohort
-from common.modular import Vector, unpack
-from lab.secagg_simulation import make_cohort
-from server.tickets import sign
+from distrust.common.crypto.graph import masking
+from distrust.common.messages.cohort import Cohort
+from distrust.common.modular import Vector, unpack
+from distrust.lab.secagg_simulation import make_cohort
 
 CLIENTS = (50, 100, 400, 1000)
 FLEETS = 2
@@ -92,7 +91,7 @@ class Bench:
         cohorts = [self._open(n, dimension) for _ in range(count)]
         leaving = frozenset(np.random.default_rng(n).permutation(n)[:lost].tolist())
         tasks = [
-            self._fleets.submit(play, self._s.url, parts, DROPOUT, CORRUPT)
+            self._fleets.submit(play, self._s.url, self._s.token, parts, DROPOUT, CORRUPT)
             for parts in zip(*(_split(cohort, leaving) for cohort in cohorts), strict=True)
         ]
         played = [task.result() for task in tasks]
@@ -116,9 +115,8 @@ class Bench:
 
 def _split(cohort: Cohort, leaving: frozenset[int]) -> list[Part]:
     """A share of the slots for each fleet."""
-    ends = [cohort.clients * i // FLEETS for i in range(FLEETS + 1)]
-    grants = [sign(TICKETS, cohort, a, b - a) for a, b in pairwise(ends)]
-    return [Part(cohort, g, leaving & set(range(g.first, g.first + g.count))) for g in grants]
+    ends, key = [cohort.clients * i // FLEETS for i in range(FLEETS + 1)], TICKETS.private_bytes_raw()
+    return [Part(cohort, a, b - a, leaving & set(range(a, b)), key) for a, b in pairwise(ends)]
 
 
 def run(clients: Sequence[int], dimensions: Sequence[int], rates: Sequence[float], p: Primitives) -> list[Result]:
@@ -138,7 +136,8 @@ def main() -> None:
     parser.add_argument("--dropouts", type=float, nargs="+", default=(0.0, 0.1))
     asked = parser.parse_args()
     p = measure_primitives()
-    results = run((50,) if asked.quick else asked.clients, asked.dimensions, asked.dropouts, p)
+    sizes = (asked.clients, asked.dimensions, asked.dropouts)
+    results = run(*(((50,), (1,), (0.1,)) if asked.quick else sizes), p)
     columns = ("n", "lost", "D", "k", "t", "fleet ms", "ratio", "S ms", "S model ms", "all, ratio", "wire bytes")
     rows = [
         (

@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from benchmarks.meter import deliver, options, write
 from benchmarks.secagg import best
 from benchmarks.whole_run import Gauge, gauge, run_file
-from client.reporting import sealed
-from common.crypto.seal import REPORT_ID, open_record
-from common.messages.cohort import Cohort, Sealed
-from common.modular import packed_size
+from distrust.client.protocols.shuffle import sealed
+from distrust.common.crypto.seal import REPORT_ID, open_record
+from distrust.common.messages.cohort import Cohort, Sealed
+from distrust.common.modular import packed_size
 
 MODULUS = 1_000_003
 
@@ -41,7 +41,7 @@ def measure_limit() -> Limit:
     size = packed_size(MODULUS, 1)
     channel = Sealed(size=size, server_key=key.public_key().public_bytes_raw())
     names = {"run": "benchmark", "round": 1, "cohort": "c", "clients": 2, "minimum": 2, "stage_seconds": 1.0}
-    cohort = Cohort(**names, config=bytes(32), ticket_key=bytes(32), channel=channel)  # type: ignore[arg-type]
+    cohort = Cohort(**names, config=bytes(32), ticket_key=bytes(32), terms="{}", channel=channel)  # type: ignore[arg-type]
     payload = os.urandom(size)
     report = sealed(cohort, payload)[REPORT_ID:]
     return Limit(

@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from common.messages.batch import Batch, BatchAnswer
-from common.messages.cohort import Cohort
-from common.web.client import Http, Patience
-from lab.folder import Folder
-from lab.ports import LOOPBACK, choose
-from lab.service import Service, stop_all
+from distrust.common.messages.batch import Batch, BatchAnswer
+from distrust.common.messages.cohort import Cohort
+from distrust.common.web.client import Http, Patience
+from distrust.lab.stack.data_dir import Folder
+from distrust.lab.stack.process import Service, stop_all
+from distrust.lab.stack.stack import LOOPBACK, choose
 
 PATIENCE = Patience(first=0.1, longest=1.0, total=60.0)
 TICKETS = Ed25519PrivateKey.generate()
@@ -59,7 +59,7 @@ def party(name: str) -> Iterator[Party]:
             "DISTRUST_DATABASE": folder.database(name),
             "DISTRUST_OPERATOR_TOKEN_FILE": str(folder.token_file.resolve()),
         }
-        service = Service(name, [name], environment, folder.log(name))
+        service = Service(name, [f"distrust.{name}"], environment, folder.log(name))
         try:
             url = f"http://{LOOPBACK}:{port}"
             _wait_until_ready(service, url)

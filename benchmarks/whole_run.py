@@ -15,12 +15,12 @@ from typing import TypeVar
 from rich.console import Console
 
 from benchmarks.meter import peak_bytes, process_seconds
-from lab.fleets import Fleets
-from lab.folder import Folder
-from lab.over_http import Play
-from lab.progress import Progress
-from lab.run_file import RunFile, parse
-from lab.stack import NAMES, Stack
+from distrust.lab.run.fleet_processes import Fleets
+from distrust.lab.run.over_http import Play
+from distrust.lab.run.progress import Progress
+from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.stack.data_dir import Folder
+from distrust.lab.stack.stack import NAMES, Stack
 
 FLEETS = 2
 

@@ -1,4 +1,7 @@
-"""`python -m client`: one fleet process. 0 when its run has ended or it was told to stop, 2 with one line otherwise."""
+"""`python -m distrust.client`: one fleet process.
+
+Exit status: 0 when its run has ended or it was told to stop, 2 with one line otherwise.
+"""
 
 import asyncio
 import signal
@@ -9,15 +12,15 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
-from client.fleet import Fleet
-from client.sender import Addresses, Sender, newest_running, patience
-from client.settings import AUTO, FleetSettings
-from client.tally import write_report
-from common.errors import ProtocolError
-from common.messages.explain import first
-from common.threads import one_thread
-from common.web.client import Http
-from common.web.logs import configure
+from distrust.client.fleet.fleet import Fleet
+from distrust.client.fleet.stats import write_report
+from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience
+from distrust.client.settings import AUTO, FleetSettings
+from distrust.common.errors import ProtocolError
+from distrust.common.messages.explain import first
+from distrust.common.threads import one_thread
+from distrust.common.web.client import Http
+from distrust.common.web.observability import configure
 
 FAREWELL_SECONDS = 5.0
 
@@ -45,14 +48,14 @@ async def _serve(settings: FleetSettings) -> None:
     addresses = Addresses(settings.server_url, settings.shuffler_url, settings.aggregator_url)
     async with Http(patience(settings.patience)) as http:
         run = await newest_running(http, addresses.server) if settings.run == AUTO else settings.run
-        fleet, state = Fleet(Sender(http, addresses, run), world, terms, habits), "failed"
+        fleet, state = Fleet(HttpTransport(http, addresses, run), world, terms, habits), "failed"
         try:
             state = await _until_told(fleet)
         finally:
             report = _report(settings, fleet, http, run, state)
             if settings.report is not None:
                 write_report(report, settings.report)
-            log.info("fleet ended", **report)
+            log.info("fleet_ended", **report)
 
 
 async def _until_told(fleet: Fleet) -> str:

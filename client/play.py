@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from client.environments import Environment, SideBySide
-from common.decisions import AssignedAction, AssignedArm, Decision, PlayDesign
-from common.errors import BadParameter
-from common.randomness import Stream
+from distrust.client.environments import Environment, SideBySide
+from distrust.common.bandit.decisions import AssignedAction, AssignedArm, Decision, PlayDesign
+from distrust.common.errors import BadParameter
+from distrust.common.randomness import Stream
 
 
 def rewards(

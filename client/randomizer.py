@@ -1,4 +1,7 @@
-"""R: from a true reward to a private message. The last place where a true reward exists."""
+"""The local randomizer R: a true reward becomes the message that leaves the client, packed in Z_m or as labelled bits.
+
+No true reward exists beyond this file.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,13 +10,33 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from client import play
-from client.environments import Environment
-from common.decisions import AssignedAction
-from common.errors import BadMessage
-from common.mechanisms import AnyMechanism
-from common.messages.round import Assignment, Round
-from common.randomness import Stream, SystemStream, UnsafeSeededStream
+from distrust.client import play
+from distrust.client.environments import Environment
+from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.errors import BadMessage, BadParameter
+from distrust.common.mechanisms import AnyMechanism
+from distrust.common.messages.round import Assignment, Round
+from distrust.common.modular import pack
+from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
+
+
+def record(row: NDArray[np.uint64], modulus: int) -> bytes:
+    """The payload of a sealed record: `row`, shape (D,), packed at ⌈log₂ modulus⌉ bits a coordinate."""
+    return pack(row, modulus)
+
+
+def labelled_bits(row: NDArray[np.uint64], width: int) -> bytes:
+    """`width` bits for each label, label after label, padded with zeros to whole bytes at the very end.
+
+    Label d carries row[d] ones and then zeros: S permutes the bits of a label over all its clients, so that their order
+    here tells nothing. Bit i of the message is bit i mod 8 of byte i // 8, low bit first, as everywhere on our wire.
+    Raises BadParameter when a count of ones is above `width`.
+    """
+    if (row > width).any():
+        raise BadParameter("ones", int(row.max()), f"a label has {width} bits")
+    bits = np.arange(width, dtype=np.uint64) < row[:, np.newaxis]
+    return np.packbits(bits, bitorder="little").tobytes()
+
 
 _UNTOLD = -1
 

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from client.courier import Limits
-from client.environments import build, read_spec
-from client.fleet import Habits
-from client.randomizer import World
-from client.terms import MAX_DELTA, MAX_EPSILON, Terms
-from common.errors import BadParameter
+from distrust.client.environments import build, read_spec
+from distrust.client.fleet.fleet import FleetOptions
+from distrust.client.fleet.uploader import Limits
+from distrust.client.randomizer import World
+from distrust.client.requirements import MAX_DELTA, MAX_EPSILON, PrivacyRequirements
+from distrust.common.errors import BadParameter
+from distrust.common.extensions import allow
+from distrust.common.messages.upload import MOST_LISTED
 
 AUTO = "auto"
 Url = Annotated[str, Field(pattern=r"^https?://")]
@@ -26,7 +28,7 @@ class FleetSettings(BaseSettings):
         env_prefix="DISTRUST_",
         extra="ignore",
         frozen=True,
-        cli_prog_name="python -m client",
+        cli_prog_name="python -m distrust.client",
         cli_kebab_case=True,
         cli_implicit_flags=True,
         cli_hide_none_type=True,
@@ -44,7 +46,7 @@ class FleetSettings(BaseSettings):
     silent: Annotated[bool, Field(description="depart without a word: S waits for its deadline")] = False
     block: Annotated[int, Field(ge=1, le=4096, description="clients that take tickets at a time")] = 512
     in_flight: Annotated[int, Field(ge=1, description="clients above which no further cohort is begun")] = 8192
-    upload_items: Annotated[int, Field(ge=1, description="clients in one upload")] = 512
+    upload_items: Annotated[int, Field(ge=1, le=MOST_LISTED, description="clients in one upload")] = 512
     upload_bytes: Annotated[int, Field(ge=1, description="bytes of messages in one upload")] = 8 * 2**20
     report: Annotated[Path | None, Field(description="JSON file for the fleet's counts, written at its end")] = None
     max_epsilon: Annotated[float, Field(gt=0, description="users refuse a round with a larger ε")] = MAX_EPSILON
@@ -54,6 +56,13 @@ class FleetSettings(BaseSettings):
     max_survivors: Annotated[int, Field(ge=1, description="users refuse a round whose noise is spread over more")] = (
         1_000_000
     )
+    config_digest: Annotated[
+        str | None,
+        Field(pattern="^[0-9a-f]{64}$", description="users refuse another configuration: SHA-256 of the run's, in hex"),
+    ] = None
+    extensions: Annotated[
+        str, Field(description="module:Name, …: classes of the user's own that a run may name, commas between")
+    ] = ""
     allow_unsafe: Annotated[bool, Field(description="take part in rounds without privacy")] = False
     noise_seed: Annotated[int | None, Field(ge=0, lt=2**63, description="repeatable noise: not private")] = None
     patience: Annotated[float, Field(gt=0, description="seconds to wait for a service that is away")] = 60.0
@@ -62,6 +71,7 @@ class FleetSettings(BaseSettings):
 
     def world(self) -> World:
         """The environment that the users live in. Raises BadParameter for a bad one, or a stray noise seed."""
+        allow(*map(str.strip, self.extensions.split(",")))
         if self.noise_seed is not None and not self.allow_unsafe:
             raise BadParameter("noise_seed", self.noise_seed, "removes the privacy: needs allow_unsafe")
         table = self._table()
@@ -72,21 +82,22 @@ class FleetSettings(BaseSettings):
             raise BadParameter("environment.seed", None, "a fleet needs one: all fleets of a run must play one world")
         return World(build(spec), spec.seed, self.noise_seed)
 
-    def terms(self) -> Terms:
+    def terms(self) -> PrivacyRequirements:
         """What the users insist on."""
-        return Terms(
-            self.max_epsilon,
-            self.max_delta,
-            self.min_survivors,
-            self.max_survivors,
-            self.allow_unsafe,
-            self.contributions,
+        return PrivacyRequirements(
+            max_epsilon=self.max_epsilon,
+            max_delta=self.max_delta,
+            min_survivors=self.min_survivors,
+            max_survivors=self.max_survivors,
+            allow_unsafe=self.allow_unsafe,
+            contributions=self.contributions,
+            config_digest=None if self.config_digest is None else bytes.fromhex(self.config_digest),
         )
 
-    def habits(self) -> Habits:
+    def habits(self) -> FleetOptions:
         """How the fleet works."""
         limits = Limits(self.upload_items, self.upload_bytes)
-        return Habits(self.block, self.in_flight, self.dropout, self.silent, limits)
+        return FleetOptions(self.block, self.in_flight, self.dropout, self.silent, limits)
 
     def _table(self) -> dict[str, Any]:
         try:

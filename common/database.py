@@ -1,20 +1,149 @@
-"""Where a service remembers: an engine, transactions that commit before the answer, one schema version.
+"""A service's database: transactions that commit before the answer, one schema version, one process at a time.
 
-SQLite (write-ahead log, `synchronous=FULL`) is the embedded default; any SQLAlchemy URL works. No web here.
+SQLite (write-ahead log, `synchronous=FULL`) is the default; any SQLAlchemy URL works. A second process is refused:
+SQLite has a lock on a file beside the database, PostgreSQL an advisory lock and a mark that every write compares. The
+lock ends with the process that holds it. The files can be read by their owner only.
 """
 
+import fcntl
+import os
+import secrets
+import shutil
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table, create_engine, event, insert, select
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    create_engine,
+    delete,
+    event,
+    insert,
+    select,
+    text,
+)
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from common.errors import BadParameter, Unavailable
+from distrust.common.errors import BadParameter, Unavailable
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_KEY = 0x64697374  # the advisory lock's number: the same in every version of this program
+
+_HOLDER = Table(
+    "holder",
+    MetaData(),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("mark", LargeBinary, nullable=False),
+)
+
+
+class FileHold:
+    """A lock on an open file. The kernel gives it up when the process ends, by SIGKILL too."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+
+def hold_file(url: URL) -> FileHold:
+    """Lock the file beside a SQLite database. Raises Unavailable when another process has locked it."""
+    database = Path(url.database or "").resolve()
+    lock = database.with_name(f"{database.name}.lock")
+    try:
+        handle = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Unavailable(f"database {database}: its lock {lock.name} cannot be opened ({error.strerror})") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+    except BlockingIOError as error:
+        holder = os.pread(handle, 20, 0).decode("ascii", errors="replace").strip()
+        os.close(handle)
+        raise Unavailable(
+            f"database {database} is in use by another process ({holder or 'unknown'}): "
+            "stop that one, or give this one another DISTRUST_DATABASE"
+        ) from error
+    except OSError as error:
+        os.close(handle)
+        raise Unavailable(f"database {database}: its lock {lock.name} cannot be taken ({error.strerror})") from error
+    return FileHold(handle)
+
+
+class ServerHold:
+    """An advisory lock of PostgreSQL, held by a connection of its own.
+
+    The connection may break while the process lives on, and another process may take the lock then. So the holder
+    leaves a random mark in the database, and each of its writes begins with a look at that mark.
+
+    Raises  Unavailable when another process holds the lock; BadParameter for a database that has no such lock.
+    """
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        if engine.dialect.name != "postgresql":
+            allowed = "must be SQLite or PostgreSQL: on others a second server cannot be kept out"
+            raise BadParameter("database", engine.dialect.name, allowed)
+        self._name, self._mark = name, secrets.token_bytes(16)
+        self._connection = engine.connect()
+        try:
+            self._lock()
+            _HOLDER.create(self._connection, checkfirst=True)
+            self._connection.execute(delete(_HOLDER))
+            self._connection.execute(insert(_HOLDER), [{"number": 1, "mark": self._mark}])
+            self._connection.commit()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _lock(self) -> None:
+        free = self._connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _KEY}).scalar_one()
+        if not free:
+            raise Unavailable(
+                f"database {self._name} is in use by another process: "
+                "stop that one, or give this one another DISTRUST_DATABASE"
+            )
+
+    def check(self, connection: Connection) -> None:
+        """Raise Unavailable when another process has taken the database over; keep it out while this one writes."""
+        mark = connection.execute(select(_HOLDER.c.mark).with_for_update(read=True)).scalar_one_or_none()
+        if mark != self._mark:
+            raise Unavailable(f"database {self._name}: another process has taken it over; this one must be restarted")
+
+    def close(self) -> None:
+        self._connection.invalidate()  # ends the session and its lock, where closing would pool the connection
+        self._connection.close()
+
+
+def keep_private(database: Path) -> None:
+    """Make a SQLite database for its owner only, and take it from others who may read it; so with its log files.
+
+    Raises Unavailable when others may read it, and this process cannot change that.
+    """
+    try:
+        if not database.exists():
+            os.close(os.open(database, os.O_CREAT | os.O_RDWR, 0o600))
+        for file in (database, *(database.with_name(database.name + end) for end in ("-wal", "-shm"))):
+            mode = file.stat().st_mode if file.is_file() else 0
+            if mode & _OTHERS:
+                file.chmod(stat.S_IMODE(mode) & ~_OTHERS)
+    except PermissionError as error:
+        raise Unavailable(f"database {database}: it cannot be opened; check its owner and mode") from error
+    except OSError as error:
+        raise Unavailable(f"database {database}: it cannot be opened ({error.strerror})") from error
+
 
 BUSY_SECONDS = 30
 CONNECTIONS = 48  # the web's thread pool runs 40 routes at once, and each holds at most one connection
@@ -33,6 +162,7 @@ class Database:
         self.url = _parse(url)
         self._writer = threading.Lock() if self.url.get_backend_name() == "sqlite" else None
         self._engine = _sqlite(self.url) if self._writer else _server(self.url)
+        self._holder: FileHold | ServerHold | None = None
         self._prepare(metadata, version)
 
     @contextmanager
@@ -51,13 +181,27 @@ class Database:
         with self._begin(write=False) as connection:
             yield connection
 
-    def ping(self) -> None:
-        """Raise Unavailable unless the database answers."""
-        with self.reading() as connection:
-            connection.execute(select(1)).one()
+    def hold(self) -> None:
+        """Keep every other process from holding this database, until `close` or the end of this process.
+
+        Two servers over one database would hand out tickets twice. Raises Unavailable when another process holds it.
+        """
+        self._holder = hold_file(self.url) if self._writer else self._hold_on_server()
+
+    def check_writable(self, min_free: int = 0) -> None:
+        """Raise Unavailable unless a write commits, and the database's disk has `min_free` bytes left."""
+        free = min_free if self._writer is None else _free(self.url)
+        if free < min_free:
+            room = f"{free} bytes are free on its disk, and {min_free} are needed"
+            raise Unavailable(f"database {_name(self.url)}: {room}")
+        with self.transaction() as connection:
+            connection.execute(delete(_PROBE))
+            connection.execute(insert(_PROBE), [{"number": 1, "body": secrets.token_bytes(_PROBE_BYTES)}])
 
     def close(self) -> None:
         self._engine.dispose()
+        if self._holder is not None:
+            self._holder.close()
 
     @contextmanager
     def _begin(self, *, write: bool) -> Iterator[Connection]:
@@ -65,13 +209,26 @@ class Database:
             with self._engine.connect() as connection:
                 connection.execution_options(distrust_write=write)
                 with connection.begin():
+                    if write and isinstance(self._holder, ServerHold):
+                        self._holder.check(connection)
                     yield connection
         except OperationalError as error:
+            raise Unavailable(_sentence(self.url, error)) from error
+        except DatabaseError as error:
+            if type(error) is not DatabaseError:
+                raise  # a bug of ours: a constraint, a wrong statement
+            raise Unavailable(_sentence(self.url, error)) from error
+
+    def _hold_on_server(self) -> ServerHold:
+        try:
+            return ServerHold(self._engine, _name(self.url))
+        except DBAPIError as error:
             raise Unavailable(_sentence(self.url, error)) from error
 
     def _prepare(self, metadata: MetaData, version: int) -> None:
         with self.transaction() as connection:
             _SCHEMA.create(connection, checkfirst=True)
+            _PROBE.create(connection, checkfirst=True)
             found = connection.execute(select(_SCHEMA.c.version)).scalar_one_or_none()
             if found is None:
                 connection.execute(insert(_SCHEMA), [{"version": version}])
@@ -87,6 +244,14 @@ class Database:
 
 _SCHEMA = Table("schema_version", MetaData(), Column("version", Integer, primary_key=True, autoincrement=False))
 
+_PROBE = Table(
+    "readiness",
+    MetaData(),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("body", LargeBinary, nullable=False),
+)
+_PROBE_BYTES = 16 * 1024  # some pages, so that a database that may not grow is noticed
+
 
 def _parse(url: str) -> URL:
     try:
@@ -94,16 +259,18 @@ def _parse(url: str) -> URL:
         parsed.get_dialect()
     except (ArgumentError, NoSuchModuleError) as error:
         raise BadParameter("database", url.rpartition("@")[2], "must be a SQLAlchemy URL") from error
-    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
-        raise BadParameter("database", url, "must name a file: a service that forgets cannot count clients once")
+    if parsed.get_backend_name() == "sqlite" and (parsed.database or ":").startswith((":", "file:")):
+        raise BadParameter("database", url, "must name a file by its path: a service must not forget")
     return parsed
 
 
 def _sqlite(url: URL) -> Engine:
+    file = Path(url.database or "")
     try:
-        Path(url.database or "").parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Unavailable(f"database {_name(url)}: its directory cannot be made ({error.strerror})") from error
+    keep_private(file)
     engine = create_engine(url, pool_size=CONNECTIONS, max_overflow=0, connect_args={"timeout": BUSY_SECONDS})
     event.listen(engine, "connect", _configure)
     event.listen(engine, "begin", _begin_now)
@@ -132,6 +299,8 @@ def _begin_now(connection: Connection) -> None:
 
 
 _CAUSES = {
+    "not a database": "it is damaged, or no database; restore it from a copy, or name another file",
+    "malformed": "it is damaged; restore it from a copy, or name another file",
     "full": "the disk is full; free some space, nothing that was answered is lost",
     "readonly": "it cannot be written; check the file's owner and mode",
     "unable to open": "it cannot be opened; check the path and the directory's mode",
@@ -140,10 +309,17 @@ _CAUSES = {
 }
 
 
-def _sentence(url: URL, error: OperationalError) -> str:
+def _sentence(url: URL, error: DBAPIError) -> str:
     text = str(error.orig)
     cause = next((sentence for word, sentence in _CAUSES.items() if word in text.lower()), text.splitlines()[0])
     return f"database {_name(url)}: {cause}"
+
+
+def _free(url: URL) -> int:
+    try:
+        return shutil.disk_usage(Path(url.database or "").parent).free
+    except OSError as error:
+        raise Unavailable(f"database {_name(url)}: its directory cannot be read ({error.strerror})") from error
 
 
 def _name(url: URL) -> str:

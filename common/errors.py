@@ -7,11 +7,12 @@ ProtocolError
 ├── WrongStage            409  a message for a stage that is not open (or is frozen)
 ├── BadTicket             403  a ticket or signature that does not verify
 ├── Conflict              409  the same id a second time with another body
-├── TooSmall              409  fewer survivors than the proof counts on: nothing is released
+├── TooSmall              409  fewer clients, survivors or shares than are needed: nothing is released
 ├── BudgetExceeded        409  a contribution that would overdraw the declared budget: nothing is sent
 ├── Aborted               410  a cohort that ended without a release
 ├── Refused               409  a client refuses: answering would weaken somebody's privacy
 ├── BadShare              409  a reconstructed secret that does not match its commitment
+├── RunFailed             409  a run that ended without a result: failed or cancelled
 ├── Unauthorized          401  an operator's call without the operator's token
 └── Unavailable           503  a peer or a resource that is not there right now
 
@@ -19,6 +20,8 @@ A service's logic raises them; `common.web` renders them as problem+json; the co
 """
 
 from typing import ClassVar
+
+LONGEST = 300  # characters of `described`; a validation error may quote its whole input
 
 
 class ProtocolError(Exception):
@@ -36,6 +39,11 @@ class ProtocolError(Exception):
     def urn(self) -> str:
         """The stable `type` of the problem document."""
         return f"urn:distrust:problem:{self.code}"
+
+
+def described(error: Exception) -> str:
+    """Return an exception that was not planned for as one line of at most `LONGEST` characters, with its type."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:LONGEST]
 
 
 class BadParameter(ProtocolError):
@@ -79,12 +87,15 @@ class Conflict(ProtocolError):
 
 
 class TooSmall(ProtocolError):
-    """Fewer survivors than the privacy proof counts on; nothing is released."""
+    """Fewer clients, survivors or shares than the noise, the graph or a stage needs; nothing is released.
+
+    liars  what is known of clients that lied, as the end of the line.
+    """
 
     code, status = "too-small", 409
 
-    def __init__(self, got: int, need: int, what: str = "survivors") -> None:
-        super().__init__(f"{got} {what}, and the proof needs {need}: nothing is released", got=got, need=need)
+    def __init__(self, got: int, need: int, what: str = "survivors", liars: str = "") -> None:
+        super().__init__(f"{got} {what}, at least {need} needed: nothing is released{liars}", got=got, need=need)
         self.got, self.need = got, need
 
 
@@ -121,6 +132,12 @@ class BadShare(ProtocolError):
     """A reconstructed secret that does not match its commitment: a share was false."""
 
     code, status = "bad-share", 409
+
+
+class RunFailed(ProtocolError):
+    """A run that ended without a result: it failed or was cancelled. `distrust run` exits 1 with it."""
+
+    code, status = "run-failed", 409  # below 500: asking again would fail again
 
 
 class Unauthorized(ProtocolError):

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BadMessage, BadParameter
+from distrust.common.errors import BadMessage, BadParameter
 
 Vector = NDArray[np.uint64]
 

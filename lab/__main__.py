@@ -1,31 +1,56 @@
-"""The `distrust` command."""
+"""The `distrust` command. A command's module is imported when it is called: what it needs takes seconds to import."""
 
 import sys
+from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from lab.commands import (
-    audit,
-    data,
-    demo,
-    errata,
-    figure,
-    fleet,
-    health,
-    inspect,
-    privacy,
-    run,
-    serve,
-    sweep,
-    token,
-    up,
-)
-from lab.console import guarded
+from distrust.lab.cli.console import guarded, out
 
-PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-"""Every option, --help too, is the fleet's own."""
+COMMANDS = {
+    "up": "Start the three services on loopback, until Ctrl-C.",
+    "serve": "Run one service, configured by DISTRUST_… variables.",
+    "fleet": "Play clients in one process; `fleet --help` has the options.",
+    "run": "Play a run to its end.",
+    "inspect": "Print a run's messages side by side, as each party saw them.",
+    "privacy": "Show what a mechanism promises and costs, in both calibrations; or all of them side by side.",
+    "audit": "Try to break a mechanism's claim: neighbouring inputs, many trials, an exact test.",
+    "errata": "Show the papers' errors, each with a counter-example.",
+    "sweep": "Play an experiment on all cores.",
+    "figure": "Draw a figure of the papers.",
+    "data": "Make the tables that environments draw from.",
+    "demo": "Find the best of ten arms of real ratings that nobody sees.",
+    "health": "Ask a service whether it is ready.",
+    "token": "Make the operator's and the inspector's token, once.",
+}
+"""Name and summary, in the order of `--help`. `lab/cli/` has a module of each name, with an `app`."""
+
+
+class Commands(TyperGroup):
+    """The commands of `COMMANDS`, each imported when it is called."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        names: dict[str, Any] = dict.fromkeys(COMMANDS)
+        self.commands = names  # for suggestions after a typo
+
+    def get_command(self, _context: object, name: str) -> Any:
+        """Return a command with its options; None for an unknown name."""
+        if name not in COMMANDS:
+            return None
+        return typer.main.get_command(import_module(f"distrust.lab.cli.{name}").app)
+
+    def format_commands(self, _context: object, formatter: Any) -> None:
+        """Write the summaries, without importing the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
 
 app = typer.Typer(
+    cls=Commands,
     name="distrust",
     help="Private bandit learning as it would be deployed: randomizing clients, an intermediary, an analyzer.",
     no_args_is_help=True,
@@ -33,20 +58,22 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command()(up.up)
-app.command()(serve.serve)
-app.command(context_settings=PASSED_ON)(fleet.fleet)
-app.command()(run.run)
-app.command()(inspect.inspect)
-app.command()(privacy.privacy)
-app.command()(audit.audit)
-app.command()(errata.errata)
-app.command()(sweep.sweep)
-app.command()(figure.figure)
-app.add_typer(data.app, name="data")
-app.command()(demo.demo)
-app.command()(health.health)
-app.command()(token.token)
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it with the option's value
+    if wanted:
+        out.print(version("distrust"))
+        raise typer.Exit
+
+
+@app.callback()
+def distrust(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Private bandit learning as it would be deployed: randomizing clients, an intermediary, an analyzer."""
 
 
 def main() -> None:

@@ -1,15 +1,19 @@
-"""The four rounds of secure aggregation in one process, for tests and benchmarks: the wire's bytes, no wire."""
+"""The five stages of secure aggregation in one process, for tests and benchmarks: the wire's bytes, no wire."""
 
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from aggregator import protocol
-from client.secagg import MaskingClient
-from common.crypto.graph import Roster
-from common.crypto.members import members_to_bitmap
-from common.crypto.parameters import neighbourhood
-from common.messages.cohort import Cohort, Masking
-from common.modular import Vector
+from distrust.aggregator import protocol
+from distrust.client.secagg.client import CHALLENGE, MaskingClient
+from distrust.client.secagg.secrets import Secrets
+from distrust.common.crypto.agree import key_hash
+from distrust.common.crypto.graph import Roster
+from distrust.common.crypto.members import members_to_bitmap
+from distrust.common.crypto.parameters import neighbourhood
+from distrust.common.crypto.statement import confirm_statement, masked_statement, unmask_statement
+from distrust.common.messages.cohort import Cohort, Masking
+from distrust.common.modular import Vector
 
 EMPTY: frozenset[int] = frozenset()
 
@@ -20,23 +24,32 @@ class Departures:
 
     keys: Collection[int] = EMPTY
     shares: Collection[int] = EMPTY
+    confirm: Collection[int] = EMPTY
     masked: Collection[int] = EMPTY
     unmask: Collection[int] = EMPTY
 
 
 @dataclass(slots=True)
 class Simulation:
-    """One cohort's clients and everything that the aggregator saw of them, stage after stage."""
+    """One cohort's clients and everything that the aggregator saw of them, stage after stage.
+
+    published    the key hashes that the server publishes. statements   by stage, as both parties compute them.
+    """
 
     cohort: Cohort
     clients: dict[int, MaskingClient]
     keys: dict[int, bytes] = field(default_factory=dict)
     shares: dict[int, bytes] = field(default_factory=dict)
     inboxes: dict[int, bytes] = field(default_factory=dict)
+    confirmed: dict[int, bytes] = field(default_factory=dict)
     masked: dict[int, bytes] = field(default_factory=dict)
     answers: dict[int, bytes] = field(default_factory=dict)
+    published: dict[int, bytes] = field(default_factory=dict)
+    statements: dict[str, bytes] = field(default_factory=dict)
+    challenge: bytes = b""
     _roster: Roster | None = None
     _sharing: protocol.Sharing | None = None
+    _verdict: protocol.Verdict | None = None
 
     @property
     def roster(self) -> Roster:
@@ -46,14 +59,25 @@ class Simulation:
 
     @property
     def sharing(self) -> protocol.Sharing:
-        """After `send_shares`."""
+        """After `send_shares`: the clients that shared."""
         assert self._sharing is not None
         return self._sharing
 
     @property
+    def verdict(self) -> protocol.Verdict:
+        """After `send_confirm`: the members, and which shares count."""
+        assert self._verdict is not None
+        return self._verdict
+
+    @property
     def shared(self) -> tuple[int, ...]:
+        """The members of stage `confirm`."""
+        return self.sharing.members
+
+    @property
+    def members(self) -> tuple[int, ...]:
         """The members of stage `masked`."""
-        return self.sharing.shared
+        return self.verdict.sharing.members
 
     def bitmap(self, members: Collection[int]) -> bytes:
         """Members as on the wire."""
@@ -64,39 +88,67 @@ class Simulation:
         for slot in slots:
             self.keys[slot] = self.clients[slot].keys()
             protocol.check_keys(self.keys[slot])
+            self.published[slot] = key_hash(self.keys[slot])
         self._roster = protocol.build_roster(self.cohort, self.keys)
 
     def send_shares(self, slots: Sequence[int]) -> None:
         """Stage `shares`, and the inboxes."""
         for slot in slots:
-            self.shares[slot] = self.clients[slot].shares(self.roster)
+            self.shares[slot] = self.clients[slot].shares(self.roster, self.published)
             protocol.check_shares(self.roster, slot, self.shares[slot])
         self.settle(self.roster)
 
     def settle(self, roster: Roster) -> None:
-        """Close stage `shares`: who goes on, and with which boxes."""
+        """Close stage `shares`: who goes on, with which boxes, to which challenge."""
         self._roster, self._sharing = roster, protocol.Sharing(roster, protocol.settle_shared(roster, self.shares))
         self.inboxes = protocol.route(self.sharing, self.shares)
+        self.challenge = os.urandom(CHALLENGE)
+        self.statements["confirm"] = confirm_statement(roster, self.bitmap(self.shared), self.challenge)
+
+    def send_confirm(self, slots: Sequence[int]) -> None:
+        """Stage `confirm`, and which shares count."""
+        shared, statement = self.bitmap(self.shared), self.statements["confirm"]
+        for slot in slots:
+            body = self.clients[slot].confirm(shared, self.challenge, self.inboxes[slot], statement)
+            self.confirmed[slot] = body
+            protocol.check_confirm(self.sharing, slot, body)
+        self.judge()
+
+    def judge(self) -> None:
+        """Close stage `confirm`: who goes on."""
+        self._verdict = protocol.judge(self.sharing, self.confirmed)
+        members = self.bitmap(self.members)
+        self.statements["masked"] = masked_statement(self.statements["confirm"], self.cohort, members)
 
     def send_masked(self, slots: Sequence[int], vectors: Vector) -> None:
         """Stage `masked`: slot i sends row i of `vectors`."""
-        members = self.bitmap(self.shared)
+        members, statement = self.bitmap(self.members), self.statements["masked"]
         for slot in slots:
-            self.masked[slot] = self.clients[slot].masked(vectors[slot], members, self.inboxes[slot])
+            self.masked[slot] = self.clients[slot].masked(vectors[slot], members, statement)
             protocol.check_masked(self.cohort, self.masked[slot])
-        protocol.check_survivors(self.sharing, self.masked)
+        self.freeze()
+
+    def freeze(self) -> None:
+        """Close stage `masked`: the survivors."""
+        protocol.check_survivors(self.verdict.sharing, self.masked)
+        survivors = self.bitmap(self.masked)
+        self.statements["unmask"] = unmask_statement(self.statements["masked"], self.cohort, survivors)
 
     def send_unmask(self, slots: Sequence[int]) -> None:
         """Stage `unmask`."""
         survivors = self.bitmap(self.masked)
         for slot in slots:
-            self.answers[slot] = self.clients[slot].unmask(survivors)
-            protocol.check_unmask(self.sharing, slot, self.answers[slot])
+            self.answers[slot] = self.clients[slot].unmask(survivors, self.statements["unmask"])
+            protocol.check_unmask(self.verdict.sharing, slot, self.answers[slot])
+
+    def release(self) -> protocol.Recovered:
+        """The survivors' sum modulo m, and who lied."""
+        commitments = {slot: protocol.commitment_of(self.shares[slot]) for slot in self.members}
+        return protocol.recover(self.verdict, self.masked, commitments, self.answers)
 
     def recover(self) -> Vector:
         """The survivors' sum modulo m."""
-        commitments = {slot: protocol.commitment_of(self.shares[slot]) for slot in self.shared}
-        return protocol.recover(self.cohort, self.roster, self.shared, self.masked, commitments, self.answers)
+        return self.release().total
 
 
 def make_cohort(
@@ -120,6 +172,7 @@ def make_cohort(
         stage_seconds=60.0,
         config=bytes(32),
         ticket_key=bytes(32),
+        terms="{}",
         channel=Masking(modulus=modulus, dimension=dimension, neighbours=k, threshold=t),
     )
 
@@ -127,19 +180,23 @@ def make_cohort(
 def enrol(cohort: Cohort, *, dropout: float = 0.1, corrupt: float = 0.1, floor: int = 1) -> Simulation:
     """A simulation with a fresh client in every slot."""
     slots = range(cohort.clients)
-    clients = {s: MaskingClient(cohort, s, floor=floor, dropout=dropout, corrupt=corrupt) for s in slots}
+    rates = {"dropout": dropout, "corrupt": corrupt}
+    clients = {s: MaskingClient(cohort, s, Secrets(), floor=floor, **rates) for s in slots}
     return Simulation(cohort, clients)
 
 
 def play(simulation: Simulation, vectors: Vector, departures: Departures, order: Sequence[int]) -> Vector:
-    """All four rounds, messages in `order`: the sum of those that sent a masked vector. Raises ProtocolError."""
+    """All five stages, messages in `order`: the sum of those that sent a masked vector. Raises ProtocolError."""
     gone: set[int] = set(departures.keys)
     simulation.send_keys([s for s in order if s not in gone])
     gone |= set(departures.shares)
     simulation.send_shares([s for s in order if s not in gone])
-    gone |= set(departures.masked)
+    gone |= set(departures.confirm)
     shared = set(simulation.shared)
-    simulation.send_masked([s for s in order if s not in gone and s in shared], vectors)
+    simulation.send_confirm([s for s in order if s not in gone and s in shared])
+    gone |= set(departures.masked)
+    members = set(simulation.members)
+    simulation.send_masked([s for s in order if s not in gone and s in members], vectors)
     gone |= set(departures.unmask)
     simulation.send_unmask([s for s in order if s not in gone and s in simulation.masked])
     return simulation.recover()

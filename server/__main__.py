@@ -1,9 +1,9 @@
-"""`python -m server`: configured by DISTRUST_… variables, until SIGTERM."""
+"""`python -m distrust.server`: configured by DISTRUST_… variables, until SIGTERM."""
 
-from common.threads import one_thread
-from common.web.serve import main
-from server.app import build
-from server.settings import ServerSettings
+from distrust.common.threads import one_thread
+from distrust.common.web.serve import main
+from distrust.server.app import build
+from distrust.server.settings import ServerSettings
 
 if __name__ == "__main__":
     with one_thread():

@@ -6,16 +6,19 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from common.crypto.seal import sealed_size
-from common.errors import BadMessage, TooSmall
-from common.mechanisms import Mechanism
-from common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
-from common.messages.cohort import Cohort, Dealt, LabelledBits, Masking, Sealed, SealedRecords
-from common.modular import total, unpack, unpack_rows
-from common.randomness import Stream
+from distrust.common.crypto.seal import sealed_size
+from distrust.common.errors import BadMessage, TooSmall
+from distrust.common.mechanisms import Mechanism
+from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
+from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, Masking, Sealed, SealedRecords
+from distrust.common.modular import total, unpack, unpack_rows
+from distrust.common.randomness import Stream
 
 OpenRecord = Callable[[bytes], tuple[bytes, bytes]]
 """A sealed record to its report id (16 bytes) and payload; raises BadMessage."""
+
+IMPOSSIBLE = 1e-9
+"""Probability that noise which does not wrap carries a sum outside the bounds of its clients."""
 
 OpenDealt = Callable[[bytes, int], tuple[bytes, bytes]]
 """The same for a record of dealt actions and the place of its action: it opens at no other."""
@@ -27,11 +30,13 @@ def analyze(
     """The estimate of the survivors' true sum, shape (dimension,), in data units, and the survivors' count.
 
     stream  noise of central mechanisms is drawn here, so the caller commits the answer and never asks twice.
-    Raises  BadMessage for a batch that does not add up, TooSmall below the cohort's minimum.
+    Raises  BadMessage for a batch that does not add up or a sum that cannot be, TooSmall below the cohort's minimum.
     """
     check_count(cohort, batch)
     summed = content_sum(mechanism, cohort, batch, open_record)
-    return mechanism.estimate(summed, batch.survivors, stream), batch.survivors
+    estimate = mechanism.estimate(summed, batch.survivors, stream)
+    check_possible(mechanism, estimate, np.full(len(estimate), batch.survivors))
+    return estimate, batch.survivors
 
 
 def analyze_parts(
@@ -49,7 +54,40 @@ def analyze_parts(
     counts = np.array(content.counts, dtype=np.int64)
     groups = np.split(rows, np.cumsum(counts)[:-1])
     totals = np.stack([total(group, mechanism.modulus) for group in groups])
-    return mechanism.estimate_parts(totals, counts, stream)[:, 0], counts
+    sums = mechanism.estimate_parts(totals, counts, stream)[:, 0]
+    check_possible(mechanism, sums, counts)
+    return sums, counts
+
+
+def check_possible(mechanism: Mechanism, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> None:
+    """Refuse sums that honest clients do not give: outside `possible`. Raises BadMessage, which names the coordinate.
+
+    sums, counts  estimates by coordinate (of dealt actions by action), and the survivors of each; both of shape (s,).
+
+    All coordinates together alarm honest clients with probability at most `IMPOSSIBLE` plus the mechanism's `wrap`: a
+    sum that wrapped around, or an escape of relaxed-secagg-shuffle, looks impossible too.
+
+    Nothing in a masked sum bounds one client's input below the modulus m = ng + 2τ + 1, and m is no larger than what
+    n honest clients and their noise fill. If all n clients survive, every residue is possible, also where τ is the
+    quantile at `IMPOSSIBLE`: then nothing is refused. If n' survive, at most the share 1 - n'/n of the residues is
+    refused, the room that the others left. docs/privacy/impossible-sums.md has the shares, computed.
+    """
+    lowest, highest = possible(mechanism, counts)
+    outside = np.flatnonzero((sums < lowest) | (sums > highest))
+    if outside.size:
+        j = int(outside[0])
+        allowed = f"{counts[j]} clients and the noise give {lowest[j]:.6g} to {highest[j]:.6g}"
+        raise BadMessage(f"impossible sum: coordinate {j} is {sums[j]:.6g}, and {allowed}")
+
+
+def possible(mechanism: Mechanism, counts: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the least and the largest sum of `counts` honest clients, each of shape (s,).
+
+    [n·low, n·high], and on both sides the noise's quantile at `IMPOSSIBLE` over the number of coordinates.
+    """
+    room = {n: mechanism.error(max(1, n)).quantile(IMPOSSIBLE / len(counts)) for n in set(counts.tolist())}
+    reach = np.array([room[n] for n in counts.tolist()]) + 1e-9 * counts * (mechanism.high - mechanism.low)
+    return counts * mechanism.low - reach, counts * mechanism.high + reach
 
 
 def check_count(cohort: Cohort, batch: Batch) -> None:

@@ -5,14 +5,15 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from common.web.app import make_app
-from server.conductor import Conductor, Intermediaries
-from server.intermediary import HttpIntermediaries
-from server.keys import load_or_make
-from server.routes import operations, rounds, runs
-from server.service import Service
-from server.settings import ServerSettings
-from server.store import open_database
+from distrust.common.extensions import allow
+from distrust.common.web.app import make_app
+from distrust.server.intermediary import HttpIntermediaries
+from distrust.server.keys import load_or_make
+from distrust.server.routes import operations, rounds, runs
+from distrust.server.runs.coordinator import Intermediaries, RunCoordinator
+from distrust.server.service import Service
+from distrust.server.settings import ServerSettings
+from distrust.server.store import open_database
 
 
 @asynccontextmanager
@@ -24,7 +25,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     if intermediaries is None:
         http = HttpIntermediaries(settings.shuffler_url, settings.aggregator_url, settings.operator_token())
         intermediaries = http
-    app.state.conductor = Conductor(app.state.service, intermediaries)
+    app.state.conductor = RunCoordinator(app.state.service, intermediaries)
     await app.state.conductor.start()
     try:
         yield
@@ -39,7 +40,9 @@ def build(settings: ServerSettings, intermediaries: Intermediaries | None = None
     """The server's app. Raises Unavailable or BadParameter when its database or key file cannot be used."""
     app = make_app("distrust server", _lifespan, [runs, rounds, operations], settings)
     app.state.intermediaries = intermediaries
+    allow(*map(str.strip, settings.extensions.split(",")))
     app.state.database = open_database(settings.database_url)
+    app.state.database.hold()
     keys = load_or_make(settings.key_file)
     app.state.service = Service(app.state.database, keys, app.state.doorbell.ring, settings.window)
     return app

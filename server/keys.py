@@ -10,8 +10,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from common.errors import Unavailable
-from common.messages.base import decode_blob, encode_blob
+from distrust.common.errors import Unavailable
+from distrust.common.messages.base import decode_blob, encode_blob
 
 
 @dataclass(frozen=True, slots=True)

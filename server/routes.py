@@ -1,5 +1,6 @@
 """The server's routes: runs for the operator, rounds and tickets for fleets, progress for everybody."""
 
+import time
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -7,7 +8,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from common.errors import (
+from distrust.common.errors import (
     BadMessage,
     BadParameter,
     BudgetExceeded,
@@ -17,39 +18,35 @@ from common.errors import (
     WrongCohort,
     WrongStage,
 )
-from common.messages.progress import Ledger, RoundList, RoundReport, RunList, RunView
-from common.messages.round import RoundView
-from common.messages.run import RunConfig
-from common.messages.ticket import TicketAnswer, TicketRequest
-from common.messages.transcript import Transcript
-from common.web.body import JsonBody, MessageRoute
-from common.web.operator import OperatorOnly
-from common.web.problems import RETRY_SECONDS, problems
-from common.web.waiting import LONGEST_WAIT, Doorbell
-from server.conductor import Conductor
-from server.service import Service
+from distrust.common.messages.progress import Ledger, RoundList, RoundReport, RunList, RunView
+from distrust.common.messages.round import RoundView
+from distrust.common.messages.run import RunConfig
+from distrust.common.messages.stage import StatementList
+from distrust.common.messages.ticket import KeyHashes, TicketAnswer, TicketRequest
+from distrust.common.messages.transcript import Transcript
+from distrust.common.web.body import OPERATORS_VALUES, JsonBody, MessageRoute
+from distrust.common.web.operator import OperatorOnly
+from distrust.common.web.problems import RETRY_SECONDS, problems
+from distrust.common.web.waiting import LONGEST_WAIT, ChangeNotifier, Waiting, waiting
+from distrust.server.runs.coordinator import RunCoordinator
+from distrust.server.service import Service
 
 HEARTBEAT_SECONDS = 15.0
 
 
-def _service(request: Request) -> Service:
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-def _conductor(request: Request) -> Conductor:
-    conductor: Conductor = request.app.state.conductor
+async def _conductor(request: Request) -> RunCoordinator:
+    conductor: RunCoordinator = request.app.state.conductor
     return conductor
 
 
-def _doorbell(request: Request) -> Doorbell:
-    doorbell: Doorbell = request.app.state.doorbell
-    return doorbell
-
-
 ServiceDep = Annotated[Service, Depends(_service)]
-ConductorDep = Annotated[Conductor, Depends(_conductor)]
-DoorbellDep = Annotated[Doorbell, Depends(_doorbell)]
+ConductorDep = Annotated[RunCoordinator, Depends(_conductor)]
+DoorbellDep = Annotated[Waiting, Depends(waiting)]
 Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for an answer that says more")]
 After = Annotated[int, Query(ge=0, le=2**53, description="position to start behind")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -64,7 +61,9 @@ operations = APIRouter(prefix="/v1", tags=["watching"], route_class=MessageRoute
     dependencies=[OperatorOnly],
     responses={201: {"model": RunView}, **problems(Unauthorized, Conflict, BudgetExceeded, BadParameter, BadMessage)},
 )
-def create(config: Annotated[RunConfig, JsonBody.of(RunConfig)], service: ServiceDep, response: Response) -> RunView:
+def create(
+    config: Annotated[RunConfig, JsonBody.of(RunConfig, OPERATORS_VALUES)], service: ServiceDep, response: Response
+) -> RunView:
     """Start a run: 201 for a new one, 200 for the same configuration again, 409 for another one of the same name."""
     view, new = service.create(config)
     response.status_code = 201 if new else 200
@@ -83,6 +82,12 @@ def view(run: str, service: ServiceDep) -> RunView:
     return service.view(run)
 
 
+@runs.get("/runs/{run}/config", responses=problems(WrongCohort))
+def config(run: str, service: ServiceDep) -> RunConfig:
+    """Show a run's configuration. It never changes; clients check its digest, and compute rounds again from it."""
+    return service.live(run).config
+
+
 @runs.delete("/runs/{run}", dependencies=[OperatorOnly], responses=problems(Unauthorized, WrongCohort))
 async def cancel(run: str, service: ServiceDep, conductor: ConductorDep) -> RunView:
     """Stop a run for good. Clients that hold its tickets just stop; nothing more of it is released."""
@@ -96,7 +101,8 @@ async def open_round(
     run: str, service: ServiceDep, doorbell: DoorbellDep, wait: Wait = 0, after: After = 0
 ) -> RoundView:
     """The open round. With `wait` and `after`: once a later round is open, tickets are to be had, or it is over."""
-    await doorbell.until(run, lambda: service.worth_asking(run, after), bool, wait)
+    newest = lambda: service.newest_round(run)  # noqa: E731
+    await doorbell.until(run, newest, lambda number: number > after, wait, question="round")
     return await run_in_threadpool(service.round_view, run)
 
 
@@ -112,6 +118,23 @@ async def tickets(
     if not answer.grants:
         response.headers["Retry-After"] = str(RETRY_SECONDS)
     return answer
+
+
+@rounds.get("/runs/{run}/cohorts/{cohort}/keys", responses=problems(WrongCohort, WrongStage))
+def key_hashes(run: str, cohort: str, service: ServiceDep) -> KeyHashes:
+    """List the hashes of the clients' keys, by slot: clients hold the aggregator's roster against them."""
+    return service.key_hashes(run, cohort)
+
+
+@rounds.get("/runs/{run}/cohorts/{cohort}/statements", responses=problems(WrongCohort, WrongStage))
+async def statements(
+    run: str, cohort: str, service: ServiceDep, doorbell: DoorbellDep, *, wait: Wait = 0, after: After = 0
+) -> StatementList:
+    """List what the aggregator stated of a cohort; with `wait`, as soon as there is more, or the cohort is over."""
+    look = lambda: service.statements(run, cohort)  # noqa: E731
+    more = lambda found: len(found.statements) > after or found.over  # noqa: E731
+    found: StatementList = await doorbell.until(run, look, more, wait, question=("statements", cohort))
+    return found.model_copy(update={"statements": found.statements[after:]})
 
 
 @rounds.get("/runs/{run}/rounds", responses=problems(WrongCohort))
@@ -152,17 +175,23 @@ async def events(
     """Server-sent events until the run is over; `Last-Event-ID` goes on behind an event."""
     await run_in_threadpool(service.live, run)  # unknown runs are refused before the stream begins
     after = int(last_event_id[:15]) if last_event_id and last_event_id.isascii() and last_event_id.isdecimal() else 0
-    return StreamingResponse(_stream(service, doorbell, run, after), media_type="text/event-stream")
+    return StreamingResponse(_stream(service, doorbell.bell, run, after), media_type="text/event-stream")
 
 
-async def _stream(service: Service, doorbell: Doorbell, run: str, after: int) -> AsyncIterator[str]:
+async def _stream(service: Service, doorbell: ChangeNotifier, run: str, after: int) -> AsyncIterator[str]:
+    """Events behind number `after`. Listening ends by itself when the caller hangs up: the framework cancels it."""
+    newest = lambda: service.newest_event(run)  # noqa: E731
     while not doorbell.closed:
-        look = lambda: service.events(run, after)  # noqa: B023, E731  used within this turn of the loop
-        found, over = await doorbell.until(run, look, lambda seen: bool(seen[0]) or seen[1], HEARTBEAT_SECONDS)
+        known, began = after, time.monotonic()
+        later = lambda number: number > known  # noqa: B023, E731  used within this turn of the loop
+        await doorbell.until(run, newest, later, HEARTBEAT_SECONDS, question="events")
+        found, over = await run_in_threadpool(service.events, run, after)
         for event in found:
             after = event.number
             yield f"id: {event.number}\nevent: {event.kind}\ndata: {event.model_dump_json(exclude_none=True)}\n\n"
         if over:
             return
+        if not found and time.monotonic() - began < HEARTBEAT_SECONDS / 2:
+            return  # too many requests wait: this listener comes back with its `Last-Event-ID`
         if not found:
             yield ": still here\n\n"

@@ -1,28 +1,34 @@
 """What the server decides: runs are created once, served from their committed outcomes, watched, cancelled."""
 
+import math
 import threading
 from collections.abc import Callable
 
-from common.database import Database
-from common.errors import Conflict, WrongCohort, WrongStage
-from common.messages.batch import BatchAnswer
-from common.messages.cohort import Cohort
-from common.messages.progress import Event, Ledger, RoundList, RoundReport, RunList, RunView
-from common.messages.round import RoundView
-from common.messages.run import RunConfig
-from common.messages.ticket import TicketAnswer, TicketRequest
-from common.messages.transcript import Transcript
-from server import reports, transcript
-from server.checks import check_for_services
-from server.desk import Desk
-from server.keys import Keys
-from server.learner import Learner
-from server.live import LiveRun
-from server.settling import Settlement
-from server.store import Store
+import structlog
+
+from distrust.common.database import Database
+from distrust.common.errors import BadMessage, Conflict, RunFailed, WrongCohort, WrongStage
+from distrust.common.messages.batch import BatchAnswer
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.progress import Event, Ledger, RoundList, RoundReport, RunList, RunView
+from distrust.common.messages.round import RoundView
+from distrust.common.messages.run import RunConfig
+from distrust.common.messages.stage import STATED, STATEMENT, Statement, StatementList
+from distrust.common.messages.ticket import KeyHashes, TicketAnswer, TicketRequest
+from distrust.common.messages.transcript import Transcript
+from distrust.server import transcript, views
+from distrust.server.keys import Keys
+from distrust.server.learner.learner import Learner
+from distrust.server.run_config import check_for_services
+from distrust.server.runs.active import LiveRun
+from distrust.server.runs.settlement import Settlement
+from distrust.server.store import Store, UnreadRun
+from distrust.server.ticket_issuer import TicketIssuer
+
+_log = structlog.get_logger("distrust.server")
 
 WINDOW = 8192
-"""Clients in flight in one run; see server.desk."""
+"""Clients in flight in one run; see server.ticket_issuer."""
 
 
 class Service:
@@ -36,14 +42,17 @@ class Service:
     ) -> None:
         self.store = Store(database)
         self._keys, self._ring = keys, ring
-        self._desk = Desk(self.store, keys.ticket, window)
+        self._desk = TicketIssuer(self.store, keys.ticket, window)
         self._settlement = Settlement(self.store, keys.seal)
         self._lock = threading.Lock()
         self._lives: dict[str, LiveRun] = {}
+        self._unread: dict[str, UnreadRun] = {}
         for row in self.store.runs():
-            live = LiveRun.from_store(row.config, self.store, keys.public)
-            live.state, live.reason = row.state, row.reason
-            self._lives[row.config.run] = live
+            if isinstance(row, UnreadRun):
+                _log.error("run_refused", run=row.run, why=row.why)
+                self._unread[row.run] = row
+            else:
+                self._lives[row.config.run] = LiveRun.from_store(row, self.store, keys.public)
 
     def create(self, config: RunConfig) -> tuple[RunView, bool]:
         """Start a run; the same configuration again is the same run. Whether it is new comes second.
@@ -52,6 +61,8 @@ class Service:
         """
         with self._lock:
             known = self._lives.get(config.run)
+            if config.run in self._unread:
+                raise Conflict(f"run {config.run} exists with a stored configuration that is refused")
             if known is None:
                 self._begin(config)
             elif known.digest != config.digest():
@@ -59,11 +70,15 @@ class Service:
         return self.view(config.run), known is None
 
     def runs(self) -> RunList:
-        """All runs, oldest first."""
-        return RunList(runs=[reports.run_line(live) for live in list(self._lives.values())])
+        """All runs, oldest first; after them those whose stored configuration cannot be read."""
+        lines = [views.run_line(live) for live in list(self._lives.values())]
+        return RunList(runs=[*lines, *map(views.unread_line, self._unread.values())])
 
     def live(self, run: str) -> LiveRun:
-        """Raises WrongCohort for a run that is not here."""
+        """Raises WrongCohort for a run that is not here, RunFailed for one whose configuration cannot be read."""
+        unread = self._unread.get(run)
+        if unread is not None:
+            raise RunFailed(f"run {run} failed: its stored configuration is refused: {unread.why}")
         found = self._lives.get(run)
         if found is None:
             raise WrongCohort(f"run {run} is not known here")
@@ -74,7 +89,7 @@ class Service:
         return [live for live in list(self._lives.values()) if live.state == "running"]
 
     def view(self, run: str) -> RunView:
-        return reports.run_view(self.live(run), self.store)
+        return views.run_view(self.live(run), self.store)
 
     def cancel(self, run: str, reason: str) -> RunView:
         """Stop a run: no more tickets, nothing more is released. A run that is over stays as it is."""
@@ -94,11 +109,15 @@ class Service:
         with live.lock:
             return live.view()
 
-    def worth_asking(self, run: str, after: int) -> bool:
-        """Whether somebody who knows round `after` should look again: another round, tickets to be had, or the end."""
+    def newest_round(self, run: str) -> float:
+        """Return the newest round's number, or infinity when tickets are to be had or the run is over.
+
+        A fleet that knows an earlier round than that looks again.
+        """
         live = self.live(run)
         with live.lock:
-            return live.state != "running" or len(live.learner.rounds) > after or self._desk.grantable(live)
+            over = live.state != "running"
+            return math.inf if over or self._desk.grantable(live) else len(live.learner.rounds)
 
     def to_open(self, run: str, request: TicketRequest) -> Cohort | None:
         """The cohort that S must have before this request can be served in full."""
@@ -114,6 +133,33 @@ class Service:
         """Tickets; empty while nothing is to be had."""
         return self._desk.grant(self.live(run), request)
 
+    def key_hashes(self, run: str, cohort: str) -> KeyHashes:
+        """What a cohort's clients said of their keys. Raises WrongCohort."""
+        return self._desk.key_hashes(self._opened(run, cohort))
+
+    def statements(self, run: str, cohort: str) -> StatementList:
+        """Return a cohort's statements; `over` once it has ended. Raises WrongCohort."""
+        message = self._opened(run, cohort)
+        over = self.store.outcome(message.cohort) is not None or self.live(run).state != "running"
+        return StatementList(cohort=cohort, statements=self.store.statements(cohort), over=over)
+
+    def publish(self, cohort: Cohort, after: int, found: StatementList) -> None:
+        """Commit what the aggregator stated, from position `after` on, once: clients read it from then on.
+
+        Raises Conflict for a stage that has a statement already: the aggregator told two stories. Raises BadMessage for
+        another cohort's list, stages out of order and digests of a wrong size. Then none of the list is committed.
+        """
+        if found.cohort != cohort.cohort:
+            raise BadMessage(f"the aggregator's statements are of cohort {found.cohort}, not of {cohort.cohort}")
+        if not found.statements:
+            return
+        with self.live(cohort.run).lock:
+            news = _news(cohort, self.store.statements(cohort.cohort), after, found.statements)
+            with self.store.writing() as writing:
+                for one in news:
+                    writing.statement(cohort.cohort, one)
+        self._ring(cohort.run)
+
     def waiting_for(self, run: str) -> list[Cohort]:
         """Cohorts that are open at S and have no outcome yet."""
         live = self.live(run)
@@ -128,7 +174,7 @@ class Service:
         return news
 
     def rounds(self, run: str, after: int, limit: int) -> RoundList:
-        return reports.round_list(self.live(run), self.store, after, limit)
+        return views.round_list(self.live(run), self.store, after, limit)
 
     def round_report(self, run: str, number: int) -> RoundReport:
         """One round. Raises WrongCohort for one that has not begun."""
@@ -136,10 +182,10 @@ class Service:
         with live.lock:
             if not 1 <= number <= len(live.learner.rounds):
                 raise WrongCohort(f"round {number} of run {run} has not begun")
-            return reports.round_report(live, self.store, live.learner.rounds[number - 1])
+            return views.round_report(live, self.store, live.learner.rounds[number - 1])
 
     def ledger(self, run: str) -> Ledger:
-        return reports.ledger(self.live(run))
+        return views.ledger(self.live(run))
 
     def events(self, run: str, after: int, limit: int = 500) -> tuple[list[Event], bool]:
         """Events above number `after`, and whether there will be no others."""
@@ -148,17 +194,29 @@ class Service:
             found = self.store.events(run, after, limit)
             return found, live.state != "running" and len(found) < limit
 
+    def newest_event(self, run: str) -> float:
+        """Return the newest event's number, or infinity when there will be no others."""
+        live = self.live(run)
+        with live.lock:
+            return self.store.newest_event(run) if live.state == "running" else math.inf
+
     def transcript(self, run: str, cohort: str, after: int, limit: int) -> Transcript:
         """What this server saw of a cohort. Raises WrongCohort, WrongStage while it is not open at S."""
+        live = self.live(run)
+        message = self._opened(run, cohort)
+        mechanism = live.learner.rounds[message.round - 1].mechanisms[message.clients]
+        seeded = live.config.unsafe is not None
+        page = transcript.page
+        return page(self.store, self._keys.seal, message, mechanism, seeded=seeded, after=after, limit=limit)
+
+    def _opened(self, run: str, cohort: str) -> Cohort:
+        """A cohort that S has. Raises WrongCohort, WrongStage while it is not open at S."""
         live = self.live(run)
         message = self.store.cohort_message(cohort)
         if message is None or message.run != run:
             planned = any(one.cohort == cohort for one in live.pending())
             raise WrongStage(f"cohort {cohort} is not open yet") if planned else WrongCohort(f"no cohort {cohort} here")
-        mechanism = live.learner.rounds[message.round - 1].mechanisms[message.clients]
-        seeded = live.config.unsafe is not None
-        page = transcript.page
-        return page(self.store, self._keys.seal, message, mechanism, seeded=seeded, after=after, limit=limit)
+        return message
 
     def _begin(self, config: RunConfig) -> None:
         check_for_services(config)
@@ -168,3 +226,21 @@ class Service:
             writing.run(config)
             writing.event(config.run, kind="round-opened", round=1)
         self._lives[config.run] = live
+
+
+def _news(cohort: Cohort, known: list[Statement], after: int, stated: list[Statement]) -> list[Statement]:
+    """Return the statements from position `after` on that are not known yet. Raises Conflict, BadMessage."""
+    whole = known[:after]
+    for one in stated:
+        place = len(whole)
+        told = f"the aggregator stated stage {one.stage} of cohort {cohort.cohort}"
+        if len(one.digest) != STATEMENT:
+            raise BadMessage(f"{told} with a digest of {len(one.digest)} bytes, not {STATEMENT}")
+        if one.stage in {before.stage for before in whole}:
+            raise Conflict(f"{told} twice")
+        if one.stage != STATED[place]:
+            raise BadMessage(f"{told} out of order: stage {STATED[place]} comes first")
+        if place < len(known) and one != known[place]:
+            raise Conflict(f"{told} twice, and differed")
+        whole.append(one)
+    return whole[len(known) :]

@@ -1,19 +1,24 @@
 """What the server remembers. Every write is one transaction, committed before anything is answered or used."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
-from common.database import Database
-from common.messages.batch import BatchAnswer
-from common.messages.cohort import Cohort
-from common.messages.progress import CohortState, Event, RunState
-from common.messages.run import RunConfig
-from common.messages.ticket import TicketRequest
-from server import tables
-from server.outcome import Lost, Released, outcomes
+from distrust.common.database import Database
+from distrust.common.messages.batch import BatchAnswer
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.explain import first
+from distrust.common.messages.progress import CohortState, Event, RunState
+from distrust.common.messages.run import RunConfig
+from distrust.common.messages.stage import Statement
+from distrust.common.messages.ticket import TicketRequest
+from distrust.server import tables
+from distrust.server.learner.outcome import Lost, Released, outcomes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,7 @@ class GrantRow:
     cohort: str
     first: int
     count: int
+    key_hashes: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,15 @@ class RunRow:
     digest: bytes
     state: RunState
     reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadRun:
+    """A stored run whose configuration is none today: its words as JSON, {} if not even that, and why."""
+
+    run: str
+    words: dict[str, Any]
+    why: str
 
 
 def open_database(url: str) -> Database:
@@ -73,10 +88,14 @@ class Writing:
             insert(tables.cohorts).values({**row, "granted": 0, "state": "open", "message": cohort.model_dump_json()})
         )
 
-    def grant(self, run: str, request: TicketRequest, cohort: str, first: int, count: int) -> None:
-        row = {"run": run, "request": request.request, "round": request.round, "want": request.want}
-        self._do(insert(tables.grants).values({**row, "cohort": cohort, "first": first, "count": count}))
-        self._do(update(tables.cohorts).where(tables.cohorts.c.cohort == cohort).values(granted=first + count))
+    def grant(self, run: str, request: TicketRequest, grant: GrantRow) -> None:
+        row = {"run": run, "request": request.request, **asdict(grant)}
+        self._do(insert(tables.grants).values(row))
+        granted = grant.first + grant.count
+        self._do(update(tables.cohorts).where(tables.cohorts.c.cohort == grant.cohort).values(granted=granted))
+
+    def statement(self, cohort: str, statement: Statement) -> None:
+        self._do(insert(tables.statements).values({"cohort": cohort, **statement.model_dump()}))
 
     def outcome(self, run: str, outcome: Released | Lost, answer: BatchAnswer) -> None:
         body = outcome.model_dump_json()
@@ -103,13 +122,13 @@ class Store:
         with self._database.transaction() as connection:
             yield Writing(connection)
 
-    def runs(self) -> list[RunRow]:
+    def runs(self) -> list[RunRow | UnreadRun]:
         """All runs, oldest first."""
         runs = tables.runs.c
-        query = select(runs.config, runs.digest, runs.state, runs.reason).order_by(runs.number)
+        query = select(runs.run, runs.config, runs.digest, runs.state, runs.reason).order_by(runs.number)
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
-        return [RunRow(RunConfig.model_validate_json(text), digest, state, why) for text, digest, state, why in rows]
+        return [_run(*row) for row in rows]
 
     def outcomes(self, run: str) -> list[Released | Lost]:
         """In the order in which they were absorbed."""
@@ -159,6 +178,13 @@ class Store:
     def cohort_grants(self, cohort: str) -> list[GrantRow]:
         return self._grants(tables.grants.c.cohort == cohort)
 
+    def statements(self, cohort: str) -> list[Statement]:
+        """A cohort's statements in the order of its stages."""
+        one = tables.statements.c
+        query = select(one.stage, one.digest).where(one.cohort == cohort).order_by(one.number)
+        with self._database.reading() as connection:
+            return [Statement(stage=stage, digest=digest) for stage, digest in connection.execute(query)]
+
     def events(self, run: str, after: int, limit: int) -> list[Event]:
         """Events with a number above `after`, in order."""
         query = select(tables.events.c.number, tables.events.c.body).where(
@@ -168,6 +194,12 @@ class Store:
             rows = connection.execute(query.order_by(tables.events.c.number).limit(limit)).all()
         return [Event.model_validate_json(body).model_copy(update={"number": number}) for number, body in rows]
 
+    def newest_event(self, run: str) -> int:
+        """Return the number of the run's newest event, 0 before the first."""
+        query = select(func.max(tables.events.c.number)).where(tables.events.c.run == run)
+        with self._database.reading() as connection:
+            return connection.execute(query).scalar_one() or 0
+
     def _grants(self, which: ColumnElement[bool]) -> list[GrantRow]:
         columns = (
             tables.grants.c.round,
@@ -175,9 +207,21 @@ class Store:
             tables.grants.c.cohort,
             tables.grants.c.first,
             tables.grants.c.count,
+            tables.grants.c.key_hashes,
         )
         with self._database.reading() as connection:
             return [
                 GrantRow(*row)
                 for row in connection.execute(select(*columns).where(which).order_by(tables.grants.c.number))
             ]
+
+
+def _run(run: str, text: str, digest: bytes, state: RunState, reason: str | None) -> RunRow | UnreadRun:
+    try:
+        return RunRow(RunConfig.model_validate_json(text), digest, state, reason)
+    except ValidationError as error:
+        try:
+            words = json.loads(text)
+        except ValueError:
+            words = {}
+        return UnreadRun(run, words if isinstance(words, dict) else {}, first(error))

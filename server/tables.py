@@ -3,11 +3,12 @@
 runs      configuration, digest, state         cohorts  what was opened at S, and how it stands
 outcomes  how cohorts ended, in order          grants   slots by ticket request
 batches   what S released, as received         events   what happened, for listeners
+statements  digests of what the aggregator told clients, stage by stage
 """
 
 from sqlalchemy import Column, Integer, LargeBinary, MetaData, String, Table, Text, UniqueConstraint
 
-VERSION = 1
+VERSION = 2
 
 metadata = MetaData()
 
@@ -55,7 +56,19 @@ grants = Table(
     Column("cohort", String(80), index=True, nullable=False),
     Column("first", Integer, nullable=False),
     Column("count", Integer, nullable=False),
+    Column(
+        "key_hashes", LargeBinary, nullable=False
+    ),  # 32 bytes a slot: SHA-256 of the client's keys; empty at the shuffler
     UniqueConstraint("run", "request", "cohort"),
+)
+statements = Table(
+    "statements",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("cohort", String(80), nullable=False),
+    Column("stage", String(16), nullable=False),
+    Column("digest", LargeBinary(32), nullable=False),
+    UniqueConstraint("cohort", "stage"),
 )
 events = Table(
     "events",

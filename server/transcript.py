@@ -8,17 +8,18 @@ from typing import Literal
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from common.crypto.seal import open_record, sealed_size
-from common.errors import BadMessage
-from common.mechanisms import Mechanism
-from common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
-from common.messages.cohort import Cohort, Dealt, LabelledBits, Sealed, SealedRecords
-from common.messages.transcript import Seen, Transcript
-from common.modular import unpack
-from server.analyzer import ones
-from server.ledger import SEEDED, answered
-from server.outcome import Released
-from server.store import GrantRow, Store
+from distrust.common.crypto.seal import open_record, sealed_size
+from distrust.common.errors import BadMessage
+from distrust.common.mechanisms import Mechanism
+from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
+from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, Sealed, SealedRecords
+from distrust.common.messages.stage import Statement
+from distrust.common.messages.transcript import Transcript, TranscriptEntry
+from distrust.common.modular import unpack
+from distrust.server.analyzer import ones
+from distrust.server.learner.ledger import SEEDED, answered
+from distrust.server.learner.outcome import Released
+from distrust.server.store import GrantRow, Store
 
 View = dict[str, str | int | float | bool | list[int] | list[str]]
 MOST_VALUES = 1000  # decoded values in one view
@@ -38,10 +39,11 @@ def page(
 
 def _makers(
     store: Store, key: X25519PrivateKey, cohort: Cohort, mechanism: Mechanism, *, seeded: bool
-) -> list[Callable[[int], Seen]]:
+) -> list[Callable[[int], TranscriptEntry]]:
     """One maker a message, so that only the page that is asked for is decoded."""
-    makers: list[Callable[[int], Seen]] = [lambda number: _opening(number, cohort)]
+    makers: list[Callable[[int], TranscriptEntry]] = [lambda number: _opening(number, cohort)]
     makers += [partial(_tickets, row) for row in store.cohort_grants(cohort.cohort)]
+    makers += [partial(_statement, one) for one in store.statements(cohort.cohort)]
     answer, outcome = store.batch(cohort.cohort), store.outcome(cohort.cohort)
     if answer is not None and answer.batch is not None:
         batch = answer.batch
@@ -53,7 +55,7 @@ def _makers(
     return makers
 
 
-def _opening(number: int, cohort: Cohort) -> Seen:
+def _opening(number: int, cohort: Cohort) -> TranscriptEntry:
     view: View = {"round": cohort.round, "clients": cohort.clients, "minimum": cohort.minimum}
     told = cohort.channel.model_dump(mode="json", exclude={"server_key", "deal", "noise_seed"})
     view |= {name: value for name, value in told.items() if value is not None}
@@ -63,21 +65,27 @@ def _opening(number: int, cohort: Cohort) -> Seen:
     return _seen(number, "out", cohort.via, "cohort", cohort.model_dump_json().encode(), view)
 
 
-def _tickets(row: GrantRow, number: int) -> Seen:
+def _tickets(row: GrantRow, number: int) -> TranscriptEntry:
     """Signatures are not shown: a ticket that was not used yet would still admit somebody."""
     view: View = {"tickets": row.count, "first": row.first, "last": row.first + row.count - 1}
     size = SIGNATURE * row.count
-    return Seen(number=number, direction="out", peer="fleet", stage="tickets", bytes=size, view=view, hex="")
+    return TranscriptEntry(number=number, direction="out", peer="fleet", stage="tickets", bytes=size, view=view, hex="")
 
 
-def _estimate(number: int, outcome: Released, mechanism: Mechanism, *, seeded: bool) -> Seen:
+def _statement(statement: Statement, number: int) -> TranscriptEntry:
+    """The server cannot read more from a digest than whether two are equal."""
+    view: View = {"statement": statement.digest.hex()}
+    return _seen(number, "in", "aggregator", statement.stage, statement.digest, view)
+
+
+def _estimate(number: int, outcome: Released, mechanism: Mechanism, *, seeded: bool) -> TranscriptEntry:
     view: View = {"survivors": outcome.survivors, "sum": [f"{value:.6g}" for value in outcome.sum]}
     view |= {} if outcome.counts is None else {"by_action": outcome.counts[:MOST_VALUES]}
     view["privacy"] = SEEDED if seeded else answered(mechanism, outcome.survivors)
     return _seen(number, "out", "everyone", "estimate", outcome.model_dump_json().encode(), view)
 
 
-def _batch(number: int, cohort: Cohort, batch: Batch, mechanism: Mechanism, key: X25519PrivateKey) -> Seen:
+def _batch(number: int, cohort: Cohort, batch: Batch, mechanism: Mechanism, key: X25519PrivateKey) -> TranscriptEntry:
     view: View = {"survivors": batch.survivors, "kind": batch.content.kind}
     try:
         view |= _content(cohort, batch, mechanism, key)
@@ -125,6 +133,8 @@ def _values(  # noqa: PLR0917  what it takes to open a record, and where each gr
 
 def _seen(  # noqa: PLR0917  the fields of the message, in their order
     number: int, direction: Literal["in", "out"], peer: str, stage: str, body: bytes, view: View
-) -> Seen:
+) -> TranscriptEntry:
     shown = body[:PREFIX].hex()
-    return Seen(number=number, direction=direction, peer=peer, stage=stage, bytes=len(body), view=view, hex=shown)
+    return TranscriptEntry(
+        number=number, direction=direction, peer=peer, stage=stage, bytes=len(body), view=view, hex=shown
+    )

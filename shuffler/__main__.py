@@ -1,8 +1,8 @@
-"""`python -m shuffler`: configured by DISTRUST_… variables, until SIGTERM."""
+"""`python -m distrust.shuffler`: configured by DISTRUST_… variables, until SIGTERM."""
 
-from common.web.serve import main
-from shuffler.app import build
-from shuffler.settings import ShufflerSettings
+from distrust.common.web.serve import main
+from distrust.shuffler.app import build
+from distrust.shuffler.settings import ShufflerSettings
 
 if __name__ == "__main__":
     raise SystemExit(main(ShufflerSettings, build))

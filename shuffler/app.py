@@ -2,11 +2,11 @@
 
 from fastapi import FastAPI
 
-from common.clock import Clock
-from common.web.intermediary_app import close, wire
-from shuffler.routes import router
-from shuffler.service import Shuffler
-from shuffler.settings import ShufflerSettings
+from distrust.common.clock import Clock
+from distrust.common.web.intermediary import close, wire
+from distrust.shuffler.routes import router
+from distrust.shuffler.service import Shuffler
+from distrust.shuffler.settings import ShufflerSettings
 
 
 def build(settings: ShufflerSettings, clock: Clock | None = None) -> FastAPI:

@@ -4,18 +4,17 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 
-from common.errors import Aborted, BadMessage, WrongCohort, WrongStage
-from common.messages.cohort import Cohort
-from common.messages.deal import ActionAnswer, ActionRequest
-from common.messages.stage import StageView
-from common.messages.upload import UploadAnswer
-from common.web.body import JsonBody, MessageRoute
-from common.web.intermediary import UPLOAD_PROBLEMS, DoorbellDep, UploadBody, Wait
-from common.web.problems import problems
-from shuffler.service import REPORT, Shuffler
+from distrust.common.errors import Aborted, BadMessage, WrongCohort, WrongStage
+from distrust.common.messages.deal import ActionAnswer, ActionRequest
+from distrust.common.messages.stage import StageView
+from distrust.common.messages.upload import UploadAnswer
+from distrust.common.web.body import JsonBody, MessageRoute
+from distrust.common.web.intermediary import UPLOAD_PROBLEMS, DoorbellDep, UploadBody, Wait
+from distrust.common.web.problems import problems
+from distrust.shuffler.service import REPORT, Shuffler
 
 
-def _shuffler(request: Request) -> Shuffler:
+async def _shuffler(request: Request) -> Shuffler:
     shuffler: Shuffler = request.app.state.service
     return shuffler
 
@@ -39,13 +38,8 @@ def actions(
     return shuffler.actions(cohort, body)
 
 
-@router.get("/cohorts/{cohort}/terms", responses=problems(WrongCohort))
-def terms(cohort: str, shuffler: ShufflerDep) -> Cohort:
-    """The cohort as it was opened here: clients look, before they send, whether they were told the same."""
-    return shuffler.terms(cohort)
-
-
 @router.get("/cohorts/{cohort}", responses=problems(WrongCohort))
 async def stage(cohort: str, shuffler: ShufflerDep, doorbell: DoorbellDep, wait: Wait = 0) -> StageView:
     """Where the cohort stands; with `wait`, as soon as it is over."""
-    return await doorbell.until(cohort, lambda: shuffler.view(cohort), lambda view: view.stage != REPORT, wait)
+    closed = lambda view: view.stage != REPORT  # noqa: E731
+    return await doorbell.until(cohort, lambda: shuffler.view(cohort), closed, wait, question="stage")

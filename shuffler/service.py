@@ -5,29 +5,40 @@ from functools import lru_cache
 
 from sqlalchemy import Connection
 
-from common.clock import Clock
-from common.crypto.claim import SECRET
-from common.crypto.members import members_to_bitmap
-from common.crypto.seal import REPORT_ID, sealed_size
-from common.database import Database
-from common.errors import BadMessage, BadParameter
-from common.intermediary import store
-from common.intermediary.checks import check_size
-from common.intermediary.intake import Fault, Intake, measured
-from common.intermediary.service import Intermediary
-from common.intermediary.stages import silence
-from common.intermediary.store import Span, State
-from common.messages.batch import Batch, Content, PermutedBits, Records
-from common.messages.cohort import Cohort, Dealt, LabelledBits, SealedRecords
-from common.messages.deal import ActionAnswer, ActionRequest
-from common.messages.stage import StageView
-from common.messages.transcript import Seen
-from common.messages.upload import Item
-from common.randomness import Stream, SystemStream
-from shuffler.claims import ASKED, asking, first_asker, reporter
-from shuffler.deal import Order, check_deal, checksum, dealt, grouped, order_stream, pack_order, unpack_order
-from shuffler.eyes import see
-from shuffler.permute import count_ones, permutation, scatter
+from distrust.common.clock import Clock
+from distrust.common.crypto.claim import SECRET
+from distrust.common.crypto.members import members_to_bitmap
+from distrust.common.crypto.seal import REPORT_ID, sealed_size
+from distrust.common.database import Database
+from distrust.common.errors import BadMessage, BadParameter
+from distrust.common.intermediary import store
+from distrust.common.intermediary.intake import Fault, Intake, check_size, measured
+from distrust.common.intermediary.service import Intermediary
+from distrust.common.intermediary.stages import silence
+from distrust.common.intermediary.store import Span, State
+from distrust.common.messages.batch import Batch, Content, PermutedBits, Records
+from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, SealedRecords
+from distrust.common.messages.deal import ActionAnswer, ActionRequest
+from distrust.common.messages.stage import StageView
+from distrust.common.messages.transcript import TranscriptEntry
+from distrust.common.messages.upload import Item
+from distrust.common.randomness import Stream, SystemStream
+from distrust.shuffler.assignment import (
+    ASKED,
+    Order,
+    asking,
+    check_deal,
+    checksum,
+    dealt,
+    first_asker,
+    grouped,
+    order_stream,
+    pack_order,
+    reporter,
+    unpack_order,
+)
+from distrust.shuffler.permutation import count_ones, permutation, scatter
+from distrust.shuffler.transcript import describe
 
 REPORT = "report"
 ORDER = "order"
@@ -59,10 +70,6 @@ class Shuffler(Intermediary):
         self._stream = stream
         self._order = lru_cache(maxsize=_ORDERS)(self._read_order)
 
-    def terms(self, name: str) -> Cohort:
-        """The cohort as this party was told to serve it; it never changes. Raises WrongCohort."""
-        return self.settled(name).cohort
-
     def actions(self, name: str, request: ActionRequest) -> ActionAnswer:
         """Tell slots their plays, the same ones each time, for their tickets and to their first askers only.
 
@@ -86,9 +93,9 @@ class Shuffler(Intermediary):
         """Commit the new askers' claims before anybody is told; refuse who left, and whoever comes second."""
         if state.stage != REPORT:
             raise self._shut(state, REPORT)
-        intake.expect(store.departed(tx, state.name), None)
+        intake.require_members(store.departed(tx, state.name), None)
         known = store.digests(tx, state.name, ASKED, intake.span())
-        intake.sift(first_asker(known))
+        intake.reject_if(first_asker(known))
         fresh = Intake([item for item in intake.items if item.slot not in known])
         store.add_messages(tx, fresh.rows(state.name, ASKED, lambda _item: None, keep_ticket=False))
 
@@ -116,11 +123,11 @@ class Shuffler(Intermediary):
         """The order is committed with the cohort, before anybody can ask for it."""
         if isinstance(cohort.channel, Dealt):
             order = dealt(cohort.channel.deal, order_stream(cohort, self._stream))
-            store.say(tx, cohort.cohort, ORDER, pack_order(order))
+            store.put_statement(tx, cohort.cohort, ORDER, pack_order(order))
 
     def _read_order(self, name: str) -> Order:
         with self._database.reading() as tx:
-            found = store.said(tx, name, ORDER)
+            found = store.statement(tx, name, ORDER)
         if found is None:
             raise BadMessage(f"cohort {name} deals no actions")
         return unpack_order(found)
@@ -153,9 +160,9 @@ class Shuffler(Intermediary):
             clients, content = len(records), shuffled(records, self._stream())
         return Batch(cohort=state.name, survivors=clients, content=content)
 
-    def _see(self, state: State, stage: str, slot: int, body: bytes) -> Seen:
+    def _see(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
         play = int(self._order(state.name)[slot]) if isinstance(state.cohort.channel, Dealt) and slot >= 0 else None
-        return see(state.cohort, stage, slot, body, play)
+        return describe(state.cohort, stage, slot, body, play)
 
 
 def report_size(cohort: Cohort) -> int:

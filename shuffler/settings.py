@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from common.web.settings import IntermediarySettings
+from distrust.common.web.settings import IntermediarySettings
 
 
 class ShufflerSettings(IntermediarySettings):

@@ -1,60 +1,72 @@
-"""Worlds of rewards, one a file. `build` is the way from a run file's `[environment]` table to one of them."""
+"""Worlds of rewards, one a file. `read_spec` is the way from a run file's `[environment]` table to one of them.
+
+To add an environment: write its spec and its class (`distrust.client.environments.base`), and add a line to `SPECS`.
+"""
 
 import secrets
-from typing import Annotated, Any
+import typing
+from typing import Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from client.environments.base import Environment
-from client.environments.bernoulli import Bernoulli, BernoulliSpec, bernoulli
-from client.environments.gaussian import ClippedGaussian, GaussianSpec, gaussian
-from client.environments.linear import (
+from distrust.client.environments.base import ENVIRONMENTS, Environment, EnvironmentSpec, check_world
+from distrust.client.environments.bernoulli import Bernoulli, BernoulliSpec
+from distrust.client.environments.gaussian import ClippedGaussian, GaussianSpec
+from distrust.client.environments.linear import (
     LinearDistributed,
     LinearDistributedSpec,
     LinearSphere,
     LinearSphereSpec,
     SideBySide,
-    linear,
 )
-from client.environments.mslr import Mslr, MslrSpec, mslr
-from common.errors import BadParameter
-from common.messages.explain import first
+from distrust.client.environments.mslr import Mslr, MslrSpec
+from distrust.common.errors import BadParameter
+from distrust.common.extensions import REFERENCE, allow
+from distrust.common.messages.explain import first
 
-AnySpec = BernoulliSpec | GaussianSpec | MslrSpec | LinearDistributedSpec | LinearSphereSpec
-EnvironmentSpec = Annotated[AnySpec, Field(discriminator="name")]
-"""The `[environment]` table of a run file; `name` decides which."""
+SPECS: tuple[type[EnvironmentSpec], ...] = (
+    BernoulliSpec,
+    GaussianSpec,
+    MslrSpec,
+    LinearDistributedSpec,
+    LinearSphereSpec,
+)
+"""The list of environments."""
 
-_ADAPTER: TypeAdapter[AnySpec] = TypeAdapter(EnvironmentSpec)
+ENVIRONMENTS.register({name: spec for spec in SPECS for name in typing.get_args(spec.model_fields["name"].annotation)})
 
 
-def read_spec(table: dict[str, Any]) -> AnySpec:
+def spec_class(name: object) -> type[EnvironmentSpec]:
+    """Return the class of a table by its name. Raises BadParameter for one that nothing is called by.
+
+    The table is always the word of this process's own operator, so that a `module:Name` in it is listed.
+    """
+    if isinstance(name, str) and REFERENCE.fullmatch(name):
+        allow(name)
+    return ENVIRONMENTS.find(name)
+
+
+def read_spec(table: dict[str, Any]) -> EnvironmentSpec:
     """A table of keys and values to a spec. Raises BadParameter that names the first fault."""
+    kind = spec_class(table.get("name"))
     try:
-        return _ADAPTER.validate_python(table)
+        return kind.model_validate(table)
     except ValidationError as error:
         raise BadParameter("environment", table, first(error)) from error
 
 
-def seeded(spec: AnySpec) -> AnySpec:
+def seeded(spec: EnvironmentSpec) -> EnvironmentSpec:
     """The spec with a seed: its own, or a fresh one. A driver calls it once: all its fleets must play one world."""
     return spec if spec.seed is not None else spec.model_copy(update={"seed": secrets.randbelow(2**63)})
 
 
-def build(spec: AnySpec) -> Environment:
+def build(spec: EnvironmentSpec) -> Environment:
     """The environment that a spec describes. Raises BadParameter outside its ranges, or when its data is missing."""
-    match spec:
-        case BernoulliSpec():
-            return bernoulli(spec)
-        case GaussianSpec():
-            return gaussian(spec)
-        case MslrSpec():
-            return mslr(spec)
-        case LinearDistributedSpec() | LinearSphereSpec():
-            return linear(spec)
+    return check_world(spec.build(), spec.name)
 
 
 __all__ = [
-    "AnySpec",
+    "ENVIRONMENTS",
     "Bernoulli",
     "BernoulliSpec",
     "ClippedGaussian",
@@ -71,4 +83,5 @@ __all__ = [
     "build",
     "read_spec",
     "seeded",
+    "spec_class",
 ]

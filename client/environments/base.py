@@ -1,12 +1,18 @@
 """What a world of rewards is. True means never leave the client's side, so regret is computed here."""
 
-from typing import Annotated, Protocol
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from common.randomness import Stream
+from distrust.common.catalogue import Catalogue, subclass_of
+from distrust.common.errors import BadParameter
+from distrust.common.messages.base import Message
+from distrust.common.messages.policy import ArmSpec
+from distrust.common.randomness import Stream
 
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="rewards (and drawn means) from a seed")] | None
 """None: whoever starts the run draws one."""
@@ -38,3 +44,56 @@ class Environment(Protocol):
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
         """Independent rewards of `arm`, shape (count,); the same stream gives the same rewards."""
         ...
+
+
+class EnvironmentSpec(Message):
+    """The `[environment]` table of a run file: its `name`, its `seed: Seed`, and numbers of its own.
+
+    REWARDS  what policies must be made for: see `distrust.common.messages.policy.ArmSpec`.
+    """
+
+    REWARDS: ClassVar[Literal["arms", "linear"]] = "arms"
+
+    if TYPE_CHECKING:  # each class has them as fields of its own, in the order that it prints them
+        name: str
+        seed: Seed
+
+    @abstractmethod
+    def build(self) -> Environment:
+        """Return the world that this table describes. Raises BadParameter outside its ranges, or without its data."""
+
+    def told(self, policy: type[ArmSpec]) -> Mapping[str, object]:
+        """Return what a policy may assume of this world: words for the `[policy]` table that a run file may leave out.
+
+        Linear environments tell `actions` and `bound`.
+        """
+        del policy
+        return {}
+
+    def check_told(self, policy: Mapping[str, object], words: Mapping[str, object]) -> None:
+        """Raise BadParameter where a `[policy]` table contradicts `words`, of `told`, so that its widths would fail."""
+
+
+def _complaint(found: object) -> str | None:
+    missing = subclass_of(EnvironmentSpec, found)
+    if missing is None and "seed" not in found.model_fields:  # type: ignore[attr-defined]  # a subclass, as was checked
+        return "it needs a field `seed: Seed`, as all fleets of a run must play one world"
+    return missing
+
+
+ENVIRONMENTS: Catalogue[type[EnvironmentSpec]] = Catalogue("environment", "environments", _complaint, shown=str)
+"""The classes by name; `distrust.client.environments` lists them."""
+
+MEMBERS = ("name", "arms", "means", "best", "rewards")
+
+
+def check_world(world: Environment, name: str) -> Environment:
+    """Return a world that is one. Raises BadParameter that names what it lacks."""
+    lacking = [member for member in MEMBERS if not hasattr(world, member)]
+    if lacking:
+        raise BadParameter("environment.name", name, f"{type(world).__name__} lacks {', '.join(lacking)}")
+    means = np.asarray(world.means)
+    if world.arms < 2 or means.shape != (world.arms,) or not np.isfinite(means).all():
+        allowed = f"{world.arms} arms with means of shape {means.shape}: at least 2 arms, one finite mean each"
+        raise BadParameter("environment.name", name, allowed)
+    return world

@@ -6,18 +6,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from client.environments.base import Seed
-from common.errors import BadParameter
-from common.messages.base import Message
-from common.randomness import Stream, generator
+from distrust.client.environments.base import EnvironmentSpec, Seed
+from distrust.common.errors import BadParameter
+from distrust.common.randomness import Stream, generator
 
 
-class BernoulliSpec(Message):
+class BernoulliSpec(EnvironmentSpec):
     """`[environment] name = "bernoulli"`: the means, one an arm."""
 
     name: Literal["bernoulli"]
     seed: Seed = None
     means: list[float]
+
+    def build(self) -> "Bernoulli":
+        return Bernoulli(np.array(self.means, dtype=np.float64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,3 @@ class Bernoulli:
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
         """Zeros and ones, shape (count,)."""
         return np.asarray(generator(stream).random(count) < self.means[arm], dtype=np.float64)
-
-
-def bernoulli(spec: BernoulliSpec) -> Bernoulli:
-    """The environment that a run file describes."""
-    return Bernoulli(np.array(spec.means, dtype=np.float64))

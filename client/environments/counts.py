@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BadParameter
+from distrust.common.errors import BadParameter
 
 HEADER = ["arm", "label0", "label1", "label2", "label3", "label4"]
 LABELS = 5

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BadParameter
+from distrust.common.errors import BadParameter
 
 FEATURES = 136
 HIGHEST_LABEL = 4

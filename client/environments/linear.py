@@ -1,20 +1,21 @@
 """Linear rewards: an action x pays ⟨θ, x⟩ on average. The actions are public, θ never leaves the client's side."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from client.environments.base import Seed
-from common.actions import ActionSpec, BallActions, GivenActions, SphereActions, action_vectors
-from common.errors import BadParameter
-from common.messages.base import Message
-from common.randomness import Stream, UnsafeSeededStream, generator
+from distrust.client.environments.base import EnvironmentSpec, Seed
+from distrust.common.bandit.actions import ActionSpec, BallActions, GivenActions, SphereActions, action_vectors
+from distrust.common.errors import BadParameter
+from distrust.common.messages.policy import ArmSpec
+from distrust.common.randomness import Stream, UnsafeSeededStream, generator
 
 Floats = NDArray[np.float64]
 
@@ -22,7 +23,40 @@ SPREADS = 3
 """Standard deviations of a reward that B must leave room for."""
 
 
-class LinearDistributedSpec(Message):
+class LinearSpec(EnvironmentSpec):
+    """The table of a linear environment: the public action set, and what a policy is told of the rewards."""
+
+    REWARDS: ClassVar[Literal["arms", "linear"]] = "linear"
+
+    if TYPE_CHECKING:  # fields of each class
+        arms: int
+        dimension: int
+        actions: ActionSpec | None
+
+    @property
+    @abstractmethod
+    def spread(self) -> tuple[float, float, float]:
+        """B, σ and R that a policy is told."""
+
+    def told(self, policy: type[ArmSpec]) -> dict[str, object]:
+        bound, deviation, noise = self.spread
+        crowd = {"deviation": deviation, "noise": noise}
+        known = {key: value for key, value in crowd.items() if key in policy.model_fields}
+        return {"actions": action_spec(self).model_dump(), "bound": bound, **known}
+
+    def check_told(self, policy: Mapping[str, object], words: Mapping[str, object]) -> None:
+        """Raise BadParameter for a B that would move the means, and for a smaller σ or R than the world's."""
+        bound = policy.get("bound")
+        if isinstance(bound, int | float) and bound > 0:  # what is no bound at all, the policy's own checks name
+            check_bound("policy.bound", bound, self)
+        for field in ("deviation", "noise"):
+            given, least = policy.get(field), words.get(field)
+            if isinstance(given, int | float) and isinstance(least, int | float) and 0 <= given < least:
+                allowed = f"must be at least {least:g}, the environment's {field}: widths would miss the means"
+                raise BadParameter(f"policy.{field}", given, allowed)
+
+
+class LinearDistributedSpec(LinearSpec):
     """`[environment] name = "linear-distributed"`: clients differ (DLB section 7).
 
     actions    k = `arms` vectors of the unit sphere of R^dimension from the seed, unless a set is given.
@@ -39,8 +73,17 @@ class LinearDistributedSpec(Message):
     noise: Annotated[float, Field(ge=0, le=10)] = 0.1
     bound: Annotated[float, Field(gt=0, le=1e6)] = 1.5
 
+    @property
+    def spread(self) -> tuple[float, float, float]:
+        return self.bound, self.deviation, self.noise
 
-class LinearSphereSpec(Message):
+    def build(self) -> "LinearDistributed":
+        vectors, theta = drawn(self)
+        check_bound("environment.bound", self.bound, self)
+        return LinearDistributed(vectors, theta, self.deviation, self.noise)
+
+
+class LinearSphereSpec(LinearSpec):
     """`[environment] name = "linear-sphere"`: actions and θ* uniform on the sphere, rewards ±1 (FREE section 6)."""
 
     name: Literal["linear-sphere"]
@@ -49,8 +92,12 @@ class LinearSphereSpec(Message):
     dimension: Annotated[int, Field(ge=1, le=1000)] = 2
     actions: ActionSpec | None = None
 
+    @property
+    def spread(self) -> tuple[float, float, float]:
+        return 1.0, 0.0, 1.0
 
-LinearSpec = LinearDistributedSpec | LinearSphereSpec
+    def build(self) -> "LinearSphere":
+        return LinearSphere(*drawn(self))
 
 
 @runtime_checkable
@@ -139,19 +186,16 @@ def action_spec(spec: LinearSpec) -> GivenActions | SphereActions | BallActions:
     return SphereActions(count=spec.arms, dimension=spec.dimension, seed=seed)
 
 
-def linear(spec: LinearSpec) -> LinearDistributed | LinearSphere:
-    """The environment of a run file, θ* uniform on the unit sphere.
+def drawn(spec: LinearSpec) -> tuple[Floats, Floats]:
+    """Return the actions, shape (k, d), and θ*, uniform on the unit sphere.
 
     Raises BadParameter without a seed, for actions that cannot be, and for numbers that contradict them.
     """
     vectors = action_vectors(action_spec(spec), "environment.actions")
     _check_sizes(spec, vectors)
-    drawn = generator(UnsafeSeededStream(_seed(spec), "theta")).normal(size=vectors.shape[1])
-    theta: Floats = np.asarray(drawn / np.linalg.norm(drawn))
-    if isinstance(spec, LinearSphereSpec):
-        return LinearSphere(vectors, theta)
-    check_bound("environment.bound", spec.bound, spec)
-    return LinearDistributed(vectors, theta, spec.deviation, spec.noise)
+    normal = generator(UnsafeSeededStream(_seed(spec), "theta")).normal(size=vectors.shape[1])
+    theta: Floats = np.asarray(normal / np.linalg.norm(normal))
+    return vectors, theta
 
 
 def _check_sizes(spec: LinearSpec, vectors: Floats) -> None:
@@ -167,7 +211,7 @@ def least_bound(spec: LinearSpec) -> float:
     The mean of what is clamped is then off by less than 4·10⁻⁴ deviations; every width of a policy is about the mean
     of what clients report, and a smaller B would make them miss the true one.
     """
-    if isinstance(spec, LinearSphereSpec):
+    if not isinstance(spec, LinearDistributedSpec):
         return 1.0
     longest = float(np.linalg.norm(action_vectors(action_spec(spec), "environment.actions"), axis=1).max())
     return longest + SPREADS * math.hypot(spec.deviation * longest, spec.noise)
@@ -178,24 +222,6 @@ def check_bound(field: str, bound: float, spec: LinearSpec) -> None:
     least = least_bound(spec)
     if bound < least - 1e-9:
         raise BadParameter(field, bound, f"must be at least {least:.4g}: clamped rewards would have other means")
-
-
-def told(spec: LinearSpec, policy: str) -> dict[str, object]:
-    """What a policy may assume of this world: words for the `[policy]` table that a run file may leave out."""
-    words: dict[str, object] = {"actions": action_spec(spec).model_dump()}
-    if isinstance(spec, LinearSphereSpec):
-        return {**words, "bound": 1.0, **({"deviation": 0.0, "noise": 1.0} if policy == "dp-dpe" else {})}
-    crowd = {"deviation": spec.deviation, "noise": spec.noise} if policy == "dp-dpe" else {}
-    return {**words, "bound": spec.bound, **crowd}
-
-
-def check_told(policy: Mapping[str, object], words: Mapping[str, object]) -> None:
-    """Raise BadParameter where a `[policy]` table says less than `words`, of `told`, how clients and rewards spread."""
-    for field in ("deviation", "noise"):
-        given, least = policy.get(field), words.get(field)
-        if isinstance(given, int | float) and isinstance(least, int | float) and 0 <= given < least:
-            allowed = f"must be at least {least:g}, the environment's {field}: widths would miss the means"
-            raise BadParameter(f"policy.{field}", given, allowed)
 
 
 def _seed(spec: LinearSpec) -> int:

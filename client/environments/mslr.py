@@ -9,23 +9,29 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from client.environments.base import Seed
-from client.environments.counts import read_counts
-from common.errors import BadParameter
-from common.messages.base import Message
-from common.randomness import Stream, generator
+from distrust.client.environments.base import EnvironmentSpec, Seed
+from distrust.client.environments.counts import read_counts
+from distrust.common.errors import BadParameter
+from distrust.common.randomness import Stream, generator
 
 SHIPPED = (10, 50)
 """The numbers of arms whose counts come with the package."""
 
 
-class MslrSpec(Message):
+class MslrSpec(EnvironmentSpec):
     """`[environment] name = "mslr"`: one of the shipped tables by its number of arms, or a table of the user's."""
 
     name: Literal["mslr"]
     seed: Seed = None
     arms: Annotated[int, Field(ge=2, le=100_000)] | None = None
     file: str | None = None
+
+    def build(self) -> "Mslr":
+        """Raises BadParameter when the table is missing, broken, or of another size."""
+        counts = _counts(self)
+        if self.arms is not None and self.arms != len(counts):
+            raise BadParameter("environment.arms", self.arms, f"{self.file} has {len(counts)} arms")
+        return Mslr(counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +63,6 @@ class Mslr:
         return np.searchsorted(ends, rows, side="right") / 4
 
 
-def mslr(spec: MslrSpec) -> Mslr:
-    """The environment of a run file. Raises BadParameter when its table is missing, broken, or of another size."""
-    counts = _counts(spec)
-    if spec.arms is not None and spec.arms != len(counts):
-        raise BadParameter("environment.arms", spec.arms, f"{spec.file} has {len(counts)} arms")
-    return Mslr(counts)
-
-
 def _counts(spec: MslrSpec) -> NDArray[np.int64]:
     if spec.file is not None:
         return read_counts(Path(spec.file), "environment.file")
@@ -75,5 +73,5 @@ def _counts(spec: MslrSpec) -> NDArray[np.int64]:
             f"`distrust data mslr --clusters {arms} --out counts.csv FILES` and name it in environment.file"
         )
         raise BadParameter("environment.arms", arms, allowed)
-    with resources.as_file(resources.files("client.environments") / "data" / f"mslr-{arms}.csv") as path:
+    with resources.as_file(resources.files("distrust.client.environments") / "data" / f"mslr-{arms}.csv") as path:
         return read_counts(path, "environment.arms")

@@ -14,9 +14,9 @@ from sklearn.cluster import KMeans
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.random import sample_without_replacement
 
-from client.environments.counts import LABELS
-from client.environments.letor import blocks
-from common.errors import BadParameter
+from distrust.client.environments.counts import LABELS
+from distrust.client.environments.letor import blocks
+from distrust.common.errors import BadParameter
 
 Points = NDArray[np.floating[Any]]
 

@@ -1,5 +1,6 @@
 """X25519 key pairs and the keys that two clients agree on (RFC 7748, RFC 5869)."""
 
+import hashlib
 import os
 from functools import lru_cache
 
@@ -7,15 +8,20 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from common.crypto.context import encode
-from common.errors import BadMessage
+from distrust.common.crypto.context import encode
+from distrust.common.errors import BadMessage
 
 SEED = 16
 """Bytes of a seed: of the mask key pair, and of the self mask."""
 KEY = 32
 """Bytes of a public key, and of every derived key."""
 
+KEY_HASH = 32
+"""Bytes of the hash of a client's public keys."""
+
 _HASH = SHA256()
+_MASK_PAIR = encode("distrust secagg v2", "mask key pair")
+_KEY_HASH = encode("distrust secagg v2", "public keys")
 _P = 2**255 - 19
 # u-coordinates of the points of order 1, 2, 4 and 8 (RFC 7748, section 7): every agreement with them gives zero.
 _WEAK = frozenset(
@@ -44,9 +50,21 @@ def new_pair() -> X25519PrivateKey:
     return X25519PrivateKey.generate()
 
 
-def pair_from_seed(seed: bytes, context: bytes) -> X25519PrivateKey:
-    """The mask key pair of a seed: who holds t shares of the seed can rebuild it."""
-    return X25519PrivateKey.from_private_bytes(derive(seed, context + encode("mask key pair")))
+def pair_from_seed(seed: bytes) -> X25519PrivateKey:
+    """Return the mask key pair of a 16-byte seed. t shares of the seed rebuild it.
+
+    The pair is made before the cohort is known, so only a label enters here. What two clients agree on with it is bound
+    to the cohort (see `common.crypto.binding`).
+    """
+    return X25519PrivateKey.from_private_bytes(derive(seed, _MASK_PAIR))
+
+
+def key_hash(public: bytes) -> bytes:
+    """Return the hash of a client's public keys (mask key ‖ channel key, 64 bytes): 32 bytes of SHA-256.
+
+    The client sends it to the server, which publishes it; the keys themselves take the road through the aggregator.
+    """
+    return hashlib.sha256(_KEY_HASH + public).digest()
 
 
 @lru_cache(maxsize=20_000)

@@ -5,12 +5,13 @@ from functools import lru_cache
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from common.crypto.agree import agree, derive, pair_fields, pair_from_seed
-from common.crypto.context import context, encode
-from common.crypto.graph import masking
-from common.messages.cohort import Cohort
+from distrust.common.crypto.agree import agree, derive, pair_fields
+from distrust.common.crypto.context import context, encode
+from distrust.common.crypto.graph import masking
+from distrust.common.crypto.share import PRIME
+from distrust.common.messages.cohort import Cohort
 
-PROTOCOL = "distrust secagg v1"
+PROTOCOL = "distrust secagg v2"
 
 
 class Binding:
@@ -27,11 +28,17 @@ class Binding:
         self._self_mask = self.context + encode("self mask", *vector)
         self._channel = self.context + encode("channel")
         self._commitment = self.context + encode("commitment")
+        self._challenge = self.context + encode("challenge")
         self.box = self.context + encode("box")
 
-    def mask_pair(self, seed: bytes) -> X25519PrivateKey:
-        """The mask key pair that a 16-byte seed stands for."""
-        return pair_from_seed(seed, self.context)
+    def challenge(self, drawn: bytes) -> tuple[int, int]:
+        """Return γ₁ and γ₂ of the confirmation: nonzero field elements from the aggregator's 32 random bytes.
+
+        512 bits are reduced modulo 2¹³⁰ - 6, so that each value is uniform up to 2⁻³⁸².
+        """
+        hashes = [hashlib.sha512(self._challenge + encode(index, drawn)).digest() for index in (1, 2)]
+        first, second = (int.from_bytes(found, "big") % (PRIME - 1) + 1 for found in hashes)
+        return first, second
 
     def pair_mask(self, private: X25519PrivateKey, public: bytes, a: int, b: int) -> bytes:
         """The key of the mask between slots a and b. Raises BadMessage for a weak public key."""
@@ -50,7 +57,7 @@ class Binding:
         return hashlib.sha256(self._commitment + slot.to_bytes(4, "big") + seed).digest()
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def binding(cohort: Cohort) -> Binding:
     """The binding of a cohort, kept: it is public."""
     return Binding(cohort)

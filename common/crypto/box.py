@@ -6,24 +6,24 @@ The key is fresh for each cohort and pair, and each direction is used once, with
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from common.crypto.share import SHARE
-from common.errors import BadMessage
+from distrust.common.crypto.share import SHARE
+from distrust.common.errors import BadMessage
 
-PAYLOAD = 2 * SHARE
+PAYLOAD = 3 * SHARE
 BOX = PAYLOAD + 16
-"""Bytes of one box: a share of the self seed, a share of the mask key seed, the tag."""
+"""Bytes of one box: shares of the self seed, of the mask key seed and of the blinding polynomial, the tag."""
 
 _UP = bytes(11) + b"\x00"  # from the lower slot to the higher
 _DOWN = bytes(11) + b"\x01"
 
 
 def close_box(key: bytes, sender: int, receiver: int, context: bytes, payload: bytes) -> bytes:
-    """Both shares (34 bytes) for one neighbour, to 50 bytes; the tag binds sender, receiver and cohort."""
+    """Return three shares (51 bytes) for one neighbour, closed: 67 bytes. The tag binds sender, receiver, cohort."""
     return ChaCha20Poly1305(key).encrypt(_UP if sender < receiver else _DOWN, payload, _aad(sender, receiver, context))
 
 
 def open_box(key: bytes, sender: int, receiver: int, context: bytes, box: bytes) -> bytes:
-    """The 34 bytes in a box. Raises BadMessage unless the sender closed it for the receiver in this cohort."""
+    """Return the 51 bytes in a box. Raises BadMessage unless the sender closed it for the receiver in this cohort."""
     try:
         return ChaCha20Poly1305(key).decrypt(_UP if sender < receiver else _DOWN, box, _aad(sender, receiver, context))
     except InvalidTag as error:

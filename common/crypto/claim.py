@@ -5,8 +5,8 @@ The server signs tickets, and could sign any slot's again. It cannot know what 3
 
 import hashlib
 
-from common.crypto.context import context, encode
-from common.messages.cohort import Cohort
+from distrust.common.crypto.context import context, encode
+from distrust.common.messages.cohort import Cohort
 
 SECRET = 32
 """Bytes of a client's secret, from the operating system."""

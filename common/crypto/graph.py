@@ -15,11 +15,11 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
-from common.crypto.agree import KEY
-from common.crypto.context import context
-from common.crypto.members import bitmap_integer, bitmap_to_members
-from common.errors import BadMessage, BadParameter
-from common.messages.cohort import Cohort, Masking
+from distrust.common.crypto.agree import KEY
+from distrust.common.crypto.context import context
+from distrust.common.crypto.members import bitmap_integer, bitmap_to_members
+from distrust.common.errors import BadMessage, BadParameter
+from distrust.common.messages.cohort import Cohort, Masking
 
 KEYS = 2 * KEY
 """Bytes of one client's keys: mask key, channel key."""
@@ -51,6 +51,7 @@ class Roster:
         self.digest = hashlib.sha256(context("distrust graph v1", cohort) + bitmap + keys).digest()
         self.cohort = cohort
         self._index = {slot: i for i, slot in enumerate(self.members)}
+        self._judged: tuple[tuple[int, int, int], str | None] | None = None
 
     def __contains__(self, slot: int) -> bool:
         return slot in self._index
@@ -96,10 +97,54 @@ class Roster:
             raise BadMessage(f"slot {error.args[0]} is not in the roster") from error
         return flags
 
+    def fault(self, members: int, survivors: int, densest: int) -> str | None:
+        """Return why these survivors must not be unmasked, or None. The last answer is kept: a fleet asks it often.
+
+        members     the clients that masks were added with, survivors the clients whose vectors arrived; as bits.
+        densest     w, see `common.crypto.parameters.window`.
+        Every member, alive or lost, needs t neighbours among the survivors, and no k/2 consecutive places of the ring
+        may hold more than w clients that are not among them.
+        """
+        asked = (members, survivors, densest)
+        if self._judged is None or self._judged[0] != asked:
+            self._judged = asked, self._find_fault(*asked)
+        return self._judged[1]
+
+    def _find_fault(self, members: int, survivors: int, densest: int) -> str | None:
+        alive, present = (self.flags(_slots(bits)) for bits in (survivors, members))
+        around = np.where(present, self.around(alive), len(self))
+        worst, t = int(around.argmin()), masking(self.cohort).threshold
+        if around[worst] < t:
+            return f"{around[worst]} neighbours of slot {self.members[worst]} are left, and t = {t}"
+        lost = self.densest(~alive)
+        if lost > densest:
+            return f"{lost} lost clients lie in consecutive places of the ring, and {densest} may"
+        return None
+
     @cached_property
     def table(self) -> NDArray[np.int64]:
         """Row i holds the rows of the neighbours of member i, ascending; shape (members, degree)."""
-        return harary(permutation(self.digest, len(self.members)), masking(self.cohort).neighbours)
+        return harary(self.ring, masking(self.cohort).neighbours)
+
+    @cached_property
+    def ring(self) -> NDArray[np.int64]:
+        """The rows of the members in the order of the ring, shape (members,)."""
+        return permutation(self.digest, len(self.members))
+
+    def around(self, flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return for each member how many of its neighbours have a flag, shape (members,). `flags` has that shape."""
+        if self.degree == len(self.members) - 1:
+            return int(flags.sum()) - flags.astype(np.int64)
+        counts = np.empty(len(self.members), dtype=np.int64)
+        counts[self.ring] = _windows(flags[self.ring], self.degree + 1, self.degree // 2) - flags[self.ring]
+        return counts
+
+    def densest(self, flags: NDArray[np.bool_]) -> int:
+        """Return the most flags in k/2 consecutive places of the ring; in a cohort with the full graph, all flags."""
+        half = masking(self.cohort).neighbours // 2
+        if masking(self.cohort).neighbours >= self.cohort.clients - 1 or half >= len(self.members):
+            return int(flags.sum())
+        return int(_windows(flags[self.ring], half, 0).max())
 
     @cached_property
     def reverse(self) -> NDArray[np.int64]:
@@ -110,6 +155,20 @@ class Roster:
     @cached_property
     def _neighbours(self) -> list[tuple[int, ...]]:
         return list(map(tuple, self.slots[self.table].tolist()))
+
+
+def _slots(bits: int) -> list[int]:
+    raw = np.frombuffer(bits.to_bytes((bits.bit_length() + 7) // 8, "little"), dtype=np.uint8)
+    slots: list[int] = np.flatnonzero(np.unpackbits(raw, bitorder="little")).tolist()
+    return slots
+
+
+def _windows(flags: NDArray[np.bool_], size: int, before: int) -> NDArray[np.int64]:
+    """Flags in the `size` consecutive places of a ring that begin `before` places before each place."""
+    places = len(flags)
+    sums = np.concatenate([[0], np.cumsum(np.concatenate([flags, flags, flags]))])
+    starts = places - before + np.arange(places)
+    return np.asarray(sums[starts + size] - sums[starts], dtype=np.int64)
 
 
 def harary(order: NDArray[np.int64], degree: int) -> NDArray[np.int64]:

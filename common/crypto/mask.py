@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from common.modular import Vector, rows_per_word
+from distrust.common.modular import Vector, rows_per_word
 
 _START = CTR(bytes(16))
 _SMALL = 8  # coordinates up to which Python's integers beat numpy's set-up
@@ -21,15 +21,8 @@ _WORD = 8
 _ZEROS = bytes(_WORD * _SMALL)
 
 
-def expand(key: bytes, modulus: int, dimension: int) -> Vector:
-    """The mask under `key` (32 bytes), shape (dimension,), uniform in Z_modulus."""
-    if dimension <= _SMALL:
-        return np.array(_few(key, modulus, dimension), dtype=np.uint64)
-    return _many(key, modulus, dimension)
-
-
 def total(keys: Iterable[bytes], modulus: int, dimension: int) -> Vector:
-    """The sum mod m of the masks under `keys`, shape (dimension,)."""
+    """Return the sum mod m of the masks under `keys` (32 bytes each), shape (dimension,); of one key its mask."""
     if dimension == 1:
         return np.array([sum(_one(key, modulus) for key in keys) % modulus], dtype=np.uint64)
     if dimension <= _SMALL:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BadMessage
+from distrust.common.errors import BadMessage
 
 
 def bitmap_size(clients: int) -> int:

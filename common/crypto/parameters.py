@@ -1,18 +1,22 @@
-"""k and t: how many neighbours a client has, and how many shares rebuild a secret (Bell et al. 2020, section 3).
+"""k, t and w: how many neighbours a client has, how many shares rebuild a secret, how dense losses may lie.
 
-On a random Harary ring with C corrupted clients (they collude with a curious aggregator) and D lost ones, the graph is
-good if
+On a random Harary ring (Bell et al. 2020, section 3) with C corrupted and D lost clients the graph is good if
     1. no client has t corrupted neighbours: else the aggregator rebuilds its secrets;
-    2. the honest survivors stay connected: else it learns the sum of a part of them;
-    3. every secret finds t surviving neighbours: else the cohort is lost.
+    2. the honest survivors stay connected: else the aggregator learns the sum of a part of them;
+    3. every secret finds t surviving neighbours that are not corrupted: else the cohort is lost.
 1 and 2 fail with probability at most 2⁻⁴⁰ together, half of it each; 3 with at most 2⁻²⁰.
 
+0. t is more than k/2, so that no two survivors' sets give t shares of both secrets of one client.
 1. The corrupted neighbours of a client are hypergeometric (n - 1 others, C marked, k drawn); union bound over n.
 2. A ring falls apart only if two disjoint runs of k/2 vanish: at most n²/2 · Π_{i<k} (C + D - i)/(n - i).
-3. As in the paper, n times the tail of a lost client's surviving neighbours (n - 1 others, n - D alive, k drawn). A
-   survivor has one lost client more around it; so the union over all windows of the ring is bounded as well, by
+3. Corrupted clients may withhold every share, or return false ones, so they count as lost. As in the paper, n times the
+   tail of a lost client's neighbours that are left (n - 1 others, C + D - 1 lost, k drawn). A survivor has one lost
+   client more around it; so the union over all windows of the ring is bounded as well, by
    P(A₀) + Σ P(Aᵢ without Aᵢ₋₁), which is tight enough to need no slack (Hunter 1976, Worsley 1982).
 Losses before the roster is known shrink n, not C: at 10 % + 10 % the worst case costs 3 to 5 bits of the 40.
+
+w is the largest number of lost clients that k/2 consecutive places of the ring may hold. Clients refuse survivors that
+exceed it; D random losses exceed it with probability below 2⁻²⁰.
 """
 
 from functools import lru_cache
@@ -22,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from common.errors import BadParameter
+from distrust.common.errors import BadParameter
 
 Tail = NDArray[np.float64]
 
@@ -33,11 +37,12 @@ _SMALL = 32  # cohorts up to which everyone shares with everyone
 
 @lru_cache(maxsize=10_000)
 def neighbourhood(n: int, dropout: float, corrupt: float, least: int = 0) -> tuple[int, int]:
-    """(k, t) for n clients: at most ⌊corrupt·n⌋ collude, at least n - ⌊dropout·n⌋, never below `least`, survive.
+    """Return (k, t) for n clients of which at most ⌊corrupt·n⌋ are corrupted and at least the survivors stay.
 
-    The smallest even k that serves, with its smallest t, never below k/2; the full graph (k = n - 1) for n up to 32 and
-    where no smaller one serves. Rates in [0, 1/2). Raises BadParameter for values out of range and for rates that no
-    threshold can stand.
+    The survivors are n - ⌊dropout·n⌋, or `least` where that is more.
+    The smallest even k that serves, with its smallest t, which is more than k/2; the full graph (k = n - 1) for n up to
+    32 and where no smaller k serves. Rates in [0, 1/2). Raises BadParameter for values out of range and for rates that
+    no threshold can stand.
     """
     lost, corrupted = _counts(n, dropout, corrupt, least)
     if n > _SMALL:
@@ -45,12 +50,66 @@ def neighbourhood(n: int, dropout: float, corrupt: float, least: int = 0) -> tup
         if found:
             return found
     k = n - 1
-    t = max(corrupted + 1, (k + 1) // 2)
-    if t > k - lost:
+    t = max(corrupted + 1, k // 2 + 1)
+    if t > k - lost - corrupted:
         raise BadParameter(
-            "corrupt", corrupt, f"{corrupted} of {n} clients collude and {lost} vanish: no threshold serves both"
+            "corrupt", corrupt, f"{corrupted} of {n} clients are corrupted and {lost} vanish: no threshold serves both"
         )
     return k, t
+
+
+def window(n: int, dropout: float, corrupt: float, least: int = 0) -> int:
+    """Return w: how many lost clients k/2 consecutive places of the ring may hold. Arguments as of `neighbourhood`."""
+    k, _ = neighbourhood(n, dropout, corrupt, least)
+    return densest_loss(n, _counts(n, dropout, corrupt, least)[0], k)
+
+
+@lru_cache(maxsize=10_000)
+def densest_loss(n: int, lost: int, k: int) -> int:
+    """Return w for a ring of degree k when `lost` of n clients may vanish.
+
+    For the full graph w is `lost`: k/2 places mean nothing there. On a ring it is below k/2, so that no run of k/2
+    places is empty and the survivors stay connected whichever of them the aggregator leaves out.
+    """
+    half = k // 2
+    if k >= n - 1:
+        return lost
+    exceeded = n * _upper_tail(n, lost, half)[1:]  # entry w: more than w in some window
+    return min(int(np.argmax(exceeded < _FAILURE)), half - 1)
+
+
+@lru_cache(maxsize=10_000)
+def liars_near(n: int, lost: int, k: int, t: int) -> int:
+    """Return B: how many neighbours of a lying client may lie as well. Naming a liar rests on it, the sum does not.
+
+    k and t tell how many corrupted clients they were chosen for. On a ring, B is exceeded around some client with
+    probability below 2⁻²⁰. In the full graph the number is known less well, so that half of the spare holders may lie:
+    then B + 1 false dealers and holders in any mix leave t good shares of every secret of a member.
+    """
+    if k >= n - 1:
+        return max((k - lost - t - 1) // 2, 0)
+    low, high = 0, n // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = _threshold(n, lost, middle, k)
+        if found is not None and found <= t:
+            low = middle
+        else:
+            high = middle
+    return min(int(np.argmax(n * _upper_tail(n - 1, low, k)[1:] < _FAILURE)), t - 1)
+
+
+@lru_cache(maxsize=10_000)
+def holders_needed(others: int, lost: int, k: int, t: int) -> int:
+    """Return how many confirmed holders a dealer needs if `lost` of `others` members may still vanish.
+
+    The smallest number, at least t, of which fewer than t are left with probability below 2⁻²⁰.
+    """
+    for holders in range(t, k + 1):
+        spare = holders - t
+        if lost <= spare or _upper_tail(others, lost, holders)[spare + 1] < _FAILURE:
+            return holders
+    return k
 
 
 def _counts(n: int, dropout: float, corrupt: float, least: int) -> tuple[int, int]:
@@ -87,10 +146,11 @@ def _threshold(n: int, lost: int, corrupted: int, k: int) -> int | None:
     if split_bound(n, lost + corrupted, k) > _SECURITY:
         return None
     captured = n * _upper_tail(n - 1, corrupted, k)
-    t = max(k // 2, 1, int(np.argmax(captured <= _SECURITY)))
-    if t > k or n * _upper_tail(n - 1, max(lost - 1, 0), k)[k - t + 1] > _FAILURE:
+    t = max(k // 2 + 1, int(np.argmax(captured <= _SECURITY)))
+    gone = lost + corrupted
+    if t > k or n * _upper_tail(n - 1, max(gone - 1, 0), k)[k - t + 1] > _FAILURE:
         return None
-    return t if starved_bound(n, lost, k, t) <= _FAILURE else None
+    return t if starved_bound(n, gone, k, t) <= _FAILURE else None
 
 
 def split_bound(n: int, removed: int, k: int) -> float:

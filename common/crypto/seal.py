@@ -8,10 +8,10 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
-from common.crypto.agree import load_public
-from common.crypto.context import context, encode
-from common.errors import BadMessage, BadParameter
-from common.messages.cohort import Cohort, SealedRecords
+from distrust.common.crypto.agree import load_public
+from distrust.common.crypto.context import context, encode
+from distrust.common.errors import BadMessage, BadParameter
+from distrust.common.messages.cohort import Cohort, SealedRecords
 
 REPORT_ID = 16
 """Bytes of a report id."""

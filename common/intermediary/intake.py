@@ -1,15 +1,80 @@
-"""One upload, item by item: what is taken, what is refused and why. One bad item never spoils the others."""
+"""Checks an upload item by item: tickets, stages, repeats. One refused item never spoils the others."""
 
 import hashlib
 import hmac
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.errors import BadMessage, BadTicket, Conflict, ProtocolError, WrongStage
-from common.intermediary.tickets import SIZE, TicketBooth
-from common.messages.cohort import Cohort
-from common.messages.upload import Item, RefusedItem, UploadAnswer
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from distrust.common.crypto.agree import KEY_HASH
+from distrust.common.crypto.claim import SECRET
+from distrust.common.crypto.seal import REPORT_ID, sealed_size
+from distrust.common.errors import BadMessage, BadParameter, BadTicket, Conflict, ProtocolError, WrongStage
+from distrust.common.messages.cohort import Cohort, LabelledBits, Masking, Via
+from distrust.common.messages.ticket import ticket_text
+from distrust.common.messages.upload import MOST_LISTED, Item, RefusedItem, UploadAnswer
+from distrust.common.modular import packed_size
+
+_AROUND = 1024  # bytes of JSON around one item's body, at most
+
+
+def check_cohort(cohort: Cohort, party: Via) -> None:
+    """Raise BadParameter for a cohort that is not this party's, or that no party could serve."""
+    if cohort.via != party:
+        raise BadParameter("channel", cohort.channel.kind, f"is served by the {cohort.via}, and this is the {party}")
+    if cohort.minimum > cohort.clients:
+        raise BadParameter("minimum", cohort.minimum, f"must be at most clients = {cohort.clients}")
+    for name in ("config", "ticket_key"):
+        check_size(name, getattr(cohort, name), 32)
+
+
+def check_fits(cohort: Cohort, max_body: int) -> None:
+    """Raise BadParameter for a cohort whose clients could not send: one report is larger than a body may be."""
+    size = _AROUND + (4 * _report_bytes(cohort) + 2) // 3  # base64
+    if size > max_body:
+        allowed = f"makes requests of {size} bytes, and DISTRUST_MAX_BODY is {max_body}"
+        raise BadParameter("channel", cohort.channel.kind, allowed)
+
+
+def _report_bytes(cohort: Cohort) -> int:
+    """Return the bytes of one client's vector, bits or sealed record: its largest message but for small vectors."""
+    match cohort.channel:
+        case Masking(modulus=modulus, dimension=dimension):
+            return packed_size(modulus, dimension)
+        case LabelledBits(labels=labels, width=width):
+            return (labels * width + 7) // 8
+        case sealed:
+            return REPORT_ID + sealed_size(sealed.size) + SECRET
+
+
+def check_size(field: str, raw: bytes, size: int) -> None:
+    """Raise BadParameter unless a field has exactly `size` bytes."""
+    if len(raw) != size:
+        raise BadParameter(field, f"{len(raw)} bytes", f"must have {size} bytes")
+
+
+SIZE = 64  # bytes of an Ed25519 signature
+
+
+class TicketBooth:
+    """Verifies tickets of one cohort; its key is read once."""
+
+    def __init__(self, cohort: Cohort) -> None:
+        self._cohort = cohort
+        self._key = Ed25519PublicKey.from_public_bytes(cohort.ticket_key)
+
+    def admits(self, slot: int, ticket: bytes, keys: bytes = b"") -> bool:
+        """Return whether the ticket is this slot's, for keys with this hash in secure aggregation. 0.1 ms."""
+        try:
+            self._key.verify(ticket, ticket_text(self._cohort, slot, keys))
+        except InvalidSignature:
+            return False
+        return True
+
 
 Fault = Callable[[Item], ProtocolError | None]
 """Why an item cannot be taken, or None."""
@@ -18,15 +83,24 @@ Mark = Callable[[Item], bytes | None]
 """What must be unique in a cohort besides an item's slot."""
 
 
+MOST_BAD_TICKETS = 64
+"""Signatures of one upload that may be wrong. After that many the rest is refused unverified: each costs 0.1 ms."""
+
+
 @dataclass(slots=True)
 class Intake:
-    """An upload on its way in: `items` are still good, `refused` are out, `accepted` counts what is committed."""
+    """An upload on its way in: `items` are still good, `accepted` counts what is committed.
+
+    refused  the first MOST_LISTED items that are out.
+    reasons  a problem's type → items that are out for it, listed or not.
+    """
 
     items: list[Item]
     refused: list[RefusedItem] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
     accepted: int = 0
 
-    def sift(self, fault: Fault) -> None:
+    def reject_if(self, fault: Fault) -> None:
         """Keep the items without a fault."""
         kept = []
         for item in self.items:
@@ -37,7 +111,7 @@ class Intake:
                 self.refuse(item.slot, error)
         self.items = kept
 
-    def recognize(self, stored: Mapping[int, bytes]) -> None:
+    def match_stored(self, stored: Mapping[int, bytes]) -> None:
         """Count repeats of what is committed already, and refuse changed ones."""
         known = [item for item in self.items if item.slot in stored]
         self.items = [item for item in self.items if item.slot not in stored]
@@ -47,7 +121,7 @@ class Intake:
             else:
                 self.refuse(item.slot, Conflict(f"slot {item.slot}: its message is here already, and differs"))
 
-    def expect(self, departed: Collection[int], expected: Collection[int] | None) -> None:
+    def require_members(self, departed: Collection[int], expected: Collection[int] | None) -> None:
         """Refuse who left, and who takes no part in the stage; `expected` None: everybody does."""
 
         def fault(item: Item) -> ProtocolError | None:
@@ -57,9 +131,9 @@ class Intake:
                 return WrongStage(f"slot {item.slot}: it does not take part in this stage")
             return None
 
-        self.sift(fault)
+        self.reject_if(fault)
 
-    def distinct(self, taken: set[bytes], mark: Mark) -> None:
+    def require_unique(self, taken: set[bytes], mark: Mark) -> None:
         """Refuse items whose mark another slot has used, before or in this upload."""
         used = set(taken)
 
@@ -71,7 +145,7 @@ class Intake:
                 used.add(found)
             return None
 
-        self.sift(fault)
+        self.reject_if(fault)
 
     def rows(self, cohort: str, stage: str, mark: Mark, *, keep_ticket: bool) -> list[dict[str, Any]]:
         """What is left, as rows of the message table."""
@@ -89,7 +163,9 @@ class Intake:
         ]
 
     def refuse(self, slot: int, error: ProtocolError) -> None:
-        self.refused.append(RefusedItem(slot=slot, type=error.urn, status=error.status, detail=error.detail))
+        self.reasons[error.urn] += 1
+        if len(self.refused) < MOST_LISTED:
+            self.refused.append(RefusedItem(slot=slot, type=error.urn, status=error.status, detail=error.detail))
 
     def span(self) -> tuple[int, int]:
         """The first and the last slot; an empty span when nothing is left."""
@@ -97,7 +173,9 @@ class Intake:
         return (min(slots), max(slots)) if slots else (0, -1)
 
     def answer(self) -> UploadAnswer:
-        return UploadAnswer(accepted=self.accepted, refused=self.refused)
+        unlisted = self.reasons.total() > len(self.refused)
+        reasons = dict(self.reasons) if unlisted else None
+        return UploadAnswer(accepted=self.accepted, refused=self.refused, reasons=reasons)
 
 
 def known_slots(cohort: Cohort) -> Fault:
@@ -115,13 +193,25 @@ def known_slots(cohort: Cohort) -> Fault:
     return fault
 
 
-def admitted(cohort: Cohort, stored: dict[int, bytes]) -> Fault:
-    """Refuses wrong tickets: compared with the `stored` one where there is one, verified otherwise."""
+def admitted(cohort: Cohort, stored: dict[int, bytes], keys_of: Callable[[Item], bytes] = lambda _item: b"") -> Fault:
+    """Refuses wrong tickets: compared with the `stored` one where there is one, verified otherwise.
+
+    keys_of  the hash of the keys that an item comes with, which its ticket is for (secure aggregation only).
+    After MOST_BAD_TICKETS wrong signatures the rest is refused unverified.
+    """
     booth = TicketBooth(cohort)
+    bad = 0
 
     def fault(item: Item) -> ProtocolError | None:
+        nonlocal bad
         known = stored.get(item.slot)
-        good = hmac.compare_digest(known, item.ticket) if known else booth.admits(item.slot, item.ticket)
+        if known is not None:
+            good = hmac.compare_digest(known, item.ticket)
+        elif bad >= MOST_BAD_TICKETS:
+            return BadTicket(f"slot {item.slot}: not looked at, as {bad} tickets of this upload do not verify")
+        else:
+            good = booth.admits(item.slot, item.ticket, keys_of(item))
+            bad += not good
         return None if good else BadTicket(f"slot {item.slot}: the ticket does not verify")
 
     return fault
@@ -138,12 +228,18 @@ def measured(expected: int) -> Fault:
     return fault
 
 
-def ticketed(slots: Sequence[int], tickets: bytes) -> Iterator[Item]:
-    """Slots and their tickets as items without a body. Raises BadMessage unless there is one ticket a slot."""
+def ticketed(slots: Sequence[int], tickets: bytes, keys: bytes = b"") -> Iterator[Item]:
+    """Slots and their tickets as items; the body is the hash of the slot's keys, or empty where there are no `keys`.
+
+    Raises BadMessage unless there is one ticket a slot, and one hash a slot or none at all.
+    """
     if len(tickets) != SIZE * len(slots):
         raise BadMessage(f"tickets: {len(tickets)} bytes, expected {SIZE} for each of the slots")
+    if keys and len(keys) != KEY_HASH * len(slots):
+        raise BadMessage(f"keys: {len(keys)} bytes, expected {KEY_HASH} for each of the slots")
     for index, slot in enumerate(slots):
-        yield Item(slot=slot, ticket=tickets[SIZE * index : SIZE * (index + 1)], body=b"")
+        own = keys[KEY_HASH * index : KEY_HASH * (index + 1)]
+        yield Item(slot=slot, ticket=tickets[SIZE * index : SIZE * (index + 1)], body=own)
 
 
 def digest(body: bytes) -> bytes:

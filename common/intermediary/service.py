@@ -1,23 +1,22 @@
 """The half of an S that does not mix: it opens cohorts, takes every client's message once, and hands out one batch."""
 
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import ClassVar, Literal
 
 from sqlalchemy import Connection
 
-from common.errors import Aborted, BadMessage, Conflict, ProtocolError, WrongStage
-from common.intermediary import store
-from common.intermediary.checks import check_cohort
-from common.intermediary.intake import Fault, Intake, admitted, known_slots, ticketed
-from common.intermediary.stages import MIXING, StageMachine
-from common.intermediary.store import Span, State
-from common.messages.batch import BatchAnswer
-from common.messages.cohort import Cohort
-from common.messages.listing import CohortEntry, CohortList
-from common.messages.stage import StageView
-from common.messages.transcript import Seen, Transcript
-from common.messages.upload import Departure, Item, Upload, UploadAnswer
+from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, WrongStage
+from distrust.common.intermediary import store
+from distrust.common.intermediary.intake import Fault, Intake, admitted, check_cohort, known_slots, ticketed
+from distrust.common.intermediary.stages import MIXING, StageMachine
+from distrust.common.intermediary.store import Span, State
+from distrust.common.messages.batch import BatchAnswer
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.listing import CohortEntry, CohortList
+from distrust.common.messages.stage import StageView
+from distrust.common.messages.transcript import Transcript, TranscriptEntry
+from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswer
 
 
 class Intermediary(StageMachine):
@@ -34,7 +33,7 @@ class Intermediary(StageMachine):
         """What is wrong with a body in the open stage, from a slot of the span."""
 
     @abstractmethod
-    def _see(self, state: State, stage: str, slot: int, body: bytes) -> Seen:
+    def _see(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
         """A stored message in this party's eyes; its number is filled in later."""
 
     def _opening(self, tx: Connection, cohort: Cohort) -> None:
@@ -43,6 +42,10 @@ class Intermediary(StageMachine):
     def _mark(self, _state: State, _item: Item) -> bytes | None:
         """What must be unique in the cohort besides the slot."""
         return None
+
+    def _keys_of(self, _item: Item) -> bytes:
+        """The hash of the keys that a slot's first message brings, which its ticket is for."""
+        return b""
 
     @abstractmethod
     def view(self, name: str, slots: Collection[int] = ()) -> StageView:
@@ -60,6 +63,10 @@ class Intermediary(StageMachine):
             elif known.cohort != cohort:
                 raise Conflict(f"cohort {cohort.cohort} is open already, and differs", cohort=cohort.cohort)
         return cohort
+
+    def terms(self, name: str) -> Cohort:
+        """Return the cohort as the server opened it here; it never changes. Raises WrongCohort."""
+        return self.settled(name).cohort
 
     def cohorts(self, *, only_open: bool = False) -> CohortList:
         """Every cohort and where it stands, oldest first; or those that are not over."""
@@ -93,8 +100,8 @@ class Intermediary(StageMachine):
         if departure.cohort != name:
             raise BadMessage(f"a departure from {departure.cohort} was sent to {name}")
         state = self.settled(name)
-        intake = Intake(list(ticketed(departure.slots, departure.tickets)))
-        self._admit(state, intake)
+        intake = Intake(list(ticketed(departure.slots, departure.tickets, departure.keys)))
+        self._admit(state, intake, lambda item: item.body)
         with self._database.transaction() as tx:
             state = self._advance(tx, store.need(tx, name, lock=True))
             gone = store.departed(tx, name)
@@ -110,7 +117,7 @@ class Intermediary(StageMachine):
         if state.stage == "aborted":
             return BatchAnswer(cohort=name, state="aborted", reason=state.reason, lost=state.cohort.clients)
         with self._database.reading() as tx:
-            return store.said(tx, name, store.BATCH) or BatchAnswer(cohort=name, state="waiting")
+            return store.statement(tx, name, store.BATCH) or BatchAnswer(cohort=name, state="waiting")
 
     def transcript(self, name: str, after: int, limit: int) -> Transcript:
         """A page of the cohort's messages in the order of arrival, from position `after` on. Raises WrongCohort."""
@@ -126,33 +133,33 @@ class Intermediary(StageMachine):
     def _screened(self, state: State, stage: str, upload: Upload) -> Intake:
         """The upload without what cannot be taken, whatever arrived before it."""
         intake = Intake(list(upload.items))
-        self._admit(state, intake)
+        self._admit(state, intake, self._keys_of)
         if stage == state.stage:
             with self._database.reading() as tx:
                 fault = self._fault(tx, state, intake.span())
-            intake.sift(fault)
+            intake.reject_if(fault)
         return intake
 
-    def _admit(self, state: State, intake: Intake) -> None:
-        intake.sift(known_slots(state.cohort))
+    def _admit(self, state: State, intake: Intake, keys_of: Callable[[Item], bytes] = lambda _item: b"") -> None:
+        intake.reject_if(known_slots(state.cohort))
         with self._database.reading() as tx:
             stored = store.tickets(tx, state.name, self.stages[0], intake.span())
-        intake.sift(admitted(state.cohort, stored))
+        intake.reject_if(admitted(state.cohort, stored, keys_of))
 
     def _take(self, tx: Connection, state: State, stage: str, intake: Intake) -> bool:
         """Commit what is new, count what is a repeat, refuse the rest; whether anything came too late."""
-        intake.recognize(store.digests(tx, state.name, stage, intake.span()))
+        intake.match_stored(store.digests(tx, state.name, stage, intake.span()))
         closed = stage != state.stage
         late = closed and bool(intake.items)
         if late:
-            intake.sift(lambda _item: self._shut(state, stage))
-        intake.expect(store.departed(tx, state.name), None if closed else self._members(tx, state))
+            intake.reject_if(lambda _item: self._shut(state, stage))
+        intake.require_members(store.departed(tx, state.name), None if closed else self._members(tx, state))
 
         def mark(item: Item) -> bytes | None:
             return self._mark(state, item)
 
         wanted = [found for item in intake.items if (found := mark(item))]
-        intake.distinct(store.marks(tx, state.name, wanted), mark)
+        intake.require_unique(store.marks(tx, state.name, wanted), mark)
         store.add_messages(tx, intake.rows(state.name, stage, mark, keep_ticket=stage == self.stages[0]))
         intake.accepted += len(intake.items)
         return late

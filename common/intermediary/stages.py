@@ -16,12 +16,12 @@ from typing import ClassVar
 
 from sqlalchemy import Connection
 
-from common.clock import Clock
-from common.database import Database
-from common.errors import ProtocolError, TooSmall, Unavailable
-from common.intermediary import store
-from common.intermediary.store import State
-from common.messages.batch import Batch, BatchAnswer
+from distrust.common.clock import Clock
+from distrust.common.database import Database
+from distrust.common.errors import ProtocolError, TooSmall, Unavailable
+from distrust.common.intermediary import store
+from distrust.common.intermediary.store import State
+from distrust.common.messages.batch import Batch, BatchAnswer
 
 MIXING = "mixing"
 
@@ -134,7 +134,7 @@ class StageMachine(ABC):
 
     def _stored(self, name: str, stage: str) -> Iterator[tuple[int, bytes]]:
         """Slot and body of a stage's messages, ascending by slot; few in memory at once, no transaction open."""
-        after = store.OURSELVES
+        after = store.SELF
         while True:
             with self._database.reading() as tx:
                 found = store.bodies(tx, name, stage, after, _FETCH)
@@ -163,7 +163,7 @@ class StageMachine(ABC):
         """Commit the batch, unless another worker was faster: then its batch is the only one."""
         with self._database.transaction() as tx:
             if store.need(tx, state.name, lock=True).stage == MIXING:
-                store.say(tx, state.name, store.BATCH, answer.model_dump_json().encode())
+                store.put_statement(tx, state.name, store.BATCH, answer.model_dump_json().encode())
                 store.move(tx, state.name, "done", None)
         self._ring(state.name)
 

@@ -1,20 +1,71 @@
-"""What an S remembers, in bulk: one SELECT and one INSERT for a whole upload. The caller holds the transaction."""
+"""What an intermediary remembers: tables, and queries in bulk. The caller holds the transaction.
+
+A message's body is kept until its cohort is forgotten, because restarts and `inspect` read it.
+"""
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Float,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Row,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    func,
+    insert,
+    select,
+    update,
+)
 
-from common.errors import WrongCohort
-from common.intermediary.tables import COHORTS, MESSAGES
-from common.messages.cohort import Cohort
+from distrust.common.errors import WrongCohort
+from distrust.common.messages.cohort import Cohort
+
+VERSION = 4
+METADATA = MetaData()
+
+_Counter = BigInteger().with_variant(Integer, "sqlite")
+
+COHORTS = Table(
+    "cohorts",
+    METADATA,
+    Column("number", _Counter, primary_key=True),
+    Column("cohort", String(80), nullable=False, unique=True),
+    Column("body", LargeBinary, nullable=False),  # the Cohort as JSON
+    Column("stage", String(16), nullable=False),
+    Column("since", Float),  # when the open stage's deadline begins to run, seconds since the epoch
+    Column("reason", Text),  # only of an aborted cohort
+)
+
+MESSAGES = Table(
+    "messages",
+    METADATA,
+    Column("number", _Counter, primary_key=True),
+    Column("cohort", String(80), nullable=False),
+    Column("stage", String(16), nullable=False),  # or `departed`, of a deal `asked`; of S: `order`, `batch`
+    Column("slot", Integer, nullable=False),  # below 0 for what S says itself
+    Column("digest", LargeBinary, nullable=False),  # SHA-256 of the body: a repeat is told from a conflict
+    Column("ticket", LargeBinary),  # of the slot's first message
+    Column("mark", LargeBinary),  # what must be unique in a cohort: a report id
+    Column("body", LargeBinary, nullable=False),
+    UniqueConstraint("cohort", "stage", "slot"),
+    UniqueConstraint("cohort", "mark"),
+)
+
 
 Span = tuple[int, int]
 """The first and the last slot of an upload."""
 
-OURSELVES = -1
+SELF = -1
 """The slot of what S says."""
 
 BATCH = "batch"
@@ -138,16 +189,16 @@ def departed(tx: Connection, cohort: str) -> set[int]:
     return set(slots(tx, cohort, DEPARTED))
 
 
-def say(tx: Connection, cohort: str, stage: str, body: bytes) -> None:
+def put_statement(tx: Connection, cohort: str, stage: str, body: bytes) -> None:
     """Note what S itself said, once a stage."""
-    fields = {"cohort": cohort, "stage": stage, "slot": OURSELVES, "digest": hashlib.sha256(body).digest()}
+    fields = {"cohort": cohort, "stage": stage, "slot": SELF, "digest": hashlib.sha256(body).digest()}
     tx.execute(insert(MESSAGES), [{**fields, "body": body}])
 
 
-def said(tx: Connection, cohort: str, stage: str) -> bytes | None:
+def statement(tx: Connection, cohort: str, stage: str) -> bytes | None:
     """What S itself said in a stage, byte for byte."""
     query = select(MESSAGES.c.body).where(MESSAGES.c.cohort == cohort, MESSAGES.c.stage == stage)
-    return tx.execute(query.where(MESSAGES.c.slot == OURSELVES)).scalar_one_or_none()
+    return tx.execute(query.where(MESSAGES.c.slot == SELF)).scalar_one_or_none()
 
 
 def count(tx: Connection, cohort: str) -> int:

@@ -1,32 +1,27 @@
 """Private sums, one mechanism a file. `plan` is the way from a run file's words to a calibrated value."""
 
-from typing import Annotated
-
-from pydantic import Field
-
-from common.mechanisms.base import Calibration, Mechanism, MechanismName, MechanismSpec
-from common.mechanisms.central_gaussian import CentralGaussian
-from common.mechanisms.central_laplace import CentralLaplace
-from common.mechanisms.central_laplace_discrete import CentralLaplaceDiscrete
-from common.mechanisms.distributed_discrete_gaussian import DistributedDiscreteGaussian
-from common.mechanisms.distributed_polya import DistributedPolya
-from common.mechanisms.distributed_skellam import DistributedSkellam
-from common.mechanisms.identity import UnsafeIdentity
-from common.mechanisms.local_gaussian import LocalGaussian
-from common.mechanisms.local_laplace import LocalLaplace
-from common.mechanisms.local_laplace_discrete import LocalLaplaceDiscrete
-from common.mechanisms.local_sphere import LocalSphere
-from common.mechanisms.planning import Union, check_parts, check_returning, check_spec, plan
-from common.mechanisms.relaxed import RelaxedSecaggShuffle
-from common.mechanisms.shuffled_binomial import ShuffledBinomial
-from common.mechanisms.shuffled_gaussian import ShuffledGaussian
-from common.mechanisms.shuffled_laplace import ShuffledLaplace
-from common.mechanisms.tree import Tree
-
-AnyMechanism = Annotated[Union, Field(discriminator="name")]
-"""A mechanism on the wire, told apart by its name."""
+from distrust.common.mechanisms.base import MECHANISMS, Calibration, Mechanism, MechanismName, MechanismSpec
+from distrust.common.mechanisms.central.gaussian import CentralGaussian
+from distrust.common.mechanisms.central.identity import UnsafeIdentity
+from distrust.common.mechanisms.central.laplace import CentralLaplace
+from distrust.common.mechanisms.central.laplace_discrete import CentralLaplaceDiscrete
+from distrust.common.mechanisms.central.tree import Tree
+from distrust.common.mechanisms.distributed.discrete_gaussian import DistributedDiscreteGaussian
+from distrust.common.mechanisms.distributed.polya import DistributedPolya
+from distrust.common.mechanisms.distributed.skellam import DistributedSkellam
+from distrust.common.mechanisms.local.gaussian import LocalGaussian
+from distrust.common.mechanisms.local.laplace import LocalLaplace
+from distrust.common.mechanisms.local.laplace_discrete import LocalLaplaceDiscrete
+from distrust.common.mechanisms.local.sphere import LocalSphere
+from distrust.common.mechanisms.planning import check_parts, check_returning, check_spec, plan
+from distrust.common.mechanisms.pure_shuffle import RelaxedSecaggShuffle
+from distrust.common.mechanisms.registry import AnyMechanism
+from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
+from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian
+from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
 
 __all__ = [
+    "MECHANISMS",
     "AnyMechanism",
     "Calibration",
     "CentralGaussian",

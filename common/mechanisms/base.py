@@ -5,40 +5,39 @@ clients call `randomize`, S calls nothing (it permutes or adds modulo m), the an
 call `guarantee`.
 """
 
-from typing import Annotated, Literal
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from common.error_law import ErrorLaw
-from common.errors import BadParameter
-from common.guarantee import Guarantee
-from common.messages.base import Message
-from common.messages.cohort import Via
-from common.noise.law import Law
-from common.profile import SHOWN_DELTA, Profile
-from common.randomness import Stream
+from distrust.common.bandit.error_law import ErrorLaw
+from distrust.common.bandit.statistics import Statistic
+from distrust.common.catalogue import Catalogue, subclass_of
+from distrust.common.errors import BadParameter
+from distrust.common.messages.base import Message
+from distrust.common.messages.cohort import Via
+from distrust.common.noise.law import Law
+from distrust.common.privacy.guarantee import Guarantee, Model
+from distrust.common.privacy.profile import SHOWN_DELTA, Profile
+from distrust.common.randomness import Stream
 
-MechanismName = Literal[
-    "identity",
-    "central-laplace-discrete",
-    "central-laplace",
-    "central-gaussian",
-    "local-laplace-discrete",
-    "local-laplace",
-    "local-gaussian",
-    "local-sphere",
-    "distributed-polya",
-    "distributed-skellam",
-    "distributed-discrete-gaussian",
-    "shuffled-binomial",
-    "shuffled-gaussian",
-    "shuffled-laplace",
-    "relaxed-secagg-shuffle",
-    "tree",
-]
+
+def _complaint(found: object) -> str | None:
+    missing = subclass_of(Mechanism, found)
+    if missing is None and getattr(found, "model", None) not in get_args(Model):
+        return f"it needs `model`, one of {', '.join(get_args(Model))}"
+    return missing
+
+
+MECHANISMS: "Catalogue[type[Mechanism]]" = Catalogue("mechanism", "mechanisms", _complaint)
+"""The classes by name; `distrust.common.mechanisms.registry` lists them."""
+
+MechanismName = Annotated[str, MECHANISMS]
 Calibration = Literal["exact", "paper"]
+Need = Literal["needed", "optional"]
 Norm = Literal["l1", "l2", "linf"]
 """The norm in which a client's vector is bounded."""
 Noise = Literal["grid", "continuous"]
@@ -71,6 +70,43 @@ class Mechanism(Message):
     radius of: the box itself for "linf". Two of them differ by at most high - low, or g steps, in that norm.
     """
 
+    model: ClassVar[Model]
+    """The model of privacy that its guarantee is in; "none" protects nobody and takes no ε."""
+
+    vias: ClassVar[tuple[Via, ...]] = ("aggregator", "shuffler")
+    """Intermediaries that may carry its messages; the first is its own choice."""
+
+    calibrations: ClassVar[tuple[Calibration, ...]] = ("exact", "paper")
+    """`paper` only where a paper prints its constants."""
+
+    takes_delta: ClassVar[Need | None] = None
+    takes_scale: ClassVar[bool] = False
+    """Whether a run file may give s."""
+
+    takes_noise: ClassVar[bool] = False
+    """Whether a run file may ask for continuous noise."""
+
+    takes_batches: ClassVar[bool] = False
+    """Whether it counts a stream, whose length the run file gives. Its promise is then for one batch a client."""
+
+    parts: ClassVar[bool] = False
+    """Whether disjoint parts of a batch are as safe as its whole: noise in every message, or in every opened sum."""
+
+    whole_because: ClassVar[str] = "its sums are opened whole, and these action by action"
+    """Why a mechanism without `parts` cannot carry shuffled actions."""
+
+    joint: ClassVar[bool] = False
+    """Whether one draw of noise is for a client's whole vector, not for each coordinate on its own."""
+
+    letters: ClassVar[Mapping[str, str]] = {}
+    """Its own fields, and what its theorem or page calls them."""
+
+    has_room: ClassVar[bool] = True
+    """Whether `modulus` leaves room τ for noise on both sides of the sums."""
+
+    if TYPE_CHECKING:  # each class has it as a Literal of its own, which on the wire comes after these fields
+        name: str
+
     calibration: Calibration
     via: Via
     clients: Annotated[int, Field(ge=1, description="n: slots of the cohort")]
@@ -83,35 +119,64 @@ class Mechanism(Message):
     modulus: Annotated[int, Field(ge=2, lt=2**63, description="m")]
     wrap: Annotated[float, Field(gt=0, lt=1, description="p': bound on the probability that a sum wraps around")]
 
-    @property
-    def bits(self) -> int:
-        """Payload bits that one client sends."""
-        raise NotImplementedError
+    @classmethod
+    @abstractmethod
+    def plan(cls, spec: MechanismSpec, frame: Any) -> Self:
+        """Calibrate to one cohort. `distrust.common.mechanisms.plan` has checked the words. Raises BadParameter."""
+
+    @classmethod
+    def check(cls, spec: MechanismSpec, statistic: Statistic) -> None:
+        """Refuse words that no cohort could repair, beyond what the facts above say. Raises BadParameter."""
+
+    @classmethod
+    def known_as(cls) -> str:
+        """Return the name that a run file calls the class by."""
+        return str(cls.model_fields["name"].default)
 
     @property
+    def stream_length(self) -> int:
+        """Batches that one stream of it counts: 1 unless it `takes_batches`."""
+        return 1
+
+    @property
+    def silent_ones(self) -> int:
+        """Ones that every message adds to its sum, whatever the data: 0 unless messages are padded."""
+        return 0
+
+    @property
+    def divisible(self) -> bool:
+        """Whether the guarantee of this value is of a batch that is opened in parts."""
+        return self.parts
+
+    @property
+    @abstractmethod
+    def bits(self) -> int:
+        """Payload bits that one client sends."""
+
+    @property
+    @abstractmethod
     def rounding(self) -> float:
         """Bound on the standard deviation of a client's rounding error in one coordinate, in data units."""
-        raise NotImplementedError
 
     @property
     def width(self) -> int | None:
         """Bits a label for a mechanism of labelled bits, else None."""
         return None
 
+    @abstractmethod
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
         """R: true vectors, shape (n, dimension), to messages of the same shape, each below `modulus`.
 
         The noise is drawn before the vectors are looked at. Vectors are clamped to the ball of `norm`; NaN is refused.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
         """A: the sum of the messages modulo m, shape (dimension,), to an estimate of the survivors' true sum.
 
         In data units. Central mechanisms add their noise here, from `stream`; the others do not touch it.
         Raises TooSmall below `floor`.
         """
-        raise NotImplementedError
 
     def estimate_parts(
         self, totals: NDArray[np.uint64], counts: NDArray[np.int64], stream: Stream
@@ -124,12 +189,12 @@ class Mechanism(Message):
         del totals, counts, stream
         raise BadParameter("mechanism.name", type(self).__name__, "protects a whole sum, not its parts")
 
+    @abstractmethod
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
         """The privacy of what is released.
 
         `survivors` answered (default: `floor`), and `colluders` of them tell their noise.
         """
-        raise NotImplementedError
 
     def composable(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
         """`guarantee`, and where that is (ε, δ) the Rényi curve by which several of them add up to less."""
@@ -138,22 +203,23 @@ class Mechanism(Message):
             return promise
         return promise.model_copy(update={"rdp": self.profile(survivors, colluders, promise.delta).known})
 
+    @abstractmethod
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
         """Pure ε, ε at `delta`, and Rényi divergences by order, all from the law that is released.
 
         `guarantee` is of one kind, which clients check and ledgers add; this is everything, each figure labelled.
         """
-        raise NotImplementedError
 
-    def released_law(self, honest: int) -> Law | None:  # noqa: ARG002 - nothing to say of it here
+    def released_law(self, honest: int) -> Law | None:
         """The noise of each coordinate that is released, carried by `honest` clients, where it is all that is released.
 
         Only symmetric, log-concave laws of whole numbers: the largest shift is then the worst pair at every ε, either
         way, and what several releases promise may be computed from it. None for messages that are seen one
         by one, and for all else.
         """
+        del honest
         return None
 
+    @abstractmethod
     def error(self, survivors: int) -> ErrorLaw:
         """The law of the noise in a sum over `survivors` clients."""
-        raise NotImplementedError

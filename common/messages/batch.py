@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from common.messages.base import Blob, Identifier, Message, Version
+from distrust.common.messages.base import Blob, Identifier, Message, Version
 
 
 class ModularSum(Message):
@@ -49,12 +49,18 @@ Content = Annotated[ModularSum | Records | GroupedRecords | PermutedBits, Field(
 
 
 class Batch(Message):
-    """A released cohort: how many survived, and their mixed messages. Collecting it again gives the same bytes."""
+    """A released cohort: how many survived, and their mixed messages. Collecting it again gives the same bytes.
+
+    liars     slots, ascending, of clients that provably dealt, confirmed or returned false shares.
+    disputes  pairs of clients of which one lied, and the aggregator cannot tell which.
+    """
 
     version: Version = 1
     cohort: Identifier
     survivors: Annotated[int, Field(ge=1)]
     content: Content
+    liars: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    disputes: Annotated[int, Field(ge=0)] = 0
 
 
 class BatchAnswer(Message):

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from common.decisions.design import AssignedAction
-from common.messages.base import Blob, Identifier, Message, Version
+from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.messages.base import Blob, Identifier, Message, Version
 
 Via = Literal["aggregator", "shuffler"]
 
@@ -59,7 +59,11 @@ Channel = Annotated[Masking | Sealed | Dealt | LabelledBits, Field(discriminator
 
 
 class Cohort(Message):
-    """One private sum: `clients` slots, opened at S by the server, closed once."""
+    """One private sum: `clients` slots, opened at S by the server, closed once.
+
+    S stores `terms` and shows them to clients, and does not read them: a client compares them with what the server told
+    it, and a server that tells two clients two rounds is found out (`common.crypto.context` binds every key to them).
+    """
 
     version: Version = 1
     run: Identifier
@@ -71,6 +75,7 @@ class Cohort(Message):
     config: Blob  # SHA-256 of the run's canonical configuration: bound into every seal and key derivation
     ticket_key: Blob  # raw Ed25519 public key of the server, 32 bytes
     channel: Channel
+    terms: Annotated[str, Field(max_length=8_000_000)]  # canonical JSON of what the round asks, see `messages.round`
 
     @property
     def via(self) -> Via:

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from common.messages.base import Blob, Identifier, Message, Version
-from common.messages.upload import RefusedItem
+from distrust.common.messages.base import Blob, Identifier, Message, Version
+from distrust.common.messages.upload import RefusedItem
 
 Slots = list[Annotated[int, Field(ge=0)]]
 

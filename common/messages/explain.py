@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 _LONGEST_VALUE = 60
+_LONGEST_KEY = 80  # a caller's key may be as long as a body
 
 _ALLOWED = {
     "greater_than": "must be above {gt}",
@@ -62,7 +63,7 @@ def wanted(error: ValidationError) -> str:
 def _line(entry: Mapping[str, Any], model: type[BaseModel] | None) -> str:
     place = tuple(entry["loc"])
     place = place[1:] if place[:1] in {("body",), ("query",), ("path",)} else place
-    parts, value = [str(part) for part in _walk(model, place)[0]], entry.get("input")
+    parts, value = [_short(str(part), _LONGEST_KEY) for part in _walk(model, place)[0]], entry.get("input")
     if entry["type"] == "union_tag_invalid" and isinstance(value, Mapping):
         key = _discriminator(entry)
         parts, value = [*parts, key], value.get(key)
@@ -75,8 +76,11 @@ def _line(entry: Mapping[str, Any], model: type[BaseModel] | None) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
+    return _short(repr(value[:_LONGEST_VALUE] if isinstance(value, str) else value), _LONGEST_VALUE)
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _allowed(entry: Mapping[str, Any], place: tuple[Any, ...], model: type[BaseModel] | None) -> str:
@@ -98,7 +102,7 @@ def _discriminator(entry: Mapping[str, Any]) -> str:
 
 
 def _unknown(key: str, keys: list[str]) -> str:
-    near = difflib.get_close_matches(key, keys, n=1)
+    near = difflib.get_close_matches(key[:_LONGEST_KEY], keys, n=1)
     hint = f", did you mean {near[0]}?" if near else ""
     allowed = f"; allowed keys are {', '.join(keys)}" if keys else ""
     return f"unknown key{hint}{allowed}"

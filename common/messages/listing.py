@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from common.messages.base import Identifier, Message, Version
+from distrust.common.messages.base import Identifier, Message, Version
 
 
 class CohortEntry(Message):

@@ -1,21 +1,128 @@
-"""The `[policy]` table of a run file: which policy, and its own numbers. `name` decides; it may be left out."""
+"""The `[policy]` table of a run file: which policy, and its own numbers. `name` decides; it may be left out.
 
-from typing import Annotated, Any, ClassVar, Literal
+A spec is what servers and clients know of a policy; it names the class that plays it, which only the server imports. To
+add a policy: write its spec here, add a line to `SPECS`, and write the class (`distrust.server.policies.base.Policy`).
+"""
+
+import typing
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
 from pydantic import Discriminator, Field, Tag
+from typing_extensions import override
 
-from common.actions import ActionSpec
-from common.messages.base import Message
-from common.statistics.bounded_reward import Bound
+from distrust.common.bandit.actions import ActionSpec
+from distrust.common.bandit.statistics import Bound
+from distrust.common.catalogue import Catalogue, OnTheWire, subclass_of
+from distrust.common.errors import BadParameter
+from distrust.common.extensions import REFERENCE
+from distrust.common.messages.base import Message
 
 DEFAULT = "successive-elimination"
+
+EVENTS = 5
+"""Failure events counted for one arm in one batch; see `event_share`."""
+
+LEAST_BETA = 1e-12
+"""Smallest β of exact widths: noise has exact quantiles for it even when 10⁵ actions share it."""
+
+NO_EVENT = 1e-6
+"""p' of a policy without noise: nothing wraps around, and no event has this probability."""
+
+
+def event_share(arms: int, batch: int, failure: float) -> float:
+    """Return what each event of one arm and batch may cost: p / (5|Φ|b²).
+
+    An arm's batch has three events: sampling error, noise, wrapped sum. Over |Φ| arms and b = 1, 2, … they sum to at
+    most 3p/5 · π²/6 < 0.99p, which is less than p.
+    """
+    return failure / (EVENTS * arms * batch**2)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSize:
+    """What the failure probability of a round's events may depend on.
+
+    arms, horizon  K and T of the run. calibration: of its mechanism.
+    number         of the round, from 1. active: arms still in the race.
+    """
+
+    arms: int
+    horizon: int
+    calibration: Literal["exact", "paper"]
+    number: int
+    active: int
 
 
 Failure = Annotated[float, Field(gt=0, lt=1, description="p: probability that a confidence interval fails")]
 FirstBatch = Annotated[int, Field(ge=1, le=30)]
 
 
-class SuccessiveEliminationSpec(Message):
+LARGEST_COHORT = 1_000_000
+"""Slots, as in distrust.common.messages.cohort."""
+
+MOST_ROUNDS = 10_000
+"""Of one client each over services: every one of them takes a few requests to each intermediary."""
+
+
+class ArmSpec(Message):
+    """What every policy states of itself; clients check a round against it.
+
+    POLICY      the class that plays it, as `module:Name`.
+    REWARDS     "arms": rewards in [0, 1] of arms that tell nothing of each other. "linear": rewards in [-B, B] whose
+                means are linear in the actions, which only linear environments have.
+    EVERY_ARM   the horizon must serve each arm at least once.
+    STATISTIC   kind of the statistic that every round asks for; decisions: kinds of its decision.
+    SEQUENTIAL  every round is one cohort of one client.
+    COUNTS      `stated_failure` depends on the intervals that were formed, batch by batch.
+    """
+
+    POLICY: ClassVar[str]
+    REWARDS: ClassVar[Literal["arms", "linear"]] = "arms"
+    EVERY_ARM: ClassVar[bool] = True
+    STATISTIC: ClassVar[str] = "reward"
+    SEQUENTIAL: ClassVar[bool] = False
+    COUNTS: ClassVar[bool] = False
+
+    if TYPE_CHECKING:  # each class has it as a Literal of its own
+        name: str
+
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        return ("assigned-arm",)
+
+    @abstractmethod
+    def event_probability(self, size: RoundSize) -> float:
+        """Return the failure probability that a round grants each single event, a wrapped sum among them.
+
+        The learner plans p' of its mechanisms with it, and clients compute it again.
+        """
+
+    @property
+    def insists_on_no_privacy(self) -> str | None:
+        """Return why only a mechanism without privacy is accepted; None where any is."""
+        return None
+
+    @property
+    def longest(self) -> int:
+        """The first horizon that is too long for services: the last batches must fit cohorts."""
+        return 2 * LARGEST_COHORT
+
+    def check_calibration(self, calibration: str) -> None:
+        """Raise BadParameter for a calibration of the mechanism that does not go with these numbers."""
+
+    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
+        """Return the probability, by the policy's theorem, that any interval of a run fails; None where there is none.
+
+        events  where the spec COUNTS: for each round the probability of one event, and how many events it had.
+        """
+        del calibration, events
+        return None
+
+
+class SuccessiveEliminationSpec(ArmSpec):
     """Successive elimination in batches of base^b clients an arm, from b = `first_batch` on (MAB Algorithm 1).
 
     base       2 when absent (MAB Remark 4 allows 4), or 4 with the published code's constants.
@@ -23,7 +130,7 @@ class SuccessiveEliminationSpec(Message):
                it, with p in every event, which goes with the `paper` calibration.
     """
 
-    EVERY_ARM: ClassVar[bool] = True  # the horizon must serve each arm at least once
+    POLICY: ClassVar[str] = "distrust.server.policies.elimination:SuccessiveElimination"
 
     name: Literal["successive-elimination"] = "successive-elimination"
     first_batch: FirstBatch = 1
@@ -36,35 +143,87 @@ class SuccessiveEliminationSpec(Message):
         """The base that is meant."""
         return self.base or (2 if self.constants is None else 4)
 
+    def event_probability(self, size: RoundSize) -> float:
+        if self.constants is not None:
+            return self.failure
+        return event_share(size.active, self.first_batch + size.number - 1, self.failure)
 
-class DpSeSpec(Message):
+    @property
+    def longest(self) -> int:
+        # A batch of the last arm comes after one of two arms: (2/base + 1) of it.
+        return LARGEST_COHORT + 2 * LARGEST_COHORT // self.growth
+
+    def check_calibration(self, calibration: str) -> None:
+        if self.constants is not None and calibration != "paper":
+            raise BadParameter("policy.constants", "published-code", 'goes with mechanism.calibration = "paper"')
+
+    @override
+    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
+        """Return p, or for the `paper` radii the 3p of MAB Lemma 2.
+
+        None for the published code's constants, whose events sum to more than any of its numbers.
+        """
+        if self.constants is not None:
+            return None
+        return min(1.0, (3 if calibration == "paper" else 1) * self.failure)
+
+
+class DpSeSpec(ArmSpec):
     """DP-SE: epochs that look for gaps of 1/2, 1/4, … (Sajed & Sheffet 2019); lengths follow the mechanism's ε."""
 
-    EVERY_ARM: ClassVar[bool] = True
+    POLICY: ClassVar[str] = "distrust.server.policies.dp_se:DpSe"
 
     name: Literal["dp-se"]
     failure: Failure = 0.1
 
+    def event_probability(self, size: RoundSize) -> float:
+        each = event_share(size.active, size.number, self.failure)
+        return each / 2 if size.calibration == "paper" else each  # what the paper's own events leave of p
 
-class VbSdpAeSpec(Message):
+    @override
+    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
+        return self.failure
+
+
+class VbSdpAeSpec(ArmSpec):
     """VB-SDP-AE: batches of 2^b clients an arm, estimates from all past data (Tenenbaum et al. 2021)."""
 
-    EVERY_ARM: ClassVar[bool] = True
+    POLICY: ClassVar[str] = "distrust.server.policies.vb_sdp_ae:VbSdpAe"
 
     name: Literal["vb-sdp-ae"]
     first_batch: FirstBatch = 1
     failure: Failure = 0.1
 
+    def event_probability(self, size: RoundSize) -> float:
+        return event_share(size.arms, self.first_batch + size.number - 1, self.failure)
 
-class Ucb1Spec(Message):
+    @override
+    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
+        return self.failure
+
+
+class Ucb1Spec(ArmSpec):
     """UCB1, one client a round (Auer et al. 2002): it insists on the mechanism `identity`."""
 
-    EVERY_ARM: ClassVar[bool] = True
+    POLICY: ClassVar[str] = "distrust.server.policies.ucb1:Ucb1"
+    SEQUENTIAL: ClassVar[bool] = True
 
     name: Literal["ucb1"]
 
+    def event_probability(self, size: RoundSize) -> float:
+        del size
+        return NO_EVENT
 
-class LinearSpec(Message):
+    @property
+    def insists_on_no_privacy(self) -> str:
+        return "a baseline without privacy, which sees every client's reward: identity; other policies take the others"
+
+    @property
+    def longest(self) -> int:
+        return MOST_ROUNDS + 1
+
+
+class LinearSpec(ArmSpec):
     """What all policies for linear bandits are told.
 
     actions    the action set; a run file leaves it out, and the environment's is filled in.
@@ -73,11 +232,30 @@ class LinearSpec(Message):
                the paper's when absent: 1/(kT), or 1/(4kT²) for `almost-free`.
     """
 
+    REWARDS: ClassVar[Literal["arms", "linear"]] = "linear"
     EVERY_ARM: ClassVar[bool] = False
+    STATISTIC: ClassVar[str] = "bounded-reward"
+    COUNTS: ClassVar[bool] = True
 
     actions: ActionSpec
     bound: Bound = 1.0
     beta: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+    def event_probability(self, size: RoundSize) -> float:
+        if self.beta is not None:
+            return self.beta
+        plain = 1 / (size.arms * size.horizon)
+        return max(plain, LEAST_BETA) if size.calibration == "exact" else self._printed_beta(plain, size.horizon)
+
+    def _printed_beta(self, plain: float, horizon: int) -> float:
+        """Return the paper's β, given 1/(kT)."""
+        del horizon
+        return plain
+
+    @override
+    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
+        """Return the sum over the phases that were played: an interval has two events, a sum may wrap around."""
+        return min(1.0, sum(each * count for each, count in events))
 
 
 class DpDpeSpec(LinearSpec):
@@ -88,12 +266,19 @@ class DpDpeSpec(LinearSpec):
     clients    a fixed number of clients a phase: DPE-FixedU; 2^{αl} when absent.
     """
 
+    POLICY: ClassVar[str] = "distrust.server.policies.linear.dp_dpe:DistributedPhasedElimination"
+    STATISTIC: ClassVar[str] = "action-means"
+
     name: Literal["dp-dpe"]
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.8
     deviation: Annotated[float, Field(ge=0, le=1e6)] = 0.1
     noise: Annotated[float, Field(ge=0, le=1e6)] = 1.0
     clients: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     bound: Bound = 1.5
+
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        return ("play-design",)
 
 
 class DpPeSpec(LinearSpec):
@@ -102,24 +287,70 @@ class DpPeSpec(LinearSpec):
     `phased-elimination` is the same without privacy: it insists on the mechanism `identity`.
     """
 
+    POLICY: ClassVar[str] = "distrust.server.policies.linear.dp_pe:PrivatePhasedElimination"
+
     name: Literal["dp-pe", "phased-elimination"]
+
+    @property
+    def insists_on_no_privacy(self) -> str | None:
+        public = self.name == "phased-elimination"
+        return "the baseline without privacy: identity; dp-pe takes the others" if public else None
 
 
 class AlmostFreeSpec(LinearSpec):
-    """Batches of length about qⁱ, i = 1 … ln T - 1, q = (2T)^{1/ln T}; then the best action (FREE Algorithms 1-3).
+    """Batches that grow by q = (2T)^{1/ln T}, i = 1 … ln T - 1; then the best action (FREE Algorithms 1-3).
+
+    Lengths are qⁱ with the `paper` calibration, q^{i-1+f} with the `exact` one, f the fractional part of ln T.
 
     model     central and local: one cohort for each action. shuffled: one cohort of all, whose actions are shuffled
               before they are played. Also the formula of the `paper` widths.
     core_set  off: every active action is played (the ablation).
     """
 
+    POLICY: ClassVar[str] = "distrust.server.policies.linear.almost_free:AlmostFree"
+
     name: Literal["almost-free"]
     model: Literal["central", "local", "shuffled"] = "central"
     core_set: bool = True
 
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        return ("assigned-action",) if self.model == "shuffled" else ("assigned-arm",)
 
-AnyPolicySpec = SuccessiveEliminationSpec | DpSeSpec | VbSdpAeSpec | Ucb1Spec | DpDpeSpec | DpPeSpec | AlmostFreeSpec
-AnyLinearSpec = DpDpeSpec | DpPeSpec | AlmostFreeSpec
+    def _printed_beta(self, plain: float, horizon: int) -> float:
+        return plain / (4 * horizon)  # makes FREE's logarithm ln(4|A|T²)
+
+    @property
+    def longest(self) -> int:
+        # Shuffled: all actions in one cohort, 2T/q plays, one more for each, q ≥ e.
+        return LARGEST_COHORT if self.model == "shuffled" else super().longest
+
+
+SPECS: tuple[type[ArmSpec], ...] = (
+    SuccessiveEliminationSpec,
+    DpSeSpec,
+    VbSdpAeSpec,
+    Ucb1Spec,
+    DpDpeSpec,
+    DpPeSpec,
+    AlmostFreeSpec,
+)
+"""The list of policies. Names, the type on the wire and every check follow from it."""
+
+
+def _complaint(found: object) -> str | None:
+    missing = subclass_of(ArmSpec, found)
+    if missing is None and not REFERENCE.fullmatch(str(getattr(found, "POLICY", ""))):
+        return "it needs POLICY, the class that plays it, as `module:Name`"
+    if missing is None and getattr(found, "__abstractmethods__", None):
+        return (
+            "it needs event_probability(size), the probability that a round grants each event: clients check p' by it"
+        )
+    return missing
+
+
+POLICIES: Catalogue[type[ArmSpec]] = Catalogue("policy", "policies", _complaint)
+POLICIES.register({name: spec for spec in SPECS for name in typing.get_args(spec.model_fields["name"].annotation)})
 
 
 def _name(value: Any) -> str | None:
@@ -128,15 +359,12 @@ def _name(value: Any) -> str | None:
     return None if name is None else str(name)
 
 
-PolicySpec = Annotated[
-    Annotated[SuccessiveEliminationSpec, Tag("successive-elimination")]
-    | Annotated[DpSeSpec, Tag("dp-se")]
-    | Annotated[VbSdpAeSpec, Tag("vb-sdp-ae")]
-    | Annotated[Ucb1Spec, Tag("ucb1")]
-    | Annotated[DpDpeSpec, Tag("dp-dpe")]
-    | Annotated[DpPeSpec, Tag("dp-pe")]
-    | Annotated[DpPeSpec, Tag("phased-elimination")]
-    | Annotated[AlmostFreeSpec, Tag("almost-free")],
-    Discriminator(_name),
-]
-"""The policy of a run, told apart by its name."""
+if TYPE_CHECKING:
+    PolicySpec = Annotated[ArmSpec, "one of SPECS"]
+else:
+    PolicySpec = Annotated[
+        Union[tuple(Annotated[spec, Tag(name)] for name, spec in POLICIES.items())],  # noqa: UP007 - `|` takes no tuple
+        Discriminator(_name),
+        OnTheWire(POLICIES),
+    ]
+    """The policy of a run, told apart by its name."""

@@ -4,11 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from common.decisions import AssignedArm, Decision
-from common.guarantee import Guarantee
-from common.mechanisms import AnyMechanism
-from common.messages.base import Blob, Identifier, Message, Version
-from common.messages.run import BudgetSpec, RunConfig
+from distrust.common.bandit.decisions import AssignedArm, Decision
+from distrust.common.mechanisms import AnyMechanism
+from distrust.common.messages.base import Blob, Identifier, Message, Version
+from distrust.common.messages.run import BudgetSpec, RunConfig
+from distrust.common.privacy.guarantee import Guarantee
 
 RunState = Literal["running", "finished", "cancelled", "failed"]
 CohortState = Literal["planned", "open", "released", "aborted"]
@@ -39,7 +39,8 @@ class Snapshot(Message):
     unfinished  pulls that taught nothing: the horizon ended their batch, or nothing more was asked. They count.
     chosen      the arm with the highest estimate among the active ones after the last finished batch.
     guarantee   the weakest over the rounds so far: each client is in one cohort (parallel composition). (ε, δ) where
-                the rounds' own are of several kinds, as when a design shrinks to a single action (server.ledger).
+                the rounds' own are of several kinds, as when a design shrinks to a single action: see
+                server.learner.ledger.
     """
 
     arms: list[ArmView]
@@ -57,7 +58,9 @@ class RunView(Message):
     """A run: its configuration, its state, what was learned, and how many clients and cohorts it took.
 
     clients   tickets handed out.
-    reason    why the run failed or was cancelled.
+    state     failed: a round could not be planned, the server's own code raised an exception, no round was closed, or
+              the server that started refuses the stored configuration.
+    reason    why the run failed or was cancelled; an exception with its type and round.
     """
 
     version: Version = 1
@@ -93,7 +96,9 @@ class RunList(Message):
 class CohortView(Message):
     """One cohort. `estimate` is of the survivors' sum, one number a coordinate, in data units.
 
-    counts  of dealt actions: survivors by action, like `estimate`, in the order of the decision's list.
+    counts    of dealt actions: survivors by action, like `estimate`, in the order of the decision's list.
+    liars     slots of clients that provably dealt, confirmed or returned false shares, as the aggregator names them.
+    disputes  pairs of clients of which one lied, and the aggregator cannot tell which.
     """
 
     cohort: Identifier
@@ -106,6 +111,8 @@ class CohortView(Message):
     lost: int | None = None
     estimate: list[float] | None = None
     counts: list[Annotated[int, Field(ge=0)]] | None = None
+    liars: list[int] = Field(default_factory=list)
+    disputes: int = 0
     reason: str | None = None
 
 

@@ -1,14 +1,15 @@
 """Server → everyone: what the open round asks."""
 
+import json
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from common.decisions import Decision
-from common.mechanisms import AnyMechanism
-from common.messages.base import Blob, Identifier, Message, Version
-from common.messages.cohort import Cohort
-from common.statistics import Statistic
+from distrust.common.bandit.decisions import Decision
+from distrust.common.bandit.statistics import Statistic
+from distrust.common.mechanisms import AnyMechanism
+from distrust.common.messages.base import Blob, Identifier, Message, Version
+from distrust.common.messages.cohort import Cohort
 
 
 class Assignment(Message):
@@ -42,6 +43,17 @@ class Round(Message):
     def mechanism_of(self, assignment: Assignment) -> AnyMechanism:
         """What randomizes the reports of this cohort."""
         return assignment.mechanism or self.mechanism
+
+
+def cohort_terms(asked: Round, arm: int | None, mechanism: AnyMechanism) -> str:
+    """Return what a round asks of one cohort's clients as canonical JSON: `Cohort.terms`.
+
+    The server writes it, S stores it, and each client writes it again from the round that it was told.
+    """
+    fields = ("run", "number", "decision", "statistic", "dropout", "corrupt")
+    told = asked.model_dump(mode="json", include=set(fields))
+    whole = {**told, "arm": arm, "mechanism": mechanism.model_dump(mode="json")}
+    return json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 class RoundView(Message):

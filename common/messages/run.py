@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import math
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from common.mechanisms import MechanismSpec
-from common.messages.base import Identifier, Message, Version
-from common.messages.policy import PolicySpec, SuccessiveEliminationSpec
+from distrust.common.mechanisms import MechanismSpec
+from distrust.common.messages.base import Identifier, Message, Version
+from distrust.common.messages.policy import PolicySpec, RoundSize, SuccessiveEliminationSpec
 
 YOUNGER = ("budget", "returning")
 """Tables that older runs did not know: where they are absent the digest is what it always was."""
@@ -23,6 +24,14 @@ class IntermediarySpec(Message):
     corrupt: Annotated[float, Field(ge=0, lt=0.5, description="clients that may collude with S, as a share")] = 0.1
     minimum: Annotated[int, Field(ge=1, description="smallest cohort that may ever be released")] = 2
     stage_seconds: Annotated[float, Field(gt=0, le=86_400)] = 120.0
+
+    def least_survivors(self, clients: int) -> int:
+        """Return the fewest clients of a cohort that may answer: n - ⌊d·n⌋, and never below `minimum`."""
+        return max(clients - math.floor(self.dropout * clients), self.minimum)
+
+    def noise_floor(self, clients: int) -> int:
+        """Return t, the honest survivors that the noise is calibrated to: `least_survivors` - ⌊c·n⌋, at least 1."""
+        return max(1, self.least_survivors(clients) - math.floor(self.corrupt * clients))
 
 
 class BudgetSpec(Message):
@@ -76,6 +85,15 @@ class RunConfig(Message):
     def contributions(self) -> int:
         """R, 1 without `[returning]`."""
         return 1 if self.returning is None else self.returning.contributions
+
+    def overflow_probability(self, number: int, active: int) -> float:
+        """Return p' of round `number`: the probability with which its policy lets a sum wrap around.
+
+        active  arms still in the race as the round is planned.
+        """
+        calibration = self.mechanism.calibration
+        size = RoundSize(self.arms, self.horizon, calibration, number, active)
+        return self.policy.event_probability(size)
 
     def digest(self) -> bytes:
         """SHA-256 of the canonical form, 32 bytes."""

@@ -1,10 +1,16 @@
 """S → clients: where a cohort stands, and what the next stage needs."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
-from common.messages.base import Blob, Identifier, Message, Version
+from distrust.common.messages.base import Blob, Identifier, Message, Version
+
+Stated = Literal["confirm", "masked", "unmask"]
+STATED: Final[tuple[Stated, ...]] = get_args(Stated)
+"""Stages before which the aggregator makes a statement, in their order."""
+
+STATEMENT = 32  # bytes of a digest
 
 
 class Inbox(Message):
@@ -18,16 +24,40 @@ class StageView(Message):
     """The open stage of a cohort.
 
     members   bitmap of the slots that take part in the open stage (bit i of byte i // 8, low bit first):
-              in `shares` those that sent keys, in `masked` those that shared, in `unmask` the survivors.
+              in `shares` those that sent keys, in `confirm` those that shared, in `masked` those whose shares were
+              confirmed, in `unmask` the survivors.
     roster    only in `shares`: 64 bytes (mask key, channel key) for each member, ascending by slot.
-    inboxes   only in `masked`, for the slots that were asked for.
+    challenge only in `confirm`: 32 random bytes, drawn when the stage opened.
+    inboxes   only in `confirm`, for the slots that were asked for.
+    statement in `confirm`, `masked` and `unmask`: the digest that the server publishes of this stage (32 bytes).
     reason    only in `aborted`.
     """
 
     version: Version = 1
     cohort: Identifier
-    stage: Literal["keys", "shares", "masked", "unmask", "report", "done", "aborted"]
+    stage: Literal["keys", "shares", "confirm", "masked", "unmask", "report", "done", "aborted"]
     members: Blob
     roster: Blob | None = None
+    challenge: Blob | None = None
+    statement: Blob | None = None
     inboxes: list[Inbox] | None = None
     reason: str | None = None
+
+
+class Statement(Message):
+    """The digest of everything that the aggregator told clients until a stage opened: 32 bytes."""
+
+    stage: Stated
+    digest: Blob
+
+
+class StatementList(Message):
+    """Statements of one cohort, in the order of the stages, without those that the server knows already.
+
+    over   the cohort is done or aborted: no further statement will come.
+    """
+
+    version: Version = 1
+    cohort: Identifier
+    statements: list[Statement]
+    over: bool

@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from common.messages.base import Identifier, Message, Version
+from distrust.common.messages.base import Identifier, Message, Version
 
 
-class Seen(Message):
+class TranscriptEntry(Message):
     """One message in one party's eyes. `view` is what that party could read; `hex` a prefix of the body."""
 
     number: Annotated[int, Field(ge=0, description="position in the cohort's transcript")]
@@ -27,4 +27,4 @@ class Transcript(Message):
     cohort: Identifier
     total: int
     next: int | None
-    messages: list[Seen]
+    messages: list[TranscriptEntry]

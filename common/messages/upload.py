@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from common.messages.base import Blob, Identifier, Message, Version
+from distrust.common.messages.base import Blob, Identifier, Message, Version
 
-Stage = Literal["keys", "shares", "masked", "unmask"]
-"""The four stages of secure aggregation, in order."""
+Stage = Literal["keys", "shares", "confirm", "masked", "unmask"]
+"""The five stages of secure aggregation, in order."""
 
 
 class Item(Message):
@@ -23,7 +23,7 @@ class Upload(Message):
 
     version: Version = 1
     cohort: Identifier
-    stage: Literal["keys", "shares", "masked", "unmask", "report"]
+    stage: Literal["keys", "shares", "confirm", "masked", "unmask", "report"]
     items: list[Item]
 
 
@@ -34,6 +34,11 @@ class Departure(Message):
     cohort: Identifier
     slots: list[Annotated[int, Field(ge=0)]]
     tickets: Blob  # the slots' 64-byte signatures, one after another
+    keys: Blob = b""  # at the aggregator the hashes of the slots' keys, 32 bytes each: the tickets are for them
+
+
+MOST_LISTED = 1024
+"""Refused items that an answer lists one by one. A client that sends no larger uploads learns of each of its items."""
 
 
 class RefusedItem(Message):
@@ -46,8 +51,13 @@ class RefusedItem(Message):
 
 
 class UploadAnswer(Message):
-    """Everything that is not listed here is committed. A repeat of a committed item is accepted again."""
+    """How many items are committed, and which are not. A repeat of a committed item is accepted again.
+
+    refused  the first MOST_LISTED refused items.
+    reasons  a problem's type → refused items, listed or not. Only there when some are not listed.
+    """
 
     version: Version = 1
     accepted: int
     refused: list[RefusedItem]
+    reasons: Annotated[dict[str, int] | None, Field(exclude_if=lambda value: value is None)] = None

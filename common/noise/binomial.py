@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, betaincc
 
-from common.errors import BadParameter
-from common.noise.law import LOST, Pmf, check_length, check_probability, reach
-from common.noise.table import Table, tabulate
-from common.randomness import Stream
+from distrust.common.errors import BadParameter
+from distrust.common.noise.law import LOST, Pmf, check_length, check_probability, reach
+from distrust.common.noise.table import Table, tabulate
+from distrust.common.randomness import Stream
 
 CHUNK = 1 << 20  # words of coin tosses held at once
 TIE = 1e-9  # relative error of a tail of 10¹³ bits

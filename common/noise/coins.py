@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import betainc, ndtri
 
-from common.noise.law import check_probability
+from distrust.common.noise.law import check_probability
 
 MOST = 10**7
 """Coins for which the maximum is worth its time: 0.1 s for p ≤ 1/2, and less than one second for LIKELY."""

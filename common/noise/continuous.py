@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import gammaincc, gammaln, ndtr, ndtri
 
-from common.error_law import How
-from common.noise.law import check_probability
-from common.randomness import Stream
+from distrust.common.bandit.error_law import How
+from distrust.common.noise.law import check_probability
+from distrust.common.randomness import Stream
 
 NODES = 200  # of Gauss and Legendre: the integrand is analytic and 28 deviations wide
 HARMONICS = 1000

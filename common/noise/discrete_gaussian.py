@@ -8,11 +8,11 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
-from common.error_law import How
-from common.errors import BadParameter
-from common.noise.law import LIMIT, LOST, Pmf, check_length, check_probability, symmetric_quantile
-from common.noise.table import CUT, PRECISION, Table, tabulate
-from common.randomness import Stream
+from distrust.common.bandit.error_law import How
+from distrust.common.errors import BadParameter
+from distrust.common.noise.law import LIMIT, LOST, Pmf, check_length, check_probability, symmetric_quantile
+from distrust.common.noise.table import CUT, PRECISION, Table, tabulate
+from distrust.common.randomness import Stream
 
 LARGEST_VARIANCE = (LIMIT / 2 - 2) ** 2 / (2 * CUT * math.log(2))
 """Variance above which the sampling table would pass LIMIT entries: a deviation of about 37,000 steps."""

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from common.error_law import How
-from common.errors import BadParameter
-from common.noise.discrete_gaussian import DiscreteGaussian, check_variance, gaussian_reach
-from common.noise.discrete_gaussian import half_logs as gaussian_logs
-from common.noise.law import LIMIT, LOST, Pmf, check_length, check_probability, symmetric_quantile
-from common.randomness import Stream
+from distrust.common.bandit.error_law import How
+from distrust.common.errors import BadParameter
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, check_variance, gaussian_reach
+from distrust.common.noise.discrete_gaussian import half_logs as gaussian_logs
+from distrust.common.noise.law import LIMIT, LOST, Pmf, check_length, check_probability, symmetric_quantile
+from distrust.common.randomness import Stream
 
 CHUNK = 1 << 20  # draws held at once
 TRUSTED = 1e-5  # least mass, as a share of the largest, that a window of the Fourier sum is believed for

@@ -7,10 +7,10 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from common.noise.law import LOST, Pmf, check_length, check_probability
-from common.noise.polya import check_shape_and_scale
-from common.noise.polya_difference import PolyaDifference
-from common.randomness import Stream
+from distrust.common.noise.law import LOST, Pmf, check_length, check_probability
+from distrust.common.noise.polya import check_shape_and_scale
+from distrust.common.noise.polya_difference import PolyaDifference
+from distrust.common.randomness import Stream
 
 
 @dataclass(frozen=True, slots=True)

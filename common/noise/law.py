@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BadParameter
-from common.randomness import Stream
+from distrust.common.errors import BadParameter
+from distrust.common.randomness import Stream
 
 LOST = 1e-22
 """Mass that a truncated support may leave out: far below any quantile or δ that we compute."""

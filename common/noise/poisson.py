@@ -8,10 +8,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BadParameter
-from common.noise.law import LOST, Pmf, check_length, check_probability, reach
-from common.noise.table import Table, tabulate
-from common.randomness import Stream
+from distrust.common.errors import BadParameter
+from distrust.common.noise.law import LOST, Pmf, check_length, check_probability, reach
+from distrust.common.noise.table import Table, tabulate
+from distrust.common.randomness import Stream
 
 LARGEST_RATE = 1e8
 """Rate above which a sampling table of ± 15 standard deviations would grow towards LIMIT entries."""

@@ -9,10 +9,10 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BadParameter
-from common.noise.law import LOST, Pmf, check_length, check_probability, reach
-from common.noise.table import PRECISION, Table, tabulate
-from common.randomness import Stream
+from distrust.common.errors import BadParameter
+from distrust.common.noise.law import LOST, Pmf, check_length, check_probability, reach
+from distrust.common.noise.table import PRECISION, Table, tabulate
+from distrust.common.randomness import Stream
 
 LONGEST_SCALE = 10_000.0
 """Scale above which the sampling table would pass LIMIT entries: it holds about 100 of them per unit of scale."""

@@ -7,11 +7,28 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from common.error_law import How
-from common.errors import BadParameter
-from common.noise.law import LIMIT, LOST, Pmf, check_length, check_probability, reach, symmetric_quantile
-from common.noise.poisson import Poisson
-from common.randomness import Stream
+from distrust.common.bandit.error_law import How
+from distrust.common.errors import BadParameter
+from distrust.common.noise.law import LIMIT, LOST, Pmf, check_length, check_probability, reach, symmetric_quantile
+from distrust.common.noise.poisson import Poisson
+from distrust.common.randomness import Stream
+
+LARGE = 3000.0
+"""Variance from which the law is expanded instead of computed step by step."""
+
+DEBYE = (
+    (3 / 24, -5 / 24),
+    (81 / 1152, -462 / 1152, 385 / 1152),
+    (30375 / 414720, -369603 / 414720, 765765 / 414720, -425425 / 414720),
+    (
+        4465125 / 39813120,
+        -94121676 / 39813120,
+        349922430 / 39813120,
+        -446185740 / 39813120,
+        185910725 / 39813120,
+    ),
+)
+"""Coefficients of U_1 … U_4, from the lowest power of p on; only every second power occurs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +86,18 @@ class Skellam:
 
 @lru_cache(maxsize=32)
 def half_logs(variance: float, last: int) -> NDArray[np.float64]:
-    """Log-probabilities of 0 … last, by the continued fraction of Bessel ratios.
+    """Return the log-probabilities of 0 … last, to relative error 1e-12; read-only."""
+    check_length(last, "support of the noise")
+    logs = _expanded(variance, last) if variance >= LARGE else _by_ratios(variance, last)
+    logs.setflags(write=False)
+    return logs
+
+
+def _by_ratios(variance: float, last: int) -> NDArray[np.float64]:
+    """By the continued fraction of Bessel ratios.
 
     ρ(k) = I_k/I_(k-1) = 1 / (2k/v + ρ(k+1)): only additions of positive terms, and errors shrink by ρ² a step.
     """
-    check_length(last, "support of the noise")
     beyond = int(30 * math.sqrt(variance)) + 30
     steps, ratio, double = [0.0] * last, 0.0, 2 / variance
     for k in range(last + beyond, 0, -1):
@@ -82,5 +106,20 @@ def half_logs(variance: float, last: int) -> NDArray[np.float64]:
             steps[k - 1] = ratio
     logs = np.concatenate(([0.0], np.cumsum(np.log(steps))))
     logs -= math.log(2 * float(np.sum(np.exp(logs))) - 1)
-    logs.setflags(write=False)
-    return logs
+    return np.asarray(logs, dtype=np.float64)
+
+
+def _expanded(variance: float, last: int) -> NDArray[np.float64]:
+    """By Debye's expansion, uniform in k, of ln e^(-v) I_k(v) in powers of 1/w, w = √(k² + v²) ≥ v.
+
+    e^(w-v) (v/(k+w))^k / √(2πw) times Σ U_j(p)/k^j, p = k/w (DLMF 10.41.3 and 10.41.10; a polynomial in p² over w^j).
+    The first term that is left out is below 1e-14 from LARGE on.
+    """
+    k = np.arange(last + 1, dtype=np.float64)
+    w = np.hypot(k, variance)
+    p = (k / w) ** 2
+    series = np.zeros_like(k)
+    for coefficients in reversed(DEBYE):
+        series = (series + np.polynomial.polynomial.polyval(p, coefficients)) / w
+    logs = k * k / (w + variance) - k * np.arcsinh(k / variance) - np.log(2 * math.pi * w) / 2 + np.log1p(series)
+    return np.asarray(logs, dtype=np.float64)

@@ -14,8 +14,8 @@ from itertools import accumulate, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from common.noise.law import LIMIT, check_length
-from common.randomness import Stream
+from distrust.common.noise.law import LIMIT, check_length
+from distrust.common.randomness import Stream
 
 PRECISION = 256
 CUT = 144

@@ -1,28 +1,59 @@
 """What every service's app has in common: problems, a body limit, health, metrics, a log without secrets."""
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import structlog
 from fastapi import APIRouter, FastAPI, Request
-from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
-from common.web.body import describe
-from common.web.metrics import Metrics
-from common.web.problems import document, install
-from common.web.settings import ServiceSettings
-from common.web.waiting import Doorbell
+from distrust.common.errors import Unavailable
+from distrust.common.web.body import PARSERS, describe
+from distrust.common.web.observability import Metrics
+from distrust.common.web.problems import install
+from distrust.common.web.settings import ServiceSettings
+from distrust.common.web.visit import Bodies, Visit
+from distrust.common.web.waiting import ChangeNotifier
+
+READY_SECONDS = 0.5
+"""How long an answer of /readyz is good: asking costs the disk nothing more."""
 
 _log = structlog.get_logger("distrust.web")
 
 
-class Pingable(Protocol):
+class Writable(Protocol):
     """A database, as far as readiness cares."""
 
-    def ping(self) -> None: ...
+    def check_writable(self, min_free: int) -> None:
+        """Write and commit. Raises Unavailable."""
+
+
+class Readiness:
+    """Whether the service can write, looked at once in `READY_SECONDS` however many callers ask."""
+
+    def __init__(self, min_free: int) -> None:
+        self._min_free, self._lock = min_free, threading.Lock()
+        self._known_until, self._fault = 0.0, ""
+
+    def check(self, database: Writable) -> None:
+        """Raise Unavailable unless the database takes a write, and keeps `min_free` bytes of disk."""
+        with self._lock:
+            if time.monotonic() >= self._known_until:
+                self._fault = self._look(database)
+                self._known_until = time.monotonic() + READY_SECONDS
+            if self._fault:
+                raise Unavailable(self._fault)
+
+    def _look(self, database: Writable) -> str:
+        try:
+            database.check_writable(self._min_free)
+        except Unavailable as error:
+            return error.detail
+        return ""
 
 
 def make_app(
@@ -38,11 +69,13 @@ def make_app(
     app.state.operator_token = settings.operator_token()
     app.state.inspector_token = settings.inspector_token()
     app.state.metrics = Metrics()
-    app.state.doorbell = Doorbell()
+    app.state.doorbell = ChangeNotifier(settings.max_waits)
+    app.state.parsers = asyncio.Semaphore(PARSERS)
+    app.state.readiness = Readiness(settings.min_free)
     for router in [*routers, _health]:
         app.include_router(router)
     install(app)
-    app.add_middleware(_Door, metrics=app.state.metrics, max_body=settings.max_body)
+    app.add_middleware(RequestGuard, metrics=app.state.metrics, settings=settings)
     _document_once(app)
     return app
 
@@ -75,10 +108,10 @@ async def healthz() -> str:
 
 @_health.get("/readyz")
 def readyz(request: Request) -> str:
-    """The database answers too."""
-    database: Pingable | None = getattr(request.app.state, "database", None)
+    """The database takes a write too."""
+    database: Writable | None = getattr(request.app.state, "database", None)
     if database is not None:
-        database.ping()
+        request.app.state.readiness.check(database)
     return "ready\n"
 
 
@@ -89,70 +122,28 @@ def metrics(request: Request) -> Response:
     return found.answer()
 
 
-class _Door:
-    """Everything passes here once: size and type of bodies are checked, the answer is counted and logged."""
+class RequestGuard:
+    """Everything passes here once: size, type and pace of bodies are checked, the answer is counted and logged."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, max_body: int) -> None:
-        self._app, self._metrics, self._max_body = app, metrics, max_body
+    def __init__(self, app: ASGIApp, metrics: Metrics, settings: ServiceSettings) -> None:
+        self._app, self._metrics, self._settings = app, metrics, settings
+        self._bodies = Bodies(settings.max_bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        visit = _Visit(scope, receive, send, self._max_body)
+        visit = Visit(scope, receive, send, self._settings, self._bodies)
         refusal = visit.refusal()
         try:
             await (refusal or self._app)(scope, visit.receive, visit.send)
         finally:
+            visit.close()
             self._record(visit)
 
-    def _record(self, visit: "_Visit") -> None:
-        seconds = time.perf_counter() - visit.started
+    def _record(self, visit: Visit) -> None:
+        seconds = visit.age
         self._metrics.record(visit.method, visit.route, visit.status, seconds, visit.received)
         say: Callable[..., Any] = _log.error if visit.status >= 500 else _log.info
         facts = {"method": visit.method, "route": visit.route, "status": visit.status, "bytes": visit.received}
         say("request", **facts, ms=round(1000 * seconds, 1))
-
-
-class _Visit:
-    """One request on its way through the door."""
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send, max_body: int) -> None:
-        self._scope, self._receive, self._send, self._max_body = scope, receive, send, max_body
-        self._headers = dict(scope["headers"])
-        self.method: str = scope["method"]
-        self.started = time.perf_counter()
-        self.received = 0
-        self.status = 500  # unless an answer says otherwise
-
-    @property
-    def route(self) -> str:
-        """The route's template, never the path itself: metrics must not grow with callers' imagination."""
-        return getattr(self._scope.get("route"), "path", "(none)")
-
-    def refusal(self) -> Response | None:
-        """An answer from the headers alone, before a byte of the body is read."""
-        length = self._headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._max_body:
-            return document("urn:distrust:problem:too-large", "too-large", 413, self._too_large())
-        has_body = length != b"0" or b"transfer-encoding" in self._headers
-        kind = self._headers.get(b"content-type", b"").split(b";")[0].strip().lower()
-        if self.method in ("POST", "PUT") and has_body and kind != b"application/json":
-            code = "unsupported-media-type"
-            return document(f"urn:distrust:problem:{code}", code, 415, "the body must be application/json")
-        return None
-
-    async def receive(self) -> Message:
-        message = await self._receive()
-        self.received += len(message.get("body", b""))
-        if self.received > self._max_body:  # a chunked body has no length to refuse beforehand
-            raise HTTPException(413, self._too_large())
-        return message
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-        await self._send(message)
-
-    def _too_large(self) -> str:
-        return f"the body is larger than {self._max_body} bytes"

@@ -14,11 +14,15 @@ from typing import Self, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from common.errors import BadMessage, Unavailable
-from common.web.problems import from_document
+from distrust.common.errors import BadMessage, Unavailable
+from distrust.common.messages.explain import first
+from distrust.common.web.problems import from_document
 
 A = TypeVar("A", bound=BaseModel)
 Params = Mapping[str, str | int | float]
+
+IDLE_SECONDS = 12.0
+"""For a connection without a call, below the 15 after which a service closes it: new ones may have to queue there."""
 
 _chance = secrets.SystemRandom()
 
@@ -48,7 +52,9 @@ class Http:
         connections: int = 16,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+        limits = httpx.Limits(
+            max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=IDLE_SECONDS
+        )
         timeout = httpx.Timeout(seconds, connect=10.0, pool=None)
         self._client = httpx.AsyncClient(limits=limits, timeout=timeout, transport=transport, trust_env=False)
         self.patience = patience
@@ -127,7 +133,8 @@ class Peer:
         try:
             return answer.model_validate_json(raw)
         except ValidationError as error:
-            raise BadMessage(f"{self.url} answered something that is no {answer.__name__}") from error
+            told = f"{self.url} answered something that is no {answer.__name__}"
+            raise BadMessage(f"{told}: {first(error)}") from error
 
 
 def _passing(status: int) -> bool:

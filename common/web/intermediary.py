@@ -1,12 +1,16 @@
-"""The routes that both S have: cohorts in, departures, batches and transcripts out."""
+"""The routes that both intermediaries have, and the app around them: settings, database, service."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from common.errors import (
+from distrust.common.clock import Clock, SystemClock
+from distrust.common.database import Database
+from distrust.common.errors import (
     Aborted,
     BadMessage,
     BadParameter,
@@ -16,21 +20,28 @@ from common.errors import (
     WrongCohort,
     WrongStage,
 )
-from common.messages.batch import BatchAnswer
-from common.messages.cohort import Cohort
-from common.messages.listing import CohortList
-from common.messages.transcript import Transcript
-from common.messages.upload import Departure, Upload, UploadAnswer
-from common.web.body import JsonBody, MessageRoute
-from common.web.operator import InspectorOnly, OperatorOnly
-from common.web.problems import RETRY_SECONDS, problems
-from common.web.waiting import LONGEST_WAIT, Doorbell
+from distrust.common.intermediary.intake import check_fits
+from distrust.common.intermediary.service import Intermediary
+from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.messages.batch import BatchAnswer
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.listing import CohortList
+from distrust.common.messages.transcript import Transcript
+from distrust.common.messages.upload import Departure, Upload, UploadAnswer
+from distrust.common.web import intermediary
+from distrust.common.web.app import make_app
+from distrust.common.web.body import OPERATORS_VALUES, JsonBody, MessageRoute
+from distrust.common.web.operator import InspectorOnly, OperatorOnly
+from distrust.common.web.problems import RETRY_SECONDS, problems
+from distrust.common.web.settings import IntermediarySettings
+from distrust.common.web.waiting import LONGEST_WAIT, Waiting, waiting
 
 
 class Party(Protocol):
     """An S as its routes know it (see common.intermediary.service)."""
 
     def open(self, cohort: Cohort) -> Cohort: ...
+    def terms(self, name: str) -> Cohort: ...
     def cohorts(self, *, only_open: bool = False) -> CohortList: ...
     def receive(self, name: str, stage: str, upload: Upload) -> UploadAnswer: ...
     def depart(self, name: str, departure: Departure) -> UploadAnswer: ...
@@ -38,16 +49,12 @@ class Party(Protocol):
     def transcript(self, name: str, after: int, limit: int) -> Transcript: ...
 
 
-def _party(request: Request) -> Any:
+async def _party(request: Request) -> Any:
     return request.app.state.service
 
 
-def _doorbell(request: Request) -> Any:
-    return request.app.state.doorbell
-
-
 PartyDep = Annotated[Party, Depends(_party)]
-DoorbellDep = Annotated[Doorbell, Depends(_doorbell)]
+DoorbellDep = Annotated[Waiting, Depends(waiting)]
 Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for an answer that says more")]
 UploadBody = Annotated[Upload, JsonBody.of(Upload)]
 
@@ -57,11 +64,20 @@ router = APIRouter(prefix="/v1", route_class=MessageRoute)
 
 
 @router.put("/cohorts/{cohort}", dependencies=[OperatorOnly], responses=problems(Unauthorized, Conflict, BadParameter))
-def open_cohort(cohort: str, body: Annotated[Cohort, JsonBody.of(Cohort)], party: PartyDep) -> Cohort:
+def open_cohort(
+    cohort: str, body: Annotated[Cohort, JsonBody.of(Cohort, OPERATORS_VALUES)], party: PartyDep, request: Request
+) -> Cohort:
     """Open a cohort; the same again changes nothing."""
     if body.cohort != cohort:
         raise BadMessage(f"cohort {body.cohort} was sent to the address of {cohort}")
+    check_fits(body, request.app.state.settings.max_body)
     return party.open(body)
+
+
+@router.get("/cohorts/{cohort}/terms", responses=problems(WrongCohort))
+def terms(cohort: str, party: PartyDep) -> Cohort:
+    """Show the cohort as it was opened here. A client compares it with what the server told it, before it sends."""
+    return party.terms(cohort)
 
 
 @router.get("/cohorts", dependencies=[OperatorOnly], responses=problems(Unauthorized))
@@ -86,7 +102,7 @@ def depart(cohort: str, body: Annotated[Departure, JsonBody.of(Departure)], part
 )
 async def batch(cohort: str, party: PartyDep, doorbell: DoorbellDep, wait: Wait = 0) -> Response:
     """The mixed messages, or why there are none; the same bytes each time."""
-    found = await doorbell.until(cohort, lambda: party.batch(cohort), _final, wait)
+    found = await doorbell.until(cohort, lambda: party.batch(cohort), _final, wait, question="batch")
     if isinstance(found, bytes):
         return Response(found, media_type="application/json")
     headers = None if _final(found) else {"Retry-After": str(RETRY_SECONDS)}
@@ -106,3 +122,27 @@ async def messages(
 
 def _final(answer: BatchAnswer | bytes) -> bool:
     return isinstance(answer, bytes) or answer.state != "waiting"
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    yield
+    close(app)
+
+
+def wire(
+    kind: type[Intermediary], own: APIRouter, settings: IntermediarySettings, clock: Clock | None = None
+) -> FastAPI:
+    """The app of a `kind` of S with its `own` routes. Raises Unavailable, BadParameter: a database of no use."""
+    app = make_app(f"distrust {kind.party}", _lifespan, [intermediary.router, own], settings)
+    database = Database(settings.database_url, METADATA, VERSION)
+    database.hold()
+    app.state.database = database
+    app.state.service = kind(database, clock or SystemClock(), app.state.doorbell.ring)
+    return app
+
+
+def close(app: FastAPI) -> None:
+    """Finish the batch that is being mixed, and let go of the database."""
+    app.state.service.close()
+    app.state.database.close()

@@ -4,15 +4,15 @@ import hmac
 
 from fastapi import Depends, Request
 
-from common.errors import Unauthorized
+from distrust.common.errors import Unauthorized
 
 
-def require_operator(request: Request) -> None:
+async def require_operator(request: Request) -> None:
     """Raise Unauthorized unless the request carries the operator's token. Without a token only loopback is served."""
     _require(request, request.app.state.operator_token, "operator's")
 
 
-def require_inspector(request: Request) -> None:
+async def require_inspector(request: Request) -> None:
     """Raise Unauthorized unless the request carries the token that reads an S's transcripts."""
     _require(request, request.app.state.inspector_token, "inspector's")
 

@@ -8,13 +8,15 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from common.errors import BadMessage, ProtocolError
-from common.messages.explain import explain_all
+from distrust.common.errors import BadMessage, ProtocolError
+from distrust.common.messages.explain import explain_all
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 1
+CALLER_GONE = 499  # what proxies log for a caller that hung up before the answer
 _MOST_LINES = 20  # a bulk body of bad items is not answered with a book
 _SECRET_FIELDS = {"ticket", "tickets", "signatures", "body", "token"}
 
@@ -84,6 +86,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ProtocolError, _own)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -127,9 +130,21 @@ async def _http(request: Request, error: Exception) -> Response:
     return answer
 
 
+async def _gone(_request: Request, _error: Exception) -> Response:
+    """The caller hung up: this status is logged and counted, and reaches no one."""
+    return Response(status_code=CALLER_GONE)
+
+
 async def _unexpected(_request: Request, _error: Exception) -> Response:
     """A bug of ours: the log has the trace, the caller learns nothing from it."""
     return document("urn:distrust:problem:internal", "internal", 500, "an unexpected error; the service's log has it")
 
 
-_HTTP_CODES = {404: "not-found", 405: "method-not-allowed", 413: "too-large", 415: "unsupported-media-type"}
+_HTTP_CODES = {
+    404: "not-found",
+    405: "method-not-allowed",
+    408: "too-slow",
+    413: "too-large",
+    415: "unsupported-media-type",
+    503: "unavailable",
+}

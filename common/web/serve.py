@@ -1,8 +1,11 @@
 """From the environment to a listening service: settings, port, database, one worker, a graceful end."""
 
+import asyncio
 import contextlib
+import ctypes
 import errno
 import os
+import resource
 import signal
 import socket
 import sys
@@ -13,45 +16,118 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
+from uvicorn.config import STARTUP_FAILURE
 
-from common.errors import ProtocolError
-from common.web.logs import configure
-from common.web.problems import bad_fields
-from common.web.settings import ServiceSettings
+from distrust.common.errors import ProtocolError
+from distrust.common.web.connections import Connections, guarded
+from distrust.common.web.entrance import Entrance
+from distrust.common.web.observability import configure
+from distrust.common.web.problems import bad_fields
+from distrust.common.web.settings import ServiceSettings
 
 S = TypeVar("S", bound=ServiceSettings)
 
 GRACE_SECONDS = 20  # for what is in flight when the service is told to stop
 BACKLOG = 512
+PRIVATE = 0o077  # umask: what a service writes is its owner's alone
+SWITCH_SECONDS = 0.0005
+"""For a thread that computes to let the one that serves go on: five milliseconds, Python's own, come at each read."""
+LARGE_BLOCK = 256 * 1024
+_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
+SPARE_FILES = 512  # files besides callers' connections: databases, logs, connections to other services
 
 
 def main(settings_type: type[S], build: Callable[[S], FastAPI]) -> int:
     """A service's `__main__`: 0 after a graceful end, 2 with one clear line when it cannot start."""
+    os.umask(PRIVATE)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    give_memory_back()
+    service = settings_type.service
     try:
         settings = settings_type()
         settings.check()
         configure(settings.log_level)
-        listener = bind(settings)
-        with contextlib.closing(listener):
-            return serve(build(settings), settings, listener)
+        with contextlib.closing(bind(settings)) as listener:
+            return serve(_built(build, settings), settings, listener)
     except ValidationError as error:
-        return _say(settings_type.service, bad_fields(error, settings_type))
+        return _say(service, bad_fields(error, settings_type))
     except ProtocolError as error:
-        return _say(settings_type.service, error)
+        return _say(service, error)
+
+
+def give_memory_back() -> None:
+    """Let blocks of LARGE_BLOCK bytes and more go back to the system as soon as they are free.
+
+    The C library of Linux raises that size to whatever was freed before, up to 32 MiB, and keeps what is smaller. Other
+    systems have no such call.
+    """
+    try:
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, LARGE_BLOCK)
+    except (AttributeError, OSError, TypeError):
+        structlog.get_logger("distrust.web").debug("the system's own way with memory stays")
+
+
+def _built(build: Callable[[S], FastAPI], settings: S) -> FastAPI:
+    """The app. Raises ProtocolError for whatever is in its way: what it finds on disk may be anything."""
+    try:
+        return build(settings)
+    except ProtocolError:
+        raise
+    except Exception as error:
+        structlog.get_logger("distrust.web").debug("cannot start", exc_info=True)
+        why = (str(error).splitlines() or [""])[0]
+        more = "DISTRUST_LOG_LEVEL=debug says more"
+        raise ProtocolError(f"cannot start: {type(error).__name__}: {why} ({more})") from error
+
+
+def options(app: FastAPI, settings: ServiceSettings) -> uvicorn.Config:
+    """Return all that uvicorn is told: no headers of proxies, no WebSockets, and the settings' limits."""
+    connections = Connections(allow_connections(settings.max_connections), settings.header_seconds)
+    return uvicorn.Config(
+        app,
+        http=guarded(connections),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=settings.idle_seconds,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+
+
+def allow_connections(wanted: int) -> int:
+    """Return how many connections may be open at once: `wanted`, or what the limit of open files leaves.
+
+    Raises this process's own limit of open files as far as it takes, and the system allows.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    need = wanted + SPARE_FILES
+    files = need if hard == resource.RLIM_INFINITY else min(need, hard)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    if files < need:
+        allowed = max(files - SPARE_FILES, files // 2)
+        structlog.get_logger("distrust.web").warning("fewer_connections", wanted=wanted, allowed=allowed, files=files)
+        return allowed
+    return wanted
 
 
 def serve(app: FastAPI, settings: ServiceSettings, listener: socket.socket | None = None) -> int:
     """Serve until SIGTERM or SIGINT: stop accepting, wake the long polls, finish what is in flight, return 0."""
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=GRACE_SECONDS
-    )
     with contextlib.closing(listener or bind(settings)) as bound:
         host, port = bound.getsockname()[:2]
         structlog.get_logger("distrust.web").info("listening", service=settings.service, host=host, port=port)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _exit)  # uvicorn raises the signal again when it is done; then this is a clean end
-        server = _Server(config)
-        server.run(sockets=[bound])
+        server = _Server(options(app, settings), app, settings.new_connections)
+        try:
+            server.run(sockets=[bound])
+        except SystemExit as end:
+            if end.code != STARTUP_FAILURE:
+                raise
+            raise ProtocolError("cannot start: the log's last lines say why") from end
     return 0 if server.started else 1
 
 
@@ -69,13 +145,41 @@ def bind(settings: ServiceSettings) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn whose long polls end when it is told to stop, rather than hold it until they are over."""
+    """A uvicorn that lets callers in by an Entrance.
+
+    Its long polls end when it is told to stop, rather than hold it until they are over.
+    """
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, rate: float) -> None:
+        super().__init__(config)
+        self._app, self._rate = app, rate
+        self._entrances: list[asyncio.Task[None]] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([])  # no listener for uvicorn
+        for listener in sockets or []:
+            entrance = Entrance(listener, self._protocol, self._rate, self._app.state.metrics.abandoned)
+            task = asyncio.create_task(entrance.admit(), name="entrance")
+            task.add_done_callback(self._entrance_closed)
+            self._entrances.append(task)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        app = self.config.app
-        assert isinstance(app, FastAPI)
-        app.state.doorbell.close()
+        for entrance in self._entrances:
+            entrance.cancel()
+        await asyncio.gather(*self._entrances, return_exceptions=True)
+        self._app.state.doorbell.close()
         await super().shutdown(sockets)
+
+    def _entrance_closed(self, task: "asyncio.Task[None]") -> None:
+        """A service that lets nobody in any more must not look alive."""
+        if not task.cancelled():
+            structlog.get_logger("distrust.web").error("no_entrance", exc_info=task.exception())
+            self.should_exit = True
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        """As uvicorn makes one for its own listeners."""
+        make: Callable[..., asyncio.BaseProtocol] = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
 
 def _exit(_number: int, _frame: object) -> NoReturn:

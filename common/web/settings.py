@@ -8,7 +8,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from common.errors import BadParameter
+from distrust.common.errors import BadParameter
+from distrust.common.web.waiting import MOST_WAITS
 
 
 class ServiceSettings(BaseSettings):
@@ -22,7 +23,16 @@ class ServiceSettings(BaseSettings):
     port: Annotated[int, Field(ge=0, le=65_535, description="0 takes any free port")] = 8000
     database: Annotated[str, Field(description="SQLAlchemy URL")] = ""
     operator_token_file: Annotated[Path | None, Field(description="file that holds the operator's token")] = None
-    max_body: Annotated[int, Field(ge=1024, description="bytes of the largest request body")] = 64 * 2**20
+    max_body: Annotated[int, Field(ge=1024, description="bytes of the largest request body")] = 16 * 2**20
+    max_bodies: Annotated[int, Field(ge=1024, description="bytes of all request bodies in memory")] = 24 * 2**20
+    max_items: Annotated[int, Field(ge=1, description="clients' messages in one upload")] = 4096
+    max_waits: Annotated[int, Field(ge=1, description="requests that wait for news at once")] = MOST_WAITS
+    max_connections: Annotated[int, Field(ge=16, description="connections open at once")] = 1024
+    new_connections: Annotated[float, Field(gt=0, description="connections accepted in a second, after 64")] = 100.0
+    header_seconds: Annotated[float, Field(gt=0, description="time for a request's head to arrive whole")] = 10.0
+    body_seconds: Annotated[float, Field(gt=0, description="time for a request's body to arrive whole")] = 60.0
+    idle_seconds: Annotated[int, Field(ge=1, description="time that a connection stays open without a request")] = 15
+    min_free: Annotated[int, Field(ge=0, description="bytes of free disk below which a service is not ready")] = 2**24
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property
@@ -39,7 +49,9 @@ class ServiceSettings(BaseSettings):
         return self.operator_token()
 
     def check(self) -> None:
-        """Raise BadParameter for a service that anybody on the network could operate."""
+        """Raise BadParameter for a service that anybody on the network could operate, or that can take no body."""
+        if self.max_bodies < self.max_body:
+            raise BadParameter("max_bodies", self.max_bodies, f"must be at least max_body = {self.max_body}")
         if self.operator_token() is None and not _loopback(self.host):
             raise BadParameter("host", self.host, "must be loopback unless DISTRUST_OPERATOR_TOKEN_FILE is set")
 

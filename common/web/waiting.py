@@ -1,33 +1,48 @@
-"""Long polls: routes that wait until something changes, ends, or the service stops."""
+"""Long polls: requests that wait until something changes, time is over, the caller leaves, or the service stops.
+
+Requests that ask one question about one topic share a watch. A watch looks after every ring, and every `LOOK_SECONDS`
+in between, because a deadline passes without a ring. So its cost does not grow with the number of requests.
+"""
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 0.25  # another worker's commit rings no bell here, and a deadline passes silently: so look again
+LOOK_SECONDS = 0.25  # between two looks of a watch without a ring: how late a passed deadline may be noticed
 LONGEST_WAIT = 60.0  # seconds that one request may wait
+JOIN_SECONDS = 0.02
+"""Before a watch looks again for requests that joined it, so that a crowd costs 50 looks a second and not one each."""
+
+MOST_WAITS = 512  # requests that wait at once in one service, unless its settings say otherwise
 
 
-class Doorbell:
-    """Services ring it after a commit; waiting requests look again. Thread-safe; topics are cohorts or runs."""
+class ChangeNotifier:
+    """Services ring it after a commit, and waiting requests are answered. Thread-safe; topics are cohorts or runs.
 
-    def __init__(self) -> None:
+    most  requests that wait at once. One more, and the request that has waited longest is answered as it stands.
+    """
+
+    def __init__(self, most: int = MOST_WAITS) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[str, set[_Waiter]] = {}
+        self._watches: dict[str, dict[Hashable, _Watch[Any]]] = {}
+        self._waits: dict[_Wait[Any], None] = {}  # the longest one first
+        self._most = most
         self._closed = False
 
     def ring(self, topic: str) -> None:
-        """Wake everybody who waits for this topic."""
+        """Let every watch of this topic look again."""
         with self._lock:
-            waiters = list(self._waiting.get(topic, ()))
-        for waiter in waiters:
-            waiter.wake()
+            watches = list(self._watches.get(topic, {}).values())
+        for watch in watches:
+            watch.wake()
 
     @property
     def closed(self) -> bool:
@@ -35,54 +50,184 @@ class Doorbell:
         return self._closed
 
     def close(self) -> None:
-        """Wake everybody, and let nobody wait any more: the service stops."""
-        with self._lock:
-            self._closed = True
-            waiters = [waiter for group in self._waiting.values() for waiter in group]
-        for waiter in waiters:
-            waiter.wake()
+        """Answer every waiting request as it stands, and let none wait any more. Thread-safe."""
+        self._closed = True
+        for wait in list(self._waits):
+            wait.loop.call_soon_threadsafe(wait.end)
 
-    async def until(self, topic: str, look: Callable[[], T], ready: Callable[[T], bool], seconds: float) -> T:
-        """What `look` returns as soon as it is `ready`, or when `seconds` are over; `look` runs in a worker thread."""
-        waiter = self._enter(topic)
-        end = time.monotonic() + min(seconds, LONGEST_WAIT)
+    async def until(
+        self,
+        topic: str,
+        look: Callable[[], T],
+        ready: Callable[[T], bool],
+        seconds: float,
+        *,
+        question: Hashable = None,
+        left: Awaitable[None] | None = None,
+    ) -> T:
+        """Return what `look` returns, as soon as it is `ready`, or when `seconds` are over. `look` runs in a thread.
+
+        question  requests with the same topic and question share their looks, so `look` must not depend on the
+                  request. None: a look of this request's own.
+        left      completes when the caller hangs up. Raises ClientDisconnect then.
+        """
+        if seconds <= 0 or self._closed:
+            return await run_in_threadpool(look)
+        wait = _Wait(ready)
+        watch = self._enter(topic, object() if question is None else question, look, wait)
+        timer = wait.loop.call_later(min(seconds, LONGEST_WAIT), wait.end)
+        listener = None if left is None else asyncio.ensure_future(left)
+        if listener is not None:
+            listener.add_done_callback(wait.leave)
         try:
-            while True:
-                waiter.event.clear()  # before looking: a ring from now on is not lost
-                value = await run_in_threadpool(look)
-                left = end - time.monotonic()
-                if ready(value) or left <= 0 or self._closed:
-                    return value
-                await waiter.wait(min(LOOK_SECONDS, left))
+            return await wait.answer
         finally:
-            self._leave(topic, waiter)
+            timer.cancel()
+            if listener is not None:
+                listener.cancel()
+            self._leave(topic, watch, wait)
 
-    def _enter(self, topic: str) -> "_Waiter":
-        waiter = _Waiter()
+    def _enter(self, topic: str, question: Hashable, look: Callable[[], T], wait: "_Wait[T]") -> "_Watch[T]":
         with self._lock:
-            self._waiting.setdefault(topic, set()).add(waiter)
-        return waiter
+            watches = self._watches.setdefault(topic, {})
+            watch = watches.get(question)
+            if watch is None:
+                watch = watches[question] = _Watch(look)
+        self._waits[wait] = None
+        if len(self._waits) > self._most:
+            longest = next(iter(self._waits))
+            del self._waits[longest]
+            longest.end()
+        watch.add(wait)
+        return watch
 
-    def _leave(self, topic: str, waiter: "_Waiter") -> None:
+    def _leave(self, topic: str, watch: "_Watch[T]", wait: "_Wait[T]") -> None:
+        self._waits.pop(wait, None)
+        watch.waits.discard(wait)
+        if watch.waits:
+            return
+        watch.wake()  # its task ends
         with self._lock:
-            self._waiting[topic].discard(waiter)
-            if not self._waiting[topic]:
-                del self._waiting[topic]
+            left = {question: one for question, one in self._watches.get(topic, {}).items() if one is not watch}
+            self._watches[topic] = left
+            if not left:
+                del self._watches[topic]
 
 
-class _Waiter:
-    """One waiting request: an event of its own event loop."""
+class _Wait(Generic[T]):
+    """One waiting request."""
 
-    def __init__(self) -> None:
-        self.event = asyncio.Event()
+    def __init__(self, ready: Callable[[T], bool]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.answer: asyncio.Future[T] = self.loop.create_future()
+        self._ready = ready
+        self._seen: list[T] = []  # the newest value
+        self._over = False
+
+    def offer(self, value: T) -> None:
+        """Take a value that was looked up after this request began to wait."""
+        if self.answer.done():
+            return
+        self._seen = [value]
+        try:
+            enough = self._over or self._ready(value)
+        except Exception as error:  # noqa: BLE001  the request that asked gets it
+            self.fail(error)
+            return
+        if enough:
+            self.answer.set_result(value)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+    def end(self) -> None:
+        """Answer now: with the newest value, or with the first one when none has come yet."""
+        self._over = True
+        if self._seen and not self.answer.done():
+            self.answer.set_result(self._seen[0])
+
+    def leave(self, listener: "asyncio.Future[None]") -> None:
+        """Stop waiting: the caller hung up, or sent something that cannot be read."""
+        if not listener.cancelled():
+            self.fail(listener.exception() or ClientDisconnect())
+
+
+class _Watch(Generic[T]):
+    """One question: a task that looks, as long as a request waits for the answer."""
+
+    def __init__(self, look: Callable[[], T]) -> None:
+        self.waits: set[_Wait[T]] = set()
+        self._look = look
+        self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._soon: asyncio.TimerHandle | None = None  # the next look, for those who joined
+
+    def add(self, wait: _Wait[T]) -> None:
+        """Let a request wait. It gets no value that was looked up before it came."""
+        self.waits.add(wait)
+        if self._task is None:
+            self._task = self._loop.create_task(self._run())
+        elif self._soon is None:
+            self._soon = self._loop.call_later(JOIN_SECONDS, self._changed.set)
 
     def wake(self) -> None:
+        """Look again, or end when no request waits. Thread-safe."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.event.set)
+            self._loop.call_soon_threadsafe(self._changed.set)
 
-    async def wait(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self.event.wait(), seconds)
-        except TimeoutError:
-            return
+    async def _run(self) -> None:
+        while self.waits:
+            self._changed.clear()  # before looking: a ring from now on is not lost
+            if self._soon is not None:
+                self._soon.cancel()
+                self._soon = None
+            waiting = list(self.waits)
+            try:
+                value = await run_in_threadpool(self._look)
+            except Exception as error:  # noqa: BLE001  every request that asked gets it
+                for wait in waiting:
+                    wait.fail(error)
+            else:
+                for wait in waiting:
+                    wait.offer(value)
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A service's doorbell in the hands of one request: its waits end when the caller hangs up."""
+
+    bell: ChangeNotifier
+    receive: Receive
+
+    async def until(
+        self,
+        topic: str,
+        look: Callable[[], T],
+        ready: Callable[[T], bool],
+        seconds: float,
+        *,
+        question: Hashable = None,
+    ) -> T:
+        """Wait as `Doorbell.until` does. Raises ClientDisconnect when the caller hangs up."""
+        left = self._left() if seconds > 0 and not self.bell.closed else None
+        return await self.bell.until(topic, look, ready, seconds, question=question, left=left)
+
+    async def _left(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+
+async def waiting(request: Request) -> Waiting:
+    """A FastAPI dependency: the doorbell of the request's service.
+
+    Asynchronous, as all of ours: FastAPI runs others in a thread each, which costs more than what they do.
+    """
+    bell: ChangeNotifier = request.app.state.doorbell
+    return Waiting(bell, request.receive)

@@ -4,19 +4,22 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta
 
 Counts = NDArray[np.int64]
 
 
 def at_least(hits: Counts, trials: int, alarm: float) -> NDArray[np.float64]:
     """Clopper–Pearson: P(the true probability lies below this) ≤ alarm, entry by entry."""
+    from scipy.stats import beta  # noqa: PLC0415 - half a second of every start, for audits only
+
     low = beta.ppf(alarm, np.maximum(hits, 1), trials - hits + 1)
     return np.where(hits > 0, low, 0.0)
 
 
 def at_most(hits: Counts, trials: int, alarm: float) -> NDArray[np.float64]:
     """Clopper–Pearson: P(the true probability lies above this) ≤ alarm, entry by entry."""
+    from scipy.stats import beta  # noqa: PLC0415
+
     high = beta.isf(alarm, hits + 1, np.maximum(trials - hits, 1))
     return np.where(hits < trials, high, 1.0)
 

@@ -7,19 +7,19 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BadParameter
-from common.guarantee import Guarantee
-from common.mechanisms import (
+from distrust.common.bandit.statistics import Reward
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms import (
     DistributedPolya,
     LocalLaplaceDiscrete,
     Mechanism,
     ShuffledBinomial,
     plan,
 )
-from common.noise import PolyaDifference
-from common.randomness import Stream
-from common.statistics import Reward
-from lab.asked import Asked
+from distrust.common.noise import PolyaDifference
+from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.randomness import Stream
+from distrust.lab.privacy.query import PrivacyQuery
 
 WRAP = 1e-6
 
@@ -118,6 +118,6 @@ def _plan(
     name: str, clients: int, epsilon: float, *, floor: int, precision: int, delta: float | None = None
 ) -> dict[str, object]:
     """An honest mechanism, as fields."""
-    spec = Asked(clients=clients, epsilon=epsilon, delta=delta, precision=precision).spec(name, "exact")
+    spec = PrivacyQuery(clients=clients, epsilon=epsilon, delta=delta, precision=precision).spec(name, "exact")
     made = plan(spec, clients=clients, least=floor, floor=floor, wrap=WRAP, statistic=Reward())
     return made.model_dump()

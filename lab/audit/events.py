@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.audit.bound import Counts, epsilon_at_least
+from distrust.lab.audit.bound import Counts, epsilon_at_least
 
 CELLS = 2048
 """Finest histogram. Outcomes with more values than that are cut at the quantiles of the training half."""

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BadParameter
-from common.mechanisms import RelaxedSecaggShuffle
-from common.noise import Law
-from lab.audit.setting import Setting
-from lab.audit.shown import Shown
+from distrust.common.errors import BadParameter
+from distrust.common.noise import Law
+from distrust.lab.audit.observation import Shown
+from distrust.lab.audit.setting import Setting
 
 LEAST = 1e-300
 """Stands for a probability of nothing."""
@@ -103,8 +102,7 @@ def _center(setting: Setting) -> int:
         return 0
     step = (mechanism.high - mechanism.low) / mechanism.precision
     still = round(float(setting.others[0] - mechanism.low) / step)
-    silent = mechanism.design.center * setting.visible if isinstance(mechanism, RelaxedSecaggShuffle) else 0
-    return others * still + silent
+    return others * still + mechanism.silent_ones * setting.visible
 
 
 def _noise(setting: Setting) -> Law | None:

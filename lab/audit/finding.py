@@ -7,16 +7,16 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from common.errors import BadParameter
-from common.mechanisms import Mechanism
-from common.mechanisms.base import Norm
-from common.messages.base import Message
-from common.randomness import Stream
-from lab.audit.bound import epsilon_at_least, fewest, reach
-from lab.audit.events import EVENTS, Event, Outcomes, choose
-from lab.audit.evidence import names
-from lab.audit.setting import Setting, Transport, View
-from lab.audit.trials import outcomes
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms import Mechanism
+from distrust.common.mechanisms.base import Norm
+from distrust.common.messages.base import Message
+from distrust.common.randomness import Stream
+from distrust.lab.audit.bound import epsilon_at_least, fewest, reach
+from distrust.lab.audit.events import EVENTS, Event, Outcomes, choose
+from distrust.lab.audit.evidence import names
+from distrust.lab.audit.setting import Setting, Transport, View
+from distrust.lab.audit.trials import outcomes
 
 ALARM = 1e-3
 """One minus the confidence of 99.9 %."""

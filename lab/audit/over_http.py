@@ -1,11 +1,11 @@
 """The same two worlds over the real services: cohorts opened at S, real clients, batches collected over HTTP.
 
 The auditor stands where the server stands: its own keys sign tickets and open records. Clients are the fleet's own
-(`client.crew`), each with noise from the operating system; the batch goes through the analyzer's own code.
+(`client.fleet.session`), each with noise from the operating system; the batch goes through the analyzer's own code.
 
 One cohort carries many trials: every record is one where a single message is looked at, and where all coordinates have
-noise of their own a message holds many copies of the mechanism side by side (`lab.audit.lanes`). The cohorts themselves
-are independent, and there are dozens of them.
+noise of their own a message holds many copies of the mechanism side by side (`lab.audit.replicas`). The cohorts
+themselves are independent, and there are dozens of them.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BadParameter
-from common.modular import Vector
-from common.randomness import SystemStream
-from common.web.client import Http
-from lab.audit.evidence import evidence
-from lab.audit.finding import ALARM, Finding, check_trials, judge
-from lab.audit.lanes import in_lanes, most_lanes
-from lab.audit.setting import Setting
-from lab.audit.shown import shown
-from lab.audit.street import Street
-from lab.stack import Urls
+from distrust.common.errors import BadParameter
+from distrust.common.modular import Vector
+from distrust.common.randomness import SystemStream
+from distrust.common.web.client import Http
+from distrust.lab.audit.evidence import evidence
+from distrust.lab.audit.finding import ALARM, Finding, check_trials, judge
+from distrust.lab.audit.harness import CohortHarness
+from distrust.lab.audit.observation import shown
+from distrust.lab.audit.replicas import in_lanes, most_lanes
+from distrust.lab.audit.setting import Setting
+from distrust.lab.stack.stack import Urls
 
 COHORTS = 32
 """Cohorts of each world, at least, where there are as many trials."""
@@ -44,7 +44,7 @@ class Staged:
     """
 
     setting: Setting
-    street: Street
+    street: CohortHarness
     lanes: int
     name: str = field(default_factory=lambda: secrets.token_hex(6))
 
@@ -92,7 +92,7 @@ def staged(setting: Setting, urls: Urls, http: Http, worker: ThreadPoolExecutor,
     _check(setting)
     lanes = lanes_for(setting, trials)
     apart = setting.view in {"message", "records"}
-    street = Street(in_lanes(setting.mechanism, lanes), setting.survivors, urls, http, worker, apart=apart)
+    street = CohortHarness(in_lanes(setting.mechanism, lanes), setting.survivors, urls, http, worker, apart=apart)
     return Staged(setting, street, lanes)
 
 

@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BadParameter
-from common.guarantee import Guarantee
-from common.mechanisms import Mechanism, Tree
-from common.mechanisms.laplace import LaplaceLike
-from common.randomness import SystemStream
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms import Mechanism
+from distrust.common.mechanisms.families.laplace import LaplaceLike
+from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.randomness import SystemStream
 
 View = Literal["message", "sum", "records", "estimate", "stream"]
 Transport = Literal["in-process", "http"]
@@ -60,7 +60,7 @@ class Setting:
         estimate  what a central mechanism publishes.
         stream    all batches and all prefix sums that `tree` publishes.
         """
-        if isinstance(self.mechanism, Tree):
+        if self.mechanism.takes_batches:
             return "stream"
         model = self.mechanism.guarantee().model
         if model == "local":
@@ -77,7 +77,7 @@ class Setting:
     @property
     def batches(self) -> int:
         """Cohorts of one trial: the stream of `tree`, whose first batch, the client's, is in the most nodes."""
-        return self.mechanism.batches if isinstance(self.mechanism, Tree) else 1
+        return self.mechanism.stream_length
 
     @property
     def telling(self) -> int:

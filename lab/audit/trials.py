@@ -3,11 +3,11 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from common.modular import Vector, add
-from common.randomness import Stream
-from lab.audit.evidence import evidence
-from lab.audit.setting import Setting
-from lab.audit.shown import shown
+from distrust.common.modular import Vector, add
+from distrust.common.randomness import Stream
+from distrust.lab.audit.evidence import evidence
+from distrust.lab.audit.observation import shown
+from distrust.lab.audit.setting import Setting
 
 AT_ONCE = 1 << 18
 """Coordinates of messages that are held at a time."""

@@ -1,115 +1,212 @@
-"""Curves with bands of one standard deviation, for each panel or over the panels."""
+"""Curves with bands and points with bars: over time, at the horizon, or over the panels."""
 
-import textwrap
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from lab.figures.drawing import Drawing, drawing
-from lab.figures.rows import Band, Floats, band, number, of, places
-from lab.figures.stamp import KEY, stamp
-from lab.figures.style import Style, styles
-from lab.sweep import Experiment, Overlay, Row
+from distrust.lab.figures.drawing import Drawing, Value, drawing
+from distrust.lab.figures.rows import Band, Floats, Spread, band, number, of
+from distrust.lab.figures.sheet import Sheet, save
+from distrust.lab.figures.stamp import stamp
+from distrust.lab.figures.style import Style, name_of, styles, variant_of
+from distrust.lab.sweep import Experiment, Overlay, Row
 
 COLUMNS = 3
-DPI = 95
-SYMBOLS = {"horizon": "pulls T", "mechanism.epsilon": "ε"}
-VALUES = {"regret": "regret at T", "bits": "bits of all reports", "payload_bits": "bits of one report"}
-OVER_TIME = {"time-average": "regret / pulls", "regret": "regret"}
+SYMBOLS = {
+    "horizon": "T",
+    "mechanism.epsilon": "privacy parameter ε",
+    "mechanism.scale": "scaling factor s",
+    "returning.contributions": "cohorts that one client takes part in, R",
+}
+VALUES: dict[Value, str] = {
+    "regret": "regret at T",
+    "bits": "bits of all reports",
+    "payload_bits": "bits of one report",
+}
+SPREADS: dict[Spread, str] = {"deviation": "standard deviation", "error": "its standard error"}
+FEW_DECADES, NARROW = 2.2, 8.0
+"""Of a y axis: decades below which its ticks are plain numbers, and the ratio below which they are evenly spaced."""
+DODGE = 0.16
+"""Of a column's width: how far a variant stands beside its name's place."""
 
 
 def draw(experiment: Experiment, rows: Sequence[Row], stem: Path) -> list[Path]:
-    """Write `stem`.png, stamped with what it shows, and `stem`.svg.
+    """Write `stem`.png and `stem`.pdf, both stamped with what they show, and `stem`.svg.
 
     The same rows give the same bytes with the same matplotlib.
     """
-    drawn = figure(experiment, rows)
-    paths = [Path(f"{stem}.{suffix}") for suffix in ("png", "svg")]
-    with mpl.rc_context({"svg.hashsalt": experiment.name, "svg.fonttype": "none"}):
-        drawn.savefig(paths[0], dpi=DPI, metadata={KEY: stamp(experiment, rows)})
-        drawn.savefig(paths[1], metadata={"Date": None})
-    return paths
+    return save(figure(experiment, rows), stem, experiment.name, stamp(experiment, rows))
 
 
 def figure(experiment: Experiment, rows: Sequence[Row]) -> Figure:
-    """The figure of an experiment's rows (`matched`), with its note below. Raises BadParameter for a bad `[draw]`."""
+    """Return the figure of an experiment's rows (`matched`) with its caption. Raises BadParameter."""
     how = drawing(experiment)
-    width, height = _size(len(experiment.panels) if how.kind != "by-panel" else 1)
-    note = textwrap.fill(_told(experiment, rows), int(width * 15))
-    below = 0.1 + 0.16 * (note.count("\n") + 1)
-    whole = Figure(figsize=(width, height + below), layout="constrained")
-    above, foot = whole.subfigures(2, 1, squeeze=False, height_ratios=(height, below))[:, 0]
-    (_by_panel if how.kind == "by-panel" else _over_time)(above, experiment, rows, how)
-    above.suptitle(textwrap.fill(experiment.title, int(width * 12)), fontsize=11)
-    handles, labels = above.axes[0].get_legend_handles_labels()
-    above.legend(handles, labels, loc="outside lower center", ncols=_columns(width, labels), fontsize=9)
-    foot.text(0.01, 1.0, note, fontsize=8, color="#444444", va="top")
-    return whole
+    sheet = Sheet(*_size(experiment, how), experiment.title, _caption(experiment, rows, how))
+    (_by_panel if how.kind == "by-panel" else _over_time)(sheet.above, experiment, rows, how)
+    sheet.legend()
+    return sheet.figure
 
 
-def _size(panels: int) -> tuple[float, float]:
-    """Inches: across and down, without the note."""
-    if panels == 1:
+def _size(experiment: Experiment, how: Drawing) -> tuple[float, float]:
+    """Inches: across and down, without the caption."""
+    if how.kind == "by-panel":
+        return (6.8, 5.0) if len(how.values) == 1 else (1.0 + 4.4 * len(how.values), 4.8)
+    panels = len(experiment.panels)
+    if panels == 1 and not (how.split or how.finals):
         return 6.8, 5.0
-    across, down = min(COLUMNS, panels), -(-panels // COLUMNS)
+    across, down = min(COLUMNS, panels), _lines(experiment, how)
     return 1.0 + 3.2 * across, 1.3 + 2.7 * down
 
 
-def _told(experiment: Experiment, rows: Sequence[Row]) -> str:
-    """What is under a figure."""
-    least = min(len(of(rows, panel.label, series.label)) for panel, series in experiment.pairs())
+def _lines(experiment: Experiment, how: Drawing) -> int:
+    """Rows of axes of a figure over time."""
+    return (len(_curves(experiment, how)) + _ends(how)) * -(-len(experiment.panels) // COLUMNS)
+
+
+def _curves(experiment: Experiment, how: Drawing) -> list[str | None]:
+    """Return the variants that have a row of axes with curves of their own; None stands for all of them together."""
+    if how.kind == "finals":
+        return []
+    return [*_variants(experiment)] if how.split else [None]
+
+
+def _ends(how: Drawing) -> bool:
+    return how.finals or how.kind == "finals"
+
+
+def _variants(experiment: Experiment) -> list[str]:
+    return list(dict.fromkeys(variant_of(series.label) for series in experiment.series))
+
+
+def _caption(experiment: Experiment, rows: Sequence[Row], how: Drawing) -> str:
+    """Return what stands below a figure: source, T where it is one number, spread, repetitions, note."""
+    counts = {
+        series.label: min(len(of(rows, panel.label, series.label)) for panel in experiment.panels)
+        for series in experiment.series
+    }
+    most = max(counts.values())
+    fewer = "".join(f" ({count} of {label})" for label, count in counts.items() if count < most)
     quick = "QUICK VERSION. " if experiment.quick else ""
-    return f"{quick}{experiment.source}. Mean and standard deviation, {least} repetitions. {experiment.note}"
+    times = "1 repetition" if most == 1 else f"{most} repetitions"
+    horizons = {row.horizon for row in rows}
+    same = f" T = {horizons.pop():,} {how.unit}." if len(horizons) == 1 else ""
+    return f"{quick}{experiment.source}.{same} Mean and {SPREADS[how.spread]}, {times}{fewer}. {experiment.note}"
 
 
 def _over_time(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how: Drawing) -> None:
-    """Axes for each panel, three in a line."""
-    count = len(experiment.panels)
-    grid = above.subplots(-(-count // COLUMNS), min(COLUMNS, count), squeeze=False)
-    for axes, panel in zip(grid.flat, experiment.panels, strict=False):
-        _panel(axes, experiment, rows, how, panel)
-    for axes in grid.flat[count:]:
-        axes.remove()
-    for axes in grid[:, 0]:
-        axes.set_ylabel(OVER_TIME[how.kind])
+    """Axes for each panel, three in a line; lines for each variant and for the ends where they are asked for."""
+    count, across = len(experiment.panels), min(COLUMNS, len(experiment.panels))
+    grid = above.subplots(_lines(experiment, how), across, squeeze=False)
+    over_time = "regret" if how.kind == "regret" else f"regret per {how.unit.removesuffix('s')}"
+    at = 0
+    for start in range(0, count, COLUMNS):
+        panels = experiment.panels[start : start + COLUMNS]
+        for variant in _curves(experiment, how):
+            for axes, panel in zip(grid[at], panels, strict=False):
+                _panel(axes, experiment, rows, panel, how=how, variant=variant)
+            grid[at, 0].set_ylabel(over_time)
+            at += 1
+        if _ends(how):
+            for axes, panel in zip(grid[at], panels, strict=False):
+                _finals(axes, experiment, rows, panel, how.spread)
+            grid[at, 0].set_ylabel(VALUES["regret"])
+            at += 1
+        for axes in grid[at - 1, len(panels) :]:
+            axes.remove()
 
 
-def _panel(axes: Axes, experiment: Experiment, rows: Sequence[Row], how: Drawing, panel: Overlay) -> None:
+def _panel(
+    axes: Axes, experiment: Experiment, rows: Sequence[Row], panel: Overlay, *, how: Drawing, variant: str | None
+) -> None:
+    """One panel's curves: those of one variant, or all of them for None."""
     looks = styles([series.label for series in experiment.series])
-    for series in experiment.series:
-        mine = of(rows, panel.label, series.label)
-        xs = places(mine[0])
+    shown = [s.label for s in experiment.series if variant is None or variant_of(s.label) == variant]
+    for place, label in enumerate(shown):
+        mine = of(rows, panel.label, label)
+        xs = experiment.places(mine[0].horizon)
         divided = xs if how.kind == "time-average" else np.ones_like(xs)
-        values = band(mine, partial(_curve_of, divided=divided))
-        _curve(axes, xs, values, looks[series.label], series.label)
-    axes.set_title(panel.label, fontsize=10)
+        look = looks[label]._replace(place=place, among=len(shown))
+        _curve(axes, xs, band(mine, partial(_curve_of, divided=divided), how.spread), look, label)
+    axes.set_title(panel.label + (f", {variant}" if variant else ""), fontsize=10)
     _finish(axes, how)
     if how.x == "linear":
         axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0), useMathText=True)
-    axes.set_xlabel("pulls t")
+    axes.set_xlabel(f"{how.unit} t")
+
+
+def _finals(axes: Axes, experiment: Experiment, rows: Sequence[Row], panel: Overlay, spread: Spread) -> None:
+    """Regret at T: a column for each name, its variants side by side in it."""
+    looks = styles([series.label for series in experiment.series])
+    names = list(dict.fromkeys(name_of(label) for label in looks))
+    for label, look in looks.items():
+        mine = [other for other in looks if name_of(other) == name_of(label)]
+        beside = DODGE * (2 * mine.index(label) - (len(mine) - 1))
+        ends = band(of(rows, panel.label, label), lambda row: [row.regret], spread)
+        axes.errorbar(
+            [names.index(name_of(label)) + beside],
+            ends.mean,
+            yerr=_within(ends),
+            label=label,
+            color=look.colour,
+            marker=look.marker,
+            markerfacecolor=look.face,
+            markersize=5,
+            capsize=2.5,
+            linewidth=1.2,
+        )
+    axes.set_yscale("log")
+    _name_ticks(axes)
+    axes.set_xlim(-0.6, len(names) - 0.4)
+    axes.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=8)
+    axes.set_title(f"{panel.label}, at T", fontsize=10)
+    axes.grid(visible=True, axis="y", which="both", alpha=0.2, linewidth=0.6)
+
+
+def _within(ends: Band) -> Floats:
+    """Lengths of error bars, shape (2, k): the spread, but no farther down than nine tenths of the way to 0."""
+    return np.stack([np.minimum(ends.spread, 0.9 * ends.mean), ends.spread])
 
 
 def _by_panel(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how: Drawing) -> None:
-    """One pair of axes, the panels along the x axis."""
-    axes = above.subplots()
+    """Axes for each value, the panels along the x axis."""
     looks = styles([series.label for series in experiment.series])
     panels = sorted(experiment.panels, key=lambda panel: number(experiment, panel, how.key))
     xs = np.array([number(experiment, panel, how.key) for panel in panels])
+    every = above.subplots(1, len(how.values), squeeze=False)[0]
     for series in experiment.series:
-        each = [
-            band(of(rows, panel.label, series.label), lambda row: [float(getattr(row, how.value))]) for panel in panels
-        ]
-        whole = Band(np.concatenate([one.mean for one in each]), np.concatenate([one.deviation for one in each]))
-        ending = f" (∝ {SYMBOLS.get(how.key, how.key)[-1]}^{exponent(xs, whole.mean):.2f})" if how.slope else ""
-        _curve(axes, xs, whole, looks[series.label], series.label + ending)
-    _finish(axes, how)
-    axes.set_xlabel(SYMBOLS.get(how.key, how.key))
-    axes.set_ylabel(VALUES[how.value])
+        along = [_along(rows, panels, series, value, how.spread) for value in how.values]
+        slopes = ", ".join(f"{_name(how)[-1]}^{exponent(xs, one.mean):.2f}" for one in along) if how.slope else ""
+        label = f"{series.label} (∝ {slopes})" if slopes else series.label
+        for axes, whole in zip(every, along, strict=True):
+            _curve(axes, xs, whole, looks[series.label], label)
+    for axes, value in zip(every, how.values, strict=True):
+        _finish(axes, how.model_copy(update={"y": "linear"}) if value == "payload_bits" else how)
+        if how.x == "log" and how.key != "horizon":
+            axes.set_xticks(xs, [f"{x:g}" for x in xs])
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel(_name(how))
+        axes.set_ylabel(VALUES[value])
+
+
+def _name(how: Drawing) -> str:
+    """Return what the x axis of a by-panel figure shows."""
+    symbol = SYMBOLS.get(how.key, how.key)
+    return f"{how.unit} {symbol}" if how.key == "horizon" else symbol
+
+
+def _along(rows: Sequence[Row], panels: Sequence[Overlay], series: Overlay, value: Value, spread: Spread) -> Band:
+    """Means and spreads of one series, panel by panel."""
+
+    def of_row(row: Row) -> list[float]:
+        return [float(getattr(row, value))]
+
+    each = [band(of(rows, panel.label, series.label), of_row, spread) for panel in panels]
+    return Band(np.concatenate([one.mean for one in each]), np.concatenate([one.spread for one in each]))
 
 
 def exponent(xs: Floats, ys: Floats) -> float:
@@ -122,9 +219,8 @@ def _curve_of(row: Row, divided: Floats) -> Floats:
 
 
 def _curve(axes: Axes, xs: Floats, values: Band, style: Style, label: str) -> None:
-    axes.fill_between(
-        xs, values.mean - values.deviation, values.mean + values.deviation, color=style.colour, alpha=0.13, linewidth=0
-    )
+    low, high = values.mean - values.spread, values.mean + values.spread
+    axes.fill_between(xs, low, high, color=style.colour, alpha=0.13, linewidth=0)
     axes.plot(xs, values.mean, label=label, **style.words(len(xs)))
 
 
@@ -135,12 +231,17 @@ def _finish(axes: Axes, how: Drawing) -> None:
     if how.y == "log" and (means > 0).any():
         axes.set_yscale("log", nonpositive="clip")
         axes.set_ylim(bottom=float(means[means > 0].min()) / 2)
+        _name_ticks(axes)
     else:
         axes.set_ylim(bottom=0)
     axes.grid(visible=True, which="both", alpha=0.2, linewidth=0.6)
 
 
-def _columns(width: float, labels: list[str]) -> int:
-    """Columns of the legend that fit below the axes, evenly filled."""
-    fitting = max(1, min(int(width * 12 / (max(map(len, labels)) + 8)), len(labels)))
-    return -(-len(labels) // -(-len(labels) // fitting))
+def _name_ticks(axes: Axes) -> None:
+    """Plain numbers on a logarithmic y axis of few decades: at 1, 2 and 5 of each, evenly on less than one."""
+    low, high = axes.get_ylim()
+    if high < low * 10**FEW_DECADES:
+        locator = LogLocator(subs=(1, 2, 5)) if high > NARROW * low else MaxNLocator(5, steps=[1, 2, 5, 10])
+        axes.yaxis.set_major_locator(locator)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())

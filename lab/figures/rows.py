@@ -1,23 +1,27 @@
-"""From rows to what is drawn: means and standard deviations over the repetitions."""
+"""From rows to what is drawn: means over the repetitions, and their spread."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import BadParameter
-from lab.sweep import Cell, Experiment, Overlay, Row
-from lab.sweep.cells import digest
+from distrust.common.errors import BadParameter
+from distrust.lab.sweep import Cell, Experiment, Overlay, Row
+from distrust.lab.sweep.cells import digest
 
 Floats = NDArray[np.float64]
+Spread = Literal["deviation", "error"]
 
 
 class Band(NamedTuple):
-    """Mean and standard deviation (of a single repetition, n - 1) at each place; deviation 0 for one repetition."""
+    """Mean over n repetitions at each place, and how far it spreads; 0 for one repetition.
+
+    spread  deviation: the standard deviation of one repetition (n - 1). error: that divided by √n, of the mean.
+    """
 
     mean: Floats
-    deviation: Floats
+    spread: Floats
 
 
 def matched(experiment: Experiment, rows: Sequence[Row]) -> list[Row]:
@@ -26,7 +30,7 @@ def matched(experiment: Experiment, rows: Sequence[Row]) -> list[Row]:
     Another one: by its name, or by the digest of a cell: its run file was another one when the row was played.
     `rows` may be more than the experiment asks for: what its panels and series do not name is left out.
     """
-    asked = [(panel.label, series.label) for panel, series in experiment.pairs()]
+    asked = [(panel.label, series.label) for panel, series in experiment.all_pairs()]
     kept = [row for row in rows if row.experiment == experiment.name and (row.panel, row.series) in asked]
     for row in kept:
         if row.digest != digest(experiment, Cell(row.panel, row.series, row.repetition)):
@@ -43,16 +47,11 @@ def of(rows: Sequence[Row], panel: str, series: str) -> list[Row]:
     return [row for row in rows if (row.panel, row.series) == (panel, series)]
 
 
-def band(rows: Sequence[Row], value: Callable[[Row], Sequence[float] | Floats]) -> Band:
+def band(rows: Sequence[Row], value: Callable[[Row], Sequence[float] | Floats], spread: Spread = "deviation") -> Band:
     """Over the repetitions of one pair; `value` gives as many numbers for each."""
     table = np.array([value(row) for row in rows], dtype=np.float64)
     deviation = table.std(axis=0, ddof=1) if len(table) > 1 else np.zeros(table.shape[1])
-    return Band(table.mean(axis=0), deviation)
-
-
-def places(row: Row) -> Floats:
-    """The pulls at which a row's curve was read, shape (points,)."""
-    return row.horizon * np.arange(1, len(row.curve) + 1) / len(row.curve)
+    return Band(table.mean(axis=0), deviation if spread == "deviation" else deviation / np.sqrt(len(table)))
 
 
 def number(experiment: Experiment, panel: Overlay, key: str) -> float:

@@ -4,13 +4,17 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-from lab.sweep import Experiment, Row
+from distrust.lab.sweep import Experiment, Row
 
 KEY = "drawn-from"
-"""The PNG's text that holds the stamp."""
+"""The name of the PNG's text that holds the stamp, and the word before it in the PDF's keywords."""
 
 
 def stamp(experiment: Experiment, rows: Sequence[Row]) -> str:
     """Hex, 64 digits: of the experiment, its words and its drawing, and of all that lasts of its rows."""
-    text = json.dumps([experiment.model_dump(), [row.lasting() for row in rows]], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return digest([experiment.model_dump(), [row.lasting() for row in rows]])
+
+
+def digest(shown: object) -> str:
+    """Hex, 64 digits: of anything that JSON can hold."""
+    return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()

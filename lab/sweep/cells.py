@@ -5,9 +5,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from common.randomness import UnsafeSeededStream
-from lab.run_file import RunFile, of_table
-from lab.sweep.experiment import Experiment
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.lab.run.run_file import RunFile, extensions, of_table
+from distrust.lab.sweep.experiment import Experiment
 
 
 class Cell(NamedTuple):
@@ -20,8 +20,8 @@ class Cell(NamedTuple):
 
 def cells(experiment: Experiment) -> Iterator[Cell]:
     """All of them, in the order of the table: panel, series, repetition."""
-    for panel, series in experiment.pairs():
-        for repetition in range(experiment.repetitions):
+    for panel, series in experiment.all_pairs():
+        for repetition in range(experiment.repetitions_of(series)):
             yield Cell(panel.label, series.label, repetition)
 
 
@@ -46,8 +46,14 @@ def table(experiment: Experiment, cell: Cell) -> dict[str, Any]:
 
 
 def digest(experiment: Experiment, cell: Cell) -> str:
-    """Hex, 12 digits: of all that a cell's row depends on, but for the code (`lab.sweep.code`)."""
-    text = json.dumps([experiment.points, table(experiment, cell)], sort_keys=True)
+    """Hex, 12 digits: of all that a cell's row depends on, but for the code (`lab.sweep.code`).
+
+    Classes of the user's own count with the source of their modules.
+    """
+    read = experiment.points if experiment.spacing == "even" else [experiment.points, experiment.spacing]
+    words = table(experiment, cell)
+    own = [one.model_dump(mode="json") for one in extensions(words)]
+    text = json.dumps([read, words, *own], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

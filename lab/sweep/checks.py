@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from common.errors import ProtocolError
-from common.threads import one_thread
-from lab.sweep.cells import Cell, run_file
-from lab.sweep.experiment import Experiment
-from server.learner import Learner
+from distrust.common.errors import ProtocolError
+from distrust.common.threads import one_thread
+from distrust.lab.sweep.cells import Cell, run_file
+from distrust.lab.sweep.experiment import Experiment
+from distrust.server.learner.learner import Learner
 
 
 class BadExperiment(ProtocolError):
@@ -21,7 +21,7 @@ def check(experiment: Experiment) -> None:
 
     Repetitions differ in their seeds only, so that the first one's run files are checked for all.
     """
-    for panel, series in experiment.pairs():
+    for panel, series in experiment.all_pairs():
         with _named(experiment, panel.label, series.label):
             run_file(experiment, Cell(panel.label, series.label, 0))
 

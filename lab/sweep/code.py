@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -10,10 +11,11 @@ from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 
-import lab
+from distrust import lab
 
-ROOT = Path(lab.__file__).parents[1]
-FIRST = "lab.sweep.play"
+ROOT = Path(lab.__file__).parents[2]
+FIRST = "distrust.lab.sweep.play"
+_NAMED = re.compile(r"distrust(\.\w+)+:\w+")
 LIBRARIES = ("dp-accounting", "mpmath", "numpy", "scipy")
 
 
@@ -21,8 +23,8 @@ LIBRARIES = ("dp-accounting", "mpmath", "numpy", "scipy")
 def parts() -> Mapping[str, str]:
     """A digest for each of our modules that playing a cell may reach, and for the data beside them; versions.
 
-    Reach     by the import statements, also those inside functions, of `lab.sweep.play` and of what it imports. What
-              keeps and draws rows is not part of it.
+    Reach     by the import statements, also those inside functions, of `lab.sweep.play` and of what it imports, and by
+              the classes that are named as `module:Name`. What keeps and draws rows is not part of it.
     Digests   are of the syntax tree without docstrings: comments and layout may change.
     Python    counts with its minor version: how floats are added up has changed between two of them.
     """
@@ -30,8 +32,9 @@ def parts() -> Mapping[str, str]:
     found |= {name: version(name) for name in LIBRARIES}
     trees = _reached()
     found |= {name: _hashed(ast.dump(_Silent().visit(tree)).encode()) for name, tree in trees.items()}
-    folders = sorted({name.partition(".")[0] for name in trees})
-    files = [file for folder in folders for file in sorted((ROOT / folder).rglob("*.csv"))]
+    # In a checkout the package's folders are links, and rglob follows no link but the one that it starts at.
+    folders = sorted({ROOT.joinpath(*name.split(".")[:2]) for name in trees})
+    files = [file for folder in folders for file in sorted(folder.rglob("*.csv"))]
     found |= {file.relative_to(ROOT).as_posix(): _hashed(file.read_bytes()) for file in files}
     return MappingProxyType(found)
 
@@ -72,6 +75,8 @@ def _imported(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _NAMED.fullmatch(node.value):
+            yield node.value.partition(":")[0]
 
 
 class _Silent(ast.NodeTransformer):

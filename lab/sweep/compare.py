@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lab.sweep.cells import Cell
-from lab.sweep.row import Row
+from distrust.lab.sweep.cells import Cell
+from distrust.lab.sweep.row import Row
 
 TOLERANCE = 1e-12
 """Relative, of floats: the linear algebra of another processor adds in another order, which moves their last bits."""

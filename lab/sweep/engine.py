@@ -7,15 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from lab.sweep import code
-from lab.sweep.cells import Cell, cells
-from lab.sweep.checks import check_first_rounds
-from lab.sweep.experiment import Experiment
-from lab.sweep.play import Failure, play
-from lab.sweep.row import Row
-from lab.sweep.shelf import Shelf, put_failures
-from lab.sweep.table import check_format, write
-from lab.sweep.workers import check_backend, check_jobs, unordered
+from distrust.lab.sweep import code
+from distrust.lab.sweep.cells import Cell, cells
+from distrust.lab.sweep.checks import check_first_rounds
+from distrust.lab.sweep.experiment import Experiment
+from distrust.lab.sweep.play import Failure, play
+from distrust.lab.sweep.result_store import ResultStore, put_failures
+from distrust.lab.sweep.row import Row
+from distrust.lab.sweep.table import check_format, write
+from distrust.lab.sweep.workers import check_backend, check_jobs, unordered
 
 
 class Standing(NamedTuple):
@@ -63,7 +63,7 @@ def run(
     """
     chosen, workers, kind = check_backend(backend), check_jobs(jobs), check_format(form)
     wanted = list(cells(experiment))
-    with Shelf(experiment, out) as shelf:
+    with ResultStore(experiment, out) as shelf:
         found = shelf.rows()
         missing = [cell for cell in wanted if cell not in found]
         check_first_rounds(experiment, missing)
@@ -89,7 +89,7 @@ def _played(expected: str, experiment: Experiment, cell: Cell) -> Row | Failure:
 
 
 def _note(
-    end: Row | Failure, shelf: Shelf, found: dict[Cell, Row], failures: dict[Cell, str], standing: Standing
+    end: Row | Failure, shelf: ResultStore, found: dict[Cell, Row], failures: dict[Cell, str], standing: Standing
 ) -> Standing:
     """Keep a cell's end."""
     if isinstance(end, Failure):

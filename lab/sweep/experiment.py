@@ -3,12 +3,14 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from common.messages.base import Message
-from lab.sweep.overlay import has, merged, removed
+from distrust.common.messages.base import Message
+from distrust.lab.sweep.overlay import has, merged, removed
 
 Table = dict[str, Any]
 
@@ -18,15 +20,32 @@ OURS = ("run", "unsafe", "environment.seed")
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=32)]
 
 
+Label = Annotated[str, Field(min_length=1, max_length=80)]
+Repetitions = Annotated[int, Field(ge=1, le=10_000)]
+
+DECADES = 2
+"""Decades of time below the horizon that checkpoints with `spacing = "log"` cover."""
+
+
 class Overlay(Message):
     """`[[panels]]` or `[[series]]`: what is laid over the run file, and what is taken out at the end.
 
-    run      a table as in a run file. without: dotted keys of the run file, such as "mechanism.epsilon".
+    run          a table as in a run file. without: dotted keys of the run file, such as "mechanism.epsilon".
+    repetitions  of a series whose runs take long: at most so many. The experiment's number when absent.
     """
 
-    label: Annotated[str, Field(min_length=1, max_length=80)]
+    label: Label
     run: Table = Field(default_factory=dict)
     without: list[str] = Field(default_factory=list)
+    repetitions: Repetitions | None = None
+
+
+class Pair(Message):
+    """`[[pairs]]`: what is laid over the run file of one series in one panel, after both."""
+
+    panel: Label
+    series: Label
+    run: Table
 
 
 class Experiment(Message):
@@ -35,8 +54,9 @@ class Experiment(Message):
     name         of the file; seeds derive from it. quick: whether the file's `[quick]` is laid over it.
     source       where the comparison is from; claim: what is said there, in our words.
     note         where it is smaller than there, and why.
-    points       checkpoints of the regret curve, evenly spaced over (0, horizon].
+    points       checkpoints of the regret curve. spacing: even over (0, horizon], or log over its last two decades.
     run          the run file that everything starts from, without seeds.
+    pairs        numbers that depend on panel and series together, such as the ε that a budget leaves.
     draw         how it is drawn; the sweep does not look at it.
     """
 
@@ -46,11 +66,13 @@ class Experiment(Message):
     source: str
     claim: str
     note: str = ""
-    repetitions: Annotated[int, Field(ge=1, le=10_000)]
+    repetitions: Repetitions
     points: Annotated[int, Field(ge=1, le=10_000)] = 50
+    spacing: Literal["even", "log"] = "even"
     run: Table
     panels: Annotated[list[Overlay], Field(min_length=1)]
     series: Annotated[list[Overlay], Field(min_length=1)]
+    pairs: list[Pair] = Field(default_factory=list)
     draw: Table = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -63,8 +85,27 @@ class Experiment(Message):
         return self
 
     @model_validator(mode="after")
+    def _pairs_are_there_and_differ(self) -> Self:
+        known = {(panel.label, series.label) for panel in self.panels for series in self.series}
+        named = [(pair.panel, pair.series) for pair in self.pairs]
+        for panel, series in named:
+            if (panel, series) not in known:
+                raise ValueError(f"pairs: there is no panel {panel!r} with a series {series!r}")
+            if named.count((panel, series)) > 1:
+                raise ValueError(f"pairs: two are of panel {panel!r} and series {series!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _panels_repeat_alike(self) -> Self:
+        for panel in self.panels:
+            if panel.repetitions is not None:
+                raise ValueError(f"panels: {panel.label}: repetitions: only a series may have its own")
+        return self
+
+    @model_validator(mode="after")
     def _seeds_are_derived(self) -> Self:
-        for table in (self.run, *(overlay.run for overlay in (*self.panels, *self.series))):
+        laid = (*(one.run for one in (*self.panels, *self.series)), *(pair.run for pair in self.pairs))
+        for table in (self.run, *laid):
             for key in OURS:
                 if has(table, key):
                     raise ValueError(f"run.{key}: is derived from the experiment's name and the cell; leave it out")
@@ -86,7 +127,8 @@ class Experiment(Message):
 
         Titles, drawing and `repetitions` are not part of it, and the code has a digest of its own (`lab.sweep.code`).
         """
-        whole = self.model_dump(include={"name", "points", "run", "panels", "series"})
+        kept = {"name", "points", "spacing", "run", "panels", "series", "pairs"}
+        whole = self.model_dump(include=kept, exclude={"series": {"__all__": {"repetitions"}}})
         text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -94,13 +136,30 @@ class Experiment(Message):
         """The same with another number of repetitions, checked. Rows of the old ones stay valid."""
         return type(self).model_validate({**self.model_dump(), "repetitions": repetitions})
 
-    def pairs(self) -> Iterator[tuple[Overlay, Overlay]]:
+    def all_pairs(self) -> Iterator[tuple[Overlay, Overlay]]:
         """(panel, series), panel by panel."""
         return ((panel, series) for panel in self.panels for series in self.series)
+
+    def repetitions_of(self, series: Overlay) -> int:
+        """Return how often a series is played in each panel."""
+        return self.repetitions if series.repetitions is None else min(series.repetitions, self.repetitions)
+
+    def places(self, horizon: int) -> NDArray[np.float64]:
+        """Return the pulls at which a curve is read, shape (points,), rising to the horizon.
+
+        Those of `spacing = "log"` are whole, so that every processor has the same.
+        """
+        if self.spacing == "even":
+            even: NDArray[np.float64] = horizon * np.arange(1, self.points + 1) / self.points
+            return even
+        exponents = DECADES * (np.arange(1, self.points + 1) / self.points - 1)
+        return np.maximum(1.0, np.rint(horizon * 10.0**exponents))
 
     def table(self, panel: Overlay, series: Overlay) -> Table:
         """The run file of a pair, without its name and seeds."""
         return removed(self._laid(panel, series), (*panel.without, *series.without))
 
     def _laid(self, panel: Overlay, series: Overlay) -> Table:
-        return merged(merged(self.run, panel.run), series.run)
+        laid = merged(merged(self.run, panel.run), series.run)
+        own = (pair.run for pair in self.pairs if (pair.panel, pair.series) == (panel.label, series.label))
+        return merged(laid, next(own, {}))

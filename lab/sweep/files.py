@@ -8,16 +8,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from common.errors import BadParameter
-from common.messages.explain import first
-from lab.sweep.checks import BadExperiment, check
-from lab.sweep.experiment import Experiment
-from lab.sweep.overlay import merged
+from distrust.common.errors import BadParameter
+from distrust.common.messages.explain import first
+from distrust.lab.sweep.checks import BadExperiment, check
+from distrust.lab.sweep.experiment import Experiment
+from distrust.lab.sweep.overlay import merged
 
 
 def known() -> list[str]:
     """The names of the experiments that come with the package."""
-    files = resources.files("lab.experiments").iterdir()
+    files = resources.files("distrust.lab.experiments").iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
@@ -50,7 +50,7 @@ def _find(name_or_path: str) -> tuple[Traversable | Path, str]:
     if name_or_path not in known():
         allowed = f"must be one of {', '.join(known())}, or the path of a .toml file"
         raise BadParameter("experiment", name_or_path, allowed)
-    return resources.files("lab.experiments") / f"{name_or_path}.toml", name_or_path
+    return resources.files("distrust.lab.experiments") / f"{name_or_path}.toml", name_or_path
 
 
 def _text(file: Traversable | Path) -> str:

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from common.errors import ProtocolError
-from common.threads import one_thread
-from lab import in_process
-from lab.result import Result
-from lab.run_file import RunFile
-from lab.sweep.cells import Cell, digest, run_file
-from lab.sweep.experiment import Experiment
-from lab.sweep.row import Row
+from distrust.common.errors import ProtocolError
+from distrust.common.threads import one_thread
+from distrust.lab.run import in_process
+from distrust.lab.run.result import Result
+from distrust.lab.run.run_file import RunFile
+from distrust.lab.sweep.cells import Cell, digest, run_file
+from distrust.lab.sweep.experiment import Experiment
+from distrust.lab.sweep.row import Row
 
 
 class Failure(NamedTuple):
@@ -43,18 +44,17 @@ def play(experiment: Experiment, cell: Cell) -> Row | Failure:
         return Failure(cell, f"{type(error).__name__}: {error}")
 
 
-def checkpoints(curve: Sequence[tuple[int, float]], horizon: int, points: int) -> list[float]:
-    """Regret at `points` places evenly spaced over (0, horizon]; linear from (0, 0) over the ends of rounds.
+def checkpoints(curve: Sequence[tuple[int, float]], places: NDArray[np.float64]) -> list[float]:
+    """Return the regret at each place, in pulls; linear from (0, 0) over the ends of rounds.
 
     curve  (pulls, regret) after each round, cumulated; its last point is the end of the run.
     """
     pulls, regret = np.array([(0, 0.0), *curve], dtype=np.float64).T
-    places = horizon * np.arange(1, points + 1) / points
     return [float(value) for value in np.interp(places, pulls, regret)]
 
 
 def _row(experiment: Experiment, cell: Cell, file: RunFile, result: Result, seconds: float) -> Row:
-    if sum(result.pulls) < result.horizon:
+    if result.fault is not None or sum(result.pulls) < result.horizon:
         raise Stopped(result.fault or f"stopped after {sum(result.pulls)} of {result.horizon} pulls")
     assert result.seed is not None
     clients = sum(cohort.clients for one in result.rounds for cohort in one.cohorts)
@@ -81,5 +81,5 @@ def _row(experiment: Experiment, cell: Cell, file: RunFile, result: Result, seco
         modulus_bits=result.bits.modulus,
         bits=result.bits.payload * clients,
         seconds=seconds,
-        curve=checkpoints(result.regret.curve, result.horizon, experiment.points),
+        curve=checkpoints(result.regret.curve, experiment.places(result.horizon)),
     )

@@ -7,7 +7,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lab.sweep.engine import Standing
+from distrust.lab.sweep.engine import Standing
 
 LINE_SECONDS = 3.0  # between two plain lines
 

@@ -8,9 +8,8 @@ from itertools import groupby
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
-from scipy.stats import binomtest
 
-from lab.sweep.row import Row
+from distrust.lab.sweep.row import Row
 
 WIDE = 160
 """Columns that the tables may take; a narrower terminal wraps their lines."""
@@ -31,6 +30,8 @@ class Share:
 
 def share(hits: int, runs: int) -> Share:
     """The share and its exact interval at LEVEL, two-sided."""
+    from scipy.stats import binomtest  # noqa: PLC0415 - half a second of every start, for sweeps only
+
     found = binomtest(hits, runs).proportion_ci(confidence_level=LEVEL, method="exact")
     return Share(hits, runs, float(found.low), float(found.high))
 

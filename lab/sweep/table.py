@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 
-from common.errors import BadParameter
-from common.messages.explain import first
-from lab.folder import writing
-from lab.sweep.row import Row
-from lab.sweep.shelf import ELSEWHERE, put
+from distrust.common.errors import BadParameter
+from distrust.common.messages.explain import first
+from distrust.lab.stack.data_dir import writing
+from distrust.lab.sweep.result_store import ELSEWHERE, put
+from distrust.lab.sweep.row import Row
 
 Format = Literal["parquet", "csv"]
 FORMATS: tuple[Format, ...] = get_args(Format)

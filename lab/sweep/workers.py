@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeVar, get_args
 from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
-from common.errors import BadParameter, ProtocolError
-from lab.tether import tie
+from distrust.common.errors import BadParameter, ProtocolError
+from distrust.lab.stack.parent_death import tie
 
 Backend = Literal["loky", "dask", "ray"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)

@@ -1,12 +1,13 @@
 """The contract of a policy: it asks for sums, and is told how they came out."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Literal, Protocol, Self
 
-from common.decisions import AssignedArm, Decision
-from common.error_law import ErrorLaw
-from common.statistics import Reward, Statistic
+from distrust.common.bandit.decisions import AssignedArm, Decision
+from distrust.common.bandit.error_law import ErrorLaw
+from distrust.common.bandit.statistics import Reward, Statistic
 
 Key = int | None
 
@@ -100,13 +101,36 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An arm's mean reward as the last batch saw it: `lower` ≤ `mean` ≤ `upper`, not clipped to its range."""
+    """An arm's mean reward as the last batch saw it: `lower` ≤ `mean` ≤ `upper`, finite, not clipped to its range.
+
+    Raises ArithmeticError for any other: no decision may rest on it.
+    """
 
     arm: int
     batch: int
     mean: float
     lower: float
     upper: float
+
+    def __post_init__(self) -> None:
+        if not -math.inf < self.lower <= self.mean <= self.upper < math.inf:  # false for NaN, too
+            found = f"{self.mean:g} in [{self.lower:g}, {self.upper:g}]"
+            raise ArithmeticError(f"arm {self.arm}, batch {self.batch}: the estimate is {found}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a policy may know of its run, besides its own spec.
+
+    arms      K. horizon: T. smallest: clients of a cohort at least; smaller ones would never be released.
+    noise     λ ≥ 0: the scale of the Laplace noise that a sum is expected to carry, in the central model.
+    """
+
+    arms: int
+    horizon: int
+    smallest: int
+    calibration: Literal["exact", "paper"]
+    noise: float
 
 
 class Policy(Protocol):
@@ -146,3 +170,47 @@ class Policy(Protocol):
     def leftover(self, left: int) -> dict[int, int]:
         """How the paper plays the last `left` pulls, which no batch takes: arm → pulls. They teach nothing."""
         ...
+
+
+class PolicyClass(Protocol):
+    """What a spec's POLICY names: a class of policies, which knows how to start one."""
+
+    def of(self, spec: Any, run: RunFacts) -> Policy:
+        """Return the policy of a run before its first question; `spec` is of the class that names this one.
+
+        Raises BadParameter for numbers that do not go together.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Stands in for a policy that raised an exception, whose own state may be half written.
+
+    It keeps what the policy knew before, asks for nothing, and refuses estimates.
+    """
+
+    active: tuple[int, ...]
+    intervals: tuple[Interval, ...] = ()
+    chosen: int | None = None
+    formed: tuple[Interval, ...] = ()
+
+    @classmethod
+    def instead_of(cls, policy: Policy, active: tuple[int, ...]) -> Self:
+        """Keep the intervals, and the choice if it is one of `active`; nothing if reading them fails too."""
+        try:
+            intervals, chosen = policy.intervals, policy.chosen
+        except Exception:  # noqa: BLE001 - the policy is broken already, and its exception is reported
+            return cls(active)
+        return cls(active, intervals, chosen if chosen in active else None)
+
+    def ask(self, left: int) -> Ask | None:
+        del left
+        return None
+
+    def tell(self, estimates: Sequence[Estimate]) -> None:
+        raise ValueError(f"the policy was stopped: {len(estimates)} estimates come too late")
+
+    def leftover(self, left: int) -> dict[int, int]:
+        del left
+        return {}

@@ -1,10 +1,13 @@
 """DP-SE: elimination in epochs that halve the gap they look for (Sajed & Sheffet 2019, the baseline of MAB)."""
 
 import math
+from typing import Self
 
-from server.policies.base import Estimate
-from server.policies.elimination import Elimination
-from server.policies.radius import Calibration, exact_radius, share
+from typing_extensions import override
+
+from distrust.common.messages.policy import DpSeSpec, event_share
+from distrust.server.policies.base import Estimate, RunFacts
+from distrust.server.policies.elimination import Calibration, Elimination, check_failure, exact_radius
 
 
 class DpSe(Elimination):
@@ -22,6 +25,11 @@ class DpSe(Elimination):
         super().__init__(arms)
         self._noise, self._failure, self._paper = noise, failure, calibration == "paper"
 
+    @classmethod
+    def of(cls, spec: DpSeSpec, run: RunFacts) -> Self:
+        check_failure(run.arms, spec.failure)
+        return cls(arms=run.arms, noise=run.noise, failure=spec.failure, calibration=run.calibration)
+
     @property
     def going_on(self) -> bool:
         return len(self._active) > 1
@@ -34,10 +42,11 @@ class DpSe(Elimination):
 
     @property
     def share(self) -> float:
-        each = share(len(self._active), self._batch, self._failure)
+        each = event_share(len(self._active), self._batch, self._failure)
         return each / 2 if self._paper else each  # what the paper's own events leave of p
 
-    def read(self, arm: int, estimate: Estimate) -> tuple[float, float]:  # noqa: ARG002 - all arms alike
+    @override
+    def read(self, arm: int, estimate: Estimate) -> tuple[float, float]:
         (total,), (survivors,), (law,) = estimate.sums, estimate.counts, estimate.laws
         if not self._paper:
             return total / survivors, exact_radius(survivors, law, len(self._active), self._batch, self._failure)

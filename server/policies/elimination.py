@@ -1,10 +1,118 @@
-"""What the policies of successive elimination share: batches of all active arms, and arms that drop out."""
+"""Successive elimination in batches of fresh clients, and what all eliminations share (MAB Algorithm 1).
 
-from abc import abstractmethod
-from collections.abc import Sequence
+Half widths of a private mean's confidence interval are the paper's bound or the exact one.
+"""
 
-from server.policies.base import Ask, Estimate, Interval, Query
-from server.policies.race import Race
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Literal, Self
+
+from typing_extensions import override
+
+from distrust.common.bandit.error_law import ErrorLaw
+from distrust.common.errors import BadParameter
+from distrust.common.messages.policy import SuccessiveEliminationSpec, event_share
+from distrust.server.policies.base import Ask, Estimate, Interval, Query, RunFacts
+from distrust.server.policies.linear.noise_width import LEAST_TAIL
+
+Calibration = Literal["exact", "paper"]
+
+Radius = Callable[[int, ErrorLaw, int, int, float], float]
+"""(survivors n, noise law of the sum, |Φ| active arms, batch b ≥ 1, p) → half width of the mean's interval."""
+
+
+MOST_BATCHES = 30
+"""Of an elimination: batch b has 2ᵇ clients an arm at least, and T ≤ 10⁹ is below 2³⁰."""
+
+
+def check_failure(arms: int, failure: float) -> None:
+    """Refuse a p whose share in the last batch is below the least probability that noise has quantiles for."""
+    halves = 2  # of a share, in DP-SE's `paper` calibration
+    least = halves * LEAST_TAIL / event_share(arms, MOST_BATCHES, 1.0)
+    if failure < least:
+        allowed = f"must be at least {least:.2g} for {arms} arms: the widths need quantiles of the noise at p/(5Kb²)"
+        raise BadParameter("policy.failure", failure, allowed)
+
+
+def exact_radius(survivors: int, law: ErrorLaw, arms: int, batch: int, failure: float) -> float:
+    """β = √(ln(2/p₁)/(2n)) + q/n with p₁ = p₂ = `event_share` and q the noise's exact quantile at p₂.
+
+    Hoeffding for n independent rewards in [0, 1], rounding included: a rounded reward is a reward in [0, 1] with the
+    same mean.
+    """
+    allowed = event_share(arms, batch, failure)
+    return math.sqrt(math.log(2 / allowed) / (2 * survivors)) + law.quantile(allowed) / survivors
+
+
+def paper_radius(survivors: int, law: ErrorLaw, arms: int, batch: int, failure: float) -> float:
+    """β(b) of MAB Lemma 2, corrected: with L = ln(4|Φ|b²/p), √(L/(2n)) + (σ√L + h·L)/n.
+
+    The paper writes ln(2|Φ|b²/p) in the noise terms, and its union bound then sums to 4.11p. With L in every term it
+    sums to 2.47p, inside the 3p that the lemma states.
+    """
+    sigma, h = law.sub_exponential
+    spread = math.log(4 * arms * batch**2 / failure)
+    return math.sqrt(spread / (2 * survivors)) + (sigma * math.sqrt(spread) + h * spread) / survivors
+
+
+def published_radius(survivors: int, law: ErrorLaw, arms: int, batch: int, failure: float) -> float:
+    """β(b) of MAB Lemma 2 as printed, and as in the authors' code: ln(2|Φ|b²/p) in the noise terms.
+
+    (σ, h) are the law's; the ones of the code are those of the `paper` calibration.
+    """
+    sigma, h = law.sub_exponential
+    spread = math.log(2 * arms * batch**2 / failure)
+    sampled = math.sqrt((spread + math.log(2)) / (2 * survivors))
+    return sampled + (sigma * math.sqrt(spread) + h * spread) / survivors
+
+
+RADII: dict[Literal["exact", "paper", "published-code"], Radius] = {
+    "exact": exact_radius,
+    "paper": paper_radius,
+    "published-code": published_radius,
+}
+
+
+class Race(ABC):
+    """`arms` start, K ≥ 1; `tell` of a policy keeps `_active`, `_latest` and `_chosen`."""
+
+    def __init__(self, arms: int) -> None:
+        self._active = tuple(range(arms))
+        self._latest: dict[int, Interval] = {}
+        self._chosen: int | None = None
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        return self._active
+
+    @property
+    def intervals(self) -> tuple[Interval, ...]:
+        return tuple(self._latest[arm] for arm in sorted(self._latest))
+
+    @property
+    def formed(self) -> tuple[Interval, ...]:
+        last = max((interval.batch for interval in self._latest.values()), default=0)
+        return tuple(interval for interval in self.intervals if interval.batch == last)
+
+    @property
+    def chosen(self) -> int | None:
+        return self._chosen
+
+    def ask(self, left: int) -> Ask | None:
+        if not self.going_on:
+            return None
+        ask = self._next()
+        return ask if ask.size <= left else None
+
+    @property
+    def going_on(self) -> bool:
+        """Whether there is another batch."""
+        return True
+
+    @abstractmethod
+    def _next(self) -> Ask:
+        """The batch to come, whether the horizon has room for it or not."""
 
 
 class Elimination(Race):
@@ -54,3 +162,48 @@ class Elimination(Race):
     def _interval(self, arm: int, estimate: Estimate) -> Interval:
         mean, radius = self.read(arm, estimate)
         return Interval(arm, self._batch, mean, mean - radius, mean + radius)
+
+
+Constants = Calibration | Literal["published-code"]
+
+
+class SuccessiveElimination(Elimination):
+    """Batch b gives every active arm to baseᵇ new clients.
+
+    base         2, or another whole number above 1 (MAB Remark 4).
+    failure      p: with `exact` radii every interval of every batch holds with probability > 1 - p; the best arm stays.
+    constants    `exact` or `paper` radii, or those of the `published-code`, where p stands in every event as it is and
+                 promises nothing for all of them together (server.policies.elimination).
+    Forgetting   an interval rests on its own batch alone: one client is counted in one sum.
+    """
+
+    def __init__(
+        self, *, arms: int, first_batch: int = 1, failure: float = 0.1, constants: Constants = "exact", base: int = 2
+    ) -> None:
+        super().__init__(arms, first_batch)
+        self._base, self._failure = base, failure
+        self._radius, self._bare = RADII[constants], constants == "published-code"
+
+    @classmethod
+    def of(cls, spec: SuccessiveEliminationSpec, run: RunFacts) -> Self:
+        check_failure(run.arms, spec.failure)
+        return cls(
+            arms=run.arms,
+            first_batch=spec.first_batch,
+            failure=spec.failure,
+            constants=spec.constants or run.calibration,
+            base=spec.growth,
+        )
+
+    @property
+    def clients(self) -> int:
+        return int(self._base**self._batch)
+
+    @property
+    def share(self) -> float:
+        return self._failure if self._bare else event_share(len(self._active), self._batch, self._failure)
+
+    @override
+    def read(self, arm: int, estimate: Estimate) -> tuple[float, float]:
+        (total,), (survivors,), (law,) = estimate.sums, estimate.counts, estimate.laws
+        return total / survivors, self._radius(survivors, law, len(self._active), self._batch, self._failure)

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
-from server.policies.base import Ask, Estimate, Interval, Query
-
-SHARE = 1e-6
-"""Where nothing is noised nothing wraps around: no event has this probability."""
+from distrust.common.messages.policy import NO_EVENT, Ucb1Spec
+from distrust.server.policies.base import Ask, Estimate, Interval, Query, RunFacts
 
 
 class Ucb1:
@@ -24,6 +23,11 @@ class Ucb1:
         self._sums, self._counts = np.zeros(arms), np.zeros(arms, dtype=np.int64)
         self._rounds = np.zeros(arms, dtype=np.int64)
         self._round, self._pulls, self._arm, self._last = 1, 0, 0, 0
+
+    @classmethod
+    def of(cls, spec: Ucb1Spec, run: RunFacts) -> Self:
+        del spec  # it holds nothing but the name
+        return cls(arms=run.arms)
 
     @property
     def active(self) -> tuple[int, ...]:
@@ -47,7 +51,7 @@ class Ucb1:
         return int(np.argmax(np.where(self._counts > 0, self._sums / np.maximum(self._counts, 1), -np.inf)))
 
     def ask(self, left: int) -> Ask | None:
-        return Ask(self._round, (Query(self._arm, 1),), SHARE) if left else None
+        return Ask(self._round, (Query(self._arm, 1),), NO_EVENT) if left else None
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
         arm = self._arm

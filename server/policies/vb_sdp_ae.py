@@ -2,14 +2,15 @@
 
 import math
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 
-from common.error_law import ErrorLaw
-from server.policies.base import Estimate
-from server.policies.elimination import Elimination
-from server.policies.noise_width import noise_width
-from server.policies.radius import share
+from distrust.common.bandit.error_law import ErrorLaw
+from distrust.common.messages.policy import VbSdpAeSpec, event_share
+from distrust.server.policies.base import Estimate, RunFacts
+from distrust.server.policies.elimination import Elimination, check_failure
+from distrust.server.policies.linear.noise_width import noise_width
 
 
 class VbSdpAe(Elimination):
@@ -27,13 +28,18 @@ class VbSdpAe(Elimination):
         self._sums, self._counts = np.zeros(arms), np.zeros(arms, dtype=np.int64)
         self._laws: list[list[ErrorLaw]] = [[] for _ in range(arms)]
 
+    @classmethod
+    def of(cls, spec: VbSdpAeSpec, run: RunFacts) -> Self:
+        check_failure(run.arms, spec.failure)
+        return cls(arms=run.arms, first_batch=spec.first_batch, failure=spec.failure)
+
     @property
     def clients(self) -> int:
         return int(2**self._batch)
 
     @property
     def share(self) -> float:
-        return share(self._arms, self._batch, self._failure)
+        return event_share(self._arms, self._batch, self._failure)
 
     def read(self, arm: int, estimate: Estimate) -> tuple[float, float]:
         self._sums[arm] += estimate.sums[0]

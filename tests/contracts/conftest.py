@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from common.messages.cohort import Cohort
-from tests.parties import ADealer, AnAggregator, AShuffler, Party
+from distrust.common.messages.cohort import Cohort
+from tests.support.parties import ADealer, AnAggregator, AShuffler, Party
 
 
 @pytest.fixture(params=[AShuffler, ADealer, AnAggregator])

@@ -5,14 +5,14 @@ from typing import Any
 import httpx
 import pytest
 
-from common.errors import BadParameter
-from common.messages.batch import BatchAnswer
-from common.messages.cohort import Cohort
-from common.messages.listing import CohortList
-from common.messages.transcript import Transcript
-from common.messages.upload import Departure, Item, Upload, UploadAnswer
-from tests.cohorts import SECONDS
-from tests.parties import INSPECTOR, OPERATOR, AShuffler, Party, server
+from distrust.common.errors import BadParameter
+from distrust.common.messages.batch import BatchAnswer
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.listing import CohortList
+from distrust.common.messages.transcript import Transcript
+from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswer
+from tests.support.cohorts import SECONDS
+from tests.support.parties import INSPECTOR, OPERATOR, AShuffler, Party, server
 
 PROBLEM = "urn:distrust:problem:"
 
@@ -184,7 +184,7 @@ def test_too_few_are_aborted_and_nothing_is_ever_released(party: Party, cohort: 
     party.clock.advance(SECONDS)
     answer = BatchAnswer.model_validate_json(party.batch().content)
     assert (answer.state, answer.batch) == ("aborted", None)
-    assert f"2 clients in stage {party.first}, and the proof needs 3" in (answer.reason or "")
+    assert f"2 clients in stage {party.first}, at least {cohort.minimum} needed" in (answer.reason or "")
     late = party.send(cohort, {2: bodies[2]})
     assert problem(late) == (410, "aborted")
     party.restart()
@@ -202,16 +202,16 @@ def test_a_late_message_is_refused_and_a_late_repeat_is_not(party: Party, cohort
 
 def test_clients_that_leave_are_not_waited_for(party: Party, cohort: Cohort) -> None:
     bodies = party.bodies(cohort)
-    party.send(cohort, {slot: bodies[slot] for slot in range(3)})
-    leaving = server.departure(cohort, [3, 4]).model_dump(mode="json")
+    party.send(cohort, {slot: bodies[slot] for slot in range(4)})
+    leaving = server.departure(cohort, [4]).model_dump(mode="json")
     for _ in range(2):
         answer = party.client.post("/v1/cohorts/c1/departures", json=leaving)
-        assert answer.json() == {"version": 1, "accepted": 2, "refused": []}
+        assert answer.json() == {"version": 1, "accepted": 1, "refused": []}
     party.rest(cohort)
     answer = BatchAnswer.model_validate_json(party.batch().content)
-    assert (answer.state, answer.lost) == ("released", 2)
+    assert (answer.state, answer.lost) == ("released", 1)
     seen = Transcript.model_validate_json(party.get("/c1/messages").content).messages
-    assert [(one.peer, one.bytes) for one in seen if one.stage == "departed"] == [("client 3", 0), ("client 4", 0)]
+    assert [(one.peer, one.bytes) for one in seen if one.stage == "departed"] == [("client 4", 0)]
 
 
 def test_nobody_can_send_others_away(party: Party, cohort: Cohort) -> None:

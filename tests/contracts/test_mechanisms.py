@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from common.errors import BadParameter, TooSmall
-from common.mechanisms import AnyMechanism, MechanismSpec, UnsafeIdentity, plan
-from common.mechanisms.planning import DELTAS, EXACT_ONLY, KINDS, REAL, Union
-from common.messages.base import Message
-from common.randomness import UnsafeSeededStream
-from common.statistics import Reward
+from distrust.common.bandit.statistics import Reward
+from distrust.common.errors import BadParameter, TooSmall
+from distrust.common.mechanisms import MECHANISMS, AnyMechanism, Mechanism, MechanismSpec, UnsafeIdentity, plan
+from distrust.common.messages.base import Message
+from distrust.common.randomness import UnsafeSeededStream
+
+EXACT_ONLY = tuple(name for name, kind in MECHANISMS.items() if kind.calibrations == ("exact",))
+
+REAL = tuple(name for name, kind in MECHANISMS.items() if kind.takes_noise)
 
 NEEDS: dict[str, dict[str, float]] = {
     "identity": {},
@@ -38,34 +41,35 @@ SLOW = {"shuffled-gaussian"}  # seconds for each new size of cohort
 CLIENTS, FLOOR, WRAP = 300, 240, 1e-9
 
 
-def made(name: str, calibration: str, via: str, **words: object) -> Union:
+def made(name: str, calibration: str, via: str, **words: object) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "calibration": calibration, "via": via, **NEEDS[name], **words})
     return plan(spec, clients=CLIENTS, least=FLOOR + 20, floor=FLOOR, wrap=WRAP, statistic=Reward())
 
 
 ALL = [
     pytest.param(made(name, calibration, via), id=f"{name}-{calibration}-{via}")
-    for name, kind in KINDS.items()
+    for name, kind in MECHANISMS.items()
     for calibration in (("exact",) if name in EXACT_ONLY else ("exact", "paper"))
     for via in kind.vias
 ] + [pytest.param(made(name, "exact", "shuffler", noise="continuous"), id=f"{name}-continuous") for name in REAL]
 every = pytest.mark.parametrize("mechanism", ALL)
 # local-sphere answers with one of two points that it drew first (test_sphere): nothing is added.
-ADDITIVE = [case for case in ALL if not str(case.id).startswith("local-sphere")]
-ADAPTER: TypeAdapter[Union] = TypeAdapter(AnyMechanism)
+ANSWERS = ("local-sphere",)
+ADDITIVE = [case for case in ALL if not str(case.id).startswith(ANSWERS)]
+ADAPTER: TypeAdapter[Mechanism] = TypeAdapter(AnyMechanism)
 
 
 def rewards(count: int = CLIENTS) -> NDArray[np.float64]:
     return np.random.default_rng(5).random((count, 1))
 
 
-def opened(mechanism: Union, messages: NDArray[np.uint64], seed: int) -> float:
+def opened(mechanism: Mechanism, messages: NDArray[np.uint64], seed: int) -> float:
     total = np.array([sum(map(int, messages[:, 0])) % mechanism.modulus], dtype=np.uint64)
     return float(mechanism.estimate(total, len(messages), UnsafeSeededStream(seed, "analyzer"))[0])
 
 
 @every
-def test_messages_are_numbers_below_the_modulus(mechanism: Union) -> None:
+def test_messages_are_numbers_below_the_modulus(mechanism: Mechanism) -> None:
     messages = mechanism.randomize(rewards(), UnsafeSeededStream(1))
     assert messages.shape == (CLIENTS, 1)
     assert messages.dtype == np.uint64
@@ -75,7 +79,7 @@ def test_messages_are_numbers_below_the_modulus(mechanism: Union) -> None:
 
 @every
 @pytest.mark.parametrize("survivors", [FLOOR, 271, CLIENTS])
-def test_the_estimate_is_unbiased_with_the_stated_deviation(mechanism: Union, survivors: int) -> None:
+def test_the_estimate_is_unbiased_with_the_stated_deviation(mechanism: Mechanism, survivors: int) -> None:
     """400 cohorts; the mean of the errors within 5.5 standard errors: false alarm below 1e-7 a case."""
     data, law = rewards(survivors), mechanism.error(survivors)
     deviation = math.hypot(law.std, math.sqrt(survivors) / (2 * mechanism.precision))
@@ -88,7 +92,7 @@ def test_the_estimate_is_unbiased_with_the_stated_deviation(mechanism: Union, su
 
 
 @every
-def test_wider_than_the_quantile_is_rare(mechanism: Union) -> None:
+def test_wider_than_the_quantile_is_rare(mechanism: Mechanism) -> None:
     """Of 2000 noises on an all-zero cohort, more than 60 beyond the 1% quantile would happen once in 10⁹ runs."""
     law, zeros = mechanism.error(CLIENTS), np.zeros((CLIENTS, 1))
     beyond = sum(
@@ -99,7 +103,7 @@ def test_wider_than_the_quantile_is_rare(mechanism: Union) -> None:
 
 
 @every
-def test_quantiles_fall_and_stay_below_the_assumed_tail(mechanism: Union) -> None:
+def test_quantiles_fall_and_stay_below_the_assumed_tail(mechanism: Mechanism) -> None:
     law = mechanism.error(CLIENTS)
     sigma, h = law.sub_exponential
     before = math.inf
@@ -110,12 +114,12 @@ def test_quantiles_fall_and_stay_below_the_assumed_tail(mechanism: Union) -> Non
         before = q
 
 
-def mechanism_step(mechanism: Union) -> float:
+def mechanism_step(mechanism: Mechanism) -> float:
     return (mechanism.high - mechanism.low) / mechanism.precision
 
 
 @every
-def test_the_wire_gives_back_the_same_mechanism_with_the_same_draws(mechanism: Union) -> None:
+def test_the_wire_gives_back_the_same_mechanism_with_the_same_draws(mechanism: Mechanism) -> None:
     text = mechanism.model_dump_json()
     back = ADAPTER.validate_json(text)
     assert back == mechanism
@@ -132,13 +136,13 @@ class Carrier(Message):
 
 
 @every
-def test_the_mechanism_travels_inside_a_message(mechanism: Union) -> None:
+def test_the_mechanism_travels_inside_a_message(mechanism: Mechanism) -> None:
     carrier = Carrier(mechanism=mechanism)
     assert Carrier.model_validate_json(carrier.model_dump_json()) == carrier
 
 
 @every
-def test_below_the_floor_nothing_is_estimated(mechanism: Union) -> None:
+def test_below_the_floor_nothing_is_estimated(mechanism: Mechanism) -> None:
     total = np.zeros(1, dtype=np.uint64)
     with pytest.raises(TooSmall, match="nothing is released"):
         mechanism.estimate(total, FLOOR - 1, UnsafeSeededStream(1))
@@ -147,7 +151,7 @@ def test_below_the_floor_nothing_is_estimated(mechanism: Union) -> None:
 
 
 @every
-def test_a_total_that_cannot_be_one_is_refused(mechanism: Union) -> None:
+def test_a_total_that_cannot_be_one_is_refused(mechanism: Mechanism) -> None:
     with pytest.raises(BadParameter, match="total"):
         mechanism.estimate(np.array([mechanism.modulus], dtype=np.uint64), CLIENTS, UnsafeSeededStream(1))
     with pytest.raises(BadParameter, match="total"):
@@ -156,7 +160,7 @@ def test_a_total_that_cannot_be_one_is_refused(mechanism: Union) -> None:
 
 @every
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_nan_and_infinities_are_refused(mechanism: Union, bad: float) -> None:
+def test_nan_and_infinities_are_refused(mechanism: Mechanism, bad: float) -> None:
     data = rewards()
     data[17, 0] = bad
     with pytest.raises(BadParameter, match="vectors"):
@@ -166,7 +170,7 @@ def test_nan_and_infinities_are_refused(mechanism: Union, bad: float) -> None:
 
 
 @every
-def test_values_outside_the_range_count_as_its_ends(mechanism: Union) -> None:
+def test_values_outside_the_range_count_as_its_ends(mechanism: Mechanism) -> None:
     outside = np.array([[-3.0], [0.0], [1.0], [7.0]])
     inside = np.array([[0.0], [0.0], [1.0], [1.0]])
     first, second = (mechanism.randomize(x, UnsafeSeededStream(2)) for x in (outside, inside))
@@ -174,7 +178,7 @@ def test_values_outside_the_range_count_as_its_ends(mechanism: Union) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ADDITIVE)
-def test_the_noise_is_drawn_before_the_data_is_seen(mechanism: Union) -> None:
+def test_the_noise_is_drawn_before_the_data_is_seen(mechanism: Mechanism) -> None:
     """What is added to a message does not depend on any value on the grid, its own or another's."""
     low, high = np.zeros((50, 1)), np.ones((50, 1))
     first, second = (mechanism.randomize(x, UnsafeSeededStream(4)).astype(object) for x in (low, high))
@@ -182,7 +186,7 @@ def test_the_noise_is_drawn_before_the_data_is_seen(mechanism: Union) -> None:
 
 
 @every
-def test_more_survivors_never_weaken_and_colluders_never_help(mechanism: Union) -> None:
+def test_more_survivors_never_weaken_and_colluders_never_help(mechanism: Mechanism) -> None:
     def epsilon(survivors: int | None = None, colluders: int = 0) -> float:
         value = mechanism.guarantee(survivors, colluders).epsilon
         return math.inf if value is None else value
@@ -205,15 +209,15 @@ def test_more_survivors_never_weaken_and_colluders_never_help(mechanism: Union) 
         pytest.param({"name": "nonsense"}, id="unknown-name"),
     ],
 )
-def test_the_wire_refuses_what_no_theorem_covers(mechanism: Union, change: dict[str, object]) -> None:
+def test_the_wire_refuses_what_no_theorem_covers(mechanism: Mechanism, change: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         ADAPTER.validate_python({**mechanism.model_dump(mode="json"), **change})
 
 
-@pytest.mark.parametrize("name", [name for name in KINDS if name != "identity"])
+@pytest.mark.parametrize("name", [name for name in MECHANISMS if name != "identity"])
 @pytest.mark.parametrize("epsilon", [-1.0, 0.0, 1e-9, 1e9])
 def test_the_wire_refuses_an_epsilon_out_of_range(name: str, epsilon: float) -> None:
-    mechanism = made(name, "exact", KINDS[name].vias[0])  # type: ignore[index]
+    mechanism = made(name, "exact", MECHANISMS[name].vias[0])
     with pytest.raises(ValidationError, match="epsilon"):
         ADAPTER.validate_python({**mechanism.model_dump(mode="json"), "epsilon": epsilon})
 
@@ -230,7 +234,7 @@ def test_the_identity_adds_zeros_and_ones_exactly(values: list[int], seed: int) 
 
 
 @given(
-    st.sampled_from(sorted(set(KINDS) - SLOW)),
+    st.sampled_from(sorted(set(MECHANISMS) - SLOW)),
     st.integers(2, 40),
     st.floats(0.05, 5),
     st.integers(1, 64),
@@ -242,7 +246,7 @@ def test_zero_and_full_cohorts_stay_within_the_tail(name: str, n: int, epsilon: 
     words: dict[str, object] = {"name": name, "precision": g}
     if name != "identity":
         words["epsilon"] = epsilon
-    if DELTAS.get(name) == "needed":  # type: ignore[call-overload]
+    if MECHANISMS[name].takes_delta == "needed":
         words["delta"] = 1e-3
     if name == "tree":
         words["batches"] = 9

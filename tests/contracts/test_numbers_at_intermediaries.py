@@ -3,9 +3,9 @@
 import httpx
 import pytest
 
-from common.messages.cohort import Cohort
-from common.messages.upload import UploadAnswer
-from tests.parties import OPERATOR, Party
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.upload import UploadAnswer
+from tests.support.parties import OPERATOR, Party
 
 
 def problem(answer: httpx.Response) -> tuple[int, str]:

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from server.policies import Ask, DpSe, Estimate, Policy, SuccessiveElimination, Ucb1, VbSdpAe
-from server.policies.radius import exact_radius, paper_radius, share
-from tests.laws import Laplace
+from distrust.common.messages.policy import event_share
+from distrust.server.policies import Ask, DpSe, Estimate, Policy, SuccessiveElimination, Ucb1, VbSdpAe
+from distrust.server.policies.elimination import exact_radius, paper_radius
+from tests.support.laws import Laplace
 
 QUIET = Laplace(1e-9)
 
@@ -183,7 +184,7 @@ def test_a_clearly_worse_arm_drops_out_and_the_best_is_chosen(make: Make) -> Non
 def test_all_failure_events_together_stay_below_p() -> None:
     """Three events an arm and batch; a tail of Σ 1/b² is below 1/last."""
     arms, failure, last = 10, 0.1, 10_000
-    spent = sum(3 * arms * share(arms, batch, failure) for batch in range(1, last + 1))
+    spent = sum(3 * arms * event_share(arms, batch, failure) for batch in range(1, last + 1))
     assert spent + 3 * failure / 5 / last < failure
 
 

@@ -6,9 +6,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from common.accounting import epsilon_at, from_rdp, hockey_stick, pure_epsilon, rdp
-from common.noise import Binomial, DiscreteLaplace, Skellam
-from common.noise.law import Pmf
+from distrust.common.noise import Binomial, DiscreteLaplace, Skellam
+from distrust.common.noise.law import Pmf
+from distrust.common.privacy.hockey_stick import epsilon_at, from_rdp, hockey_stick, pure_epsilon, rdp
 
 
 @pytest.fixture(autouse=True)

@@ -8,29 +8,30 @@ rate, and one of the hundred in this file in less than one of 100 000 suites. Wh
 import numpy as np
 import pytest
 
-from common.errors import BadParameter, TooSmall
-from common.guarantee import Guarantee
-from common.mechanisms import MechanismSpec, Tree, plan
-from common.mechanisms.planning import DELTAS, EXACT_ONLY, KINDS, Union
-from common.randomness import UnsafeSeededStream
-from common.statistics import BoundedVector, Reward
-from lab.audit import Finding, Setting, audit, judge, outcomes
-from lab.audit.bound import epsilon_at_least
+from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.errors import BadParameter, TooSmall
+from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, Tree, plan
+from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.lab.audit import Finding, Setting, audit, judge, outcomes
+from distrust.lab.audit.bound import epsilon_at_least
+
+EXACT_ONLY = tuple(name for name, kind in MECHANISMS.items() if kind.calibrations == ("exact",))
 
 ALARM = 1e-7
 CLIENTS = 12
 FLOOR = 8
 
 
-def made(name: str, calibration: str, epsilon: float = 1.0, clients: int = CLIENTS, floor: int = FLOOR) -> Union:
-    delta = 1e-2 if name in DELTAS else None
+def made(name: str, calibration: str, epsilon: float = 1.0, clients: int = CLIENTS, floor: int = FLOOR) -> Mechanism:
+    delta = 1e-2 if MECHANISMS[name].takes_delta else None
     words = {"name": name, "epsilon": epsilon, "delta": delta, "calibration": calibration}
     words |= {"batches": 1} if name == "tree" else {}
     spec = MechanismSpec.model_validate(words if name != "identity" else {"name": name})
     return plan(spec, clients=clients, least=floor, floor=floor, wrap=1e-6, statistic=Reward())
 
 
-def kept(mechanism: Union, seed: int, trials: int) -> Finding:
+def kept(mechanism: Mechanism, seed: int, trials: int) -> Finding:
     """The finding at 1 - ALARM, after the claim has been held to 99.9 % too, on the same outcomes."""
     setting, stream = Setting(mechanism, mechanism.floor), UnsafeSeededStream(seed)
     worlds = [outcomes(setting, world, trials, stream) for world in (0, 1)]
@@ -41,7 +42,7 @@ def kept(mechanism: Union, seed: int, trials: int) -> Finding:
     return rare
 
 
-PRIVATE = [name for name in KINDS if name != "identity"]
+PRIVATE = [name for name in MECHANISMS if name != "identity"]
 # Its theorem wants B ≥ 16 e^ε₀ ln(4/δ) clients and is refused for so few; others have no paper's constants at all.
 UNPROVEN = {("shuffled-gaussian", "paper"), *((name, "paper") for name in EXACT_ONLY)}
 
@@ -106,8 +107,8 @@ def test_no_privacy_is_found_out_and_no_claim_is_broken() -> None:
     assert found.lower > 6
 
 
-def vectors(name: str, dimension: int, norm: str, floor: int = FLOOR, **words: object) -> Union:
-    needed = [known for known, rule in DELTAS.items() if rule == "needed"]
+def vectors(name: str, dimension: int, norm: str, floor: int = FLOOR, **words: object) -> Mechanism:
+    needed = [known for known, kind in MECHANISMS.items() if kind.takes_delta == "needed"]
     delta = {"delta": 1e-2} if name in needed else {}
     stream = {"batches": 4} if name == "tree" else {}
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, **delta, **stream, **words})

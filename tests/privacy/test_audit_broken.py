@@ -5,14 +5,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from common.accounting import pure_epsilon
-from common.errors import BadParameter
-from common.mechanisms import DistributedPolya, Mechanism, MechanismSpec, plan
-from common.noise import PolyaDifference
-from common.randomness import UnsafeSeededStream
-from common.statistics import Reward
-from lab.audit import audit
-from lab.audit.broken import BROKEN, broken
+from distrust.common.bandit.statistics import Reward
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms import DistributedPolya, Mechanism, MechanismSpec, plan
+from distrust.common.noise import PolyaDifference
+from distrust.common.privacy.hockey_stick import pure_epsilon
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.lab.audit import audit
+from distrust.lab.audit.broken import BROKEN, broken
 
 ALARM = 1e-9
 

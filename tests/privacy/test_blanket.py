@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from common.amplification import (
+from distrust.common.errors import BadParameter
+from distrust.common.noise import DiscreteLaplace, PolyaDifference
+from distrust.common.privacy.amplification import (
     added_noise,
     blanket_delta,
     blanket_epsilon,
@@ -18,8 +20,6 @@ from common.amplification import (
     least_noise,
     table,
 )
-from common.errors import BadParameter
-from common.noise import DiscreteLaplace, PolyaDifference
 from tests.privacy.shuffles import DELTA, Array, random_table, response_epsilon, responses
 
 

@@ -15,10 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.amplification import blanket_delta, table
-from common.mechanisms import MechanismSpec, plan
-from common.mechanisms.planning import Union
-from common.statistics import Reward
+from distrust.common.bandit.statistics import Reward
+from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.privacy.amplification import blanket_delta, table
 from tests.privacy.shuffles import Array, shuffled
 
 Exact = list[list[Fraction]]
@@ -99,12 +98,12 @@ def test_truth_definition_and_code_are_in_this_order(asked: tuple[Exact, int], f
     assert found <= float(defined) * 1.01 + 1e-10
 
 
-def made(name: str, clients: int, **words: Any) -> Union:
+def made(name: str, clients: int, **words: Any) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "precision": 1, **words})
     return plan(spec, clients=clients, least=clients, floor=clients, wrap=1e-6, statistic=Reward())
 
 
-def cut(mechanism: Union, reach: int) -> Array:
+def cut(mechanism: Mechanism, reach: int) -> Array:
     """The messages' law for the two inputs, with what is farther out than `reach` put on one output each side."""
     pmf = mechanism.client_law().pmf()
     rows = np.zeros((2, 2 * reach + 2))

@@ -6,7 +6,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from common.amplification import (
+from distrust.common.errors import BadParameter
+from distrust.common.privacy.amplification import (
     blanket_delta,
     clones_delta,
     clones_epsilon,
@@ -17,8 +18,7 @@ from common.amplification import (
     paper_local_epsilon,
     table,
 )
-from common.amplification.closed_form import largest_local_epsilon
-from common.errors import BadParameter
+from distrust.common.privacy.amplification.closed_form import largest_local_epsilon
 from tests.privacy.shuffles import DELTA, random_table, responses, true_delta
 
 

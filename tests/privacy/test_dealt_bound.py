@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from common.amplification import clones_delta
-from common.decisions import AssignedAction
-from common.errors import BadParameter
-from common.mechanisms import MechanismSpec, check_parts
-from common.messages.run import RunConfig
-from common.statistics import BoundedReward
-from server.policies import Ask, Query
-from server.rounds import DEALT, begin
+from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.bandit.statistics import BoundedReward
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms import MechanismSpec, check_parts
+from distrust.common.messages.run import RunConfig
+from distrust.common.privacy.amplification import clones_delta
+from distrust.server.learner.rounds import DEALT, begin
+from distrust.server.policies import Ask, Query
 from tests.privacy.shuffles import Array
 
 Data = tuple[int, ...]

@@ -5,20 +5,20 @@ import math
 import numpy as np
 import pytest
 
-from common.composition import compose
-from common.errors import BadParameter
-from common.guarantee import Guarantee
-from lab import privacy
-from lab.asked import Asked
+from distrust.common.errors import BadParameter
+from distrust.common.privacy.composition import compose
+from distrust.common.privacy.guarantee import Guarantee
+from distrust.lab.privacy import calculator
+from distrust.lab.privacy.query import PrivacyQuery
 
 
 def made(name: str, **words: object):  # noqa: ANN201 - one of sixteen kinds
-    return Asked(**{"clients": 1000, "epsilon": 1.0, **words}).planned(name, "exact")
+    return PrivacyQuery(**{"clients": 1000, "epsilon": 1.0, **words}).planned(name, "exact")
 
 
 def report(name: str, **words: object) -> dict:
     free = {"survivors": None, "colluders": 0, "clients": 1000, "epsilon": 1.0}
-    return privacy.report(name, **{**free, **words})["exact"]
+    return calculator.report(name, **{**free, **words})["exact"]
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
@@ -76,7 +76,7 @@ def test_skellam_vectors_have_one_epsilon(epsilon: float, precision: int, norm: 
 
 @pytest.mark.parametrize("survivors", [None, 500])
 def test_more_colluders_than_answers_are_refused(survivors: int | None) -> None:
-    asked = Asked(clients=1000, epsilon=1.0, dropout=0.4)
+    asked = PrivacyQuery(clients=1000, epsilon=1.0, dropout=0.4)
     with pytest.raises(BadParameter, match="colluders"):
         asked.answers(survivors, 501 if survivors else 601)
 
@@ -84,7 +84,7 @@ def test_more_colluders_than_answers_are_refused(survivors: int | None) -> None:
 @pytest.mark.parametrize("name", ["distributed-skellam", "distributed-discrete-gaussian"])
 def test_shifts_longer_than_the_noise_have_an_epsilon_too(name: str) -> None:
     """ε = 8 in the paper's constants: σ is an eighth of the range, and δ = 1e-6 takes about 32 + 8 · 4.75."""
-    asked = Asked(clients=1000, epsilon=8.0, delta=1e-6)
+    asked = PrivacyQuery(clients=1000, epsilon=8.0, delta=1e-6)
     assert 65 < asked.planned(name, "paper").guarantee().epsilon < 75
 
 
@@ -109,9 +109,9 @@ def test_constants_of_a_paper_that_cannot_be_computed_leave_the_exact_ones_alone
 
 @pytest.mark.parametrize("contributions", [1, 3])
 def test_more_bits_than_are_computed_with_still_have_a_guarantee(contributions: int) -> None:
-    asked = Asked(clients=100_000, epsilon=0.1, delta=1e-6)
+    asked = PrivacyQuery(clients=100_000, epsilon=0.1, delta=1e-6)
     paper = asked.planned("shuffled-binomial", "paper")
-    assert 0 < privacy.guaranteed(paper, None, 0, contributions, None).epsilon < 0.1
+    assert 0 < calculator.guaranteed(paper, None, 0, contributions, None).epsilon < 0.1
 
 
 @pytest.mark.parametrize(("survivors", "colluders"), [(1001, 0), (1000, -1), (-1, 0)])
@@ -157,4 +157,4 @@ def _shuffled_laws(weights: np.ndarray, clients: int) -> tuple[np.ndarray, np.nd
 @pytest.mark.parametrize("name", ["shuffled-laplace", "relaxed-secagg-shuffle", "shuffled-gaussian"])
 def test_only_mechanisms_that_release_nothing_but_the_sum_are_composed_by_its_law(name: str) -> None:
     mechanism = made(name, clients=100, delta=None if name == "relaxed-secagg-shuffle" else 1e-6)
-    assert privacy.released(mechanism, 100) is None
+    assert calculator.released(mechanism, 100) is None

@@ -9,15 +9,16 @@ from typing import Any, get_args
 import pytest
 from typer.testing import CliRunner
 
-from common.errors import BadParameter
-from common.mechanisms.planning import KINDS
-from lab.__main__ import app
-from lab.errata import ERRATA, errata
-from lab.errata.erratum import Erratum, Paper
-from lab.errata.table import markdown
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms import MECHANISMS
+from distrust.lab.__main__ import app
+from distrust.lab.papers import ERRATA, errata
+from distrust.lab.papers.erratum import Erratum, Paper
+from distrust.lab.papers.table import markdown
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = (ROOT / "docs/privacy.md").read_text("utf-8")
+ERRATA_PAGE = (ROOT / "docs/privacy/errata.md").read_text("utf-8")
+DOCUMENT = "\n".join(page.read_text("utf-8") for page in sorted((ROOT / "docs/privacy").glob("*.md")))
 TOLERANCE = 1e-9
 
 
@@ -80,7 +81,7 @@ def test_the_command_writes_a_file(tmp_path: Path) -> None:
 
 
 def test_the_document_shows_what_the_command_computes() -> None:
-    shown = DOCUMENT.split("<!-- errata -->\n")[1].split("<!-- /errata -->")[0]
+    shown = ERRATA_PAGE.split("<!-- errata -->\n")[1].split("<!-- /errata -->")[0]
     assert shown.strip() == markdown(list(found().values())).strip()
 
 
@@ -100,7 +101,7 @@ def test_the_document_has_figures() -> None:
 
 def test_the_document_has_a_row_for_every_mechanism() -> None:
     rows = [line for line in DOCUMENT.splitlines() if line.startswith("| `")]
-    assert [name for name in KINDS if not any(row.startswith(f"| `{name}`") for row in rows)] == []
+    assert [name for name in MECHANISMS if not any(row.startswith(f"| `{name}`") for row in rows)] == []
 
 
 def test_the_document_names_files_that_are_there() -> None:

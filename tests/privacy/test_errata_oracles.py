@@ -11,8 +11,8 @@ from mpmath import mpf
 from scipy import stats
 from scipy.special import ive
 
-from lab.errata import errata
-from lab.errata.erratum import Erratum
+from distrust.lab.papers import errata
+from distrust.lab.papers.erratum import Erratum
 
 
 @cache

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from client.courier import Limits
-from client.fleet import Habits
-from client.reporting import sealed
-from client.sender import Sender
-from common.crypto.claim import SECRET, claim
-from common.errors import BadTicket, Conflict
-from common.messages.batch import BatchAnswer
-from common.messages.cohort import Cohort, SealedRecords
-from common.messages.deal import ActionAnswer, ActionRequest
-from common.messages.run import RunConfig
-from common.messages.upload import Item, RefusedItem, Upload, UploadAnswer
-from server.intermediary import HttpIntermediaries
-from server.keys import load_or_make
-from server.tickets import sign
-from tests.wiretap import Exchange, Tape, play
+from distrust.client.fleet.fleet import FleetOptions
+from distrust.client.fleet.uploader import Limits
+from distrust.client.http_transport import HttpTransport
+from distrust.client.protocols.shuffle import sealed
+from distrust.common.crypto.claim import SECRET, claim
+from distrust.common.errors import BadTicket, Conflict
+from distrust.common.messages.batch import BatchAnswer
+from distrust.common.messages.cohort import Cohort, SealedRecords
+from distrust.common.messages.deal import ActionAnswer, ActionRequest
+from distrust.common.messages.run import RunConfig
+from distrust.common.messages.upload import Item, RefusedItem, Upload, UploadAnswer
+from distrust.server.intermediary import HttpIntermediaries
+from distrust.server.keys import load_or_make
+from distrust.server.ticket_issuer import sign
+from tests.support.wiretap import Exchange, Tape, play
 
 CLIENTS = 48
 DEALT = {
@@ -42,7 +42,7 @@ SEALED = {
 STOLEN = range(3, 7)
 """⌊0.1 · 48⌋, as many as may collude. They lie in the first part of an upload of `IN_PARTS`."""
 ONE_MORE = range(3, 8)
-IN_PARTS = Habits(block=64, limits=Limits(items=8))
+IN_PARTS = FleetOptions(block=64, limits=Limits(items=8))
 
 
 def config(kind: dict[str, object]) -> RunConfig:
@@ -121,23 +121,23 @@ def test_who_asks_after_the_clients_is_told_nothing_and_reports_for_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Between a client's question and its report the server asks and reports, with a ticket as good as the client's."""
-    thief, honest, answers = Thief(tmp_path), Sender.upload, list[UploadAnswer]()
+    thief, honest, answers = Thief(tmp_path), HttpTransport.upload, list[UploadAnswer]()
     first_of_all(thief, monkeypatch, nothing)
 
-    async def act_and_upload(self: Sender, cohort: Cohort, upload: Upload) -> UploadAnswer:
+    async def act_and_upload(self: HttpTransport, cohort: Cohort, upload: Upload) -> UploadAnswer:
         slots = [item.slot for item in upload.items]
         await thief.ask(cohort, slots)
         answers.append(await thief.report(cohort, slots))
         return await honest(self, cohort, upload)
 
-    monkeypatch.setattr(Sender, "upload", act_and_upload)
+    monkeypatch.setattr(HttpTransport, "upload", act_and_upload)
     tape = play(tmp_path, [config(DEALT)], 0.0, monkeypatch)
     assert (thief.learned, len(thief.refused)) == ({}, CLIENTS)
     assert {(one.type, one.status) for one in thief.refused} == {(Conflict("").urn, 409)}
     assert {one.type for answer in answers for one in answer.refused} == {BadTicket("").urn}
     assert sum(answer.accepted for answer in answers) == 0
     assert (last_batch(tape).state, last_batch(tape).lost) == ("released", 0)
-    assert "robbed" not in capsys.readouterr().out
+    assert "ticket_conflict" not in capsys.readouterr().out
 
 
 def test_who_asks_before_the_clients_learns_what_nobody_plays_and_is_seen(
@@ -174,7 +174,7 @@ def test_where_nothing_is_dealt_a_client_whose_slot_was_used_is_not_served_and_k
     first_of_all(thief, monkeypatch, lambda thief, cohort: thief.report(cohort, [3, 4]))
     tape = play(tmp_path, [config(SEALED)], 0.0, monkeypatch)
     out = capsys.readouterr().out
-    assert out.count("robbed") == out.count("its message is here already, and differs") == 2
+    assert out.count("ticket_conflict") == out.count("its message is here already, and differs") == 2
     kept = tape.rows("shuffler", "SELECT COUNT(*) FROM messages WHERE stage = 'report' AND slot IN (3, 4)")
     assert kept == [(2 * len(tape.rows("shuffler", "SELECT 1 FROM cohorts")),)]
 
@@ -203,8 +203,8 @@ def test_a_fleet_that_sees_more_stolen_slots_than_may_collude_sends_nothing_more
     assert tape.rows("shuffler", kept) == [(accepted + len(ONE_MORE),)]
     assert tape.rows("shuffler", "SELECT stage FROM cohorts WHERE cohort = 'run.1.0.1'") == [("aborted",)]
     out = capsys.readouterr().out
-    assert out.count("overrun") == 1
-    assert "somebody else plays more than" in out
+    assert out.count("conflicts_exceeded") == 1
+    assert "another party plays more than" in out
 
 
 @pytest.mark.parametrize("kind", [SEALED, DEALT], ids=["sealed", "dealt"])
@@ -217,4 +217,4 @@ def test_as_many_as_may_collude_are_what_the_noise_can_do_without(
     tape = play(tmp_path, [config(kind)], 0.0, monkeypatch, habits=IN_PARTS)
     assert tape.rows("shuffler", "SELECT stage FROM cohorts WHERE cohort = 'run.1.0.1'") == [("done",)]
     out = capsys.readouterr().out
-    assert (out.count("robbed"), out.count("overrun")) == (len(slots), 0)
+    assert (out.count("ticket_conflict"), out.count("conflicts_exceeded")) == (len(slots), 0)

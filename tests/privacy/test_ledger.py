@@ -1,22 +1,24 @@
 """Ledger algebra: parallel and sequential composition, budgets that are never overdrawn, oracles from dp-accounting."""
 
 import math
+from functools import reduce
 
 import pytest
 from dp_accounting import NeighboringRelation, dp_event
+from dp_accounting.pld import privacy_loss_distribution as loss
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.accounting import rdp
-from common.composition import ADAPTIVE, compose, compose_exactly, pure_curve
-from common.errors import BadParameter, BudgetExceeded
-from common.guarantee import Guarantee
-from common.ledger import Entry, Ledger, parallel
-from common.messages.run import BudgetSpec
-from common.noise import Binomial, DiscreteLaplace, Skellam
-from common.noise.law import Pmf
+from distrust.common.errors import BadParameter, BudgetExceeded
+from distrust.common.messages.run import BudgetSpec
+from distrust.common.noise import Binomial, DiscreteLaplace, Skellam
+from distrust.common.noise.law import Pmf
+from distrust.common.privacy.composition import ADAPTIVE, compose, compose_exactly, pure_curve
+from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.hockey_stick import rdp
+from distrust.common.privacy.ledger import Entry, Ledger, parallel
 
 ORDERS = (1.5, 2.0, 4.0, 8.0, 16.0, 32.0)
 NONE = Guarantee(kind="none", epsilon=None, model="none", calibration="exact")
@@ -116,6 +118,22 @@ def test_exact_composition_lies_between_the_truth_and_the_generic_bounds(pmf: Pm
     curve = zip(ORDERS, rdp(pmf, shift, ORDERS), strict=True)
     bound = min(10 * one + math.log1p(-1 / a) - math.log(1e-6 * a) / (a - 1) for a, one in curve)
     assert 0 < once < often <= bound * (1 + 1e-3)
+
+
+@pytest.mark.parametrize(("trials", "chance", "shift"), [(1000, 0.034, 1), (300, 0.9, 4)])
+def test_a_biased_law_is_composed_above_every_order_of_ups_and_downs(trials: int, chance: float, shift: int) -> None:
+    """A client's values may rise in one release and fall in the next: all splits of four releases, composed apart."""
+    pmf = Binomial(trials, chance).pmf()
+    lower = {int(x): float(log) for x, log in zip(pmf.support, pmf.logs, strict=True)}
+    upper = {x + shift: log for x, log in lower.items()}
+    up, down = (
+        loss.from_two_probability_mass_functions(*pair, symmetric=False, value_discretization_interval=2e-4)
+        for pair in ((lower, upper), (upper, lower))
+    )
+    parts = [[up] * k + [down] * (4 - k) for k in range(5)]
+    apart = [reduce(lambda a, b: a.compose(b), part).get_epsilon_for_delta(1e-6) for part in parts]
+    found = compose_exactly(pmf, shift, 4, 1e-6)
+    assert max(apart) * (1 - 1e-3) <= found <= max(apart) * 1.05
 
 
 def test_the_lost_mass_is_taken_off_delta() -> None:

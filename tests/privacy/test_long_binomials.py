@@ -5,11 +5,11 @@ import math
 import mpmath
 import pytest
 
-from common.accounting import epsilon_at
-from common.binomial_accounting import long_epsilon
-from common.mechanisms.binomial_search import LONG
-from common.noise import Binomial
-from lab.privacy import report
+from distrust.common.mechanisms.calibration.binomial import LONG
+from distrust.common.noise import Binomial
+from distrust.common.privacy.binomial import long_epsilon
+from distrust.common.privacy.hockey_stick import epsilon_at
+from distrust.lab.privacy.calculator import report
 
 DIGITS = 40
 

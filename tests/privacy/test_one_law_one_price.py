@@ -6,10 +6,9 @@ import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
-from common.mechanisms import Mechanism
-from common.mechanisms.planning import DELTAS, KINDS
-from lab import privacy
-from lab.asked import Asked
+from distrust.common.mechanisms import MECHANISMS, Mechanism
+from distrust.lab.privacy import calculator
+from distrust.lab.privacy.query import PrivacyQuery
 
 LAPLACE = ("central-laplace-discrete", "central-laplace", "local-laplace-discrete", "local-laplace")
 GAUSSIAN = ("central-gaussian", "local-gaussian", "distributed-discrete-gaussian", "distributed-skellam")
@@ -18,11 +17,12 @@ CARRIED = ("distributed-polya", "distributed-skellam", "distributed-discrete-gau
 
 def planned(name: str, **words: Any) -> Mechanism:
     given = None if name == "identity" else 0.1
-    return Asked(clients=100, epsilon=given, delta=1e-6 if name in DELTAS else None, **words).planned(name, "exact")
+    delta = 1e-6 if MECHANISMS[name].takes_delta else None
+    return PrivacyQuery(clients=100, epsilon=given, delta=delta, **words).planned(name, "exact")
 
 
 def price(name: str, **words: int) -> float:
-    found = privacy.guaranteed(planned(name, **words), None, 0, 20, 1e-6).epsilon
+    found = calculator.guaranteed(planned(name, **words), None, 0, 20, 1e-6).epsilon
     assert found is not None
     return found
 
@@ -49,19 +49,19 @@ def test_a_gaussian_law_has_one_price(name: str) -> None:
 
 def test_who_has_one_law_and_who_has_none() -> None:
     words: dict[str, dict[str, int]] = {"tree": {"batches": 4}}
-    having = {name for name in KINDS if privacy.released(planned(name, **words.get(name, {})), 100) is not None}
+    having = {name for name in MECHANISMS if calculator.released(planned(name, **words.get(name, {})), 100) is not None}
     assert having == {*LAPLACE, *GAUSSIAN, *CARRIED}
 
 
 @pytest.mark.parametrize("name", [*LAPLACE, *CARRIED])
 def test_vectors_have_no_single_law(name: str) -> None:
-    assert privacy.released(planned(name, dimension=3), 100) is None
+    assert calculator.released(planned(name, dimension=3), 100) is None
 
 
 @pytest.mark.parametrize("name", CARRIED)
 def test_without_honest_clients_there_is_none(name: str) -> None:
-    assert privacy.released(planned(name), 0) is None
+    assert calculator.released(planned(name), 0) is None
 
 
 def test_too_few_shares_of_a_polya_law_are_not_log_concave() -> None:
-    assert privacy.released(planned("distributed-polya"), 99) is None
+    assert calculator.released(planned("distributed-polya"), 99) is None

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from client.settings import FleetSettings
-from client.terms import Terms
-from common.errors import BudgetExceeded
-from lab import in_process
-from lab.fleets import environment
-from lab.run_file import RunFile, parse
-from lab.stack import Urls
-from tests.wiretap import Exchange, play
+from distrust.client.requirements import PrivacyRequirements
+from distrust.client.settings import FleetSettings
+from distrust.common.errors import BudgetExceeded
+from distrust.lab.run import in_process
+from distrust.lab.run.fleet_processes import environment
+from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.stack.stack import Urls
+from tests.support.wiretap import Exchange, play
 
 NOWHERE = Urls("http://server", "http://shuffler", "http://aggregator", token=None)
 
@@ -44,7 +44,7 @@ seed = 1
     )
 
 
-def terms(told: RunFile, monkeypatch: pytest.MonkeyPatch) -> Terms:
+def terms(told: RunFile, monkeypatch: pytest.MonkeyPatch) -> PrivacyRequirements:
     """What users insist on whose fleet was started for this run file, through the very variables."""
     for name, value in environment(told, NOWHERE).items():
         monkeypatch.setenv(name, value)
@@ -59,12 +59,12 @@ def test_a_contribution_that_would_overdraw_is_refused_by_the_client_before_anyt
     mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     overdrawn = file(5, mechanism)
-    monkeypatch.setattr("server.learner.admit", lambda *_: None)
+    monkeypatch.setattr("distrust.server.learner.learner.admit", lambda *_: None)
     heard: list[Exchange] = []
     with pytest.raises(BudgetExceeded, match=r"5 contributions would cost ε = 2.5 at δ = 0, and the budget is ε = 2"):
         play(tmp_path, [overdrawn.config], 0.0, monkeypatch, heard=heard, terms=terms(overdrawn, monkeypatch))
     said = [one.url.path.rpartition("/")[2] for one in heard if one.caller.startswith("fleet")]
-    assert set(said) == {"round"}  # they looked, and took not even a ticket
+    assert set(said) == {"round", "config"}  # they looked, and took not even a ticket
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS)
@@ -95,7 +95,7 @@ def test_where_nothing_was_declared_returning_clients_play_over_http_what_they_p
     """40 contributions of ε = 0.5 are above what a user accepts in one cohort: that limits no sum."""
     undeclared = file(40, MECHANISMS["masked"], epsilon=None)
     held = terms(undeclared, monkeypatch)
-    assert held == Terms()
+    assert held == PrivacyRequirements(config_digest=undeclared.config.digest())
     tape = play(tmp_path, [undeclared.config], 0.0, monkeypatch, terms=held)
     spent = [tape.views["run"].snapshot.guarantee, in_process.run(undeclared).guarantee]
     assert tape.views["run"].state == "finished"
@@ -108,4 +108,4 @@ def test_a_user_told_of_contributions_alone_calls_its_own_limit_by_its_name(
     """Nobody has declared a budget, so that none is said to be overdrawn."""
     undeclared = file(40, MECHANISMS["masked"], epsilon=None)
     with pytest.raises(BudgetExceeded, match=r"40 contributions would cost .*, and this user's limit is ε = 10"):
-        play(tmp_path, [undeclared.config], 0.0, monkeypatch, terms=Terms(contributions=40))
+        play(tmp_path, [undeclared.config], 0.0, monkeypatch, terms=PrivacyRequirements(contributions=40))

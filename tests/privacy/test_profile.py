@@ -7,10 +7,9 @@ from typing import Any
 import mpmath
 import pytest
 
-from common.mechanisms import MechanismSpec, plan
-from common.mechanisms.planning import DELTAS, KINDS, Union
-from common.profile import ORDERS, Profile
-from common.statistics import BoundedVector, Reward
+from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, plan
+from distrust.common.privacy.profile import ORDERS, Profile
 from tests.privacy import laws
 
 NINE_DIGITS = 1e-9
@@ -23,7 +22,7 @@ def _fifty_digits():  # noqa: ANN202
         yield
 
 
-def made(name: str, clients: int = 40, floor: int | None = None, dimension: int = 1, **words: Any) -> Union:
+def made(name: str, clients: int = 40, floor: int | None = None, dimension: int = 1, **words: Any) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, **words})
     least = floor or clients
     statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm="linf", bound=0.5)
@@ -230,12 +229,12 @@ def test_a_box_of_two_coordinates_is_two_draws_moved_together(name: str) -> None
     assert mechanism.profile().approximate.how == ("exact" if lattice else "bound")
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", MECHANISMS)
 @pytest.mark.parametrize("dimension", [1, 3])
 def test_every_profile_is_in_itself_consistent(name: str, dimension: int) -> None:
     """Rényi grows with the order and stays below the pure ε; more δ costs no more ε; no honest client, no privacy."""
     words: dict[str, Any] = {} if name == "identity" else {"epsilon": 1.0}
-    words |= {"delta": 1e-5} if DELTAS.get(name) == "needed" else {}  # type: ignore[call-overload]
+    words |= {"delta": 1e-5} if MECHANISMS[name].takes_delta == "needed" else {}
     words |= {"batches": 4} if name == "tree" else {}
     mechanism = made(name, 60, 50, dimension=dimension, **words)
     profile, looser = mechanism.profile(delta=1e-5), mechanism.profile(delta=1e-3)

@@ -10,13 +10,12 @@ from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from dp_accounting.privacy_accountant import NeighboringRelation
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
-from common.mechanisms import MechanismSpec, plan
-from common.mechanisms.planning import Union
-from common.profile import ORDERS, of_pure
-from common.statistics import Reward
+from distrust.common.bandit.statistics import Reward
+from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.privacy.profile import ORDERS, of_pure
 
 
-def made(name: str, **words: Any) -> Union:
+def made(name: str, **words: Any) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, **words})
     return plan(spec, clients=30, least=30, floor=30, wrap=1e-6, statistic=Reward())
 
@@ -27,7 +26,7 @@ ON_GRID = made("central-laplace-discrete", epsilon=0.7, precision=5)
 GAUSSIAN_ON_GRID = made("local-gaussian", epsilon=0.7, delta=1e-5, precision=5)
 
 
-def losses() -> dict[str, tuple[Union, Any]]:
+def losses() -> dict[str, tuple[Mechanism, Any]]:
     """Each mechanism, and the library's loss of the same law."""
     theirs = privacy_loss_mechanism
     deviations = [math.sqrt(one.variance) for one in (GAUSSIAN, GAUSSIAN_ON_GRID)]
@@ -58,7 +57,7 @@ def test_epsilon_at_delta_is_the_library_s_to_nine_digits(law: str, delta: float
     ],
 )
 @pytest.mark.parametrize("count", [1, 9])
-def test_renyi_by_order_is_the_library_s(mechanism: Union, event: Any, count: int) -> None:
+def test_renyi_by_order_is_the_library_s(mechanism: Mechanism, event: Any, count: int) -> None:
     accountant = RdpAccountant(ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE)
     accountant.compose(event, count)
     found = mechanism.profile().repeated(count)
@@ -67,7 +66,7 @@ def test_renyi_by_order_is_the_library_s(mechanism: Union, event: Any, count: in
     assert found.rdp_how == "exact"
 
 
-def distributions() -> dict[str, tuple[Union, Any]]:
+def distributions() -> dict[str, tuple[Mechanism, Any]]:
     """Each mechanism, and the library's distribution of the loss of one release."""
     deviations = [math.sqrt(one.variance) for one in (GAUSSIAN, GAUSSIAN_ON_GRID)]
     of = privacy_loss_distribution

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import time
 from fractions import Fraction
 
 import mpmath
@@ -9,11 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from common.errors import BadParameter
-from common.mechanisms.relaxed import Design, certified_epsilon, fewest_bits, pair_epsilon
-from common.mechanisms.relaxed.certificate import blocks
-from common.mechanisms.relaxed.positive import shares, window_sums
-from common.noise import PolyaDifference
+from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms import MechanismSpec, plan
+from distrust.common.mechanisms.pure_shuffle import Design, certified_epsilon, fewest_bits, pair_epsilon
+from distrust.common.mechanisms.pure_shuffle.certificate import blocks
+from distrust.common.mechanisms.pure_shuffle.positive import shares, window_sums
+from distrust.common.noise import PolyaDifference
 
 Array = NDArray[np.float64]
 SMALL = [
@@ -243,3 +246,48 @@ def test_what_cannot_be_certified_is_refused() -> None:
         certified_epsilon(Design(1, 1, 1.0, 20, 41, 1e-6), 0)
     with pytest.raises(BadParameter, match="normal"):
         pair_epsilon(Design(1, 3, 1.0, 20, 41, 1e-6), 3, 0)
+
+
+@pytest.mark.parametrize("design", SMALL)
+@pytest.mark.parametrize("honest", [1, 2, 3])
+def test_moves_of_fewer_steps_are_certified_wherever_they_start(design: Design, honest: int) -> None:
+    """Every x̂ against x̂ + m, every number of escapes: no ratio of the whole laws is above the certificate."""
+    honest = min(honest, design.share)
+    for move in range(1, design.precision + 1):
+        bound = certified_epsilon(design, honest, move=move)
+        for escaped, value in itertools.product(range(honest), range(design.precision + 1 - move)):
+            laws = (given_modes(design, one, honest - 1, escaped) for one in (value, value + move))
+            assert farthest(*laws) <= bound
+
+
+@pytest.mark.parametrize(("norm", "most"), [("l1", 1700), ("l2", 6300)])
+def test_a_ball_costs_less_than_the_box_around_it_and_keeps_epsilon(norm: str, most: int) -> None:
+    """27,340 bits in the box of twenty coordinates at g = 1, which the balls paid too."""
+    spec = MechanismSpec(name="relaxed-secagg-shuffle", epsilon=1.0, precision=1)
+    statistic = BoundedVector.model_validate({"dimension": 20, "norm": norm})
+    mechanism = plan(spec, clients=1000, least=1000, floor=1000, wrap=1e-6, statistic=statistic)
+    assert mechanism.bits <= most
+    assert 0.99 < (mechanism.guarantee().epsilon or 0.0) <= 1.0
+
+
+def test_the_grid_is_the_theorem_s() -> None:
+    """⌈ε√t/2⌉: with rewards inside (0, 1) the error stays near the noise, 1.4, and grew as √n/2 at g = 1."""
+    spec = MechanismSpec(name="relaxed-secagg-shuffle", epsilon=1.0)
+    mechanism = plan(spec, clients=400, least=400, floor=400, wrap=1e-6, statistic=Reward())
+    assert mechanism.precision == 10
+    assert math.hypot(mechanism.error(400).std, 20 * mechanism.rounding) < 1.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("honest", [2, 4, 8, 128, 1024])
+def test_small_epsilon_is_planned_in_seconds(honest: int) -> None:
+    """ε = 0.01, a run of T = 2000 and two arms: minutes before."""
+    began = time.process_time()
+    design = fewest_bits(0.01, honest, 1, 1 / 8000 / honest)
+    assert time.process_time() - began < 20
+    assert certified_epsilon(design, honest) <= 0.01
+
+
+def test_an_epsilon_that_cannot_be_certified_is_refused_with_what_to_change() -> None:
+    with pytest.raises(BadParameter, match=r"epsilon = 0.001: not certified .* raise epsilon"):
+        fewest_bits(1e-3, 100, 1, 1e-9)

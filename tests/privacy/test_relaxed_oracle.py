@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import mpmath
 import pytest
 
-from common.errors import BadParameter
-from common.mechanisms import MechanismSpec, RelaxedSecaggShuffle, plan
-from common.mechanisms.relaxed import Design, certified_epsilon, fewest_bits, pair_epsilon
-from common.statistics import Reward
+from distrust.common.bandit.statistics import Reward
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms import MechanismSpec, RelaxedSecaggShuffle, plan
+from distrust.common.mechanisms.pure_shuffle import Design, certified_epsilon, fewest_bits, pair_epsilon
 from tests.privacy.laws import Law, convolution
 
 NINE_DIGITS = 1e-9

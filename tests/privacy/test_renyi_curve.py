@@ -8,8 +8,12 @@ import mpmath
 import numpy as np
 import pytest
 
-from common.accounting import law_epsilon
-from common.amplification import (
+from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms.calibration.gaussian import Grid
+from distrust.common.mechanisms.shuffled.base import MOST_ALIKE, alike_epsilon, gaussian_renyi
+from distrust.common.noise import DiscreteGaussian, DiscreteGaussianSum, DiscreteLaplace
+from distrust.common.privacy.amplification import (
     added_noise,
     blanket_epsilon,
     blanket_renyi,
@@ -21,18 +25,13 @@ from common.amplification import (
     laplace_on_grid,
     table,
 )
-from common.amplification.blanket import extreme_delta
-from common.amplification.clones import clones_curve
-from common.amplification.renyi import pair_tail
-from common.composition import compose
-from common.gaussian_accounting import gaussian_epsilon, zcdp_epsilon
-from common.mechanisms import MechanismSpec, plan
-from common.mechanisms.gaussian_search import Grid
-from common.mechanisms.planning import Union
-from common.mechanisms.shuffled import MOST_ALIKE, alike_epsilon, gaussian_renyi
-from common.noise import DiscreteGaussian, DiscreteGaussianSum, DiscreteLaplace
-from common.profile import ORDERS, response_renyi
-from common.statistics import BoundedVector, Reward
+from distrust.common.privacy.amplification.blanket import extreme_delta
+from distrust.common.privacy.amplification.clones import clones_curve
+from distrust.common.privacy.amplification.renyi import pair_tail
+from distrust.common.privacy.composition import compose
+from distrust.common.privacy.gaussian import gaussian_epsilon, zcdp_epsilon
+from distrust.common.privacy.hockey_stick import law_epsilon
+from distrust.common.privacy.profile import ORDERS, response_renyi
 from tests.privacy.shuffles import Array, random_table, responses, shuffled, true_delta
 
 Curve = Callable[[mpmath.mpf], mpmath.mpf]
@@ -215,7 +214,7 @@ def test_concentrated_messages_stay_below_their_bound(users: int) -> None:
         assert exact_renyi(responses(1.0), users, order) <= bound
 
 
-def made(name: str, clients: int, dimension: int = 1) -> Union:
+def made(name: str, clients: int, dimension: int = 1) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, "delta": 1e-6})
     statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm="l2", bound=0.5)
     return plan(spec, clients=clients, least=clients, floor=clients, wrap=1e-6, statistic=statistic)

@@ -8,15 +8,17 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from common.gaussian_accounting import largest_ratio
-from common.mechanisms import LocalGaussian, LocalLaplace, MechanismSpec, plan
-from common.mechanisms.planning import Union
-from common.noise.continuous import Gaussian, Laplace, Rounded
-from common.randomness import UnsafeSeededStream
-from common.statistics import BoundedVector, Reward
+from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.mechanisms import LocalGaussian, LocalLaplace, Mechanism, MechanismSpec, plan
+from distrust.common.noise.continuous import Gaussian, Laplace, Rounded
+from distrust.common.privacy.gaussian import largest_ratio
+from distrust.common.randomness import UnsafeSeededStream
 
 REACH = 60  # steps beyond which one message's mass is below 1e-20 here
 FALSE_ALARM = 1e-8
+SNAPPED = 4.8e-7
+"""Most that `snap_up` adds to a least scale or variance, relatively."""
+
 Floats = NDArray[np.float64]
 
 
@@ -25,7 +27,7 @@ def length(norm: str, dimension: int) -> float:
     return 2 * {"l1": 1, "l2": math.sqrt(dimension), "linf": dimension}[norm]
 
 
-def made(name: str, clients: int, dimension: int = 1, norm: str = "linf", /, **words: object) -> Union:
+def made(name: str, clients: int, dimension: int = 1, norm: str = "linf", /, **words: object) -> Mechanism:
     delta = {"delta": 1e-6} if "gaussian" in name else {}
     spec = MechanismSpec.model_validate({"name": name, **delta, **words})
     vector = BoundedVector.model_validate({"dimension": dimension, "norm": norm})
@@ -118,7 +120,7 @@ def test_a_ball_takes_a_hundredth_more_laplace_noise_on_the_grid(
     assert rounding <= 0.0101 * paper**2
     promised = mechanism.guarantee().epsilon
     assert promised is not None
-    assert epsilon * (1 - 1e-9) <= promised <= epsilon
+    assert epsilon * (1 - 1.01 * SNAPPED) <= promised <= epsilon  # rounding costs a hundredth at most, as scale⁻²
 
 
 @pytest.mark.parametrize("dimension", [3, 20])
@@ -143,7 +145,10 @@ def test_continuous_noise_on_the_values_themselves_pays_for_no_rounding(norm: st
     assert isinstance(gaussian, LocalGaussian)
     assert laplace.real_law().scale * laplace.step == pytest.approx(length(norm, 20), rel=1e-12)
     across = 2 * math.sqrt(20 if norm == "linf" else 1)
-    assert gaussian.real_law().std * gaussian.step == pytest.approx(across / largest_ratio(1.0, 1e-6), rel=1e-9)
-    for mechanism in (laplace, gaussian):
+    least = across / largest_ratio(1.0, 1e-6)
+    assert least <= gaussian.real_law().std * gaussian.step <= least * (1 + SNAPPED / 2)
+    for mechanism, excess in ((laplace, 1e-12), (gaussian, 1.1 * SNAPPED / 2)):  # ε falls as std to the power of 1.08
         assert mechanism.rounding == 0  # it is in the error's law
-        assert mechanism.guarantee().epsilon == pytest.approx(1.0, rel=1e-9)
+        promised = mechanism.guarantee().epsilon
+        assert promised is not None
+        assert 1 - excess <= promised <= 1

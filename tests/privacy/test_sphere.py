@@ -10,13 +10,13 @@ from scipy import stats
 from scipy.integrate import quad
 from scipy.special import hyp0f1
 
-from common.mechanisms import LocalSphere, MechanismSpec, plan
-from common.mechanisms.local_sphere import coin, coin_epsilon
-from common.mechanisms.sphere_noise import SphereSum, directions, log_moment, radius
-from common.randomness import UnsafeSeededStream
-from common.statistics import BoundedVector
-from server.policies.noise_width import noise_width
-from server.policies.radius import EVENTS, exact_radius
+from distrust.common.bandit.statistics import BoundedVector
+from distrust.common.mechanisms import LocalSphere, MechanismSpec, plan
+from distrust.common.mechanisms.local.sphere import SphereSum, coin, coin_epsilon, directions, log_moment, radius
+from distrust.common.messages.policy import EVENTS
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.server.policies.elimination import exact_radius
+from distrust.server.policies.linear.noise_width import noise_width
 
 FALSE_ALARM = 1e-7
 

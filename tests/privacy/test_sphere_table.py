@@ -1,4 +1,4 @@
-"""The table of docs/privacy.md: the bound on `local-sphere`'s error over what particular data reach."""
+"""The table of docs/privacy/noise.md: the bound on `local-sphere`'s error over what particular data reach."""
 
 import math
 from pathlib import Path
@@ -10,9 +10,9 @@ from scipy.fft import irfft, rfft
 from scipy.optimize import brentq
 from scipy.special import betainc
 
-from common.mechanisms.sphere_noise import SphereSum, radius
+from distrust.common.mechanisms.local.sphere import SphereSum, radius
 
-LINES = (Path(__file__).parents[2] / "docs/privacy.md").read_text("utf-8").splitlines()
+LINES = (Path(__file__).parents[2] / "docs/privacy/noise.md").read_text("utf-8").splitlines()
 HEAD = next(number for number, line in enumerate(LINES) if line.startswith("| n | D | ε | p = 10⁻³ |"))
 ROWS = [line for line in LINES[HEAD + 2 :][:20] if line.count("|") == LINES[HEAD].count("|")]
 LEVELS = (1e-3, 1e-6, 1e-12)

@@ -8,14 +8,20 @@ import pytest
 from mpmath import mp
 from numpy.typing import NDArray
 
-from common.accounting import epsilon_at
-from common.mechanisms.base import Norm
-from common.mechanisms.binomial_search import released_epsilon
-from common.mechanisms.moments import central, whole
-from common.mechanisms.sensitivity import Grid
-from common.mechanisms.spread import grid_for, log_moment, vector_epsilon, vector_rdp
-from common.noise import Binomial, Skellam
-from common.product_accounting import product_epsilon
+from distrust.common.mechanisms.base import Norm
+from distrust.common.mechanisms.calibration.binomial import released_epsilon
+from distrust.common.mechanisms.calibration.sensitivity import Grid
+from distrust.common.mechanisms.calibration.vector_bounds import (
+    central,
+    grid_for,
+    log_moment,
+    vector_epsilon,
+    vector_rdp,
+    whole,
+)
+from distrust.common.noise import Binomial, Skellam
+from distrust.common.privacy.hockey_stick import epsilon_at
+from distrust.common.privacy.products import product_epsilon
 
 NORMS: tuple[Norm, ...] = ("l1", "l2", "linf")
 ORDER = {"l1": 1, "l2": 2, "linf": np.inf}

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from common.errors import BadParameter
-from common.mechanisms import MechanismSpec, plan
-from common.mechanisms.base import Calibration, MechanismName, Norm
-from common.mechanisms.planning import DELTAS, KINDS, Union
-from common.randomness import UnsafeSeededStream
-from common.statistics import BoundedVector
+from distrust.common.bandit.statistics import BoundedVector
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms.base import Calibration, MechanismName, Norm
+from distrust.common.randomness import UnsafeSeededStream
 
 NORMS: tuple[Norm, ...] = ("l1", "l2", "linf")
 DIMENSIONS = (1, 3, 20)
@@ -30,12 +29,12 @@ REFUSED: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {
 
 
 @cache
-def made(name: MechanismName, norm: Norm, dimension: int, calibration: Calibration = "exact") -> Union:
+def made(name: MechanismName, norm: Norm, dimension: int, calibration: Calibration = "exact") -> Mechanism:
     """`relaxed-secagg-shuffle` splits ε over the coordinates and is searched for by convolution: ε grows with them."""
     epsilon = EPSILON * (dimension if name == "relaxed-secagg-shuffle" else 1)
     words: dict[str, object] = {"name": name, "calibration": calibration}
     words |= {} if name == "identity" else {"epsilon": epsilon}
-    words |= {"delta": 1e-4} if name in DELTAS else {}
+    words |= {"delta": 1e-4} if MECHANISMS[name].takes_delta else {}
     words |= {"batches": 6} if name == "tree" else {}
     statistic = BoundedVector(dimension=dimension, norm=norm, bound=BOUND)
     spec = MechanismSpec.model_validate(words)
@@ -44,7 +43,7 @@ def made(name: MechanismName, norm: Norm, dimension: int, calibration: Calibrati
 
 TABLE = [
     pytest.param(name, norm, dimension, id=f"{name}-{norm}-{dimension}")
-    for name, norm, dimension in itertools.product(KINDS, NORMS, DIMENSIONS)
+    for name, norm, dimension in itertools.product(MECHANISMS, NORMS, DIMENSIONS)
 ]
 served = pytest.mark.parametrize(("name", "norm", "dimension"), TABLE)
 
@@ -56,13 +55,13 @@ def inside(norm: Norm, dimension: int) -> NDArray[np.float64]:
     return np.asarray(raw / sizes * BOUND)
 
 
-def total(mechanism: Union, messages: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def total(mechanism: Mechanism, messages: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """What S hands over."""
     columns = [sum(map(int, column)) % mechanism.modulus for column in messages.T]
     return np.array(columns, dtype=np.uint64)
 
 
-def errors(mechanism: Union, data: NDArray[np.float64]) -> NDArray[np.float64]:
+def errors(mechanism: Mechanism, data: NDArray[np.float64]) -> NDArray[np.float64]:
     """About DRAWS errors of coordinates of sums."""
     cohorts = -(-DRAWS // mechanism.dimension)
     found = []
@@ -74,7 +73,7 @@ def errors(mechanism: Union, data: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array(found)
 
 
-def rounding(mechanism: Union, data: NDArray[np.float64]) -> float:
+def rounding(mechanism: Mechanism, data: NDArray[np.float64]) -> float:
     """Variance that randomized rounding adds to a coordinate of the sum, at most: n'/4 steps squared."""
     step = (mechanism.high - mechanism.low) / mechanism.precision
     parts = np.mod((data - mechanism.low) / step, 1.0)
@@ -129,7 +128,7 @@ def test_sums_are_unbiased_and_as_wide_as_the_error_law_says(name: MechanismName
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", MECHANISMS)
 def test_the_papers_constants_are_planned_too_or_refused_in_one_line(name: MechanismName, norm: Norm) -> None:
     dimensions, said = REFUSED.get((name, "paper"), ((), ""))
     for dimension in DIMENSIONS:

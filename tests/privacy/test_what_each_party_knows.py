@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from common.crypto.seal import REPORT_ID
-from common.messages.base import decode_blob, encode_blob
-from common.messages.batch import BatchAnswer, ModularSum, PermutedBits, Records
-from common.messages.cohort import Cohort, LabelledBits, Masking
-from common.messages.run import RunConfig
-from common.messages.upload import Upload
-from common.modular import pack, total, unpack
-from server.keys import load_or_make
-from tests.wiretap import PARTIES, SEED, Hay, Tape, keys, play
+from distrust.common.crypto.seal import REPORT_ID
+from distrust.common.messages.base import decode_blob, encode_blob
+from distrust.common.messages.batch import BatchAnswer, ModularSum, PermutedBits, Records
+from distrust.common.messages.cohort import Cohort, LabelledBits, Masking
+from distrust.common.messages.run import RunConfig
+from distrust.common.messages.upload import Upload
+from distrust.common.modular import pack, total, unpack
+from distrust.server.keys import load_or_make
+from tests.support.wiretap import PARTIES, SEED, Hay, Tape, keys, play
 
 MECHANISMS = {
     "masked": {"name": "distributed-polya", "epsilon": 2.0, "precision": 1000},
@@ -100,7 +100,8 @@ def test_no_service_ever_holds_a_clients_seed_or_private_key(tape: Tape, hay: di
 
 
 def test_clients_are_told_rounds_tickets_and_stages_and_never_a_sum(tape: Tape) -> None:
-    doors = {"round", "tickets", "keys", "shares", "masked", "unmask", "stage", "departures", "reports", "terms"}
+    stages = {"keys", "shares", "confirm", "masked", "unmask", "reports"}
+    doors = {"config", "round", "tickets", "terms", "stage", "statements", "departures"} | stages
     heard = [one for one in tape.heard if one.caller.startswith("fleet")]
     assert {one.url.path.rpartition("/")[2] for one in heard} <= doors
     told = set().union(*(keys(json.loads(one.answer)) for one in heard))
@@ -160,21 +161,24 @@ def test_the_aggregators_sum_is_the_survivors_noised_sum_modulo_m(tape: Tape) ->
 
 def test_the_server_is_told_by_clients_which_round_and_how_many_and_nothing_else(tape: Tape) -> None:
     said = tape.said("fleet", "server")
-    assert {one.url.path.rpartition("/")[2] for one in said} == {"round", "tickets"}
+    assert {one.url.path.rpartition("/")[2] for one in said} == {"config", "round", "tickets", "keys", "statements"}
     assert set().union(*(set(one.url.params) for one in said)) <= {"after", "wait"}
     asked = [json.loads(one.body) for one in said if one.body]
     assert asked
-    assert all(set(request) == {"version", "request", "round", "want"} for request in asked)
+    assert all(set(request) == {"version", "request", "round", "want", "keys"} for request in asked)
 
 
 def test_s_tells_the_server_a_count_and_a_mixture_and_never_a_slot_a_ticket_or_an_order(tape: Tape) -> None:
     said = [one for party in ("shuffler", "aggregator") for one in tape.said("server", party)]
     assert {(one.method, one.url.path.count("/")) for one in said} == {("PUT", 3), ("GET", 4)}
     collected = [one for one in said if one.method == "GET"]
-    assert {one.url.path.rpartition("/")[2] for one in collected} == {"batch"}
+    assert {one.url.path.rpartition("/")[2] for one in collected} == {"batch", "statements"}
     names = set().union(*(keys(json.loads(one.answer)) for one in collected))
     answer = {"version", "cohort", "state", "batch", "reason", "lost"}
-    assert names <= answer | {"survivors", "content", "kind", "body", "count", "checksum"}
+    report = {"liars", "disputes", "statements", "stage", "digest", "over"}  # slots of liars only; here there are none
+    assert names <= answer | report | {"survivors", "content", "kind", "body", "count", "checksum"}
+    batches = [json.loads(one.answer)["batch"] for one in collected if one.url.path.endswith("/batch")]
+    assert all(batch["liars"] == [] for batch in batches if batch)
 
 
 def test_the_server_never_meets_a_message_as_a_client_sent_it(tape: Tape, hay: dict[str, Hay]) -> None:

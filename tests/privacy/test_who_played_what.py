@@ -10,18 +10,18 @@ from functools import partial
 import numpy as np
 import pytest
 
-from common.crypto.claim import SECRET
-from common.crypto.seal import REPORT_ID, open_record, sealed_size
-from common.messages.base import encode_blob
-from common.messages.batch import BatchAnswer, GroupedRecords
-from common.messages.cohort import Cohort, Dealt
-from common.messages.deal import ActionAnswer, ActionRequest
-from common.messages.run import RunConfig
-from common.messages.upload import Upload
-from common.modular import unpack
-from server.keys import load_or_make
-from shuffler.deal import pack_order
-from tests.wiretap import PARTIES, Hay, Tape, keys, play
+from distrust.common.crypto.claim import SECRET
+from distrust.common.crypto.seal import REPORT_ID, open_record, sealed_size
+from distrust.common.messages.base import encode_blob
+from distrust.common.messages.batch import BatchAnswer, GroupedRecords
+from distrust.common.messages.cohort import Cohort, Dealt
+from distrust.common.messages.deal import ActionAnswer, ActionRequest
+from distrust.common.messages.run import RunConfig
+from distrust.common.messages.upload import Upload
+from distrust.common.modular import unpack
+from distrust.server.keys import load_or_make
+from distrust.shuffler.assignment import pack_order
+from tests.support.wiretap import PARTIES, Hay, Tape, keys, play
 
 EACH = 24
 """Plays of each of the two actions, all in one cohort."""
@@ -170,10 +170,11 @@ def test_the_server_never_holds_the_order_or_a_play(tape: Tape, hay: dict[str, H
 
 def test_clients_tell_the_server_nothing_of_what_they_play(tape: Tape) -> None:
     said = tape.said("fleet", "server")
-    assert {one.url.path.rpartition("/")[2] for one in said} == {"round", "tickets"}
+    assert {one.url.path.rpartition("/")[2] for one in said} == {"config", "round", "tickets"}
     bodies = [json.loads(one.body) for one in said if one.body]
     assert bodies
-    assert all(set(request) == {"version", "request", "round", "want"} for request in bodies)
+    assert all(set(request) == {"version", "request", "round", "want", "keys"} for request in bodies)
+    assert all(request["keys"] == "" for request in bodies)
 
 
 def test_s_tells_the_server_groups_and_counts_and_never_a_slot_a_ticket_or_a_sender(tape: Tape) -> None:
@@ -181,7 +182,7 @@ def test_s_tells_the_server_groups_and_counts_and_never_a_slot_a_ticket_or_a_sen
     assert {one.url.path.rpartition("/")[2] for one in said if one.method == "GET"} == {"batch"}
     names = set().union(*(keys(json.loads(one.answer)) for one in said if one.method == "GET"))
     answer = {"version", "cohort", "state", "batch", "reason", "lost"}
-    assert names <= answer | {"survivors", "content", "kind", "body", "counts", "checksum"}
+    assert names <= answer | {"survivors", "content", "kind", "body", "counts", "checksum", "liars", "disputes"}
     opened = [json.loads(one.body)["channel"] for one in said if one.method == "PUT"]
     assert opened
     assert all(channel["noise_seed"] is None for channel in opened)

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[2]
-ENTRYPOINT = [sys.executable, "-m", "lab"]  # the image's is `distrust`: the console script of the same module
+ENTRYPOINT = [sys.executable, "-m", "distrust.lab"]  # the image's is `distrust`: the console script of the same module
 
 Service = dict[str, Any]
 

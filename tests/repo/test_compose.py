@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from client.settings import FleetSettings
-from lab.ports import choose
-from lab.stack import NAMES
+from distrust.client.settings import FleetSettings
+from distrust.lab.stack.stack import NAMES, choose
 from tests.repo.compose import ROOT, Loopback, Service, load, mounts
 
 COMPOSE = load()
@@ -91,7 +90,7 @@ def test_the_image_runs_as_nobody_special_from_the_lock() -> None:
     assert re.search(r"^FROM python:3\.1[1-9]", DOCKERFILE, re.MULTILINE)
     user = re.findall(r"^USER (\w+)$", DOCKERFILE, re.MULTILINE)
     assert user[-1:] not in ([], ["root"])
-    assert "--require-hashes -r requirements.lock" in DOCKERFILE
+    assert "--require-hashes -r requirements-runtime.lock" in DOCKERFILE
 
 
 def test_everything_that_the_image_copies_is_there() -> None:

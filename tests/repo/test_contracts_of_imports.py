@@ -17,5 +17,5 @@ def test_import_contracts_are_kept() -> None:
 def test_true_means_are_imported_by_nobody_but_client_and_lab() -> None:
     rooms = ("common", "shuffler", "aggregator", "server")
     sources = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
-    guilty = [path for path in sources if "client.environments" in path.read_text()]
+    guilty = [path for path in sources if "distrust.client.environments" in path.read_text()]
     assert guilty == []

@@ -1,12 +1,14 @@
-"""docs/figures.md: its rows are the committed experiments', its pictures were drawn from them."""
+"""docs/figures.md: its rows are the committed experiments', its pictures were drawn from them and lie side by side."""
 
 import pytest
 
-from lab.figures import matched
-from lab.figures.stamp import stamp
-from lab.sweep import Cell, Experiment, cells, load
-from lab.sweep.cells import digest
-from tests.published import FIGURES, PUBLISHED, drawn_from, rows
+from distrust.lab.cli.figure import COMPOSITION, DELTA, EPSILON
+from distrust.lab.figures import matched
+from distrust.lab.figures.stamp import stamp
+from distrust.lab.privacy import composition
+from distrust.lab.sweep import Cell, Experiment, cells, load
+from distrust.lab.sweep.cells import digest
+from tests.support.published import FIGURES, PUBLISHED, drawn_from, rows
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +17,7 @@ def loaded() -> dict[str, Experiment]:
 
 
 def test_every_experiment_has_its_rows_published_and_nothing_else_is() -> None:
-    assert [path.name for path in sorted((FIGURES / "rows").iterdir())] == [f"{name}.parquet" for name in PUBLISHED]
+    assert sorted(path.name for path in (FIGURES / "rows").iterdir()) == sorted(f"{name}.parquet" for name in PUBLISHED)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -28,9 +30,32 @@ def test_published_rows_are_those_of_all_cells_as_the_experiment_is_now(
     assert len(rows(name)) == len(wanted)
 
 
+def test_every_figure_is_kept_as_png_and_pdf_and_nothing_else_lies_beside_them() -> None:
+    """SVGs are written by the command, and not kept."""
+    wanted = {f"{name}.{suffix}" for name in (*PUBLISHED, COMPOSITION) for suffix in ("png", "pdf")}
+    assert {path.name for path in FIGURES.iterdir()} == {*wanted, "rows"}
+
+
+@pytest.mark.parametrize("suffix", ["png", "pdf"])
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_picture_was_drawn_from_the_published_rows_and_the_committed_words(
-    name: str, loaded: dict[str, Experiment]
+    name: str, suffix: str, loaded: dict[str, Experiment]
 ) -> None:
     experiment = loaded[name]
-    assert drawn_from(FIGURES / f"{name}.png") == stamp(experiment, matched(experiment, rows(name)))
+    assert drawn_from(FIGURES / f"{name}.{suffix}") == stamp(experiment, matched(experiment, rows(name)))
+
+
+@pytest.mark.parametrize("suffix", ["png", "pdf"])
+def test_composition_was_drawn_from_what_is_computed_now(suffix: str) -> None:
+    found = composition.curves(EPSILON, DELTA)
+    assert drawn_from(FIGURES / f"{COMPOSITION}.{suffix}") == composition.stamp(found)
+
+
+@pytest.mark.parametrize("name", [*PUBLISHED, COMPOSITION])
+def test_a_pdf_is_small_and_has_no_date(name: str) -> None:
+    """So that drawing again from the same rows changes no byte."""
+    content = (FIGURES / f"{name}.pdf").read_bytes()
+    assert content.startswith(b"%PDF")
+    assert b"CreationDate" not in content
+    assert b"ModDate" not in content
+    assert len(content) < 150_000

@@ -7,9 +7,9 @@ from math import floor, log10
 import numpy as np
 import pytest
 
-from lab.figures.draw import exponent
-from lab.sweep import Row
-from tests.published import FIGURES, rows
+from distrust.lab.figures.draw import exponent
+from distrust.lab.sweep import Row
+from tests.support.published import FIGURES, PUBLISHED, rows
 
 TEXT = FIGURES.with_suffix(".md").read_text("utf-8")
 DIGITS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -37,10 +37,36 @@ def of_epsilons(name: str, label: str, epsilons: tuple[float, ...], *series: str
     return line(label, *(regret(name, f"ε = {epsilon:g}", *series) for epsilon in epsilons))
 
 
-def mab_2() -> Iterator[str]:
-    yield of_epsilons("mab-2", "DP-SE", (0.1, 0.5, 1), "DP-SE")
+def mab_2_200() -> Iterator[str]:
+    name, epsilons = "mab-2-200", (0.1, 0.5, 1)
+    yield of_epsilons(name, "DP-SE, published / exact", epsilons, "DP-SE", "DP-SE, exact")
     for one in ("Dist-DP-SE", "Dist-RDP-SE"):
-        yield of_epsilons("mab-2", f"{one}, published / exact", (0.1, 0.5, 1), one, f"{one}, exact")
+        label = f"{one}, published / exact / exact, 4ᵇ"
+        yield of_epsilons(name, label, epsilons, one, f"{one}, exact", f"{one}, exact, 4ᵇ")
+
+
+def mab_scale() -> Iterator[str]:
+    for epsilon in (0.1, 0.5, 1):
+        series = (f"ε = {epsilon:g}", f"ε = {epsilon:g}, Dist-DP-SE")
+        cells = [cell("mab-scale", f"s = {scale}", series[0]) for scale in (1, 3, 10, 30, 100)]
+        yield line(f"{epsilon:g}", *cells, cell("mab-scale", "s = 10", series[1]))
+
+
+def mab_shuffle() -> Iterator[str]:
+    for series in ("VB-SDP-AE", "VB-SDP-AE, forgetting", "Theorem 3", "Dist-DP-SE"):
+        panels = [f"{world}, ε = {epsilon:g}" for world in ("0 or 1", "easy") for epsilon in (0.1, 0.5, 1)]
+        yield line(series, *(cell("mab-shuffle", panel, series) for panel in panels))
+
+
+def mab_returning() -> Iterator[str]:
+    for series in dict.fromkeys(series for _, series in table("mab-returning")):
+        yield line(series, *(regret("mab-returning", f"R = {times}", series) for times in (1, 4, 16, 64)))
+
+
+def cell(name: str, panel: str, series: str) -> str:
+    """`1,234 (5.6)`: regret, and the bits of one report."""
+    bits = np.mean([row.payload_bits for row in table(name)[panel, series]])
+    return f"{regret(name, panel, series)} ({bits:,.0f})"
 
 
 def dlb_2a() -> Iterator[str]:
@@ -71,6 +97,22 @@ def dlb_table_1() -> Iterator[str]:
         yield line(label, *map(power, means), f"T^{exponent(horizons, means):.2f}")
 
 
+def dlb_regret(name: str, horizons: tuple[int, ...]) -> Iterator[str]:
+    """Lines of regrets over T, with their exponent."""
+    for series in dict.fromkeys(series for _, series in table(name)):
+        means = [np.mean([row.regret for row in table(name)[f"T = {horizon}", series]]) for horizon in horizons]
+        slope = exponent(np.array(horizons, dtype=np.float64), np.array(means))
+        yield line(series, *(f"{mean:,.0f}" for mean in means), f"T^{slope:.2f}")
+
+
+def dlb_table_1_regret() -> Iterator[str]:
+    return dlb_regret("dlb-table-1", (10**3, 10**4, 10**5, 10**6))
+
+
+def dlb_table_2_regret() -> Iterator[str]:
+    return dlb_regret("dlb-table-2", (10**4, 10**5, 10**6))
+
+
 def power(value: float) -> str:
     """`1.2·10⁴`."""
     ten = floor(log10(value))
@@ -87,18 +129,35 @@ def free_2() -> Iterator[str]:
 def free_3() -> Iterator[str]:
     exact = ("core set, exact", "no core set, exact", "core set without noise, exact")
     for series in ("core set", "no core set", "core set without noise", *exact):
-        yield of_epsilons("free-3", series, (0.03, 0.1, 1, 10), series)
+        repetitions = len(table("free-3")["ε = 1", series])
+        cells = (regret("free-3", f"ε = {epsilon:g}", series) for epsilon in (0.03, 0.1, 1, 10))
+        yield line(series, repetitions, *cells)
 
 
-@pytest.mark.parametrize("lines", [mab_2, dlb_2a, dlb_2c, dlb_table_1, free_2, free_3])
+MAB = (mab_2_200, mab_scale, mab_shuffle, mab_returning)
+DLB = (dlb_2a, dlb_2c, dlb_table_1, dlb_table_1_regret, dlb_table_2_regret)
+
+
+@pytest.mark.parametrize("lines", [*MAB, *DLB, free_2, free_3])
 def test_a_table_is_what_the_published_rows_come_to(lines: Callable[[], Iterator[str]]) -> None:
     expected = list(lines())
     assert expected
     assert [one for one in expected if f"\n{one}" not in TEXT] == []
 
 
-def test_no_run_dropped_its_best_arm_and_no_interval_missed() -> None:
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_first_table_has_the_repetitions_and_the_time_of_the_rows(name: str) -> None:
+    counts = {len(pair) for pair in table(name).values()}
+    fewer = f" ({min(counts)} of one series)" if len(counts) > 1 else ""
+    minutes = sum(row.seconds for row in rows(name)) / 60
+    (found,) = (one for one in TEXT.splitlines() if one.startswith(f"| `{name}` |"))
+    assert found.endswith(f" | {max(counts)}{fewer} | {minutes:.0f} |")
+
+
+def test_no_run_dropped_its_best_arm_and_as_many_intervals_missed_as_the_text_says() -> None:
     played = [row for path in sorted((FIGURES / "rows").iterdir()) for row in rows(path.stem)]
-    assert sum(row.best_dropped or row.width_failures > 0 for row in played) == 0
-    assert f"no interval missed its mean: {len(played):,} runs" in TEXT
+    assert not any(row.best_dropped for row in played)
+    missed, widths = sum(row.width_failures for row in played), sum(row.widths for row in played)
+    said = f"No run dropped its best arm; of {widths:,} intervals {missed} missed its mean"
+    assert said in TEXT.replace("\n", " ")
     assert f"as `distrust sweep` writes them: {len(played):,} runs" in TEXT.replace("\n", " ")

@@ -1,7 +1,7 @@
 """Where chance comes from: the operating system, except in worlds of rewards and in runs that are named unsafe."""
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,21 +9,22 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PARTIES = ("common", "client", "shuffler", "aggregator", "server")
 
-WORLDS = {"client/environments", "client/departures.py", "common/actions.py"}
+WORLDS = {"client/environments", "client/fleet/departures.py", "common/bandit/actions.py"}
 """Simulated rewards and departures, and public action sets: they hold no secret of a client."""
 
 NAMED_UNSAFE = {
     "client/randomizer.py",  # noise only with a noise seed, which settings refuse without allow_unsafe; rewards always
-    "client/fleet.py",  # departures
-    "shuffler/deal.py",  # the order of dealt actions only with [unsafe] noise_seed, which clients refuse otherwise
-    "server/settling.py",  # analyzer noise only with [unsafe] noise_seed
+    "client/fleet/fleet.py",  # departures
+    "shuffler/assignment.py",  # the order of assigned actions, only with [unsafe] noise_seed, which clients refuse
+    "server/runs/settlement.py",  # analyzer noise only with [unsafe] noise_seed
 }
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    for party in PARTIES:
-        for path in sorted((ROOT / party).rglob("*.py")):
-            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text("utf-8"))
+@cache
+def sources() -> dict[str, set[str]]:
+    """Return for each file of the parties what it imports or mentions."""
+    files = [path for party in PARTIES for path in sorted((ROOT / party).rglob("*.py"))]
+    return {path.relative_to(ROOT).as_posix(): names(ast.parse(path.read_text("utf-8"))) for path in files}
 
 
 def names(tree: ast.Module) -> set[str]:
@@ -41,7 +42,7 @@ def names(tree: ast.Module) -> set[str]:
 
 def users(*wanted: str) -> set[str]:
     """The files that mention any of these names."""
-    return {path for path, tree in sources() if names(tree) & set(wanted)}
+    return {path for path, found in sources().items() if found & set(wanted)}
 
 
 def inside(path: str, places: set[str]) -> bool:
@@ -57,12 +58,12 @@ def test_no_party_draws_from_a_generator_that_is_no_csprng(name: str) -> None:
 
 def test_a_numpy_generator_is_for_worlds_only() -> None:
     assert users("np.random.Generator", "np.random.PCG64") == {"common/randomness.py"}
-    found = users("common.randomness.generator")
+    found = users("distrust.common.randomness.generator")
     assert found
     assert {path for path in found if not inside(path, WORLDS)} == set()
 
 
 def test_seeded_streams_are_for_worlds_and_runs_that_are_named_unsafe() -> None:
-    found = users("common.randomness.UnsafeSeededStream")
+    found = users("distrust.common.randomness.UnsafeSeededStream")
     assert {path for path in found if not inside(path, WORLDS | NAMED_UNSAFE)} == set()
     assert found >= NAMED_UNSAFE

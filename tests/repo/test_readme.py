@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from lab import in_process
-from lab.__main__ import app
-from lab.closing import print_result
-from lab.run_file import parse
+from distrust.lab.__main__ import app
+from distrust.lab.run import in_process
+from distrust.lab.run.result_table import print_result
+from distrust.lab.run.run_file import parse
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -36,15 +36,10 @@ environment = {name = "bernoulli", seed = 1, means = [0.1, 0.9]}
 
 @cache
 def help_of(*command: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "lab", *command, "--help"],
-        cwd=ROOT,
-        env={**os.environ, "COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.replace("python -m lab", "distrust")
+    narrow = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1"}
+    done = CliRunner().invoke(app, [*command, "--help"], prog_name="distrust", env=narrow)
+    assert done.exit_code == 0
+    return done.stdout
 
 
 def squeezed(text: str) -> list[str]:
@@ -91,7 +86,7 @@ def shown_after(command: str) -> list[str]:
 
 def test_the_readmes_privacy_table_is_the_one_that_the_command_prints() -> None:
     command = next(command for command in OURS if command.startswith("distrust privacy"))
-    words = [sys.executable, "-m", "lab", *command.split()[1:]]
+    words = [sys.executable, "-m", "distrust.lab", *command.split()[1:]]
     done = subprocess.run(words, cwd=ROOT, env=WIDE, capture_output=True, text=True, check=True)
     shown = shown_after(command)
     assert len(shown) > 10
@@ -115,8 +110,17 @@ def test_the_readmes_sweep_is_what_the_command_prints_but_for_the_seconds(tmp_pa
 
 
 def timeless(line: str) -> str:
-    """A line of the regret table without its last column."""
+    """Return a line without the seconds of the regret table and without the digest of the code in a folder's name."""
+    line = re.sub(r"smoke-[0-9a-f]{12}", "smoke-…", line)
     return line.rsplit(maxsplit=1)[0] if line.startswith("ε = ") else line
+
+
+def test_the_readmes_python_prints_what_it_shows() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(code.splitlines()) <= 12
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=WIDE, capture_output=True, text=True, check=True)
+    shown = README.split("```python\n", 1)[1].split("```text\n", 1)[1].split("```", 1)[0]
+    assert squeezed(shown) == squeezed(done.stdout)
 
 
 def labels(lines: list[str]) -> set[str]:

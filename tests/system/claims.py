@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.sweep import Row, load, run
-from tests import published as shown
+from distrust.lab.sweep import Row, load, run
+from tests.support import published as shown
 
 Floats = NDArray[np.float64]
 

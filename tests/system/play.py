@@ -10,15 +10,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from common.mechanisms import MechanismName
-from common.mechanisms.planning import DELTAS, KINDS
-from common.messages.cohort import Via
-from lab.fleets import Fleets
-from lab.over_http import Play
-from lab.progress import Progress
-from lab.result import Result
-from lab.run_file import RunFile, parse
-from lab.stack import Stack
+from distrust.common.mechanisms import MECHANISMS as KINDS
+from distrust.common.mechanisms import MechanismName
+from distrust.common.messages.cohort import Via
+from distrust.lab.run.fleet_processes import Fleets
+from distrust.lab.run.over_http import Play
+from distrust.lab.run.progress import Progress
+from distrust.lab.run.result import Result
+from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.stack.stack import Stack
 
 
 def _words(name: MechanismName, via: Via, more: str = "") -> str:
@@ -26,7 +26,7 @@ def _words(name: MechanismName, via: Via, more: str = "") -> str:
     noisy = name.startswith(("local", "shuffled-gaussian", "shuffled-laplace", "tree"))
     lines = [f'name = "{name}"', f'via = "{via}"', more]
     lines += [f"epsilon = {8.0 if noisy else 1.0}"] if name != "identity" else []
-    lines += ["delta = 1e-5"] if name in DELTAS else []
+    lines += ["delta = 1e-5"] if KINDS[name].takes_delta else []
     lines += ["batches = 64"] if name == "tree" else []
     return "\n".join(lines)
 

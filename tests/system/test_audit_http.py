@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from common.errors import BadParameter, TooSmall
-from common.mechanisms import Mechanism, MechanismSpec, plan
-from common.mechanisms.planning import DELTAS, KINDS
-from common.statistics import BoundedVector, Reward
-from lab.audit import Finding, Setting
-from lab.audit.broken import broken
-from lab.audit.over_http import audit_over_http
-from lab.folder import Folder
-from lab.stack import Stack
+from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.errors import BadParameter, TooSmall
+from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, plan
+from distrust.lab.audit import Finding, Setting
+from distrust.lab.audit.broken import broken
+from distrust.lab.audit.over_http import audit_over_http
+from distrust.lab.stack.data_dir import Folder
+from distrust.lab.stack.stack import Stack
 
 ALARM = 1e-7
 WEAK: dict[str, Any] = {"epsilon": 0.5, "delta": 0.3}
@@ -33,7 +32,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 def made(name: str, clients: int, floor: int, dimension: int = 1, norm: str = "linf", **words: Any) -> Mechanism:
     needs = {"epsilon": 1.0} if name != "identity" else {}
-    needs |= {"delta": 1e-2} if DELTAS.get(name) else {}  # type: ignore[call-overload]  # any name may be asked for
+    needs |= {"delta": 1e-2} if MECHANISMS[name].takes_delta else {}
     spec = MechanismSpec.model_validate({"name": name, **needs, **words})
     vectors = BoundedVector.model_validate({"dimension": dimension, "norm": norm, "bound": 1.0})
     statistic = Reward() if dimension == 1 else vectors
@@ -53,9 +52,9 @@ def test_sealed_records_come_near_their_claim_and_stay_below(stack: Stack) -> No
 
 
 def test_masked_sums_come_near_their_claim_and_stay_below(stack: Stack) -> None:
-    """Some 50 copies of the mechanism in a message; two of five clients lost. P(lower ≤ 0.25) is below 1e-9."""
-    found = http(stack, made("distributed-polya", 5, 3), 2400)
-    assert (found.view, found.survivors) == ("sum", 3)
+    """Some 50 copies of the mechanism in a message; three of eight clients lost. P(lower ≤ 0.25) is below 1e-9."""
+    found = http(stack, made("distributed-polya", 8, 5), 2400)
+    assert (found.view, found.survivors) == ("sum", 5)
     assert found.claim is not None
     assert 32 <= (found.cohorts or 0) <= 64
     assert 0.25 < found.lower <= found.claim
@@ -69,8 +68,8 @@ def test_lap_one_over_epsilon_is_found_out_over_http(stack: Stack) -> None:
 
 
 EVERYWHERE = [
-    *((name, "shuffler") for name, kind in KINDS.items() if "shuffler" in kind.vias),
-    *((name, "aggregator") for name, kind in KINDS.items() if "shuffler" not in kind.vias),
+    *((name, "shuffler") for name, kind in MECHANISMS.items() if "shuffler" in kind.vias),
+    *((name, "aggregator") for name, kind in MECHANISMS.items() if "shuffler" not in kind.vias),
     ("central-laplace-discrete", "aggregator"),
     ("local-laplace-discrete", "aggregator"),
 ]
@@ -84,7 +83,7 @@ def test_what_the_services_release_keeps_the_claim(stack: Stack, name: str, via:
     At δ = 0.3 so many trials tell half the noise (below), where at 0.01 they would tell nothing.
     """
     words: dict[str, Any] = {"batches": 2} if name == "tree" else {}
-    words |= WEAK if DELTAS.get(name) else {}  # type: ignore[call-overload]  # any name may be asked for
+    words |= WEAK if MECHANISMS[name].takes_delta else {}
     clients = 100 if name == "local-sphere" else 4
     found = http(stack, made(name, clients, clients - 1, via=via, **words), 1000)
     assert (found.trials, found.survivors) == (1000, clients - 1)
@@ -129,19 +128,21 @@ def test_vectors_are_audited(stack: Stack, mechanism: Mechanism, trials: int, co
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "survivors", "trials"),
+    ("name", "clients", "survivors", "trials"),
     [
-        pytest.param("noise-for-everybody", 3, 12_000, id="noise-for-five-and-three-survive"),
-        pytest.param("noise-that-saturates", 5, 2500, id="a-modulus-with-walls"),
-        pytest.param("misshifted-bits", 5, 12_000, id="misshifted-bits"),
+        pytest.param("noise-for-everybody", 8, 5, 12_000, id="noise-for-eight-and-five-survive"),
+        pytest.param("noise-that-saturates", 5, 5, 2500, id="a-modulus-with-walls"),
+        pytest.param("misshifted-bits", 5, 5, 12_000, id="misshifted-bits"),
     ],
 )
-def test_what_is_broken_is_found_out_through_its_service(stack: Stack, name: str, survivors: int, trials: int) -> None:
+def test_what_is_broken_is_found_out_through_its_service(
+    stack: Stack, name: str, clients: int, survivors: int, trials: int
+) -> None:
     """At the usual 99.9 %, and by a twentieth of the claim at least.
 
     In 600 audits in process the mean of the bound was five of its deviations above that: missed once in 10⁶.
     """
-    found = http(stack, broken(name, 5), trials, survivors, alarm=1e-3)
+    found = http(stack, broken(name, clients), trials, survivors, alarm=1e-3)
     assert found.claim is not None
     assert found.lower > 1.05 * found.claim
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from lab.ports import LOOPBACK
-from lab.stack import BASE_PORT
+from distrust.lab.__main__ import app
+from distrust.lab.cli.console import guarded
+from distrust.lab.stack.stack import BASE_PORT, LOOPBACK
 from tests.system.play import until
 
-DISTRUST = [sys.executable, "-m", "lab"]
+DISTRUST = [sys.executable, "-m", "distrust.lab"]
 SMALL = """
 run = "small"
 horizon = 200
@@ -36,7 +37,7 @@ def distrust(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _env() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "NO_COLOR": "1", "COLUMNS": "200"}
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "NO_COLOR": "1", "COLUMNS": "200"}
 
 
 BAD = {
@@ -53,15 +54,30 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("old", "new", "names"), BAD.values(), ids=BAD)
-def test_a_bad_run_file_is_one_line_on_stderr_and_exit_2(old: str, new: str, names: str, tmp_path: Path) -> None:
+def check_one_line(code: int, out: str, err: str, names: str) -> None:
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert names in err
+    assert "bad.toml" in err
+
+
+def test_a_bad_run_file_is_one_line_on_stderr_and_exit_2(tmp_path: Path) -> None:
+    old, new, names = BAD["unknown-key"]
     (tmp_path / "bad.toml").write_text(SMALL.replace(old, new), "utf-8")
     done = distrust("run", "bad.toml", "--in-process", folder=tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert names in done.stderr
-    assert "bad.toml" in done.stderr
+    check_one_line(done.returncode, done.stdout, done.stderr, names)
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_every_fault_of_a_run_file_is_one_line_that_names_it(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command in this process: one of its own takes seconds to start."""
+    monkeypatch.setattr("distrust.lab.cli.console.signal.signal", lambda *_: None)
+    (old, new, names), bad = BAD[fault], tmp_path / "bad.toml"
+    bad.write_text(SMALL.replace(old, new), "utf-8")
+    code = guarded(lambda: app(["run", str(bad), "--in-process"]))
+    check_one_line(code, *capsys.readouterr(), names)
 
 
 def test_json_on_stdout_is_one_object_with_everything_that_was_promised(tmp_path: Path) -> None:
@@ -73,7 +89,7 @@ def test_json_on_stdout_is_one_object_with_everything_that_was_promised(tmp_path
         *("run", "policy", "mechanism", "calibration", "horizon", "seed", "pulls", "regret", "rounds"),
         *("guarantee", "bits", "seconds", "clients_per_second"),
         *("driver", "environment", "noise_seed", "chosen", "best", "arms", "aborted", "unfinished"),
-        *("events", "fault", "spent"),
+        *("events", "fault", "spent", "refusals"),
     }
     assert set(result["events"]) == {"best_dropped", "best_dropped_at", "widths", "width_failures", "failure"}
     assert set(result["regret"]) == {"final", "curve"}

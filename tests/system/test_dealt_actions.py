@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from client.courier import Courier
-from client.crew import Crew
-from client.departures import NEVER
-from client.randomizer import Randomizer, World
-from client.reporting import Reporting
-from client.sender import Addresses, Sender, patience
-from client.tally import Tally
-from client.user import User, granted
-from common.messages.progress import RoundReport, RunView
-from common.messages.round import Round
-from common.messages.ticket import TicketRequest
-from common.web.client import Http
-from lab import in_process
-from lab.folder import Folder
-from lab.run_file import RunFile, parse
-from lab.stack import Stack
-from lab.transcripts import Wanted, gather, print_sights
+from distrust.client.fleet.departures import NEVER
+from distrust.client.fleet.session import CohortSession
+from distrust.client.fleet.stats import FleetStats
+from distrust.client.fleet.uploader import Uploader
+from distrust.client.fleet.user import User, granted
+from distrust.client.http_transport import Addresses, HttpTransport, patience
+from distrust.client.protocols.shuffle import ShuffleProtocol
+from distrust.client.randomizer import Randomizer, World
+from distrust.common.messages.progress import RoundReport, RunView
+from distrust.common.messages.round import Round
+from distrust.common.messages.ticket import TicketRequest
+from distrust.common.web.client import Http
+from distrust.lab.run import in_process
+from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.run.transcripts import Wanted, gather, print_sights
+from distrust.lab.stack.data_dir import Folder
+from distrust.lab.stack.stack import Stack
 from tests.system.play import over_http
 from tests.system.test_same_sums import learned
 
@@ -110,17 +110,19 @@ async def _first_round(file: RunFile, stack: Stack) -> RoundReport:
     async with Http(patience(30)) as http:
         operator = http.peer(stack.urls.server, stack.urls.token)
         await operator.post("/v1/runs", file.config, RunView)
-        sender = Sender(http, addresses, file.config.run)
+        sender = HttpTransport(http, addresses, file.config.run)
         asked = (await sender.round(0, 10)).round
         assert asked is not None
         users = await _users(asked, sender)
         with ThreadPoolExecutor(1) as worker:
             crews = [_crew(asked, world, sender, worker) for _ in range(2)]
+            await crews[0].join(users)
             items = await crews[0].begin(users)
             before = await crews[0].courier.ask(crews[0].cohort, users)
             await crews[0].open(items[:5])
             stack.restart("shuffler")  # in this thread: a service lives no longer than the thread that started it
             assert await crews[1].courier.ask(crews[1].cohort, users[5:]) == {u.slot: before[u.slot] for u in users[5:]}
+            await crews[1].join(users[5:])
             await crews[1].open(await crews[1].begin(users[5:]))
         path = f"/v1/runs/{file.config.run}/rounds/1"
         for _ in range(300):
@@ -132,16 +134,16 @@ async def _first_round(file: RunFile, stack: Stack) -> RoundReport:
         return report
 
 
-async def _users(asked: Round, sender: Sender) -> list[User]:
+async def _users(asked: Round, sender: HttpTransport) -> list[User]:
     clients = asked.assignments[0].cohort.clients
     answer = await sender.tickets(TicketRequest(request="0" * 32, round=1, want=clients))
     assert [(grant.first, grant.count) for grant in answer.grants] == [(0, clients)]
     return granted(answer.grants[0], np.full(clients, NEVER))
 
 
-def _crew(asked: Round, world: World, sender: Sender, worker: ThreadPoolExecutor) -> Crew:
-    script = Reporting(Randomizer(asked, asked.assignments[0], world))
-    return Crew(asked.assignments[0].cohort, script, Courier(sender, Tally()), worker, 512)
+def _crew(asked: Round, world: World, sender: HttpTransport, worker: ThreadPoolExecutor) -> CohortSession:
+    script = ShuffleProtocol(Randomizer(asked, asked.assignments[0], world))
+    return CohortSession(asked.assignments[0].cohort, script, Uploader(sender, FleetStats()), worker, 512)
 
 
 def test_inspect_shows_who_plays_what_to_the_shuffler_alone(stack: Stack) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lab import in_process
-from lab.folder import Folder
-from lab.run_file import RunFile, parse
-from lab.stack import Stack
+from distrust.lab.run import in_process
+from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.stack.data_dir import Folder
+from distrust.lab.stack.stack import Stack
 from tests.system.play import over_http
 from tests.system.test_same_sums import learned
 

@@ -6,7 +6,7 @@ Nothing is played here: `test_published_rows.py` ties the rows to the code.
 import numpy as np
 import pytest
 
-from lab.figures.draw import exponent
+from distrust.lab.figures.draw import exponent
 from tests.system.claims import Floats, Seen, published
 
 BOTH = pytest.mark.parametrize("variant", ["", ", exact"], ids=("paper", "exact"))
@@ -37,11 +37,12 @@ def test_mab_1_dp_se_is_below_both_distributed_ones_everywhere_else() -> None:
 
 @BOTH
 def test_mab_3_where_gaps_are_small_distributed_privacy_costs_little_more_than_central(variant: str) -> None:
-    """By 26 %, 5 % and 8 %; batches of 2ᵇ (exact) by 27 % to 35 %."""
+    """By 30 %, 6 % and 9 %; batches of 2ᵇ (exact) by 27 % to 34 %, those of 4ᵇ by 7 % to 19 %."""
     mab = published("mab-3")
-    ratio = mab.means("Dist-DP-SE" + variant) / mab.means("DP-SE")
+    ratio = mab.means("Dist-DP-SE" + variant) / mab.means("DP-SE" + variant)
     assert ((ratio > 1) & (ratio < 1.4)).all()
-    assert ratio[0] == ratio.max()
+    fours = mab.means("Dist-DP-SE, exact, 4ᵇ") / mab.means("DP-SE, exact")
+    assert ((fours > 1) & (fours < 1.2)).all()
 
 
 @BOTH
@@ -131,11 +132,15 @@ def test_dlb_table_2_algorithm_4s_constants_learn_hardly_anything_and_send_hundr
 def test_free_3_the_core_set_wins_in_every_world_up_to_some_epsilon_and_loses_in_every_world_above(
     variant: str, wins: tuple[str, ...]
 ) -> None:
-    """Up to 0.1 by the paper's widths, up to 0.03 by exact ones."""
+    """Up to 0.1 by the paper's widths, up to 0.03 by exact ones, which make no difference at 0.1."""
     free = published("free-3")
     for panel in free.panels:
-        core, without = (free.regret(panel, name + variant) for name in ("core set", "no core set"))
-        assert (core < without).all() if panel in wins else (core > without).all()
+        without = free.regret(panel, "no core set" + variant)
+        core = free.regret(panel, "core set" + variant)[: without.size]  # the dear series has fewer repetitions
+        if variant and panel == "ε = 0.1":
+            assert core.mean() == pytest.approx(without.mean(), rel=0.05)
+        else:
+            assert (core < without).all() if panel in wins else (core > without).all()
 
 
 @BOTH
@@ -176,3 +181,100 @@ def test_free_4_by_exact_widths_central_is_below_phased_elimination_from_epsilon
 def test_free_4_by_the_papers_widths_it_stays_above() -> None:
     free = published("free-4")
     assert (free.means(CENTRAL) > 1.3 * free.means(PUBLIC)).all()
+
+
+PURE, RENYI = "Dist-DP-SE", "Dist-RDP-SE"
+INSTANCES = "mab-2-200"
+
+
+@pytest.mark.parametrize("series", [PURE, RENYI])
+def test_mab_2_on_200_instances_batches_of_four_are_better_than_those_of_two_at_every_epsilon(series: str) -> None:
+    """Exact constants in both: only the batches differ."""
+    mab = published(INSTANCES)
+    ratio = mab.means(f"{series}, exact, 4ᵇ") / mab.means(f"{series}, exact")
+    assert ((ratio > 0.87) & (ratio < 0.93)).all()
+
+
+@pytest.mark.parametrize("series", [PURE, RENYI])
+def test_mab_2_on_200_instances_exact_constants_win_where_privacy_is_dear(series: str) -> None:
+    """Batches of 4ᵇ in both: only the constants differ. Where noise is cheap a bound that holds costs 3 %."""
+    mab = published(INSTANCES)
+    ratio = mab.means(f"{series}, exact, 4ᵇ") / mab.means(series)
+    assert ratio[0] < 0.85
+    assert ratio[-1] == pytest.approx(1.03, abs=0.01)
+
+
+def test_mab_2_on_200_instances_the_distance_to_dp_se_shrinks_with_epsilon() -> None:
+    mab = published(INSTANCES)
+    ratio = mab.means(PURE) / mab.means("DP-SE")
+    assert (np.diff(ratio) < 0).all()
+    assert (ratio[0], ratio[-1]) == (pytest.approx(1.81, abs=0.01), pytest.approx(1.16, abs=0.01))
+
+
+def test_mab_2_twenty_instances_may_lie_a_standard_error_from_two_hundred() -> None:
+    """What docs/figures.md says of levels; differences of series are paired."""
+    few, many = (published(name).regret("ε = 1", "DP-SE") for name in ("mab-2", INSTANCES))
+    assert few.mean() - many.mean() > few.std(ddof=1) / np.sqrt(few.size)
+
+
+def test_mab_returning_renyi_accounting_costs_far_less_than_advanced_composition_in_every_world() -> None:
+    mab = published("mab-returning")
+    for panel in mab.panels[1:]:
+        assert (4 * mab.regret(panel, RENYI) < mab.regret(panel, f"{RENYI}, advanced composition")).mean() > 0.5
+        assert (2 * mab.regret(panel, RENYI) < mab.regret(panel, f"{RENYI}, advanced composition")).all()
+
+
+def test_mab_returning_pure_privacy_is_better_for_one_contribution_and_worse_from_four_on() -> None:
+    mab = published("mab-returning")
+    ratio = mab.means(PURE) / mab.means(RENYI)
+    assert ratio[0] < 0.9
+    assert (ratio[1:] > 1.1).all()
+    assert (np.diff(ratio) > 0).all()
+
+
+def test_mab_returning_composed_losses_help_pure_privacy_where_there_are_many() -> None:
+    mab = published("mab-returning")
+    ratio = mab.means(f"{PURE}, composed at δ") / mab.means(PURE)
+    assert ratio[:2] == pytest.approx(1, abs=0.01)
+    assert ratio[-1] < 0.6
+
+
+@pytest.mark.parametrize("epsilon", ["0.1", "0.5", "1"])
+def test_mab_scale_regret_falls_with_s_and_bits_grow_with_its_logarithm(epsilon: str) -> None:
+    mab = published("mab-scale")
+    regret = mab.means(f"ε = {epsilon}")
+    bits = np.array([mab.of(panel, f"ε = {epsilon}", "payload_bits").mean() for panel in mab.panels])
+    assert (np.diff(regret) < 0).all()
+    assert bits[-1] - bits[0] == pytest.approx(np.log2(100), abs=1)
+
+
+def test_mab_scale_a_coarse_grid_loses_to_pure_privacy_and_ten_steps_win() -> None:
+    mab = published("mab-scale")
+    ratios = [mab.means(f"ε = {epsilon}") / mab.means(f"ε = {epsilon}, Dist-DP-SE") for epsilon in ("0.1", "0.5", "1")]
+    assert all(ratio[0] > 1.05 for ratio in ratios)
+    assert all((ratio[2:] < 1).all() for ratio in ratios)
+    assert ratios[0][2] == pytest.approx(0.68, abs=0.01)
+
+
+def test_mab_shuffle_theorem_3_has_the_regret_of_secure_aggregation_at_a_hundred_times_the_bits() -> None:
+    mab = published("mab-shuffle")
+    assert (np.abs(mab.means("Theorem 3") / mab.means(PURE) - 1) < 0.04).all()
+    for panel in mab.panels:
+        each = {name: mab.of(panel, name, "payload_bits").mean() for name in ("Theorem 3", PURE)}
+        assert each["Theorem 3"] > 90 * each[PURE]
+
+
+def test_mab_shuffle_vb_sdp_ae_is_above_theorem_3_and_most_where_privacy_is_dear() -> None:
+    mab = published("mab-shuffle")
+    ratio = mab.means("VB-SDP-AE") / mab.means("Theorem 3")
+    assert (ratio > 1).all()
+    for world in (ratio[:3], ratio[3:]):
+        assert (np.diff(world) < 0).all()
+        assert world[0] > 2
+
+
+def test_mab_shuffle_forgetting_helps_where_noise_decides_and_not_where_sampling_does() -> None:
+    mab = published("mab-shuffle")
+    ratio = mab.means("VB-SDP-AE, forgetting") / mab.means("VB-SDP-AE")
+    assert (ratio[[0, 1, 3, 4]] < 0.92).all()
+    assert ratio[5] > 1.05

@@ -5,18 +5,18 @@ from collections.abc import Iterable
 import numpy as np
 from hypothesis.stateful import rule
 
-from common.crypto.claim import SECRET, claim
-from common.crypto.seal import REPORT_ID, open_record, seal, sealed_size
-from common.database import Database
-from common.errors import ProtocolError
-from common.intermediary.service import Intermediary
-from common.messages.batch import BatchAnswer, GroupedRecords
-from common.messages.cohort import Cohort
-from common.messages.deal import ActionRequest
-from common.messages.stage import StageView
-from common.randomness import UnsafeSeededStream
-from shuffler.service import Shuffler
-from tests.cohorts import secret
+from distrust.common.crypto.claim import SECRET, claim
+from distrust.common.crypto.seal import REPORT_ID, open_record, seal, sealed_size
+from distrust.common.database import Database
+from distrust.common.errors import ProtocolError
+from distrust.common.intermediary.service import Intermediary
+from distrust.common.messages.batch import BatchAnswer, GroupedRecords
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.deal import ActionRequest
+from distrust.common.messages.stage import StageView
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.shuffler.service import Shuffler
+from tests.support.cohorts import secret
 from tests.system.test_random_operations import AtTheShuffler, N, bounds, server, some
 
 PLACES = (0, 0, 0, 1, 1, 2)

@@ -15,20 +15,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from aggregator.service import Aggregator
-from common.clock import ManualClock
-from common.crypto.members import bitmap_to_members
-from common.crypto.seal import REPORT_ID, open_record, seal, sealed_size
-from common.database import Database
-from common.errors import ProtocolError
-from common.intermediary.service import Intermediary
-from common.intermediary.tables import METADATA, VERSION
-from common.messages.batch import BatchAnswer, ModularSum, Records
-from common.messages.cohort import Cohort, Masking
-from common.messages.stage import StageView
-from common.modular import Vector, unpack
-from shuffler.service import Shuffler
-from tests.cohorts import SECONDS, Authority, Crowd
+from distrust.aggregator.service import Aggregator
+from distrust.common.clock import ManualClock
+from distrust.common.crypto.members import bitmap_to_members
+from distrust.common.crypto.seal import REPORT_ID, open_record, seal, sealed_size
+from distrust.common.database import Database
+from distrust.common.errors import ProtocolError
+from distrust.common.intermediary.service import Intermediary
+from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.messages.batch import BatchAnswer, ModularSum, Records
+from distrust.common.messages.cohort import Cohort, Masking
+from distrust.common.messages.stage import StageView
+from distrust.common.modular import Vector, unpack
+from distrust.shuffler.service import Shuffler
+from tests.support.cohorts import SECONDS, Authority, Crowd
 
 N, M = 6, 2**20
 server = Authority()
@@ -101,7 +101,7 @@ class Operations(RuleBasedStateMachine):
         for _ in range(1 + twice):
             self._send(view.stage, {slot: known[slot] for slot in who if slot in known})
 
-    @rule(stage=st.integers(0, 3), who=some)
+    @rule(stage=st.integers(0, 4), who=some)
     def replay(self, stage: int, who: set[int]) -> None:
         """Old messages come again, of any stage."""
         name = self.stages[stage % len(self.stages)]
@@ -208,7 +208,7 @@ class AtTheShuffler(Operations):
 
 
 class AtTheAggregator(Operations):
-    stages = ("keys", "shares", "masked", "unmask")
+    stages = ("keys", "shares", "confirm", "masked", "unmask")
 
     def __init__(self) -> None:
         super().__init__()

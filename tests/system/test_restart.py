@@ -5,9 +5,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from lab import in_process
-from lab.folder import Folder
-from lab.stack import NAMES, Stack
+from distrust.lab.run import in_process
+from distrust.lab.stack.data_dir import Folder
+from distrust.lab.stack.stack import NAMES, Stack
 from tests.system.play import in_background, over_http, run_file, until
 from tests.system.test_same_sums import learned
 

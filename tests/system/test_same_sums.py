@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from lab import in_process
-from lab.folder import Folder
-from lab.result import Result
-from lab.stack import Stack
+from distrust.lab.run import in_process
+from distrust.lab.run.result import Result
+from distrust.lab.stack.data_dir import Folder
+from distrust.lab.stack.stack import Stack
 from tests.system.play import MECHANISMS, in_background, over_http, run_file
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.sweep import Row, load, read, run
-from tests.experiments import small
+from distrust.lab.sweep import Row, load, read, run
+from tests.support.experiments import small
 
 ROOT = Path(__file__).parents[2]
 LONG = (("repetitions = 3", "repetitions = 10"), ("horizon = 2000", "horizon = 300000"))
@@ -21,7 +21,18 @@ pytestmark = pytest.mark.slow
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "lab", "sweep", small(folder, *LONG), "--out", str(folder), "--jobs", "2", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "distrust.lab",
+        "sweep",
+        small(folder, *LONG),
+        "--out",
+        str(folder),
+        "--jobs",
+        "2",
+        *words,
+    ]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
 

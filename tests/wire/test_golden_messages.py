@@ -6,17 +6,18 @@ import json
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from common.decisions import AssignedAction
-from common.errors import BadParameter, ProtocolError, TooSmall, Unavailable
-from common.messages.base import Blob, Message
-from common.messages.batch import Batch, BatchAnswer, GroupedRecords, ModularSum, PermutedBits, Records
-from common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
-from common.messages.deal import ActionAnswer, ActionRequest
-from common.messages.listing import CohortEntry, CohortList
-from common.messages.stage import Inbox, StageView
-from common.messages.transcript import Seen, Transcript
-from common.messages.upload import Departure, Item, RefusedItem, Upload, UploadAnswer
-from common.web.problems import from_document, render
+from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.errors import BadParameter, ProtocolError, TooSmall, Unavailable
+from distrust.common.messages.base import Blob, Message
+from distrust.common.messages.batch import Batch, BatchAnswer, GroupedRecords, ModularSum, PermutedBits, Records
+from distrust.common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
+from distrust.common.messages.deal import ActionAnswer, ActionRequest
+from distrust.common.messages.listing import CohortEntry, CohortList
+from distrust.common.messages.stage import Inbox, StageView, Statement, StatementList
+from distrust.common.messages.ticket import KeyHashes, TicketRequest
+from distrust.common.messages.transcript import Transcript, TranscriptEntry
+from distrust.common.messages.upload import Departure, Item, RefusedItem, Upload, UploadAnswer
+from distrust.common.web.problems import from_document, render
 
 
 def cohort(channel: Channel) -> Cohort:
@@ -29,17 +30,29 @@ def cohort(channel: Channel) -> Cohort:
         stage_seconds=1.5,
         config=bytes(range(3)),
         ticket_key=b"\xff\xfe",
+        terms="{}",
         channel=channel,
     )
 
 
 COHORT = (
     '{"version":1,"run":"mslr-1","round":2,"cohort":"mslr-1.2.0","clients":5,"minimum":3,"stage_seconds":1.5,'
-    '"config":"AAEC","ticket_key":"__4","channel":%s}'
+    '"config":"AAEC","ticket_key":"__4","channel":%s,"terms":"{}"}'
 )
-BATCH = '{"version":1,"cohort":"c1","survivors":3,"content":%s}'
+BATCH = '{"version":1,"cohort":"c1","survivors":3,"content":%s,"liars":[],"disputes":0}'
 
 GOLDEN: list[tuple[str, Message, str]] = [
+    (
+        "a request for tickets",
+        TicketRequest(request="0f" * 16, round=2, want=1, keys=b"\xff\xfe"),
+        '{"version":1,"request":"0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f","round":2,"want":1,"keys":"__4"}',
+    ),
+    ("key hashes", KeyHashes(cohort="c1", hashes=b"\xff\xfe"), '{"version":1,"cohort":"c1","hashes":"__4"}'),
+    (
+        "statements",
+        StatementList(cohort="c1", statements=[Statement(stage="confirm", digest=b"\xff\xfe")], over=False),
+        '{"version":1,"cohort":"c1","statements":[{"stage":"confirm","digest":"__4"}],"over":false}',
+    ),
     (
         "a masked cohort",
         cohort(Masking(modulus=1009, dimension=2, neighbours=4, threshold=3)),
@@ -104,26 +117,39 @@ GOLDEN: list[tuple[str, Message, str]] = [
     ),
     (
         "a departure",
-        Departure(cohort="c1", slots=[3, 4], tickets=b"\x00\x01"),
-        '{"version":1,"cohort":"c1","slots":[3,4],"tickets":"AAE"}',
+        Departure(cohort="c1", slots=[3, 4], tickets=b"\x00\x01", keys=b"\xff\xfe"),
+        '{"version":1,"cohort":"c1","slots":[3,4],"tickets":"AAE","keys":"__4"}',
     ),
     (
         "a roster",
         StageView(cohort="c1", stage="shares", members=b"\x17", roster=b"keys"),
-        '{"version":1,"cohort":"c1","stage":"shares","members":"Fw","roster":"a2V5cw","inboxes":null,"reason":null}',
+        (
+            '{"version":1,"cohort":"c1","stage":"shares","members":"Fw","roster":"a2V5cw","challenge":null,'
+            '"statement":null,"inboxes":null,"reason":null}'
+        ),
     ),
     (
         "inboxes",
-        StageView(cohort="c1", stage="masked", members=b"\x17", inboxes=[Inbox(slot=2, body=b"box")]),
+        StageView(
+            cohort="c1",
+            stage="confirm",
+            members=b"\x17",
+            challenge=b"c",
+            statement=b"s",
+            inboxes=[Inbox(slot=2, body=b"box")],
+        ),
         (
-            '{"version":1,"cohort":"c1","stage":"masked","members":"Fw","roster":null,'
+            '{"version":1,"cohort":"c1","stage":"confirm","members":"Fw","roster":null,"challenge":"Yw","statement":"cw",'
             '"inboxes":[{"slot":2,"body":"Ym94"}],"reason":null}'
         ),
     ),
     (
         "an end",
         StageView(cohort="c1", stage="aborted", members=b"", reason="too few"),
-        '{"version":1,"cohort":"c1","stage":"aborted","members":"","roster":null,"inboxes":null,"reason":"too few"}',
+        (
+            '{"version":1,"cohort":"c1","stage":"aborted","members":"","roster":null,"challenge":null,'
+            '"statement":null,"inboxes":null,"reason":"too few"}'
+        ),
     ),
     ("a sum", Batch(cohort="c1", survivors=3, content=ModularSum(body=b"\x05")), BATCH % '{"kind":"sum","body":"BQ"}'),
     (
@@ -168,7 +194,7 @@ GOLDEN: list[tuple[str, Message, str]] = [
             total=9,
             next=1,
             messages=[
-                Seen(
+                TranscriptEntry(
                     number=0,
                     direction="in",
                     peer="client 4",
@@ -204,7 +230,7 @@ def test_a_field_too_many_or_of_another_type_is_refused(message: Message, text: 
 def test_a_cohorts_digest_is_that_of_its_bytes() -> None:
     told = cohort(Dealt(size=8, server_key=b"key", deal=AssignedAction(actions=[7, 2], times=[3, 2])))
     assert told.digest() == hashlib.sha256(told.model_dump_json().encode()).digest()
-    assert told.digest().hex() == "6ff7fad91388d8eba93796067bb2c8cb18865a48b2266970c6da71aecc60df39"
+    assert told.digest().hex() == "a7b136edebcd6931bcee3e3830a7580a7fd53f67e51c419dd841179041b60bf4"
 
 
 @pytest.mark.parametrize("text", ["AB", "AA==", "A", "A A", "AA\n", "+/+/", "é"])
@@ -218,7 +244,7 @@ PROBLEMS: list[tuple[ProtocolError, str]] = [
         TooSmall(3, 5),
         (
             '{"got": 3, "need": 5, "type": "urn:distrust:problem:too-small", "title": "too small", "status": 409, '
-            '"detail": "3 survivors, and the proof needs 5: nothing is released"}'
+            '"detail": "3 survivors, at least 5 needed: nothing is released"}'
         ),
     ),
     (

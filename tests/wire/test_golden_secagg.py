@@ -1,4 +1,10 @@
-"""Golden bytes of secure aggregation and of seals: whoever changes them changes the protocol, and its version."""
+"""Golden bytes of secure aggregation and of seals: a change here is a change of the protocol, and of its version.
+
+Where a value follows from a formula in a line or two, the test writes the formula beside it (contexts, statements,
+shares, the blend). The rest was recorded once from the simulation below, whose only source of chance is SHA-256 of
+"golden 0", "golden 1", …: seeds and channel keys of the four clients, then the coefficients of each client's three
+polynomials, in the order in which they are drawn. The challenge is 32 bytes 07.
+"""
 
 import hashlib
 import itertools
@@ -7,18 +13,20 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from aggregator import protocol
-from client import masking_secrets
-from common.crypto import share
-from common.crypto.binding import Binding
-from common.crypto.claim import claim
-from common.crypto.graph import permutation
-from common.crypto.mask import expand
-from common.crypto.seal import open_record, seal_info
-from common.crypto.share import evaluate_pair
-from common.messages.cohort import Cohort, Sealed
-from common.modular import pack
-from lab.secagg_simulation import Simulation, enrol, make_cohort
+from distrust.aggregator import protocol
+from distrust.client.secagg import secrets
+from distrust.common.crypto import share
+from distrust.common.crypto.agree import key_hash, pair_from_seed
+from distrust.common.crypto.binding import Binding
+from distrust.common.crypto.claim import claim
+from distrust.common.crypto.graph import permutation
+from distrust.common.crypto.mask import total as masks
+from distrust.common.crypto.seal import open_record, seal_info
+from distrust.common.crypto.share import PRIME, blend, evaluate
+from distrust.common.crypto.statement import confirm_statement, masked_statement, unmask_statement
+from distrust.common.messages.cohort import Cohort, Sealed
+from distrust.common.modular import pack
+from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 
 KEY = bytes(range(32))
 
@@ -46,7 +54,7 @@ KEY = bytes(range(32))
     ],
 )
 def test_masks(modulus: int, dimension: int, values: list[int]) -> None:
-    assert expand(KEY, modulus, dimension).tolist() == values
+    assert masks([KEY], modulus, dimension).tolist() == values
 
 
 @pytest.mark.parametrize(
@@ -62,13 +70,16 @@ def test_packing(modulus: int, values: list[int], body: str) -> None:
     assert pack(np.array(values, dtype=np.uint64), modulus).hex() == body
 
 
-def test_shares() -> None:
-    first, second = [int.from_bytes(bytes(range(16)), "big"), 2**129 + 1, 7], [0, 1, 2**130 - 6]
-    assert [pair.hex() for pair in evaluate_pair(first, second, 3)] == [
-        "02000102030405060708090a0b0c0d0e170000000000000000000000000000000000",
-        "00000102030405060708090a0b0c0d0e3203fffffffffffffffffffffffffffffff9",
-        "02000102030405060708090a0b0c0d0e5603fffffffffffffffffffffffffffffff5",
+def test_shares_of_three_polynomials() -> None:
+    first, second, third = [int.from_bytes(bytes(range(16)), "big"), 2**129 + 1, 7], [0, 1, 2**130 - 6], [5, 0, 0]
+    assert [triple.hex() for triple in evaluate((first, second, third), 3)] == [
+        "02000102030405060708090a0b0c0d0e170000000000000000000000000000000000" + FIVE,
+        "00000102030405060708090a0b0c0d0e3203fffffffffffffffffffffffffffffff9" + FIVE,
+        "02000102030405060708090a0b0c0d0e5603fffffffffffffffffffffffffffffff5" + FIVE,
     ]
+
+
+FIVE = "0000000000000000000000000000000005"
 
 
 def test_permutation() -> None:
@@ -81,45 +92,79 @@ def sealed_cohort() -> Cohort:
     return base.model_copy(update={"channel": Sealed(size=3, server_key=public)})
 
 
+CONTEXT = (
+    "00000020" + 32 * "00" + "0000000a" + b"simulation".hex() + "000000080000000000000001" + "00000001" + b"c".hex()
+)
+"""What stands behind the label in every context: configuration, run, round, cohort; then the cohort's digest."""
+
+
+def opening(label: str, cohort: Cohort) -> str:
+    return len(label).to_bytes(4, "big").hex() + label.encode().hex() + CONTEXT + "00000020" + cohort.digest().hex()
+
+
 def test_seal_info_and_a_record_sealed_long_ago() -> None:
-    assert seal_info(sealed_cohort()).hex() == (
-        "000000106469737472757374207365616c20763100000020000000000000000000000000000000000000000000000000"
-        "00000000000000000000000a73696d756c6174696f6e0000000800000000000000010000000163"
-    )
+    assert seal_info(sealed_cohort()).hex() == opening("distrust seal v1", sealed_cohort())
     record = bytes.fromhex(
-        "e31722ee7b54591f37d3930f0d334bf8e5afd03ca051a80f3069ac99470b042907c54298e26100fa14e154f2b3c1e34b"
-        "6ee43c0aafb80067378c27f88f0b6640c076af"
+        "4ae3c7b1170d73c1b48c05d0d5b4bc095d70bf81ee917f4ba94ba91fec592c17ad8a01b4c8f663ebb1b047860559a3c6"
+        "5ffc043a7766e16acdab9ab01ba44ca60eed5f"
     )
     assert open_record(X25519PrivateKey.from_private_bytes(KEY), sealed_cohort(), record) == (bytes(range(16)), b"abc")
 
 
 def test_a_claim() -> None:
     """Slot, eight bytes, and secret, 32, each behind its length; before them stands what every context begins with."""
-    text = bytes.fromhex(
-        "000000116469737472757374"
-        "20636c61696d20763100000020000000000000000000000000000000000000000000000000"
-        "00000000000000000000000a73696d756c6174696f6e0000000800000000000000010000000163"
-        "000000080000000000000003"
-        "00000020"
-    )
+    text = bytes.fromhex(opening("distrust claim v1", sealed_cohort()) + "000000080000000000000003" + "00000020")
     assert claim(sealed_cohort(), 3, KEY) == hashlib.sha256(text + KEY).digest()
-    assert claim(sealed_cohort(), 3, KEY).hex() == "580427066c26f6404effd89717fe20d4e0065875a61c8c397bfffc6f75e4ac0b"
+
+
+def test_the_hash_of_keys() -> None:
+    """SHA-256 of protocol and purpose, each behind its length, and the 64 bytes."""
+    text = b"\0\0\0\x12distrust secagg v2" + b"\0\0\0\x0bpublic keys" + KEY + KEY
+    assert key_hash(KEY + KEY) == hashlib.sha256(text).digest()
+
+
+def test_statements() -> None:
+    """SHA-256 of the cohort's context, the stage, and its fields, each behind its length."""
+    cohort = make_cohort(4, 10, 3)
+    roster = protocol.Roster(cohort, b"\x0f", bytes.fromhex(ROSTER))
+    start = bytes.fromhex(opening("distrust statement v2", cohort))
+
+    def field(raw: bytes) -> bytes:
+        return len(raw).to_bytes(4, "big") + raw
+
+    first = hashlib.sha256(start + b"".join(map(field, (b"confirm", roster.digest, b"\x0f", KEY)))).digest()
+    assert confirm_statement(roster, b"\x0f", KEY) == first
+    second = hashlib.sha256(start + b"".join(map(field, (b"masked", first, b"\x0f")))).digest()
+    assert masked_statement(first, cohort, b"\x0f") == second
+    third = hashlib.sha256(start + b"".join(map(field, (b"unmask", second, b"\x07")))).digest()
+    assert unmask_statement(second, cohort, b"\x07") == third
+
+
+def test_the_factors_of_a_challenge_and_a_blend() -> None:
+    cohort = make_cohort(4, 10, 3)
+    start = bytes.fromhex(opening("distrust secagg v2", cohort)) + b"\0\0\0\x09challenge"
+    hashes = [
+        hashlib.sha512(start + b"\0\0\0\x08" + i.to_bytes(8, "big") + b"\0\0\0\x20" + KEY).digest() for i in (1, 2)
+    ]
+    factors = Binding(cohort).challenge(KEY)
+    assert list(factors) == [int.from_bytes(found, "big") % (2**130 - 6) + 1 for found in hashes]
+    assert blend(factors, [(2, 3, 4)]) == ((2 * factors[0] + 3 * factors[1] + 4) % PRIME).to_bytes(17, "big")
 
 
 def test_derived_keys() -> None:
     names, private = Binding(make_cohort(4, 10, 3)), X25519PrivateKey.from_private_bytes(KEY)
     public = private.public_key().public_bytes_raw()
-    assert names.self_mask(bytes(16), 2).hex() == "07e3e9a28ea3c152f362f79c257f591031ace7c2823215ab8f4bd242f063ba80"
+    assert names.self_mask(bytes(16), 2).hex() == "f5a163b48e78d85c2c3f49c8932bfe8f2096ba2d1823bccd2e3a9a115cd7cde4"
     assert (
         names.pair_mask(private, public, 2, 1).hex()
-        == "144903effd1d6581e1752896930ae1830b01214bf7611de89f2d2896773246df"
+        == "40f795d16b66afe3f0914dea73ff2e4855ba5b609476c7099f8cf7acbd72e2a1"
     )
     assert (
-        names.channel(private, public, 1, 2).hex() == "da33c72f635eb91752030a58321aaf8ab7468406b7e10286bcca3497c9be167a"
+        names.channel(private, public, 1, 2).hex() == "358ff58d7727a35976c8c4dfb6b8aadd2dd71f87c442ac24b9f81a175c9448b8"
     )
-    assert names.commitment(bytes(16), 2).hex() == "b0ea07022bb7ce697827a513c7c495a455a46e215db2a0d669d79b13cf9d0e29"
-    assert names.mask_pair(bytes(16)).public_key().public_bytes_raw().hex() == (
-        "6ade4180a494a87d29b0d36b954f489f6a42a75ffd815b7dbac64aee26bf0c6e"
+    assert names.commitment(bytes(16), 2).hex() == "59a1c6969c6484e71e0dc5dd629759917e4e4537ec248b40285c0100c940f918"
+    assert pair_from_seed(bytes(16)).public_key().public_bytes_raw().hex() == (
+        "4781412db830a0377a43890ea89d0ccf47d528e9c880c3b270d8e3531edc2573"
     )
 
 
@@ -131,38 +176,29 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> Simulation:
     def draw() -> bytes:
         return hashlib.sha256(b"golden %d" % next(counter)).digest()
 
-    monkeypatch.setattr(masking_secrets, "new_seed", lambda: draw()[:16])
-    monkeypatch.setattr(masking_secrets, "new_pair", lambda: X25519PrivateKey.from_private_bytes(draw()))
+    monkeypatch.setattr(secrets, "new_seed", lambda: draw()[:16])
+    monkeypatch.setattr(secrets, "new_pair", lambda: X25519PrivateKey.from_private_bytes(draw()))
     monkeypatch.setattr(share, "_uniform", lambda count: [int.from_bytes(draw()[:16], "big") for _ in range(count)])
     simulation = enrol(make_cohort(4, 10, 3, dropout=0.25), dropout=0.25)
     simulation.send_keys(range(4))
     simulation.send_shares(range(4))
+    simulation.challenge = bytes([7]) * 32
+    statement = confirm_statement(simulation.roster, simulation.bitmap(range(4)), simulation.challenge)
+    simulation.statements["confirm"] = statement
+    simulation.send_confirm(range(4))
     simulation.send_masked(range(3), np.arange(12, dtype=np.uint64).reshape(4, 3) % np.uint64(10))
     simulation.send_unmask(range(3))
     return simulation
 
 
 def test_the_bodies_of_all_stages(simulation: Simulation) -> None:
-    assert simulation.keys[0].hex() == (
-        "2c4fb76b49e4644533da9d2447c5504669c1ac6c71f019af5b77941b38e7437a2ade8be4440ee248379946f89ef4c125"
-        "21e81d1b7842818b174036e78572c605"
-    )
-    assert simulation.shares[0].hex() == (
-        "fa84468088aa38505f141d014faf8c5382435b24349b41d0cdbcb38509be0f6f5c0dfddff67b68df97da26dee78fdb45"
-        "22db03f28f64bf46d789abde6e500c8f31111ea4dd2754a2c47261c95142ed40eb33bd5791eb80187ba81852eba0493b"
-        "d030a8eeba6458264cca26f4743c481b6eca8256219c06606eea867a5e58ccb94fcb3af0ca7591043062632956316dfd"
-        "573af5579728dc56426eb5f5f05363f9ae2f98b9e517129ea76742dc73133ad3d917c7ae9edb"
-    )
-    assert simulation.inboxes[0].hex() == (
-        "04e21a5a500a3c892074aa8590790042f71c2736f1778591efc9a8f802cb3dfa0b59de8a22411718168197ea8b1e4d6e"
-        "7299980d175bb7b84fd7b78f60f6655231626bbb6927adc0af9327f4a81134d442b939a1ebd1e5785746f222c3b5d50a"
-        "9540ba72c7838e03c5c760be54a679f1df7a47261e78cae65aa564f8a35b24211ab47dae2b781a7df7c57cdc20540dd4"
-        "9cc594a189d3"
-    )
-    assert simulation.masked[0].hex() == "3960"
-    assert simulation.answers[0].hex() == (
-        "019ab69b36ce73bf23e1add4ae03441d9e007bb15bd6bdee468727798b65545eebc400f445017664bb1d39c2ab811408f916b3"
-    )
+    assert simulation.roster.keys.hex() == ROSTER
+    assert simulation.shares[0].hex() == SHARES
+    assert simulation.inboxes[0].hex() == INBOX
+    assert tuple(body.hex() for body in simulation.confirmed.values()) == CONFIRMED
+    assert tuple(body.hex() for body in simulation.masked.values()) == MASKED
+    assert tuple(body.hex() for body in simulation.answers.values()) == ANSWERS
+    assert simulation.statements["unmask"].hex() == STATEMENT
     assert simulation.bitmap(simulation.masked).hex() == "07"
     assert simulation.recover().tolist() == [9, 2, 5]
 
@@ -172,27 +208,67 @@ def test_recorded_bodies_still_add_up() -> None:
     cohort = make_cohort(4, 10, 3, dropout=0.25)
     roster = protocol.Roster(cohort, b"\x0f", bytes.fromhex(ROSTER))
     commitments = {i: bytes.fromhex(COMMITMENTS)[32 * i : 32 * i + 32] for i in range(4)}
+    confirmed = {i: bytes.fromhex(body) for i, body in enumerate(CONFIRMED)}
     masked = {i: bytes.fromhex(body) for i, body in enumerate(MASKED)}
     answers = {i: bytes.fromhex(body) for i, body in enumerate(ANSWERS)}
-    assert protocol.recover(cohort, roster, range(4), masked, commitments, answers).tolist() == [9, 2, 5]
+    verdict = protocol.judge(protocol.Sharing(roster, range(4)), confirmed)
+    found = protocol.recover(verdict, masked, commitments, answers)
+    assert (found.total.tolist(), found.liars, found.disputes) == ([9, 2, 5], (), 0)
 
 
 ROSTER = (
-    "2c4fb76b49e4644533da9d2447c5504669c1ac6c71f019af5b77941b38e7437a2ade8be4440ee248379946f89ef4c125"
-    "21e81d1b7842818b174036e78572c6059392dc3cf30fcafe2321eda02d4ed04c7e856518b22c772433446cff1798f402"
-    "f74a9e952aebac783f16dee2272e5dc33a8c10ec15fa2449a4ee9208a216982d4c5b0463aab5fb24b5194cf806bd888f"
-    "39be597e8864325fe33b7034d21a384188124da61df5ab80d976b4a2de458152374d50e6a1e3d1b3d25b3afaf279331b"
-    "a39aabf6a8e32a6b0ae06d1adde33787911c2708d36d815e76e38cc61d54262731b14339c620923a24d8115017793679"
+    "294753034ef50421a85e706e12174d47bcf8e939596c390c2ae136249337352c2ade8be4440ee248379946f89ef4c125"
+    "21e81d1b7842818b174036e78572c6057bb7323bc43a422b93491f38b3d60c47387cbb103444ae04f3c8e1edfe707923"
+    "f74a9e952aebac783f16dee2272e5dc33a8c10ec15fa2449a4ee9208a216982d24442c651157b9b5ea30438dba4084b9"
+    "e27ff4283f2c3154a0ffe1cea7badb0188124da61df5ab80d976b4a2de458152374d50e6a1e3d1b3d25b3afaf279331b"
+    "30097e4403cca8517dbb340bc438e031eb711fa8d7e6add7038758d702ca1f7831b14339c620923a24d8115017793679"
     "92b9e604eafc97ba2dbd32ad8e473439"
 )
+SHARES = (
+    "6cf29d750241039188c0a60081868ceff0d6f21f0e09d806cce1bda15a0e4ea3993625dd2416b983a9864b36170e2ddd"
+    "a051c7a2f99b48bdfb84695b7dcb82f22b0a5c4f584f18feab566c723aef3747bb5df3ba0f4a4dbb5ab594a787797023"
+    "563cd9c534e291db09387aaca3ff75537bcd9e6db1cdec8392bd3513541fd96c4b85edaef6f00f06c7823886b526a228"
+    "4f443b09f8a516c43596c05573f918bf8c17b88f0937bf7aaccbe0567bbbdd1ab45adfaefe55a7e2ed63214b78aabb75"
+    "8df2df442641ec2a0c40b051775118aedb289291862b45a444fb5a8619f2224bc040af234c20409e8a"
+)
+INBOX = (
+    "da494f9668240ef684472250e33cd9e7b25d42232e70cb0b0e2b3aec96537658df04128b655b61e8d57a83edc5c19604"
+    "d39edf62ef21ef8248ae289f24a65cf4e18a9e35f2825f8d6d9df9b2cd62552b22bbd2eb76681e8297d5cad60c610869"
+    "36ff3005948b9108e7e2aca54c91ccebcdc8e91a94979b24ff4bf6851fd1a5805b5b2152169ec26f2b7f40e6875a953c"
+    "b9d3fb8ad1ee3faaec7da51b4211e7d2a9118be9dfefcaa5fcb15019f9def405dea55b35a6d300ee7b814c79f0463b3d"
+    "35edb804239f95f059"
+)
 COMMITMENTS = (
-    "fa84468088aa38505f141d014faf8c5382435b24349b41d0cdbcb38509be0f6f54caa10f24d20865a7cc444ac14451a4"
-    "f7418776497e8063289c6339e9b9977e66453f99c5f738d8665761912e38197dde9ccb15e270d0bdcc54fc9a6243ddac"
-    "311583c870d8dc718775280be3a2be1f4e336bd24d9d0f8f6f1c8b71857e2df1"
+    "6cf29d750241039188c0a60081868ceff0d6f21f0e09d806cce1bda15a0e4ea31968491291f5b8b18e2fb794cbb881cd"
+    "29e8a9407cbb36cfcd9d4730e42b1c9a1035351c64a0625e3a6034376cb3d2472e694b68f3391d6d7b4bd02d53945769"
+    "223ff49af263618aa76632fabcb219dafb461dd04d1097f13c6eb2ebdfc98386"
 )
-MASKED = ("3960", "9810", "1580")
+CONFIRMED = (
+    (
+        "004d6421a0407babadce01b0417ed9151c03804bf1adab1817de9eafb64fbb5bdea2006d41bf07b31a21e88ddf71214f"
+        "316113004c3f04509e8cceae72f03e7fc0ea739c022ec7d0bcf222968baa9e7799633d522a"
+    ),
+    (
+        "03b97b19a3dc78b4dba122bacebbbda5de00b3c6a563d6a16d0cecbcb6529373bb3003cdb0134deb93c38c6cb166913a"
+        "34f3be01a93ff3e84de13fbf1a60ad767c8a8c3c00a4b86d8455bec1882eb12e9d32711840"
+    ),
+    (
+        "02ef3e14b8ef385d9dcb7fcf89054a5af7015d00ef97af547110a7706ef6bba018a0034dfc04fb96abdb6b0b611ce0f5"
+        "90d265012108646b89bb8ef57a9c2773e2a51c43031aa90a4bb95aec84b2c3e5a101a4de51"
+    ),
+    (
+        "03b8d733f58e866b8f268bc09594098c140275f09cc7639c2afc8412b703cf33c61102ce47f6a941c3f349aa10d330b0"
+        "ecb10c01d4cf09cf605cfc026758ddc67618d773030640e37ffd35b0cfc1d11c6d382aa4dc"
+    ),
+)
+MASKED = (
+    "8260",
+    "5680",
+    "9170",
+)
 ANSWERS = (
-    "019ab69b36ce73bf23e1add4ae03441d9e007bb15bd6bdee468727798b65545eebc400f445017664bb1d39c2ab811408f916b3",
-    "014489c7904baac6bc916b984a2acaf67a00d4eb8cc6fcccb31db7652ef6afe5c14f01d868994b2c846364c6704258f7711179",
-    "01e2b51e94a43c871eb4990a5eaab5c75e0240b1d09f35d53b15677a370197edd2b802bc8c311ff44da98fca35039de5e90c3f",
+    "014df596bea5f0afc8ebcd15ebca213e0f00eaa7cc865a6fa3c52aaddd042fbbc37d004d37b92fa5883612a20407216bef19f0",
+    "014489c7904baac6bc916b984a2acaf67a01b2d86e2635cf6d99bdcdd234669f70c1008a4e08bdae1e951685214e73bd5d17f3",
+    "01e2b51e94a43c871eb4990a5eaab5c75e01a72fc7aee4cf1c5f7bb8b97d25a8139a00c764584bb6b4f41a683e95c60ecb15f6",
 )
+STATEMENT = "c14b5d053db958da0d02a12682818761ef77b615608dff1b504ab1e9dd949ce3"

@@ -9,13 +9,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from aggregator.app import build, close
-from aggregator.settings import AggregatorSettings
-from aggregator.slots import parse_slots
-from common.errors import BadParameter
-from common.messages.stage import StageView
-from common.web import waiting
-from tests.cohorts import Authority, Crowd
+from distrust.aggregator.app import build, close
+from distrust.aggregator.routes import parse_slots
+from distrust.aggregator.settings import AggregatorSettings
+from distrust.common.errors import BadParameter
+from distrust.common.messages.stage import StageView, Statement, StatementList
+from distrust.common.web import waiting
+from tests.support.cohorts import Authority, Crowd
 
 server = Authority()
 
@@ -51,7 +51,7 @@ def test_a_fleet_that_waits_is_led_through_every_stage(tmp_path: Path, monkeypat
                 await client.post(f"/c1/{view.stage}", json=upload.model_dump(mode="json"))
                 view = await waiter
                 seen.append(view.stage)
-            assert seen == ["keys", "shares", "masked", "unmask", "done"]
+            assert seen == ["keys", "shares", "confirm", "masked", "unmask", "done"]
         return time.monotonic() - started
 
     assert asyncio.run(fleet()) < 15
@@ -68,6 +68,40 @@ def test_a_wait_for_a_stage_that_is_past_ends_at_once(tmp_path: Path) -> None:
             assert (await stage(client, "keys", wait=60)).stage == "shares"
             assert (await stage(client, "masked", wait=0.1)).stage == "shares"
             assert time.monotonic() - started < 10
+
+    asyncio.run(fleet())
+
+
+def test_the_server_gets_a_statement_as_soon_as_its_stage_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "LOOK_SECONDS", 60.0)  # so that only a ring ends a wait
+
+    async def ask(client: httpx.AsyncClient, after: int, wait: float = 20) -> StatementList:
+        answer = await client.get("/c1/statements", params={"after": after, "wait": wait})
+        return StatementList.model_validate_json(answer.content)
+
+    async def fleet() -> None:
+        cohort = server.masked()
+        crowd = Crowd(cohort)
+        async with running(tmp_path) as client:
+            await client.put("/c1", json=cohort.model_dump(mode="json"))
+            assert await ask(client, 0, wait=0) == StatementList(cohort="c1", statements=[], over=False)
+            known: list[Statement] = []
+            for name in ("keys", "shares", "confirm", "masked", "unmask"):
+                view = StageView.model_validate_json((await client.get("/c1/stage?slots=0-4")).content)
+                waiter = asyncio.create_task(ask(client, len(known)))
+                await asyncio.sleep(0.02)
+                upload = server.upload(cohort, name, crowd.answer(view, range(5)))
+                await client.post(f"/c1/{name}", json=upload.model_dump(mode="json"))
+                if name != "keys":
+                    found = await waiter
+                    known += found.statements
+                    assert found.over == (name == "unmask")
+                else:
+                    waiter.cancel()
+            assert [item.stage for item in known] == ["confirm", "masked", "unmask"]
+            assert (await client.get("/c1/statements?after=4")).status_code == httpx.codes.UNPROCESSABLE_ENTITY
 
     asyncio.run(fleet())
 

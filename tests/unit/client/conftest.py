@@ -8,39 +8,55 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from aggregator.service import Aggregator
-from client.environments import Bernoulli, build, read_spec
-from client.randomizer import World
-from common.clock import ManualClock
-from common.crypto.parameters import neighbourhood
-from common.database import Database
-from common.decisions import AssignedAction, AssignedArm
-from common.intermediary.service import Intermediary
-from common.intermediary.tables import METADATA, VERSION
-from common.mechanisms import Mechanism, MechanismSpec, plan
-from common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
-from common.messages.round import Assignment, Round
-from common.modular import packed_size
-from common.statistics import Reward
-from lab.secagg_simulation import Simulation, enrol, make_cohort
-from shuffler.service import Shuffler
+from distrust.aggregator.service import Aggregator
+from distrust.client.environments import Bernoulli, build, read_spec
+from distrust.client.randomizer import World
+from distrust.common.bandit.decisions import AssignedAction, AssignedArm
+from distrust.common.bandit.statistics import BoundedReward, Reward, Statistic
+from distrust.common.clock import ManualClock
+from distrust.common.crypto.parameters import neighbourhood
+from distrust.common.database import Database
+from distrust.common.intermediary.service import Intermediary
+from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.mechanisms import Mechanism, plan
+from distrust.common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
+from distrust.common.messages.round import Assignment, Round, cohort_terms
+from distrust.common.messages.run import RunConfig
+from distrust.common.modular import packed_size
+from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
+from distrust.shuffler.service import Shuffler
 from tests.unit.client.sharers import EVERYONE, M, N
+from tests.unit.client.stand import CONFIGS
 
 TICKET_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 SEAL_KEY = X25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
 
 MakeRound = Callable[..., Round]
+REWARD = Reward()
+ELIMINATION = {"name": "successive-elimination", "failure": 1.5e-8}
+"""p' = 1e-9 in the first round."""
+ALMOST_FREE = {
+    "name": "almost-free",
+    "model": "shuffled",
+    "beta": 1e-9,
+    "actions": {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]},
+}
 S = TypeVar("S", bound=Intermediary)
 
 
-def _channel(mechanism: Mechanism, minimum: int, rates: dict[str, float]) -> Channel:
+def _channel(
+    mechanism: Mechanism, minimum: int, rates: dict[str, float], deal: AssignedAction | None, seed: int | None
+) -> Channel:
     if mechanism.via == "aggregator":
         k, t = neighbourhood(mechanism.clients, **rates, least=minimum)
         return Masking(modulus=mechanism.modulus, dimension=1, neighbours=k, threshold=t)
     if mechanism.width is not None:
         return LabelledBits(labels=1, width=mechanism.width)
     key = SEAL_KEY.public_key().public_bytes_raw()
-    return Sealed(size=packed_size(mechanism.modulus, 1), server_key=key)
+    size = packed_size(mechanism.modulus, 1)
+    if deal is not None:
+        return Dealt(size=size, server_key=key, deal=deal, noise_seed=seed)
+    return Sealed(size=size, server_key=key)
 
 
 @pytest.fixture
@@ -56,41 +72,59 @@ def make_round() -> MakeRound:
         number: int = 1,
         dropout: float = 0.1,
         corrupt: float = 0.1,
-        dealt: bool = False,
+        seed: int | None = None,
+        deal: AssignedAction | None = None,
+        statistic: Statistic = REWARD,
         **spec: Any,
     ) -> Round:
         rates = {"dropout": dropout, "corrupt": corrupt}
-        least = clients - int(dropout * clients) if minimum is None else minimum
-        floor = max(1, least - int(corrupt * clients))
         budget = {} if name == "identity" else {"epsilon": 1.0}
-        words = MechanismSpec.model_validate({"name": name, **budget, **spec})
-        mechanism = plan(words, clients=clients, least=least, floor=floor, wrap=1e-9, statistic=Reward(), dealt=dealt)
+        words = {"name": name, **budget, **spec}
+        config = RunConfig.model_validate(
+            {
+                "run": "demo",
+                "arms": 3,
+                "horizon": 10**6,
+                "policy": ELIMINATION if deal is None else ALMOST_FREE,
+                "mechanism": words,
+                "intermediary": {**rates, "minimum": minimum or 1, "stage_seconds": 60.0},
+                "unsafe": None if seed is None else {"noise_seed": seed},
+            }
+        )
+        CONFIGS[config.digest()] = config
+        least, floor = config.intermediary.least_survivors(clients), config.intermediary.noise_floor(clients)
+        common: dict[str, Any] = {"clients": clients, "least": least, "floor": floor}
+        wrap = config.overflow_probability(number, config.arms)
+        mechanism = plan(config.mechanism, **common, wrap=wrap, statistic=statistic, dealt=deal is not None)
+        asked = Round(
+            run="demo",
+            number=number,
+            decision=deal or AssignedArm(),
+            statistic=statistic,
+            mechanism=mechanism,
+            assignments=[],
+            **rates,
+        )
+        arms = range(cohorts) if deal is None else [None]
         assignments = [
             Assignment(
                 arm=arm,
                 cohort=Cohort(
                     run="demo",
                     round=number,
-                    cohort=f"demo-{number}-{arm}",
+                    cohort=f"demo.{number}.{arm or 0}.1",
                     clients=clients,
                     minimum=least,
                     stage_seconds=60.0,
-                    config=bytes(32),
+                    config=config.digest(),
                     ticket_key=TICKET_KEY.public_key().public_bytes_raw(),
-                    channel=_channel(mechanism, least, rates),
+                    channel=_channel(mechanism, least, rates, deal, seed),
+                    terms=cohort_terms(asked, arm, mechanism),
                 ),
             )
-            for arm in range(cohorts)
+            for arm in arms
         ]
-        return Round(
-            run="demo",
-            number=number,
-            decision=AssignedArm(),
-            statistic=Reward(),
-            mechanism=mechanism,
-            assignments=assignments,
-            **rates,
-        )
+        return asked.model_copy(update={"assignments": assignments})
 
     return make
 
@@ -106,12 +140,8 @@ def make_dealt(make_round: MakeRound) -> MakeRound:
         **more: Any,
     ) -> Round:
         via = {} if name.startswith("shuffled") else {"via": "shuffler"}
-        asked = make_round(name, clients=sum(times), dealt=True, **via, **more)
-        cohort, deal = asked.assignments[0].cohort, AssignedAction(actions=[0, 1, 2], times=list(times))
-        assert isinstance(cohort.channel, Sealed)
-        channel = Dealt(size=cohort.channel.size, server_key=cohort.channel.server_key, deal=deal, noise_seed=seed)
-        cohort = cohort.model_copy(update={"channel": channel})
-        return asked.model_copy(update={"decision": deal, "assignments": [Assignment(cohort=cohort)]})
+        deal, rewards = AssignedAction(actions=[0, 1, 2], times=list(times)), BoundedReward(bound=1.0)
+        return make_round(name, clients=sum(times), deal=deal, seed=seed, statistic=rewards, **via, **more)
 
     return make
 

@@ -2,23 +2,28 @@
 
 import asyncio
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from client.fleet import Fleet
-from common.errors import WrongStage
-from common.intermediary.service import Intermediary
-from common.messages.cohort import Cohort
-from common.messages.deal import ActionAnswer, ActionRequest
-from common.messages.round import Round, RoundView
-from common.messages.stage import StageView
-from common.messages.ticket import Grant, TicketAnswer, TicketRequest, ticket_text
-from common.messages.upload import Departure, Upload, UploadAnswer
-from shuffler.service import Shuffler
+from distrust.aggregator.service import Aggregator
+from distrust.client.fleet.fleet import Fleet
+from distrust.common.errors import WrongStage
+from distrust.common.intermediary.service import Intermediary
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.deal import ActionAnswer, ActionRequest
+from distrust.common.messages.round import Round, RoundView
+from distrust.common.messages.run import RunConfig
+from distrust.common.messages.stage import StageView, StatementList
+from distrust.common.messages.ticket import Grant, KeyHashes, TicketAnswer, TicketRequest, ticket_text
+from distrust.common.messages.upload import Departure, Upload, UploadAnswer
+from distrust.shuffler.service import Shuffler
+
+CONFIGS: dict[bytes, RunConfig] = {}
+"""Configurations by digest, as far as rounds of them were made (see `conftest.make_round`)."""
 
 LOOK = 0.005
 PATIENCE = 60.0
@@ -40,6 +45,7 @@ class Stand:
         self.rounds, self.s, self._key = rounds, s, key
         self._given: Counter[str] = Counter()
         self._at = 0
+        self.hashes: defaultdict[str, bytes] = defaultdict(bytes)
         self.uploads: list[Upload] = []
         self.inboxes = 0  # looks that asked for inboxes
         self.departures: list[Departure] = []
@@ -60,8 +66,26 @@ class Stand:
                 self.s.open(cohort)
         if self.cancelled or self._at == len(self.rounds):
             state = "cancelled" if self.cancelled else "finished"
-            return RoundView.model_validate({"run": "demo", "state": state, "config": bytes(32)})
-        return RoundView(run="demo", state="open", config=bytes(32), round=self.rounds[self._at])
+            return RoundView.model_validate({"run": "demo", "state": state, "config": self._digest})
+        return RoundView(run="demo", state="open", config=self._digest, round=self.rounds[self._at])
+
+    @property
+    def _digest(self) -> bytes:
+        return self.rounds[0].assignments[0].cohort.config
+
+    async def config(self) -> RunConfig:
+        return CONFIGS[self._digest]
+
+    async def key_hashes(self, cohort: Cohort) -> KeyHashes:
+        return KeyHashes(cohort=cohort.cohort, hashes=self.hashes[cohort.cohort])
+
+    async def statements(self, cohort: Cohort, after: int, wait: float) -> StatementList:
+        """What the aggregator states, as the server passes it on."""
+        del wait
+        await asyncio.sleep(LOOK)
+        assert isinstance(self.s, Aggregator)
+        found: StatementList = await self._call(self.s.statements, cohort.cohort, after)
+        return found
 
     async def tickets(self, request: TicketRequest) -> TicketAnswer:
         await asyncio.sleep(0)
@@ -71,13 +95,14 @@ class Stand:
         for cohort in self._cohorts():
             count = min(want, cohort.clients - self._given[cohort.cohort])
             if count:
+                used = request.want - want
+                self.hashes[cohort.cohort] += request.keys[32 * used : 32 * (used + count)]
                 grants.append(self._sign(cohort, self._given[cohort.cohort], count))
                 self._given[cohort.cohort] += count
                 want -= count
         return TicketAnswer(grants=grants)
 
     async def terms(self, cohort: Cohort) -> Cohort:
-        assert isinstance(self.s, Shuffler)
         self.looks.append(cohort.cohort)
         return await self._call(self.s.terms, cohort.cohort)
 
@@ -115,9 +140,10 @@ class Stand:
         return self.s.view(cohort.cohort).stage in {"done", "aborted"}
 
     def _sign(self, cohort: Cohort, first: int, count: int) -> Grant:
-        names = (cohort.config, cohort.run, cohort.round, cohort.cohort)
-        signatures = [self._key.sign(ticket_text(*names, slot)) for slot in range(first, first + count)]
-        return Grant(cohort=cohort.cohort, first=first, count=count, signatures=b"".join(signatures))
+        hashes = self.hashes[cohort.cohort]
+        texts = [ticket_text(cohort, slot, hashes[32 * slot : 32 * (slot + 1)]) for slot in range(first, first + count)]
+        signatures = b"".join(map(self._key.sign, texts))
+        return Grant(cohort=cohort.cohort, first=first, count=count, signatures=signatures)
 
 
 class Lying(Stand):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from client.departures import NEVER, departures, survives
-from client.user import User
-from common.randomness import UnsafeSeededStream
+from distrust.client.fleet.departures import NEVER, departures, survives
+from distrust.client.fleet.user import User
+from distrust.common.randomness import UnsafeSeededStream
 
 
 @pytest.mark.parametrize(

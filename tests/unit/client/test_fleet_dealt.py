@@ -7,27 +7,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from client import play
-from client.courier import Limits
-from client.departures import departures
-from client.fleet import Fleet, Habits
-from client.randomizer import Randomizer, World
-from client.terms import Terms
-from common.crypto.seal import open_record, sealed_size
-from common.errors import BadMessage, Refused, WrongCohort
-from common.messages.batch import BatchAnswer, GroupedRecords
-from common.messages.cohort import Cohort, Dealt
-from common.messages.deal import ActionAnswer, ActionRequest
-from common.messages.round import Round
-from common.messages.stage import StageView
-from common.modular import unpack
-from common.randomness import UnsafeSeededStream
-from shuffler.service import Shuffler
+from distrust.client import play
+from distrust.client.fleet.departures import departures
+from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.fleet.uploader import Limits
+from distrust.client.randomizer import Randomizer, World
+from distrust.client.requirements import PrivacyRequirements
+from distrust.common.crypto.seal import open_record, sealed_size
+from distrust.common.errors import BadMessage, Refused, WrongCohort
+from distrust.common.messages.batch import BatchAnswer, GroupedRecords
+from distrust.common.messages.cohort import Cohort, Dealt
+from distrust.common.messages.deal import ActionAnswer, ActionRequest
+from distrust.common.messages.round import Round
+from distrust.common.messages.stage import StageView
+from distrust.common.modular import unpack
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.shuffler.service import Shuffler
 from tests.unit.client.conftest import SEAL_KEY, TICKET_KEY
 from tests.unit.client.stand import Lying, Stand, serve
 
 MakeRound = Callable[..., Round]
-UNSAFE = Terms(allow_unsafe=True)
+UNSAFE = PrivacyRequirements(allow_unsafe=True)
 
 
 def _groups(shuffler: Shuffler, asked: Round) -> list[list[int]]:
@@ -55,11 +55,11 @@ def test_everybody_plays_its_own_action_and_reports_under_it(
     """Without noise: arm 0 always pays, arm 1 never; blocks cut across fleets, and requests across blocks."""
     asked = make_dealt("identity")
     stand = Stand([asked], shuffler, TICKET_KEY)
-    crowd = [Fleet(stand, world, UNSAFE, Habits(block=7, limits=Limits(items=4))) for _ in range(fleets)]
+    crowd = [Fleet(stand, world, UNSAFE, FleetOptions(block=7, limits=Limits(items=4))) for _ in range(fleets)]
     assert serve(*crowd) == ["finished"] * fleets
     always, never, sometimes = _groups(shuffler, asked)
     steps = asked.mechanism.precision
-    assert (always, never, len(sometimes)) == ([steps] * 8, [0] * 6, 6)
+    assert (always, never, len(sometimes)) == ([steps] * 8, [steps // 2] * 6, 6)  # rewards in [-1, 1]
     assert max(len(request.slots) for request in stand.asked) == 4
     assert sum(fleet.tally.clients["served"] for fleet in crowd) == 20
 
@@ -68,7 +68,7 @@ def test_the_same_seed_gives_the_same_rows_by_slot_as_in_process(
     make_dealt: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
     asked = make_dealt(seed=9)
-    serve(Fleet(Stand([asked], shuffler, TICKET_KEY), replace(world, noise_seed=9), UNSAFE, Habits(block=6)))
+    serve(Fleet(Stand([asked], shuffler, TICKET_KEY), replace(world, noise_seed=9), UNSAFE, FleetOptions(block=6)))
     cohort = asked.assignments[0].cohort
     order = shuffler._order(cohort.cohort)
     stream = UnsafeSeededStream(world.seed, cohort.run, cohort.cohort, "rewards")
@@ -86,7 +86,7 @@ def test_who_leaves_before_it_asks_is_told_nothing_and_who_leaves_later_sends_no
 ) -> None:
     asked = make_dealt(times=(20, 10, 10), dropout=0.4)
     stand = Stand([asked], shuffler, TICKET_KEY)
-    serve(Fleet(stand, world, Terms(), Habits(block=16, dropout=0.4)))
+    serve(Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=16, dropout=0.4)))
     stream = UnsafeSeededStream(world.seed, "demo", asked.assignments[0].cohort.cohort, "departures")
     leaves = departures(40, 0.4, stream)
     told = {slot for request in stand.asked for slot in request.slots}
@@ -113,23 +113,23 @@ def test_a_block_that_has_reported_does_not_give_up_those_that_still_ask(
 ) -> None:
     """Found over HTTP: the first block's end made somebody follow the others' stages, and these were dropped."""
     asked = make_dealt("identity")
-    fleet = Fleet(_Slow([asked], shuffler, TICKET_KEY), world, UNSAFE, Habits(block=4))
+    fleet = Fleet(_Slow([asked], shuffler, TICKET_KEY), world, UNSAFE, FleetOptions(block=4))
     assert serve(fleet) == ["finished"]
     assert sum(map(len, _groups(shuffler, asked))) == fleet.tally.clients["served"] == 20
     assert fleet.tally.clients["refused"] == 0
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "field"),
     [
-        pytest.param({"minimum": 1}, id="minimum"),
-        pytest.param({"stage_seconds": 1.0}, id="deadline"),
-        pytest.param({"channel": {"noise_seed": 9}}, id="an-order-that-it-can-compute"),
-        pytest.param({"channel": {"times": [18, 1, 1]}}, id="another-list"),
+        pytest.param({"minimum": 1}, "minimum", id="minimum"),
+        pytest.param({"stage_seconds": 1.0}, "stage_seconds", id="deadline"),
+        pytest.param({"channel": {"noise_seed": 9}}, r"channel\.noise_seed", id="an-order-that-it-can-compute"),
+        pytest.param({"channel": {"times": [18, 1, 1]}}, r"channel\.deal\.times", id="another-list"),
     ],
 )
 def test_a_shuffler_that_was_told_another_cohort_is_found_out_before_anybody_plays(
-    make_dealt: MakeRound, world: World, shuffler: Shuffler, changes: dict[str, object]
+    make_dealt: MakeRound, world: World, shuffler: Shuffler, changes: dict[str, object], field: str
 ) -> None:
     asked = make_dealt()
     cohort = asked.assignments[0].cohort
@@ -139,8 +139,8 @@ def test_a_shuffler_that_was_told_another_cohort_is_found_out_before_anybody_pla
     channel["deal"]["times"] = inner.pop("times", channel["deal"]["times"])
     told = Cohort.model_validate(cohort.model_dump() | changes | {"channel": channel | inner})
     stand = Lying(asked, told, shuffler, TICKET_KEY)
-    with pytest.raises(Refused, match="knows another cohort"):
-        serve(Fleet(stand, world, Terms()))
+    with pytest.raises(Refused, match=rf"the shuffler was told cohort\.{field}"):
+        serve(Fleet(stand, world, PrivacyRequirements()))
     assert stand.uploads == []
 
 
@@ -163,7 +163,7 @@ def test_a_client_whose_slot_was_asked_for_already_sends_nothing_and_leaves(
 ) -> None:
     asked = make_dealt(dropout=0.3, corrupt=0.2)
     stand = _Thief([asked], shuffler, TICKET_KEY)
-    fleet = Fleet(stand, world, UNSAFE, Habits(block=7))
+    fleet = Fleet(stand, world, UNSAFE, FleetOptions(block=7))
     assert serve(fleet) == ["finished"]
     reported = {item.slot for upload in stand.uploads for item in upload.items}
     assert reported == set(range(20)) - set(stand.stolen)
@@ -211,7 +211,7 @@ def test_an_answer_that_does_not_add_up_is_played_by_nobody(
     kind = type("_Changing", (_Careless,), {"change": staticmethod(change)})
     stand = kind([make_dealt()], shuffler, TICKET_KEY)
     stand.cancelled = False
-    fleet = Fleet(stand, world, Terms(), Habits(block=20))
+    fleet = Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=20))
 
     async def a_while() -> None:
         with pytest.raises(TimeoutError):

@@ -7,23 +7,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aggregator.service import Aggregator
-from client.departures import departures, survives
-from client.fleet import Fleet, Habits
-from client.randomizer import World
-from client.terms import Terms
-from common.clock import ManualClock
-from common.messages.batch import Batch, BatchAnswer, ModularSum
-from common.messages.cohort import Cohort
-from common.messages.round import Round
-from common.messages.stage import StageView
-from common.modular import total, unpack
-from common.randomness import UnsafeSeededStream
+from distrust.aggregator.service import Aggregator
+from distrust.client.fleet.departures import departures, survives
+from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.randomizer import World
+from distrust.client.requirements import PrivacyRequirements
+from distrust.common.clock import ManualClock
+from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.round import Round
+from distrust.common.messages.stage import StageView
+from distrust.common.modular import total, unpack
+from distrust.common.randomness import UnsafeSeededStream
 from tests.unit.client.conftest import TICKET_KEY
 from tests.unit.client.stand import Stand, serve
 
 MakeRound = Callable[..., Round]
-UNSAFE = Terms(allow_unsafe=True)
+UNSAFE = PrivacyRequirements(allow_unsafe=True)
 NOISE = 9
 
 
@@ -77,7 +77,7 @@ def test_the_sum_is_that_of_the_same_seeds_in_process(
         for number in (1, 2)
     ]
     stand = Stand(rounds, aggregator, TICKET_KEY)
-    crowd = [Fleet(stand, unsafe, UNSAFE, Habits(block=13, dropout=dropout)) for _ in range(fleets)]
+    crowd = [Fleet(stand, unsafe, UNSAFE, FleetOptions(block=13, dropout=dropout)) for _ in range(fleets)]
     assert serve(*crowd) == ["finished"] * fleets
     for asked in rounds:
         for arm, assignment in enumerate(asked.assignments):
@@ -88,7 +88,7 @@ def test_the_sum_is_that_of_the_same_seeds_in_process(
 def test_counts_of_several_fleets_add_up(make_round: MakeRound, unsafe: World, aggregator: Aggregator) -> None:
     asked = make_round(clients=60, cohorts=2, dropout=0.2)
     stand = Stand([asked], aggregator, TICKET_KEY)
-    crowd = [Fleet(stand, unsafe, UNSAFE, Habits(block=13, dropout=0.2)) for _ in range(2)]
+    crowd = [Fleet(stand, unsafe, UNSAFE, FleetOptions(block=13, dropout=0.2)) for _ in range(2)]
     serve(*crowd)
     counts = {name: sum(fleet.tally.clients[name] for fleet in crowd) for name in ("joined", "departed", "served")}
     survivors = sum(_batch(aggregator, assignment.cohort).survivors for assignment in asked.assignments)
@@ -109,7 +109,7 @@ def test_inboxes_are_asked_for_once_a_block(
 ) -> None:
     asked = make_round(clients=20)
     stand = Stand([asked], aggregator, TICKET_KEY)
-    serve(Fleet(stand, unsafe, UNSAFE, Habits(block=block)))
+    serve(Fleet(stand, unsafe, UNSAFE, FleetOptions(block=block)))
     assert stand.inboxes == looks
     assert _batch(aggregator, asked.assignments[0].cohort).survivors == 20
 
@@ -119,7 +119,7 @@ def test_without_a_noise_seed_every_client_draws_for_itself(
 ) -> None:
     """Arm 0 always pays: 20 clients add up to 20 g plus noise beyond 50 g / ε with probability below e^-40."""
     asked = make_round(clients=20, dropout=0.0)
-    serve(Fleet(Stand([asked], aggregator, TICKET_KEY), world, Terms(min_survivors=18)))
+    serve(Fleet(Stand([asked], aggregator, TICKET_KEY), world, PrivacyRequirements(min_survivors=18)))
     batch = _batch(aggregator, asked.assignments[0].cohort)
     estimate = asked.mechanism.estimate(np.array([_sum(batch, asked)], dtype=np.uint64), 20, UnsafeSeededStream(0))
     assert abs(estimate[0] - 20) < 50
@@ -174,13 +174,16 @@ def test_users_refuse_a_survivors_list_below_their_floor(
 
     async def play() -> str:
         task = asyncio.create_task(fleet.serve())
-        while not fleet.tally.clients["refused"]:  # noqa: ASYNC110 - nobody rings when users refuse
+        while fleet.tally.clients["refused"] < 20:  # noqa: ASYNC110 - no event tells that a user refuses
             await asyncio.sleep(0.01)
         clock.advance(61)
         return await asyncio.wait_for(task, 20)
 
     asyncio.run(play())
-    assert (fleet.tally.clients["late"], fleet.tally.clients["refused"]) == (6, 14)
+    ended = {name: fleet.tally.clients[name] for name in ("late", "served")}
+    assert ended == {"late": 0, "served": 20}
+    assert fleet.tally.clients["refused"] + fleet.tally.clients["aborted"] == 20
+    assert fleet.tally.reasons["the aggregator took the vectors of clients, and calls these clients lost"] == 6
     assert [upload for upload in stand.uploads if upload.stage == "unmask"] == []
     assert _answer(aggregator, asked.assignments[0].cohort).state == "aborted"
 
@@ -191,7 +194,8 @@ def test_a_stopped_fleet_says_that_everybody_leaves(
     """Two fleets are needed to fill the cohort and only one is there; it is told to stop."""
     asked = make_round(clients=40)
     stand = Stand([asked], aggregator, TICKET_KEY)
-    stand._given[asked.assignments[0].cohort.cohort] = 10  # somebody else holds these tickets
+    name = asked.assignments[0].cohort.cohort
+    stand._given[name], stand.hashes[name] = 10, bytes(32 * 10)  # another fleet holds these tickets
     fleet = Fleet(stand, unsafe, UNSAFE)
 
     async def play() -> None:

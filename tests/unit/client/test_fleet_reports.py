@@ -8,27 +8,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from client.courier import Limits
-from client.departures import departures, survives
-from client.fleet import Fleet, Habits
-from client.randomizer import World
-from client.terms import Terms
-from common.clock import ManualClock
-from common.crypto.seal import open_record, sealed_size
-from common.errors import Refused, Unavailable
-from common.messages.batch import BatchAnswer, PermutedBits, Records
-from common.messages.cohort import Cohort, Sealed
-from common.messages.round import Round
-from common.messages.ticket import TicketAnswer, TicketRequest
-from common.messages.upload import RefusedItem, Upload, UploadAnswer
-from common.modular import unpack
-from common.randomness import Stream, SystemStream, UnsafeSeededStream
-from shuffler.service import Shuffler
+from distrust.client.fleet.departures import departures, survives
+from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.fleet.uploader import Limits
+from distrust.client.randomizer import World
+from distrust.client.requirements import PrivacyRequirements
+from distrust.common.clock import ManualClock
+from distrust.common.crypto.seal import open_record, sealed_size
+from distrust.common.errors import Refused, Unavailable
+from distrust.common.messages.batch import BatchAnswer, PermutedBits, Records
+from distrust.common.messages.cohort import Cohort, Sealed
+from distrust.common.messages.round import Round
+from distrust.common.messages.ticket import TicketAnswer, TicketRequest
+from distrust.common.messages.upload import RefusedItem, Upload, UploadAnswer
+from distrust.common.modular import unpack
+from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
+from distrust.shuffler.service import Shuffler
 from tests.unit.client.conftest import SEAL_KEY, TICKET_KEY
 from tests.unit.client.stand import Lying, Stand, serve
 
 MakeRound = Callable[..., Round]
-UNSAFE = Terms(allow_unsafe=True)
+UNSAFE = PrivacyRequirements(allow_unsafe=True)
 
 
 def _batch(shuffler: Shuffler, cohort: Cohort) -> BatchAnswer:
@@ -61,7 +61,7 @@ def test_sealed_records_carry_every_clients_own_reward_once(
     """Without noise, and so in an unsafe round, the records are the rewards; blocks cut across cohorts and fleets."""
     rounds = [make_round("identity", via="shuffler", clients=20, cohorts=3, number=number) for number in (1, 2)]
     stand = Stand(rounds, shuffler, TICKET_KEY)
-    crowd = [Fleet(stand, world, UNSAFE, Habits(block=7)) for _ in range(fleets)]
+    crowd = [Fleet(stand, world, UNSAFE, FleetOptions(block=7)) for _ in range(fleets)]
     assert serve(*crowd) == ["finished"] * fleets
     for asked in rounds:
         for arm, assignment in enumerate(asked.assignments):
@@ -77,7 +77,7 @@ def test_labelled_bits_add_up_to_what_the_same_seed_gives_in_process(
 ) -> None:
     asked = make_round("shuffled-binomial", clients=30, delta=1e-6)
     unsafe = replace(world, noise_seed=9)
-    serve(Fleet(Stand([asked], shuffler, TICKET_KEY), unsafe, UNSAFE, Habits(block=11)))
+    serve(Fleet(Stand([asked], shuffler, TICKET_KEY), unsafe, UNSAFE, FleetOptions(block=11)))
     cohort = asked.assignments[0].cohort
     noise = UnsafeSeededStream(9, cohort.run, cohort.cohort)
     rows = asked.mechanism.randomize(asked.statistic.vectors(_rewards(world, asked, 0)), noise)
@@ -94,7 +94,7 @@ def test_departing_clients_say_so_and_the_others_do_not_wait_for_a_deadline(
     """The clock stands still, so only announced departures can end the cohort."""
     asked = make_round("local-laplace-discrete", via="shuffler", clients=40, dropout=0.2)
     stand = Stand([asked], shuffler, TICKET_KEY)
-    fleet = Fleet(stand, world, Terms(), Habits(block=16, dropout=0.2))
+    fleet = Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=16, dropout=0.2))
     serve(fleet)
     leaves = departures(
         40, 0.2, UnsafeSeededStream(world.seed, "demo", asked.assignments[0].cohort.cohort, "departures")
@@ -116,7 +116,7 @@ def test_silent_clients_vanish_and_s_waits_for_its_deadline(
 ) -> None:
     asked = make_round("local-laplace-discrete", via="shuffler", clients=40, dropout=0.2)
     stand = Stand([asked], shuffler, TICKET_KEY)
-    fleet = Fleet(stand, world, Terms(), Habits(dropout=0.2, silent=True))
+    fleet = Fleet(stand, world, PrivacyRequirements(), FleetOptions(dropout=0.2, silent=True))
 
     async def play() -> str:
         task = asyncio.create_task(fleet.serve())
@@ -133,7 +133,7 @@ def test_silent_clients_vanish_and_s_waits_for_its_deadline(
 def test_uploads_are_cut_to_size(make_round: MakeRound, world: World, shuffler: Shuffler) -> None:
     asked = make_round("local-laplace-discrete", via="shuffler", clients=40)
     stand = Stand([asked], shuffler, TICKET_KEY)
-    serve(Fleet(stand, world, Terms(), Habits(block=30, limits=Limits(items=8))))
+    serve(Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=30, limits=Limits(items=8))))
     assert sorted(len(upload.items) for upload in stand.uploads) == [2, 6, 8, 8, 8, 8]
 
 
@@ -146,7 +146,7 @@ def test_messages_are_not_made_on_the_event_loop(make_round: MakeRound, world: W
         return SystemStream()
 
     asked = make_round("local-laplace-discrete", via="shuffler", clients=40)
-    serve(Fleet(Stand([asked], shuffler, TICKET_KEY), replace(world, fresh=fresh), Terms()))
+    serve(Fleet(Stand([asked], shuffler, TICKET_KEY), replace(world, fresh=fresh), PrivacyRequirements()))
     assert threads
     assert threading.get_ident() not in threads
 
@@ -155,7 +155,7 @@ def test_a_round_that_breaks_the_terms_is_refused_before_any_ticket_is_taken(
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
     stand = Stand([make_round("identity", via="shuffler")], shuffler, TICKET_KEY)
-    fleet = Fleet(stand, world, Terms())
+    fleet = Fleet(stand, world, PrivacyRequirements())
     with pytest.raises(Refused, match="no privacy"):
         serve(fleet)
     assert stand.uploads == []
@@ -163,9 +163,9 @@ def test_a_round_that_breaks_the_terms_is_refused_before_any_ticket_is_taken(
 
 
 LIES = {
-    "minimum": ({"minimum": 17}, "releases cohort demo-1-0 from 17 clients on, and .* promised 18"),
-    "no-minimum": ({"minimum": 1}, "from 1 clients on"),
-    "deadline": ({"stage_seconds": 1.0}, "knows another cohort"),
+    "minimum": ({"minimum": 17}, r"the shuffler was told cohort\.minimum = 17, and its clients 18"),
+    "no-minimum": ({"minimum": 1}, r"cohort\.minimum = 1, and its clients 18"),
+    "deadline": ({"stage_seconds": 1.0}, r"cohort\.stage_seconds = 1\.0, and its clients 60"),
 }
 
 
@@ -179,8 +179,9 @@ def test_a_shuffler_that_was_told_another_cohort_is_found_out_before_anything_is
     told = asked.assignments[0].cohort.model_copy(update=changes)
     stand = Lying(asked, told, shuffler, TICKET_KEY)
     with pytest.raises(Refused, match=why):
-        serve(Fleet(stand, world, Terms(), Habits(block=7)))
-    assert (stand.uploads, stand.departures) == ([], [])
+        serve(Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=7)))
+    assert stand.uploads == []
+    assert [one.cohort for one in stand.departures] == ["demo.1.0.1"]  # the others need not wait for them
 
 
 def test_a_fleet_looks_at_each_cohort_once_however_many_blocks_it_sends(
@@ -188,7 +189,7 @@ def test_a_fleet_looks_at_each_cohort_once_however_many_blocks_it_sends(
 ) -> None:
     asked = make_round("local-laplace-discrete", via="shuffler", clients=40, cohorts=2)
     stand = Stand([asked], shuffler, TICKET_KEY)
-    fleet = Fleet(stand, world, Terms(), Habits(block=7))
+    fleet = Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=7))
     serve(fleet)
     assert stand.looks == [one.cohort.cohort for one in asked.assignments]
     assert len(stand.uploads) > 10
@@ -219,7 +220,7 @@ def test_a_round_that_changes_after_users_agreed_to_it_is_refused(
     then = first.model_copy(update={"mechanism": bare.mechanism.model_copy(update=same)})
     stand = _TwoFaced(first, then, shuffler)
     with pytest.raises(Refused):
-        serve(Fleet(stand, world, Terms()))
+        serve(Fleet(stand, world, PrivacyRequirements()))
     assert stand.uploads == []
 
 
@@ -242,7 +243,7 @@ def test_a_refused_client_is_dropped_and_one_whose_slot_was_used_already_is_told
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
     stand = _Refusing([make_round("local-laplace-discrete", via="shuffler", clients=20)], shuffler, TICKET_KEY)
-    fleet = Fleet(stand, world, Terms(), Habits(block=20))
+    fleet = Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=20))
     serve(fleet)
     clients = fleet.tally.clients
     assert (clients["served"], clients["refused"], clients["robbed"]) == (18, 1, 1)
@@ -270,7 +271,7 @@ def test_refusals_that_do_not_belong_to_an_upload_are_believed_of_nobody(
     """The first upload holds slots 0 to 6: its users give up, and nobody counts as robbed."""
     asked = make_round("local-laplace-discrete", via="shuffler", clients=20)
     stand = _Slandering(asked, refused, shuffler)
-    fleet = Fleet(stand, world, Terms(), Habits(block=20, limits=Limits(items=7)))
+    fleet = Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=20, limits=Limits(items=7)))
     assert serve(fleet) == ["cancelled"]
     assert [len(upload.items) for upload in stand.uploads] == [7]
     assert (fleet.tally.clients["robbed"], fleet.tally.clients["refused"]) == (0, 20)
@@ -289,10 +290,10 @@ def test_a_service_that_stays_away_ends_the_fleet_with_its_name(
 ) -> None:
     stand = _Away([make_round("local-laplace-discrete", via="shuffler")], shuffler, TICKET_KEY)
     with pytest.raises(Unavailable, match="the shuffler is away"):
-        serve(Fleet(stand, world, Terms()))
+        serve(Fleet(stand, world, PrivacyRequirements()))
 
 
 def test_a_cancelled_run_ends_the_fleet(make_round: MakeRound, world: World, shuffler: Shuffler) -> None:
     stand = Stand([make_round("local-laplace-discrete", via="shuffler")], shuffler, TICKET_KEY)
     stand.cancelled = True
-    assert serve(Fleet(stand, world, Terms())) == ["cancelled"]
+    assert serve(Fleet(stand, world, PrivacyRequirements())) == ["cancelled"]

@@ -3,10 +3,10 @@
 import numpy as np
 from scipy.stats import chi2
 
-from common.crypto.binding import Binding
-from common.messages.cohort import Cohort
-from common.modular import unpack
-from lab.secagg_simulation import enrol, make_cohort
+from distrust.common.crypto.binding import Binding
+from distrust.common.messages.cohort import Cohort
+from distrust.common.modular import unpack
+from distrust.lab.secagg_simulation import enrol, make_cohort
 
 N, M = 24, 1009
 EVERYONE = range(N)
@@ -18,6 +18,7 @@ def test_a_masked_vector_looks_uniform_whatever_it_hides() -> None:
     simulation = enrol(make_cohort(4, 50, 12_000))
     simulation.send_keys(range(4))
     simulation.send_shares(range(4))
+    simulation.send_confirm(range(4))
     simulation.send_masked(range(4), np.zeros((4, 12_000), dtype=np.uint64))
     for body in simulation.masked.values():
         counts = np.bincount(unpack(body, 50, 12_000).astype(np.int64), minlength=50)
@@ -31,18 +32,20 @@ def test_no_pad_is_used_twice() -> None:
         simulation = enrol(make_cohort(5, 2**60, 1, name=name))
         simulation.send_keys(range(5))
         simulation.send_shares(range(5))
+        simulation.send_confirm(range(5))
         simulation.send_masked(range(5), np.zeros((5, 1), dtype=np.uint64))
         bodies |= set(simulation.masked.values())
     assert len(bodies) == 10
 
 
 def test_a_mask_key_is_bound_to_everything_that_could_repeat() -> None:
-    """Rule 1: configuration, run, round, cohort, pair, vector name, length, modulus."""
+    """Rules 1 and 13: configuration, run, round, cohort, pair, vector name, length, modulus, all else and the terms."""
     cohort = make_cohort(N, M, 1)
     seed, keys = bytes(16), set()
     changes: list[Cohort] = [
         cohort,
         *(cohort.model_copy(update=u) for u in ({"config": b"\1" * 32}, {"run": "s"}, {"round": 2}, {"cohort": "d"})),
+        *(cohort.model_copy(update=u) for u in ({"minimum": 21}, {"terms": '{"mechanism":{"precision":9000}}'})),
         *(cohort.model_copy(update={"channel": make_cohort(N, m, d).channel}) for m, d in ((M, 2), (M + 1, 1))),
     ]
     alice, bob = (enrol(cohort).clients[0]._secrets for _ in range(2))
@@ -53,4 +56,4 @@ def test_a_mask_key_is_bound_to_everything_that_could_repeat() -> None:
         keys |= {names.self_mask(seed, 1), names.self_mask(seed, 2)}
         keys |= {names.pair_mask(alice.mask_pair, bob.public[:32], 1, other) for other in (2, 3)}
         keys.add(names.channel(alice.mask_pair, bob.public[:32], 1, 2))
-    assert len(keys) == 5 * len(changes) - (2 * 1)  # channel keys know no length and no modulus
+    assert len(keys) == 5 * len(changes)

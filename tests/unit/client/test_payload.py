@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from client.payload import record
-from common.errors import BadMessage
+from distrust.client.randomizer import record
+from distrust.common.errors import BadMessage
 
 
 def _row(*values: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from client.__main__ import main
+from distrust.client.__main__ import main
 
 WORLD = '{"name":"bernoulli","means":[0.2,0.8],"seed":4}'
 
 
 def _arguments(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     monkeypatch.setattr(sys, "argv", ["client", *arguments])
-    monkeypatch.setattr("client.__main__.configure", lambda _level: None)  # the logs of this process are pytest's
+    monkeypatch.setattr(
+        "distrust.client.__main__.configure", lambda _level: None
+    )  # the logs of this process are pytest's
 
 
 def test_a_server_that_stays_away_is_status_2_with_a_line_and_a_report(
@@ -66,7 +68,7 @@ def test_a_fleet_that_is_told_to_stop_writes_its_report_and_ends_with_0(tmp_path
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         options = ["--run", "demo", "--environment", WORLD, "--server-url", url, "--report", str(report)]
         fleet = subprocess.Popen(
-            [sys.executable, "-m", "client", *options], env={**os.environ}, stderr=subprocess.DEVNULL
+            [sys.executable, "-m", "distrust.client", *options], env={**os.environ}, stderr=subprocess.DEVNULL
         )
         connection, _ = server.accept()
         with connection:

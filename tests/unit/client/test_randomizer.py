@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from client.randomizer import Randomizer, World
-from common.messages.round import Round
-from common.randomness import SystemStream, UnsafeSeededStream
+from distrust.client.randomizer import Randomizer, World
+from distrust.common.messages.round import Round
+from distrust.common.randomness import SystemStream, UnsafeSeededStream
 
 NAMES = ["distributed-polya", "distributed-skellam", "local-laplace-discrete", "central-laplace-discrete"]
 

@@ -8,12 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.secagg import MaskingClient
-from common.crypto.graph import Roster
-from common.crypto.share import SHARE
-from common.errors import BadMessage, Refused, WrongStage
-from lab.secagg_simulation import Simulation, enrol, make_cohort
-from tests.unit.client.sharers import EVERYONE, ONE, M, N, masked, without
+from distrust.client.secagg.client import MaskingClient
+from distrust.client.secagg.secrets import Secrets
+from distrust.common.crypto.box import BOX
+from distrust.common.crypto.graph import Roster
+from distrust.common.crypto.share import MISSING, PRIME, SHARE
+from distrust.common.errors import BadMessage, Refused, WrongStage
+from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
+from tests.unit.client.sharers import EVERYONE, ONE, M, N, Story, sharing, told, without
+
+T = 12
 
 
 def test_every_client_and_every_cohort_has_fresh_keys() -> None:
@@ -26,54 +30,108 @@ def test_every_client_and_every_cohort_has_fresh_keys() -> None:
 
 def test_a_repeat_of_the_same_request_gets_the_same_bytes_in_every_stage(stage: Simulation) -> None:
     """Rule 4."""
-    client = stage.clients[0]
-    assert client.keys() == stage.keys[0]
-    assert client.shares(stage.roster) == stage.shares[0]
-    assert masked(stage) == masked(stage)
-    survivors = stage.bitmap(EVERYONE)
-    assert client.unmask(survivors) == client.unmask(survivors)
+    story = Story(stage)
+    assert story.client.keys() == stage.keys[0]
+    assert story.client.shares(stage.roster, stage.published) == stage.shares[0]
+    for answer in (story.confirm, story.masked, story.unmask):
+        assert answer() == answer()
 
 
 def test_two_different_unmask_requests_are_never_both_answered(stage: Simulation) -> None:
     """Rule 4: otherwise both seeds of a neighbour, or two sums that differ in one client, could be asked for."""
-    masked(stage)
-    first = stage.clients[0].unmask(stage.bitmap(EVERYONE))
+    story = told(stage)
+    first = story.unmask()
     with pytest.raises(Refused, match="another request of stage unmask"):
-        stage.clients[0].unmask(stage.bitmap(without(5)))
-    assert stage.clients[0].unmask(stage.bitmap(EVERYONE)) == first
+        story.unmask(stage.bitmap(without(5)))
+    assert story.unmask() == first
 
 
-def test_two_different_rosters_or_vectors_are_never_both_answered(stage: Simulation) -> None:
+def test_two_different_rosters_challenges_or_vectors_are_never_both_answered(stage: Simulation) -> None:
     keys = {**stage.keys, 1: enrol(stage.cohort).clients[1].keys()}
     other = Roster(stage.cohort, stage.roster.bitmap, b"".join(keys[slot] for slot in EVERYONE))
     with pytest.raises(Refused, match="stage shares"):
-        stage.clients[0].shares(other)
-    masked(stage)
+        stage.clients[0].shares(other, stage.published)
+    story = Story(stage)
+    story.confirm()
+    with pytest.raises(Refused, match="stage confirm"):
+        story.confirm(challenge=bytes(32))
+    story.confirm()
+    story.masked()
     with pytest.raises(Refused, match="stage masked"):
-        stage.clients[0].masked(ONE + np.uint64(1), stage.bitmap(EVERYONE), stage.inboxes[0])
+        story.masked(vector=ONE + np.uint64(1))
 
 
 def test_a_refused_request_is_not_an_answer_and_a_right_one_may_follow(stage: Simulation) -> None:
+    story = Story(stage)
+    story.confirm()
     with pytest.raises(Refused):
-        masked(stage, members=stage.bitmap(without(0)))
-    assert masked(stage)
+        story.masked(stage.bitmap(without(0)))
+    assert story.masked()
+
+
+def test_no_stage_is_answered_without_the_statement_that_the_server_published_for_all(stage: Simulation) -> None:
+    """Rule 15: what one client is told must be what all are told. A wrong statement leaves the stage open."""
+    story = Story(stage)
+    everyone = stage.bitmap(EVERYONE)
+    for wrong in (b"", bytes(32)):
+        with pytest.raises(Refused, match="stage confirm: what slot 0 was told"):
+            story.client.confirm(everyone, stage.challenge, stage.inboxes[0], wrong)
+    story.confirm()
+    with pytest.raises(Refused, match="stage masked: what slot 0 was told"):
+        story.client.masked(ONE, everyone, story.statement)
+    story.masked()
+    with pytest.raises(Refused, match="stage unmask: what slot 0 was told"):
+        story.client.unmask(everyone, story.after)
+    assert story.unmask()
+
+
+def test_the_confirmation_opens_the_blinded_polynomial_and_agrees_with_what_neighbours_hold(stage: Simulation) -> None:
+    """p(x) = γ1·f1 + γ2·f2 + r: what slot 1 shows of itself is what slot 0 shows of the share it got from slot 1."""
+    first, second = (Story(stage, slot).confirm() for slot in (0, 1))
+    p = [int.from_bytes(second[SHARE * i : SHARE * i + SHARE], "big") for i in range(T)]
+    place = stage.roster.neighbours(0).index(1)
+    shown = int.from_bytes(first[SHARE * (T + place) : SHARE * (T + place + 1)], "big")
+    point = 1 + stage.roster.neighbours(1).index(0)
+    assert shown == sum(c * pow(point, i, PRIME) for i, c in enumerate(p)) % PRIME
+    assert len(first) == SHARE * (T + N - 1)
+
+
+def test_the_confirmation_says_nothing_of_the_seeds() -> None:
+    """The same seeds, fifty times, to one challenge: the constant of the blinded polynomial never repeats."""
+    seen = set()
+    for _ in range(50):
+        simulation = enrol(make_cohort(4, M, 1))
+        secrets = simulation.clients[0]._secrets
+        assert secrets is not None
+        secrets.self_seed, simulation.challenge = bytes(16), bytes(32)
+        simulation.send_keys(range(4))
+        simulation.send_shares(range(4))
+        seen.add(Story(simulation).confirm()[:SHARE])
+    assert len(seen) == 50
 
 
 def test_everything_is_forgotten_after_the_answer(stage: Simulation) -> None:
     """Rule 4: no object that holds the keys, seeds or shares is left; only the last answer may be repeated."""
-    client = stage.clients[0]
-    masked(stage)
-    secrets = client._secrets
+    story = told(stage)
+    secrets = story.client._secrets
     assert secrets is not None
     known = {secrets.self_seed, secrets.mask_seed, *secrets.held.values()}
     del secrets
-    answer = client.unmask(stage.bitmap(EVERYONE))
-    left = set(reachable(client))
+    answer = story.unmask()
+    left = set(reachable(story.client))
     assert not left & known
-    assert client.unmask(stage.bitmap(EVERYONE)) == answer
-    for again in (client.keys, lambda: client.shares(stage.roster), lambda: masked(stage)):
+    assert story.unmask() == answer
+    calls = (story.client.keys, lambda: story.client.shares(stage.roster, stage.published), story.confirm, story.masked)
+    for again in calls:
         with pytest.raises(Refused, match="forgotten"):
             again()
+
+
+def test_polynomials_and_channel_keys_are_forgotten_once_confirmed(stage: Simulation) -> None:
+    Story(stage).confirm()
+    secrets = stage.clients[0]._secrets
+    assert secrets is not None
+    assert (secrets.polynomials, secrets.channel_keys) == (None, {})
 
 
 def reachable(root: object) -> Iterator[bytes]:
@@ -89,10 +147,10 @@ def reachable(root: object) -> Iterator[bytes]:
 
 
 def test_a_timeout_forgets_before_anything_is_revealed(stage: Simulation) -> None:
-    masked(stage)
-    stage.clients[0].forget()
+    story = told(stage)
+    story.client.forget()
     with pytest.raises(Refused, match="forgotten"):
-        stage.clients[0].unmask(stage.bitmap(EVERYONE))
+        story.unmask()
 
 
 def test_secrets_do_not_show_when_printed(stage: Simulation) -> None:
@@ -102,13 +160,30 @@ def test_secrets_do_not_show_when_printed(stage: Simulation) -> None:
 
 
 def test_stages_come_in_order(stage: Simulation) -> None:
-    fresh = MaskingClient(stage.cohort, 0, floor=1, dropout=0.1, corrupt=0.1)
+    fresh = MaskingClient(stage.cohort, 0, Secrets(), floor=1, dropout=0.1, corrupt=0.1)
+    everyone = stage.bitmap(EVERYONE)
     with pytest.raises(WrongStage):
-        fresh.shares(stage.roster)
+        fresh.shares(stage.roster, stage.published)
     with pytest.raises(WrongStage):
-        fresh.masked(ONE, stage.bitmap(EVERYONE), stage.inboxes[0])
+        fresh.confirm(everyone, stage.challenge, stage.inboxes[0], stage.statements["confirm"])
     with pytest.raises(WrongStage):
-        stage.clients[0].unmask(stage.bitmap(EVERYONE))
+        stage.clients[0].masked(ONE, everyone, bytes(32))
+    with pytest.raises(WrongStage):
+        stage.clients[0].unmask(everyone, bytes(32))
+
+
+def test_a_box_that_does_not_open_is_a_missing_share_and_the_client_goes_on(stage: Simulation) -> None:
+    """Rule 16. Changed boxes, boxes for another slot: 0xff in both answers, at the sender's place."""
+    inbox = stage.inboxes[0]
+    swapped = inbox[BOX : 2 * BOX] + inbox[:BOX] + inbox[2 * BOX : -1] + bytes([inbox[-1] ^ 1])
+    story = Story(stage)
+    body = story.confirm(inbox=swapped)
+    entries = [body[i : i + SHARE] for i in range(SHARE * T, len(body), SHARE)]
+    assert [i for i, entry in enumerate(entries) if entry == MISSING] == [0, 1, N - 2]
+    story.masked()
+    answer = story.unmask()
+    shares = [answer[i : i + SHARE] for i in range(0, len(answer), SHARE)]
+    assert [i for i, share in enumerate(shares) if share == MISSING] == [0, 1, N - 2]
 
 
 # Rule 5: what survivors must be.
@@ -123,55 +198,69 @@ def test_stages_come_in_order(stage: Simulation) -> None:
     ],
 )
 def test_survivors_must_hold_itself_and_be_enough(stage: Simulation, survivors: list[int], why: str) -> None:
-    masked(stage)
+    story = told(stage)
     with pytest.raises(Refused, match=why):
-        stage.clients[0].unmask(stage.bitmap(survivors))
+        story.unmask(stage.bitmap(survivors))
 
 
-def test_survivors_must_have_shared(stage: Simulation) -> None:
-    client = stage.clients[0]
-    members = without(9)
-    position = stage.roster.neighbours(0).index(9)
-    inbox = stage.inboxes[0][: 50 * position] + stage.inboxes[0][50 * position + 50 :]
-    masked(stage, members=stage.bitmap(members), inbox=inbox)
+def test_survivors_must_be_members(stage: Simulation) -> None:
+    story = Story(stage)
+    story.confirm()
+    story.masked(stage.bitmap(without(9)))
     with pytest.raises(Refused, match="not there in the stage before"):
-        client.unmask(stage.bitmap(EVERYONE))
+        story.unmask(stage.bitmap(EVERYONE))
 
 
 def test_survivors_must_keep_the_clients_own_floor_whatever_the_cohort_says() -> None:
-    simulation = enrol(make_cohort(N, M, 1), floor=24)
-    simulation.send_keys(EVERYONE)
-    simulation.send_shares(EVERYONE)
-    masked(simulation)
+    simulation = sharing(floor=24)
+    story = told(simulation)
     with pytest.raises(Refused, match="insists on 24"):
-        simulation.clients[0].unmask(simulation.bitmap(without(5)))
-    assert simulation.clients[0].unmask(simulation.bitmap(EVERYONE))
+        story.unmask(simulation.bitmap(without(5)))
+    assert story.unmask()
 
 
-def test_fewer_than_t_neighbours_left_is_refused() -> None:
-    """A hundred clients, k = 20, t = 11, and the ten that may vanish all vanish around slot 0."""
-    simulation = enrol(make_cohort(100, M, 1))
-    simulation.send_keys(range(100))
-    simulation.send_shares(range(100))
-    gone = simulation.roster.neighbours(0)[:10]
-    masked(simulation)
-    with pytest.raises(Refused, match="10 neighbours of slot 0 are left, and t = 11"):
-        simulation.clients[0].unmask(simulation.bitmap([s for s in range(100) if s not in gone]))
+@pytest.fixture(scope="module")
+def ring() -> Simulation:
+    """A hundred clients on a ring: k = 38, t = 20, w = 9."""
+    return sharing(100)
 
 
-@settings(deadline=None, max_examples=25)
+def test_survivors_must_leave_t_neighbours_to_every_member_alive_or_lost(ring: Simulation) -> None:
+    """Rule 15. The ten that may vanish are neighbours of slot 7, and it had lost nine before the members were named."""
+    near = [v for v in ring.roster.neighbours(7) if v != 0]
+    members = [s for s in range(100) if s not in near[:9]]
+    story = Story(ring)
+    story.client._least = 80
+    story.confirm()
+    story.masked(ring.bitmap(members))
+    with pytest.raises(Refused, match="neighbours of slot 7 are left, and t = 20"):
+        story.unmask(ring.bitmap([s for s in members if s not in near[9:19]]))
+
+
+def test_lost_clients_must_not_lie_densely_on_the_ring(ring: Simulation) -> None:
+    """Rule 15: ten of 19 consecutive places are more than chance explains; nine are taken."""
+    order = [int(ring.roster.slots[row]) for row in ring.roster.ring]
+    start = order.index(1)
+    block = [order[(start + i) % 100] for i in range(1, 30)]
+    gone = [slot for slot in block if slot != 1][:10]
+    story = told(ring, 1)
+    with pytest.raises(Refused, match="10 lost clients lie in consecutive places of the ring, and 9 may"):
+        story.unmask(ring.bitmap([s for s in range(100) if s not in gone]))
+    assert story.unmask(ring.bitmap([s for s in range(100) if s not in gone[:9]]))
+
+
+@settings(deadline=None, max_examples=15)
 @given(st.sets(st.integers(1, N - 1), max_size=2))
 def test_exactly_one_kind_of_share_is_revealed_for_each_neighbour(lost: set[int]) -> None:
-    simulation = enrol(make_cohort(N, M, 1))
-    simulation.send_keys(EVERYONE)
-    simulation.send_shares(EVERYONE)
-    masked(simulation)
-    secrets = simulation.clients[0]._secrets
+    simulation = sharing()
+    story = told(simulation)
+    secrets = story.client._secrets
     assert secrets is not None
     held = dict(secrets.held)
-    answer = simulation.clients[0].unmask(simulation.bitmap(without(*lost)))
+    answer = story.unmask(simulation.bitmap(without(*lost)))
     assert len(answer) == SHARE * (N - 1)
     for i, (neighbour, pair) in enumerate(held.items()):
+        assert pair is not None
         due, kept = (pair[SHARE:], pair[:SHARE]) if neighbour in lost else (pair[:SHARE], pair[SHARE:])
         assert answer[SHARE * i : SHARE * i + SHARE] == due
         assert kept not in answer
@@ -179,6 +268,6 @@ def test_exactly_one_kind_of_share_is_revealed_for_each_neighbour(lost: set[int]
 
 @pytest.mark.parametrize("bitmap", [b"", b"\xff" * 4, b"\xff" * 2], ids=["empty", "long", "short"])
 def test_a_bitmap_of_another_size_is_refused(stage: Simulation, bitmap: bytes) -> None:
-    masked(stage)
+    story = told(stage)
     with pytest.raises(BadMessage, match="bitmap"):
-        stage.clients[0].unmask(bitmap)
+        story.unmask(bitmap)

@@ -7,22 +7,22 @@ from pathlib import Path
 import httpx
 import pytest
 
-from aggregator.app import build, close
-from aggregator.service import Aggregator
-from aggregator.settings import AggregatorSettings
-from aggregator.slots import parse_slots
-from client.fleet import Fleet, Habits
-from client.randomizer import World
-from client.sender import Addresses, Sender, newest_running, patience, ranges
-from client.terms import Terms
-from common.errors import Aborted, Unavailable
-from common.messages.cohort import Cohort
-from common.messages.round import Round
-from common.messages.stage import StageView
-from common.messages.ticket import TicketRequest
-from common.messages.upload import Departure, Upload, UploadAnswer
-from common.web.client import Http, Patience
-from common.web.problems import Problem
+from distrust.aggregator.app import build, close
+from distrust.aggregator.routes import parse_slots
+from distrust.aggregator.service import Aggregator
+from distrust.aggregator.settings import AggregatorSettings
+from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience, ranges
+from distrust.client.randomizer import World
+from distrust.client.requirements import PrivacyRequirements
+from distrust.common.errors import Aborted, Unavailable
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.round import Round
+from distrust.common.messages.stage import StageView
+from distrust.common.messages.ticket import TicketRequest
+from distrust.common.messages.upload import Departure, Upload, UploadAnswer
+from distrust.common.web.client import Http, Patience
+from distrust.common.web.problems import Problem
 from tests.unit.client.conftest import TICKET_KEY
 from tests.unit.client.stand import Stand
 
@@ -43,7 +43,7 @@ def test_slots_travel_as_ranges_that_the_aggregator_reads(slots: list[int], text
 class _Wired(Stand):
     """Tickets from the stand; everything for S goes through the sender."""
 
-    sender: Sender
+    sender: HttpTransport
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
         return await self.sender.upload(cohort, upload)
@@ -65,12 +65,12 @@ def test_a_fleet_plays_a_masked_cohort_over_the_aggregators_own_routes(
 
     async def play() -> tuple[str, Http]:
         async with Http(QUICK, transport=httpx.ASGITransport(app)) as http:
-            stand.sender = Sender(http, PLACES, "demo")
-            return await Fleet(stand, world, Terms(), Habits(block=11, dropout=0.2)).serve(), http
+            stand.sender = HttpTransport(http, PLACES, "demo")
+            return await Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=11, dropout=0.2)).serve(), http
 
     state, http = asyncio.run(play())
     assert state == "finished"
-    assert isinstance(service.batch("demo-1-0"), bytes)
+    assert isinstance(service.batch("demo.1.0.1"), bytes)
     assert http.sent > 40 * 64
     assert http.received > 40 * 64
     close(app)
@@ -94,7 +94,7 @@ def test_rounds_and_tickets_come_from_the_server_of_the_run() -> None:
 
     async def ask() -> None:
         async with Http(QUICK, transport=transport) as http:
-            sender = Sender(http, PLACES, "demo")
+            sender = HttpTransport(http, PLACES, "demo")
             assert (await sender.round(3, 25.0)).state == "finished"
             assert (await sender.tickets(TicketRequest(request="0" * 32, round=3, want=9))).grants == []
 
@@ -113,10 +113,10 @@ def test_reports_go_to_the_shuffler_and_are_sent_again_unchanged_until_it_is_bac
     async def send() -> UploadAnswer:
         async with Http(QUICK, transport=transport) as http:
             upload = Upload(cohort=cohort.cohort, stage="report", items=[])
-            return await Sender(http, PLACES, "demo").upload(cohort, upload)
+            return await HttpTransport(http, PLACES, "demo").upload(cohort, upload)
 
     assert asyncio.run(send()).accepted == 0
-    assert {str(request.url) for request in seen} == {"http://shuffler/v1/cohorts/demo-1-0/reports"}
+    assert {str(request.url) for request in seen} == {"http://shuffler/v1/cohorts/demo.1.0.1/reports"}
     assert len({request.content for request in seen}) == 1
     assert len(seen) == 3
 
@@ -129,7 +129,7 @@ def test_a_refusal_is_not_repeated(make_round: MakeRound) -> None:
 
     async def look() -> None:
         async with Http(QUICK, transport=transport) as http:
-            await Sender(http, PLACES, "demo").stage(cohort, "keys", [], 0.0)
+            await HttpTransport(http, PLACES, "demo").stage(cohort, "keys", [], 0.0)
 
     with pytest.raises(Aborted, match="too few"):
         asyncio.run(look())

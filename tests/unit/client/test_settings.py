@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from client.environments import Bernoulli, Mslr
-from client.settings import FleetSettings
-from client.terms import Terms
-from common.errors import BadParameter
+from distrust.client.environments import Bernoulli, Mslr
+from distrust.client.requirements import PrivacyRequirements
+from distrust.client.settings import FleetSettings
+from distrust.common.errors import BadParameter
 
 BERNOULLI = '{"name":"bernoulli","means":[0.2,0.8],"seed":4}'
 
@@ -25,7 +25,7 @@ def test_variables_and_options_are_the_same_names(monkeypatch: pytest.MonkeyPatc
     arguments = ["--run", "demo", "--max-epsilon", "2", "--min-survivors", "30", "--allow-unsafe"]
     settings = FleetSettings(_cli_parse_args=arguments)
     assert (settings.run, settings.habits().block, settings.habits().silent) == ("demo", 64, True)
-    assert settings.terms() == Terms(max_epsilon=2.0, min_survivors=30, allow_unsafe=True)
+    assert settings.terms() == PrivacyRequirements(max_epsilon=2.0, min_survivors=30, allow_unsafe=True)
 
 
 def test_the_environment_may_be_json(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,6 +33,16 @@ def test_the_environment_may_be_json(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(world.environment, Bernoulli)
     assert world.environment.means.tolist() == [0.2, 0.8]
     assert (world.seed, world.noise_seed) == (4, None)
+
+
+def test_a_configuration_is_pinned_by_64_hex_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTRUST_ENVIRONMENT", BERNOULLI)
+    assert FleetSettings(_cli_parse_args=[]).terms().config_digest is None
+    pinned = FleetSettings(_cli_parse_args=["--config-digest", "0f" * 32])
+    assert pinned.terms() == PrivacyRequirements(config_digest=bytes([15] * 32))
+    for bad in ("", "0f", "0F" * 32, "0f" * 33, "zz" * 32):
+        with pytest.raises(ValidationError, match="config_digest"):
+            _settings(config_digest=bad)
 
 
 @pytest.mark.parametrize("text", ['[environment]\nname = "mslr"\nseed = 5\n', 'name = "mslr"\nseed = 5\n'])

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from client.tally import Tally, write_report
+from distrust.client.fleet.stats import FleetStats, write_report
 
 
 def test_the_report_adds_up() -> None:
-    tally = Tally()
+    tally = FleetStats()
     tally.clients.update(joined=5, served=4, departed=1)
     tally.message_bytes.update(keys=320, masked=8, report=4)
     with tally.timing("keys"):
@@ -23,7 +23,7 @@ def test_the_report_adds_up() -> None:
 
 
 def test_time_is_counted_even_when_the_work_fails() -> None:
-    tally = Tally()
+    tally = FleetStats()
     with pytest.raises(ValueError, match="broken"), tally.timing("masked"):
         raise ValueError("broken")
     assert tally.seconds["masked"] > 0

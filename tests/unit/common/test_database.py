@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, func, insert, select, update
 
-from common.database import Database
-from common.errors import BadParameter, Unavailable
+from distrust.common.database import Database
+from distrust.common.errors import BadParameter, Unavailable
 
 METADATA = MetaData()
 NUMBERS = Table("numbers", METADATA, Column("number", Integer, primary_key=True), Column("value", Integer))
@@ -103,7 +103,50 @@ def test_a_database_that_is_a_directory_is_one_clear_sentence(tmp_path: Path) ->
         Database(f"sqlite:///{tmp_path}", METADATA, 1)
 
 
-@pytest.mark.parametrize("bad", ["", "nonsense", "sqlite://", "sqlite:///:memory:", "nosuch://host/db"])
+@pytest.mark.parametrize(
+    "bad", ["", "nonsense", "sqlite://", "sqlite:///:memory:", "sqlite:///file::memory:?uri=true", "nosuch://host/db"]
+)
 def test_a_url_that_forgets_or_means_nothing_is_refused(bad: str) -> None:
     with pytest.raises(BadParameter, match="database"):
         Database(bad, METADATA, 1)
+
+
+def test_a_file_that_is_no_database_is_one_clear_sentence(tmp_path: Path) -> None:
+    (tmp_path / "x.sqlite3").write_bytes(b"anything but a database " * 300)
+    with pytest.raises(Unavailable, match="it is damaged, or no database; restore it from a copy"):
+        Database(f"sqlite:///{tmp_path}/x.sqlite3", METADATA, 1)
+
+
+def test_a_database_is_held_by_one_at_a_time_and_let_go_when_closed(tmp_path: Path) -> None:
+    first, second = Database(url(tmp_path), METADATA, 1), Database(url(tmp_path), METADATA, 1)
+    first.hold()
+    with pytest.raises(Unavailable, match=r"is in use by another process \(\d+\)"):
+        second.hold()
+    first.close()
+    second.hold()
+    second.close()
+
+
+def test_a_database_that_may_not_grow_is_not_writable(tmp_path: Path) -> None:
+    database = Database(url(tmp_path), METADATA, 1)
+    with pytest.raises(Unavailable, match="the disk is full"):
+        fill_the_disk(database)
+    database.close()
+    with pytest.raises(Unavailable, match=r"\d+ bytes are free on its disk, and \d+ are needed"):
+        Database(url(tmp_path), METADATA, 1).check_writable(2**62)
+
+
+def test_asking_again_and_again_whether_it_can_write_does_not_make_it_grow(tmp_path: Path) -> None:
+    database = Database(url(tmp_path), METADATA, 1)
+
+    def pages() -> int:
+        with database.reading() as connection:
+            return int(connection.exec_driver_sql("PRAGMA page_count").scalar_one())
+
+    for _ in range(3):
+        database.check_writable()
+    before = pages()
+    for _ in range(20):
+        database.check_writable()
+    assert pages() == before
+    database.close()

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import BadMessage, BadParameter
-from common.modular import Vector, add, pack, pack_rows, packed_size, subtract, total, unpack, unpack_rows
+from distrust.common.errors import BadMessage, BadParameter
+from distrust.common.modular import Vector, add, pack, pack_rows, packed_size, subtract, total, unpack, unpack_rows
 
 MODULI = st.one_of(st.integers(2, 2**63 - 1), st.integers(1, 62).map(lambda b: 2**b), st.integers(2, 300))
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from lab.audit.bound import at_least, at_most, epsilon_at_least, fewest, reach
-from lab.audit.events import FAMILIES, cell, choose
+from distrust.lab.audit.bound import at_least, at_most, epsilon_at_least, fewest, reach
+from distrust.lab.audit.events import FAMILIES, cell, choose
 
 
 def counts(*hits: int) -> np.ndarray:

@@ -5,10 +5,10 @@ import json
 import pytest
 from typer.testing import CliRunner, Result
 
-from common.errors import BadParameter, ProtocolError
-from lab.__main__ import app
-from lab.audit import trials
-from lab.commands import audit as command
+from distrust.common.errors import BadParameter, ProtocolError
+from distrust.lab.__main__ import app
+from distrust.lab.audit import trials
+from distrust.lab.cli import audit as command
 
 
 def audit(*words: str) -> Result:

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.errors import BadParameter
-from common.mechanisms import Mechanism, MechanismSpec, plan
-from common.noise import PolyaDifference
-from common.randomness import UnsafeSeededStream
-from common.statistics import BoundedVector, Reward
-from lab.audit.evidence import evidence, names, ratio
-from lab.audit.lanes import in_lanes, most_lanes
-from lab.audit.setting import Setting
-from lab.audit.shown import shown
+from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.noise import PolyaDifference
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.lab.audit.evidence import evidence, names, ratio
+from distrust.lab.audit.observation import shown
+from distrust.lab.audit.replicas import in_lanes, most_lanes
+from distrust.lab.audit.setting import Setting
 
 
 def made(name: str, dimension: int = 1, norm: str = "linf", **words: Any) -> Mechanism:

@@ -5,8 +5,8 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from common.errors import BadParameter
-from lab.__main__ import app
+from distrust.common.errors import BadParameter
+from distrust.lab.__main__ import app
 
 POLYA = "privacy distributed-polya --epsilon 1 --n 10"
 BITS = "privacy shuffled-binomial --epsilon 1 --n 10"
@@ -23,7 +23,7 @@ BAD = [
     ("privacy distributed-polya --n 10", "mechanism.epsilon", "None", r"\[0.0001, 50\]"),
     *((f"{POLYA} --epsilon {bad}", "mechanism.epsilon", bad, "finite") for bad in ("nan", "inf", "-inf")),
     *((f"{POLYA} --epsilon {bad}", "mechanism.epsilon", r"\S+", r"\[0.0001, 50\]") for bad in (0, -1, 1e-300, 1e300)),
-    ("privacy distributed-polya --epsilon 1e-4 --n 1000000", "mechanism", "'distributed-polya'", "at most 10000"),
+    (f"{POLYA} --epsilon 1e-4 --dimension 2", "mechanism", "'distributed-polya'", "at most 10000"),
     (BITS, "mechanism.delta", "None", r"\[1e-18, 1/2\)"),
     *((f"{BITS} --delta {bad}", "mechanism.delta", r"\S+", r"\[1e-18, 1/2\)") for bad in (0, -1, 0.5, 1, 1e-320)),
     (f"{BITS} --delta nan", "mechanism.delta", "nan", "finite"),

@@ -8,9 +8,9 @@ from dp_accounting import dp_event
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 from typer.testing import CliRunner
 
-from common.errors import BadParameter
-from lab.__main__ import app
-from lab.composition import BATCHES, advanced, curves, draw, least_sigma
+from distrust.common.errors import BadParameter
+from distrust.lab.__main__ import app
+from distrust.lab.privacy.composition import BATCHES, EXACT, PAPER, RENYI, advanced, curves, draw, figure, least_sigma
 
 FOUND = curves(0.5, 1e-6)
 
@@ -43,10 +43,18 @@ def test_one_batch_is_not_composed() -> None:
     assert advanced(0.5, 1e-6, 1) == pytest.approx(math.sqrt(2 * math.log(1.25e6)) / 0.5)
 
 
-def test_the_figure_is_written_as_png_and_svg(tmp_path: Path) -> None:
-    png, svg = draw(FOUND, tmp_path / "returning")
+def test_the_figure_is_written_as_png_svg_and_pdf(tmp_path: Path) -> None:
+    png, svg, pdf = draw(FOUND, tmp_path / "returning")
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "<svg" in svg.read_text("utf-8")
+    assert pdf.read_bytes().startswith(b"%PDF")
+
+
+def test_the_figure_has_title_legend_and_caption_like_the_others() -> None:
+    above, foot = figure(FOUND).subfigs
+    assert above.get_suptitle() == "Noise that returning clients cost: ε = 0.5, δ = 1e-06 for all batches together"
+    assert [text.get_text() for text in above.legends[0].get_texts()] == [PAPER, RENYI, EXACT]
+    assert foot.texts[0].get_text().startswith("MAB Appendix I, computed: nothing is played.")
 
 
 @pytest.mark.parametrize(

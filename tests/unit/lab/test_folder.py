@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import Unavailable
-from lab.folder import Folder
-from lab.stack import Stack
+from distrust.common.errors import Unavailable
+from distrust.lab.stack.data_dir import Folder
+from distrust.lab.stack.stack import Stack
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_full_disk_is_one_clear_sentence(folder: Folder) -> None:
 
 def test_a_disk_that_is_nearly_full_is_said_before_it_is(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.check_space()
-    monkeypatch.setattr("lab.folder.LEAST_FREE", 2**60)
+    monkeypatch.setattr("distrust.lab.stack.data_dir.LEAST_FREE", 2**60)
     with pytest.raises(Unavailable, match=r"the disk that holds .* is full: .* MiB are free.*--data"):
         folder.check_space()
     with pytest.raises(Unavailable, match="is full"), Stack(folder, 0):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from lab import in_process
-from lab.closing import print_result
-from lab.result import Result
-from lab.run_file import RunFile, parse
-from server.ledger import ledger
+from distrust.lab.run import in_process
+from distrust.lab.run.result import CohortResult, Result
+from distrust.lab.run.result_table import print_result
+from distrust.lab.run.run_file import RunFile, parse
+from distrust.server.learner.ledger import ledger
 
 
 def run_file(mechanism: str = 'name = "distributed-polya"\nepsilon = 1.0', extra: str = "") -> RunFile:
@@ -96,6 +96,22 @@ def test_the_closing_table_says_what_was_learned_and_what_is_promised(result: Re
     ):
         assert word in shown
     assert "wire" not in shown  # there is none in process
+
+
+def test_the_closing_table_says_why_cohorts_ended_and_which_clients_lied(result: Result) -> None:
+    """Over services a cohort has a reason; three are shown."""
+    why = "27 clients, at least 29 needed: nothing is released; clients that lied: slots 2, 4"
+    first = result.rounds[0]
+    lost = [CohortResult(cohort=f"trial.1.0.{n}", arm=0, clients=32, reason=why) for n in range(1, 6)]
+    named = CohortResult(cohort="trial.1.1.1", arm=1, clients=32, liars=[7], disputes=2)
+    told = result.model_copy(update={"rounds": [first.model_copy(update={"cohorts": [*lost, named]})]})
+    shown = Console(file=io.StringIO(), width=200)
+    print_result(told, shown)
+    assert isinstance(shown.file, io.StringIO)
+    lines = shown.file.getvalue().splitlines()
+    aborted = [line for line in lines if line.startswith("aborted ")]
+    assert aborted == [f"aborted     trial.1.0.{n}: {why}" for n in (1, 2, 3)]
+    assert "liars       1 clients with false boxes, shares or accusations, 2 disputed pairs" in lines
 
 
 def test_watch_is_called_after_every_cohort() -> None:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from common.errors import BadParameter
-from lab import in_process
-from lab.run_file import RunFile, parse
-from server.policies import design
+from distrust.common.errors import BadParameter
+from distrust.lab.run import in_process
+from distrust.lab.run.run_file import RunFile, parse
+from distrust.server.policies.linear import design
 
 
 def run_file() -> RunFile:

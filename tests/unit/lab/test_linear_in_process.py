@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from common.errors import BadParameter
-from lab import in_process
-from lab.run_file import BadRunFile, parse
+from distrust.common.errors import BadParameter
+from distrust.lab.run import in_process
+from distrust.lab.run.run_file import BadRunFile, parse
 
 MECHANISMS = {
     "identity": 'name = "identity"',

@@ -2,9 +2,9 @@
 
 import pytest
 
-from common.errors import BadParameter
-from common.messages.policy import DpDpeSpec
-from lab.run_file import BadRunFile, parse
+from distrust.common.errors import BadParameter
+from distrust.common.messages.policy import DpDpeSpec
+from distrust.lab.run.run_file import BadRunFile, parse
 
 
 def text(policy: str = 'name = "dp-pe"', world: str = 'name = "linear-sphere"\narms = 10', horizon: int = 3000) -> str:
@@ -117,6 +117,7 @@ def test_a_world_that_cannot_be_is_refused(world: str, said: str) -> None:
         pytest.param('name = "dp-pe"\nbeta = 0.0', "policy.beta = 0.0: must be above 0", id="beta-0"),
         pytest.param('name = "dp-pe"\nbeta = 1.0', "policy.beta = 1.0: must be below 1", id="beta-1"),
         pytest.param('name = "dp-pe"\nbeta = 1e-13', "policy.beta = 1e-13: must be at least 1e-12", id="beta-tiny"),
+        pytest.param('name = "almost-free"\nbeta = 1.0', "policy.beta = 1.0: must be below 1", id="beta-1-free"),
         pytest.param('name = "almost-free"\nbeta = nan', "policy.beta = nan", id="beta-nan"),
         pytest.param('name = "dp-pe"\nbound = 0.0', "policy.bound = 0.0: must be above 0", id="bound-0"),
         pytest.param('name = "almost-free"\nbound = -1.0', "policy.bound = -1.0: must be above 0", id="bound-below-0"),
@@ -127,6 +128,13 @@ def test_a_world_that_cannot_be_is_refused(world: str, said: str) -> None:
 )
 def test_numbers_of_a_policy_outside_their_ranges_are_refused(policy: str, said: str) -> None:
     assert said in refusal(text(policy))
+
+
+@pytest.mark.parametrize("name", ["dp-pe", "dp-dpe", "almost-free"])
+def test_a_beta_without_a_finite_logarithm_is_refused_for_the_papers_widths(name: str) -> None:
+    world = 'name = "linear-distributed"\narms = 10\ndimension = 2' if name == "dp-dpe" else 'name = "linear-sphere"'
+    file = text(f'name = "{name}"\nbeta = 1e-301', world).replace('"identity"', '"identity"\ncalibration = "paper"')
+    assert "policy.beta = 1e-301: must be at least 1e-300 for the paper's widths" in refusal(file)
 
 
 DIFFERENT = 'name = "linear-distributed"\ndeviation = 0.2\nnoise = 0.3\nbound = 3.0'

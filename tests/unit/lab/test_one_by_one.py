@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from lab import in_process
-from lab.events import Witness
-from lab.one_by_one import OneByOne
-from lab.result import Result
-from lab.run_file import RunFile, parse
-from server.learner import Learner
-from server.outcome import Lost, Released
-from server.rounds import CohortPlan, RoundPlan
+from distrust.lab.run import in_process
+from distrust.lab.run.failures import FailureTracker
+from distrust.lab.run.one_by_one import OneByOne
+from distrust.lab.run.result import Result
+from distrust.lab.run.run_file import RunFile, parse
+from distrust.server.learner.learner import Learner
+from distrust.server.learner.outcome import Lost, Released
+from distrust.server.learner.rounds import CohortPlan, RoundPlan
 
 UNTIMED = {"seconds", "clients_per_second"}
 FINER = {*UNTIMED, "rounds", "regret", "bits"}
@@ -119,7 +119,7 @@ def test_every_pull_forms_an_interval_and_one_that_misses_is_seen_within_its_blo
     counts = []
     for learner in (Learner(file.config), OneByOne(file.config, 400)):
         monkeypatch.setattr(in_process, "OneByOne", lambda _config, learner=learner: learner)
-        witness = Witness(believed)
+        witness = FailureTracker(believed)
         events = witness.events(in_process.play(file, witness))
         counts.append((events.widths, events.width_failures))
     assert counts[0] == counts[1]

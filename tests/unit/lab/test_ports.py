@@ -2,8 +2,8 @@ import socket
 
 import pytest
 
-from common.errors import Unavailable
-from lab.ports import LOOPBACK, choose
+from distrust.common.errors import Unavailable
+from distrust.lab.stack.stack import LOOPBACK, choose
 
 
 def test_base_zero_gives_three_different_free_ports() -> None:

@@ -3,17 +3,18 @@
 import io
 import json
 import math
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from common.composition import compose
-from common.errors import BadParameter
-from common.mechanisms import MechanismName
-from common.mechanisms.planning import DELTAS, EXACT_ONLY, KINDS
-from lab import compare, privacy, privacy_table
-from lab.asked import Asked
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms import MECHANISMS
+from distrust.common.privacy.composition import compose
+from distrust.lab.privacy import calculator, compare, table
+from distrust.lab.privacy.query import PrivacyQuery
+
+EXACT_ONLY = tuple(name for name, kind in MECHANISMS.items() if kind.calibrations == ("exact",))
 
 ASKED: dict[str, Any] = {
     "clients": 1000,
@@ -26,16 +27,16 @@ ASKED: dict[str, Any] = {
 }
 
 
-ONE_COHORT = [name for name in KINDS if name != "tree"]  # which counts a stream, whose length `report` does not know
+ONE_COHORT = [name for name, kind in MECHANISMS.items() if not kind.takes_batches]  # `report` knows no stream
 
 
 def asked(name: str, **changes: Any) -> dict[str, Any]:
     own: dict[str, Any] = {"epsilon": None} if name == "identity" else {}
-    if DELTAS.get(name) == "needed":  # type: ignore[call-overload]
+    if name in MECHANISMS and MECHANISMS[name].takes_delta == "needed":
         own |= {"delta": 1e-6, "epsilon": 0.9 if "gaussian" in name else 1.0}
     if name == "shuffled-gaussian":
         own |= {"delta": 0.01, "epsilon": 0.05}  # its theorem wants many clients and a small epsilon
-    return privacy.report(name, **{**ASKED, **own, **changes})
+    return calculator.report(name, **{**ASKED, **own, **changes})
 
 
 @pytest.mark.parametrize("name", ONE_COHORT)
@@ -54,7 +55,7 @@ def test_both_calibrations_are_reported_and_are_json(name: str) -> None:
 @pytest.mark.parametrize("name", ONE_COHORT)
 def test_people_get_a_table_with_every_number(name: str) -> None:
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(privacy_table.table(asked(name)))
+    console.print(table.table(asked(name)))
     text = console.export_text()
     for row in ("epsilon", "delta", "bits a client", "std", "p = 1e-12"):
         assert row in text
@@ -120,7 +121,7 @@ def compared(**changes: Any) -> dict[str, Any]:
 def test_side_by_side_every_mechanism_has_a_row_in_each_calibration() -> None:
     rows = compared()["mechanisms"]
     assert {(row["mechanism"], row["calibration"]) for row in rows} == {
-        (name, calibration) for name in get_args(MechanismName) for calibration in ("exact", "paper")
+        (name, calibration) for name in MECHANISMS for calibration in ("exact", "paper")
     }
     for row in rows:
         assert "refused" in row or row["bits"] >= 1
@@ -147,8 +148,8 @@ def test_side_by_side_a_missing_delta_is_a_sentence_and_no_row() -> None:
 
 def test_contributions_compose_and_a_delta_makes_them_cheaper() -> None:
     def epsilon(contributions: int, target: float | None = None) -> float:
-        mechanism = Asked(clients=100, epsilon=0.2, delta=None).planned("distributed-polya", "exact")
-        found = privacy.guaranteed(mechanism, None, 0, contributions, target)
+        mechanism = PrivacyQuery(clients=100, epsilon=0.2, delta=None).planned("distributed-polya", "exact")
+        found = calculator.guaranteed(mechanism, None, 0, contributions, target)
         assert found.epsilon is not None
         return found.epsilon
 
@@ -158,9 +159,9 @@ def test_contributions_compose_and_a_delta_makes_them_cheaper() -> None:
 
 
 def test_the_exact_law_composes_at_least_as_well_as_the_guarantee() -> None:
-    mechanism = Asked(clients=100, epsilon=0.5, delta=1e-6).planned("distributed-skellam", "exact")
+    mechanism = PrivacyQuery(clients=100, epsilon=0.5, delta=1e-6).planned("distributed-skellam", "exact")
     generic = compose(((mechanism.guarantee(), 10),), 1e-5).epsilon
-    exact = privacy.guaranteed(mechanism, None, 0, 10, 1e-5).epsilon
+    exact = calculator.guaranteed(mechanism, None, 0, 10, 1e-5).epsilon
     assert generic is not None
     assert exact is not None
     assert exact < 0.7 * generic
@@ -168,15 +169,15 @@ def test_the_exact_law_composes_at_least_as_well_as_the_guarantee() -> None:
 
 @pytest.mark.parametrize("change", [{"contributions": 0}, {"target_delta": 0.0}, {"target_delta": 0.5}])
 def test_contributions_out_of_range_are_refused(change: dict[str, Any]) -> None:
-    mechanism = Asked(clients=10, epsilon=1.0, delta=None).planned("distributed-polya", "exact")
+    mechanism = PrivacyQuery(clients=10, epsilon=1.0, delta=None).planned("distributed-polya", "exact")
     words = {"contributions": 1, "target_delta": None, **change}
     with pytest.raises(BadParameter):
-        privacy.guaranteed(mechanism, None, 0, **words)
+        calculator.guaranteed(mechanism, None, 0, **words)
 
 
 def over(name: str, contributions: int, target: float, **words: Any) -> tuple[str, float | None]:
-    mechanism = Asked(clients=1000, epsilon=1.0, delta=1e-6, **words).planned(name, "exact")
-    found = privacy.guaranteed(mechanism, None, 0, contributions, target)
+    mechanism = PrivacyQuery(clients=1000, epsilon=1.0, delta=1e-6, **words).planned(name, "exact")
+    found = calculator.guaranteed(mechanism, None, 0, contributions, target)
     assert found.delta == target
     return found.kind, found.epsilon
 

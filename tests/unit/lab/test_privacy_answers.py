@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from common.errors import BadParameter
-from lab import compare, privacy, privacy_table
-from lab.asked import Asked
+from distrust.common.errors import BadParameter
+from distrust.lab.privacy import calculator, compare, table
+from distrust.lab.privacy.query import PrivacyQuery
 
 COHORT: dict[str, Any] = {"clients": 1000, "dropout": 0.1, "corrupt": 0.1}
 SMALL: dict[str, Any] = {"clients": 40, "epsilon": 0.5, "delta": 1e-6, "target_delta": None}
@@ -18,7 +18,7 @@ TAKEN = ("survivors", "colluders", "contributions", "target_delta")
 
 
 def epsilon(survivors: int | None = None, colluders: int = 0) -> float:
-    asked = privacy.report("distributed-polya", epsilon=1.0, survivors=survivors, colluders=colluders, **COHORT)
+    asked = calculator.report("distributed-polya", epsilon=1.0, survivors=survivors, colluders=colluders, **COHORT)
     found: float = asked["exact"]["guarantee"]["epsilon"]
     return found
 
@@ -52,9 +52,9 @@ def test_more_colluders_than_may_answer_are_refused() -> None:
 
 @pytest.mark.parametrize(("survivors", "opened"), [(None, True), (900, True), (899, False)])
 def test_a_sum_that_is_never_opened_is_said_to_be_one(survivors: int | None, opened: bool) -> None:  # noqa: FBT001
-    found = privacy.report("distributed-polya", epsilon=1.0, survivors=survivors, colluders=0, **COHORT)
+    found = calculator.report("distributed-polya", epsilon=1.0, survivors=survivors, colluders=0, **COHORT)
     assert found["notes"] == ([] if opened else ["never opened: a release needs 900 answers, and 899 came"])
-    assert ("never opened" in text(privacy_table.table(found))) != opened
+    assert ("never opened" in text(table.table(found))) != opened
 
 
 def test_side_by_side_it_is_said_once() -> None:
@@ -63,8 +63,8 @@ def test_side_by_side_it_is_said_once() -> None:
 
 
 def test_both_reports_say_all_that_was_asked() -> None:
-    one = privacy.report("distributed-polya", **{**SMALL, "delta": None, "survivors": 39, "colluders": 1})
-    asked = {field.name for field in fields(Asked)} | set(TAKEN) | {"least", "floor", "wrap", "notes"}
+    one = calculator.report("distributed-polya", **{**SMALL, "delta": None, "survivors": 39, "colluders": 1})
+    asked = {field.name for field in fields(PrivacyQuery)} | set(TAKEN) | {"least", "floor", "wrap", "notes"}
     for said in (one, compared(delta=None)):
         assert asked <= said.keys()
     assert (one["survivors"], one["colluders"], one["contributions"], one["target_delta"]) == (39, 1, 1, None)
@@ -72,9 +72,9 @@ def test_both_reports_say_all_that_was_asked() -> None:
 
 def test_bounds_are_labelled_in_both_tables() -> None:
     words: dict[str, Any] = {"clients": 40, "epsilon": 0.5, "delta": 1e-3, "survivors": None, "colluders": 0}
-    exact, bound = (privacy.report(name, **words) for name in ("central-gaussian", "shuffled-laplace"))
-    assert "│ epsilon                  │ 0.5" in text(privacy_table.table(exact))
-    assert "│ epsilon                  │ ≤ 0." in text(privacy_table.table(bound))
+    exact, bound = (calculator.report(name, **words) for name in ("central-gaussian", "shuffled-laplace"))
+    assert "│ epsilon                  │ 0.5" in text(table.table(exact))
+    assert "│ epsilon                  │ ≤ 0." in text(table.table(bound))
     rows = compared(clients=200, delta=1e-3)["mechanisms"]
     how = {
         row["mechanism"]: row["guarantee"]["how"]

@@ -10,24 +10,24 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from common.errors import BadParameter
-from common.mechanisms.planning import KINDS
-from common.profile import ORDERS
-from lab import compare, privacy, privacy_table
-from lab.__main__ import app
-from lab.asked import Asked
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms import MECHANISMS
+from distrust.common.privacy.profile import ORDERS
+from distrust.lab.__main__ import app
+from distrust.lab.privacy import calculator, compare, table
+from distrust.lab.privacy.query import PrivacyQuery
 
 TAKEN: dict[str, Any] = {"survivors": None, "colluders": 0}
 
 
 def report(name: str, **words: Any) -> dict[str, Any]:
     own: dict[str, Any] = {"clients": 200, "epsilon": 0.9, **TAKEN}
-    return privacy.report(name, **{**own, **words})
+    return calculator.report(name, **{**own, **words})
 
 
 def text(shown: dict[str, Any]) -> str:
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(privacy_table.table(shown))
+    console.print(table.table(shown))
     return console.export_text()
 
 
@@ -40,7 +40,7 @@ def compared(norm: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
-@pytest.mark.parametrize("name", sorted(KINDS))
+@pytest.mark.parametrize("name", sorted(MECHANISMS))
 def test_every_mechanism_answers_for_a_vector_or_says_why_not(name: str, norm: str) -> None:
     row = compared(norm)[name]
     if "refused" in row:
@@ -179,5 +179,5 @@ def test_the_command_takes_all_of_it() -> None:
 
 
 def test_a_floor_is_what_is_left_and_at_least_one() -> None:
-    assert Asked(clients=10, epsilon=1.0, dropout=0.4, corrupt=0.4).floor == 2
-    assert Asked(clients=1, epsilon=1.0, dropout=0.4, corrupt=0.4).floor == 1
+    assert PrivacyQuery(clients=10, epsilon=1.0, dropout=0.4, corrupt=0.4).floor == 2
+    assert PrivacyQuery(clients=1, epsilon=1.0, dropout=0.4, corrupt=0.4).floor == 1

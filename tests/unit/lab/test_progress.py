@@ -3,12 +3,12 @@ import io
 import pytest
 from rich.console import Console
 
-from common.decisions import PlayDesign
-from common.messages.listing import CohortEntry
-from common.messages.progress import CohortView, RoundReport, RunView
-from lab.progress import Progress
-from lab.run_file import parse
-from server.learner import Learner
+from distrust.common.bandit.decisions import PlayDesign
+from distrust.common.messages.listing import CohortEntry
+from distrust.common.messages.progress import CohortView, RoundReport, RunView
+from distrust.lab.run.progress import Progress, working
+from distrust.lab.run.run_file import parse
+from distrust.server.learner.learner import Learner
 
 FILE = parse(
     """
@@ -95,3 +95,14 @@ def test_the_horizon_counts_pulls_where_clients_play_many_times() -> None:
     text = io.StringIO()
     Progress(Console(file=text, width=300)).show(view, report, STANDINGS)
     assert "80 of 3,000 pulls, 12 clients" in text.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_long_computation_shows_its_name_on_a_terminal_and_nothing_elsewhere(
+    terminal: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    text = io.StringIO()
+    with working("shuffled-gaussian", Console(file=text, force_terminal=terminal)):
+        pass
+    assert ("computing shuffled-gaussian" in text.getvalue()) is terminal
+    assert terminal or not text.getvalue()

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from common.errors import BadParameter
-from lab.run_file import BadRunFile, RunFile, parse
-from server.checks import check_for_services
+from distrust.common.errors import BadParameter
+from distrust.lab.run.run_file import BadRunFile, RunFile, parse
+from distrust.server.run_config import check_for_services
 
 IDENTITY = 'name = "identity"'
 POLYA = 'name = "distributed-polya"\nepsilon = 1.0'
@@ -29,6 +29,21 @@ def read(policy: str, mechanism: str = IDENTITY, horizon: int = 3000, more: str 
         pytest.param("failure = nan", "policy.failure = nan: must be a finite number", id="nan"),
         pytest.param('name = "dp-se"\nfailure = -0.1', "policy.failure = -0.1: must be above", id="dp-se-failure"),
         pytest.param('name = "vb-sdp-ae"\nfailure = 2.0', "policy.failure = 2.0: must be below", id="vb-failure"),
+        pytest.param(
+            "failure = 1e-16",
+            "policy.failure = 1e-16: must be at least 9e-14 for 10 arms: the widths need",
+            id="too-sure",
+        ),
+        pytest.param(
+            'name = "dp-se"\nfailure = 1e-16',
+            "policy.failure = 1e-16: must be at least 9e-14 for 10 arms: the widths need",
+            id="too-sure-dp",
+        ),
+        pytest.param(
+            'name = "vb-sdp-ae"\nfailure = 1e-16',
+            "policy.failure = 1e-16: must be at least 9e-14 for 10 arms: the widths need",
+            id="too-sure-vb",
+        ),
         pytest.param("first_batch = 0", "policy.first_batch = 0: must be at least 1", id="no-batch"),
         pytest.param("first_batch = 31", "policy.first_batch = 31: must be at most 30", id="endless-batch"),
         pytest.param("first_batch = 9", "horizon = 3000: must be at least 5120, the first batch", id="short"),

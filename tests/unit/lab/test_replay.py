@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from common.messages.progress import CohortView, RoundReport, Snapshot
-from lab import in_process
-from lab.replay import ReplayDiffers, replayed
-from lab.run_file import RunFile, parse
-from server.learner import Learner
-from server.rounds import RoundRecord
+from distrust.common.messages.progress import CohortView, RoundReport, Snapshot
+from distrust.lab.run import in_process
+from distrust.lab.run.replay import ReplayDiffers, replayed
+from distrust.lab.run.run_file import RunFile, parse
+from distrust.server.learner.learner import Learner
+from distrust.server.learner.rounds import RoundRecord
 
 LINEAR = 'name = "linear-sphere"\narms = 6'
 FILES = {

@@ -7,14 +7,14 @@ import pytest
 from threadpoolctl import threadpool_info
 from typer.testing import CliRunner
 
-from common.errors import BadParameter
-from lab import in_process
-from lab.__main__ import app
-from lab.commands.run import there
-from lab.folder import Folder
-from lab.result import Result
-from lab.run_file import RunFile, parse
-from lab.stack import Urls
+from distrust.common.errors import BadParameter
+from distrust.lab.__main__ import app
+from distrust.lab.cli.run import there
+from distrust.lab.run import in_process
+from distrust.lab.run.result import Result
+from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.stack.data_dir import Folder
+from distrust.lab.stack.stack import Urls
 
 RUN = """
 run = "trial"
@@ -33,7 +33,7 @@ def test_linear_algebra_has_one_thread_in_a_run_in_process(tmp_path: Path, monke
         seen.extend(pool["num_threads"] for pool in threadpool_info())
         return play(file)
 
-    monkeypatch.setattr("lab.commands.run.in_process.run", looking)
+    monkeypatch.setattr("distrust.lab.cli.run.in_process.run", looking)
     assert CliRunner().invoke(app, ["run", str(path), "--in-process"]).exit_code == 0
     assert seen
     assert set(seen) == {1}

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import ProtocolError
-from lab.run_file import BadRunFile, parse, read
+from distrust.common.errors import ProtocolError
+from distrust.lab.run.run_file import BadRunFile, parse, read
 
 GOOD = """
 run = "trial"

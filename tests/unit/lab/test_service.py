@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import Unavailable
-from lab.service import Service
+from distrust.common.errors import Unavailable
+from distrust.lab.stack.process import Service
 
 
 def test_last_words_are_those_of_this_process_and_not_of_an_earlier_one(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from common.errors import ProtocolError
-from lab.__main__ import app
-from lab.sweep import Cell, Experiment, Row, code, known, load, read, run
-from lab.sweep.play import Failure, play
-from lab.sweep.table import write
-from tests.experiments import small
+from distrust.common.errors import ProtocolError
+from distrust.lab.__main__ import app
+from distrust.lab.sweep import Cell, Experiment, Row, code, known, load, read, run
+from distrust.lab.sweep.play import Failure, play
+from distrust.lab.sweep.table import write
+from tests.support.experiments import small
 
 
 def sweep(*words: str) -> Result:
@@ -36,7 +36,7 @@ def test_a_failed_cell_is_named_and_the_command_exits_1(tmp_path: Path, monkeypa
     def playing(experiment: Experiment, cell: Cell) -> Row | Failure:
         return Failure(cell, "out of luck") if cell == ("wide", "public", 1) else play(experiment, cell)
 
-    monkeypatch.setattr("lab.sweep.engine.play", playing)
+    monkeypatch.setattr("distrust.lab.sweep.engine.play", playing)
     shown = sweep(small(tmp_path), "--jobs", "1", "--out", str(tmp_path))
     assert shown.exit_code == 1
     assert "failed: panel 'wide', series 'public', repetition 1: out of luck" in shown.stderr
@@ -49,7 +49,7 @@ def test_a_stopped_sweep_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.M
             raise KeyboardInterrupt
         return play(experiment, cell)
 
-    monkeypatch.setattr("lab.sweep.engine.play", playing)
+    monkeypatch.setattr("distrust.lab.sweep.engine.play", playing)
     shown = sweep(small(tmp_path), "--jobs", "1", "--out", str(tmp_path))
     assert shown.exit_code == 130
     assert "stopped: 3 finished cells are kept in" in shown.stderr
@@ -81,11 +81,11 @@ def test_rows_to_check_against_are_read_before_anything_is_played(tmp_path: Path
 def test_a_sweep_with_other_code_says_that_it_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [small(tmp_path), "--jobs", "1", "--out", str(tmp_path), "--repetitions", "1"]
     assert "other code" not in sweep(*words).stderr
-    older = {**code.parts(), "numpy": "0.0", "server.policies.radius": "0"}
+    older = {**code.parts(), "numpy": "0.0", "distrust.lab.sweep.play": "0"}
     monkeypatch.setattr(code, "parts", lambda: older)
     shown = sweep(*words)
     (kept,) = set(tmp_path.glob("small-*/rows-*.jsonl")) - {next(tmp_path.glob(f"small-*/rows-{code.digest()}.jsonl"))}
-    said = f"4 cells in {kept} were played by other code (numpy, server.policies.radius differ): kept, not used"
+    said = f"4 cells in {kept} were played by other code (distrust.lab.sweep.play, numpy differ): kept, not used"
     assert said in shown.stderr
     assert "small: 0 of 4 cells\n" in shown.stderr
     assert "other code" not in sweep(*words).stderr

@@ -17,7 +17,7 @@ def gone(pid: int) -> bool:
 
 
 def test_a_tethered_command_dies_with_a_parent_that_was_killed_outright() -> None:
-    command = f"[sys.executable, '-m', 'lab.tether', str(os.getpid()), *{SLEEP!r}]"
+    command = f"[sys.executable, '-m', 'distrust.lab.stack.parent_death', str(os.getpid()), *{SLEEP!r}]"
     script = f"import os, subprocess, sys; p = subprocess.Popen({command}); print(p.pid, flush=True); p.wait()"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -33,5 +33,7 @@ def test_a_tethered_command_dies_with_a_parent_that_was_killed_outright() -> Non
 
 
 def test_a_command_whose_parent_is_gone_already_never_starts() -> None:
-    done = subprocess.run([sys.executable, "-m", "lab.tether", "1", *SLEEP], check=False, timeout=10)
+    done = subprocess.run(
+        [sys.executable, "-m", "distrust.lab.stack.parent_death", "1", *SLEEP], check=False, timeout=10
+    )
     assert done.returncode == 1

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from common.messages.transcript import Seen
-from lab.transcripts import Pages, Sight, print_sights
+from distrust.common.messages.transcript import TranscriptEntry
+from distrust.lab.run.transcripts import Pages, Sight, print_sights
 from tests.unit.lab.test_progress import REPORT
 
 KEY = bytes(range(32)).hex()
 
 
-def seen(stage: str, peer: str = "client 7", direction: str = "in", **view: Any) -> Seen:
+def seen(stage: str, peer: str = "client 7", direction: str = "in", **view: Any) -> TranscriptEntry:
     fields = {"number": 0, "direction": direction, "peer": peer, "stage": stage, "bytes": 1234, "hex": KEY}
-    return Seen.model_validate({**fields, "view": view})
+    return TranscriptEntry.model_validate({**fields, "view": view})
 
 
 BY_S = [

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import House
-from tests.memory_s import MemoryIntermediaries
+from tests.support.in_memory_intermediaries import MemoryIntermediaries
+from tests.support.server_harness import House
 
 
 @pytest.fixture

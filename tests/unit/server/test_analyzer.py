@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from common.crypto.seal import open_record, seal
-from common.errors import BadMessage, TooSmall
-from common.mechanisms import AnyMechanism, MechanismSpec, plan
-from common.messages.batch import Batch, Content, ModularSum, PermutedBits, Records
-from common.messages.cohort import Channel, Cohort, LabelledBits, Masking, Sealed
-from common.modular import pack, packed_size, total
-from common.randomness import UnsafeSeededStream
-from common.statistics import Reward
-from server.analyzer import analyze, ones
-from server.keys import fresh
-from tests.memory_s import checksum
+from distrust.common.bandit.statistics import Reward
+from distrust.common.crypto.seal import open_record, seal
+from distrust.common.errors import BadMessage, TooSmall
+from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
+from distrust.common.messages.batch import Batch, Content, ModularSum, PermutedBits, Records
+from distrust.common.messages.cohort import Channel, Cohort, LabelledBits, Masking, Sealed
+from distrust.common.modular import pack, packed_size, total
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.server.analyzer import analyze, ones
+from distrust.server.keys import fresh
+from tests.support.in_memory_intermediaries import checksum
 
 KEYS = fresh()
 N = 20
@@ -45,6 +45,7 @@ def cohort(channel: Channel) -> Cohort:
         stage_seconds=1.0,
         config=bytes(32),
         ticket_key=KEYS.public.ticket,
+        terms="{}",
         channel=channel,
     )
 

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.crypto.seal import open_record, seal, sealed_size
-from common.decisions import AssignedAction
-from common.errors import BadMessage, TooSmall
-from common.mechanisms import MechanismSpec, plan
-from common.messages.batch import Batch, Content, GroupedRecords, Records
-from common.messages.cohort import Cohort, Dealt, Sealed
-from common.modular import pack, packed_size, total
-from common.randomness import UnsafeSeededStream
-from common.statistics import BoundedReward
-from server.analyzer import analyze, analyze_parts
-from server.keys import fresh
-from tests.memory_s import checksum
+from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.bandit.statistics import BoundedReward
+from distrust.common.crypto.seal import open_record, seal, sealed_size
+from distrust.common.errors import BadMessage, TooSmall
+from distrust.common.mechanisms import MechanismSpec, plan
+from distrust.common.messages.batch import Batch, Content, GroupedRecords, Records
+from distrust.common.messages.cohort import Cohort, Dealt, Sealed
+from distrust.common.modular import pack, packed_size, total
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.server.analyzer import analyze, analyze_parts
+from distrust.server.keys import fresh
+from tests.support.in_memory_intermediaries import checksum
 
 KEYS, N, TIMES = fresh(), 20, [9, 6, 5]
 SPEC = MechanismSpec(name="shuffled-laplace", epsilon=1.0, delta=1e-3)
@@ -35,17 +35,23 @@ COHORT = Cohort(
     stage_seconds=1.0,
     config=bytes(32),
     ticket_key=KEYS.public.ticket,
+    terms="{}",
     channel=Dealt(size=SIZE, server_key=KEYS.public.seal, deal=AssignedAction(actions=[4, 0, 2], times=TIMES)),
 )
 
 
-def grouped(counts: list[int], places: list[int] | None = None, reports: list[bytes] | None = None) -> GroupedRecords:
+def grouped(
+    counts: list[int],
+    places: list[int] | None = None,
+    reports: list[bytes] | None = None,
+    cohort: Cohort = COHORT,
+) -> GroupedRecords:
     """Rows in their order, so many a group; `places`: what they were sealed to, instead of their group's."""
     found = sum(counts)
     reports = reports or [secrets.token_bytes(16) for _ in range(found)]
     at = places or np.repeat(np.arange(len(counts)), counts).tolist()
     body = b"".join(
-        seal(KEYS.public.seal, COHORT, report, pack(row, MECHANISM.modulus), place)
+        seal(KEYS.public.seal, cohort, report, pack(row, MECHANISM.modulus), place)
         for report, row, place in zip(reports, ROWS[:found], at, strict=True)
     )
     return GroupedRecords(counts=counts, body=body, checksum=checksum(reports))
@@ -70,7 +76,7 @@ def test_an_action_that_nobody_reported_has_a_sum_of_nothing() -> None:
     cohort = COHORT.model_copy(
         update={"channel": COHORT.channel.model_copy(update={"deal": AssignedAction(actions=[4, 0], times=[18, 2])})}
     )
-    sums, counts = analyzed(grouped([18, 0]), 18, cohort)
+    sums, counts = analyzed(grouped([18, 0], cohort=cohort), 18, cohort)
     assert (sums[1], counts) == (0.0, [18, 0])
 
 

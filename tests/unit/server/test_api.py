@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from common.messages.round import RoundView
-from common.messages.ticket import TicketAnswer
-from server.app import build
-from server.settings import ServerSettings
-from tests.house import REWARDS, config
-from tests.memory_s import Crowd, MemoryIntermediaries
+from distrust.common.messages.round import RoundView
+from distrust.common.messages.ticket import TicketAnswer
+from distrust.server.app import build
+from distrust.server.settings import ServerSettings
+from tests.support.in_memory_intermediaries import Crowd, MemoryIntermediaries
+from tests.support.server_harness import REWARDS, config
 
 TOKEN = "operator's secret"
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
@@ -66,7 +66,7 @@ async def play(client: httpx.AsyncClient, crowd: Crowd, run: str = "demo") -> No
         if view.round is None:
             return
         known = view.round.number
-        wish = {"request": secrets.token_hex(16), "round": known, "want": 50}
+        wish = {"request": secrets.token_hex(16), "round": known, "want": 50, "keys": "A" * 2134}
         answer = await client.post(f"/runs/{run}/tickets", json=wish)
         if answer.status_code == 409:
             continue
@@ -150,7 +150,7 @@ def test_problems_have_stable_types(tmp_path: Path) -> None:
         assert await problem(await create(client, arms=4)) == (409, "conflict")
         for path in ("/runs/x", "/runs/x/round", "/runs/x/ledger", "/runs/x/events", "/runs/demo/rounds/9"):
             assert await problem(await client.get(path)) == (404, "wrong-cohort")
-        wish = {"request": "ab" * 16, "round": 2, "want": 1}
+        wish = {"request": "ab" * 16, "round": 2, "want": 1, "keys": "A" * 43}
         assert await problem(await client.post("/runs/demo/tickets", json=wish)) == (409, "wrong-stage")
         s.down = True
         assert await problem(await client.post("/runs/demo/tickets", json=wish | {"round": 1})) == (503, "unavailable")

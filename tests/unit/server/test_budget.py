@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from common.errors import BudgetExceeded
-from common.messages.run import RunConfig
-from server.learner import Learner
-from server.ledger import ledger
-from server.outcome import Released
+from distrust.common.errors import BudgetExceeded
+from distrust.common.messages.run import RunConfig
+from distrust.server.learner.learner import Learner
+from distrust.server.learner.ledger import ledger
+from distrust.server.learner.outcome import Released
 
 
 def config(**changes: Any) -> RunConfig:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from common.errors import Unavailable
-from common.messages.batch import BatchAnswer
-from common.messages.cohort import Cohort
-from server.store import Store, Writing
-from tests.house import REWARDS, House, config
-from tests.memory_s import Crowd
+from distrust.common.errors import Unavailable
+from distrust.common.messages.batch import BatchAnswer
+from distrust.common.messages.cohort import Cohort
+from distrust.server.store import Store, Writing
+from tests.support.in_memory_intermediaries import Crowd
+from tests.support.server_harness import REWARDS, House, config
 
 CENTRAL = {"name": "central-laplace-discrete", "epsilon": 1.0, "via": "aggregator"}
 

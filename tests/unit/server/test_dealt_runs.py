@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from common.errors import BadParameter
-from common.messages.batch import Batch, BatchAnswer, GroupedRecords
-from common.messages.cohort import Cohort, Dealt
-from common.messages.run import RunConfig
-from server.learner import Learner
-from server.outcome import Lost, Released
-from server.rounds import DEALT
-from tests.house import House
+from distrust.common.errors import BadParameter
+from distrust.common.messages.batch import Batch, BatchAnswer, GroupedRecords
+from distrust.common.messages.cohort import Cohort, Dealt
+from distrust.common.messages.run import RunConfig
+from distrust.server.learner.learner import Learner
+from distrust.server.learner.outcome import Lost, Released
+from distrust.server.learner.rounds import DEALT
+from tests.support.server_harness import House
 
 ACTIONS = {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]}
 
@@ -114,7 +114,7 @@ def test_a_batch_below_the_minimum_is_never_opened(house: House) -> None:
     assert house.service.settle(cohort, answer(cohort, cohort.minimum - 1))
     outcome = house.service.store.outcome(cohort.cohort)
     assert isinstance(outcome, Lost)
-    assert "the proof needs" in outcome.reason
+    assert "needed: nothing is released" in outcome.reason
 
 
 def test_a_runs_guarantee_says_what_shuffled_actions_count_on(house: House) -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import Conflict, Unavailable, WrongStage
-from tests.house import REWARDS, House, config, serve
-from tests.memory_s import Crowd, MemoryIntermediaries
+from distrust.common.errors import Conflict, Unavailable, WrongStage
+from distrust.server.ticket_issuer import MOST_GRANTED
+from tests.support.in_memory_intermediaries import Crowd, MemoryIntermediaries
+from tests.support.server_harness import REWARDS, House, config, serve
 
 
 def test_a_request_gets_its_slots_once_and_always_the_same_ones(house: House) -> None:
@@ -26,6 +27,24 @@ def test_a_request_gets_its_slots_once_and_always_the_same_ones(house: House) ->
             await house.ask("demo", 41, name)
         with pytest.raises(WrongStage):
             await house.ask("demo", 1, number=2)
+        await house.conductor.stop()
+
+    asyncio.run(asked())
+
+
+def test_one_request_has_so_many_tickets_signed_and_the_next_one_gets_the_rest(house: House) -> None:
+    async def asked() -> None:
+        house.service.create(config(horizon=100_000, policy={"first_batch": 13}))  # cohorts of 8,192
+        assert house.service.round_view("demo").round is not None
+        size = house.service.live("demo").pending()[0].clients
+        assert size > MOST_GRANTED
+        name = "cd" * 16
+        first = await house.ask("demo", 100_000, name)
+        assert [(grant.first, grant.count) for grant in first.grants] == [(0, MOST_GRANTED)]
+        assert len(first.grants[0].signatures) == 64 * MOST_GRANTED
+        assert first == await house.ask("demo", 100_000, name)
+        second = await house.ask("demo", size - MOST_GRANTED)
+        assert [(grant.first, grant.count) for grant in second.grants] == [(MOST_GRANTED, size - MOST_GRANTED)]
         await house.conductor.stop()
 
     asyncio.run(asked())

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import Unavailable
-from common.messages.cohort import Cohort, Masking
-from server.keys import Keys, fresh, load_or_make
-from server.tickets import sign
-from tests.memory_s import BadTicket, check_ticket
+from distrust.common.errors import Unavailable
+from distrust.common.messages.cohort import Cohort, Masking
+from distrust.server.keys import Keys, fresh, load_or_make
+from distrust.server.ticket_issuer import sign
+from tests.support.in_memory_intermediaries import BadTicket, check_ticket
 
 
 def test_keys_are_made_once_and_found_again(tmp_path: Path) -> None:
@@ -51,6 +51,7 @@ def _cohort(keys: Keys, name: str = "demo.1.0.1") -> Cohort:
         stage_seconds=1.0,
         config=bytes(32),
         ticket_key=keys.public.ticket,
+        terms="{}",
         channel=Masking(modulus=11, dimension=1, neighbours=3, threshold=2),
     )
 
@@ -58,8 +59,8 @@ def _cohort(keys: Keys, name: str = "demo.1.0.1") -> Cohort:
 def test_a_ticket_is_good_for_its_slot_of_its_cohort_only() -> None:
     keys = fresh()
     cohort = _cohort(keys)
-    grant = sign(keys.ticket, cohort, 1, 2)
-    assert grant == sign(keys.ticket, cohort, 1, 2)
+    grant = sign(keys.ticket, cohort, 1, 2, bytes(64))
+    assert grant == sign(keys.ticket, cohort, 1, 2, bytes(64))
     first, second = grant.signatures[:64], grant.signatures[64:]
     check_ticket(cohort, 1, first)
     check_ticket(cohort, 2, second)

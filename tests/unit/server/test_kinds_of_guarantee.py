@@ -2,11 +2,11 @@
 
 import pytest
 
-from common.ledger import parallel
-from common.messages.run import RunConfig
-from server.learner import Learner
-from server.outcome import Released
-from server.rounds import CohortPlan, RoundPlan
+from distrust.common.messages.run import RunConfig
+from distrust.common.privacy.ledger import parallel
+from distrust.server.learner.learner import Learner
+from distrust.server.learner.outcome import Released
+from distrust.server.learner.rounds import CohortPlan, RoundPlan
 
 CORNERS = [[1.0, 0.0], [0.0, 1.0], [0.6, 0.6]]
 MECHANISMS = ["distributed-skellam", "distributed-discrete-gaussian", "central-gaussian"]

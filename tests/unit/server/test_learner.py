@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.errors import BadMessage, BadParameter, WrongCohort
-from common.messages.run import RunConfig
-from server.learner import Learner
-from server.outcome import Lost, Released
-from server.rounds import CohortPlan, RoundPlan
+from distrust.common.errors import BadMessage, BadParameter, WrongCohort
+from distrust.common.messages.run import RunConfig
+from distrust.server.learner.learner import Learner
+from distrust.server.learner.outcome import Lost, Released
+from distrust.server.learner.rounds import CohortPlan, RoundPlan
 
 Outcome = Released | Lost
 MEANS = [0.2, 0.4, 0.9]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from common.errors import BadParameter, Conflict, WrongStage
-from common.messages.progress import RunView
-from common.modular import total
-from server.settling import analyzer_stream
-from tests.house import MECHANISMS, REWARDS, House, config, serve
-from tests.memory_s import Crowd, MemoryIntermediaries
+from distrust.common.errors import BadParameter, Conflict, WrongStage
+from distrust.common.messages.progress import RunView
+from distrust.common.modular import total
+from distrust.server.runs.settlement import analyzer_stream
+from tests.support.in_memory_intermediaries import Crowd, MemoryIntermediaries
+from tests.support.server_harness import MECHANISMS, REWARDS, House, config, serve
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda one: str(one["name"]))

@@ -1,8 +1,8 @@
 """A run whose noise comes from a seed promises nothing, wherever a guarantee is shown."""
 
-from common.guarantee import Guarantee
-from tests.house import REWARDS, House, config, serve
-from tests.memory_s import Crowd
+from distrust.common.privacy.guarantee import Guarantee
+from tests.support.in_memory_intermediaries import Crowd
+from tests.support.server_harness import REWARDS, House, config, serve
 
 
 def shown(house: House) -> list[Guarantee]:

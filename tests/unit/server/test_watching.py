@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from common.errors import WrongCohort, WrongStage
-from common.mechanisms import MechanismSpec, plan
-from common.statistics import Reward
-from server.ledger import answered
-from tests.house import MECHANISMS, REWARDS, House, config, serve
-from tests.memory_s import Crowd
+from distrust.common.bandit.statistics import Reward
+from distrust.common.errors import WrongCohort, WrongStage
+from distrust.common.mechanisms import MechanismSpec, plan
+from distrust.server.learner.ledger import answered
+from tests.support.in_memory_intermediaries import Crowd
+from tests.support.server_harness import MECHANISMS, REWARDS, House, config, serve
 
 
 def test_unknown_runs_rounds_and_cohorts_are_refused(house: House) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from common.messages.cohort import Cohort
-from common.messages.deal import ActionAnswer
-from tests.cohorts import SECONDS
-from tests.parties import ADealer, server
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.deal import ActionAnswer
+from tests.support.cohorts import SECONDS
+from tests.support.parties import ADealer, server
 
 PROBLEM = "urn:distrust:problem:"
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from common.crypto.claim import claim
-from common.database import Database
-from common.errors import BadMessage, BadTicket, Conflict
-from common.intermediary.tables import METADATA, VERSION
-from common.messages.cohort import Cohort
-from common.messages.deal import ActionRequest
-from shuffler.claims import ASKED
-from tests.cohorts import report, secret
+from distrust.common.crypto.claim import claim
+from distrust.common.database import Database
+from distrust.common.errors import BadMessage, BadTicket, Conflict
+from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.deal import ActionRequest
+from distrust.shuffler.assignment import ASKED
+from tests.support.cohorts import report, secret
 from tests.unit.shuffler.test_deal import Dealer, server
 
 THIEF = b"\xaa" * 32

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from common.clock import ManualClock
-from common.crypto.seal import open_record, sealed_size
-from common.database import Database
-from common.decisions import AssignedAction
-from common.errors import Aborted, BadMessage, BadParameter, BadTicket, Conflict, WrongCohort, WrongStage
-from common.intermediary.tables import METADATA, VERSION
-from common.messages.batch import BatchAnswer, GroupedRecords
-from common.messages.cohort import Cohort, Dealt
-from common.randomness import SystemStream, UnsafeSeededStream
-from shuffler.deal import dealt, grouped, pack_order, unpack_order
-from shuffler.service import Shuffler
-from tests.cohorts import SECONDS, Authority, report
+from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.clock import ManualClock
+from distrust.common.crypto.seal import open_record, sealed_size
+from distrust.common.database import Database
+from distrust.common.errors import Aborted, BadMessage, BadParameter, BadTicket, Conflict, WrongCohort, WrongStage
+from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.messages.batch import BatchAnswer, GroupedRecords
+from distrust.common.messages.cohort import Cohort, Dealt
+from distrust.common.randomness import SystemStream, UnsafeSeededStream
+from distrust.shuffler.assignment import dealt, grouped, pack_order, unpack_order
+from distrust.shuffler.service import Shuffler
+from tests.support.cohorts import SECONDS, Authority, report
 
 server = Authority()
 SIZE = sealed_size(8)

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from common.randomness import SystemStream, UnsafeSeededStream
-from shuffler import permute
-from shuffler.permute import count_ones, permutation, scatter
+from distrust.common.randomness import SystemStream, UnsafeSeededStream
+from distrust.shuffler import permutation as module
+from distrust.shuffler.permutation import count_ones, permutation, scatter
 
 FALSE_ALARM = 1e-7
 
@@ -33,8 +33,8 @@ def test_every_order_of_four_is_equally_likely() -> None:
 
 
 def test_every_arrangement_of_ones_is_equally_likely_across_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(permute, "_BUCKET", 2)
-    monkeypatch.setattr(permute, "_DRAWS", 2)
+    monkeypatch.setattr(module, "_BUCKET", 2)
+    monkeypatch.setattr(module, "_DRAWS", 2)
     stream = UnsafeSeededStream(2, "scatter")
     draws = 40_000
     counts: Counter[object] = Counter(scatter(3, 6, stream) for _ in range(draws))
@@ -68,7 +68,7 @@ def test_equal_keys_are_drawn_again() -> None:
 
 @pytest.mark.parametrize("unpacked", [1, 40, 2**24])
 def test_ones_are_counted_by_label_whatever_fits_in_memory(monkeypatch: pytest.MonkeyPatch, unpacked: int) -> None:
-    monkeypatch.setattr(permute, "_UNPACKED", unpacked)
+    monkeypatch.setattr(module, "_UNPACKED", unpacked)
     rng = np.random.default_rng(3)
     bits = rng.integers(0, 2, (7, 3, 5), dtype=np.uint8)
     bodies = [np.packbits(client.ravel(), bitorder="little").tobytes() for client in bits]

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.clock import ManualClock
-from common.crypto.seal import open_record
-from common.database import Database
-from common.errors import BadParameter, WrongStage
-from common.intermediary.tables import METADATA, VERSION
-from common.messages.batch import BatchAnswer, PermutedBits, Records
-from common.messages.cohort import Cohort
-from common.messages.upload import UploadAnswer
-from common.randomness import UnsafeSeededStream
-from shuffler.service import Shuffler
-from tests.cohorts import SECONDS, Authority, labelled, report
+from distrust.common.clock import ManualClock
+from distrust.common.crypto.seal import open_record
+from distrust.common.database import Database
+from distrust.common.errors import BadParameter, WrongStage
+from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.messages.batch import BatchAnswer, PermutedBits, Records
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.upload import UploadAnswer
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.shuffler.service import Shuffler
+from tests.support.cohorts import SECONDS, Authority, labelled, report
 
 server = Authority()
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from common.messages.cohort import Cohort
-from tests.cohorts import SECONDS
-from tests.parties import AShuffler, server
+from distrust.common.messages.cohort import Cohort
+from tests.support.cohorts import SECONDS
+from tests.support.parties import AShuffler, server
 
 
 @pytest.fixture

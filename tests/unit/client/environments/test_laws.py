@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from client.environments import Bernoulli, ClippedGaussian, Environment, build, read_spec
-from common.errors import BadParameter
-from common.randomness import UnsafeSeededStream
+from distrust.client.environments import Bernoulli, ClippedGaussian, Environment, build, read_spec
+from distrust.common.errors import BadParameter
+from distrust.common.randomness import UnsafeSeededStream
 
 DRAWS = 200_000
 SLACK = math.sqrt(math.log(2 / 1e-9) / (2 * DRAWS))

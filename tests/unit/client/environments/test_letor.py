@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from client.environments.letor import rows
-from common.errors import BadParameter
+from distrust.client.environments.letor import rows
+from distrust.common.errors import BadParameter
 
 
 def _file(folder: Path, text: str) -> Path:

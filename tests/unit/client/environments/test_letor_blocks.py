@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.environments import letor, mslr_build
-from client.environments.letor import FEATURES, blocks, rows
-from client.environments.mslr_build import build_counts
-from common.errors import BadParameter
+from distrust.client.environments import letor, mslr_build
+from distrust.client.environments.letor import FEATURES, blocks, rows
+from distrust.client.environments.mslr_build import build_counts
+from distrust.common.errors import BadParameter
 
 
 def dense(label: int, seed: int, end: str = "") -> str:

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client.environments import Mslr, build, read_spec
-from client.environments.counts import read_counts, write_counts
-from client.environments.mslr_build import build_counts
-from common.errors import BadParameter
+from distrust.client.environments import Mslr, build, read_spec
+from distrust.client.environments.counts import read_counts, write_counts
+from distrust.client.environments.mslr_build import build_counts
+from distrust.common.errors import BadParameter
 
 CORNERS = [(0, 0), (900, 5), (30, 80000)]
 """Features 1 and 2 of three far clusters."""

@@ -1,6 +1,6 @@
 """A run without a seed gets one, once."""
 
-from client.environments import BernoulliSpec, seeded
+from distrust.client.environments import BernoulliSpec, seeded
 
 
 def test_a_given_seed_is_kept() -> None:

@@ -3,9 +3,9 @@
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from common.crypto.agree import agree, load_public, new_pair, pair_fields, pair_from_seed
-from common.crypto.context import encode
-from common.errors import BadMessage
+from distrust.common.crypto.agree import agree, key_hash, load_public, new_pair, pair_fields, pair_from_seed
+from distrust.common.crypto.context import encode
+from distrust.common.errors import BadMessage
 
 P = 2**255 - 19
 ORDER_8 = (
@@ -25,9 +25,16 @@ def test_both_sides_have_the_same_key_and_another_info_another_key() -> None:
     assert agree(a, raw(b), b"x") != agree(b, raw(a), b"y")
 
 
-def test_a_seed_and_its_context_determine_the_pair() -> None:
-    assert raw(pair_from_seed(bytes(16), b"c")) == raw(pair_from_seed(bytes(16), b"c"))
-    assert raw(pair_from_seed(bytes(16), b"c")) != raw(pair_from_seed(bytes(16), b"d"))
+def test_a_seed_determines_the_pair() -> None:
+    assert raw(pair_from_seed(bytes(16))) == raw(pair_from_seed(bytes(16)))
+    assert raw(pair_from_seed(bytes(16))) != raw(pair_from_seed(bytes(15) + b"1"))
+
+
+def test_the_hash_of_keys_changes_with_every_byte() -> None:
+    keys = bytes(range(64))
+    others = {key_hash(keys[:i] + bytes([keys[i] ^ 1]) + keys[i + 1 :]) for i in range(64)}
+    assert len(others | {key_hash(keys)}) == 65
+    assert len(key_hash(keys)) == 32
 
 
 def test_a_pair_of_slots_is_sorted() -> None:

@@ -5,10 +5,10 @@ import os
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from common.crypto.box import BOX, PAYLOAD, close_box, open_box
-from common.crypto.seal import open_record, seal, sealed_size
-from common.errors import BadMessage, BadParameter
-from common.messages.cohort import Cohort, Sealed
+from distrust.common.crypto.box import BOX, PAYLOAD, close_box, open_box
+from distrust.common.crypto.seal import open_record, seal, sealed_size
+from distrust.common.errors import BadMessage, BadParameter
+from distrust.common.messages.cohort import Cohort, Sealed
 
 SERVER = X25519PrivateKey.generate()
 PUBLIC = SERVER.public_key().public_bytes_raw()
@@ -21,6 +21,7 @@ COHORT = Cohort(
     stage_seconds=1.0,
     config=bytes(32),
     ticket_key=bytes(32),
+    terms="{}",
     channel=Sealed(size=5, server_key=PUBLIC),
 )
 ID = bytes(range(16))

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from common.crypto.graph import KEYS, Roster, harary, permutation
-from common.crypto.members import members_to_bitmap
-from common.errors import BadMessage, BadParameter
-from common.messages.cohort import Cohort, Masking
-from lab.secagg_simulation import make_cohort
+from distrust.common.crypto.graph import KEYS, Roster, harary, permutation
+from distrust.common.crypto.members import members_to_bitmap
+from distrust.common.errors import BadMessage, BadParameter
+from distrust.common.messages.cohort import Cohort, Masking
+from distrust.lab.secagg_simulation import make_cohort
 
 
 def fake_keys(slot: int) -> bytes:

@@ -4,8 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.crypto.members import bitmap_flags, bitmap_integer, bitmap_size, bitmap_to_members, members_to_bitmap
-from common.errors import BadMessage
+from distrust.common.crypto.members import (
+    bitmap_flags,
+    bitmap_integer,
+    bitmap_size,
+    bitmap_to_members,
+    members_to_bitmap,
+)
+from distrust.common.errors import BadMessage
 
 
 @given(st.integers(1, 100), st.data())

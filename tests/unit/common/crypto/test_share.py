@@ -6,28 +6,56 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.crypto.share import PRIME, SHARE, coefficients, combine, evaluate_pair, split_pair
-from common.errors import BadParameter, BadShare
+from distrust.common.crypto.share import PRIME, SHARE, blend, coefficients, combine, evaluate, polynomials
+from distrust.common.errors import BadParameter, BadShare
 
 SECRETS = st.binary(min_size=16, max_size=16)
+
+
+def split(a: bytes, b: bytes, count: int, threshold: int) -> list[bytes]:
+    return evaluate(polynomials(a, b, threshold), count)
 
 
 @given(SECRETS, SECRETS, st.integers(1, 60), st.data())
 def test_any_t_shares_rebuild_both_secrets(a: bytes, b: bytes, count: int, data: st.DataObject) -> None:
     t = data.draw(st.integers(1, count))
-    pairs = split_pair(a, b, count, t)
+    pairs = split(a, b, count, t)
     points = tuple(sorted(data.draw(st.permutations(range(1, count + 1)))[:t]))
     assert combine(points, [pairs[x - 1][:SHARE] for x in points]) == a
-    assert combine(points, [pairs[x - 1][SHARE:] for x in points]) == b
+    assert combine(points, [pairs[x - 1][SHARE : 2 * SHARE] for x in points]) == b
 
 
 @given(st.lists(st.integers(0, PRIME - 1), min_size=1, max_size=40), st.integers(1, 1000))
 def test_a_share_is_the_polynomial_at_its_point(polynomial: list[int], count: int) -> None:
-    pairs = evaluate_pair(polynomial, polynomial[::-1], count)
+    count = max(count, len(polynomial))
+    largest = [PRIME - 1] * len(polynomial)
+    dealt = evaluate((polynomial, polynomial[::-1], largest), count)
     for x in {1, count // 2 + 1, count}:
-        first = sum(c * pow(x, i, PRIME) for i, c in enumerate(polynomial)) % PRIME
-        second = sum(c * pow(x, i, PRIME) for i, c in enumerate(polynomial[::-1])) % PRIME
-        assert pairs[x - 1] == first.to_bytes(17, "big") + second.to_bytes(17, "big")
+        rows = (polynomial, polynomial[::-1], largest)
+        values = [sum(c * pow(x, i, PRIME) for i, c in enumerate(row)) % PRIME for row in rows]
+        assert dealt[x - 1] == b"".join(value.to_bytes(17, "big") for value in values)
+
+
+@pytest.mark.parametrize("size", [512, 600])
+def test_long_polynomials_are_evaluated_exactly(size: int) -> None:
+    """Beyond 512 coefficients the products are added up in blocks; these are the largest that there are."""
+    largest = [PRIME - 1] * size
+    found = evaluate((largest, [1] * size), size + 1)
+    for x in (1, 2, size, size + 1):
+        value = sum(pow(x, i, PRIME) for i in range(size)) % PRIME
+        assert found[x - 1] == (-value % PRIME).to_bytes(17, "big") + value.to_bytes(17, "big")
+
+
+@given(st.lists(st.tuples(*[st.integers(0, PRIME - 1)] * 3), max_size=5), st.integers(1, PRIME - 1))
+def test_a_blend_is_the_combination_of_each_row(rows: list[tuple[int, int, int]], factor: int) -> None:
+    expected = [(factor * a + 2 * b + r) % PRIME for a, b, r in rows]
+    assert blend((factor, 2), rows) == b"".join(value.to_bytes(17, "big") for value in expected)
+
+
+def test_the_blinding_polynomial_is_uniform_with_its_constant() -> None:
+    """Top two bits of 4000 constants: each value within 6 standard deviations (false alarm 8e-9)."""
+    tops = [polynomials(bytes(16), bytes(16), 2)[2][0] >> 128 for _ in range(4000)]
+    assert all(abs(tops.count(v) - 1000) < 6 * (4000 * 3 / 16) ** 0.5 for v in range(4))
 
 
 @given(st.sets(st.integers(1, 2000), min_size=1, max_size=40).map(lambda s: tuple(sorted(s))))
@@ -60,7 +88,7 @@ def test_fewer_than_t_shares_fit_every_secret() -> None:
 
 def test_a_changed_share_gives_another_secret_or_none() -> None:
     a, points = bytes(range(16)), (1, 2, 3)
-    shares = [pair[:SHARE] for pair in split_pair(a, a, 3, 3)]
+    shares = [pair[:SHARE] for pair in split(a, a, 3, 3)]
     for bit in range(130):
         changed = int.from_bytes(shares[1], "big") ^ 1 << bit
         with suppress(BadShare):
@@ -75,17 +103,17 @@ def test_a_share_outside_the_field_is_a_bad_share(value: int) -> None:
 
 def test_two_splits_of_one_secret_have_no_share_in_common() -> None:
     """Chance of a false alarm: 20/2¹³⁰."""
-    first, second = (split_pair(bytes(16), bytes(16), 20, 11) for _ in range(2))
+    first, second = (split(bytes(16), bytes(16), 20, 11) for _ in range(2))
     assert not set(first) & set(second)
-    assert all(pair[:SHARE] != pair[SHARE:] for pair in first)
+    assert all(pair[:SHARE] != pair[SHARE : 2 * SHARE] for pair in first)
 
 
 def test_a_single_share_of_a_fixed_secret_is_uniform() -> None:
     """Top two bits of 4000 shares of zero: each value within 6 standard deviations (false alarm 8e-9)."""
-    tops = [int.from_bytes(split_pair(bytes(16), bytes(16), 2, 2)[1][:SHARE], "big") >> 128 for _ in range(4000)]
+    tops = [int.from_bytes(split(bytes(16), bytes(16), 2, 2)[1][:SHARE], "big") >> 128 for _ in range(4000)]
     assert all(abs(tops.count(v) - 1000) < 6 * (4000 * 3 / 16) ** 0.5 for v in range(4))
 
 
 def test_a_threshold_above_the_number_of_shares_is_refused() -> None:
     with pytest.raises(BadParameter, match="threshold"):
-        split_pair(bytes(16), bytes(16), 3, 4)
+        split(bytes(16), bytes(16), 3, 4)

@@ -8,18 +8,18 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from common.errors import BadParameter, TooSmall
-from common.mechanisms.base import MechanismSpec
-from common.mechanisms.frame import Frame
-from common.mechanisms.relaxed import RelaxedSecaggShuffle, plan_relaxed
-from common.randomness import UnsafeSeededStream
+from distrust.common.errors import BadParameter, TooSmall
+from distrust.common.mechanisms.base import MechanismSpec
+from distrust.common.mechanisms.cohort_params import CohortParams
+from distrust.common.mechanisms.pure_shuffle import RelaxedSecaggShuffle, plan_relaxed
+from distrust.common.randomness import UnsafeSeededStream
 
 WRAP = 1e-6
 
 
 def planned(clients: int = 64, floor: int | None = None, dimension: int = 1, **words: Any) -> RelaxedSecaggShuffle:
-    spec = MechanismSpec.model_validate({"name": "distributed-polya", "epsilon": 1.0, **words})
-    frame = Frame(clients, floor or clients, dimension, -1.0, 3.0, WRAP, spec.calibration, "shuffler")
+    spec = MechanismSpec.model_validate({"name": "distributed-polya", "epsilon": 1.0, "precision": 1, **words})
+    frame = CohortParams(clients, floor or clients, dimension, -1.0, 3.0, WRAP, spec.calibration, "shuffler")
     return plan_relaxed(spec, frame)
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from common.messages.explain import explain, explain_all, first
-from common.messages.run import RunConfig
+from distrust.common.messages.explain import explain, explain_all, first
+from distrust.common.messages.run import RunConfig
 
 
 def _run(**changes: Any) -> dict[str, Any]:
@@ -71,6 +71,12 @@ def test_a_long_value_is_cut() -> None:
     with pytest.raises(ValidationError) as caught:
         RunConfig.model_validate(_run(run="A" * 5000))
     assert len(first(caught.value)) < 160
+
+
+def test_a_long_key_is_cut() -> None:
+    with pytest.raises(ValidationError) as caught:
+        RunConfig.model_validate(_run(**{"a" * 100_000: 1}))
+    assert len(first(caught.value, RunConfig)) < 400
 
 
 def test_the_web_frameworks_prefix_is_left_out() -> None:

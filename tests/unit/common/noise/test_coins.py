@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from common.errors import BadParameter
-from common.noise.coins import LIKELY, MOST, WorstTails, worst_quantile
+from distrust.common.errors import BadParameter
+from distrust.common.noise.coins import LIKELY, MOST, WorstTails, worst_quantile
 
 
 def beyond(chances: np.ndarray, w: float) -> float:

@@ -9,8 +9,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from common.errors import BadParameter
-from common.noise import (
+from distrust.common.errors import BadParameter
+from distrust.common.noise import (
     Binomial,
     DiscreteGaussian,
     DiscreteGaussianSum,
@@ -21,7 +21,7 @@ from common.noise import (
     PolyaDifference,
     Skellam,
 )
-from common.noise.polya_difference import log_tail
+from distrust.common.noise.polya_difference import log_tail
 
 Oracle = Callable[[int], mpmath.mpf]
 

@@ -5,10 +5,9 @@ from fractions import Fraction
 
 import pytest
 
-from common.noise import PolyaDifference, law
-from common.noise.law import symmetric_quantile
-from common.noise.polya_difference import half_logs
-from common.noise.polya_tails import LEAST, PolyaTails
+from distrust.common.noise import PolyaDifference, law
+from distrust.common.noise.law import symmetric_quantile
+from distrust.common.noise.polya_difference import LEAST, PolyaTails, half_logs
 
 LEVELS = (0.9, 0.5, 0.01, 1e-6, 1e-12, 1e-15)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from common.errors import BadParameter
-from common.noise import (
+from distrust.common.errors import BadParameter
+from distrust.common.noise import (
     Binomial,
     DiscreteGaussian,
     DiscreteGaussianSum,
@@ -21,13 +21,13 @@ from common.noise import (
     PolyaDifference,
     Skellam,
 )
-from common.noise.binomial import table as binomial_table
-from common.noise.discrete_gaussian import table as gaussian_table
-from common.noise.poisson import table as poisson_table
-from common.noise.polya import table
-from common.noise.table import Table, tabulate
-from common.randomness import SystemStream, UnsafeSeededStream
-from tests.laws import chi_square
+from distrust.common.noise.binomial import table as binomial_table
+from distrust.common.noise.discrete_gaussian import table as gaussian_table
+from distrust.common.noise.poisson import table as poisson_table
+from distrust.common.noise.polya import table
+from distrust.common.noise.table import Table, tabulate
+from distrust.common.randomness import SystemStream, UnsafeSeededStream
+from tests.support.laws import chi_square
 
 FALSE_ALARM = 1e-7
 DRAWS = 400_000

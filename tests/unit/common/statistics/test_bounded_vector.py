@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from common.errors import BadParameter
-from common.statistics import BoundedVector, Reward, Statistic
+from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
+from distrust.common.errors import BadParameter
 
 
 def test_vectors_pass_unchanged() -> None:

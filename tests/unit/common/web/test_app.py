@@ -10,15 +10,15 @@ from fastapi import APIRouter
 from pydantic import Field
 from sqlalchemy import MetaData
 
-from common.database import Database
-from common.errors import Conflict, TooSmall, Unauthorized, Unavailable
-from common.messages.base import Blob, Message
-from common.web.app import make_app
-from common.web.body import JsonBody, MessageRoute
-from common.web.operator import OperatorOnly
-from common.web.problems import MEDIA_TYPE, from_document, problems
-from common.web.settings import ServiceSettings
-from tests.asgi import AsgiClient
+from distrust.common.database import Database
+from distrust.common.errors import Conflict, TooSmall, Unauthorized, Unavailable
+from distrust.common.messages.base import Blob, Message
+from distrust.common.web.app import make_app
+from distrust.common.web.body import JsonBody, MessageRoute
+from distrust.common.web.operator import OperatorOnly
+from distrust.common.web.problems import MEDIA_TYPE, from_document, problems
+from distrust.common.web.settings import ServiceSettings
+from tests.support.asgi import AsgiClient
 
 
 class Inner(Message):
@@ -76,7 +76,7 @@ def test_an_error_of_ours_is_its_problem_document(client: AsgiClient) -> None:
         "type": "urn:distrust:problem:too-small",
         "title": "too small",
         "status": 409,
-        "detail": "3 survivors, and the proof needs 5: nothing is released",
+        "detail": "3 survivors, at least 5 needed: nothing is released",
         "got": 3,
         "need": 5,
     }

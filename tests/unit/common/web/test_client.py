@@ -8,10 +8,10 @@ import httpx
 import pytest
 from starlette.responses import Response
 
-from common.errors import BadMessage, Conflict, ProtocolError, TooSmall, Unavailable
-from common.messages.base import Message
-from common.web.client import Http, Patience
-from common.web.problems import document, render
+from distrust.common.errors import BadMessage, Conflict, ProtocolError, TooSmall, Unavailable
+from distrust.common.messages.base import Message
+from distrust.common.web.client import Http, Patience
+from distrust.common.web.problems import document, render
 
 QUICK = Patience(first=0.001, longest=0.002, total=5)
 
@@ -72,7 +72,7 @@ def test_a_message_goes_out_and_a_message_comes_back() -> None:
     ],
 )
 def test_passing_trouble_is_waited_out(trouble: Callable[[], Answer], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.web.client._retry_after", lambda _: 0.0)
+    monkeypatch.setattr("distrust.common.web.client._retry_after", lambda _: 0.0)
     hello, asked, _ = converse([trouble(), trouble(), ok()])
     assert hello == Hello(number=2)
     assert [request.content for request in asked] == [b'{"number":1}'] * 3

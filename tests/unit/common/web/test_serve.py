@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -15,18 +16,18 @@ from pathlib import Path
 import httpx
 import pytest
 
-from common.errors import BadParameter
-from common.web.serve import bind
-from common.web.settings import ServiceSettings
-from tests.cohorts import Authority
+from distrust.common.errors import BadParameter
+from distrust.common.web.serve import allow_connections, bind
+from distrust.common.web.settings import ServiceSettings
+from tests.support.cohorts import Authority
 
 SERVER = Authority()
 PARTIES = ["shuffler", "aggregator"]
 
 
 def start(party: str, folder: Path, **variables: str) -> "subprocess.Popen[str]":
-    environment = {**os.environ, "DISTRUST_PORT": "0", "PYTHONPATH": str(Path.cwd()), **variables}
-    command = [sys.executable, "-m", party]
+    environment = {**os.environ, "DISTRUST_PORT": "0", "PYTHONPATH": str(Path.cwd() / "src"), **variables}
+    command = [sys.executable, "-m", f"distrust.{party}"]
     return subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
 
 
@@ -128,3 +129,12 @@ def test_short_answers_leave_at_once() -> None:
     """Without the protocol's number asyncio leaves Nagle's algorithm on, and every answer waits 40 ms for an ACK."""
     with bind(ServiceSettings(port=0)) as listener:
         assert listener.proto == socket.IPPROTO_TCP
+
+
+def test_connections_stay_below_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [(256, 1024)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _which, pair: limits.append(pair))
+    assert allow_connections(300) == 300
+    assert allow_connections(100_000) == 512
+    assert limits == [(256, 1024), (812, 1024), (1024, 1024)]

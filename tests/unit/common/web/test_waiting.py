@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable
 
 import pytest
+from starlette.requests import ClientDisconnect
+from starlette.types import Message
 
-from common.web import waiting
-from common.web.waiting import Doorbell
+from distrust.common.web import waiting
+from distrust.common.web.waiting import ChangeNotifier, Waiting
 
 
 @pytest.fixture
@@ -17,7 +19,7 @@ def no_looking_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "LOOK_SECONDS", 60.0)
 
 
-def wait_while(bell: Doorbell, act: Callable[[], None], seconds: float = 20.0) -> tuple[bool, float]:
+def wait_while(bell: ChangeNotifier, act: Callable[[], None], seconds: float = 20.0) -> tuple[bool, float]:
     """Whether `act`, done in another thread while a request waits, was seen; and after how long."""
     seen = threading.Event()
 
@@ -33,14 +35,14 @@ def wait_while(bell: Doorbell, act: Callable[[], None], seconds: float = 20.0) -
 
 
 def test_a_ring_wakes_who_waits_for_it(no_looking_again: None) -> None:
-    bell = Doorbell()
+    bell = ChangeNotifier()
     found, seconds = wait_while(bell, lambda: bell.ring("c1"))
     assert found
     assert seconds < 10
 
 
 def test_a_ring_for_another_topic_wakes_nobody(no_looking_again: None) -> None:
-    bell = Doorbell()
+    bell = ChangeNotifier()
     looks: list[None] = []
 
     async def poll() -> None:
@@ -50,21 +52,21 @@ def test_a_ring_for_another_topic_wakes_nobody(no_looking_again: None) -> None:
         await waiter
 
     asyncio.run(poll())
-    assert len(looks) == 2  # at the start and at the end
+    assert len(looks) == 1  # at the start
 
 
 def test_another_workers_change_is_seen_without_a_ring() -> None:
-    found, seconds = wait_while(Doorbell(), lambda: None)
+    found, seconds = wait_while(ChangeNotifier(), lambda: None)
     assert found
     assert seconds < 10
 
 
 def test_when_the_time_is_over_the_last_look_is_the_answer() -> None:
-    assert asyncio.run(Doorbell().until("c1", lambda: 7, lambda _: False, 0.05)) == 7
+    assert asyncio.run(ChangeNotifier().until("c1", lambda: 7, lambda _: False, 0.05)) == 7
 
 
 def test_a_service_that_stops_lets_nobody_wait(no_looking_again: None) -> None:
-    bell = Doorbell()
+    bell = ChangeNotifier()
     started = time.monotonic()
     threading.Timer(0.1, bell.close).start()
     assert asyncio.run(bell.until("c1", lambda: False, bool, 60)) is False
@@ -73,6 +75,96 @@ def test_a_service_that_stops_lets_nobody_wait(no_looking_again: None) -> None:
 
 
 def test_nobody_is_remembered_after_the_answer() -> None:
-    bell = Doorbell()
+    bell = ChangeNotifier()
     asyncio.run(bell.until("c1", lambda: True, bool, 1))
-    assert bell._waiting == {}
+    assert bell._watches == bell._waits == {}
+
+
+def test_a_crowd_that_asks_one_question_shares_its_looks(no_looking_again: None) -> None:
+    bell, looks = ChangeNotifier(), list[int]()
+
+    def look() -> int:
+        looks.append(len(looks))
+        return len(looks)
+
+    async def crowd() -> list[int]:
+        waits = [bell.until("c1", look, lambda seen: seen > 3, 20, question="stage") for _ in range(500)]
+        gathered = asyncio.gather(*waits)
+        for _ in range(5):
+            await asyncio.sleep(0.05)
+            bell.ring("c1")
+        return await gathered
+
+    assert set(asyncio.run(crowd())) == {4}
+    assert len(looks) <= 6
+    assert bell._watches == bell._waits == {}
+
+
+def test_two_questions_about_one_topic_get_their_own_answers() -> None:
+    bell = ChangeNotifier()
+
+    async def both() -> list[str]:
+        asked = [bell.until("c1", lambda name=name: name, bool, 20, question=name) for name in ("batch", "stage")]  # type: ignore[misc]
+        return await asyncio.gather(*asked)
+
+    assert asyncio.run(both()) == ["batch", "stage"]
+
+
+def test_no_request_gets_a_value_from_before_it_came(no_looking_again: None) -> None:
+    """The first look is slow, and what it saw has changed by the time that the second request begins to wait."""
+    bell, state, looking = ChangeNotifier(), ["old"], threading.Event()
+
+    def look() -> str:
+        seen = state[0]
+        if not looking.is_set():
+            looking.set()
+            time.sleep(0.2)
+        return seen
+
+    async def two() -> list[str]:
+        first = asyncio.create_task(bell.until("c1", look, bool, 20, question="stage"))
+        await asyncio.to_thread(looking.wait, 10)
+        state[0] = "new"
+        second = asyncio.create_task(bell.until("c1", look, bool, 20, question="stage"))
+        return await asyncio.gather(first, second)
+
+    assert asyncio.run(two()) == ["old", "new"]
+
+
+def test_one_wait_too_many_answers_the_longest_as_it_stands(no_looking_again: None) -> None:
+    bell = ChangeNotifier(most=3)
+
+    async def four() -> list[bool]:
+        waits = [asyncio.create_task(bell.until("c1", lambda: False, bool, 20, question="stage")) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        waits.append(asyncio.create_task(bell.until("c1", lambda: False, bool, 20, question="stage")))
+        await asyncio.sleep(0.1)
+        done = [wait.done() for wait in waits]
+        bell.close()
+        assert await asyncio.gather(*waits) == [False] * 4
+        return done
+
+    assert asyncio.run(four()) == [True, False, False, False]
+
+
+def test_a_wait_ends_with_its_caller_and_leaves_nothing(no_looking_again: None) -> None:
+    bell = ChangeNotifier()
+    messages: list[Message] = [{"type": "http.request", "body": b""}, {"type": "http.disconnect"}]
+
+    async def receive() -> Message:
+        await asyncio.sleep(0.05)
+        return messages.pop(0)
+
+    with pytest.raises(ClientDisconnect):
+        asyncio.run(Waiting(bell, receive).until("c1", lambda: False, bool, 60, question="stage"))
+    assert bell._watches == bell._waits == {}
+
+
+def test_what_goes_wrong_in_a_look_reaches_every_request_that_asked() -> None:
+    bell = ChangeNotifier()
+
+    async def three() -> list[object]:
+        waits = [bell.until("c1", lambda: 1 // 0, bool, 20, question="stage") for _ in range(3)]
+        return list(await asyncio.gather(*waits, return_exceptions=True))
+
+    assert [type(error) for error in asyncio.run(three())] == [ZeroDivisionError] * 3

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from common.errors import BadParameter, Unavailable
-from lab.__main__ import app
-from lab.sweep import load, run
+from distrust.common.errors import BadParameter, Unavailable
+from distrust.lab.__main__ import app
+from distrust.lab.sweep import load, run
 
 TOML = """
 title = "Two worlds"
@@ -47,8 +47,8 @@ def figure(*words: str | Path) -> Result:
 def test_what_is_missing_is_played_and_drawn(mine: Path, tmp_path: Path) -> None:
     done = figure(mine, "--out", tmp_path / "out", "--sweeps", tmp_path / "sweeps", "--jobs", "1")
     assert done.exit_code == 0, done.output
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["mine.png", "mine.svg"]
-    assert [path.suffix for path in map(Path, done.stdout.split())] == [".png", ".svg"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["mine.pdf", "mine.png", "mine.svg"]
+    assert [path.suffix for path in map(Path, done.stdout.split())] == [".png", ".svg", ".pdf"]
 
 
 def test_an_unknown_backend_is_refused_before_anything_is_played(mine: Path, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_an_unknown_figure_is_refused_with_the_known_ones() -> None:
 def test_composition_is_drawn_without_a_sweep(tmp_path: Path) -> None:
     done = figure("composition", "--out", tmp_path, "--sweeps", tmp_path / "sweeps")
     assert done.exit_code == 0, done.output
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["composition.png", "composition.svg"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["composition.pdf", "composition.png", "composition.svg"]
 
 
 @pytest.mark.parametrize("option", [("--backend", "dask"), ("--jobs", "2")])

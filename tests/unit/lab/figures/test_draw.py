@@ -7,14 +7,15 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from common.errors import BadParameter
-from lab.figures import draw, figure, matched
-from lab.figures.draw import DPI, exponent
-from lab.figures.stamp import stamp
-from lab.figures.style import LINES, styles
-from lab.sweep import Cell, Experiment, Row, known, load
-from lab.sweep.cells import digest
-from tests.published import drawn_from
+from distrust.common.errors import BadParameter
+from distrust.lab.figures import draw, figure, matched
+from distrust.lab.figures.draw import exponent
+from distrust.lab.figures.sheet import DPI
+from distrust.lab.figures.stamp import stamp
+from distrust.lab.figures.style import LINES, styles
+from distrust.lab.sweep import Cell, Experiment, Row, known, load
+from distrust.lab.sweep.cells import digest
+from tests.support.published import drawn_from
 
 POINTS = 5
 WORLD = {"name": "bernoulli", "means": [0.2, 0.8]}
@@ -104,11 +105,6 @@ def test_time_averages_are_the_mean_of_the_curves_over_the_rounds() -> None:
     assert [axes.get_title() for axes in (first, second)] == ["ε = 0.5", "ε = 2.0"]
 
 
-def test_a_band_is_one_standard_deviation_of_a_repetition_on_either_side() -> None:
-    shown = experiment(kind="regret")
-    assert edges(axes_of(shown, rows(shown))[0], 0) == pytest.approx((100, 300))
-
-
 def test_by_panel_the_number_that_tells_panels_apart_is_the_x_axis() -> None:
     shown = experiment(kind="by-panel", x="log")
     (axes,) = axes_of(shown, rows(shown))
@@ -122,6 +118,90 @@ def test_another_column_can_be_drawn_with_its_exponent() -> None:
     shown = experiment(kind="by-panel", value="regret", x="log", slope=True)
     (axes,) = axes_of(shown, rows(shown))
     assert axes.get_lines()[0].get_label() == f"A (∝ ε^{np.log(10) / np.log(4):.2f})"
+
+
+def test_several_columns_have_axes_of_their_own_and_one_legend() -> None:
+    shown = experiment(kind="by-panel", value=["bits", "regret"], x="log", slope=True)
+    drawn = figure(shown, rows(shown)).subfigs[0]
+    bits, regret = drawn.axes
+    assert (bits.get_ylabel(), regret.get_ylabel()) == ("bits of all reports", "regret at T")
+    np.testing.assert_allclose(bits.get_lines()[0].get_ydata(), 8000)
+    np.testing.assert_allclose(regret.get_lines()[0].get_ydata(), [200, 2000])
+    slope = np.log(10) / np.log(4)
+    legend = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert legend == [f"{name} (∝ ε^0.00, ε^{slope:.2f})" for name in ("A", "A, exact")]
+
+
+def test_the_axis_says_what_time_counts() -> None:
+    rounds, pulls = (experiment(panels=(0.5,), unit=unit) for unit in ("rounds", "pulls"))
+    assert [axes_of(one, rows(one))[0].get_xlabel() for one in (rounds, pulls)] == ["rounds t", "pulls t"]
+    assert [axes_of(one, rows(one))[0].get_ylabel() for one in (rounds, pulls)] == [
+        "regret per round",
+        "regret per pull",
+    ]
+
+
+def test_each_variant_can_have_axes_of_its_own_and_the_ends_too() -> None:
+    shown = experiment(split=True, finals=True)
+    axes = axes_of(shown, rows(shown))
+    titles = [f"ε = {e}{ending}" for ending in ("", ", exact", ", at T") for e in (0.5, 2.0)]
+    assert [one.get_title() for one in axes] == titles
+    assert [len(one.get_lines()) for one in axes[:4]] == [1] * 4
+    ends = [container.lines[0] for container in axes[5].containers]
+    assert [float(line.get_ydata()[0]) for line in ends] == [2000, 4000]
+
+
+def test_the_ends_alone_have_a_column_for_each_name_and_a_legend() -> None:
+    shown = experiment(kind="finals", spread="error")
+    drawn = figure(shown, rows(shown)).subfigs[0]
+    assert [axes.get_title() for axes in drawn.axes] == ["ε = 0.5, at T", "ε = 2.0, at T"]
+    ends = [container.lines[0] for container in drawn.axes[0].containers]
+    assert [float(line.get_ydata()[0]) for line in ends] == [200, 400]
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["A", "A, exact"]
+
+
+@pytest.mark.parametrize(("spread", "half"), [("deviation", 100.0), ("error", 100 / np.sqrt(3))])
+def test_a_band_is_one_deviation_or_one_standard_error_and_the_caption_says_which(spread: str, half: float) -> None:
+    shown = experiment(kind="regret", spread=spread)
+    drawn = figure(shown, rows(shown))
+    assert edges(drawn.subfigs[0].axes[0], 0) == pytest.approx((200 - half, 200 + half))
+    said = {"deviation": "Mean and standard deviation, 3", "error": "Mean and its standard error, 3"}
+    assert said[spread] in drawn.subfigs[1].texts[0].get_text()
+
+
+def test_the_caption_leaves_out_a_horizon_that_is_not_one_number() -> None:
+    shown = experiment()
+    first, *others = rows(shown)
+    (note,) = figure(shown, [first.model_copy(update={"horizon": 2000}), *others]).subfigs[1].texts
+    assert "T = " not in note.get_text()
+
+
+def test_checkpoints_on_a_log_scale_are_where_the_curve_was_read() -> None:
+    shown = experiment(panels=(0.5,), x="log").model_copy(update={"spacing": "log"})
+    (axes,) = axes_of(shown, rows(shown))
+    assert list(axes.get_lines()[0].get_xdata()) == [25, 63, 158, 398, 1000]
+
+
+def test_of_equal_curves_each_one_can_be_seen() -> None:
+    """Without any one line the picture is another one: it is not hidden behind the others."""
+    shown = experiment(panels=(0.5,))
+    table = [row("ε = 0.5", label, r, 100.0) for label in ("A", "A, exact") for r in range(2)]
+    drawn = figure(shown, table)
+    canvas = FigureCanvasAgg(drawn)
+    canvas.draw()
+    whole = np.asarray(canvas.buffer_rgba()).copy()
+    for line in drawn.subfigs[0].axes[0].get_lines():
+        line.set_visible(False)
+        canvas.draw()
+        assert (np.asarray(canvas.buffer_rgba()) != whole).any(axis=2).sum() > 100
+        line.set_visible(True)
+
+
+def test_a_series_with_fewer_repetitions_is_named() -> None:
+    shown = experiment()
+    table = [one for one in rows(shown) if one.series == "A" or one.repetition == 0]
+    (note,) = figure(shown, table).subfigs[1].texts
+    assert "3 repetitions (1 of A, exact). Smaller" in note.get_text().replace("\n", " ")
 
 
 def test_the_exponent_of_a_power_is_the_power() -> None:
@@ -145,13 +225,13 @@ def test_nothing_but_zero_is_drawn_too() -> None:
 def test_the_note_the_source_and_the_repetitions_are_on_the_figure() -> None:
     shown = experiment()
     (note,) = figure(shown, rows(shown)).subfigs[1].texts
-    assert note.get_text() == "nobody. Mean and standard deviation, 3 repetitions. Smaller than life."
+    assert note.get_text() == "nobody. T = 1,000 pulls. Mean and standard deviation, 3 repetitions. Smaller than life."
 
 
 @pytest.mark.parametrize("name", known())
 def test_title_and_note_of_every_figure_fit_its_paper(name: str) -> None:
-    shown = load(name).model_copy(update={"quick": True})
-    table = [row(p.label, s.label, 0, 1.0) for p, s in shown.pairs()]
+    shown = load(name).model_copy(update={"quick": True, "points": POINTS})
+    table = [row(p.label, s.label, 0, 1.0) for p, s in shown.all_pairs()]
     drawn = figure(shown, table)
     drawn.set_dpi(DPI)  # the letters' widths are whole pixels
     FigureCanvasAgg(drawn).draw()
@@ -204,6 +284,8 @@ def test_the_rows_of_an_experiment_are_its_rows() -> None:
     [
         pytest.param({"kind": "pie"}, "kind", id="unknown-kind"),
         pytest.param({"colour": "red"}, "colour", id="unknown-key"),
+        pytest.param({"kind": "by-panel", "value": []}, "must be one of the columns", id="no-value"),
+        pytest.param({"kind": "by-panel", "value": ["bits", "bits"]}, "different ones", id="a-value-twice"),
         pytest.param({"kind": "by-panel", "key": "mechanism.name"}, "has no number there", id="key-without-a-number"),
     ],
 )
@@ -213,21 +295,24 @@ def test_a_bad_draw_table_is_refused_by_name(table: dict[str, object], fault: st
         figure(shown, rows(shown))
 
 
-def test_the_same_rows_give_the_same_png_and_svg(tmp_path: Path) -> None:
+def test_the_same_rows_give_the_same_png_svg_and_pdf(tmp_path: Path) -> None:
     shown = experiment(panels=(0.5,))
     table = rows(shown)
     first, second = (draw(shown, table, tmp_path / name) for name in ("one", "two"))
-    assert [path.name for path in first] == ["one.png", "one.svg"]
+    assert [path.name for path in first] == ["one.png", "one.svg", "one.pdf"]
     for one, two in zip(first, second, strict=True):
         assert one.read_bytes() == two.read_bytes()
     assert first[0].read_bytes().startswith(b"\x89PNG")
     assert b"Smaller than life." in first[1].read_bytes()
+    assert first[2].read_bytes().startswith(b"%PDF")
+    assert b"/Subtype /Image" not in first[2].read_bytes()  # lines and letters, no picture of them
 
 
-def test_a_png_says_which_rows_and_which_experiment_it_was_drawn_from(tmp_path: Path) -> None:
+def test_a_png_and_a_pdf_say_which_rows_and_which_experiment_they_were_drawn_from(tmp_path: Path) -> None:
     shown = experiment(panels=(0.5,))
     table = rows(shown)
-    assert drawn_from(draw(shown, table, tmp_path / "one")[0]) == stamp(shown, table)
+    png, _, pdf = draw(shown, table, tmp_path / "one")
+    assert [drawn_from(one) for one in (png, pdf)] == [stamp(shown, table)] * 2
     slower = [one.model_copy(update={"seconds": 9.0}) for one in table]
     assert stamp(shown, slower) == stamp(shown, table)
     assert stamp(shown, [table[0].model_copy(update={"regret": 101.0}), *table[1:]]) != stamp(shown, table)

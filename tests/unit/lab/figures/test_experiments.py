@@ -1,15 +1,26 @@
 """The experiments that come with the package are the papers': horizons, sizes, repetitions."""
 
+import math
+from functools import cache
 from pathlib import Path
 
 import pytest
 from threadpoolctl import threadpool_limits
 
-from lab.figures.drawing import drawing
-from lab.sweep import Experiment, known, load
+from distrust.common.errors import BudgetExceeded
+from distrust.common.messages.run import RunConfig
+from distrust.lab.figures.drawing import drawing
+from distrust.lab.run.run_file import of_table
+from distrust.lab.sweep import Experiment, Overlay, known, load
+from distrust.lab.sweep.overlay import merged
+from distrust.server.learner.learner import Learner
 
 ROOT = Path(__file__).parents[4]
+OURS = ["mab-2-200", "mab-returning", "mab-scale", "mab-shuffle"]  # claims of MAB that no figure of it shows
 PAPERS = [name for name in known() if name != "smoke"]
+
+
+PURE, RENYI, ADVANCED = "Dist-DP-SE", "Dist-RDP-SE", "Dist-RDP-SE, advanced composition"
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +32,7 @@ def loaded() -> dict[str, Experiment]:
 def test_every_figure_of_mab_dlb_and_free_is_there() -> None:
     mab = [f"mab-{number}" for number in range(1, 6)]
     dlb = ["dlb-2a", "dlb-2b", "dlb-2c", "dlb-table-1", "dlb-table-2"]
-    assert sorted([*mab, *dlb, "free-2", "free-3", "free-4"]) == PAPERS
+    assert sorted([*mab, *dlb, "free-2", "free-3", "free-4", *OURS]) == PAPERS
 
 
 @pytest.mark.parametrize(
@@ -43,7 +54,7 @@ def test_a_figure_has_the_papers_horizon_arms_and_repetitions(
     name: str, horizon: int, arms: int, loaded: dict[str, Experiment]
 ) -> None:
     experiment = loaded[name]
-    tables = [experiment.table(panel, series) for panel, series in experiment.pairs()]
+    tables = [experiment.table(panel, series) for panel, series in experiment.all_pairs()]
     assert {table["horizon"] for table in tables} == {horizon}
     assert {table["environment"].get("arms", 10) for table in tables} == {arms}
     assert experiment.repetitions == 20
@@ -53,12 +64,59 @@ def test_a_figure_says_what_it_shows_and_how_it_is_drawn(loaded: dict[str, Exper
     for experiment in loaded.values():
         assert experiment.source
         assert experiment.claim
-        assert drawing(experiment).kind in {"time-average", "by-panel"}
+        assert drawing(experiment).kind in {"time-average", "by-panel", "finals"}
+
+
+@pytest.mark.parametrize(("series", "delta"), [(PURE, 0.0), (f"{PURE}, composed at δ", 1e-6), (RENYI, 1e-6)])
+def test_a_returning_client_spends_its_budget_and_no_more(series: str, delta: float) -> None:
+    """ε = 0.5 in all for R contributions; a five-hundredth more for each of them is refused before the first round."""
+    with threadpool_limits(1):
+        for panel in returning().panels:
+            Learner(budgeted(panel, series, delta))
+            with pytest.raises(BudgetExceeded):
+                Learner(budgeted(panel, series, delta, more=1.002))
+
+
+def test_advanced_composition_is_the_papers_and_stays_within_the_budget() -> None:
+    """Equation 14, to four digits; R = 1 needs no composition."""
+    with threadpool_limits(1):
+        for panel in returning().panels:
+            config = budgeted(panel, ADVANCED, 1e-6)
+            times, each = config.contributions, config.mechanism
+            assert each.epsilon is not None
+            assert each.delta is not None
+            if times > 1:
+                assert each.epsilon == pytest.approx(0.5 / (2 * math.sqrt(2 * times * math.log(2e6))), rel=1e-3)
+                assert each.delta == pytest.approx(1e-6 / (2 * times))
+            Learner(config)
+
+
+@cache
+def returning() -> Experiment:
+    return load("mab-returning")
+
+
+def budgeted(panel: Overlay, series: str, delta: float, *, more: float = 1.0) -> RunConfig:
+    """A pair's run with a declared budget, the system's randomness, and batches of 4,096 clients at first."""
+    (overlay,) = (one for one in returning().series if one.label == series)
+    plain = returning().table(panel, overlay)
+    epsilon = plain["mechanism"]["epsilon"] * more
+    whole = merged(
+        plain,
+        {
+            "run": "budgeted",
+            "environment": {"seed": 1},
+            "mechanism": {"epsilon": epsilon},
+            "policy": {"first_batch": 12},
+            "budget": {"epsilon": 0.5, "delta": delta},
+        },
+    )
+    return of_table(whole).config
 
 
 def test_nobody_drops_out_and_nobody_colludes_as_in_the_papers(loaded: dict[str, Experiment]) -> None:
     for experiment in loaded.values():
-        for panel, series in experiment.pairs():
+        for panel, series in experiment.all_pairs():
             spec = experiment.table(panel, series)["intermediary"]
             assert (spec["dropout"], spec["corrupt"], spec["minimum"]) == (0.0, 0.0, 1)
 
@@ -68,7 +126,7 @@ def test_every_quick_version_is_smaller() -> None:
     with threadpool_limits(1):
         for name in PAPERS:
             whole, quick = load(name), load(name, quick=True)
-            assert len(list(quick.pairs())) * quick.repetitions < len(list(whole.pairs())) * whole.repetitions
+            assert len(list(quick.all_pairs())) * quick.repetitions < len(list(whole.all_pairs())) * whole.repetitions
 
 
 def test_docs_show_every_figure_with_its_command() -> None:

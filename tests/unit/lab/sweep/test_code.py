@@ -7,23 +7,34 @@ from types import FrameType
 
 import pytest
 
-from lab.sweep import Cell, Row, code, load
-from lab.sweep.play import play
+from distrust.lab.sweep import Cell, Row, code, load
+from distrust.lab.sweep.play import play
 
-ROOT = Path(__file__).parents[4]
-OURS = ("aggregator", "client", "common", "lab", "server", "shuffler")
+SOURCES = Path(__file__).parents[4] / "src"
 PLAYED = ("mab-4", "dlb-2a", "dlb-2c", "dlb-table-2", "free-2")
 """Between them every policy, environment, mechanism and decision of the experiments."""
 
 
+PLAY = """
+from distrust.common.law import width
+
+RULE = "distrust.common.rule:Rule"
+
+
+def play():
+    return width(1)
+"""
+
+
 @pytest.fixture
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A tree of two modules and what is beside them, as if it were ours."""
+    """A tree of a few modules and what is beside them, as if it were ours."""
     for name, text in {
-        "lab/sweep/play.py": "from common.law import width\n\n\ndef play():\n    return width(1)\n",
-        "common/law.py": '"""Laws."""\n\n\ndef width(x):\n    """In rewards."""\n    return 2 * x  # twice\n',
-        "common/web.py": "PORT = 80\n",
-        "common/data/rewards.csv": "0,1\n",
+        "distrust/lab/sweep/play.py": PLAY,
+        "distrust/common/rule.py": "LEVEL = 1\n",
+        "distrust/common/law.py": '"""Laws."""\n\n\ndef width(x):\n    """In rewards."""\n    return 2 * x  # twice\n',
+        "distrust/common/web.py": "PORT = 80\n",
+        "distrust/common/data/rewards.csv": "0,1\n",
     }.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,13 +58,16 @@ def changed_by(path: Path, old: str, new: str) -> list[str]:
 @pytest.mark.parametrize(
     ("file", "old", "new", "parts"),
     [
-        pytest.param("common/law.py", "2 * x", "3 * x", ["common.law"], id="a-number"),
-        pytest.param("lab/sweep/play.py", "width(1)", "width(2)", ["lab.sweep.play"], id="the-cell-itself"),
-        pytest.param("common/data/rewards.csv", "0,1", "1,1", ["common/data/rewards.csv"], id="data"),
-        pytest.param("common/law.py", "# twice", "# 2 of them", [], id="a-comment"),
-        pytest.param("common/law.py", "In rewards.", "Not in arms.", [], id="a-docstring"),
-        pytest.param("common/law.py", '    """In rewards."""\n', "", [], id="no-docstring"),
-        pytest.param("common/web.py", "80", "443", [], id="what-no-cell-reaches"),
+        pytest.param("distrust/common/law.py", "2 * x", "3 * x", ["distrust.common.law"], id="a-number"),
+        pytest.param(
+            "distrust/lab/sweep/play.py", "width(1)", "width(2)", ["distrust.lab.sweep.play"], id="the-cell-itself"
+        ),
+        pytest.param("distrust/common/rule.py", "1", "2", ["distrust.common.rule"], id="a-class-that-is-named"),
+        pytest.param("distrust/common/data/rewards.csv", "0,1", "1,1", ["distrust/common/data/rewards.csv"], id="data"),
+        pytest.param("distrust/common/law.py", "# twice", "# 2 of them", [], id="a-comment"),
+        pytest.param("distrust/common/law.py", "In rewards.", "Not in arms.", [], id="a-docstring"),
+        pytest.param("distrust/common/law.py", '    """In rewards."""\n', "", [], id="no-docstring"),
+        pytest.param("distrust/common/web.py", "80", "443", [], id="what-no-cell-reaches"),
     ],
 )
 def test_what_computes_counts_and_what_does_not_compute_does_not(
@@ -86,7 +100,8 @@ def test_every_module_that_plays_a_cell_is_part_of_it() -> None:
             found = play(experiment, Cell(experiment.panels[-1].label, series.label, 0))
             sys.settrace(None)
             assert isinstance(found, Row), found
-    inside = [Path(file).relative_to(ROOT) for file in ran if file.startswith(str(ROOT))]
-    ours = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in inside if path.parts[0] in OURS]
-    assert {"server.policies.almost_free", "common.noise.polya", "client.environments.linear"} <= set(ours)
+    inside = [Path(file).relative_to(SOURCES) for file in ran if file.startswith(str(SOURCES))]
+    ours = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in inside]
+    reached = {"server.policies.linear.almost_free", "common.noise.polya", "client.environments.linear"}
+    assert {f"distrust.{name}" for name in reached} <= set(ours)
     assert set(ours) <= set(code.parts())

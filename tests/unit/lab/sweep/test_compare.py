@@ -1,8 +1,8 @@
 import pytest
 
-from lab.sweep import Cell, Row, differing, load
-from lab.sweep.play import play
-from tests.experiments import small
+from distrust.lab.sweep import Cell, Row, differing, load
+from distrust.lab.sweep.play import play
+from tests.support.experiments import small
 
 CELL = Cell("wide", "private", 0)
 

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from common.errors import BadParameter
-from lab.sweep import Cell, Experiment, Row, Standing, cells, load, read, run
-from lab.sweep.play import Failure, play
-from tests.experiments import small
+from distrust.common.errors import BadParameter
+from distrust.lab.sweep import Cell, Experiment, Row, Standing, cells, load, read, run
+from distrust.lab.sweep.play import Failure, play
+from tests.support.experiments import small
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_what_is_there_is_not_played_again(
         played.append(cell)
         return play(one, cell)
 
-    monkeypatch.setattr("lab.sweep.engine.play", noting)
+    monkeypatch.setattr("distrust.lab.sweep.engine.play", noting)
     second = run(experiment, tmp_path, jobs=1, form="csv")
     assert played == [cell for cell in cells(experiment) if cell.repetition > 0]
     assert first.path.parent == second.path.parent
@@ -57,7 +57,7 @@ def test_a_cell_that_fails_is_named_the_others_go_on_and_it_is_tried_again(
     bad = Cell("narrow", "private", 1)
     with monkeypatch.context() as patched:
         patched.setattr(
-            "lab.sweep.engine.play", lambda one, cell: Failure(cell, "no") if cell == bad else play(one, cell)
+            "distrust.lab.sweep.engine.play", lambda one, cell: Failure(cell, "no") if cell == bad else play(one, cell)
         )
         outcome = run(experiment, tmp_path, jobs=1)
     assert outcome.failures == {bad: "no"}
@@ -100,7 +100,7 @@ def test_settings_that_nobody_knows_are_refused_before_anything_is_written(
 def test_a_backend_whose_package_is_missing_names_the_extra(
     backend: str, extra: str, experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lab.sweep.workers.find_spec", lambda _name: None)
+    monkeypatch.setattr("distrust.lab.sweep.workers.find_spec", lambda _name: None)
     with pytest.raises(BadParameter, match=f"needs the package {extra}: pip install 'distrust\\[{backend}\\]'"):
         run(experiment, tmp_path, backend=backend)
 
@@ -109,7 +109,7 @@ def test_a_worker_with_other_code_plays_nothing(
     experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digests = iter(["0" * 12])
-    monkeypatch.setattr("lab.sweep.engine.code", SimpleNamespace(digest=lambda: next(digests, "f" * 12)))
+    monkeypatch.setattr("distrust.lab.sweep.engine.code", SimpleNamespace(digest=lambda: next(digests, "f" * 12)))
     outcome = run(experiment, tmp_path, jobs=1)
     assert outcome.rows == []
     reason = "this worker has other code (ffffffffffff) than the sweep (000000000000)"

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import BadParameter, ProtocolError
-from lab import in_process
-from lab.sweep import BadExperiment, Cell, cells, known, load, run
-from lab.sweep.cells import run_file, table
-from tests.experiments import small
+from distrust.common.errors import BadParameter, ProtocolError
+from distrust.lab.run import in_process
+from distrust.lab.sweep import BadExperiment, Cell, cells, known, load, run
+from distrust.lab.sweep.cells import digest, run_file, table
+from tests.support.experiments import small
 
 POOR = """
 [[panels]]
@@ -19,9 +19,8 @@ def test_every_experiment_that_comes_along_can_be_run_whole_and_quick(name: str)
     for quick in (False, True):
         experiment = load(name, quick=quick)
         assert (experiment.name, experiment.quick) == (name, quick)
-        assert len(list(cells(experiment))) == (
-            len(experiment.panels) * len(experiment.series) * experiment.repetitions
-        )
+        each = sum(experiment.repetitions_of(series) for series in experiment.series)
+        assert len(list(cells(experiment))) == len(experiment.panels) * each
 
 
 def test_panels_are_laid_on_the_run_and_series_on_both(tmp_path: Path) -> None:
@@ -31,6 +30,32 @@ def test_panels_are_laid_on_the_run_and_series_on_both(tmp_path: Path) -> None:
     assert (private.name, private.epsilon) == ("distributed-polya", 4.0)
     assert (public.name, public.epsilon) == ("identity", None)
     assert run_file(experiment, Cell("narrow", "private", 0)).config.mechanism.epsilon == 1.0
+
+
+PAIR = ("[quick]", '[[pairs]]\npanel = "wide"\nseries = "private"\nrun.mechanism.epsilon = 2.5\n\n[quick]')
+
+
+def test_a_pair_is_laid_on_panel_and_series_and_on_no_other(tmp_path: Path) -> None:
+    experiment = load(small(tmp_path, PAIR))
+    found = {cell[:2]: run_file(experiment, cell).config.mechanism.epsilon for cell in cells(experiment)}
+    assert [found[pair] for pair in found] == [2.5, None, 1.0, None]
+
+
+def test_a_series_may_be_played_less_often_than_the_others(tmp_path: Path) -> None:
+    path = small(tmp_path, ('label = "public"', 'label = "public"\nrepetitions = 2'))
+    played = [(cell.series, cell.repetition) for cell in cells(load(path)) if cell.panel == "wide"]
+    assert played == [("private", 0), ("private", 1), ("private", 2), ("public", 0), ("public", 1)]
+    assert len(list(cells(load(path, repetitions=1)))) == 4
+    assert load(path).digest == load(small(tmp_path)).digest
+
+
+def test_checkpoints_on_a_log_scale_cover_two_decades_in_whole_pulls(tmp_path: Path) -> None:
+    even, log = (load(small(tmp_path, *change)) for change in ((), [("points = 4", 'points = 4\nspacing = "log"')]))
+    assert even.places(2000).tolist() == [500, 1000, 1500, 2000]
+    assert log.places(2000).tolist() == [63, 200, 632, 2000]
+    assert log.places(20).tolist() == [1, 2, 6, 20]
+    cell = next(cells(even))
+    assert digest(even, cell) != digest(log, cell)
 
 
 def test_quick_is_laid_over_the_whole_experiment(tmp_path: Path) -> None:
@@ -106,6 +131,10 @@ def test_the_digest_is_of_what_cells_depend_on(tmp_path: Path) -> None:
             ('without = ["mechanism.epsilon"]', 'without = ["mechanism.epsilom"]'), "no such key", id="nothing-to-leave"
         ),
         pytest.param(('label = "narrow"', 'label = "wide"'), "two are labelled 'wide'", id="labels"),
+        pytest.param((PAIR[0], PAIR[1].replace("wide", "width")), "there is no panel 'width'", id="pair-of-nothing"),
+        pytest.param((PAIR[0], PAIR[1].replace("[quick]", PAIR[1])), "two are of panel 'wide'", id="pair-twice"),
+        pytest.param(('label = "wide"', 'label = "wide"\nrepetitions = 2'), "only a series may", id="panel-repeats"),
+        pytest.param(("points = 4", 'points = 4\nspacing = "odd"'), "spacing = 'odd': must be", id="spacing"),
         pytest.param(("horizon = 2000", 'run = "x"\nhorizon = 2000'), "run.run: is derived", id="named"),
         pytest.param(("means =", "seed = 3\nmeans ="), "run.environment.seed: is derived", id="seeded"),
         pytest.param(("horizon = 2000", "unsafe = {noise_seed = 3}\nhorizon = 2000"), "unsafe: is derived", id="noise"),

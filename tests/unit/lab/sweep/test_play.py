@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from common.errors import BudgetExceeded
-from lab import in_process
-from lab.result import Result
-from lab.run_file import RunFile
-from lab.sweep import Cell, Row, load
-from lab.sweep.cells import run_file
-from lab.sweep.play import Failure, checkpoints, play
-from tests.experiments import small
+from distrust.common.errors import BudgetExceeded
+from distrust.lab.run import in_process
+from distrust.lab.run.result import Result
+from distrust.lab.run.run_file import RunFile
+from distrust.lab.sweep import Cell, Row, load
+from distrust.lab.sweep.cells import run_file
+from distrust.lab.sweep.play import Failure, checkpoints, play
+from tests.support.experiments import small
 
 CELL = Cell("wide", "private", 1)
 
@@ -30,7 +30,8 @@ CELL = Cell("wide", "private", 1)
 def test_regret_between_the_ends_of_rounds_is_linear(
     curve: list[tuple[int, float]], points: int, expected: list[float]
 ) -> None:
-    assert checkpoints(curve, 100, points) == pytest.approx(expected)
+    places = 100 * np.arange(1, points + 1) / points
+    assert checkpoints(curve, places) == pytest.approx(expected)
 
 
 def test_a_row_is_what_the_run_came_to(tmp_path: Path) -> None:
@@ -68,6 +69,11 @@ def stopped_early(_file: RunFile) -> Result:
     return result.model_copy(update={"pulls": [one // 2 for one in result.pulls], "fault": "round 3: no"})
 
 
+def measured_nothing(_file: RunFile) -> Result:
+    """A run that asked all its clients and closed no round."""
+    return in_process.run(_file).model_copy(update={"fault": "nothing was measured: no round was closed"})
+
+
 def refused(_file: RunFile) -> Result:
     raise BudgetExceeded(2.0, 1, 1.0, 0.0)
 
@@ -84,7 +90,7 @@ def test_linear_algebra_has_one_thread_in_a_cell(tmp_path: Path, monkeypatch: py
         seen.extend(pool["num_threads"] for pool in threadpool_info())
         raise BudgetExceeded(2.0, 1, 1.0, 0.0)
 
-    monkeypatch.setattr("lab.sweep.play.in_process", SimpleNamespace(run=looking))
+    monkeypatch.setattr("distrust.lab.sweep.play.in_process", SimpleNamespace(run=looking))
     play(load(small(tmp_path)), CELL)
     assert seen
     assert set(seen) == {1}
@@ -95,13 +101,14 @@ def test_linear_algebra_has_one_thread_in_a_cell(tmp_path: Path, monkeypatch: py
     [
         pytest.param(refused, "one contribution would cost", id="refused"),
         pytest.param(broken, "MemoryError: too much", id="no-memory"),
+        pytest.param(measured_nothing, "nothing was measured", id="measured-nothing"),
         pytest.param(stopped_early, "round 3: no", id="stopped-before-the-horizon"),
     ],
 )
 def test_what_goes_wrong_is_a_failure_that_says_why(
     run: Callable[[RunFile], Result], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lab.sweep.play.in_process", SimpleNamespace(run=run))
+    monkeypatch.setattr("distrust.lab.sweep.play.in_process", SimpleNamespace(run=run))
     found = play(load(small(tmp_path)), CELL)
     assert isinstance(found, Failure)
     assert found.cell == CELL

@@ -2,8 +2,8 @@ import io
 
 from rich.console import Console
 
-from lab.sweep import Standing
-from lab.sweep.progress import SweepProgress, line
+from distrust.lab.sweep import Standing
+from distrust.lab.sweep.progress import SweepProgress, line
 
 
 def test_a_line_says_cells_speed_and_time_left() -> None:

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import Unavailable
-from lab.sweep import Cell, Experiment, Row, code, load, others
-from lab.sweep.play import play
-from lab.sweep.shelf import Shelf, home
-from tests.experiments import small
+from distrust.common.errors import Unavailable
+from distrust.lab.sweep import Cell, Experiment, Row, code, load, others
+from distrust.lab.sweep.play import play
+from distrust.lab.sweep.result_store import ResultStore, home
+from tests.support.experiments import small
 
 CELLS = [Cell("wide", "public", 0), Cell("narrow", "private", 2)]
 
@@ -25,9 +25,9 @@ def row(experiment: Experiment, cell: Cell) -> Row:
 def test_what_was_kept_is_there_after_the_folder_was_left(experiment: Experiment, tmp_path: Path) -> None:
     rows = {cell: row(experiment, cell) for cell in CELLS}
     for one in rows.values():
-        with Shelf(experiment, tmp_path) as shelf:
+        with ResultStore(experiment, tmp_path) as shelf:
             shelf.keep(one)
-    with Shelf(experiment, tmp_path) as shelf:
+    with ResultStore(experiment, tmp_path) as shelf:
         assert shelf.rows() == rows
 
 
@@ -36,12 +36,12 @@ def test_a_line_that_a_kill_cut_short_is_no_row_and_spoils_no_other(
     kept: int, experiment: Experiment, tmp_path: Path
 ) -> None:
     first, second = (row(experiment, cell) for cell in CELLS)
-    with Shelf(experiment, tmp_path) as shelf:
+    with ResultStore(experiment, tmp_path) as shelf:
         shelf.keep(first)
     (path,) = home(experiment, tmp_path).glob("rows-*.jsonl")
     torn = second.model_dump_json().encode()[:kept] if kept else b""
     path.write_bytes(path.read_bytes() + torn)
-    with Shelf(experiment, tmp_path) as shelf:
+    with ResultStore(experiment, tmp_path) as shelf:
         assert shelf.rows() == {CELLS[0]: first}
         shelf.keep(second)
         assert shelf.rows() == {CELLS[0]: first, CELLS[1]: second}
@@ -49,7 +49,7 @@ def test_a_line_that_a_kill_cut_short_is_no_row_and_spoils_no_other(
 
 def test_a_line_that_is_no_row_is_passed_over(experiment: Experiment, tmp_path: Path) -> None:
     first = row(experiment, CELLS[0])
-    with Shelf(experiment, tmp_path) as shelf:
+    with ResultStore(experiment, tmp_path) as shelf:
         (path,) = shelf.folder.glob("rows-*.jsonl")
         path.write_bytes(b'{"panel": 3}\n\xff\xfe\n\n')
         shelf.keep(first)
@@ -58,9 +58,9 @@ def test_a_line_that_is_no_row_is_passed_over(experiment: Experiment, tmp_path: 
 
 def test_a_changed_experiment_has_a_folder_of_its_own(experiment: Experiment, tmp_path: Path) -> None:
     changed = load(small(tmp_path, ("horizon = 2000", "horizon = 2500")))
-    with Shelf(experiment, tmp_path) as shelf:
+    with ResultStore(experiment, tmp_path) as shelf:
         shelf.keep(row(experiment, CELLS[0]))
-    with Shelf(changed, tmp_path) as other:
+    with ResultStore(changed, tmp_path) as other:
         assert other.folder != home(experiment, tmp_path)
         assert other.rows() == {}
     assert Experiment.model_validate_json((other.folder / "experiment.json").read_text("utf-8")) == changed
@@ -71,32 +71,32 @@ def test_other_code_begins_anew_is_told_so_and_finds_its_own_rows_again(
 ) -> None:
     older = {**code.parts(), "numpy": "0.0"}
     first, second = (row(experiment, cell) for cell in CELLS)
-    with Shelf(experiment, tmp_path) as shelf:
+    with ResultStore(experiment, tmp_path) as shelf:
         shelf.keep(first)
     assert others(experiment, tmp_path) == []
     with monkeypatch.context() as patched:
         patched.setattr(code, "parts", lambda: older)
         (found,) = others(experiment, tmp_path)
         assert (found.cells, found.changed) == (1, ["numpy"])
-        with Shelf(experiment, tmp_path) as shelf:
+        with ResultStore(experiment, tmp_path) as shelf:
             assert shelf.rows() == {}
         assert others(experiment, tmp_path) == [found]  # a sweep that was stopped before its first cell has no rows
-        with Shelf(experiment, tmp_path) as shelf:
+        with ResultStore(experiment, tmp_path) as shelf:
             shelf.keep(second)
         assert others(experiment, tmp_path) == []
-    with Shelf(experiment, tmp_path) as shelf:
+    with ResultStore(experiment, tmp_path) as shelf:
         assert shelf.rows() == {CELLS[0]: first}
     assert found.path.read_text("utf-8") == first.model_dump_json() + "\n"
 
 
 def test_two_sweeps_never_write_in_one_folder(experiment: Experiment, tmp_path: Path) -> None:
-    with Shelf(experiment, tmp_path), pytest.raises(Unavailable, match="being written by another sweep"):
-        Shelf(experiment, tmp_path).__enter__()
-    with Shelf(experiment, tmp_path) as again:
+    with ResultStore(experiment, tmp_path), pytest.raises(Unavailable, match="being written by another sweep"):
+        ResultStore(experiment, tmp_path).__enter__()
+    with ResultStore(experiment, tmp_path) as again:
         assert again.rows() == {}
 
 
 def test_a_folder_that_cannot_be_written_is_one_clear_sentence(experiment: Experiment, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(Unavailable, match=r"cannot write .*choose another --out"):
-        Shelf(experiment, tmp_path / "file").__enter__()
+        ResultStore(experiment, tmp_path / "file").__enter__()

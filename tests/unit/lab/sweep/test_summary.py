@@ -5,10 +5,10 @@ import pytest
 from rich.console import Console
 from scipy.stats import beta
 
-from lab.sweep import Cell, Row, load
-from lab.sweep.play import play
-from lab.sweep.summary import confidence, confidence_table, regret_table, share
-from tests.experiments import small
+from distrust.lab.sweep import Cell, Row, load
+from distrust.lab.sweep.play import play
+from distrust.lab.sweep.summary import confidence, confidence_table, regret_table, share
+from tests.support.experiments import small
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import BadParameter
-from lab.sweep import Row, read
-from lab.sweep.table import Format, check_format, write
+from distrust.common.errors import BadParameter
+from distrust.lab.sweep import Row, read
+from distrust.lab.sweep.table import Format, check_format, write
 
 ROW = Row(
     experiment="small",

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from common.actions import BallActions, GivenActions, SphereActions, action_vectors
-from common.errors import BadParameter
-from server.policies import design as designs
-from server.policies.design import Design, near_optimal, support_bound, uniform
+from distrust.common.bandit.actions import BallActions, GivenActions, SphereActions, action_vectors
+from distrust.common.errors import BadParameter
+from distrust.server.policies.linear import design as designs
+from distrust.server.policies.linear.design import Design, near_optimal, support_bound, uniform
 
 Vectors = NDArray[np.float64]
 

@@ -6,10 +6,10 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from server.policies import DpSe, Elimination, Estimate, SuccessiveElimination, VbSdpAe
-from server.policies.radius import exact_radius, published_radius
-from server.policies.vb_sdp_ae import pooled_noise
-from tests.laws import Laplace
+from distrust.server.policies import DpSe, Elimination, Estimate, SuccessiveElimination, VbSdpAe
+from distrust.server.policies.elimination import exact_radius, published_radius
+from distrust.server.policies.vb_sdp_ae import pooled_noise
+from tests.support.laws import Laplace
 
 QUIET = Laplace(1e-9)
 

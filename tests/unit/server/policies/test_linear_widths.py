@@ -12,20 +12,20 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from common.error_law import ErrorLaw
-from server.policies.almost_free import AlmostFree
-from server.policies.base import Ask, Estimate
-from server.policies.dp_dpe import Crowd, DistributedPhasedElimination
-from server.policies.dp_pe import PrivatePhasedElimination
-from server.policies.phases import Phased
-from server.policies.radius import Calibration
-from tests.laws import Laplace, Normal
+from distrust.common.bandit.error_law import ErrorLaw
+from distrust.server.policies.base import Ask, Estimate
+from distrust.server.policies.elimination import Calibration
+from distrust.server.policies.linear.almost_free import AlmostFree
+from distrust.server.policies.linear.dp_dpe import ClientModel, DistributedPhasedElimination
+from distrust.server.policies.linear.dp_pe import PrivatePhasedElimination
+from distrust.server.policies.linear.phases import Phased
+from tests.support.laws import Laplace, Normal
 
 Floats = NDArray[np.float64]
 Noise = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 
 ALARM, RUNS, BETA = 1e-6, 20_000, 0.05
-CROWD = Crowd(bound=2.0, deviation=0.3, noise=0.5, fixed=12)
+CROWD = ClientModel(bound=2.0, deviation=0.3, noise=0.5, fixed=12)
 THETA = np.array([0.5, -0.6, 0.3])
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from server.policies.noise_width import moments, noise_width
-from tests.laws import Laplace, Normal
+from distrust.server.policies.linear.noise_width import moments, noise_width
+from tests.support.laws import Laplace, Normal
 
 
 @pytest.mark.parametrize("allowed", [1e-4, 1e-8])

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.policies import Estimate, Interval, Ucb1
-from tests.laws import Laplace
+from distrust.server.policies import Estimate, Interval, Ucb1
+from tests.support.laws import Laplace
 
 
 def answer(policy: Ucb1, reward: float) -> int:

@@ -1,0 +1,1 @@
+"""A process of many clients: sessions with cohorts, departures, statistics."""

@@ -1,0 +1,246 @@
+"""Many users in one process, without HTTP: tickets in, messages out, cohort after cohort until the run is over."""
+
+import asyncio
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from distrust.client.fleet.agreement import check_config
+from distrust.client.fleet.departures import departures
+from distrust.client.fleet.session import CohortSession
+from distrust.client.fleet.stats import FleetStats
+from distrust.client.fleet.uploader import LONG_POLL, Limits, Uploader
+from distrust.client.fleet.user import User, granted
+from distrust.client.protocols.secagg import SecAggProtocol
+from distrust.client.protocols.shuffle import ShuffleProtocol
+from distrust.client.randomizer import Randomizer, World
+from distrust.client.requirements import PrivacyRequirements, most_colluders
+from distrust.client.secagg.secrets import Secrets
+from distrust.client.transport import Transport
+from distrust.common.crypto.agree import key_hash
+from distrust.common.errors import BudgetExceeded, ProtocolError, Refused, WrongCohort, WrongStage
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.round import Assignment, Round, RoundView
+from distrust.common.messages.run import RunConfig
+from distrust.common.messages.ticket import Grant, TicketRequest
+from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.randomness import UnsafeSeededStream
+
+log = structlog.get_logger("distrust.fleet")
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.25  # seconds between two requests for tickets that bring none
+AHEAD = 2  # blocks whose tickets are taken before their messages are made: more would starve the other fleets
+
+
+@dataclass(frozen=True, slots=True)
+class FleetOptions:
+    """How a fleet works.
+
+    block      clients that take tickets, and make their messages, at a time.
+    in_flight  clients above which no further cohort is begun; the one that was begun is always filled.
+    dropout    share of every cohort that departs; `silent`: without a word.
+    """
+
+    block: int = 512
+    in_flight: int = 8192
+    dropout: float = 0.0
+    silent: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+
+class Fleet:
+    """Serves one run. Every user has its own keys and noise; what they share is the public part of a cohort."""
+
+    def __init__(
+        self, gateway: Transport, world: World, terms: PrivacyRequirements, habits: FleetOptions = FleetOptions()
+    ) -> None:
+        self.tally = FleetStats()
+        self._gateway, self._world, self._terms, self._habits = gateway, world, terms, habits
+        self._courier = Uploader(gateway, self.tally, habits.limits, habits.silent)
+        self._worker = ThreadPoolExecutor(1, "messages")
+        self._turns = asyncio.Semaphore(AHEAD)
+        self._config: RunConfig | None = None
+        self._keys: list[Secrets] = []  # made, and not yet in any cohort
+        self._agreed: dict[str, tuple[Round, Assignment]] = {}
+        self._promised: list[Guarantee] = []  # each once, of all cohorts that this process has seen: no earlier ones
+        self._crews: dict[str, CohortSession] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def serve(self) -> str:
+        """Play until the run has ended, and say how. Cancel it to stop early; a fleet serves once.
+
+        Raises Refused or BudgetExceeded when a round breaks the users' terms, Unavailable when a service stays away. A
+        refusal is counted for the users that hold tickets, or for one user when none does.
+        """
+        try:
+            return await self._served()
+        except (Refused, BudgetExceeded) as error:
+            holding = sum(len(crew.users) for crew in self._crews.values())
+            self.tally.refuse(max(1, holding), f"{error.code}: {error.detail}")
+            await self.farewell()  # other fleets' clients need not wait for these
+            raise
+        finally:
+            self._worker.shutdown(wait=False, cancel_futures=True)
+
+    async def _served(self) -> str:
+        try:
+            async with asyncio.TaskGroup() as group:
+                state = await self._rounds(group)
+                for task in self._tasks.values():
+                    task.cancel()
+        except* ProtocolError as several:
+            raise _first(several) from several
+        return state
+
+    async def farewell(self) -> None:
+        """Announce that all clients leave, so that S need not wait for them: `serve` was cancelled, or refuses."""
+        for crew in self._crews.values():
+            with suppress(ProtocolError):
+                await self._courier.announce(crew.cohort, crew.users.values())
+
+    async def _rounds(self, group: asyncio.TaskGroup) -> str:
+        pause, after = SHORTEST_PAUSE, 0
+        while (view := await self._gateway.round(after, LONG_POLL)).state in {"open", "between"}:
+            if view.round is not None:
+                await self._configure(view)
+                after = view.round.number
+                pause = SHORTEST_PAUSE if await self._play(view.round, group) else pause
+            await asyncio.sleep(pause)
+            pause = min(LONGEST_PAUSE, 2 * pause)
+        return view.state
+
+    async def _configure(self, view: RoundView) -> None:
+        """Get the run's configuration, once. Raises Refused when the round names another one, now or later."""
+        if self._config is None:
+            self._config = await self._gateway.config()
+        check_config(self._config, view.run, view.config)
+
+    async def _play(self, asked: Round, group: asyncio.TaskGroup) -> bool:
+        """Take the round's tickets until there are none; whether there were any."""
+        await self._agree(asked)
+        self._forget_before(asked.number)
+        took = False
+        while True:
+            await self._room()
+            await self._turns.acquire()
+            grants, keys = await self._take(asked)
+            if not grants:
+                self._turns.release()
+                return took
+            took = True
+            asked = await self._with_cohorts(asked, grants)
+            joining = [joined for grant in grants if (joined := self._join(asked, grant, keys)) is not None]
+            taken = [(crew, users) for crew, users in joining if await crew.join(users)]
+            group.create_task(self._begin(taken, group))
+
+    async def _with_cohorts(self, asked: Round, grants: list[Grant]) -> Round:
+        """The round with the cohorts of these tickets: one that aborted has been replaced since we asked."""
+        known = {assignment.cohort.cohort for assignment in asked.assignments}
+        if all(grant.cohort in known for grant in grants):
+            return asked
+        newer = (await self._gateway.round(0, 0.0)).round
+        if newer is None or newer.number != asked.number:
+            return asked
+        kept = [one for one in asked.assignments if one.cohort not in [new.cohort for new in newer.assignments]]
+        whole = newer.model_copy(update={"assignments": [*newer.assignments, *kept]})
+        await self._agree(whole)
+        return whole
+
+    async def _agree(self, asked: Round) -> None:
+        """Raises Refused before anybody takes a ticket, when a cohort breaks the users' terms, or is not as it was."""
+        await asyncio.get_running_loop().run_in_executor(self._worker, self._check, asked)  # planning takes a while
+
+    def _check(self, asked: Round) -> None:
+        bare = asked.model_copy(update={"assignments": []})
+        assert self._config is not None
+        for assignment in asked.assignments:
+            name = assignment.cohort.cohort
+            before = self._agreed.get(name)
+            if before is None:
+                promised = self._terms.check(self._config, asked, assignment, self._promised)
+                self._promised = [*(one for one in self._promised if one != promised), promised]
+                self._agreed[name] = bare, assignment
+            elif before != (bare, assignment):
+                raise Refused(f"cohort {name} is not what users have agreed to: its round has changed")
+
+    async def _take(self, asked: Round) -> tuple[list[Grant], list[Secrets]]:
+        """Ask for a block of tickets: what was granted, and the keys of the granted slots, in order."""
+        want, hashes = self._habits.block, b""
+        if asked.mechanism.via == "aggregator":
+            missing = want - len(self._keys)
+            loop = asyncio.get_running_loop()
+            self._keys += await loop.run_in_executor(self._worker, lambda: [Secrets() for _ in range(missing)])
+            hashes = b"".join(key_hash(keys.public) for keys in self._keys[:want])
+        request = TicketRequest(request=secrets.token_hex(16), round=asked.number, want=want, keys=hashes)
+        try:
+            grants = (await self._gateway.tickets(request)).grants
+        except (WrongStage, WrongCohort):
+            return [], []  # the round is over
+        granted = sum(grant.count for grant in grants)
+        keys, self._keys = self._keys[:granted], self._keys[granted:]
+        return grants, keys
+
+    async def _room(self) -> None:
+        """Wait while too many clients are in flight; but the cohort that was begun last may need us to be filled."""
+        while True:
+            waiting = [len(crew.users) for crew in self._crews.values() if crew.users]
+            if sum(waiting) < self._habits.in_flight or len(waiting) < 2:
+                return
+            await asyncio.sleep(SHORTEST_PAUSE)
+
+    def _join(self, asked: Round, grant: Grant, keys: list[Secrets]) -> tuple[CohortSession, list[User]] | None:
+        """The crew of a grant's cohort and its new users; takes their keys off the front of `keys`."""
+        own = keys[: grant.count]
+        del keys[: grant.count]
+        assignment = next((one for one in asked.assignments if one.cohort.cohort == grant.cohort), None)
+        if assignment is None:
+            log.warning("cohort_unknown", cohort=grant.cohort, round=asked.number, tickets=grant.count)
+            return None
+        if grant.cohort not in self._crews:
+            self._crews[grant.cohort] = self._crew(asked, assignment)
+        return self._crews[grant.cohort], granted(grant, self._leaves(assignment.cohort), own)
+
+    def _crew(self, asked: Round, assignment: Assignment) -> CohortSession:
+        randomizer = Randomizer(asked, assignment, self._world)
+        masked = assignment.cohort.via == "aggregator"
+        script = SecAggProtocol(randomizer, self._terms.min_survivors) if masked else ShuffleProtocol(randomizer)
+        courier = replace(self._courier, colluders=most_colluders(asked, assignment.cohort))
+        return CohortSession(assignment.cohort, script, courier, self._worker, self._habits.block)
+
+    def _leaves(self, cohort: Cohort) -> NDArray[np.int64]:
+        stream = UnsafeSeededStream(self._world.seed, cohort.run, cohort.cohort, "departures")
+        return departures(cohort.clients, self._habits.dropout, stream)
+
+    async def _begin(self, joining: list[tuple[CohortSession, list[User]]], group: asyncio.TaskGroup) -> None:
+        """The first messages of a block, and then somebody who follows each of its cohorts."""
+        try:
+            ready = [(crew, await crew.begin(users)) for crew, users in joining]
+        finally:
+            self._turns.release()
+        for crew, items in ready:
+            await crew.open(items)
+            name = crew.cohort.cohort
+            if crew.users and not crew.asked_once and (name not in self._tasks or self._tasks[name].done()):
+                self._tasks[name] = group.create_task(crew.follow())
+
+    def _forget_before(self, number: int) -> None:
+        """Crews of earlier rounds that are done; within a round their rewards are still needed."""
+        old = [name for name, crew in self._crews.items() if crew.cohort.round < number and not crew.users]
+        for name in old:
+            del self._crews[name]
+            self._tasks.pop(name, None)
+        self._agreed = {name: one for name, one in self._agreed.items() if one[0].number >= number}
+
+
+def _first(several: BaseExceptionGroup[ProtocolError]) -> ProtocolError:
+    """The error that ended the fleet; what it took down with itself is of no interest."""
+    error: BaseException = several
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, ProtocolError)
+    return error

@@ -1,0 +1,76 @@
+"""One user: a slot, the ticket that proves it, and what it does with its private row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from secrets import token_bytes
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrust.client.fleet.departures import NEVER, STAGES
+from distrust.client.secagg.secrets import Secrets
+from distrust.common.crypto.agree import key_hash
+from distrust.common.crypto.claim import SECRET, claim
+from distrust.common.errors import BadMessage
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.ticket import Grant
+from distrust.common.messages.upload import Item, Stage
+
+AnyStage = Stage | Literal["report"]
+SIGNATURE = 64
+_LIKE: dict[AnyStage, Stage] = {"report": "masked", "confirm": "shares"}
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A client of one cohort.
+
+    ticket   64 bytes, the server's signature of the slot.
+    leaves   number of the stage that it does not answer any more; 4: it stays to the end.
+    secret   32 bytes of its own, for as long as it lives, like its ticket: by them S knows it where it deals actions.
+    keys     its keys and seeds for secure aggregation, whose hash went to the server with the ticket request.
+    """
+
+    slot: int
+    ticket: bytes
+    leaves: int = NEVER
+    secret: bytes = field(default_factory=lambda: token_bytes(SECRET), repr=False, compare=False)
+    keys: Secrets | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def key_hash(self) -> bytes:
+        """What the server signed with its ticket: the hash of its keys, 32 bytes; empty at the shuffler."""
+        return b"" if self.keys is None else key_hash(self.keys.public)
+
+    def answers(self, stage: AnyStage) -> bool:
+        """Return whether it is still there at `stage`.
+
+        A report is what a masked input is: the message itself. A client that answers `shares` also answers `confirm`.
+        """
+        return STAGES.index(_LIKE.get(stage) or stage) < self.leaves
+
+    def claim(self, cohort: Cohort) -> bytes:
+        """Its commitment to the secret, the same for every repeat of its question."""
+        return claim(cohort, self.slot, self.secret)
+
+    def item(self, body: bytes) -> Item:
+        """Its message for a stage."""
+        return Item(slot=self.slot, ticket=self.ticket, body=body)
+
+
+def granted(grant: Grant, leaves: NDArray[np.int64], keys: Sequence[Secrets] = ()) -> list[User]:
+    """The users behind a grant of tickets; `leaves` as drawn for the whole cohort, shape (n,).
+
+    keys   for secure aggregation, in the order in which their hashes were sent; one for each slot.
+
+    Raises BadMessage when the signatures are not 64 bytes for each slot.
+    """
+    ends = range(0, SIGNATURE * grant.count + 1, SIGNATURE)
+    short = bool(keys) and len(keys) != grant.count
+    if short or len(grant.signatures) != ends[-1] or grant.first + grant.count > len(leaves):
+        raise BadMessage(f"the grant of {grant.count} tickets for cohort {grant.cohort} does not add up")
+    tickets = [grant.signatures[start:end] for start, end in pairwise(ends)]
+    users = [User(slot, ticket, int(leaves[slot])) for slot, ticket in enumerate(tickets, start=grant.first)]
+    return [replace(user, keys=own) for user, own in zip(users, keys, strict=True)] if keys else users

@@ -1,0 +1,1 @@
+"""The vocabulary of bandits: actions, decisions, statistics."""

@@ -1,0 +1,77 @@
+"""Decisions: which action each client of a cohort plays."""
+
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from distrust.common.messages.base import Message
+
+
+class AssignedArm(Message):
+    """The cohort's arm, known to everyone who sees the round."""
+
+    kind: Literal["assigned-arm"] = "assigned-arm"
+
+    def pulls(self, arm: int | None, clients: int) -> tuple[tuple[int, int], ...]:
+        """(arm, pulls) that a cohort takes from the horizon: one a client."""
+        assert arm is not None
+        return ((arm, clients),)
+
+
+Index = Annotated[int, Field(ge=0)]
+Times = Annotated[int, Field(ge=1)]
+
+
+class _Listed(Message):
+    actions: Annotated[list[Index], Field(min_length=1, max_length=100_000)]
+    times: Annotated[list[Times], Field(min_length=1, max_length=100_000)]
+
+    @model_validator(mode="after")
+    def _match(self) -> Self:
+        if len(self.actions) != len(self.times) or len(set(self.actions)) != len(self.actions):
+            raise ValueError("actions must be distinct, and times must give one number for each")
+        return self
+
+    def pulls(self, arm: int | None, clients: int) -> tuple[tuple[int, int], ...]:
+        """(arm, pulls) that a cohort takes from the horizon, which counts rounds of play."""
+        del arm, clients
+        return tuple(zip(self.actions, self.times, strict=True))
+
+
+class PlayDesign(_Listed):
+    """Every client of the cohort plays action `actions[j]` `times[j]` times, and reports its averages.
+
+    The clients play side by side: a round of the horizon is one play by all of them (DLB section 2).
+    """
+
+    kind: Literal["play-design"] = "play-design"
+
+
+class AssignedAction(_Listed):
+    """One action a client: `times[j]` clients play `actions[j]`, in an order that S draws and tells nobody.
+
+    S gives the reports back action by action, so that the server learns what came of an action and not who played it
+    (FREE Algorithm 3). The cohort has Σ times clients. The plays are numbered from 0, all of an action's in a row, the
+    actions in their order here.
+    """
+
+    kind: Literal["assigned-action"] = "assigned-action"
+
+    @property
+    def plays(self) -> int:
+        """Σ times."""
+        return sum(self.times)
+
+    def places(self) -> NDArray[np.int64]:
+        """The place in the list of the action of each play, shape (plays,)."""
+        return np.repeat(np.arange(len(self.times)), self.times)
+
+    def place(self, play: int) -> int:
+        """The same for one play."""
+        return int(np.searchsorted(np.cumsum(self.times), play, side="right"))
+
+
+Decision = Annotated[AssignedArm | PlayDesign | AssignedAction, Field(discriminator="kind")]
+"""The union of the decision rules."""

@@ -1,0 +1,111 @@
+"""Classes of the user's own: entry points of installed packages, and `module:Name`.
+
+A process imports such a class only when a run names it. Over HTTP the name comes from another party, so a process
+imports a `module:Name` only where its own operator listed it (`allow`): no caller makes it import a module of the
+caller's choice. An installed package counts as listed.
+"""
+
+import hashlib
+import importlib
+import re
+import sys
+from importlib.metadata import EntryPoint, entry_points, packages_distributions, version
+from pathlib import Path
+from typing import Any
+
+from distrust.common.errors import BadParameter
+from distrust.common.messages.base import Message
+
+REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+_allowed: set[str] = set()
+
+
+class Extension(Message):
+    """Where a class of the user's own is from.
+
+    kind          "environment", "policy" or "mechanism". name: as the run file has it.
+    distribution  the installed package and its version; None for a module that belongs to none.
+    source        of the module's file, the first 12 hex digits of SHA-256; None where it has no file.
+    """
+
+    kind: str
+    name: str
+    distribution: str | None
+    version: str | None
+    source: str | None
+
+
+def load(reference: str) -> Any:
+    """Return what `module:Name` refers to. Raises ImportError or AttributeError, as Python does."""
+    module, _, name = reference.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def allow(*references: str) -> None:
+    """List `module:Name` references that this process's operator wants. Raises BadParameter for another form."""
+    for reference in filter(None, references):
+        if not REFERENCE.fullmatch(reference):
+            raise BadParameter("extensions", reference, "must be module:Name")
+        _allowed.add(reference)
+
+
+def offered(group: str, name: str) -> bool:
+    """Return whether `find` knows where to look; nothing is imported."""
+    return name in _allowed if ":" in name else bool(entry_points(group=group, name=name))
+
+
+def find(kind: str, group: str, name: str) -> tuple[Any, Extension]:
+    """Import what `name` means and say where it is from.
+
+    Raises BadParameter: a reference that the operator did not list, a name that two packages offer, and whatever goes
+    wrong on import.
+    """
+    field = f"{kind}.name"
+    if ":" in name:
+        if name not in _allowed:
+            why = "a process imports a module only where its own operator lists it, in DISTRUST_EXTENSIONS"
+            raise BadParameter(field, name, f"is not listed here: {why}")
+        return _loaded(field, name, name), _of_module(kind, name)
+    entry = _entry(field, group, name)
+    return _loaded(field, name, entry.value), _of_entry(kind, entry)
+
+
+def _entry(field: str, group: str, name: str) -> EntryPoint:
+    found = {
+        (entry.dist.name if entry.dist else "", entry.value): entry for entry in entry_points(group=group, name=name)
+    }
+    if not found:
+        raise BadParameter(field, name, f"no package that is installed here offers it (entry points {group})")
+    if len(found) > 1:
+        offers = " and ".join(sorted(distribution for distribution, _ in found))
+        raise BadParameter(field, name, f"is offered by {offers}: one of them must go")
+    return next(iter(found.values()))
+
+
+def _loaded(field: str, name: str, reference: str) -> Any:
+    try:
+        return load(reference)
+    except Exception as error:
+        raise BadParameter(field, name, f"{reference} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _of_entry(kind: str, entry: EntryPoint) -> Extension:
+    distribution = None if entry.dist is None else entry.dist.name
+    number = None if entry.dist is None else entry.dist.version
+    return Extension(
+        kind=kind, name=entry.name, distribution=distribution, version=number, source=_source(entry.module)
+    )
+
+
+def _of_module(kind: str, name: str) -> Extension:
+    module = name.partition(":")[0]
+    owners = packages_distributions().get(module.partition(".")[0], [])
+    distribution = owners[0] if owners else None
+    number = None if distribution is None else version(distribution)
+    return Extension(kind=kind, name=name, distribution=distribution, version=number, source=_source(module))
+
+
+def _source(module: str) -> str | None:
+    file = getattr(sys.modules[module], "__file__", None)
+    return None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]

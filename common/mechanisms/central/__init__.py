@@ -1,0 +1,1 @@
+"""Mechanisms whose noise the server draws."""

@@ -1,0 +1,166 @@
+"""A binary tree of noisy sums over batches, at the server: every prefix of a stream from a logarithm of noise terms."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from typing_extensions import override
+
+from distrust.common.bandit.error_law import ErrorLaw
+from distrust.common.mechanisms.assumptions import nothing
+from distrust.common.mechanisms.base import MechanismSpec, Need
+from distrust.common.mechanisms.calibration.gaussian import (
+    Grid,
+    Target,
+    approximate,
+    divergences,
+    is_exact,
+    least_variance,
+    sharpness,
+)
+from distrust.common.mechanisms.calibration.gaussian_profile import sum_profile
+from distrust.common.mechanisms.calibration.gaussian_vectors import lattice_epsilon, lattice_variance
+from distrust.common.mechanisms.calibration.roots import coarsest, snap_up
+from distrust.common.mechanisms.calibration.sensitivity import INFLATION, PAPER_INFLATION, Copies, grid_for
+from distrust.common.mechanisms.cohort_params import DELTA_RULE, ROUNDING, CohortParams, needed, require
+from distrust.common.mechanisms.families.gaussian import GaussianLike
+from distrust.common.mechanisms.families.laplace import SAMPLER
+from distrust.common.mechanisms.families.real_gaussian import needed_delta, textbook
+from distrust.common.noise import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.privacy.guarantee import Guarantee, Model
+from distrust.common.privacy.profile import SHOWN_DELTA, Profile, spent
+
+
+class Tree(GaussianLike):
+    """N_Z(0, variance) on every coordinate of every dyadic sum of batches that is complete: nodes of levels 0 … L.
+
+    batches    M, the length of the stream: L = ⌊log₂ M⌋, and a batch is in `depth` = L + 1 nodes at most.
+    variance   of one node. paper: depth · Δ₂² · 2 ln(1.25/δ)/ε² for ε < 1; Δ₂√depth is the expanded tree's sensitivity.
+               exact: the least that is (ε, δ) for all the nodes together.
+    estimate   releases one batch, its leaf. `Counter` releases leaves and prefix sums; each node is drawn once.
+    Guarantee  (ε, δ) for the whole stream, one client in one batch: `depth` discrete Gaussians, each moved by the same
+               vector. The box: their likelihood ratio is that of the sum of all coordinates of all of them, moved by
+               depth · D · g, so that δ is exact. Balls: as continuous noise of 3/2 less. Billboard lemma: joint
+               privacy of what clients are told.
+    Source     Chan, Shi & Song 2010; Shariff & Sheffet 2018; CTX Appendix F.
+    """
+
+    model: ClassVar[Model] = "central"
+    takes_delta: ClassVar[Need | None] = "needed"
+    takes_batches: ClassVar[bool] = True
+    letters: ClassVar[Mapping[str, str]] = {"depth": "depth"}
+
+    name: Literal["tree"] = "tree"
+    batches: Annotated[int, Field(ge=1, le=2**30, description="M: batches of the stream")]
+
+    @model_validator(mode="after")
+    def _has_delta(self) -> Self:
+        require(self.delta is not None, "delta", self.delta, DELTA_RULE)
+        return self
+
+    @classmethod
+    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+        epsilon, delta, batches = needed(spec), needed_delta(spec), spec.batches or 1
+        depth = batches.bit_length()
+
+        def noise(g: int) -> float:
+            return _least_variance(epsilon, delta, depth, Grid(g, frame.dimension, frame.norm))
+
+        fine = coarsest(noise, frame.clients * batches / (4 * ROUNDING), noise(1))
+        paper = spec.calibration == "paper"
+        little = (math.inf, PAPER_INFLATION) if paper else (sharpness(Target(epsilon, delta, 1)), INFLATION)
+        precision = spec.precision or max(fine, grid_for(frame.dimension, frame.norm, *little))
+        grid = Grid(precision, frame.dimension, frame.norm)
+        variance = depth * grid.squared_l2 * textbook(epsilon, delta) if paper else noise(precision)
+        own = {"epsilon": epsilon, "delta": delta, "variance": variance, "batches": batches}
+        return cls.model_validate({**frame.shared(precision, frame.room(precision, None)), **own})
+
+    @property
+    def stream_length(self) -> int:
+        return self.batches
+
+    @property
+    def depth(self) -> int:
+        """Nodes that one batch is in, at most."""
+        return self.batches.bit_length()
+
+    def true_steps(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
+        """The decoded sum without noise, in grid steps: for `Counter`, never for anybody else."""
+        self.check_release(total, survivors)
+        return self._decode(total, survivors)
+
+    def server_law(self) -> DiscreteGaussian:
+        return DiscreteGaussian(self.variance)
+
+    @override
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+        assert self.delta is not None
+        epsilon = _epsilon(self.variance, self.depth, self.grid, self.delta)
+        if math.isinf(epsilon):
+            return nothing(self)
+        return Guarantee.model_validate(
+            {
+                "kind": "approximate" if self.dimension == 1 else "renyi",
+                "epsilon": epsilon,
+                "delta": self.delta,
+                "claimed": self.epsilon,
+                "rdp": tuple((a, self.depth * one) for a, one in divergences(self.variance, 1, self.grid)),
+                "model": self.model,
+                "calibration": self.calibration,
+                "assumptions": (
+                    "the server is trusted: it sees the sums and adds the noise",
+                    f"one client is in one batch, and there are at most {self.batches} of them",
+                    "each node's noise is drawn once, and never again for a question that was answered",
+                    SAMPLER,
+                ),
+            }
+        )
+
+    @override
+    def composable(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+        """None: a client in two batches of the stream moves the nodes that both are in twice as far."""
+        return nothing(self).model_copy(update={"assumptions": ("one client is in one batch of the stream",)})
+
+    @override
+    def profile(
+        self,
+        survivors: int | None = None,
+        colluders: int = 0,
+        delta: float = SHOWN_DELTA,
+    ) -> Profile:
+        """One node's divergences times `depth`, and the exact δ of all nodes together."""
+        one = sum_profile(self.variance, 1, self.grid, delta).repeated(self.depth)
+        epsilon = _epsilon(self.variance, self.depth, self.grid, delta)
+        known = self.grid.is_box and is_exact(self.variance, 1, _all(self.depth, self.grid))
+        whole = spent(epsilon, "exact" if known else "bound")
+        return one.model_copy(update={"approximate": whole, "notes": ("of the whole stream of batches",)})
+
+    @override
+    def error(self, survivors: int) -> ErrorLaw:
+        return self.scaled(self.server_law(), self.variance)
+
+    def prefix_error(self, batches: int) -> ErrorLaw:
+        """The law of the noise in the prefix sum of the first `batches`: as many nodes as it has ones in binary."""
+        nodes = max(1, batches.bit_count())
+        return self.scaled(DiscreteGaussianSum(self.variance, nodes), nodes * self.variance)
+
+
+def _all(depth: int, grid: Grid) -> Grid:
+    """The nodes of a batch as one box: every coordinate of each of them may move by g."""
+    return Grid(grid.precision, depth * grid.dimension, "linf")
+
+
+def _epsilon(variance: float, depth: int, grid: Grid, delta: float) -> float:
+    if grid.is_box:
+        return approximate(variance, 1, _all(depth, grid), delta)
+    return lattice_epsilon(Copies(grid, depth), variance, delta)
+
+
+def _least_variance(epsilon: float, delta: float, depth: int, grid: Grid) -> float:
+    """Return the least variance of a node for (ε, δ) over `depth` nodes."""
+    if grid.is_box:
+        return least_variance(Target(epsilon, delta, 1), _all(depth, grid))
+    return snap_up(lattice_variance(Copies(grid, depth), epsilon, delta))

@@ -1,0 +1,1 @@
+"""Mechanisms whose noise is the sum of the clients' shares."""

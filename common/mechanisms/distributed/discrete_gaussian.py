@@ -1,0 +1,80 @@
+"""Discrete Gaussian noise at each client, summed by secure aggregation: concentrated privacy, on integers."""
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
+
+from distrust.common.bandit.error_law import ErrorLaw
+from distrust.common.mechanisms.assumptions import nothing, of_the_sum
+from distrust.common.mechanisms.base import MechanismSpec, Need
+from distrust.common.mechanisms.calibration.gaussian import Grid, Target, best_precision, least_variance
+from distrust.common.mechanisms.calibration.gaussian_profile import sum_profile
+from distrust.common.mechanisms.cohort_params import CohortParams, needed
+from distrust.common.mechanisms.families.gaussian import GaussianLike
+from distrust.common.messages.cohort import Via
+from distrust.common.noise import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.privacy.guarantee import Guarantee, Model
+from distrust.common.privacy.profile import SHOWN_DELTA, Profile, unprotected
+
+PAPER_SCALE = 10.0  # s of the paper's experiments
+
+
+class DistributedDiscreteGaussian(GaussianLike):
+    """N_Z(0, variance/t) on each client. Their sum is no discrete Gaussian: the convolution itself is what counts.
+
+    variance   paper: S/ε², S the squared ℓ₂ sensitivity (g² for one coordinate), g = ⌈sε√t⌉. exact: the least whose
+               convolved law is (ε, δ), or ½ε²-CDP at every order of ORDERS when δ is absent.
+    Guarantee  of the modular sum over at least t honest clients, for any number of them.
+    Source     MAB Theorem 4 with t for n (Kairouz, Liu & Steinke 2021); it achieves ½ε̂²-CDP. Its ε̂, and Lemma 4's tail,
+               say nothing below one step of deviation a client, so that neither is used.
+    """
+
+    model: ClassVar[Model] = "distributed"
+    vias: ClassVar[tuple[Via, ...]] = ("aggregator",)
+    takes_delta: ClassVar[Need | None] = "optional"
+    takes_scale: ClassVar[bool] = True
+    letters: ClassVar[Mapping[str, str]] = {"share": "variance of a share"}
+
+    name: Literal["distributed-discrete-gaussian"] = "distributed-discrete-gaussian"
+
+    @classmethod
+    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+        target = Target(needed(spec), spec.delta, frame.floor)
+        precision = spec.precision or cls._precision(spec, frame, target)
+        grid = Grid(precision, frame.dimension, frame.norm)
+        paper = spec.calibration == "paper"
+        variance = grid.squared_l2 / target.epsilon**2 if paper else least_variance(target, grid)
+        total = DiscreteGaussianSum(variance / frame.floor, frame.clients)
+        tau = math.sqrt(2 * variance * frame.log_wrap) if paper else 0.0
+        own = {"epsilon": target.epsilon, "delta": target.delta, "variance": variance}
+        return cls.model_validate({**frame.shared(precision, frame.room(precision, total, least=tau)), **own})
+
+    @staticmethod
+    def _precision(spec: MechanismSpec, frame: CohortParams, target: Target) -> int:
+        if spec.calibration == "exact" and spec.scale is None:
+            return best_precision(target, frame.dimension, frame.norm, frame.clients)
+        return math.ceil((spec.scale or PAPER_SCALE) * target.epsilon * math.sqrt(frame.floor))
+
+    @property
+    def share(self) -> float:
+        """Parameter of one client's noise."""
+        return self.variance / self.floor
+
+    def client_law(self) -> DiscreteGaussian:
+        return DiscreteGaussian(self.share)
+
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+        honest = self.honest(survivors, colluders)
+        if honest < 1:
+            return nothing(self)
+        return self.released(self.share, honest, of_the_sum(honest))
+
+    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
+        honest = self.honest(survivors, colluders)
+        return unprotected(delta) if honest < 1 else sum_profile(self.share, honest, self.grid, delta)
+
+    def released_law(self, honest: int) -> DiscreteGaussianSum | None:
+        return DiscreteGaussianSum(self.share, honest) if honest > 0 else None
+
+    def error(self, survivors: int) -> ErrorLaw:
+        return self.scaled(DiscreteGaussianSum(self.share, survivors), survivors * self.share)

@@ -1,0 +1,1 @@
+"""What mechanisms of one noise share."""

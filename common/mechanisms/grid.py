@@ -1,0 +1,148 @@
+"""What the mechanisms share that add integers: the grid, its rounding, and decoding a sum modulo m."""
+
+import math
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import model_validator
+
+from distrust.common.errors import BadParameter, TooSmall
+from distrust.common.mechanisms.base import Mechanism
+from distrust.common.mechanisms.cohort_params import require
+from distrust.common.noise import Law
+from distrust.common.randomness import Stream
+
+MARGIN = 2.0**-30
+
+
+class GridMechanism(Mechanism):
+    """Values in [low, high] as x̂ in {0 … g} by randomized rounding, noise on top, everything modulo m.
+
+    MAB Algorithm 1: ŷ = Σ(x̂ + η) mod m is decoded into the window of length m that leaves the same room for noise
+    below 0 as above n'g, n' the survivors; then the affine map is undone.
+    """
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        require(math.isfinite(self.low) and math.isfinite(self.high), "low, high", (self.low, self.high), "finite")
+        require(self.via in self.vias, "via", self.via, f"must be one of {', '.join(self.vias)}")
+        require(self.low < self.high, "high", self.high, f"must be above low = {self.low}")
+        require(self.floor <= self.clients, "floor", self.floor, f"must be at most clients = {self.clients}")
+        least = self.clients * self.precision
+        require(self.modulus > least, "modulus", self.modulus, f"must be above clients * precision = {least}")
+        return self
+
+    @property
+    def step(self) -> float:
+        """One step of the grid, in data units."""
+        return (self.high - self.low) / self.precision
+
+    @property
+    def origin(self) -> float:
+        """The value that a message of 0 stands for."""
+        return self.low
+
+    @property
+    def rounding(self) -> float:
+        return self.step / 2
+
+    @property
+    def bits(self) -> int:
+        return self.dimension * (self.modulus - 1).bit_length()
+
+    def honest(self, survivors: int | None, colluders: int) -> int:
+        """Clients whose noise counts: the survivors (the floor by default) without the colluders among them."""
+        if survivors is not None and not 0 <= survivors <= self.clients:
+            raise BadParameter("survivors", survivors, f"must lie in [0, clients = {self.clients}]")
+        if colluders < 0:
+            raise BadParameter("colluders", colluders, "must be at least 0")
+        return (self.floor if survivors is None else survivors) - colluders
+
+    def client_law(self) -> Law | None:
+        """The noise of one client in one coordinate."""
+        return None
+
+    def server_law(self) -> Law | None:
+        """The noise that the analyzer adds to each coordinate of the sum."""
+        return None
+
+    def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
+        n = vectors.shape[0]
+        noise = self._draw(self.client_law(), stream, n)  # before the values are looked at, so that time tells nothing
+        chances = stream.words(n * self.dimension).reshape(n, self.dimension)
+        rounded = self._round(vectors, chances)
+        rounded += noise
+        return np.mod(rounded, self.modulus).astype(np.uint64)
+
+    def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
+        self.check_release(total, survivors)
+        whole = self._decode(total, survivors) + self._draw(self.server_law(), stream, 1)[0]
+        estimate: NDArray[np.float64] = whole * self.step + survivors * self.origin
+        return estimate
+
+    def estimate_parts(
+        self, totals: NDArray[np.uint64], counts: NDArray[np.int64], stream: Stream
+    ) -> NDArray[np.float64]:
+        survivors = int(counts.sum())
+        if not self.divisible:
+            return super().estimate_parts(totals, counts, stream)
+        for total in totals:
+            self.check_release(total, survivors)
+        noise = self._draw(self.server_law(), stream, len(counts))
+        whole = np.stack([self._decode(total, int(count)) for total, count in zip(totals, counts, strict=True)]) + noise
+        estimates: NDArray[np.float64] = whole * self.step + counts[:, np.newaxis] * self.origin
+        return estimates
+
+    def check_release(self, total: NDArray[np.uint64], survivors: int) -> None:
+        """Refuse a sum that may not be opened or that cannot be one."""
+        if survivors < self.floor:
+            raise TooSmall(survivors, self.floor)
+        if survivors > self.clients:
+            raise BadParameter("survivors", survivors, f"at most clients = {self.clients}")
+        if total.shape != (self.dimension,):
+            raise BadParameter("total", total.shape, f"shape must be ({self.dimension},)")
+        if int(total.max()) >= self.modulus:
+            raise BadParameter("total", int(total.max()), f"must be below modulus = {self.modulus}")
+
+    def clamp(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Vectors into the ball of `norm`: coordinates first, then, for l1 and l2, all of them by one factor.
+
+        The ball that counts is smaller by 2⁻³⁰, more than the rounding of all coordinates can add.
+        """
+        inside = np.clip(vectors, self.low, self.high)
+        if self.norm == "linf" or self.dimension == 1:
+            return inside
+        middle, radius = (self.low + self.high) / 2, (self.high - self.low) / 2 * (1 - MARGIN)
+        lengths = np.linalg.norm(inside - middle, ord=1 if self.norm == "l1" else 2, axis=1, keepdims=True)
+        shrunk: NDArray[np.float64] = middle + (inside - middle) * np.minimum(1, radius / np.maximum(lengths, radius))
+        return shrunk
+
+    def _decode(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
+        """Representatives in the centred window."""
+        whole = total.astype(np.int64)
+        spread = survivors * self.precision
+        return np.where(whole > spread + (self.modulus - spread - 1) // 2, whole - self.modulus, whole)
+
+    def _draw(self, law: Law | None, stream: Stream, rows: int) -> NDArray[np.int64]:
+        if law is None:
+            return np.zeros((rows, self.dimension), dtype=np.int64)
+        return law.sample(stream, rows * self.dimension).reshape(rows, self.dimension)
+
+    def _round(self, vectors: NDArray[np.float64], chances: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """⌊w⌋ + Ber(w - ⌊w⌋), w on the grid; 53 random bits, on which no privacy hangs."""
+        grid = self.on_grid(vectors)
+        whole = np.floor(grid)
+        up = (chances >> np.uint64(11)) * 2.0**-53 < grid - whole
+        rounded: NDArray[np.int64] = np.minimum(whole + up, self.precision).astype(np.int64)
+        return rounded
+
+    def on_grid(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Vectors to w = (x - low) g / (high - low) in [0, g], clamped; NaN and infinities are refused."""
+        if vectors.shape[1:] != (self.dimension,):
+            raise BadParameter("vectors", vectors.shape, f"shape must be (n, {self.dimension})")
+        if not np.isfinite(vectors).all():
+            raise BadParameter("vectors", "NaN or infinity", "finite numbers are allowed")
+        steps = (self.clamp(vectors) - self.low) * (self.precision / (self.high - self.low))
+        grid: NDArray[np.float64] = np.clip(steps, 0, self.precision)
+        return grid

@@ -1,0 +1,1 @@
+"""Mechanisms whose message is private on its own."""

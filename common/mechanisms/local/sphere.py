@@ -1,0 +1,253 @@
+"""`local-sphere`: a random point on a sphere instead of the vector, which is pure local privacy for ℓ₂ balls.
+
+The file also has uniform directions, and the law of the error of a sum of such points.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, Literal, Self
+
+import mpmath
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import model_validator
+from scipy.optimize import minimize_scalar
+from scipy.special import gammaln, ndtri
+from typing_extensions import override
+
+from distrust.common.bandit.error_law import ErrorLaw, How
+from distrust.common.mechanisms.base import MechanismSpec, Norm
+from distrust.common.mechanisms.cohort_params import EPSILON_RULE, CohortParams, epsilon_allowed, needed, require
+from distrust.common.mechanisms.families.real_noise import FINE
+from distrust.common.mechanisms.grid import GridMechanism
+from distrust.common.messages.cohort import Via
+from distrust.common.noise.coins import MOST, worst_quantile
+from distrust.common.noise.law import check_probability
+from distrust.common.noise.scaled import ScaledErrorLaw
+from distrust.common.privacy.guarantee import Guarantee, Model
+from distrust.common.privacy.profile import SHOWN_DELTA, Profile, of_pure
+from distrust.common.randomness import Stream
+
+
+def directions(stream: Stream, count: int, dimension: int) -> NDArray[np.float64]:
+    """Unit vectors, shape (count, dimension), whose law is symmetric under u → -u to the last bit.
+
+    Normal sizes by inversion and a fair sign for each coordinate; uniform up to floating point.
+    """
+    words = stream.words(count * dimension).reshape(count, dimension)
+    halves = ((words >> np.uint64(12)) + 0.5) * 2.0**-53  # middles of 2⁵² cells of (0, 1/2)
+    normal = np.where(words & np.uint64(1), ndtri(halves), -ndtri(halves))
+    unit: NDArray[np.float64] = normal / np.linalg.norm(normal, axis=1, keepdims=True)
+    return unit
+
+
+def radius(reach: float, dimension: int, epsilon: float) -> float:
+    """Radius r = R √π Γ((d+1)/2)/Γ(d/2) · (e^ε + 1)/(e^ε - 1), which makes the answer unbiased; R is `reach`."""
+    ratio = math.exp(float(gammaln((dimension + 1) / 2) - gammaln(dimension / 2)))
+    return reach * math.sqrt(math.pi) * ratio / math.tanh(epsilon / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class SphereSum:
+    """The error along a direction of a sum of `terms` answers on the sphere of `radius`, vectors up to `reach` long.
+
+    std       √(terms/dimension) radius, reached where the vectors are 0: half-spheres have the sphere's second moments.
+    quantile  what holds for all data. One coordinate: answers are ±radius, coins with chances in [a, 1 - a], 1 - 2a =
+              reach/radius, and the worst data's quantile is exact (`common/noise/coins.py`) for p < 1/4 and up to MOST
+              terms. More coordinates, or terms: Chernoff's bound on `log_moment`, the worst data's, which no sum passes
+              either way; no worst data of the sum itself are known to us.
+    """
+
+    terms: int
+    dimension: int
+    radius: float
+    reach: float
+
+    @property
+    def std(self) -> float:
+        return math.sqrt(self.terms / self.dimension) * self.radius
+
+    @property
+    def quantile_how(self) -> How:
+        """Exact for one coordinate, unless so few answer that a quantile of p ≤ 1/2 may be below one count."""
+        exact = self._coins and worst_quantile(self.terms, (1 - self.reach / self.radius) / 2, 0.5) > 1
+        return "exact" if exact else "bound"
+
+    @property
+    def _coins(self) -> bool:
+        return self.dimension == 1 and self.terms <= MOST
+
+    def quantile(self, p: float) -> float:
+        """A q with P(|error| > q) ≤ p whatever the data, the least one where `quantile_how` is exact."""
+        check_probability(p)
+        ratio = self.reach / self.radius
+        if self._coins:
+            return 2 * self.radius * worst_quantile(self.terms, (1 - ratio) / 2, p)
+        return self.radius * chernoff(self.terms, self.dimension, ratio, p)
+
+
+@lru_cache(maxsize=1024)
+def chernoff(terms: int, dimension: int, ratio: float, p: float) -> float:
+    """Min over λ of (terms · K(λ) + ln(2/p))/λ, at most terms (1 + ratio), for the unit sphere; any λ gives a bound."""
+    target = math.log(2 / p)
+    gauss = math.sqrt(2 * dimension * target / terms)  # best for K = λ²/(2 dimension)
+    top = max(math.sqrt(1400 * dimension), 700.0)  # M below e^700, and no better λ beyond, but for a sum's farthest end
+    if gauss / 8 >= top:
+        return terms * (1 + ratio)
+
+    def bound(log: float) -> float:
+        return (terms * log_moment(math.exp(log), dimension, ratio) + target) / math.exp(log)
+
+    ends = (math.log(gauss / 8), math.log(top))
+    found = minimize_scalar(bound, bounds=ends, method="bounded", options={"xatol": 1e-7})
+    return min(float(found.fun) * (1 + 1e-9), terms * (1 + ratio))
+
+
+def log_moment(size: float, dimension: int, ratio: float) -> float:
+    """K(λ) = max ln E e^(λ(V - E V)), V a unit answer along a direction, over all vectors; λ = `size`, `ratio` = R/r.
+
+    Let u be uniform, x at the angle θ to the direction, μ = E|u₁|, M = E cosh λu₁ and s = |x|/(rμ): E V = s μ cos θ and
+    E e^(λV) = M + s E sinh(λu₁) sign⟨u, x⟩. Split u along x: this mean is ± λμM |cos θ| ρ, where for D coordinates,
+    with h = (D - 1)/2, a = λ|cos θ| and b = λ sin θ,
+        μ M ρ = ½ Γ(D/2) Σ_m 4^-m/Γ(m + 1 + h) Σ_(k+l=m) a^2k b^2l / (Γ(k + 3/2) l!).
+    What moves from a² to b² takes (k + 1)/(k + 3/2) of what it adds, term by term. So ρ is least for θ = 0, and there
+    S/M, S = Σ (λ/2)^2k Γ(3/2) Γ(1 + h)/(Γ(k + 3/2) Γ(k + 1 + h)), M = Σ (λ/2)^2k Γ(D/2)/(Γ(k + 1) Γ(k + D/2)).
+    And ρ ≤ 1, by E|τ|^(2k+1) (1 - τ²)^l ≤ (2k + 1) E|τ| E τ^2k (1 - τ²)^l, τ = ⟨u, x⟩/|x|. So vectors that lean towards
+    the direction give at most ln M, as 0 does. Those that lean away give ln M + ln(1 - ρt) + t, t = λ|E V| ≤ λ ratio,
+    which is largest for the least ρ and t = 1/ρ - 1, or the last t.
+    """
+    k = np.arange(1, math.ceil(min(size, size**2 / dimension)) + 60)
+    powers = 2 * k * math.log(size / 2)
+    more = [float(np.exp(powers - _rising(1 + half, k) - _rising(dimension / 2 + half, k)).sum()) for half in (0, 0.5)]
+    gap = (more[0] - more[1]) / (1 + more[1])  # 1/ρ - 1
+    t = min(gap, size * ratio)
+    return math.log1p(more[0]) + math.log1p(-t / (1 + gap)) + t
+
+
+def _rising(start: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The logarithm of start (start + 1) … (start + k - 1)."""
+    logs: NDArray[np.float64] = gammaln(start + k) - gammaln(start)
+    return logs
+
+
+WORD = 2**64
+
+
+class LocalSphere(GridMechanism):
+    """Ψ_{ε,R}: x or -x by its length, then a point of that half of the sphere of radius r, or of the other.
+
+    Guarantee  (ε, 0) for every single message: ε of the coin as it is drawn, ⌊2⁶⁴ e^ε/(1 + e^ε)⌋ of 2⁶⁴ cases.
+    Exactness  a pair ±u is drawn from a law that is symmetric to the last bit, whatever x; then the coin says which of
+               the two is sent. So floating point touches how uniform the directions are, and no likelihood ratio.
+    Grid       g steps between -r and r, to which the answer is rounded at random: a hundredth of its variance at most.
+               One coordinate has the answers ±r, both on the grid; messages are then 0 or g, and g is 1.
+    Utility    unbiased; variance per client and coordinate at most r²/D, r about R √(πD/2) (e^ε + 1)/(e^ε - 1). Error
+               quantiles hold for the worst data: exactly for one coordinate, else as a bound.
+    Source     GLB Lemma 2.2; Duchi, Jordan & Wainwright 2018. The theorem is tight: `paper` and `exact` are the same.
+    """
+
+    model: ClassVar[Model] = "local"
+    vias: ClassVar[tuple[Via, ...]] = ("shuffler", "aggregator")
+    joint: ClassVar[bool] = True
+    letters: ClassVar[Mapping[str, str]] = {"radius": "radius"}
+
+    name: Literal["local-sphere"] = "local-sphere"
+    epsilon: float
+
+    @model_validator(mode="after")
+    def _in_range(self) -> Self:
+        require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
+        return self
+
+    @classmethod
+    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+        epsilon = needed(spec)
+        fine = 1 if frame.dimension == 1 else math.ceil(math.sqrt(frame.dimension / FINE))
+        precision = spec.precision or fine
+        return cls.model_validate({**frame.shared(precision, frame.room(precision, None)), "epsilon": epsilon})
+
+    @property
+    def reach(self) -> float:
+        """R, the ℓ₂ radius of the data."""
+        return ball((self.high - self.low) / 2, self.dimension, self.norm)
+
+    @property
+    def radius(self) -> float:
+        """The radius r of the answers, in data units."""
+        return radius(self.reach, self.dimension, coin_epsilon(coin(self.epsilon)))
+
+    @property
+    def step(self) -> float:
+        return 2 * self.radius / self.precision
+
+    @property
+    def origin(self) -> float:
+        return (self.low + self.high) / 2 - self.radius
+
+    @property
+    def rounding(self) -> float:
+        return 0.0 if self.dimension == 1 else self.step / 2
+
+    def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
+        n = vectors.shape[0]
+        unit = directions(stream, n, self.dimension)
+        signs, coins = stream.words(n), stream.words(n)
+        chances = stream.words(n * self.dimension).reshape(n, self.dimension)
+        centred = (self.on_grid(vectors) / self.precision - 0.5) * (self.high - self.low)
+        lengths = np.linalg.norm(centred, axis=1)
+        keep = (signs >> np.uint64(11)) * 2.0**-53 < 0.5 + lengths / (2 * self.reach)
+        ahead = np.einsum("ij,ij->i", unit, centred) > 0  # the same for u and -u but for the sign
+        flip = (ahead == keep) != (coins < np.uint64(coin(self.epsilon)))
+        answer = (np.clip(np.where(flip[:, None], -unit, unit), -1, 1) + 1) * (self.precision / 2)
+        whole = np.floor(answer)
+        return (whole + ((chances >> np.uint64(11)) * 2.0**-53 < answer - whole)).astype(np.uint64)
+
+    @override
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+        return Guarantee(
+            kind="pure",
+            epsilon=coin_epsilon(coin(self.epsilon)),
+            claimed=self.epsilon,
+            model=self.model,
+            calibration=self.calibration,
+            assumptions=(
+                "each client's own device draws its answer",
+                "directions are uniform up to floating point, on which accuracy rests and privacy does not",
+            ),
+        )
+
+    @override
+    def profile(
+        self,
+        survivors: int | None = None,
+        colluders: int = 0,
+        delta: float = SHOWN_DELTA,
+    ) -> Profile:
+        """Two opposite longest vectors give randomized response; rounding to the grid may blur which half it was."""
+        return of_pure(coin_epsilon(coin(self.epsilon)), delta, "exact" if self.dimension == 1 else "bound")
+
+    def error(self, survivors: int) -> ErrorLaw:
+        law = SphereSum(survivors, self.dimension, self.precision / 2, self.reach / self.step)
+        return ScaledErrorLaw(law, self.step, (math.sqrt(2 * survivors) * self.radius, 0.0))
+
+
+def ball(half: float, dimension: int, norm: Norm) -> float:
+    """ℓ₂ radius of the ball of `norm` with radius `half`."""
+    return half * math.sqrt(dimension) if norm == "linf" else half
+
+
+@lru_cache(maxsize=256)
+def coin(epsilon: float) -> int:
+    """Cases of 2⁶⁴ in which the point is from x's own half: e^ε/(1 + e^ε), rounded down, and never all of them."""
+    with mpmath.workprec(192):
+        chance = 1 / (1 + mpmath.exp(-mpmath.mpf(epsilon)))
+        return min(WORD - 1, int(mpmath.floor(chance * WORD)))
+
+
+@lru_cache(maxsize=256)
+def coin_epsilon(cases: int) -> float:
+    """ε of the coin: the log of its odds."""
+    with mpmath.workprec(192):
+        return float(mpmath.log(mpmath.mpf(cases) / (WORD - cases)))

@@ -1,0 +1,1 @@
+"""Mechanisms whose promise needs the shuffler."""

@@ -1,0 +1,143 @@
+"""Discrete Laplace noise at each client, permuted: a little local privacy, much more behind the shuffler."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from distrust.common.bandit.error_law import ErrorLaw
+from distrust.common.mechanisms.base import MechanismSpec, Need
+from distrust.common.mechanisms.calibration.roots import snap_down
+from distrust.common.mechanisms.calibration.sensitivity import laplace_scale
+from distrust.common.mechanisms.cohort_params import (
+    DELTA_RULE,
+    EPSILON_RULE,
+    ROUNDING,
+    CohortParams,
+    delta_allowed,
+    epsilon_allowed,
+    little_rounding,
+    needed,
+    require,
+)
+from distrust.common.mechanisms.families.laplace import SAMPLER, LaplaceLike
+from distrust.common.mechanisms.families.real_gaussian import needed_delta
+from distrust.common.mechanisms.shuffled.base import (
+    GAIN,
+    LOCAL,
+    alike_epsilon,
+    alike_local_epsilon,
+    alike_renyi,
+    laplace_epsilon,
+    laplace_local_epsilon,
+    laplace_renyi,
+    of_the_records,
+)
+from distrust.common.messages.cohort import Via
+from distrust.common.noise import DiscreteLaplace, PolyaDifference
+from distrust.common.privacy.amplification import paper_local_epsilon
+from distrust.common.privacy.guarantee import Guarantee, Model
+from distrust.common.privacy.profile import SHOWN_DELTA, Profile, bound, tightened
+
+
+class ShuffledLaplace(LaplaceLike):
+    """Lap_Z of ε₀ on each client's vector; ε₀ is the largest that t shuffled messages amplify to (ε, δ).
+
+    local      ε₀ ≥ ε. paper: f⁻¹(ε) of the closed form inside its range, else ε. exact: by the clones bound, computed;
+               where all messages are of one law and one coordinate, by the privacy blanket of that law if it is larger.
+    Guarantee  (ε, δ) for the permuted messages of t honest clients; (ε₀, 0) for each message in any case.
+    Parts      Assigned actions, `dealt`, may be opened one by one: place j of the permuted list plays a public action:
+               its message is an ε₀-private randomizer of its own, and the clones bound, used then alone, holds for any
+               sequence of those.
+    Source     FREE Algorithm 3, equation (10), with its range and max(ε, f⁻¹(ε)). Feldman, McMillan & Talwar 2021,
+               Theorem 3.1, for randomizers that differ from place to place. Balle et al. 2019 for one randomizer.
+    """
+
+    model: ClassVar[Model] = "shuffle"
+    vias: ClassVar[tuple[Via, ...]] = ("shuffler",)
+    parts: ClassVar[bool] = True
+    takes_delta: ClassVar[Need | None] = "needed"
+    scaled_by: ClassVar[str] = "local"
+    letters: ClassVar[Mapping[str, str]] = {"local": "local epsilon"}
+
+    name: Literal["shuffled-laplace"] = "shuffled-laplace"
+    delta: float
+    local: Annotated[float, Field(description="ε₀ in nats: what a message alone promises")]
+    dealt: Annotated[bool, Field(description="whether S deals actions, and opens what was played of each")] = False
+
+    @model_validator(mode="after")
+    def _is_local(self) -> Self:
+        require(delta_allowed(self.delta), "delta", self.delta, DELTA_RULE)
+        require(epsilon_allowed(self.local), "local", self.local, EPSILON_RULE)
+        return self
+
+    @classmethod
+    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+        epsilon, delta = needed(spec), needed_delta(spec)
+        local = epsilon
+        if frame.floor > 1:
+            amplify = _paper_local_epsilon if spec.calibration == "paper" else laplace_local_epsilon
+            local = amplify(epsilon, delta, frame.floor)
+        alike = frame.dimension == 1 and not frame.dealt and spec.calibration == "exact" and frame.floor > 1
+        about = GAIN * local if alike else local
+        precision = spec.precision or little_rounding(frame, about, frame.clients, ROUNDING)
+        if alike:
+            local = alike_local_epsilon(epsilon, delta, frame.floor, precision)
+        total = PolyaDifference(Fraction(frame.clients), laplace_scale(local, precision, frame.dimension, frame.norm))
+        own = {"epsilon": epsilon, "delta": delta, "local": local, "dealt": frame.dealt}
+        return cls.model_validate({**frame.shared(precision, frame.room(precision, total)), **own})
+
+    @property
+    def scale(self) -> float:
+        """Scale of a client's discrete Laplace law, in grid steps."""
+        return laplace_scale(self.local, self.precision, self.dimension, self.norm)
+
+    @property
+    def divisible(self) -> bool:
+        return self.dealt
+
+    def client_law(self) -> DiscreteLaplace:
+        return DiscreteLaplace(self.scale)
+
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+        honest = max(1, self.honest(survivors, colluders))
+        local = self.one_term_epsilon
+        epsilon = self._amplified(local, honest) if honest > 1 else local
+        amplified = epsilon < local
+        return Guarantee.model_validate(
+            {
+                "kind": "approximate" if amplified else "pure",
+                "epsilon": epsilon,
+                "delta": self.delta if amplified else 0.0,
+                "claimed": self.epsilon,
+                "model": self.model if amplified else "local",
+                "calibration": self.calibration,
+                "assumptions": (*of_the_records(honest), SAMPLER),
+            }
+        )
+
+    def _amplified(self, local: float, honest: int) -> float:
+        asked = self.epsilon if self.calibration == "exact" and honest >= self.floor else 0.0
+        if self.dealt or self.dimension > 1:
+            return laplace_epsilon(local, self.delta, honest, asked)
+        return alike_epsilon(self.local, self.precision, self.delta, honest, asked)
+
+    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
+        """(ε, δ) and Rényi of the messages together; one message alone bounds them, and has pure ε."""
+        found = self.model_copy(update={"delta": delta}).guarantee(survivors, colluders)
+        alone = super().profile(survivors, colluders, delta)
+        honest, local = max(1, self.honest(survivors, colluders)), self.one_term_epsilon
+        clones = self.dealt or self.dimension > 1
+        together = laplace_renyi(local, honest) if clones else alike_renyi(self.local, self.precision, honest)
+        change = {"pure": bound(alone.pure.epsilon), "approximate": bound(found.epsilon)}
+        by_order = {"rdp": tightened(alone.rdp, together), "rdp_how": "bound"}
+        return alone.model_copy(update={**change, **by_order, "notes": (LOCAL,)})
+
+    def error(self, survivors: int) -> ErrorLaw:
+        return self.scaled(PolyaDifference(Fraction(survivors), self.scale), survivors)
+
+
+def _paper_local_epsilon(epsilon: float, delta: float, users: int) -> float:
+    """ε₀ of the paper's closed form, snapped down; ε itself where that is not less."""
+    return max(epsilon, snap_down(paper_local_epsilon(epsilon, delta, users)))

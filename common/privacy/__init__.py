@@ -1,0 +1,1 @@
+"""Accounting: guarantees, composition, and exact divergences of the laws that are released."""

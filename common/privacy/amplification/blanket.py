@@ -1,0 +1,277 @@
+"""The privacy blanket bound, evaluated: what shuffling makes of a given randomizer.
+
+Every message is, with probability γ, drawn from the blanket ω whatever its input. Show the others' inputs and who drew
+from the blanket, and only the blanket's draws hide the one user:
+
+    δ(ε) ≤ E[(Σ_{i≤M} L_i)₊] / (nγ),  M ~ Bin(n, γ),  L = (μ_x - e^ε μ_y)(W)/ω(W),  W ~ ω,
+
+for the worst pair x, y of inputs. With V = L/γ for a draw from the blanket, else 0, that is E[(V₁ + … + V_n)₊]/n.
+
+Always on the safe side: V is put on a grid by splitting each cell's mass between two grid points that enclose its
+values, with the cell's mean: larger in convex order. Values of vanishing mass under μ_x are left out and that mass is
+added to δ. The n-fold sum is an FFT of the law tilted by e^(λV), centred at 0 where the sum turns positive, so that
+rounding and truncation are relative to P(sum > 0) and not to 1; what they may have taken is bounded and added.
+Source     Balle et al. 2019, Lemma 5.3.
+Holds      for every n ≥ 1 and every randomizer with a blanket, pure or not; one message a user, one randomizer.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from scipy import optimize
+
+from distrust.common.errors import BadParameter
+from distrust.common.privacy.amplification.randomizers import (
+    LARGEST_EPSILON,
+    Array,
+    Randomizer,
+    check_delta,
+    check_epsilon,
+    check_users,
+    least_met,
+)
+
+MASSES = 2e-11  # relative rounding of the cells' masses, of laws as the noise room gives them
+SHARE = 0.03  # of a given δ: mass of extreme values to leave out
+LEFT_OUTS = (1e-16, 1e-13, 1e-10, 1e-7, 1e-5)  # the same where δ is asked for; each gives a bound
+DIGITS = 1e-5  # relative, of ε, towards more privacy
+TAILS = 50.0  # nats of the tilted sum outside of the grid
+FINE = 0.05  # step of the grid, in root mean squares of one user's tilted V where it is not 0
+SIZES = (12, 20)  # powers of 2: fewest and most points of the grid
+UNIT = 2.0**-53
+VANISHED = 740.0  # nats below 1: powers of the transform that are next to no double, and no share of a rounding error
+EXTREME = (0.2, 0.4, 0.8)  # shares of the sum's mean that one value alone may make up for
+TILTS = np.geomspace(0.1, 300, 60)  # of Chernoff's bound, in units of the largest value that is kept
+LEAST_EPSILON = 1e-6
+LARGEST_EXPONENT = 600.0  # λV whose exponential is a double
+
+
+class _Sum(NamedTuple):
+    """V of one user: cells with blanket `weight`, values between `low` and `high` of mean `mean`; else 0."""
+
+    weight: Array
+    low: Array
+    mean: Array
+    high: Array
+    users: int
+
+    @property
+    def rest(self) -> float:
+        return max(0.0, 1 - float(self.weight.sum()))
+
+    def raised(self, least: float) -> "_Sum":
+        """Values below `least` moved up to it, which makes the sum no smaller."""
+        low, mean, high = (np.maximum(values, least) for values in (self.low, self.mean, self.high))
+        return self._replace(low=low, mean=mean, high=high)
+
+    def cumulant(self, values: Array, tilt: float) -> float:
+        return _cumulant(np.append(values, 0.0), np.append(self.weight, self.rest), tilt)
+
+
+def blanket_delta(randomizer: Randomizer, epsilon: float, users: int) -> float:
+    """An upper bound of δ(ε) for the shuffled messages of `users`: the worst pair of inputs."""
+    check_epsilon(epsilon)
+    check_users(users)
+    return max(
+        min(pair_delta(randomizer, pair, epsilon, users, left_out) for left_out in LEFT_OUTS)
+        for pair in randomizer.pairs()
+    )
+
+
+def blanket_meets(randomizer: Randomizer, epsilon: float, delta: float, users: int) -> bool:
+    """Whether the bound shows (ε, δ) for every pair of inputs: one evaluation a pair, five times faster than the δ."""
+    check_epsilon(epsilon)
+    check_delta(delta)
+    check_users(users)
+    return all(_meets(randomizer, pair, delta, users, epsilon) for pair in randomizer.pairs())
+
+
+def blanket_epsilon(randomizer: Randomizer, delta: float, users: int) -> float:
+    """The least ε with δ(ε) ≤ delta to five digits, rounded up; BadParameter where none up to 50 will do."""
+    check_delta(delta)
+    check_users(users)
+    worst = LEAST_EPSILON
+    for pair in randomizer.pairs():
+        met = partial(_meets, randomizer, pair, delta, users)
+        if met(worst):
+            continue
+        high = max(2 * worst, 0.01)
+        while not met(min(high, LARGEST_EPSILON)):
+            if high >= LARGEST_EPSILON:
+                allowed = f"{users} users of this randomizer have no epsilon up to {LARGEST_EPSILON:g}"
+                raise BadParameter("delta", delta, allowed)
+            worst, high = high, 2 * high
+        worst = least_met(met, worst, min(high, LARGEST_EPSILON), DIGITS)
+    return worst
+
+
+def least_noise(
+    kind: Callable[[float], Randomizer], sizes: tuple[float, float], epsilon: float, delta: float, users: int
+) -> float:
+    """The least parameter of `kind` between `sizes` whose shuffled messages are (ε, δ)-DP, to four digits, rounded up.
+
+    The parameter is the noise's size: less privacy below. Raises BadParameter where the largest is not enough.
+    """
+    check_epsilon(epsilon)
+    check_delta(delta)
+    check_users(users)
+
+    def met(size: float) -> bool:
+        return blanket_meets(kind(size), epsilon, delta, users)
+
+    least, most = sizes
+    if not met(most):
+        raise BadParameter("epsilon", epsilon, f"not met by noise of size {most:g} with {users} users")
+    return least_met(met, least, most, 1e-4)
+
+
+def _meets(randomizer: Randomizer, pair: tuple[int, int], delta: float, users: int, epsilon: float) -> bool:
+    return pair_delta(randomizer, pair, epsilon, users, SHARE * delta) <= delta
+
+
+def pair_delta(
+    randomizer: Randomizer, pair: tuple[int, int], epsilon: float, users: int, left_out: float, *, fine: float = FINE
+) -> float:
+    """δ of one pair of inputs, above by `left_out`, mass of extreme values, and by the grid, `fine` deviations a step.
+
+    A little less ε, and less blanket, make up for whatever rounding did to the masses.
+    """
+    one, other = pair
+    factor, grown = math.exp(epsilon - 3 * MASSES), 1 / (1 - MASSES)
+    low = grown * (randomizer.low[one] - factor * randomizer.high[other])
+    high = grown * (randomizer.high[one] - factor * randomizer.low[other])
+    mean = grown * (randomizer.masses[one] - factor * randomizer.masses[other]) / randomizer.blanket
+    order = np.argsort(-high)
+    kept = np.ones(high.size, dtype=bool)
+    kept[order] = np.cumsum(randomizer.masses[one][order]) > left_out
+    added = float(randomizer.masses[one][~kept].sum()) + randomizer.lost
+    if not kept.any() or high[kept].max() <= 0:
+        return min(1.0, added)
+    law = _Sum(randomizer.blanket[kept] / grown, low[kept], np.clip(mean, low, high)[kept], high[kept], users)
+    alone = float(law.weight @ np.where(law.low > 0, law.mean, np.maximum(law.high, 0)))  # what one message gives
+    found = alone if users == 1 else min(alone, _positive_part(law, fine))
+    return min(1.0, found * (1 + 2 * MASSES) + added)
+
+
+def extreme_delta(randomizer: Randomizer, pair: tuple[int, int], epsilon: float, users: int) -> float:
+    """δ of one pair of inputs far in its tail, where one message decides: quickly, and down to the least doubles.
+
+    Values that alone make up for a share of the sum's mean are left out; of the others' sum Chernoff's bound, by
+    s₊ ≤ e^(λs)/(eλ), with the least over shares and λ.
+    """
+    one, other = pair
+    factor, grown = math.exp(epsilon - 3 * MASSES), 1 / (1 - MASSES)
+    values = grown * (randomizer.high[one] - factor * randomizer.low[other])
+    best = 1.0
+    for share in EXTREME:
+        most = share * users * math.expm1(epsilon)
+        kept = values <= most
+        added = float(randomizer.masses[one][~kept].sum()) + randomizer.lost
+        growth = np.expm1(np.outer(TILTS / most, values[kept])) @ (randomizer.blanket[kept] / grown)
+        logs = users * (np.log1p(growth) + 256 * UNIT) - np.log(TILTS / most * users) - 1
+        best = min(best, added + math.exp(min(0.0, float(logs.min()))) * (1 + 2 * MASSES))
+    return best
+
+
+def _positive_part(law: _Sum, fine: float) -> float:
+    """E[(V₁ + … + V_n)₊]/n from above."""
+    tilt, spread, share = _tilt(law)
+    turns: Array = np.outer((1 / spread, tilt), np.exp2(np.arange(-6, 5))).ravel()
+    reach = max(_reach(law, tilt, turns), float(law.high.max()))
+    law = law.raised(-reach)
+    reach = max(reach, _reach(law, tilt, -turns))
+    size = _size(reach, fine * (spread / math.sqrt(law.users * share)))
+    step = 2 * reach / size
+    points, weights = _on_grid(law, step)
+    values = points * step
+    cumulant = _cumulant(values, weights, tilt)
+    beyond = (law.users * (_cumulant(values, weights, tilt + turn) - cumulant) - turn * reach for turn in turns)
+    outside = math.exp(min(0.0, *beyond))
+    sums, noise = _powers(points, weights * np.exp(tilt * values - cumulant), law.users, size)
+    s = step * np.arange(1, size // 2)
+    worth = s * np.exp(-tilt * s)
+    inside = float(worth @ np.maximum(sums[1 : size // 2], 0)) + noise * float(worth.sum())
+    total = inside + outside / (math.e * tilt)
+    if not total > 0:  # steps too coarse for this law: no bound
+        return math.inf
+    log = law.users * (cumulant + 64 * UNIT) + math.log(total) - math.log(law.users)
+    return math.exp(min(0.0, log))
+
+
+def _tilt(law: _Sum) -> tuple[float, float, float]:
+    """λ > 0 with K'(λ) = 0, about, which minimizes the sum's moment; the tilted sum's standard deviation; P(V ≠ 0).
+
+    The bound holds for any λ. The root is searched in ln λ: at ε = 20 it is 1e-9 of what V is scaled by.
+    """
+
+    def slope(tilt: float) -> float:
+        exponents = tilt * law.mean
+        return float((law.weight * law.mean) @ np.exp(exponents - max(0.0, float(exponents.max()))))
+
+    tilt = 1 / float(np.abs(law.mean).max())
+    while slope(tilt) < 0 and tilt * float(law.mean.max()) < LARGEST_EXPONENT:
+        tilt *= 2
+    if slope(tilt) > 0 > slope(0):
+        low = tilt / 2
+        while slope(low) >= 0:  # M'(0) = E V < 0, so that it ends
+            low /= 2
+        tilt = math.exp(optimize.brentq(lambda log: slope(math.exp(log)), math.log(low), math.log(tilt), xtol=1e-9))
+    tilted = law.weight * np.exp(tilt * law.mean - law.cumulant(law.mean, tilt))
+    return tilt, math.sqrt(law.users * float(tilted @ law.mean**2)), float(tilted.sum())
+
+
+def _reach(law: _Sum, tilt: float, turns: Array) -> float:
+    """Chernoff: the tilted sum lies beyond with probability below e^-TAILS."""
+    values = law.high if turns[0] > 0 else law.low
+    base = law.cumulant(values, tilt)
+    return float(min((law.users * (law.cumulant(values, tilt + turn) - base) + TAILS) / abs(turn) for turn in turns))
+
+
+def _size(reach: float, step: float) -> int:
+    """Points for about that step, within reason: the split adds at most step²/4 to the variance where V is not 0."""
+    wanted = math.ceil(math.log2(2 * reach / step))
+    return 1 << min(max(wanted, SIZES[0]), SIZES[1])
+
+
+def _on_grid(law: _Sum, step: float) -> tuple[Array, Array]:
+    """Grid points and their masses, two for each cell and one for 0."""
+    below, above = np.floor(law.low / step), np.ceil(law.high / step)
+    up = (law.mean / step - below) / np.maximum(above - below, 1)
+    points = np.concatenate((below, above, [0.0]))
+    return points, np.concatenate((law.weight * (1 - up), law.weight * up, [law.rest]))
+
+
+def _cumulant(values: Array, weights: Array, tilt: float) -> float:
+    """K(λ) = ln E e^(λV)."""
+    exponents = tilt * values
+    top = float(exponents.max())
+    return top + math.log(float(weights @ np.exp(exponents - top)))
+
+
+def _powers(points: Array, masses: Array, users: int, size: int) -> tuple[Array, float]:
+    """The `users`-fold convolution on Z_size, and a bound of every entry's rounding error.
+
+    An FFT of size N errs by at most 7 log₂N units of its input's 2-norm (Higham 2002, Theorem 24.2); the power
+    multiplies that by n|φ|^(n-1), its logarithm errs by n|ln φ| units, and Cauchy's inequality brings all to one entry.
+    """
+    law = np.bincount(points.astype(np.int64) % size, weights=masses, minlength=size)
+    transform = np.fft.rfft(law)
+    sizes = transform.real**2 + transform.imag**2
+    kept = sizes > math.exp(-2 * VANISHED / users)  # next to all of them vanish where users are many
+    logs, angles = np.log(sizes[kept]) / 2, np.angle(transform[kept])
+    grown = np.exp(users * logs)
+    power = np.zeros_like(transform)
+    power.real[kept], power.imag[kept] = grown * np.cos(users * angles), grown * np.sin(users * angles)
+    sums = np.fft.irfft(power, size)
+    unit = 8 * UNIT * math.log2(size)
+    from_law = users * _rms(np.exp((users - 1) * logs), transform.size) * float(np.linalg.norm(law))
+    from_logs = users * _rms(np.hypot(logs, angles) * grown, transform.size)
+    return sums, unit * (from_law + float(np.linalg.norm(sums))) + 8 * UNIT * from_logs
+
+
+def _rms(half: Array, frequencies: int) -> float:
+    """Root mean square over all frequencies, from half of them, those that do not vanish, from above."""
+    return math.sqrt(2 * float(np.sum(half**2)) / frequencies)

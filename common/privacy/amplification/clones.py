@@ -1,0 +1,130 @@
+"""The clones bound, evaluated: what shuffling makes of ε₀-LDP randomizers, which may differ from place to place.
+
+The users are put in a uniform order, and place j applies its own randomizer R_j to whoever stands there; S hands over
+the messages by place. (One R for all: then the order of the messages tells nothing, and S need not keep it.) Write
+p = e^ε₀, R⁰ and R¹ for the laws of R_j for the one user's two data, Q⁰ = (pR⁰ - R¹)/(p - 1) and Q¹ the reverse: laws,
+as R_j is ε₀-LDP, and R⁰ = (pQ⁰ + Q¹)/(p + 1). For anybody else R_j is at least R⁰/p and R¹/p, hence at least
+(R⁰ + R¹)/(2p) = (Q⁰ + Q¹)/(2p). So everybody may draw a symbol before the places are known: the one user 0 or 1 with
+p/(p + 1) and 1/(p + 1), or the reverse; the others 0 or 1 with 1/(2p) each, and else their own; and place j answers by
+Q⁰, by Q¹, or by what is left of R_j. Given how many zeros and ones there are, who has which symbol and stands where has
+one law in both worlds, so those two counts are all that tells the worlds apart: with C ~ Bin(n - 1, 1/p),
+A ~ Bin(C, 1/2), Δ ~ Ber(p/(p + 1)),
+
+    (A + Δ, C - A + 1 - Δ) against (A + 1 - Δ, C - A + Δ).
+
+Source     Feldman, McMillan & Talwar 2021, Theorem 3.1 and its numerical form.
+           Feldman, McMillan & Talwar 2023 has C ~ Bin(n - 1, 2/(p + 1)); its erratum takes that back for general
+           randomizers, as the R of another user need not be (R⁰ + R¹)/(p + 1): it is less where
+           R⁰ = R¹ = pR. For binary randomized response it is true, and exact when C is given away.
+Holds      for every n ≥ 1, ε₀ > 0; one message a user, randomizers fixed before any message is seen. δ > 0 only.
+"""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrust.common.noise import Binomial
+from distrust.common.noise.binomial import log_tail
+from distrust.common.privacy.amplification.randomizers import (
+    check_delta,
+    check_epsilon,
+    check_users,
+    greatest_met,
+    least_met,
+)
+
+DIGITS = 1e-9  # relative, of every ε that is searched, towards more privacy
+ROUNDING = 1e-12  # relative, of the two terms whose difference is δ
+MASSES = 1e-10  # relative, of the law of C
+CELLS = 256  # ranges of C that a whole curve is computed by, at most twice as many
+LEAST = 1e-300  # mass of a range: below it doubles end
+
+
+def clones_delta(epsilon: float, local_epsilon: float, users: int) -> float:
+    """δ(ε) of the shuffled messages of `users` with ε₀-LDP randomizers: above it by truncation and rounding."""
+    check_epsilon(epsilon)
+    check_epsilon(local_epsilon, "local_epsilon")
+    check_users(users)
+    return _delta(epsilon, local_epsilon, users)
+
+
+def clones_epsilon(delta: float, local_epsilon: float, users: int) -> float:
+    """The least ε with δ(ε) ≤ delta, at most ε₀, rounded up."""
+    check_delta(delta)
+    check_epsilon(local_epsilon, "local_epsilon")
+    check_users(users)
+    return least_met(lambda epsilon: _delta(epsilon, local_epsilon, users) <= delta, 0.0, local_epsilon, DIGITS)
+
+
+def clones_local_epsilon(epsilon: float, delta: float, users: int) -> float:
+    """The greatest ε₀ whose shuffled messages are (ε, δ)-DP, rounded down; at least ε."""
+    check_epsilon(epsilon)
+    check_delta(delta)
+    check_users(users)
+    high = max(epsilon, min(50.0, math.log(users) + epsilon + 1))
+    return greatest_met(lambda local: _delta(epsilon, local, users) <= delta, epsilon, high, DIGITS)
+
+
+def _delta(epsilon: float, local_epsilon: float, users: int) -> float:
+    if epsilon >= local_epsilon:
+        return 0.0
+    return excess(epsilon, local_epsilon, users, math.exp(-local_epsilon))
+
+
+@lru_cache(maxsize=4096)
+def excess(epsilon: float, local_epsilon: float, users: int, chance: float) -> float:
+    """E over C ~ Bin(users - 1, chance) of the hockey stick of the two laws given C; needs ε < ε₀."""
+    counts, masses, lost = _clones(users, chance)
+    return min(1.0, float(masses @ _given(counts, epsilon, local_epsilon)) * (1 + MASSES) + lost)
+
+
+def clones_curve(epsilons: NDArray[np.float64], local_epsilon: float, users: int) -> NDArray[np.float64]:
+    """δ(ε) at many ε < ε₀, within a few percent from above, and down to 1e-300: no mass of C is left out.
+
+    Larger values of C hide more: leave one of c + 2 tosses out at random, and the share of heads keeps its mean, of
+    which the hockey stick given C is a convex function. So a range of values may count as its least one: neighbours,
+    and below the stored law ranges that double, each at Chernoff's bound of all that is below its end.
+    """
+    chance = math.exp(-local_epsilon)
+    counts, masses, lost = _clones(users, chance)
+    starts = np.arange(0, counts.size, max(1, counts.size // CELLS))
+    far, below = _below(int(counts[0]), users, math.nextafter(chance, 0))
+    least = np.concatenate((far, counts[starts], counts[-1:]))
+    weights = np.concatenate((below, np.add.reduceat(masses, starts) * (1 + MASSES), [lost]))
+    found = [float(np.maximum(weights, LEAST) @ _given(least, epsilon, local_epsilon)) for epsilon in epsilons]
+    return np.minimum(found, 1.0)
+
+
+def _below(first: int, users: int, chance: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The values of C below `first` in ranges that double: their least values, and bounds of their masses."""
+    starts = [0, *(2**i for i in range(max(0, first - 1).bit_length()))] if first > 0 else []
+    ends = [min(first, 2 * start if start else 1) - 1 for start in starts]
+    tails = [math.exp(log_tail(users - 1, chance, end)) * (1 + MASSES) for end in ends]
+    return np.array(starts, dtype=np.float64), np.array(tails, dtype=np.float64)
+
+
+def _given(counts: NDArray[np.float64], epsilon: float, local_epsilon: float) -> NDArray[np.float64]:
+    """The hockey stick given C = c, from above.
+
+    Both laws of the first count are mixtures of b = Bin(c, 1/2) and of b moved by 1; the quotient b(a-1)/b(a) =
+    a/(c-a+1) grows with a, so that the positive part is a tail.
+    """
+    from scipy import stats  # noqa: PLC0415 - half a second of every start, for shuffled messages only
+
+    p, e = math.exp(local_epsilon), math.exp(epsilon)
+    start = math.expm1(local_epsilon + epsilon) / (math.expm1(local_epsilon) * (e + 1))
+    before = np.floor((counts + 1) * start)  # the last a that does not count; at most c as ε < ε₀
+    gain = (p - e) / (p + 1) * stats.binom.pmf(before, counts, 0.5)
+    loss = math.expm1(epsilon) * stats.binom.sf(before, counts, 0.5)
+    sizes: NDArray[np.float64] = np.maximum(gain - loss, 0) + ROUNDING * (gain + loss)
+    return sizes
+
+
+def _clones(users: int, chance: float) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """The values of C, their masses, and the mass left out."""
+    if users == 1:
+        return np.zeros(1), np.ones(1), 0.0
+    pmf = Binomial(users - 1, math.nextafter(chance, 0)).pmf()
+    return pmf.support.astype(np.float64), pmf.masses, pmf.lost

@@ -1,0 +1,250 @@
+"""Local randomizers for the blanket bound: cells of outputs, and the mass that every input puts on each cell.
+
+There are finite tables, noise on a grid, and Gaussian and Laplace noise on [0, 1].
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from distrust.common.errors import BadParameter
+from distrust.common.noise import Pmf
+
+SUM = 1e-9  # how far the masses of an input may be from 1
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Randomizer:
+    """Laws μ_x of one message for finitely many inputs x, cut into cells of outputs.
+
+    masses    shape (inputs, cells): μ_x of each cell.
+    blanket   shape (cells,): mass of a measure below every input's law, all inputs of all users; its sum is γ.
+    low, high shape (inputs, cells): bounds of μ_x's density relative to the blanket within a cell; equal for atoms.
+    lost      bound on any input's mass outside the cells.
+    mirrored  whether x ↔ inputs - 1 - x mirrors the laws.
+    Inputs in between are served by randomized rounding to these: mixtures of inputs are never worse (joint convexity).
+    """
+
+    masses: Array
+    blanket: Array
+    low: Array
+    high: Array
+    lost: float
+    mirrored: bool = False
+
+    def __post_init__(self) -> None:
+        shape = self.masses.shape
+        if len(shape) != 2 or shape[0] < 2 or not self.blanket.shape == shape[1:]:
+            raise BadParameter("masses", shape, "shape must be (inputs >= 2, cells), as the blanket's")
+        if not (np.isfinite(self.masses).all() and (self.masses >= 0).all()):
+            raise BadParameter("masses", "NaN, infinite or negative", "probabilities are allowed")
+        if not np.all(np.abs(self.masses.sum(axis=1) + self.lost - 1) <= SUM + self.lost):
+            raise BadParameter("masses", self.masses.sum(axis=1).tolist(), "every input's must add up to 1")
+        if not (self.blanket > 0).all():
+            raise BadParameter("blanket", "0", "cells without a blanket belong to `lost`")
+
+    @property
+    def gamma(self) -> float:
+        """γ: probability that a message says nothing of its input."""
+        return float(self.blanket.sum())
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Pairs of inputs to compare, the farthest apart first; mirror images once."""
+        last = len(self.masses) - 1
+        every = [(x, y) for x in range(last + 1) for y in range(last + 1) if x != y]
+        once = [pair for pair in every if not self.mirrored or pair <= (last - pair[0], last - pair[1])]
+        return sorted(once, key=lambda pair: -abs(pair[0] - pair[1]))
+
+
+LARGEST_EPSILON = 50.0
+LEAST_DELTA = 1e-18
+"""Below it the laws' truncation, 1e-22, would be felt."""
+MOST_USERS = 10**9
+
+
+def check_users(users: int) -> None:
+    """Refuse a cohort of no size or beyond double precision."""
+    if not 1 <= users <= MOST_USERS:
+        raise BadParameter("users", users, f"must lie in [1, {MOST_USERS}]")
+
+
+def check_epsilon(epsilon: float, field: str = "epsilon") -> None:
+    """Refuse what is no ε."""
+    if not 0 < epsilon <= LARGEST_EPSILON:
+        raise BadParameter(field, epsilon, f"must lie in (0, {LARGEST_EPSILON:g}]")
+
+
+def check_delta(delta: float) -> None:
+    """Refuse what is no δ, 0 too: amplification has none."""
+    if not LEAST_DELTA <= delta < 0.5:
+        raise BadParameter(
+            "delta", delta, f"must lie in [{LEAST_DELTA:g}, 1/2): shuffling amplifies (ε, δ) privacy only"
+        )
+
+
+def least_met(met: Callable[[float], bool], low: float, high: float, digits: float) -> float:
+    """The least x in [low, high] with `met`, to a relative error of `digits` and rounded up; `high` must meet it.
+
+    Where `met` is not monotone the answer still meets it.
+    """
+    if met(low):
+        return low
+    while high - low > digits * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if met(middle) else (middle, high)
+    return high
+
+
+def greatest_met(met: Callable[[float], bool], low: float, high: float, digits: float) -> float:
+    """The greatest x in [low, high] with `met`, rounded down; `low` must meet it."""
+    if met(high):
+        return high
+    while high - low > digits * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if met(middle) else (low, middle)
+    return low
+
+
+FINE = 256  # cells in one unit of noise, or of what changes the density by e
+FARTHEST = 9.0  # standard deviations beyond [0, 1] that are cut into cells; less than 1e-18 is beyond them
+MOST_INPUTS = 33
+MOST_CELLS = 5000
+WIDER = 1e-12  # relative, for the rounding of densities
+
+
+def table(masses: Array) -> Randomizer:
+    """Any finite randomizer: row x holds the probabilities of the outputs for input x."""
+    return _of_atoms(np.atleast_2d(masses), 0.0, mirrored=False)
+
+
+def added_noise(pmf: Pmf, precision: int) -> Randomizer:
+    """x̂ + noise for x̂ in {0..precision}: discrete Gaussian, any law on the integers.
+
+    A law of more than MOST_CELLS outputs is cut into that many cells of neighbours, at least: the log-ratio of two
+    inputs changes by a 250th of its standard deviation in a cell of Gaussian noise.
+    """
+    _check_inputs(precision)
+    row = np.zeros(pmf.masses.size + precision)
+    blanket = np.full(row.size, np.inf)
+    for x in range(precision + 1):
+        np.minimum(blanket, _moved(pmf, x, row), out=blanket)
+    kept = blanket > 0
+    if not kept.any():
+        raise BadParameter("masses", "disjoint", "some output must be possible for every input")
+    blanket, beyond = blanket[kept], 0.0
+    starts = np.arange(0, blanket.size, max(1, pmf.masses.size // MOST_CELLS))
+    masses, low, high = [], [], []
+    for x in range(precision + 1):
+        law = _moved(pmf, x, row)[kept]
+        masses.append(np.add.reduceat(law, starts))
+        low.append(np.minimum.reduceat(law / blanket, starts))
+        high.append(np.maximum.reduceat(law / blanket, starts))
+        beyond = max(beyond, float(row[~kept].sum()))
+    return Randomizer(
+        np.array(masses),
+        np.add.reduceat(blanket, starts),
+        np.array(low),
+        np.array(high),
+        pmf.lost + beyond,
+        mirrored=bool(np.array_equal(pmf.logs, pmf.logs[::-1])),
+    )
+
+
+def _moved(pmf: Pmf, shift: int, row: Array) -> Array:
+    """The law moved by `shift`, written into `row`."""
+    row[:] = 0.0
+    row[shift : shift + pmf.masses.size] = pmf.masses
+    return row
+
+
+def laplace_on_grid(scale: float, precision: int) -> Randomizer:
+    """x̂ + Lap_Z(scale) for x̂ in {0..precision}, put between 0 and `precision`.
+
+    Beyond them all laws are proportional, so that it tells as much, and nothing is left out as in `added_noise`.
+    """
+    _check_inputs(precision)
+    x = np.arange(precision + 1)
+    masses = math.tanh(1 / (2 * scale)) * np.exp(-np.abs(x[:, None] - x) / scale)
+    masses[:, 0] = np.exp(-x / scale) / (1 + math.exp(-1 / scale))
+    masses[:, -1] = masses[::-1, 0]
+    return _of_atoms(masses, 0.0, mirrored=True)
+
+
+def gaussian(sigma: float, precision: int = 1) -> Randomizer:
+    """Values x + N(0, σ²) for x in {0, 1/precision, …, 1}. There is no ε₀. γ = 2Φ(-1/(2σ)), whatever the grid."""
+    _check_scale("sigma", sigma)
+    _check_inputs(precision)
+    step = min(sigma, sigma**2) / FINE
+    half = math.ceil((0.5 + FARTHEST * sigma) / step)
+    edges = 0.5 + step * np.arange(-half, half + 1)
+    x = np.arange(precision + 1)[:, None] / precision
+    ratios = np.where(edges <= 0.5, (1 - x) * (1 + x - 2 * edges), x * (2 * edges - x)) / (2 * sigma**2)
+    lost = 2 * float(special.ndtr(-FARTHEST))
+    return _of_cells(_between((edges - x) / sigma, special.ndtr), half, np.exp(ratios), lost)
+
+
+def laplace(scale: float, precision: int = 1) -> Randomizer:
+    """Values x + Lap(scale) for x in {0, 1/precision, …, 1}: ε₀ = 1/scale, γ = e^(-1/(2 scale))."""
+    _check_scale("scale", scale)
+    _check_inputs(precision)
+    # left of 0, and right of 1, all densities are proportional: one cell each
+    half = precision * math.ceil(FINE / (2 * precision * min(scale, 1.0)))
+    edges = np.concatenate(([-np.inf], np.linspace(0, 1, 2 * half + 1), [np.inf]))
+    x = np.arange(precision + 1)[:, None] / precision
+    inside = np.clip(edges, 0, 1)
+    ratios = np.where(inside <= 0.5, 1 - inside, inside) - np.abs(inside - x)
+    return _of_cells(_between((edges - x) / scale, _laplace_below), half + 1, np.exp(ratios / scale), 0.0)
+
+
+def _laplace_below(z: Array) -> Array:
+    """P(Lap(1) ≤ z)."""
+    tail = np.exp(-np.abs(z)) / 2
+    return np.where(z < 0, tail, 1 - tail)
+
+
+def _between(edges: Array, below: Callable[[Array], Array]) -> Array:
+    """Masses between neighbouring edges of a law that is symmetric about 0, each from its own smaller tail."""
+    left, right = edges[:, :-1], edges[:, 1:]
+    upper = left > 0
+    masses: Array = below(np.where(upper, -left, right)) - below(np.where(upper, -right, left))
+    return masses
+
+
+def _of_atoms(masses: Array, lost: float, *, mirrored: bool) -> Randomizer:
+    """Outputs one by one; those that some input never gives have no blanket and count as lost."""
+    blanket = masses.min(axis=0)
+    kept = blanket > 0
+    if not kept.any():
+        raise BadParameter("masses", "disjoint", "some output must be possible for every input")
+    beyond = float(masses[:, ~kept].sum(axis=1).max(initial=0.0))
+    masses, blanket = masses[:, kept], blanket[kept]
+    return Randomizer(masses, blanket, masses / blanket, masses / blanket, lost + beyond, mirrored=mirrored)
+
+
+def _of_cells(masses: Array, half: int, ratios: Array, lost: float) -> Randomizer:
+    """Intervals: `half` of them left of 1/2, where the last input's law is the least; right of it the first input's.
+
+    Densities relative to the least law are monotone between edges; `ratios` holds them there.
+    """
+    blanket = np.concatenate((masses[-1, :half], masses[0, half:]))
+    low = np.minimum(ratios[:, :-1], ratios[:, 1:]) * (1 - WIDER)
+    high = np.maximum(ratios[:, :-1], ratios[:, 1:]) * (1 + WIDER)
+    return Randomizer(masses, blanket, low, high, lost, mirrored=True)
+
+
+def _check_scale(field: str, value: float) -> None:
+    if not 0.1 <= value <= 1000:
+        raise BadParameter(field, value, "must lie in [0.1, 1000], in units of the range of the values")
+
+
+def _check_inputs(precision: int) -> None:
+    if not 1 <= precision < MOST_INPUTS:
+        raise BadParameter(
+            "precision", precision, f"must lie in [1, {MOST_INPUTS - 1}]: every pair of inputs is compared"
+        )

@@ -1,0 +1,212 @@
+"""Rényi divergences of shuffled messages, from bounds of their δ(ε): what amplification leaves of every order.
+
+The hockey sticks H_γ, δ at ε = ln γ, of a pair of laws in both directions tell each f-divergence of it (Sason & Verdú
+2016, eq. (80)); with f(t) = t^α that is
+
+    e^((α-1) D_α(P‖Q)) = 1 + α(α-1) ∫_1^∞ (γ^(α-2) H_γ(P‖Q) + γ^(-α-1) H_γ(Q‖P)) dγ,
+
+from t^α - 1 - α(t-1) = α(α-1) ∫ γ^(α-2) ((t-γ)₊ for γ > 1, (γ-t)₊ for γ < 1) dγ, with γ → 1/γ in the second part.
+Bounds of δ at finitely many ε are enough. H_γ is convex in γ, so that it lies below the chord of any two numbers that
+are above it; at γ = 1 it is larger than at the first ε by γ - 1 at most, as its slope is -Q(P > γQ). Beyond the last ε
+there is nothing for pure messages, from ε₀ on, and for others what one message promises alone.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrust.common.privacy.amplification.blanket import LEAST_EPSILON, extreme_delta, pair_delta
+from distrust.common.privacy.amplification.clones import clones_curve
+from distrust.common.privacy.amplification.randomizers import LARGEST_EPSILON, Randomizer
+
+Array = NDArray[np.float64]
+
+RAISED = 1 + 1e-9  # above the rounding of the segments' closed forms
+POINTS = 80  # of a curve that is cheap, in each of two spacings
+FIRST = 1e-5  # ε of such a curve's first point, in units of its last
+STRETCH = 1.3  # from one ε to the next where each takes an FFT
+LEFT_OUT = 0.03  # of the δ before: mass of extreme values to leave out
+BULK = 1e-8  # δ from which on Chernoff's bound is enough
+APART = 0.2  # of two ε, at most
+STEP = 0.3  # of the blanket's grid, in standard deviations: some percent of δ
+FLOOR = 1e-120  # δ below which no order feels what is left
+KEPT = 1e-290  # δ down to which one message's own is a number
+MOST_PAIRS = 30  # of inputs; more would take too long
+FAR = 1.1  # from one ε to the next where only one message's own bound is better than the last δ
+END = 2000.0  # ε after which a tail begins at the latest
+SHARES = np.geomspace(1e-4, 1e-280, 24)  # δ that all the messages together may lose on the way to pure ones
+TAILS = np.geomspace(1e-2, 1e4, 400)  # orders above α that a tail may be bounded by, less α
+
+
+def clones_renyi(local_epsilon: float, users: int, orders: Sequence[float]) -> list[float]:
+    """Of `users` shuffled ε₀-LDP messages, whose randomizers may differ; inf for an ε₀ beyond the bound's range."""
+    if not local_epsilon <= LARGEST_EPSILON:
+        return [math.inf] * len(orders)
+    inner = _cheap(local_epsilon)
+    deltas = np.append(clones_curve(inner, local_epsilon, users), 0.0)
+    return [curve_renyi(np.append(inner, local_epsilon), deltas, order) for order in orders]
+
+
+def blanket_renyi(
+    randomizer: Randomizer, users: int, rho: float, orders: Sequence[float], pure: float = math.inf
+) -> list[float]:
+    """Of `users` shuffled messages of one randomizer that is ρ-zCDP by itself; inf where it has too many inputs.
+
+    pure  its ε₀, if it has one; then ρ is ε₀²/2 at most. The randomizer should leave out next to nothing: see FLOOR.
+    """
+    last = len(randomizer.masses) - 1
+    pairs = [(x, y) for y in range(last, 0, -1) for x in range(y) if not (randomizer.mirrored and x + y > last)]
+    if len(pairs) > MOST_PAIRS:
+        return [math.inf] * len(orders)
+    epsilons, deltas = _blanket_curve(_Shuffled(randomizer, users, pairs[0]), rho)
+    for pair in pairs[1:]:
+        other = _Shuffled(randomizer, users, pair)
+        deltas = np.array([other.raised(epsilon, delta) for epsilon, delta in zip(epsilons, deltas, strict=True)])
+    return _with_tail(epsilons, deltas, rho, orders, pure)
+
+
+def concentrated_renyi(
+    users: int, rho: float, orders: Sequence[float], local_epsilon: Callable[[float], float]
+) -> list[float]:
+    """Of `users` shuffled ρ-zCDP messages, each (`local_epsilon`(δ₀), δ₀)-private: within δ₀ of an ε₀-private one.
+
+    δ(ε) is the clones' for ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀, the least over some δ₀: Feldman, McMillan & Talwar
+    2021, Theorem 3.8.
+    """
+    shares = [(share / users, local_epsilon(share / users)) for share in SHARES]
+    found = [(share, local) for share, local in shares if 0 < local <= LARGEST_EPSILON]
+    if not found:
+        return [math.inf] * len(orders)
+    epsilons = _cheap(max(local for _, local in found))
+    deltas = np.ones(epsilons.size)
+    for share, local in found:
+        under = epsilons < local
+        pure = np.zeros(epsilons.size)
+        pure[under] = clones_curve(epsilons[under], local, users)
+        deltas = np.minimum(deltas, pure + (np.exp(epsilons) + 1) * (1 + math.exp(-local) / 2) * users * share)
+    return _with_tail(epsilons, deltas, rho, orders)
+
+
+def curve_renyi(epsilons: Array, deltas: Array, order: float, beyond: float = -math.inf) -> float:
+    """A bound of the Rényi divergence of `order` > 1 of a pair of laws, in both directions.
+
+    epsilons  above 0, increasing; deltas bound δ there, in both directions; 0 is allowed.
+    beyond    ln of a bound of α(α-1) times the integral from the last ε on.
+    """
+    start = min(1.0, float(deltas[0]) + math.expm1(float(epsilons[0])))
+    at = np.concatenate(([0.0], epsilons))
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.minimum.accumulate(np.concatenate(([start], deltas))))
+    parts = np.concatenate([_chords(at, logs, power) for power in (order - 1, -order)])
+    inside = float(np.logaddexp.reduce(parts)) + math.log(order * (order - 1) * RAISED)
+    return float(np.logaddexp(0.0, np.logaddexp(inside, beyond))) / (order - 1)
+
+
+def _chords(at: Array, logs: Array, power: float) -> Array:
+    """Logarithms of ∫ γ^(power-1) (chord of δ) dγ over each segment: the left ends' parts of it, and the right ends'.
+
+    γ = e^(a+u), 0 ≤ u ≤ h. With I(k) = ∫ e^(ku) du the weights of the ends are e^(power a)/(e^h - 1) times
+    e^h I(power) - I(power+1) and I(power+1) - I(power).
+    """
+    a, h = at[:-1], np.diff(at)
+    top = np.maximum((power + 1) * h, 0.0)  # taken out of both integrals: it may be large
+    one, other = _integral(power, h, top), _integral(power + 1, h, top)
+    moved = power * a + top - np.log(np.expm1(h))
+    with np.errstate(divide="ignore"):
+        left, right = (np.log(np.maximum(part, 0.0)) for part in (np.exp(h) * one - other, other - one))
+    return np.concatenate((logs[:-1] + left + moved, logs[1:] + right + moved))
+
+
+def _integral(k: float, h: Array, top: Array) -> Array:
+    """e^-top ∫ e^(ku) du from 0 to h, k ≠ 0."""
+    return np.asarray(-np.expm1(-abs(k) * h) * np.exp(max(k, 0.0) * h - top) / abs(k), dtype=np.float64)
+
+
+def _cheap(last: float) -> Array:
+    """Points below `last`, close to each other near 0 and near the end."""
+    return np.union1d(np.geomspace(FIRST * last, last, POINTS)[:-1], np.linspace(0, last, POINTS)[1:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Shuffled:
+    """δ(ε) of the messages of `users`, one of whom has either input of a pair: the larger of both directions."""
+
+    randomizer: Randomizer
+    users: int
+    pair: tuple[int, int]
+
+    @property
+    def both(self) -> tuple[tuple[int, int], ...]:
+        """The pair's directions; one where the other is its mirror image."""
+        mirrored = self.randomizer.mirrored and sum(self.pair) == len(self.randomizer.masses) - 1
+        return (self.pair,) if mirrored else (self.pair, self.pair[::-1])
+
+    def rough(self, epsilon: float) -> float:
+        """A bound that is quick and good in the tail."""
+        return max(extreme_delta(self.randomizer, one, epsilon, self.users) for one in self.both)
+
+    def close(self, epsilon: float, left_out: float) -> float:
+        """A bound by the blanket's convolution; `left_out` is mass that it may leave out, and adds."""
+        return max(pair_delta(self.randomizer, one, epsilon, self.users, left_out, fine=STEP) for one in self.both)
+
+    def raised(self, epsilon: float, delta: float) -> float:
+        """The larger of `delta` and a bound of δ(ε), which is worked for only where it may be larger."""
+        rough = self.rough(epsilon)
+        if rough <= delta or delta < BULK:
+            return max(delta, rough)
+        return max(delta, min(rough, self.close(epsilon, LEFT_OUT * delta)))
+
+
+def _blanket_curve(shuffled: _Shuffled, rho: float) -> tuple[Array, Array]:
+    """Points (ε, δ) of a pair of inputs, from where δ begins to fall to where no order feels it."""
+
+    def at(epsilon: float, before: float) -> float:
+        rough = shuffled.rough(epsilon)
+        return rough if before < BULK else min(rough, shuffled.close(epsilon, LEFT_OUT * before))
+
+    epsilons, deltas = [LEAST_EPSILON], [at(LEAST_EPSILON, 1e-3)]
+    epsilon = max(deltas[0] / 2, 2 * LEAST_EPSILON)
+    while deltas[-1] > FLOOR and epsilon < LARGEST_EPSILON and deltas[-1] < _alone(rho, epsilons[-1]):
+        epsilons.append(epsilon)
+        deltas.append(at(epsilon, deltas[-1]))
+        epsilon = min(STRETCH * epsilon, epsilon + APART)
+    return np.array(epsilons), np.array(deltas)
+
+
+def _with_tail(
+    epsilons: Array, deltas: Array, rho: float, orders: Sequence[float], pure: float = math.inf
+) -> list[float]:
+    """Divergences by a curve, the least of it and of ρ-zCDP at every ε; from its end on by ρ-zCDP alone, or nothing."""
+    end = max(float(epsilons[-1]) * FAR, min(4 * rho * max(orders), END))
+    more = float(epsilons[-1]) * FAR ** np.arange(1, math.ceil(math.log(end / epsilons[-1]) / math.log(FAR)) + 1)
+    at = np.concatenate((epsilons, more))
+    alone = np.array([_alone(rho, epsilon) for epsilon in at])
+    least = np.minimum(alone, np.concatenate((deltas, np.full(more.size, deltas[-1]))))
+    if math.isinf(pure):
+        at, least = at[least > KEPT], least[least > KEPT]  # a δ that underflows to 0 would leave the rest out
+        return [curve_renyi(at, least, order, pair_tail(rho, order, float(at[-1]))) for order in orders]
+    under = at < pure
+    at, least = np.append(at[under], pure), np.append(least[under], 0.0)
+    return [curve_renyi(at, least, order) for order in orders]
+
+
+def _alone(rho: float, epsilon: float) -> float:
+    """δ(ε) ≤ K_a e^(-(a-1)ε) of a ρ-zCDP message, the least over orders a."""
+    a = 1 + TAILS
+    return math.exp(min(0.0, float((_constant(rho, a) - (a - 1) * epsilon).min())))
+
+
+def pair_tail(rho: float, order: float, epsilon: float) -> float:
+    """The logarithm of α(α-1) ∫ (γ^(α-2) + γ^(-α-1)) K_a γ^-(a-1) dγ from e^ε on, the least over orders a > α."""
+    a = order + TAILS
+    near = (order - a) * epsilon - np.log(a - order)
+    far = (1 - order - a) * epsilon - np.log(a + order - 1)
+    return math.log(order * (order - 1)) + float((_constant(rho, a) + np.logaddexp(near, far)).min())
+
+
+def _constant(rho: float, a: Array) -> Array:
+    """Of K_a, the logarithm (a-1)aρ + (a-1) ln(1 - 1/a) - ln a: Balle et al. 2020, Theorem 21."""
+    return np.asarray((a - 1) * (a * rho + np.log1p(-1 / a)) - np.log(a), dtype=np.float64)

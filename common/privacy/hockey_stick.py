@@ -1,0 +1,166 @@
+"""Exact accounting of one release: Pmf of the noise in, privacy out. Neighbours shift the sum by `shift` at worst.
+
+Integer sums only. Where the law of the noise is log-concave the worst shift is the largest; randomized rounding mixes
+shifts and never makes it worse (joint convexity).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from distrust.common.errors import BadParameter
+from distrust.common.noise.law import LOST, Pmf
+
+
+class Extensible(Protocol):
+    """A symmetric law that is known as far out as one asks."""
+
+    def pmf(self, lost: float = ..., least: int = ...) -> Pmf: ...
+
+
+FAINT = 1e-28
+"""Mass beside the support that δ is computed on: 1e-10 of the smallest δ, so that no δ is larger by it."""
+
+LARGEST_EPSILON = 1e4
+DIGITS = 1e-11  # relative accuracy of a search for ε
+NOT_ZERO = 1e-300  # of a δ whose logarithm is taken
+NEGLIGIBLE = 60.0  # nats below the largest term, beyond which 2²⁰ terms do not change a double
+LARGE = 3.0  # a term's logarithm above which the divergence itself is not small
+SMALL, TERMS = 0.02, 7  # of a series whose next term is below 1e-12 of its first
+
+
+def hockey_stick(pmf: Pmf, shift: int, epsilon: float) -> float:
+    """δ(ε) = max over both directions of Σ (P(x) - e^ε P(x ∓ shift))₊, plus the mass that the truncation lost."""
+    forth = back = _excess(pmf.logs, _shifted(pmf.logs, shift), epsilon)
+    if not np.array_equal(pmf.logs, pmf.logs[::-1]):  # else the mirror image
+        back = _excess(pmf.logs, _shifted(pmf.logs[::-1], shift)[::-1], epsilon)
+    return min(1.0, max(forth, back) + pmf.lost)
+
+
+def pure_epsilon(pmf: Pmf, shift: int) -> float:
+    """The largest |ln P(x) - ln P(x - shift)| over the stored support; inf if one of them is 0 where the other is not.
+
+    The tails that were cut are the caller's: for every law here the ratio has its limit at infinity in closed form.
+    """
+    if shift >= pmf.logs.size:
+        return math.inf
+    return float(np.abs(pmf.logs[shift:] - pmf.logs[: pmf.logs.size - shift]).max())
+
+
+def rdp(pmf: Pmf, shift: int, orders: Sequence[float]) -> list[float]:
+    """Rényi divergence of each order α > 1 between the law and its shift, the larger of both directions.
+
+    The stored support must reach α · shift and some standard deviations beyond: of a Gaussian, the points that tell
+    lie (α - 1) · shift from its middle, and α · shift from the shifted one. What is outside is not added.
+    """
+    forth = [_renyi(pmf.logs, _shifted(pmf.logs, shift), order) for order in orders]
+    if np.array_equal(pmf.logs, pmf.logs[::-1]):
+        return forth  # the mirror image
+    back = [_renyi(pmf.logs, _shifted(pmf.logs[::-1], shift)[::-1], order) for order in orders]
+    return [max(pair) for pair in zip(forth, back, strict=True)]
+
+
+def renyi(others: NDArray[np.float64], losses: NDArray[np.float64], order: float) -> float:
+    """Rényi divergence of P from Q from ln Q and the losses ln P/Q of atoms that hold nearly all of both.
+
+    ln(Σ q t^α)/(α - 1), t = e^loss. Where that is small it is the sum of q (t^α - 1 - α(t - 1)) ≥ 0, which differs by
+    α Σ (p - q) = 0 and does not cancel: small divergences keep nine digits, and mass left out leaves the sum smaller.
+    """
+    exponents = others + order * losses
+    top = float(exponents.max(initial=-math.inf))
+    if top > LARGE:
+        telling = exponents[exponents > top - NEGLIGIBLE]
+        return (top + math.log(float(np.sum(np.exp(telling - top))))) / (order - 1)
+    q = np.exp(others)
+    apart = np.exp(exponents) - (1 - order) * q - order * np.exp(others + losses)
+    gains = np.where(np.abs(order * losses) < SMALL, q * _series(losses, order), apart)
+    return math.log1p(float(np.sum(gains))) / (order - 1)
+
+
+def from_rdp(divergences: Sequence[tuple[float, float]], delta: float) -> float:
+    """The least ε that (order, RDP) pairs give at δ: Balle et al. 2020, Theorem 21; orders above 1."""
+    spends = (
+        epsilon + math.log1p(-1 / order) - math.log(delta * order) / (order - 1) for order, epsilon in divergences
+    )
+    return max(0.0, min(spends))
+
+
+def epsilon_at(pmf: Pmf, shift: int, delta: float) -> float:
+    """The least ε with δ(ε) ≤ delta, rounded up in its tenth digit; inf where no ε below 10⁴ will do."""
+    return least_epsilon(lambda epsilon: math.log(max(hockey_stick(pmf, shift, epsilon), NOT_ZERO) / delta))
+
+
+def least_epsilon(excess: Callable[[float], float]) -> float:
+    """Return the least ε ≥ 0 with excess(ε) ≤ 0, to ten digits and rounded up; inf where no ε below 10⁴ will do.
+
+    excess  falls continuously: the logarithm of δ(ε) over a target.
+    """
+    if excess(LARGEST_EPSILON) > 0:
+        return math.inf
+    if excess(0.0) <= 0:
+        return 0.0
+    low, high = 0.5, 1.0
+    while excess(high) > 0:
+        low, high = high, 2 * high
+    while excess(low) <= 0:
+        low, high = low / 2, low
+    found = float(brentq(excess, low, high, xtol=1e-300, rtol=DIGITS))
+    while excess(found) > 0:
+        found *= 1 + DIGITS
+    return found
+
+
+def law_delta(law: Extensible, shift: int, epsilon: float) -> float:
+    """Return δ(ε) of a symmetric law and its shift, with all of the mass that the shift moves in; see `stretched`."""
+    return hockey_stick(stretched(law, shift), shift, epsilon)
+
+
+def law_epsilon(law: Extensible, shift: int, delta: float) -> float:
+    """Return `epsilon_at` of a symmetric law, with all of the mass that the shift moves in; see `stretched`."""
+    return epsilon_at(stretched(law, shift), shift, delta)
+
+
+def stretched(law: Extensible, shift: int) -> Pmf:
+    """Return the law on a support that is longer by the shift, outside which is less than FAINT.
+
+    At a point of the law's own support the shifted law is then known too. Where a shift of many deviations moves a
+    point in from outside the stored support, `hockey_stick` counts its whole mass, which is far too much. Supports
+    that would pass LIMIT entries are shorter; δ is then larger than it need be, never smaller.
+    """
+    for lost, more in ((FAINT, shift), (LOST, shift), (FAINT, 0)):
+        with suppress(BadParameter):
+            return law.pmf(lost, law.pmf(lost).logs.size // 2 + more)
+    return law.pmf()
+
+
+def _series(losses: NDArray[np.float64], order: float) -> NDArray[np.float64]:
+    """e^(αl) - 1 - α(e^l - 1) for |αl| < SMALL: Σ_(k≥2) (α^k - α) l^k / k!."""
+    series = np.zeros_like(losses)
+    for k in range(TERMS, 1, -1):
+        series = series * losses + (order**k - order) / math.factorial(k)
+    return np.asarray(series * losses**2, dtype=np.float64)
+
+
+def _shifted(logs: NDArray[np.float64], shift: int) -> NDArray[np.float64]:
+    """Logs of P(x - shift) on the same support; what comes from outside counts as impossible, which only adds to δ."""
+    moved = np.full(logs.size, -np.inf)
+    moved[shift:] = logs[: max(0, logs.size - shift)]
+    return moved
+
+
+def _excess(logs: NDArray[np.float64], others: NDArray[np.float64], epsilon: float) -> float:
+    """Σ (e^logs - e^(ε + others))₊, without cancellation."""
+    gaps = others + epsilon - logs
+    above = gaps < 0  # also drops 0 against 0, whose gap is NaN-free because stored logs are finite
+    return float(np.sum(-np.exp(logs[above]) * np.expm1(gaps[above])))
+
+
+def _renyi(logs: NDArray[np.float64], others: NDArray[np.float64], order: float) -> float:
+    """Divergence over the part where both are stored."""
+    both = np.isfinite(others)
+    return renyi(others[both], logs[both] - others[both], order)

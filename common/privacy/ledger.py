@@ -1,0 +1,136 @@
+"""Privacy spent, append-only, and a budget that is never overdrawn. A value: spending gives a new ledger.
+
+Clients are told apart by how often they take part, for that is what decides on what they have spent: those that come
+once, twice, … up to `contributions` times. Rounds with disjoint clients compose in parallel, one client's own
+contributions in sequence.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from distrust.common.errors import BadParameter, BudgetExceeded
+from distrust.common.messages.run import BudgetSpec
+from distrust.common.privacy.composition import compose, nothing
+from distrust.common.privacy.guarantee import Guarantee
+
+UNIQUE = "every client takes part in one cohort of the run"
+OWN = "what each round assumes of its own cohorts holds; the ledger has it round by round"
+RETURNING = "every client takes part in at most {} cohorts of the run"
+
+ROUNDING = 1e-9  # relative; the digits of a budget and of a computed ε need not agree further
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One round: what each of its `cohorts` cost the clients that took part in it."""
+
+    label: str
+    clients: int
+    cohorts: int
+    guarantee: Guarantee
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What has been spent.
+
+    contributions   R: a client identity takes part in at most so many cohorts.
+    budget          what one client may spend in all; None: nobody has declared anything.
+    """
+
+    contributions: int = 1
+    budget: BudgetSpec | None = None
+    entries: tuple[Entry, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.contributions < 1:
+            raise BadParameter("contributions", self.contributions, "must be at least 1")
+
+    def spend(self, entry: Entry) -> "Ledger":
+        """The ledger with one more entry. Raises BudgetExceeded where a client that comes R times would overdraw.
+
+        All R contributions are counted at the weakest guarantee so far: an admitted plan can be carried out by
+        everybody to the end, and a hopeless one is refused before its first client.
+        """
+        after = replace(self, entries=(*self.entries, entry))
+        if self.budget is not None:
+            after.check(self.budget)
+        return after
+
+    def check(self, budget: BudgetSpec) -> None:
+        """Raise BudgetExceeded unless R contributions stay within a budget."""
+        weakest = parallel([entry.guarantee for entry in self.entries])
+        spent = compose(((weakest, self.contributions),), budget.delta)
+        if spent.kind == "none" or spent.epsilon is None or spent.epsilon > budget.epsilon * (1 + ROUNDING):
+            raise BudgetExceeded(spent.epsilon, self.contributions, budget.epsilon, budget.delta)
+
+    def of(self, times: int) -> Guarantee:
+        """What a client has spent that took part `times` times so far, at the weakest guarantees; at least one entry.
+
+        Nobody can have taken part more often than there were cohorts.
+        """
+        weakest = parallel([entry.guarantee for entry in self.entries])
+        most = min(times, self._cohorts)
+        if most == 1:
+            return _assuming(weakest, self.contributions)
+        return _assuming(compose(((weakest, most),), self._delta(weakest, most)), self.contributions)
+
+    @property
+    def total(self) -> Guarantee:
+        """What nobody has spent more than."""
+        return self.of(self.contributions)
+
+    @property
+    def classes(self) -> dict[int, Guarantee]:
+        """By times of taking part: 1, 2, 4, … and the most that anybody can have; at least one entry."""
+        most = min(self.contributions, self._cohorts)
+        powers = [2**i for i in range(most.bit_length()) if 2**i < most]
+        return {times: self.of(times) for times in (*powers, most)}
+
+    @property
+    def _cohorts(self) -> int:
+        return sum(entry.cohorts for entry in self.entries)
+
+    def _delta(self, weakest: Guarantee, times: int) -> float | None:
+        """δ that a composed guarantee is shown at: the budget's, unless it cannot hold there."""
+        if self.budget is None or self.budget.delta < times * weakest.delta:
+            return None
+        return self.budget.delta
+
+
+def parallel(guarantees: Sequence[Guarantee]) -> Guarantee:
+    """The weakest of at least one guarantee: no privacy if any has none, else the largest ε and the largest δ.
+
+    Rényi curves are merged order by order over the orders that all have; guarantees of different kinds become (ε, δ).
+    """
+    without = [one for one in guarantees if one.kind == "none" or one.epsilon is None]
+    if without:
+        return nothing(without[0]).model_copy(update={"assumptions": without[0].assumptions})
+    weakest = max(guarantees, key=lambda one: one.epsilon or 0.0)
+    delta = max(one.delta for one in guarantees)
+    alike = all(one.kind == weakest.kind for one in guarantees)
+    kind = weakest.kind if alike else "approximate" if delta else "pure"
+    curve = _curve(guarantees) if alike else ()
+    assumptions = _assumptions(guarantees)
+    return weakest.model_copy(update={"kind": kind, "delta": delta, "rdp": curve, "assumptions": assumptions})
+
+
+def _assuming(one: Guarantee, contributions: int) -> Guarantee:
+    if one.kind == "none":
+        return one
+    promise = UNIQUE if contributions == 1 else RETURNING.format(contributions)
+    return one.model_copy(update={"assumptions": (*one.assumptions, promise)})
+
+
+def _assumptions(guarantees: Sequence[Guarantee]) -> tuple[str, ...]:
+    """What all rounds assume in the same words, and that the others hold too."""
+    shared = [text for text in guarantees[0].assumptions if all(text in one.assumptions for one in guarantees)]
+    own = any(text not in shared for one in guarantees for text in one.assumptions)
+    said = [text for text in shared if text != OWN]  # a round whose cohorts differ says it already
+    return (*said, *([OWN] if own or said != shared else []))
+
+
+def _curve(guarantees: Sequence[Guarantee]) -> tuple[tuple[float, float], ...]:
+    curves = [dict(one.rdp) for one in guarantees]
+    shared = [order for order in curves[0] if all(order in curve for curve in curves)]
+    return tuple((order, max(curve[order] for curve in curves)) for order in shared)

@@ -1,0 +1,159 @@
+"""Connections under limits: how many, and how long each may stay without a whole request.
+
+uvicorn bounds idle keep-alive connections only. A connection that sends half a request's head, or goes on sending a
+body after its answer, stays open for ever there.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+LINGER_SECONDS = 5.0
+"""For a caller to send the rest of a body that was refused, and so to reach its answer."""
+
+SPARE = 128
+"""Connections above the limit, as long as all those within it are busy."""
+
+KNOWN = 4
+"""Requests after which a connection is kept before those that have made fewer: callers that stay open many."""
+
+CHUNK = 128 * 1024
+"""Bytes that are read from a connection at once. All connections share the room for it."""
+
+READ_SECONDS = 60.0
+"""For a caller to go on reading an answer that fills the buffers on the way."""
+
+
+@dataclass(slots=True)
+class Connections:
+    """The connections of one service.
+
+    most            open at once. One more, and the one that has waited longest for a request is closed: one that has
+                    made KNOWN requests only where there is no other. Where all others have a request in work, SPARE
+                    new ones may bring theirs.
+    header_seconds  for a request's head to arrive, from its first byte, or from the connection's beginning.
+    """
+
+    most: int
+    header_seconds: float
+    strangers: dict["GuardedProtocol", None] = field(default_factory=dict)  # that wait for a whole head, longest first
+    regulars: dict["GuardedProtocol", None] = field(default_factory=dict)  # the same, after KNOWN requests
+    count: int = 0
+
+    def enter(self, connection: "GuardedProtocol") -> None:
+        """Count a new connection, and make room for it."""
+        self.count += 1
+        self.wait(connection)
+        longest = next(iter(self.strangers if len(self.strangers) > 1 else self.regulars or self.strangers))
+        if self.count > self.most and (longest is not connection or self.count > self.most + SPARE):
+            longest.give_up()
+
+    def leave(self, connection: "GuardedProtocol") -> None:
+        """Forget a connection that was closed."""
+        self.count -= 1
+        self.end_wait(connection)
+
+    def wait(self, connection: "GuardedProtocol") -> None:
+        """Count a connection as one that waits for a head, from now on unless it has waited before."""
+        (self.regulars if connection.served >= KNOWN else self.strangers).setdefault(connection)
+
+    def end_wait(self, connection: "GuardedProtocol") -> None:
+        """A head is whole, or the connection is closed."""
+        self.strangers.pop(connection, None)
+        self.regulars.pop(connection, None)
+
+
+class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
+    """HTTP/1.1 with time-outs for heads, and for what follows an answer. `guarded` makes one for a service."""
+
+    limits: ClassVar[Connections]  # `connections` is a name of uvicorn's
+    chunk: ClassVar[bytearray]  # of all connections: what is read is taken out before another one is read
+
+    served = 0  # requests that were answered
+    _timer: asyncio.TimerHandle | None = None  # for what the caller has to send
+    _reader: asyncio.TimerHandle | None = None  # for what it has to read
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self._arm(self.limits.header_seconds)
+        self.limits.enter(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        self._stop_reader()
+        self.limits.leave(self)
+        super().connection_lost(exc)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Tell the transport where to read to. `sizehint` is its wish, which nobody has to follow."""
+        del sizehint
+        return self.chunk
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what was read out of the buffer."""
+        self.data_received(bytes(memoryview(self.chunk)[:nbytes]))
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is h11.DONE and self.conn.trailing_data[0]:
+            self.give_up()  # it sent more before it was answered: no client of ours does, and what it sent stays here
+        else:
+            self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.served += 1
+        self._watch()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stop_reader()
+        self._reader = self.loop.call_later(READ_SECONDS, self.give_up)
+
+    def resume_writing(self) -> None:
+        self._stop_reader()
+        super().resume_writing()
+
+    def give_up(self) -> None:
+        """Close at once, without a word: no request is lost by it."""
+        self.limits.end_wait(self)
+        self.transport.abort()
+
+    def _watch(self) -> None:
+        """Arm or disarm the timer, by what the caller owes: the rest of a head, of a refused body, or nothing."""
+        if self.transport.is_closing():
+            return
+        answered = self.cycle is not None and self.cycle.response_complete
+        if self.conn.their_state is h11.IDLE:
+            self.limits.wait(self)
+            if self.timeout_keep_alive_task is None:  # a head has begun; uvicorn's own timer ends idle connections
+                self._arm(self.limits.header_seconds)
+        elif self.conn.their_state is h11.SEND_BODY and answered:
+            self._arm(LINGER_SECONDS)
+        else:
+            self.limits.end_wait(self)
+            self._disarm()
+
+    def _arm(self, seconds: float) -> None:
+        """Let the caller have `seconds` from now on, unless they are running already."""
+        if self._timer is None:
+            self._timer = self.loop.call_later(seconds, self.give_up)
+
+    def _stop_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def guarded(connections: Connections) -> type[GuardedProtocol]:
+    """Return the protocol of one service's connections, for uvicorn to make one of each."""
+    members: dict[str, Any] = {"limits": connections, "chunk": bytearray(CHUNK)}
+    return type("ServiceProtocol", (GuardedProtocol,), members)

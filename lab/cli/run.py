@@ -1,0 +1,118 @@
+"""`distrust run RUN.toml`: one run, over services or in this process."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from distrust.common.errors import BadParameter, RunFailed
+from distrust.common.threads import one_thread
+from distrust.lab.cli.console import err, out
+from distrust.lab.cli.up import DataOption, PortOption
+from distrust.lab.run import in_process
+from distrust.lab.run.fleet_processes import Fleets
+from distrust.lab.run.over_http import Play
+from distrust.lab.run.progress import Progress
+from distrust.lab.run.result import Result
+from distrust.lab.run.result_table import print_result
+from distrust.lab.run.run_file import RunFile, read
+from distrust.lab.stack.data_dir import DEFAULT, Folder, put
+from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+JsonOption = Annotated[str | None, typer.Option("--json", help="Write the result as one JSON object; - for stdout")]
+InProcess = Annotated[bool, typer.Option("--in-process", help="No sockets: everything in this process")]
+Name = Annotated[str | None, typer.Option("--name", help="Another name for the run than the file's")]
+NoFleet = Annotated[bool, typer.Option("--no-fleet", help="Other fleets play; only create the run and watch")]
+Server = Annotated[str | None, typer.Option("--server", help="Address of a running server")]
+Shuffler = Annotated[str | None, typer.Option("--shuffler", help="Address of a running shuffler")]
+Aggregator = Annotated[str | None, typer.Option("--aggregator", help="Address of a running aggregator")]
+TokenFile = Annotated[Path | None, typer.Option("--token-file", help="The operator's token for --server")]
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file")],
+    *,
+    in_process: InProcess = False,
+    json: JsonOption = None,
+    name: Name = None,
+    data: DataOption = DEFAULT,
+    port_base: PortOption = BASE_PORT,
+    server: Server = None,
+    shuffler: Shuffler = None,
+    aggregator: Aggregator = None,
+    token_file: TokenFile = None,
+    no_fleet: NoFleet = False,
+) -> None:
+    """Play a run to its end.
+
+    Over services that it starts on loopback, over those that run already, or in this process. Exits 0 when the run
+    finished, 1 when it failed or was cancelled (the reason is on stderr), 2 for bad input.
+    """
+    with one_thread():
+        run_file = read(file) if name is None else read(file).renamed(name)
+    urls = _given(server, shuffler, aggregator, token_file)
+    if in_process:
+        result = here(run_file)
+    elif urls is not None:
+        result = there(run_file, urls, Folder(data), fleet=not no_fleet)
+    else:
+        result = on_own_stack(run_file, Folder(data), port_base)
+    deliver(result, json)
+
+
+def here(file: RunFile) -> Result:
+    """In this process."""
+    with one_thread():
+        return in_process.run(file)
+
+
+def there(file: RunFile, urls: Urls, folder: Folder, *, fleet: bool = True) -> Result:
+    """Over services that somebody runs; the fleets' logs go to `folder`. `fleet`: whether ours play.
+
+    Raises BadParameter for a world that other fleets cannot be playing: regret and failures are counted in it.
+    """
+    if file.drawn and not fleet:
+        raise BadParameter("environment.seed", None, "other fleets play with --no-fleet: give the seed of their world")
+    folder.make()
+    fleets = Fleets(file, urls, folder.path / "logs") if fleet else None
+    return asyncio.run(Play(file, urls, fleets, Progress(err)).run())
+
+
+def on_own_stack(file: RunFile, folder: Folder, port_base: int) -> Result:
+    """Over the stack that holds the folder, or over one of our own for as long as the run lasts."""
+    found = running(folder)
+    if found is not None:
+        return there(file, found, folder)
+    with Stack(folder, port_base, file.extensions) as stack:
+        fleets = Fleets(file, stack.urls, folder.path / "logs")
+        return asyncio.run(Play(file, stack.urls, fleets, Progress(err), stack.check).run())
+
+
+def deliver(result: Result, json: str | None) -> None:
+    """Print the closing table, or JSON on stdout; with a file name both. Then raise RunFailed for a run that failed."""
+    if json != "-":
+        print_result(result, out)
+    if json is not None:
+        put(result.model_dump_json(indent=2) + "\n", json)
+    if result.fault is not None:
+        raise RunFailed(f"run {result.run} failed: {result.fault}")
+
+
+def _given(server: str | None, shuffler: str | None, aggregator: str | None, token_file: Path | None) -> Urls | None:
+    """The services named on the command line: all three, or none."""
+    if server is None and shuffler is None and aggregator is None:
+        return None
+    if server is None or shuffler is None or aggregator is None:
+        raise BadParameter("server", server, "--server, --shuffler and --aggregator are given together")
+    return Urls(server, shuffler, aggregator, _token(token_file))
+
+
+def _token(path: Path | None) -> str | None:
+    try:
+        return path.read_text("ascii").strip() if path is not None else None
+    except OSError as error:
+        raise BadParameter("token-file", str(path), f"{error.strerror}") from error

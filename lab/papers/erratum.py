@@ -1,0 +1,95 @@
+"""One error of a paper: what is printed, a counter-example in numbers, and what the project does instead.
+
+The file also has formulas that several papers print, as they print them, and plans of our own mechanisms.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from scipy.optimize import brentq
+
+from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.mechanisms import Calibration, Mechanism, MechanismName, MechanismSpec, plan
+
+Paper = Literal["MAB", "DLB", "CTX", "FREE", "GLB"]
+
+Verdict = Literal["refuted", "misprint", "unproved", "assumption", "slack", "harmless"]
+"""refuted     the printed statement fails at the setting.
+misprint    read as printed it fails, and the intended reading is plain.
+unproved    the printed derivation gives more than it says; the exact law, at the setting, does not.
+assumption  true only under a condition that a deployment need not meet, or outside its own range.
+slack       true, and so far from the exact value that the number is of no use.
+harmless    the wrong letter, and the same number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Erratum:
+    """A claim and its counter-example, in one measure: the larger, the worse for who relies on the claim.
+
+    claimed   what the paper promises at `setting`.
+    computed  what an exact computation gives; above `claimed`, but for `harmless`, where they are equal.
+    ours      the same measure under our resolution; at most `claimed`.
+    code      the file where the resolution lives. facts: further computed numbers.
+    """
+
+    key: str
+    paper: Paper
+    place: str
+    printed: str
+    wrong: str
+    verdict: Verdict
+    setting: str
+    measure: str
+    claimed: float
+    computed: float
+    ours: float
+    instead: str
+    code: str
+    facts: tuple[tuple[str, float], ...] = ()
+
+
+def classical_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
+    """σ = Δ√(2 ln(1.25/δ))/ε: Dwork & Roth 2014, Theorem A.1, proven for ε < 1."""
+    return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+
+def amplified(local: float, delta: float, clients: int) -> float:
+    """ε after shuffling n reports that are each ε₀-LDP: FREE eq. (10), CTX Lemma B.4, with its ln(4/δ)."""
+    root = 8 * math.sqrt(math.exp(local) * math.log(4 / delta) / clients)
+    return math.log1p(math.tanh(local / 2) * (root + 8 * math.exp(local) / clients))
+
+
+def amplified_inverse(epsilon: float, delta: float, clients: int) -> float:
+    """f⁻¹(ε): the ε₀ whose closed form is ε."""
+    return float(brentq(lambda local: amplified(local, delta, clients) - epsilon, 0.0, 50.0, xtol=1e-13))
+
+
+def planned(
+    name: MechanismName,
+    clients: int,
+    epsilon: float,
+    *,
+    delta: float | None = None,
+    floor: int | None = None,
+    bound: float | None = None,
+    calibration: Calibration = "exact",
+    scale: float | None = None,
+    wrap: float = 1e-6,
+) -> Mechanism:
+    """A cohort that opens at `floor` survivors, all by default; rewards in [0, 1], or in [-bound, bound]."""
+    spec = MechanismSpec(name=name, epsilon=epsilon, delta=delta, calibration=calibration, scale=scale)
+    statistic = Reward() if bound is None else BoundedVector(dimension=1, norm="linf", bound=bound)
+    least = clients if floor is None else floor
+    return plan(spec, clients=clients, least=least, floor=least, wrap=wrap, statistic=statistic)
+
+
+def epsilon_of(mechanism: Mechanism, survivors: int | None = None) -> float:
+    """The ε that the mechanism computes for itself; infinite where it has none."""
+    epsilon = mechanism.guarantee(survivors).epsilon
+    return float("inf") if epsilon is None else epsilon
+
+
+def divergence_of(mechanism: Mechanism, order: float) -> float:
+    """The Rényi divergence of that order."""
+    return dict(mechanism.guarantee().rdp)[order]

@@ -1,0 +1,64 @@
+"""Errata for people: a table in the terminal, and the two lists of docs/privacy/errata.md."""
+
+import re
+import textwrap
+from collections.abc import Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+from distrust.lab.papers.erratum import Erratum
+
+WIDTH = 100  # of a line of docs/, tables excepted
+HEADER = ("paper, place", "measure", "claimed", "computed", "ours", "verdict")
+
+
+def terminal(found: Sequence[Erratum]) -> Table:
+    """One row an erratum, in eighty columns."""
+    shown = Table("claim, measure, setting", title="what the papers print, and what an exact computation says")
+    for name in HEADER[2:]:
+        shown.add_column(name, no_wrap=True)
+    for one in found:
+        place, measure, *figures = _cells(one)
+        shown.add_row(escape(f"{place}\n{measure}"), *figures, end_section=True)
+    return shown
+
+
+def markdown(found: Sequence[Erratum]) -> str:
+    """Return the table, then a paragraph for each: what docs/privacy/errata.md holds between its two marks."""
+    lines = [f"| {' | '.join(HEADER)} |", "|---|---|---:|---:|---:|---|"]
+    lines += [f"| {' | '.join(_escaped(cell) for cell in _cells(one))} |" for one in found]
+    return "\n".join([*lines, "", *(_paragraph(one) for one in found)]) + "\n"
+
+
+def number(value: float) -> str:
+    """Five digits; a value that differs from 1 in later ones shows its excess."""
+    if value != 1 and abs(value - 1) < 1e-5:
+        return "1" if abs(value - 1) < 1e-9 else f"1 {'+' if value > 1 else '-'} {abs(value - 1):.2g}"
+    return f"{value:.5g}"
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", r"\|")
+
+
+def _cells(one: Erratum) -> tuple[str, ...]:
+    figures = (number(one.claimed), number(one.computed), number(one.ours))
+    return (f"{one.paper} {one.place}", f"{one.measure}; {one.setting}", *figures, one.verdict)
+
+
+def _paragraph(one: Erratum) -> str:
+    facts = "".join(f" {label}: {number(value)}." for label, value in one.facts)
+    lines = (
+        f"- **{one.paper} {one.place}** (`{one.key}`). Printed: {one.printed}.",
+        f"  Wrong: {one.wrong}.",
+        f"  Here: {one.instead} (`{one.code}`).{facts}",
+    )
+    return "\n".join(_wrapped(line) for line in lines)
+
+
+def _wrapped(line: str) -> str:
+    """Return a list item as lines of WIDTH, none of which begins with a sign that Markdown takes for a list."""
+    kept = re.sub(r"(?<=\S) ([-+*>]) ", "\xa0\\1\xa0", line)
+    wrapped = textwrap.fill(kept, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return wrapped.replace("\xa0", " ")

@@ -1,0 +1,92 @@
+"""What went wrong for a policy, as only the clients' side can tell: it knows the true means."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from distrust.common.messages.base import Message
+from distrust.common.messages.run import RunConfig
+from distrust.lab.run.run_file import RunFile
+from distrust.server.learner.learner import Learner
+from distrust.server.learner.rounds import RoundRecord
+from distrust.server.policies import Interval
+
+
+class PolicyFailures(Message):
+    """Failures of one run.
+
+    best_dropped     whether no arm of the largest true mean is left; best_dropped_at: the pulls when the last one went.
+    widths           confidence intervals that the policy formed: one for each arm that it judged after a batch, and for
+                     UCB1, whose batches are pulls, one for each pull that was answered (`Policy.formed`).
+    width_failures   those that miss the true mean when they are formed. None fails later: elimination keeps an interval
+                     as it is, and UCB1's only grow around the same estimate until the arm is pulled again.
+    failure          probability, by the policy's own statement, that any of them does (`stated`); null for none.
+    """
+
+    best_dropped: bool
+    best_dropped_at: int | None
+    widths: int
+    width_failures: int
+    failure: float | None
+
+
+class FailureTracker:
+    """Watches a learner from cohort to cohort, and compares every interval with the truth once, when it is new."""
+
+    def __init__(self, file: RunFile) -> None:
+        means = file.world().means
+        self._config, self._means = file.config, means.tolist()
+        self._best: list[int] = np.flatnonzero(means == means.max()).tolist()
+        self._round, self._batch = 0, 0
+        self._widths, self._missed = 0, 0
+        self._formed: Counter[int] = Counter()
+
+    def __call__(self, learner: Learner) -> None:
+        """To be called after every cohort; there is something new only when a round is over."""
+        number = learner.rounds[-1].number
+        if learner.finished or number != self._round:
+            self._round = number
+            self._look(learner.policy.formed)
+
+    def events(self, learner: Learner) -> PolicyFailures:
+        """What was seen until now."""
+        at = _dropped_at(learner, self._best)
+        return PolicyFailures(
+            best_dropped=at is not None,
+            best_dropped_at=at,
+            widths=self._widths,
+            width_failures=self._missed,
+            failure=stated(self._config, learner.rounds, self._formed),
+        )
+
+    def _look(self, formed: Sequence[Interval]) -> None:
+        """A run may end without another batch: then these are known already."""
+        if not formed or formed[-1].batch <= self._batch:
+            return
+        self._batch = formed[-1].batch
+        self._widths += len(formed)
+        self._missed += sum(not one.lower <= self._means[one.arm] <= one.upper for one in formed)
+        if self._config.policy.COUNTS:  # the others state p whatever they formed, a million times
+            self._formed[self._batch] += len(formed)
+
+
+def stated(config: RunConfig, rounds: list[RoundRecord], formed: Counter[int]) -> float | None:
+    """The probability that any interval of a run fails, as the policy's own theorem bounds it.
+
+    formed  intervals by batch, of a policy that counts them: an interval has two events, a sum may wrap around.
+    """
+    asks = [record.ask for record in rounds]
+    events = ((ask.share, 2 * formed[ask.batch] + ask.width * len(ask.queries)) for ask in asks)
+    return config.policy.stated_failure(config.mechanism.calibration, events)
+
+
+def _dropped_at(learner: Learner, best: list[int]) -> int | None:
+    """Pulls of all cohorts until the round that dropped the last of the best arms; None when one is still there."""
+    left, pulls = set(best), 0
+    for record in learner.rounds:
+        pulls += sum(count for one in record.cohorts for _, count in record.ask.decision.pulls(one.arm, one.clients))
+        left -= set(record.eliminated)
+        if not left:
+            return pulls
+    return None

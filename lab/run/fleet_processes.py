@@ -1,0 +1,115 @@
+"""The fleet processes of one run: started together, watched, their reports added up."""
+
+import json
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from distrust.common.mechanisms import MECHANISMS
+from distrust.lab.run.result import Wire
+from distrust.lab.run.run_file import RunFile
+from distrust.lab.stack.process import Service, stop_all
+from distrust.lab.stack.stack import Urls, listed
+
+
+class Fleets:
+    """`python -m distrust.client` as often as the run file says, for as long as a `with` block lasts.
+
+    logs  folder of the fleets' logs.
+    """
+
+    def __init__(self, file: RunFile, urls: Urls, logs: Path) -> None:
+        self._file, self._urls, self._logs = file, urls, logs
+        self._fleets: list[Service] = []
+
+    def __enter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory(prefix="distrust-fleets-")
+        try:
+            for number in range(1, self._file.fleet.processes + 1):
+                self._fleets.append(self._start(number))
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    @property
+    def running(self) -> bool:
+        """Whether any fleet is still at work."""
+        return any(fleet.process.poll() is None for fleet in self._fleets)
+
+    def check(self) -> None:
+        """Raise Unavailable, with its last words, when a fleet has failed; one that is done is fine."""
+        for fleet in self._fleets:
+            if fleet.process.poll():
+                fleet.check()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the fleets have noticed that the run is over and written their reports."""
+        end = time.monotonic() + seconds
+        while self.running and time.monotonic() < end:
+            time.sleep(0.02)
+
+    def wire(self) -> Wire | None:
+        """Return what a client's part in the run weighed, and why clients refused; None when no fleet has reported."""
+        reports = [json.loads(path.read_text("utf-8")) for path in Path(self._folder.name).glob("*.json")]
+        if not reports:
+            return None
+        joined, served = (sum(report["clients"][name] for report in reports) for name in ("joined", "served"))
+        payload, both = _sum(reports, "payload_bytes"), _sum(reports, "sent_bytes") + _sum(reports, "received_bytes")
+        refusals = sum((Counter(report["reasons"]) for report in reports), Counter[str]())
+        return Wire(
+            payload_bits=8 * payload / served if served else None,
+            bytes=both / joined if joined else None,
+            refusals=dict(refusals),
+        )
+
+    def _start(self, number: int) -> Service:
+        name = f"fleet-{number}"
+        own = {"DISTRUST_PROCESS": name, "DISTRUST_REPORT": str(Path(self._folder.name) / f"{name}.json")}
+        log = self._logs / f"{self._file.config.run}.{name}.log"
+        return Service(f"fleet {number}", ["distrust.client"], {**environment(self._file, self._urls), **own}, log)
+
+    def _end(self) -> None:
+        try:
+            stop_all(self._fleets)
+        finally:
+            self._folder.cleanup()
+
+
+def environment(file: RunFile, urls: Urls) -> dict[str, str]:
+    """What a fleet is told: addresses, the run's name and the digest of its configuration, its world, its budget.
+
+    The operator's token is not a client's business.
+    """
+    config, fleet = file.config, file.fleet
+    told = {
+        "DISTRUST_SERVER_URL": urls.server,
+        "DISTRUST_SHUFFLER_URL": urls.shuffler,
+        "DISTRUST_AGGREGATOR_URL": urls.aggregator,
+        "DISTRUST_RUN": config.run,
+        "DISTRUST_CONFIG_DIGEST": config.digest().hex(),
+        "DISTRUST_ENVIRONMENT": file.environment.model_dump_json(),
+        "DISTRUST_DROPOUT": str(fleet.dropout),
+        "DISTRUST_SILENT": str(fleet.silent).lower(),
+    }
+    told |= listed(file.extensions)
+    if config.budget is not None:  # the users' own from here on: they refuse what the learner should not have asked
+        told |= {"DISTRUST_MAX_EPSILON": repr(config.budget.epsilon), "DISTRUST_MAX_DELTA": repr(config.budget.delta)}
+        told["DISTRUST_CONTRIBUTIONS"] = str(config.contributions)  # else they add up to nothing declared
+    if config.unsafe is not None:
+        told["DISTRUST_NOISE_SEED"] = str(config.unsafe.noise_seed)
+    if config.unsafe is not None or MECHANISMS[config.mechanism.name].model == "none":
+        told["DISTRUST_ALLOW_UNSAFE"] = "true"
+    return told
+
+
+def _sum(reports: list[dict[str, Any]], name: str) -> float:
+    return float(sum(report[name] for report in reports))

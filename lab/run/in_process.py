@@ -1,0 +1,136 @@
+"""A run without sockets: the learner, mechanisms and environments of the services, whole cohorts at once.
+
+With `[unsafe] noise_seed` every sum equals the one that the services release for the same file: rewards, departures and
+noise come from the same labelled streams, row by row.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrust.client import play as clients
+from distrust.client.environments import Environment
+from distrust.client.fleet.departures import NEVER, departures, survives
+from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.errors import described
+from distrust.common.messages.run import RunConfig
+from distrust.common.modular import total
+from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
+from distrust.lab.privacy.shuffled_actions import unshuffled
+from distrust.lab.run.failures import FailureTracker
+from distrust.lab.run.one_by_one import OneByOne
+from distrust.lab.run.result import CohortResult, Result, RoundResult, summarize
+from distrust.lab.run.run_file import RunFile
+from distrust.server.learner.learner import Learner
+from distrust.server.learner.ledger import classes, ledger
+from distrust.server.learner.ledger import spent as paid
+from distrust.server.learner.outcome import Lost, Released
+from distrust.server.learner.rounds import CohortPlan, RoundPlan, RoundRecord
+from distrust.shuffler.assignment import Order, dealt
+
+
+def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
+    """Play a run file to its end; `watch` is called after every cohort."""
+    began, witness = time.perf_counter(), FailureTracker(file)
+
+    def seen(learner: Learner) -> None:
+        witness(learner)
+        watch(learner)
+
+    learner = play(file, seen)
+    rounds = [_round(file.config, record) for record in learner.rounds]
+    seconds = time.perf_counter() - began
+    events = witness.events(learner)
+    spent = classes(ledger(file.config, learner.rounds))
+    result = summarize(file, "in-process", learner.snapshot(), rounds, events, spent=spent, seconds=seconds)
+    return result.model_copy(update={"fault": learner.fault})
+
+
+def play(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Learner:
+    """The learner at the end of the run. Raises BadParameter when the run cannot be planned."""
+    world = file.world()
+    learner = (OneByOne if file.config.policy.SEQUENTIAL else Learner)(file.config)
+    learner.play(partial(_outcome, file, world), watch)
+    return learner
+
+
+def _outcome(file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortPlan) -> Released | Lost:
+    """What R, S and A make of one cohort."""
+    mechanism, order = cohort.mechanism, _order(file, plan, cohort)
+    rewards = _rewards(file, world, plan, cohort, order)
+    rows = mechanism.randomize(plan.statistic.vectors(rewards), _noise(file, cohort.cohort))
+    stay = survives(_departures(file, cohort))
+    survivors = int(np.count_nonzero(stay))
+    if survivors < cohort.minimum:
+        return Lost(cohort=cohort.cohort, reason=f"{survivors} survivors, needs {cohort.minimum}")
+    analyzer = _noise(file, cohort.cohort, "analyzer")
+    try:
+        if isinstance(plan.decision, AssignedAction) and order is not None:
+            return unshuffled(cohort, plan.decision, rows[stay], order[stay], analyzer)
+        estimate = mechanism.estimate(total(rows[stay], mechanism.modulus), survivors, analyzer)
+        return Released(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors)
+    except Exception as error:  # noqa: BLE001 - as the server does (server.runs.settlement): the run ends and says why
+        return Lost(cohort=cohort.cohort, reason=f"the analyzer raised: {described(error)}", fault=True)
+
+
+def _order(file: RunFile, plan: RoundPlan, cohort: CohortPlan) -> Order | None:
+    """For assigned actions: each slot's play, as the shuffler draws it."""
+    if not isinstance(plan.decision, AssignedAction):
+        return None
+    return dealt(plan.decision, _noise(file, cohort.cohort, "order"))
+
+
+def _rewards(
+    file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortPlan, order: Order | None
+) -> NDArray[np.float64]:
+    stream = UnsafeSeededStream(_seed(file), file.config.run, cohort.cohort, "rewards")
+    rewards = clients.rewards(world, plan.decision, cohort.arm, cohort.clients, stream)
+    return rewards if order is None else rewards[order]
+
+
+def _departures(file: RunFile, cohort: CohortPlan) -> NDArray[np.int64]:
+    if not file.fleet.dropout:
+        return np.full(cohort.clients, NEVER)
+    stream = UnsafeSeededStream(_seed(file), file.config.run, cohort.cohort, "departures")
+    return departures(cohort.clients, file.fleet.dropout, stream)
+
+
+def _seed(file: RunFile) -> int:
+    assert file.environment.seed is not None  # reading the file drew one
+    return file.environment.seed
+
+
+def _noise(file: RunFile, cohort: str, *labels: str) -> Stream:
+    """The privacy noise of a cohort: the operating system's, unless the run is named unsafe."""
+    unsafe = file.config.unsafe
+    if unsafe is None:
+        return SystemStream()
+    return UnsafeSeededStream(unsafe.noise_seed, file.config.run, cohort, *labels)
+
+
+def _round(config: RunConfig, record: RoundRecord) -> RoundResult:
+    sums = {released.cohort: released for released in record.released.values()}
+    return RoundResult(
+        number=record.number,
+        batch=record.ask.batch,
+        arms=list(record.ask.arms),
+        decision=record.ask.decision,
+        eliminated=list(record.eliminated),
+        modulus=record.mechanism.modulus,
+        payload_bits=record.mechanism.bits,
+        guarantee=paid(config, record),
+        cohorts=[_cohort(cohort, sums.get(cohort.cohort)) for cohort in record.cohorts],
+    )
+
+
+def _cohort(cohort: CohortPlan, released: Released | None) -> CohortResult:
+    return CohortResult(
+        cohort=cohort.cohort,
+        arm=cohort.arm,
+        clients=cohort.clients,
+        survivors=released.survivors if released else None,
+        estimate=released.sum if released else None,
+    )

@@ -1,0 +1,123 @@
+"""Live progress of a run: a small moving table on a terminal, a line now and then anywhere else. Always on stderr."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import Progress as Columns
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from distrust.common.messages.listing import CohortEntry
+from distrust.common.messages.progress import CohortView, RoundReport, RunView
+
+MOST_COHORTS = 16  # lines of the moving table
+LINE_SECONDS = 3.0  # between two plain lines
+
+Standings = Mapping[str, CohortEntry]
+"""Where S is with the cohorts that are open there, by their names."""
+
+
+@contextmanager
+def working(what: str, err: Console) -> Iterator[None]:
+    """Show on a terminal that `what` is being computed, and for how long; the line goes when the block ends."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Columns(*columns, console=err, transient=True, disable=not err.is_terminal) as shown:
+        shown.add_task(f"computing {what}", total=None)
+        yield
+
+
+class Progress:
+    """Shows what the server knows of a run, and how far S is. Nothing shown here is private."""
+
+    def __init__(self, err: Console) -> None:
+        self._err, self._live = err, None if not err.is_terminal else Live(console=err, refresh_per_second=4)
+        self._said, self._next = "", 0.0
+
+    @contextmanager
+    def shown(self) -> Iterator["Progress"]:
+        """The moving table lives as long as this block."""
+        if self._live is None:
+            yield self
+            return
+        with self._live:
+            yield self
+
+    def show(self, run: RunView, report: RoundReport, standings: Standings) -> None:
+        """One look at the run."""
+        if self._live is not None:
+            self._live.update(_picture(run, report, standings))
+            return
+        line = _line(run, report, standings)
+        if line != self._said and time.monotonic() >= self._next:
+            self._said, self._next = line, time.monotonic() + LINE_SECONDS
+            self._err.print(line, markup=False)
+
+
+def _line(run: RunView, report: RoundReport, standings: Standings) -> str:
+    done = sum(cohort.state == "released" for cohort in report.cohorts)
+    open_here = [standings[cohort.cohort] for cohort in report.cohorts if cohort.cohort in standings]
+    stages = "".join(f", {_stage(stage, open_here)}" for stage in dict.fromkeys(entry.stage for entry in open_here))
+    return (
+        f"round {report.number} ({_sizes(report)} clients a cohort): "
+        f"{done} of {len(report.cohorts)} cohorts released{stages}; {_asked(run, report)}, {_left(run)}"
+    )
+
+
+def _sizes(report: RoundReport) -> str:
+    """`64`, or `2 to 64` where a design gives its actions different cohorts."""
+    sizes = [cohort.clients for cohort in report.cohorts]
+    return " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)}))
+
+
+def _stage(stage: str, open_here: list[CohortEntry]) -> str:
+    """`3 in shares (512 of 3,072 clients done)`."""
+    there = [entry for entry in open_here if entry.stage == stage]
+    done, clients = sum(entry.answered or 0 for entry in there), sum(entry.clients for entry in there)
+    return f"{len(there)} in {stage} ({done:,} of {clients:,} clients done)"
+
+
+def _picture(run: RunView, report: RoundReport, standings: Standings) -> RenderableType:
+    bar = Table.grid(padding=(0, 2))
+    bar.add_row(ProgressBar(total=run.snapshot.horizon, completed=_pulls(run, report), width=30), _asked(run, report))
+    cohorts = Table("cohort", "arm", "stage", "clients done", box=None, padding=(0, 2))
+    for cohort in report.cohorts[-MOST_COHORTS:]:
+        standing = standings.get(cohort.cohort)
+        stage = standing.stage if standing else cohort.state
+        cohorts.add_row(cohort.cohort, str(cohort.arm), stage, _done(cohort, standing))
+    head = f"round {report.number}, {_left(run)}; {_cohorts(run)}"
+    return Group(Text(head, style="bold"), bar, cohorts)
+
+
+def _asked(run: RunView, report: RoundReport) -> str:
+    """The horizon counts pulls, which are not always one a client."""
+    return f"{_pulls(run, report):,} of {run.snapshot.horizon:,} pulls, {run.clients:,} clients"
+
+
+def _pulls(run: RunView, report: RoundReport) -> int:
+    """Of all that are planned those whose clients have come."""
+    planned = [sum(count for _, count in report.decision.pulls(one.arm, one.clients)) for one in report.cohorts]
+    to_come = [1 - one.granted / one.clients for one in report.cohorts]
+    return run.snapshot.pulls - round(sum(pulls * share for pulls, share in zip(planned, to_come, strict=True)))
+
+
+def _left(run: RunView) -> str:
+    arms = run.snapshot.arms
+    return f"{sum(arm.active for arm in arms)} of {len(arms)} arms left"
+
+
+def _cohorts(run: RunView) -> str:
+    return f"cohorts: {run.cohorts_released} released, {run.cohorts_aborted} aborted"
+
+
+def _done(cohort: CohortView, standing: CohortEntry | None) -> str:
+    """Of a released cohort, whom the sum holds; of an open one, who has answered the stage."""
+    if cohort.survivors is not None:
+        return f"{cohort.survivors:,} of {cohort.clients:,} in the sum"
+    if standing is not None and standing.answered is not None:
+        return f"{standing.answered:,} of {cohort.clients:,}"
+    return f"{cohort.granted:,} of {cohort.clients:,} came" if cohort.granted else ""

@@ -1,0 +1,230 @@
+"""What a run came to: the one object that `run --json` writes, the same for every driver.
+
+Regret is counted here, on the clients' side: the server never learns the true means.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from distrust.common.bandit.decisions import AssignedArm, Decision
+from distrust.common.extensions import Extension
+from distrust.common.messages.base import Message
+from distrust.common.messages.progress import ArmView, LedgerClass, RoundReport, Snapshot
+from distrust.common.privacy.guarantee import Guarantee
+from distrust.lab.run.failures import PolicyFailures
+from distrust.lab.run.run_file import RunFile
+
+Driver = Literal["in-process", "http"]
+
+
+class Regret(Message):
+    """Σ over all pulls of (best mean - the pulled arm's mean). `curve`: (pulls, regret) after each round, cumulated."""
+
+    final: float
+    curve: list[tuple[int, float]]
+
+
+class CohortResult(Message):
+    """One cohort; `estimate` is of its survivors' sum, absent when nothing was released.
+
+    liars     slots of clients whose lies the aggregator proved. disputes: pairs of which one lied.
+    reason    why nothing was released, as the services tell it, with the slots of clients that lied.
+    """
+
+    cohort: str
+    arm: int | None
+    clients: int
+    survivors: int | None = None
+    estimate: list[float] | None = None
+    liars: list[int] = Field(default_factory=list)
+    disputes: int = 0
+    reason: str | None = None
+
+
+class RoundResult(Message):
+    """One round: its arms, who dropped out after it, its cohorts, the size of a message, and its line of the ledger."""
+
+    number: int
+    batch: int
+    arms: list[int]
+    decision: Decision = AssignedArm()
+    eliminated: list[int]
+    modulus: int
+    payload_bits: int
+    guarantee: Guarantee
+    cohorts: list[CohortResult]
+
+    def pulls(self) -> list[tuple[int, int]]:
+        """(arm, pulls) of all its cohorts, replaced ones too."""
+        return [pull for cohort in self.cohorts for pull in self.decision.pulls(cohort.arm, cohort.clients)]
+
+
+class Bits(Message):
+    """What a client sends.
+
+    payload  bits of its randomized vector, the mean over the run's clients: by the mechanism's own count.
+    modulus  ⌈log₂ m⌉ bits a coordinate, the same mean: what a sum in Z_m needs.
+    sent     bits of the bodies that carried it, as the fleets counted them; absent in process, like `wire`.
+    wire     bytes for one client, both ways: all stages' bodies with their JSON, and header lines.
+    """
+
+    payload: float
+    modulus: float
+    sent: float | None = None
+    wire: float | None = None
+
+
+class Wire(Message):
+    """What the fleets counted.
+
+    payload_bits  sent for one client that was served; None when none was.
+    bytes         both ways, for one client that joined a cohort; None when none did.
+    refusals      why clients refused or were refused, and how many.
+    """
+
+    payload_bits: float | None = None
+    bytes: float | None = None
+    refusals: dict[str, int] = Field(default_factory=dict)
+
+
+class Result(Message):
+    """A run that ended. `seed` is the environment's; `noise_seed` is there in unsafe runs only.
+
+    spent   the run's ledger: what clients have spent at most, by how often they took part; `guarantee` is the total.
+    events  the policy's failures, seen from the clients' side; over services by playing the run again (lab.run.replay).
+    fault   why the run failed: a round that could not be planned, an exception with its type, or nothing measured.
+            None for a run that finished. In process only: over services a run that failed has no result.
+    extensions  where the classes of the user's own are from, as this driver has them; absent for a run without any.
+    """
+
+    run: str
+    driver: Driver
+    policy: str
+    mechanism: str
+    calibration: str
+    environment: str
+    horizon: int
+    seed: int | None
+    noise_seed: int | None
+    chosen: int | None
+    best: int = Field(description="the arm of the largest true mean, which only the clients' side knows")
+    arms: list[ArmView]
+    pulls: list[int]
+    regret: Regret
+    rounds: list[RoundResult]
+    aborted: int
+    unfinished: int
+    guarantee: Guarantee
+    spent: tuple[LedgerClass, ...]
+    bits: Bits
+    seconds: float
+    clients_per_second: float
+    events: PolicyFailures
+    fault: str | None = None
+    refusals: dict[str, int] = Field(default_factory=dict, description="why clients refused, and how many")
+    extensions: tuple[Extension, ...] = Field(default=(), exclude_if=lambda found: not found)
+
+
+def summarize(
+    file: RunFile,
+    driver: Driver,
+    snapshot: Snapshot,
+    rounds: Sequence[RoundResult],
+    events: PolicyFailures,
+    *,
+    spent: tuple[LedgerClass, ...],
+    seconds: float,
+    wire: Wire | None = None,
+) -> Result:
+    """Put a run's outcome together. `seconds` is wall time; `wire` what the fleets counted, when there is a wire."""
+    world, config = file.world(), file.config
+    gaps = world.means.max() - world.means
+    pulls = [arm.pulls for arm in snapshot.arms]
+    asked = sum(cohort.clients for one in rounds for cohort in one.cohorts)
+    return Result(
+        run=config.run,
+        driver=driver,
+        policy=config.policy.name,
+        mechanism=config.mechanism.name,
+        calibration=config.mechanism.calibration,
+        environment=world.name,
+        horizon=config.horizon,
+        seed=file.environment.seed,
+        noise_seed=config.unsafe.noise_seed if config.unsafe else None,
+        chosen=snapshot.chosen,
+        best=world.best,
+        arms=snapshot.arms,
+        pulls=pulls,
+        regret=_regret(gaps, pulls, rounds),
+        rounds=list(rounds),
+        aborted=snapshot.aborted,
+        unfinished=snapshot.unfinished,
+        guarantee=snapshot.guarantee,
+        spent=spent,
+        bits=_bits(rounds, asked, wire),
+        refusals=wire.refusals if wire else {},
+        seconds=seconds,
+        clients_per_second=asked / seconds,
+        events=events,
+        extensions=file.extensions,
+    )
+
+
+def from_report(report: RoundReport) -> RoundResult:
+    """The server's view of a round, less what only the server needs."""
+    return RoundResult(
+        number=report.number,
+        batch=report.batch,
+        arms=report.arms,
+        decision=report.decision,
+        eliminated=report.eliminated,
+        modulus=report.mechanism.modulus,
+        payload_bits=report.mechanism.bits,
+        guarantee=report.guarantee,
+        cohorts=[
+            CohortResult(
+                cohort=c.cohort,
+                arm=c.arm,
+                clients=c.clients,
+                survivors=c.survivors,
+                estimate=c.estimate,
+                liars=c.liars,
+                disputes=c.disputes,
+                reason=c.reason,
+            )
+            for c in report.cohorts
+        ],
+    )
+
+
+def _regret(gaps: NDArray[np.float64], pulls: list[int], rounds: Sequence[RoundResult]) -> Regret:
+    """The curve counts the pulls of cohorts; its last point also those that the horizon left without a cohort."""
+    curve: list[tuple[int, float]] = []
+    asked = [0] * len(pulls)
+    for one in rounds:
+        for arm, count in one.pulls():
+            asked[arm] += count
+        curve.append((sum(asked), _total(gaps, asked)))
+    final = _total(gaps, pulls)
+    if sum(asked) < sum(pulls):
+        curve.append((sum(pulls), final))
+    return Regret(final=final, curve=curve)
+
+
+def _total(gaps: NDArray[np.float64], pulls: list[int]) -> float:
+    """Rounded once, so that more pulls never show less regret."""
+    return math.fsum(gaps * pulls)
+
+
+def _bits(rounds: Sequence[RoundResult], asked: int, wire: Wire | None) -> Bits:
+    weights = [sum(cohort.clients for cohort in one.cohorts) / asked for one in rounds]
+    payload = sum(weight * one.payload_bits for weight, one in zip(weights, rounds, strict=True))
+    modulus = sum(weight * (one.modulus - 1).bit_length() for weight, one in zip(weights, rounds, strict=True))
+    if wire is None:
+        return Bits(payload=payload, modulus=modulus)
+    return Bits(payload=payload, modulus=modulus, sent=wire.payload_bits, wire=wire.bytes)

@@ -1,0 +1,150 @@
+"""The data folder of a local stack: databases, logs, the operator's token, and who runs here."""
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distrust.common.errors import BadParameter, Unavailable
+
+DEFAULT = Path(".distrust")
+LEAST_FREE = 16 * 2**20  # bytes; on a full disk services could not even say what is wrong
+
+
+@contextmanager
+def writing(path: Path, elsewhere: str = "choose another --data") -> Iterator[None]:
+    """A full disk or a folder that is not ours becomes one clear sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"cannot write {path}: {error.strerror}; mend that, or {elsewhere}") from error
+
+
+def put(text: str, target: str) -> None:
+    """Write a command's result to a file, or to stdout for `-`."""
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    with writing(Path(target), "name another file"):
+        Path(target).write_text(text, "utf-8")
+
+
+def private(path: str, flags: int) -> int:
+    """An `opener=` for files that their owner alone may read, also where they were made otherwise before."""
+    handle = os.open(path, flags, 0o600)
+    os.fchmod(handle, 0o600)
+    return handle
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Paths below one data folder, and what is written there."""
+
+    path: Path
+
+    @property
+    def token_file(self) -> Path:
+        return self.path / "operator.token"
+
+    @property
+    def inspector_file(self) -> Path:
+        """In a folder of its own, so that what the server may read need not hold it."""
+        return self.path / "inspector" / "inspector.token"
+
+    @property
+    def stack_file(self) -> Path:
+        return self.path / "stack.json"
+
+    def log(self, name: str) -> Path:
+        return self.path / "logs" / f"{name}.log"
+
+    def database(self, name: str) -> str:
+        """The service's database as an SQLAlchemy URL."""
+        return f"sqlite:///{self.path.resolve() / name}.sqlite3"
+
+    def make(self) -> None:
+        """Make the folder, for its owner only: databases hold what each party saw."""
+        with writing(self.path):
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.path / "logs").mkdir(mode=0o700, exist_ok=True)
+
+    def check_space(self) -> None:
+        """Raise Unavailable while there still is room to go on later: nothing that was answered is lost."""
+        free = shutil.disk_usage(self.path).free
+        if free < LEAST_FREE:
+            raise Unavailable(
+                f"the disk that holds {self.path} is full: {free / 2**20:.1f} MiB are free, "
+                f"and {LEAST_FREE / 2**20:g} are needed; make room, or choose another --data"
+            )
+
+    def make_tokens(self) -> None:
+        """Make the operator's and the inspector's token, once: 256 bits from the CSPRNG, for their owner's eyes only.
+
+        The inspector's reads the transcripts of both S, from which the server would learn who sent what.
+        """
+        for path in (self.token_file, self.inspector_file):
+            if not path.exists():
+                _write_token(path)
+
+    def token(self) -> str:
+        """The operator's token. Raises BadParameter where no stack has ever run."""
+        return self._read(self.token_file, "operator")
+
+    def inspector_token(self) -> str:
+        """The inspector's token. Raises BadParameter where no stack has ever run."""
+        return self._read(self.inspector_file, "inspector")
+
+    def write_stack(self, stack: dict[str, Any]) -> None:
+        """Say where the running stack is."""
+        with writing(self.stack_file), open(self.stack_file, "w", encoding="utf-8", opener=private) as file:
+            file.write(json.dumps(stack, indent=2) + "\n")
+
+    def in_use(self) -> bool:
+        """Whether a stack holds this folder now."""
+        if not self.stack_file.exists():
+            return False
+        try:
+            with self.held():
+                return False
+        except Unavailable:
+            return True
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder: two stacks must not share databases. The kernel lets go when we end, however we end."""
+        lock = self.path / "lock"
+        with writing(lock):
+            handle = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(handle)
+            raise Unavailable(f"{self.path} is in use by another stack; stop it, or give another --data") from error
+        try:
+            yield
+        finally:
+            os.close(handle)
+
+    def _read(self, path: Path, whose: str) -> str:
+        try:
+            return path.read_text("ascii").strip()
+        except OSError as error:
+            why = f"nothing has run there: no {whose} token ({error.strerror})"
+            raise BadParameter("data", str(self.path), why) from error
+
+
+def _write_token(path: Path) -> None:
+    part = path.with_suffix(".part")
+    with writing(path):
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as output:
+            output.write(secrets.token_urlsafe(32) + "\n")
+        part.replace(path)

@@ -1,0 +1,154 @@
+"""A sweep's folder: finished cells, one line each, written once and never again, with a file for each code."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from pydantic import ValidationError
+
+from distrust.common.errors import Unavailable
+from distrust.lab.stack.data_dir import writing
+from distrust.lab.sweep import code
+from distrust.lab.sweep.cells import Cell
+from distrust.lab.sweep.experiment import Experiment
+from distrust.lab.sweep.row import Row
+
+ELSEWHERE = "choose another --out"
+
+
+def home(experiment: Experiment, out: Path) -> Path:
+    """The folder of one experiment below `out`. A changed experiment has another one, so that rows never mix."""
+    quick = "-quick" if experiment.quick else ""
+    return out / f"{experiment.name}{quick}-{experiment.digest[:12]}"
+
+
+class Others(NamedTuple):
+    """Cells that other code has played: the file that keeps them, how many, and the parts of the code that differ."""
+
+    path: Path
+    cells: int
+    changed: list[str]
+
+
+def others(experiment: Experiment, out: Path) -> list[Others]:
+    """What a sweep that begins anew now does not go on from; nothing when there are rows of this code already."""
+    folder, mine = home(experiment, out), _rows(code.digest())
+    if _cells(folder / mine):
+        return []
+    found = []
+    for path in sorted(folder.glob(_rows("*"))):
+        if count := _cells(path):
+            parts = folder / _code(path.stem.removeprefix("rows-"))
+            older = json.loads(parts.read_text("utf-8")) if parts.exists() else {}
+            found.append(Others(path, count, code.changed(older)))
+    return found
+
+
+def _cells(path: Path) -> int:
+    """Whole lines of a file of rows, which a sweep makes before it has any."""
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _rows(digest: str) -> str:
+    return f"rows-{digest}.jsonl"
+
+
+def _code(digest: str) -> str:
+    return f"code-{digest}.json"
+
+
+class ResultStore:
+    """`rows-CODE.jsonl` in the experiment's folder, held by one sweep at a time.
+
+    Code     CODE is the digest of what plays here, and `code-CODE.json` has its parts. Rows of other code stay in files
+             of their own, where that code finds them again.
+    Kill     A row is on disk when `keep` returns. A line that a kill left unfinished is cut off by the next sweep,
+             and its cell is played again.
+    Raises   Unavailable when the folder cannot be written, or another sweep holds it.
+    """
+
+    def __init__(self, experiment: Experiment, out: Path) -> None:
+        self.folder = home(experiment, out)
+        self._experiment = experiment
+        self._rows = self.folder / _rows(code.digest())
+
+    def __enter__(self) -> Self:
+        with writing(self.folder, ELSEWHERE):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            busy = "is being written by another sweep; wait for it, or"
+            raise Unavailable(f"{self.folder} {busy} {ELSEWHERE}") from error
+        with writing(self.folder, ELSEWHERE):
+            self._begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._handle)
+        os.close(self._lock)
+
+    def rows(self) -> dict[Cell, Row]:
+        """Every finished cell. Lines that are no rows are passed over."""
+        found: dict[Cell, Row] = {}
+        for line in self._text().splitlines():
+            try:
+                row = Row.model_validate_json(line)
+            except ValidationError:
+                continue
+            found[Cell(row.panel, row.series, row.repetition)] = row
+        return found
+
+    def keep(self, row: Row) -> None:
+        """Write one row to the disk itself."""
+        with writing(self.folder, ELSEWHERE):
+            line = (row.model_dump_json() + "\n").encode()
+            if os.write(self._handle, line) < len(line):
+                raise OSError(28, "No space left on device")
+            os.fsync(self._handle)
+
+    def _begin(self) -> None:
+        self._handle = os.open(self._rows, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)
+        self._mend()
+        put(self.folder / "experiment.json", self._experiment.model_dump_json(indent=2) + "\n")
+        put(self.folder / _code(code.digest()), json.dumps(dict(code.parts()), indent=2) + "\n")
+
+    def _mend(self) -> None:
+        """Cut off an unfinished last line, so that the next row begins a line of its own."""
+        whole = self._bytes()
+        if not whole.endswith(b"\n"):
+            os.ftruncate(self._handle, whole.rfind(b"\n") + 1)
+
+    def _bytes(self) -> bytes:
+        return self._rows.read_bytes()
+
+    def _text(self) -> str:
+        return self._bytes().decode("utf-8", errors="replace")
+
+
+def put(path: Path, content: str | bytes) -> None:
+    """A whole file or none: written beside its place, then moved there."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with part.open("wb") as output:
+        output.write(content.encode() if isinstance(content, str) else content)
+        output.flush()
+        os.fsync(output.fileno())
+    part.replace(path)
+
+
+def put_failures(folder: Path, failures: dict[Cell, str]) -> None:
+    """What failed the last time, by cell; no file when nothing did."""
+    path = folder / "failures.json"
+    with writing(path, ELSEWHERE):
+        if failures:
+            listed = [{**cell._asdict(), "reason": reason} for cell, reason in failures.items()]
+            put(path, json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
+        else:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""The state machine of a run, replayed from its outcomes, without input or output."""

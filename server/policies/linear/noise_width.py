@@ -1,0 +1,124 @@
+"""How far a weighted sum of independent noises may lie from 0: Chernoff's bound on the laws' exact quantiles."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrust.common.bandit.error_law import ErrorLaw
+
+Floats = NDArray[np.float64]
+
+LEAST_TAIL = 1e-18  # no law answers for less (common.noise.law)
+FAR = (1e-12, 1e-15, LEAST_TAIL)  # tails up to one of these are read off the law
+STEPS = 80  # levels of the nearest tail; the farther ones are as fine
+PLACES = np.geomspace(1e-4, 60, 240)  # s in units of 1/std
+NEAR, AWAY = math.log(0.05), math.log(60)  # ln t, in the same units of the weighted sum
+CUTS = 14  # of that range, each to its golden part: ln t to 0.01
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True)
+class Moments:
+    """`logs`: an upper bound of ln E[e^{sX}; |X| ≤ q(far)] at s = PLACES / std, X noise of mean 0."""
+
+    std: float
+    logs: Floats
+
+    def log_generating(self, s: Floats) -> Floats:
+        """At any s ≥ 0; linear between the places, which is an upper bound of a convex function. +inf beyond them."""
+        at = s * self.std
+        places = np.concatenate(([0.0], PLACES))
+        inside = np.interp(at, places, np.concatenate(([0.0], self.logs)))
+        bound: Floats = np.where(at > PLACES[-1], np.inf, inside)
+        return bound
+
+
+@lru_cache(maxsize=4096)
+def moments(law: ErrorLaw, far: float = FAR[0]) -> Moments | None:
+    """From quantiles: |X| is below a variable that takes the upper end of each step between `_levels`.
+
+    E e^{sX} ≤ 1 + sE X + E(e^{s|X|} - 1 - s|X|), symmetric or not, and that grows with |X|. Cut off at q(far), E X may
+    leave 0 by std √far (Cauchy-Schwarz). None: no noise.
+    """
+    if law.std == 0:
+        return None
+    levels = _levels(far)
+    ends = np.array([law.quantile(float(level)) for level in levels])
+    masses = -np.diff(np.concatenate(([1.0], levels)))
+    scaled = PLACES[:, np.newaxis] / law.std * ends
+    with np.errstate(over="ignore"):
+        values = (np.expm1(scaled) - scaled) @ masses
+    return Moments(law.std, np.log1p(np.maximum(values, 0) + PLACES * math.sqrt(far)))
+
+
+def _levels(far: float) -> Floats:
+    """Probabilities of tails, from 0.98 down to `far`."""
+    tail = np.geomspace(0.015, far, round(STEPS * math.log(0.015 / far) / math.log(0.015 / FAR[0])))
+    return np.concatenate((np.linspace(0.98, 0.02, 49), tail))
+
+
+def noise_width(laws: Sequence[ErrorLaw], weights: Floats, allowed: float, *, joint: bool = False) -> Floats:
+    """W with P(|Σ_j c_j X_j| > w) ≤ `allowed` for each row c of `weights`, shape (k, s); the result has shape (k,).
+
+    laws   of X_1 … X_s, independent, of mean 0. A single noisy coordinate is answered by its exact quantile; more of
+           them by the smaller of Chernoff's bound (tails beyond q(FAR) given their own share) and the union bound.
+    joint  they are not independent, but Σ c_j X_j has ‖c‖₂ times the law of X_1.
+    """
+    if joint:
+        return np.asarray(np.linalg.norm(weights, axis=1) * laws[0].quantile(allowed))
+    sizes = np.abs(weights)
+    noisy = [j for j, law in enumerate(laws) if law.std]
+    if not noisy:
+        return np.zeros(len(weights))
+    quantiles = _quantiles(tuple(laws[j] for j in noisy), allowed / len(noisy))
+    union: Floats = sizes[:, noisy] @ quantiles
+    far = next((far for far in FAR if 4 * len(noisy) * far <= allowed), None)
+    if len(noisy) == 1 or far is None:
+        return union
+    found = [one for j in noisy if (one := moments(laws[j], far)) is not None]  # type: ignore[arg-type]  # frozen values
+    return np.minimum(union, _chernoff(found, sizes[:, noisy], allowed - len(noisy) * far))
+
+
+def _quantiles(laws: Sequence[ErrorLaw], p: float) -> Floats:
+    known: dict[ErrorLaw, float] = {}
+    return np.array([known[law] if law in known else known.setdefault(law, law.quantile(p)) for law in laws])
+
+
+def _chernoff(found: Sequence[Moments], sizes: Floats, allowed: float) -> Floats:
+    """Min over t of (Σ_j ln E e^{t c_j X_j} + ln(2/p)) / t; any t gives a bound.
+
+    The logarithms are convex in t and 0 at 0, so that the quotient falls and then rises: a golden section finds its
+    minimum for all rows at once.
+    """
+    stds = np.array([one.std for one in found])
+    total = np.maximum(np.linalg.norm(sizes * stds, axis=1), 1e-300)
+    groups = [(one, [j for j, other in enumerate(found) if other is one]) for one in {id(m): m for m in found}.values()]
+    target = math.log(2 / allowed)
+
+    def bound(log_t: Floats) -> Floats:
+        t = np.exp(log_t) / total
+        logs = sum(one.log_generating(t[:, np.newaxis] * sizes[:, js]).sum(axis=1) for one, js in groups)
+        return np.asarray((logs + target) / t)
+
+    return _least(bound, len(sizes))
+
+
+def _least(bound: Callable[[Floats], Floats], rows: int) -> Floats:
+    """The least value seen in a golden section of [NEAR, AWAY], row by row; of equals, infinite, the left stays."""
+    low, high = np.full(rows, NEAR), np.full(rows, AWAY)
+    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    at_left, at_right = bound(left), bound(right)
+    least = np.minimum(at_left, at_right)
+    for _ in range(CUTS):
+        down = at_left <= at_right
+        low, high = np.where(down, low, left), np.where(down, right, high)
+        fresh = np.where(down, high - GOLDEN * (high - low), low + GOLDEN * (high - low))
+        value = bound(fresh)
+        left, right = np.where(down, fresh, right), np.where(down, left, fresh)
+        at_left, at_right = np.where(down, value, at_right), np.where(down, at_left, value)
+        least = np.minimum(least, value)
+    return least

@@ -1,0 +1,154 @@
+"""What the policies for linear bandits share: phases over a design, least squares, elimination by widths."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrust.common.bandit.actions import action_vectors, check_actions
+from distrust.common.errors import BadParameter
+from distrust.common.messages.policy import LEAST_BETA, LinearSpec, RoundSize
+from distrust.server.policies.base import Ask, Estimate, Interval, RunFacts
+from distrust.server.policies.elimination import Race
+from distrust.server.policies.linear.design import Design, near_optimal
+from distrust.server.policies.linear.least_squares import Readings
+
+Floats = NDArray[np.float64]
+
+LEAST_PRINTED = 1e-300
+"""Of β for the papers' widths: 1/β and its logarithm are finite."""
+
+
+def arm_vectors(spec: LinearSpec, run: RunFacts) -> Floats:
+    """Return the action set, row a for arm a. Raises BadParameter where it has not K rows."""
+    actions = action_vectors(spec.actions)
+    if len(actions) != run.arms:
+        raise BadParameter("arms", run.arms, f"policy.actions has {len(actions)}")
+    return actions
+
+
+def event_failure(spec: LinearSpec, run: RunFacts) -> float:
+    """Return β, the same in every round. Raises BadParameter for one that the widths have no quantiles for."""
+    exact = run.calibration == "exact"
+    least, widths = (LEAST_BETA, "exact widths") if exact else (LEAST_PRINTED, "the paper's widths")
+    if spec.beta is not None and spec.beta < least:
+        raise BadParameter("policy.beta", spec.beta, f"must be at least {least} for {widths}")
+    return spec.event_probability(RoundSize(run.arms, run.horizon, run.calibration, 1, run.arms))
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase, before it is played.
+
+    number    from 1. length: h, the pulls that the design shares out.
+    support   the design's actions as arms of the run; vectors: theirs, shape (s, d).
+    plays     times that each is played: ⌈h π(x)⌉, or more where a cohort would be too small.
+    active    arms still in the race; candidates: their vectors, shape (k, d).
+    """
+
+    number: int
+    length: float
+    design: Design
+    support: tuple[int, ...]
+    vectors: Floats
+    plays: tuple[int, ...]
+    active: tuple[int, ...]
+    candidates: Floats
+
+
+class Phased(Race):
+    """A design on the active actions is played, θ* estimated, actions too far below the best dropped; and again.
+
+    Forgetting: an estimate rests on its own phase alone.
+
+    actions  shape (k, d), in the unit ball; arm a is row a.
+    bound    B: rewards lie in [-B, B], so that no mean is farther out.
+    beta     probability of each single failure event of a phase, in (0, 1).
+    smallest clients of a cohort at least: smaller ones would never be released.
+    """
+
+    def __init__(self, actions: Floats, *, bound: float, beta: float, smallest: int = 1) -> None:
+        check_actions(actions)
+        super().__init__(len(actions))
+        if not 0 < bound < math.inf:
+            raise BadParameter("policy.bound", bound, "must be above 0 and finite")
+        if not 0 < beta < 1:
+            raise BadParameter("policy.beta", beta, "must lie in (0, 1)")
+        self._actions, self._bound, self._beta, self._smallest = actions, bound, beta, smallest
+        self._number = 1
+
+    def tell(self, estimates: Sequence[Estimate]) -> None:
+        asked = [query.arm for query in self._ask.queries]
+        if len(estimates) != len(asked) or {estimate.arm for estimate in estimates} != set(asked):
+            raise ValueError("a batch is told whole: one estimate for each query")
+        readings = self.read(self._phase, {estimate.arm: estimate for estimate in estimates})
+        values = self._phase.candidates @ readings.theta
+        widths = self._known(readings, values, self.widths(self._phase, readings))
+        self._note(values, widths)
+        kept = values + widths >= np.max(values - widths)
+        self._chosen = self._active[int(np.argmax(values))]  # the lowest arm on a tie
+        self._active = tuple(arm for arm, stays in zip(self._active, kept.tolist(), strict=True) if stays)
+        self._number += 1
+        self.__dict__.pop("_phase", None)
+        self.__dict__.pop("_ask", None)
+
+    def leftover(self, left: int) -> dict[int, int]:
+        """The unfinished phase is played until the horizon; after the last one, the best action."""
+        if self.going_on:
+            return self._ask.spend(self._ask.queries, left)
+        assert self._chosen is not None
+        return {self._chosen: left} if left else {}
+
+    @abstractmethod
+    def length(self, number: int) -> float:
+        """The h of a phase."""
+
+    @abstractmethod
+    def plan(self, phase: Phase) -> Ask:
+        """The cohorts of a phase."""
+
+    @abstractmethod
+    def read(self, phase: Phase, estimates: dict[int | None, Estimate]) -> Readings:
+        """What the cohorts tell of the support, in its order."""
+
+    @abstractmethod
+    def widths(self, phase: Phase, readings: Readings) -> Floats:
+        """W for each active action, shape (k,): |⟨θ̃ - θ*, x⟩| ≤ W unless an event fails."""
+
+    def design(self, candidates: Floats) -> Design:
+        """A design on the active actions."""
+        return near_optimal(candidates)
+
+    def times(self, length: float, design: Design) -> tuple[int, ...]:
+        """⌈h π(x)⌉."""
+        return tuple(np.ceil(length * design.weights - 1e-9).astype(int).clip(1).tolist())
+
+    @cached_property
+    def _phase(self) -> Phase:
+        candidates = self._actions[list(self._active)]
+        length = self.length(self._number)
+        design = self.design(candidates) if candidates.any() else Design((0,), np.ones(1), 1, 0.0)
+        support = tuple(self._active[place] for place in design.support)
+        plays = self.times(length, design)
+        vectors = self._actions[list(support)]
+        return Phase(self._number, length, design, support, vectors, plays, self._active, candidates)
+
+    @cached_property
+    def _ask(self) -> Ask:
+        return self.plan(self._phase)
+
+    def _next(self) -> Ask:
+        return self._ask
+
+    def _known(self, readings: Readings, values: Floats, widths: Floats) -> Floats:
+        """The widths; where the survivors tell nothing of an action, the one that reaches from -B to B in any case."""
+        known = readings.spans(self._phase.candidates) & np.isfinite(widths)
+        return np.where(known, widths, np.abs(values) + self._bound)
+
+    def _note(self, values: Floats, widths: Floats) -> None:
+        for arm, value, width in zip(self._active, values.tolist(), widths.tolist(), strict=True):
+            self._latest[arm] = Interval(arm, self._number, value, value - width, value + width)

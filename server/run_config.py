@@ -1,0 +1,108 @@
+"""What a configuration must satisfy beyond the types of its fields; each fault is a BadParameter."""
+
+from distrust.common.errors import BadParameter, ProtocolError, RunFailed, described
+from distrust.common.extensions import load
+from distrust.common.mechanisms import MECHANISMS, check_parts, check_returning, check_spec
+from distrust.common.mechanisms.cohort_params import epsilon_allowed
+from distrust.common.messages.policy import ArmSpec
+from distrust.common.messages.run import RunConfig
+from distrust.server.policies import Ask
+from distrust.server.policies.base import Policy, PolicyClass, RunFacts
+
+LONGEST_RUN = 56  # characters; a cohort's id adds round, arm and attempt to the run's, and has 80
+ENDLESS = 10**18  # pulls, when a horizon must not stand in the way
+
+
+def check(config: RunConfig) -> None:
+    """Refuse a run that could not be started, or could not finish its first batch.
+
+    Raises BadParameter, or RunFailed when the policy raises another exception: that is a fault of the code.
+    """
+    if len(config.run) > LONGEST_RUN:
+        raise BadParameter("run", config.run, f"must have at most {LONGEST_RUN} characters")
+    _check_pair(config)
+    check_returning(config.mechanism.name, config.contributions)
+    first = _first(config)
+    check_spec(config.mechanism, first.statistic)
+    if first.decision.kind == "assigned-action":
+        check_parts(config.mechanism)
+    _check_first(config, first)
+
+
+def _check_pair(config: RunConfig) -> None:
+    """Refuse a policy and a mechanism that do not go together."""
+    why = config.policy.insists_on_no_privacy
+    if why is not None and MECHANISMS[config.mechanism.name].model != "none":
+        raise BadParameter("mechanism.name", config.mechanism.name, f"{config.policy.name} is {why}")
+    config.policy.check_calibration(config.mechanism.calibration)
+
+
+def _first(config: RunConfig) -> Ask:
+    """The first batch of the policy."""
+    try:
+        first = build(config).ask(ENDLESS)
+    except ProtocolError:
+        raise
+    except Exception as error:
+        raise RunFailed(f"run {config.run} cannot be planned: {described(error)}") from error
+    assert first is not None
+    return first
+
+
+def _check_first(config: RunConfig, first: Ask) -> None:
+    clients = min(query.clients for query in first.queries)
+    alike = {(query.arm is None, query.clients) for query in first.queries} == {(False, clients)}
+    if config.intermediary.minimum > clients:
+        allowed = f"must be at most {clients}, the clients of the first batch for one arm"
+        raise BadParameter("intermediary.minimum", config.intermediary.minimum, allowed)
+    if config.horizon < first.size:
+        each = f" of {clients} clients for each of {len(first.queries)} arms" if alike else ""
+        raise BadParameter("horizon", config.horizon, f"must be at least {first.size}, the first batch{each}")
+
+
+def check_for_services(config: RunConfig) -> None:
+    """Refuse a run whose last batches would not fit one cohort; an in-process run may be that long."""
+    if config.policy.SEQUENTIAL and config.mechanism.via != "shuffler":
+        allowed = f"{config.policy.name} asks one client at a time, and secure aggregation needs two: shuffler"
+        raise BadParameter("mechanism.via", config.mechanism.via or "aggregator", allowed)
+    longest = config.policy.longest
+    if config.horizon >= longest:
+        raise BadParameter(
+            "horizon", config.horizon, f"must be below {longest} over services; in-process runs may be longer"
+        )
+
+
+MEMBERS = ("active", "intervals", "formed", "chosen", "ask", "tell", "leftover")
+"""Of a policy."""
+
+
+def build(config: RunConfig) -> Policy:
+    """The policy of a run, before its first question. Raises BadParameter for numbers that do not go together."""
+    spec = config.policy
+    try:
+        kind: PolicyClass = load(spec.POLICY)
+    except (ImportError, AttributeError) as error:
+        raise BadParameter("policy.name", spec.name, f"{spec.POLICY} cannot be imported: {error}") from error
+    _require(spec, kind, ("of",))
+    policy = kind.of(spec, facts(config))
+    _require(spec, policy, MEMBERS)
+    return policy
+
+
+def _require(spec: ArmSpec, found: object, members: tuple[str, ...]) -> None:
+    """Refuse a class of the user's own, or what it made, that is no policy. Raises BadParameter."""
+    lacking = [member for member in members if not hasattr(found, member)]
+    if lacking:
+        raise BadParameter("policy.name", spec.name, f"{spec.POLICY} lacks {', '.join(lacking)}")
+
+
+def facts(config: RunConfig) -> RunFacts:
+    """What the policy may know of its run; λ = 1/ε, or 0 where no ε is given or allowed."""
+    epsilon = config.mechanism.epsilon
+    return RunFacts(
+        arms=config.arms,
+        horizon=config.horizon,
+        smallest=config.intermediary.minimum,
+        calibration=config.mechanism.calibration,
+        noise=1 / epsilon if epsilon is not None and epsilon_allowed(epsilon) else 0.0,
+    )

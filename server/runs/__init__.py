@@ -1,0 +1,1 @@
+"""Runs over services: rounds opened, batches fetched, results settled."""

@@ -1,0 +1,132 @@
+"""Drives the runs: opens cohorts at S when clients ask for them, waits for what S makes of them, settles them."""
+
+import asyncio
+from typing import Protocol
+
+import structlog
+
+from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, WrongCohort
+from distrust.common.messages.batch import BatchAnswer
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.stage import StatementList
+from distrust.common.messages.ticket import TicketAnswer, TicketRequest
+from distrust.server.service import Service
+
+_log = structlog.get_logger("distrust.server")
+
+RETRY_SECONDS = 2.0
+"""Pause after S could not be reached, or refused us for a reason that an operator can mend."""
+
+PAUSE_SECONDS = 0.1
+"""Pause between two long polls."""
+
+
+class Intermediaries(Protocol):
+    """Both S, as the server sees them. Repeating a call changes nothing. Raises ProtocolError."""
+
+    async def open(self, cohort: Cohort) -> None:
+        """Let the cohort's S know it."""
+        ...
+
+    async def statements(self, cohort: Cohort, after: int) -> StatementList:
+        """What the aggregator told a masked cohort's clients, from position `after` on; may wait a while for more."""
+        ...
+
+    async def collect(self, cohort: Cohort) -> BatchAnswer:
+        """The batch, or why there is none; may wait a while before it answers `waiting`."""
+        ...
+
+
+class RunCoordinator:
+    """One collector task for each open cohort; one ticket request at a time for each run, as cohorts open in order.
+
+    retry  seconds between two attempts to reach S.
+    """
+
+    def __init__(self, service: Service, intermediaries: Intermediaries, retry: float = RETRY_SECONDS) -> None:
+        self._service, self._intermediaries, self._retry = service, intermediaries, retry
+        self._collectors: dict[str, asyncio.Task[None]] = {}
+        self._desks: dict[str, asyncio.Lock] = {}
+
+    async def start(self) -> None:
+        """Go on with every cohort that was open when the server stopped."""
+        for live in self._service.running():
+            for cohort in await asyncio.to_thread(self._service.waiting_for, live.config.run):
+                self._watch(cohort)
+
+    async def stop(self) -> None:
+        """Stop collecting; nothing is lost, S keeps what it has."""
+        tasks = list(self._collectors.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def tickets(self, run: str, request: TicketRequest) -> TicketAnswer:
+        """Open what the request needs at S, then hand out its tickets. Raises Unavailable while S is away."""
+        self._service.live(run)  # a run that does not exist gets no lock
+        async with self._desks.setdefault(run, asyncio.Lock()):
+            while cohort := await asyncio.to_thread(self._service.to_open, run, request):
+                await self._intermediaries.open(cohort)
+                if not await asyncio.to_thread(self._service.opened, cohort):
+                    break  # the run moved on meanwhile
+                self._watch(cohort)
+            return await asyncio.to_thread(self._service.grant, run, request)
+
+    def forget(self, run: str) -> None:
+        """Stop collecting for a run that was cancelled."""
+        prefix = f"{run}."
+        for name, task in list(self._collectors.items()):
+            if name.startswith(prefix) and name[len(prefix) :].count(".") == 2:
+                task.cancel()
+
+    def _watch(self, cohort: Cohort) -> None:
+        task = asyncio.create_task(self._collect(cohort), name=f"collect {cohort.cohort}")
+        self._collectors[cohort.cohort] = task
+        task.add_done_callback(lambda _done: self._collectors.pop(cohort.cohort, None))
+
+    async def _collect(self, cohort: Cohort) -> None:
+        """Until S has said its last word, and that is committed; S and the disk may be away meanwhile."""
+        opened = False
+        while True:
+            try:
+                if not opened:
+                    await self._intermediaries.open(cohort)  # again after a restart: S may have missed it
+                    opened = True
+                if await self._settled(cohort):
+                    return
+                await asyncio.sleep(min(PAUSE_SECONDS, self._retry))  # S may answer `waiting` at once
+            except ProtocolError as error:
+                _log.warning("cohort waits", cohort=cohort.cohort, code=error.code, why=error.detail)
+                await asyncio.sleep(self._retry)
+            except Exception:  # noqa: BLE001  a bug of ours must not end the run unseen
+                _log.exception("cohort waits", cohort=cohort.cohort)
+                await asyncio.sleep(self._retry)
+
+    async def _settled(self, cohort: Cohort) -> bool:
+        """Ask S once, and settle the cohort with its last word."""
+        answer = await self._last_word(cohort)
+        if answer is not None:
+            await asyncio.to_thread(self._service.settle, cohort, answer)
+        return answer is not None
+
+    async def _last_word(self, cohort: Cohort) -> BatchAnswer | None:
+        """What S ended the cohort with; None: ask again. A cohort that S will never release counts as aborted."""
+        try:
+            if cohort.via == "aggregator":
+                await self._relay(cohort)
+            answer = await self._intermediaries.collect(cohort)
+        except (WrongCohort, Conflict, Aborted, BadMessage) as error:
+            return BatchAnswer(cohort=cohort.cohort, state="aborted", reason=f"{error.code}: {error.detail}")
+        return None if answer.state == "waiting" else answer
+
+    async def _relay(self, cohort: Cohort) -> None:
+        """Publish what the aggregator states of each stage, until the cohort is over. Clients wait for it."""
+        over = False
+        while not over:
+            known = await asyncio.to_thread(self._service.statements, cohort.run, cohort.cohort)
+            after = len(known.statements)
+            found = await self._intermediaries.statements(cohort, after)
+            await asyncio.to_thread(self._service.publish, cohort, after, found)
+            over = found.over
+            if not found.statements and not over:
+                await asyncio.sleep(min(PAUSE_SECONDS, self._retry))  # the aggregator may answer at once

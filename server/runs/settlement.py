@@ -1,0 +1,122 @@
+"""How a cohort ends: its batch analyzed, or its loss noted; committed, then absorbed by the learner."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import structlog
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from distrust.common.crypto.seal import open_record
+from distrust.common.errors import BadMessage, TooSmall, WrongCohort, described
+from distrust.common.messages.batch import BatchAnswer
+from distrust.common.messages.cohort import Cohort, Dealt
+from distrust.common.messages.run import RunConfig
+from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
+from distrust.server.analyzer import analyze, analyze_parts
+from distrust.server.learner.learner import Learner
+from distrust.server.learner.outcome import Lost, Released
+from distrust.server.runs.active import LiveRun, ended
+from distrust.server.store import Store, Writing
+
+_log = structlog.get_logger("distrust.server")
+
+
+def analyzer_stream(config: RunConfig, cohort: str) -> Stream:
+    """Where the analyzer's noise comes from: the operating system, unless the run is named unsafe."""
+    if config.unsafe is None:
+        return SystemStream()
+    return UnsafeSeededStream(config.unsafe.noise_seed, config.run, cohort, "analyzer")
+
+
+class Settlement:
+    """Turns what S answers into outcomes. One cohort is settled once."""
+
+    def __init__(self, store: Store, key: X25519PrivateKey) -> None:
+        self._store, self._key = store, key
+
+    def settle(self, live: LiveRun, cohort: Cohort, answer: BatchAnswer) -> bool:
+        """Take S's last word on a cohort; whether it was news. Nothing is used before it is committed.
+
+        Analysis runs without the run's lock; noise that was drawn for a cohort which another call has settled meanwhile
+        is thrown away unseen.
+        """
+        outcome = self._outcome(live, cohort, answer)
+        with live.lock:
+            if live.state != "running" or cohort not in live.pending():
+                return False
+            try:
+                self._commit(live, cohort, outcome, answer)
+            except BaseException:
+                live.doubt()
+                raise
+            return True
+
+    def _outcome(self, live: LiveRun, cohort: Cohort, answer: BatchAnswer) -> Released | Lost:
+        if answer.batch is None or answer.state != "released":
+            return Lost(cohort=cohort.cohort, reason=answer.reason or "S gave no reason")
+        mechanism = live.learner.rounds[cohort.round - 1].mechanisms[cohort.clients]
+        stream = analyzer_stream(live.config, cohort.cohort)
+        try:
+            opener = partial(open_record, self._key, cohort)
+            if isinstance(cohort.channel, Dealt):
+                sums, counts = analyze_parts(mechanism, cohort, answer.batch, stream, opener)
+                return _by_action(cohort, sums, counts)
+            estimate, survivors = analyze(mechanism, cohort, answer.batch, stream, opener)
+            told: dict[str, Any] = {"liars": answer.batch.liars, "disputes": answer.batch.disputes}
+            return Released(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors, **told)
+        except (BadMessage, TooSmall) as error:
+            return Lost(cohort=cohort.cohort, reason=f"refused: {error.detail}")
+        except Exception as error:  # noqa: BLE001 - asking again would raise it again: the run ends, nothing is released
+            return _faulted(cohort, "the analyzer raised", error)
+
+    def _commit(self, live: LiveRun, cohort: Cohort, outcome: Released | Lost, answer: BatchAnswer) -> None:
+        learner, number = live.learner, len(live.learner.rounds)
+        try:
+            learner.absorb(outcome)
+        except (BadMessage, WrongCohort) as error:  # the analyzer checks the same before: one of the two is wrong
+            outcome = _faulted(cohort, "the learner refused it", error)
+            learner.absorb(outcome)
+        live.plan_next(learner)
+        state = ended(learner)
+        with self._store.writing() as writing:
+            writing.outcome(live.config.run, outcome, answer)
+            if state != "running":
+                writing.state(live.config.run, state, learner.fault)
+            _announce(writing, live.config.run, cohort, outcome)
+            _announce_progress(writing, live.config.run, learner, number)
+        if learner.error is not None:
+            _log.error("run_failed", run=live.config.run, why=learner.fault, exc_info=learner.error)
+        live.changed()
+
+
+def _faulted(cohort: Cohort, where: str, error: Exception) -> Lost:
+    """An outcome that ends the run: the server's own code failed on this cohort."""
+    _log.error("cohort_faulted", cohort=cohort.cohort, why=described(error), exc_info=error)
+    return Lost(cohort=cohort.cohort, reason=f"{where}: {described(error)}", fault=True)
+
+
+def _by_action(cohort: Cohort, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> Released:
+    survivors = int(counts.sum())
+    return Released(cohort=cohort.cohort, sum=sums.tolist(), survivors=survivors, counts=counts.tolist())
+
+
+def _announce(writing: Writing, run: str, cohort: Cohort, outcome: Released | Lost) -> None:
+    where: dict[str, Any] = {"round": cohort.round, "cohort": cohort.cohort}
+    if isinstance(outcome, Released):
+        writing.event(run, kind="cohort-released", survivors=outcome.survivors, **where)
+    else:
+        writing.event(run, kind="cohort-aborted", detail=outcome.reason, **where)
+
+
+def _announce_progress(writing: Writing, run: str, learner: Learner, number: int) -> None:
+    """What this outcome set going: eliminations of round `number`, another round, the end."""
+    moved = len(learner.rounds) > number or learner.finished
+    for arm in learner.rounds[number - 1].eliminated if moved else ():
+        writing.event(run, kind="arm-eliminated", round=number, arm=arm)
+    if len(learner.rounds) > number:
+        writing.event(run, kind="round-opened", round=len(learner.rounds))
+    if learner.finished:
+        kind = "failed" if learner.fault else "finished"
+        writing.event(run, kind=kind, arm=learner.policy.chosen, detail=learner.fault)

@@ -1,0 +1,153 @@
+"""Issues participation tickets. Idempotent: repeating a request returns the same slots.
+
+A ticket is an Ed25519 signature of configuration, run, round, cohort, slot, and the hash of the slot's keys. Slots are
+handed out in cohort order, each once.
+"""
+
+from collections.abc import Sequence
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from distrust.common.crypto.agree import KEY_HASH
+from distrust.common.errors import BadMessage, Conflict, WrongCohort, WrongStage
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.ticket import Grant, KeyHashes, TicketAnswer, TicketRequest, ticket_text
+from distrust.server.runs.active import LiveRun
+from distrust.server.store import CohortRow, GrantRow, Store
+
+
+def sign(key: Ed25519PrivateKey, cohort: Cohort, first: int, count: int, keys: bytes = b"") -> Grant:
+    """Return tickets for slots first … first + count - 1, which S verifies without asking the server.
+
+    keys  in secure aggregation the hashes of the slots' keys, 32 bytes each; else empty.
+    Ed25519 is deterministic: a repeated request gets the same bytes.
+    """
+    hashes = [keys[KEY_HASH * i : KEY_HASH * (i + 1)] for i in range(count)]
+    texts = (ticket_text(cohort, slot, own) for slot, own in enumerate(hashes, start=first))
+    return Grant(cohort=cohort.cohort, first=first, count=count, signatures=b"".join(map(key.sign, texts)))
+
+
+MOST_GRANTED = 4096
+"""Slots of one request, as many as a fleet's largest block: nobody needs a token to have so many tickets signed."""
+
+
+class TicketIssuer:
+    """Hands out tickets.
+
+    window  clients with tickets in cohorts that have not ended, from which on no further cohort is begun: what S has to
+            hold stays bounded. A cohort that is larger than the window goes alone.
+    """
+
+    def __init__(self, store: Store, key: Ed25519PrivateKey, window: int) -> None:
+        self._store, self._key, self._window = store, key, window
+
+    def next_to_open(self, live: LiveRun, request: TicketRequest) -> Cohort | None:
+        """The cohort that must be opened at S before this request can be served in full; None: serve it now."""
+        with live.lock:
+            if live.state != "running" or self._store.grants(live.config.run, request.request):
+                return None
+            return self._cohort_to_open(live, request)
+
+    def opened(self, live: LiveRun, cohort: Cohort) -> bool:
+        """Remember that S has this cohort, unless it is not wanted any more; whether that is news."""
+        with live.lock:
+            wanted = live.state == "running" and cohort in live.pending()
+            if not wanted or cohort.cohort in self._rows(live):
+                return False
+            with self._store.writing() as writing:
+                writing.cohort(cohort)
+                writing.event(live.config.run, kind="cohort-opened", round=cohort.round, cohort=cohort.cohort)
+            return True
+
+    def grant(self, live: LiveRun, request: TicketRequest) -> TicketAnswer:
+        """Tickets from the open cohorts. Raises WrongStage for a round that is over, Conflict for a changed request."""
+        with live.lock:
+            grants = self._granted(live, request) or self._assign(live, request)
+        return TicketAnswer(grants=[self._sign(one) for one in grants])
+
+    def key_hashes(self, cohort: Cohort) -> KeyHashes:
+        """Return what the cohort's clients said of their keys with their ticket requests, slot by slot."""
+        rows = sorted(self._store.cohort_grants(cohort.cohort), key=lambda row: row.first)
+        return KeyHashes(cohort=cohort.cohort, hashes=b"".join(row.key_hashes for row in rows))
+
+    def grantable(self, live: LiveRun) -> bool:
+        """Whether a request would be served now."""
+        with live.lock:
+            rows = self._rows(live)
+            pending = live.pending()
+            free = any(rows[one.cohort].granted < one.clients for one in pending if one.cohort in rows)
+            return free or self._may_begin(pending, rows)
+
+    def _granted(self, live: LiveRun, request: TicketRequest) -> list[GrantRow]:
+        before = self._store.grants(live.config.run, request.request)
+        same = all((row.round, row.want) == (request.round, request.want) for row in before)
+        if not same or not request.keys.startswith(b"".join(row.key_hashes for row in before)):
+            raise Conflict(f"ticket request {request.request} was made before, for another round, count or keys")
+        return before
+
+    def _assign(self, live: LiveRun, request: TicketRequest) -> list[GrantRow]:
+        _check_open(live, request)
+        _check_keys(live.pending(), request)
+        grants = _free(live.pending(), self._rows(live), request)
+        if grants:
+            with self._store.writing() as writing:
+                for one in grants:
+                    writing.grant(live.config.run, request, one)
+        return grants
+
+    def _cohort_to_open(self, live: LiveRun, request: TicketRequest) -> Cohort | None:
+        _check_open(live, request)
+        _check_keys(live.pending(), request)
+        rows, pending = self._rows(live), live.pending()
+        free = sum(one.count for one in _free(pending, rows, request))
+        if free >= min(request.want, MOST_GRANTED) or not self._may_begin(pending, rows):
+            return None
+        return next(cohort for cohort in pending if cohort.cohort not in rows)
+
+    def _may_begin(self, pending: Sequence[Cohort], rows: dict[str, CohortRow]) -> bool:
+        """Whether there is a cohort to begin, and little enough in flight; free slots count as in flight."""
+        in_flight = sum(cohort.clients for cohort in pending if cohort.cohort in rows)
+        return any(cohort.cohort not in rows for cohort in pending) and in_flight < self._window
+
+    def _rows(self, live: LiveRun) -> dict[str, CohortRow]:
+        number = len(live.learner.rounds)
+        return self._store.cohorts(live.config.run, number)
+
+    def _sign(self, grant: GrantRow) -> Grant:
+        cohort = self._store.cohort_message(grant.cohort)
+        if cohort is None:
+            raise WrongCohort(f"cohort {grant.cohort} was never opened")
+        return sign(self._key, cohort, grant.first, grant.count, grant.key_hashes)
+
+
+def _check_open(live: LiveRun, request: TicketRequest) -> None:
+    open_round = live.round()
+    if open_round is None:
+        raise WrongStage(f"run {live.config.run} is {live.state}: no more tickets")
+    if request.round != open_round.number:
+        raise WrongStage(f"round = {request.round}: round {open_round.number} is open")
+
+
+def _check_keys(pending: Sequence[Cohort], request: TicketRequest) -> None:
+    """Secure aggregation needs the hash of each client's keys before the aggregator sees a key."""
+    size = KEY_HASH * request.want if any(cohort.via == "aggregator" for cohort in pending) else 0
+    if len(request.keys) != size:
+        what = f"{KEY_HASH} for each client that wants a slot" if size else "none at the shuffler"
+        raise BadMessage(f"keys: {len(request.keys)} bytes, expected {size}, {what}")
+
+
+def _free(pending: Sequence[Cohort], rows: dict[str, CohortRow], request: TicketRequest) -> list[GrantRow]:
+    """Return grants of slots without a ticket, in cohort order, with their clients' key hashes.
+
+    As many as `request.want`, and not more than MOST_GRANTED: who wants more asks again.
+    """
+    grants: list[GrantRow] = []
+    given, most = 0, min(request.want, MOST_GRANTED)
+    for cohort in pending:
+        row = rows.get(cohort.cohort)
+        count = 0 if row is None else min(most - given, row.clients - row.granted)
+        if row is not None and count:
+            keys = request.keys[KEY_HASH * given : KEY_HASH * (given + count)]
+            grants.append(GrantRow(request.round, request.want, cohort.cohort, row.granted, count, keys))
+            given += count
+    return grants

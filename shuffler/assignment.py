@@ -1,0 +1,111 @@
+"""Assigned actions: a uniform order of the plays, the first claim of each slot, and records sorted by action.
+
+Pure: no database, no HTTP (FREE Algorithm 3).
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.crypto.claim import CLAIM, SECRET, claim
+from distrust.common.crypto.seal import REPORT_ID
+from distrust.common.errors import BadMessage, BadParameter, BadTicket, Conflict, ProtocolError
+from distrust.common.intermediary.intake import Fault, digest, ticketed
+from distrust.common.messages.batch import GroupedRecords
+from distrust.common.messages.cohort import Cohort, Dealt
+from distrust.common.messages.deal import ActionRequest
+from distrust.common.messages.upload import Item
+from distrust.common.randomness import Stream, UnsafeSeededStream
+from distrust.shuffler.permutation import permutation
+
+ASKED = "asked"
+"""The stage of the commitments that came with the first request for a slot's play."""
+
+
+def asking(request: ActionRequest) -> Iterator[Item]:
+    """Who asks, each with its commitment for a body. Raises BadMessage unless there is one of each for every slot."""
+    claims = request.claims
+    if len(claims) != CLAIM * len(request.slots):
+        raise BadMessage(f"claims: {len(claims)} bytes, expected {CLAIM} for each of the slots")
+    for index, item in enumerate(ticketed(request.slots, request.tickets)):
+        yield item.model_copy(update={"body": claims[CLAIM * index : CLAIM * (index + 1)]})
+
+
+def first_asker(stored: Mapping[int, bytes]) -> Fault:
+    """Refuses another commitment than the slot's first one; `stored` holds digests of these."""
+
+    def fault(item: Item) -> ProtocolError | None:
+        if stored.get(item.slot, digest(item.body)) == digest(item.body):
+            return None
+        return Conflict(f"slot {item.slot}: somebody else has asked what it plays")
+
+    return fault
+
+
+def reporter(cohort: Cohort, stored: Mapping[int, bytes]) -> Fault:
+    """Refuses reports that do not end in the secret of whoever asked for the slot's play."""
+
+    def fault(item: Item) -> ProtocolError | None:
+        if stored.get(item.slot) == digest(claim(cohort, item.slot, item.body[-SECRET:])):
+            return None
+        return BadTicket(f"slot {item.slot}: not from whoever asked what it plays")
+
+    return fault
+
+
+_STORED = np.dtype("<u4")
+
+Order = NDArray[np.int64]
+"""Entry i is the play of slot i, shape (n,)."""
+
+
+def order_stream(cohort: Cohort, fresh: Callable[[], Stream]) -> Stream:
+    """A `fresh` one; the seed's in runs that are named unsafe, the same one as in process."""
+    channel = cohort.channel
+    if isinstance(channel, Dealt) and channel.noise_seed is not None:
+        return UnsafeSeededStream(channel.noise_seed, cohort.run, cohort.cohort, "order")
+    return fresh()
+
+
+def dealt(deal: AssignedAction, stream: Stream) -> Order:
+    """A uniform order of all the plays."""
+    return permutation(deal.plays, stream)
+
+
+def pack_order(order: Order) -> bytes:
+    """Four bytes a slot, as the database keeps it."""
+    return order.astype(_STORED).tobytes()
+
+
+def unpack_order(raw: bytes) -> Order:
+    """The same, back."""
+    return np.frombuffer(raw, dtype=_STORED).astype(np.int64)
+
+
+def check_deal(cohort: Cohort, channel: Dealt) -> None:
+    """Raise BadParameter unless there is one play for each slot."""
+    if channel.deal.plays != cohort.clients:
+        raise BadParameter("deal", channel.deal.plays, f"its times must add up to clients = {cohort.clients}")
+
+
+def grouped(reports: Sequence[tuple[int, bytes]], deal: AssignedAction, order: Order, stream: Stream) -> GroupedRecords:
+    """(slot, report id ‖ sealed record ‖ secret) to the records alone, by action, each group in random order."""
+    slots = np.array([slot for slot, _ in reports], dtype=np.int64)
+    places = deal.places()[order[slots]]
+    mixed = permutation(len(reports), stream)
+    sequence = mixed[np.argsort(places[mixed], kind="stable")].tolist()
+    return GroupedRecords(
+        counts=np.bincount(places, minlength=len(deal.times)).tolist(),
+        body=b"".join(reports[index][1][REPORT_ID:-SECRET] for index in sequence),
+        checksum=checksum(body for _, body in reports),
+    )
+
+
+def checksum(reports: Iterable[bytes]) -> bytes:
+    """XOR of SHA-256(report id) over reports that begin with theirs, 32 bytes."""
+    ids = b"".join(hashlib.sha256(report[:REPORT_ID]).digest() for report in reports)
+    mixed: NDArray[np.uint8] = np.bitwise_xor.reduce(np.frombuffer(ids, dtype=np.uint8).reshape(-1, 32), axis=0)
+    return mixed.tobytes()

@@ -1,0 +1,94 @@
+"""The lists of mechanisms and policies: each class states its facts, and nothing else in the house knows its name."""
+
+import ast
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+from distrust.common import mechanisms
+from distrust.common.bandit.statistics import Reward
+from distrust.common.extensions import load
+from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms.registry import CLASSES
+from distrust.common.messages.policy import DEFAULT, POLICIES, SPECS, ArmSpec
+from distrust.server.policies.base import RunFacts
+
+ROOT = Path(__file__).parents[2]
+
+
+def made(name: str) -> Mechanism:
+    kind = MECHANISMS[name]
+    words = {"epsilon": None if kind.model == "none" else 0.5, "delta": 1e-3 if kind.takes_delta else None}
+    words["batches"] = 4 if kind.takes_batches else None
+    spec = MechanismSpec.model_validate({"name": name, **words})
+    return plan(spec, clients=400, least=400, floor=400, wrap=1e-6, statistic=Reward())
+
+
+def test_every_mechanism_in_the_folder_is_in_the_list() -> None:
+    for module in pkgutil.walk_packages(mechanisms.__path__, mechanisms.__name__ + "."):
+        importlib.import_module(module.name)
+
+    def named(kind: type[Mechanism]) -> set[type[Mechanism]]:
+        own = {kind} if "name" in kind.model_fields and kind.__module__.startswith(mechanisms.__name__) else set()
+        return own.union(*map(named, kind.__subclasses__()))
+
+    assert named(Mechanism) == set(CLASSES)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_what_a_mechanism_states_is_what_its_values_do(name: str) -> None:
+    kind, one = MECHANISMS[name], made(name)
+    assert (type(one), one.name, kind.known_as()) == (kind, name, name)
+    assert one.guarantee().model == kind.model
+    assert one.via == kind.vias[0]
+    assert all(isinstance(getattr(one, field), int | float) for field in kind.letters)
+    assert (one.stream_length > 1) == kind.takes_batches
+    assert ("noise" in kind.model_fields) == kind.takes_noise
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_class_that_a_spec_names_starts_from_it_and_says_what_it_plays(name: str) -> None:
+    spec = POLICIES[name]
+    linear = {"actions": {"kind": "given", "vectors": [[0.6, 0.0], [0.0, 0.5]]}} if spec.REWARDS == "linear" else {}
+    words = spec.model_validate({"name": name, **linear})
+    policy = load(spec.POLICY).of(words, RunFacts(arms=2, horizon=4000, smallest=1, calibration="exact", noise=1.0))
+    ask = policy.ask(4000)
+    assert policy.active == (0, 1)
+    assert ask.decision.kind in words.decisions
+    assert ask.statistic.kind == spec.STATISTIC
+    assert ([query.clients for query in ask.queries] == [1]) == spec.SEQUENTIAL
+    assert 0 < words.longest <= 2_000_000
+    stated = words.stated_failure("exact", [(0.01, 3), (0.01, 2)])
+    assert stated == (None if spec.SEQUENTIAL else pytest.approx(0.05 if spec.COUNTS else 0.1))
+
+
+def test_the_list_of_policies_has_every_spec_once() -> None:
+    bases = (ArmSpec, *ArmSpec.__subclasses__())
+    found = {spec for base in bases for spec in base.__subclasses__() if "name" in spec.model_fields}
+    assert set(SPECS) == {spec for spec in found if spec.__module__.startswith("distrust.")}
+    assert DEFAULT in POLICIES
+    assert set(POLICIES.values()) == set(SPECS)
+
+
+def strings(path: Path) -> set[str]:
+    """Every string of a file's code that is not a docstring."""
+    tree = ast.parse(path.read_text("utf-8"))
+    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+EXPERTS = ("lab/papers/", "lab/audit/broken.py", "lab/audit/harness.py")
+"""Files about one mechanism or policy: a paper's table, an audit's broken copies, a run without noise to carry them."""
+
+
+def test_no_mechanism_or_policy_is_known_by_name_in_a_service_or_a_driver() -> None:
+    files = [
+        path
+        for folder in ("server", "shuffler", "aggregator", "client", "lab")
+        for path in ROOT.glob(f"{folder}/**/*.py")
+    ]
+    names = {*MECHANISMS, *POLICIES}
+    named = {str(path.relative_to(ROOT)): found for path in files if (found := strings(path) & names)}
+    assert len(files) > 100
+    assert {path: found for path, found in named.items() if not path.startswith(EXPERTS)} == {}

@@ -1,0 +1,128 @@
+"""A mechanism of the user's own: clients, learner and analyzer compute with it; a party that lacks it says so."""
+
+import hashlib
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from distrust.common.bandit.statistics import Reward
+from distrust.common.errors import BadParameter, ProtocolError, Unavailable
+from distrust.common.extensions import Extension
+from distrust.common.mechanisms import AnyMechanism, Mechanism, plan
+from distrust.lab.run import in_process
+from distrust.lab.run.run_file import BadRunFile, RunFile, parse
+from distrust.lab.stack.data_dir import Folder
+from distrust.lab.stack.stack import Stack
+from tests.extensions.conftest import Own
+from tests.support.own import MECHANISM
+from tests.system.play import over_http
+
+GROUP = "distrust.mechanisms"
+WIRE: TypeAdapter[Mechanism] = TypeAdapter(AnyMechanism)
+
+
+def read(name: str, more: str = "epsilon = 8.0") -> RunFile:
+    return parse(
+        f"""
+run = "own"
+horizon = 700
+[policy]
+first_batch = 6
+[mechanism]
+name = "{name}"
+{more}
+[intermediary]
+minimum = 4
+[unsafe]
+noise_seed = 3
+[environment]
+name = "bernoulli"
+seed = 5
+means = [0.05, 0.95]
+[fleet]
+processes = 2
+"""
+    )
+
+
+@pytest.mark.parametrize("form", ["{}-twofold", "{}:Twofold"])
+def test_it_protects_in_process_and_the_result_says_where_it_is_from(form: str, own: Own, tmp_path: Path) -> None:
+    module = own(MECHANISM, GROUP, {"twofold": "Twofold"})
+    name = form.format(module)
+    assert module not in sys.modules
+    result = in_process.run(read(name))
+    source = hashlib.sha256((tmp_path / f"{module}.py").read_bytes()).hexdigest()[:12]
+    origin = Extension(kind="mechanism", name=name, distribution=f"{module}-dist", version="1.2.3", source=source)
+    assert (result.chosen, result.mechanism) == (1, name)
+    assert result.extensions == (origin,)
+
+
+def test_the_wire_gives_back_the_same_value_in_its_class(own: Own) -> None:
+    spec = read(f"{own(MECHANISM, GROUP, {'twofold': 'Twofold'})}-twofold").config.mechanism
+    made = plan(spec, clients=100, least=90, floor=80, wrap=1e-6, statistic=Reward())
+    assert (made.guarantee().model, made.guarantee().epsilon) == ("local", pytest.approx(4.0))
+    assert WIRE.validate_json(WIRE.dump_json(made)) == made
+    assert WIRE.validate_python(made.model_dump(mode="json")) == made
+    assert type(WIRE.validate_json(made.model_dump_json())) is type(made)
+    with pytest.raises(ValueError, match="scale of the noise"):
+        WIRE.validate_python({**made.model_dump(mode="json"), "precision": 2**40, "modulus": 2**60})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("via", ["shuffler", "aggregator"])
+def test_over_http_the_sums_are_those_of_one_process(via: str, own: Own, tmp_path: Path) -> None:
+    module = own(MECHANISM, GROUP, {"twofold": "Twofold"})
+    file = read(f"{module}:Twofold", f'epsilon = 8.0\nvia = "{via}"')
+    with Stack(Folder(tmp_path / "data"), 0, file.extensions) as stack:
+        served = over_http(stack, file)
+    here = in_process.run(file)
+    assert [one.cohorts for one in served.rounds] == [one.cohorts for one in here.rounds]
+    assert served.guarantee == here.guarantee
+    assert served.extensions == here.extensions != ()
+
+
+@pytest.mark.slow
+def test_a_server_or_a_fleet_that_has_it_not_says_so(own: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = own(MECHANISM, GROUP, {"twofold": "Twofold"})
+    file, without = read(f"{module}-twofold"), ":".join(path for path in sys.path if path != str(tmp_path))
+    with Stack(Folder(tmp_path / "with"), 0) as stack:
+        monkeypatch.setenv("PYTHONPATH", without)
+        missing = rf"the fleet [12] ended .*(\n.*)*mechanism.name = '{module}-twofold'"
+        with pytest.raises(ProtocolError, match=missing):
+            over_http(stack, file)
+    gone = pytest.raises(Unavailable, match=f"the server cannot use {module}-twofold: .*that is installed here")
+    with Stack(Folder(tmp_path / "without"), 0) as stack, gone:
+        over_http(stack, file)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Fraction", "it must be a subclass of distrust.common.mechanisms.base.Mechanism"),
+        ("Silent", "Silent lacks error, guarantee, plan, profile"),
+        ("Modelless", "it needs `model`, one of none, central, local, shuffle, distributed"),
+        ("Nameless", "Nameless.plan made a value named 'another'"),
+        ("Nothing", "cannot be imported: AttributeError"),
+    ],
+)
+def test_a_class_that_cannot_be_one_is_refused_with_what_it_lacks(name: str, says: str, own: Own) -> None:
+    module = own(MECHANISM, GROUP, {})
+    with pytest.raises((BadRunFile, BadParameter)) as refused:
+        in_process.run(read(f"{module}:{name}"))
+    assert str(refused.value).startswith(f"mechanism.name = '{module}:{name}': ")
+    assert says in str(refused.value)
+
+
+def test_the_words_are_checked_by_the_facts_that_it_states(own: Own) -> None:
+    module = own(MECHANISM, GROUP, {"twofold": "Twofold"})
+    for more, says in (
+        ("", "mechanism.epsilon = None: must lie in"),
+        ("epsilon = 1.0\ndelta = 1e-6", "mechanism.delta = 1e-06: .* has none: leave it out"),
+        ("epsilon = 1.0\nscale = 2.0", "mechanism.scale = 2.0: .* has none"),
+        ("epsilon = 1.0\nbatches = 2", "mechanism.batches = 2: .* has none"),
+        ('epsilon = 1.0\nnoise = "continuous"', "mechanism.noise = 'continuous': .* on the grid only"),
+    ):
+        with pytest.raises(BadParameter, match=says):
+            read(f"{module}-twofold", more)

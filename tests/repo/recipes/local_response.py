@@ -1,0 +1,130 @@
+"""Randomized response: each client answers with one bit a coordinate, which is flipped with a known probability."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import model_validator
+from typing_extensions import override
+
+from distrust.common.bandit.error_law import ErrorLaw, How
+from distrust.common.mechanisms.base import MechanismSpec
+from distrust.common.mechanisms.cohort_params import EPSILON_RULE, CohortParams, epsilon_allowed, needed, require
+from distrust.common.mechanisms.grid import GridMechanism
+from distrust.common.mechanisms.local.sphere import WORD, coin, coin_epsilon
+from distrust.common.messages.cohort import Via
+from distrust.common.noise.coins import worst_quantile
+from distrust.common.noise.scaled import ScaledErrorLaw
+from distrust.common.privacy.guarantee import Guarantee, Model
+from distrust.common.privacy.profile import SHOWN_DELTA, Profile, of_pure
+from distrust.common.randomness import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class FlippedBits:
+    """How many more ones than expected `terms` bits have, each flipped with probability `flip`.
+
+    The standard deviation is the same for all data. The quantile is that of the worst data.
+    """
+
+    terms: int
+    flip: float
+
+    @property
+    def std(self) -> float:
+        return math.sqrt(self.terms * self.flip * (1 - self.flip))
+
+    @property
+    def quantile_how(self) -> How:
+        return "exact" if worst_quantile(self.terms, self.flip, 0.5) > 1 else "bound"
+
+    def quantile(self, p: float) -> float:
+        """Return a q with P(|error| > q) ≤ p for all data; the least one where `quantile_how` is exact."""
+        return worst_quantile(self.terms, self.flip, p)
+
+
+class LocalResponse(GridMechanism):
+    """A coordinate is rounded at random to one of the ends of its range; the message says which, or lies.
+
+    Guarantee  (ε, 0) for every single message: a coordinate has ε/D, of the coin as it is drawn.
+    Grid       messages are 0 or g in each coordinate; g is 1 unless a run file says otherwise.
+    Utility    unbiased; the noise of n clients has variance n f (1 - f)/(1 - 2f)² in units of (high - low)², where
+               f = 1/(1 + e^(ε/D)) is the probability of a lie.
+    Source     Warner's randomized response. The theorem is tight: `paper` and `exact` are the same.
+    """
+
+    model: ClassVar[Model] = "local"
+    vias: ClassVar[tuple[Via, ...]] = ("shuffler", "aggregator")
+    parts: ClassVar[bool] = True
+
+    name: Literal["local-response"] = "local-response"
+    epsilon: float
+
+    @model_validator(mode="after")
+    def _in_range(self) -> Self:
+        require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
+        return self
+
+    @classmethod
+    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+        precision = spec.precision or 1
+        return cls.model_validate({**frame.shared(precision, frame.room(precision, None)), "epsilon": needed(spec)})
+
+    @property
+    def _truths(self) -> int:
+        """Cases of 2⁶⁴ in which a coordinate's answer is true."""
+        return coin(self.epsilon / self.dimension)
+
+    @property
+    def flip(self) -> float:
+        """The probability f of a lie."""
+        return (WORD - self._truths) / WORD
+
+    @property
+    def step(self) -> float:
+        return (self.high - self.low) / (self.precision * (1 - 2 * self.flip))
+
+    @property
+    def origin(self) -> float:
+        return self.low - self.flip * self.precision * self.step
+
+    @property
+    def rounding(self) -> float:
+        return (self.high - self.low) / 2
+
+    def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
+        shape = (vectors.shape[0], self.dimension)
+        coins, chances = (stream.words(shape[0] * shape[1]).reshape(shape) for _ in range(2))
+        lies = coins >= np.uint64(self._truths)
+        upper = (chances >> np.uint64(11)) * 2.0**-53 < self.on_grid(vectors) / self.precision
+        return (upper ^ lies).astype(np.uint64) * np.uint64(self.precision)
+
+    @override
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+        return Guarantee(
+            kind="pure",
+            epsilon=self._pure,
+            claimed=self.epsilon,
+            model=self.model,
+            calibration=self.calibration,
+            assumptions=("each client's own device draws its answer",),
+        )
+
+    @override
+    def profile(
+        self,
+        survivors: int | None = None,
+        colluders: int = 0,
+        delta: float = SHOWN_DELTA,
+    ) -> Profile:
+        return of_pure(self._pure, delta, "exact" if self.dimension == 1 else "bound")
+
+    @property
+    def _pure(self) -> float:
+        return self.dimension * coin_epsilon(self._truths)
+
+    def error(self, survivors: int) -> ErrorLaw:
+        step = self.precision * self.step
+        return ScaledErrorLaw(FlippedBits(survivors, self.flip), step, (math.sqrt(survivors / 2) * step, 0.0))

@@ -1,0 +1,131 @@
+"""The pages of docs/ and the README: line lengths, links, anchors, plain words."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+WIDTH = 100
+PEOPLE = re.compile(r"(?<![-\w])(nobody|somebody|anybody|everybody|whoever)(?![-\w])", re.IGNORECASE)
+"""Words for people. A page names the party: client, shuffler, aggregator, server, operator."""
+
+
+@cache
+def prose(page: Path) -> list[str]:
+    """Return the lines outside fences: output of commands is as wide as the command prints it."""
+    kept = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return kept.splitlines()
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the names that a page's headings have as link targets."""
+    heads = [line.lstrip("#").strip() for line in prose(page) if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_a_line_has_at_most_a_hundred_characters_but_in_tables(page: Path) -> None:
+    pictures = ("![",)
+    assert [line for line in prose(page) if len(line) > WIDTH and not line.startswith(("|", *pictures))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_link_leads_to_a_file_and_to_a_heading(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", "\n".join(prose(page)))
+    for link in links:
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_a_page_names_the_party_and_no_person(page: Path) -> None:
+    assert [line for line in prose(page) if PEOPLE.search(line)] == []
+
+
+def test_the_index_of_the_privacy_pages_names_each_of_them() -> None:
+    index = (ROOT / "docs/privacy.md").read_text("utf-8")
+    pages = sorted((ROOT / "docs/privacy").glob("*.md"))
+    assert len(pages) > 10
+    assert [page.name for page in pages if f"(privacy/{page.name})" not in index] == []
+
+
+KEYED = re.compile(
+    r"(?<![\w-])([A-Z]{2,5}),? "
+    r"(?:Theorem|Lemma|Algorithm|eq\.|equation|section|Appendix|Figure|Table|Remark|Corollary|footnote)s? [A-I\d(]"
+)
+"""A key of a paper before the place in it."""
+
+NAME = r"[A-Z][a-zéüößáèñ][\w’-]*"
+DATED = re.compile(rf"((?:{NAME}(?:, | & ))*{NAME}(?: et al\.)?)\s\(?((?:19|20)\d\d)\b")
+"""Authors and a year."""
+
+DATES = {"Of 2000", "January 2004"}
+"""What DATED finds and is no paper."""
+
+
+@cache
+def sources() -> dict[str, str]:
+    """Return the text of every module, experiment and page that may cite a paper, its line breaks taken out."""
+    folders = ("aggregator", "benchmarks", "client", "common", "docs", "lab", "server", "shuffler", "tests")
+    files = [file for folder in folders for kind in ("py", "toml", "md") for file in (ROOT / folder).rglob(f"*.{kind}")]
+    return {file.relative_to(ROOT).as_posix(): " ".join(file.read_text("utf-8").split()) for file in files}
+
+
+def papers() -> set[str]:
+    """Return the keys of docs/papers.md: first cells of its tables."""
+    rows = [line for line in (ROOT / "docs/papers.md").read_text("utf-8").splitlines() if line.startswith("| ")]
+    return {row.split(" | ")[0].removeprefix("| ") for row in rows} - {"key"}
+
+
+def test_every_key_of_a_paper_is_in_papers_md() -> None:
+    found = {(name, key) for name, text in sources().items() for key in KEYED.findall(text)}
+    assert {key for _, key in found} >= {"MAB", "DLB", "CTX", "FREE", "GLB"}
+    assert [(name, key) for name, key in sorted(found) if key not in papers()] == []
+
+
+def test_every_author_and_year_is_in_papers_md() -> None:
+    found = {(name, f"{who} {year}") for name, text in sources().items() for who, year in DATED.findall(text)}
+    cited = {(name, key.removeprefix("Source ")) for name, key in found if name != "docs/papers.md"}
+    assert len({key for _, key in cited}) > 30
+    assert [(name, key) for name, key in sorted(cited) if key not in papers() | DATES] == []
+
+
+def test_every_paper_of_papers_md_is_cited() -> None:
+    text = " ".join(text for name, text in sources().items() if name != "docs/papers.md")
+    assert [key for key in sorted(papers()) if key not in text] == []
+
+
+def test_no_file_outside_the_repository_is_cited() -> None:
+    """Pages named in a docstring or on a page are there."""
+    cited = {(name, page) for name, text in sources().items() for page in re.findall(r"[\w/.-]*\w\.md\b", text)}
+    bases = (ROOT, ROOT / "docs", ROOT / "docs/privacy", ROOT / "lab")
+    for name, page in sorted(cited):
+        places = (*(base / page for base in bases), ROOT / name / ".." / page, ROOT / Path(name).parent / page)
+        assert any(place.exists() for place in places), (name, page)
+
+
+def test_the_glossary_has_the_terms_of_the_field() -> None:
+    text = (ROOT / "docs/glossary.md").read_text("utf-8")
+    terms = "cohort randomizer shuffler analyzer aggregator survivor neighbour roster ticket slot guarantee ledger"
+    for term in (*terms.split(), "blanket", "clones", "modulus"):
+        assert re.search(rf"^\| [^|]*\b{term}\b[^|]*\|", text, re.MULTILINE), term
+
+
+def test_no_numbered_rule_of_another_document_is_cited() -> None:
+    assert [name for name, text in sources().items() if re.search(r"\brules? \d+\b", text)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_path_in_code_letters_is_there(page: Path) -> None:
+    folders = ("aggregator", "client", "common", "docs", "lab", "server", "shuffler", "tests")
+    words = re.findall(r"`([\w./-]+)`", "\n".join(prose(page)))
+    paths = {word for word in words if word.startswith(tuple(f"{folder}/" for folder in folders))}
+    assert [path for path in sorted(paths) if "NAME" not in path and not (ROOT / path).exists()] == []

@@ -1,0 +1,98 @@
+"""The package `distrust`: what its links point at, what a wheel and an sdist hold."""
+
+import resource
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import distrust
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "distrust"
+FOLDERS = ("aggregator", "client", "common", "lab", "server", "shuffler")
+
+
+def test_the_package_links_to_the_six_folders_and_to_nothing_else() -> None:
+    links = {path.name: str(path.readlink()) for path in PACKAGE.iterdir() if path.is_symlink()}
+    assert links == {name: f"../../{name}" for name in FOLDERS}
+    assert all((PACKAGE / name / "__init__.py").is_file() for name in FOLDERS)
+
+
+def test_the_public_names_are_sorted_and_each_is_what_its_module_defines() -> None:
+    assert sorted(distrust.MODULES) == distrust.__all__ == dir(distrust)
+    for name, module in distrust.MODULES.items():
+        assert getattr(distrust, name) is getattr(import_module(f"distrust.{module}"), name)
+
+
+def test_the_types_of_the_public_names_come_from_the_same_modules() -> None:
+    """What a type checker sees, and what runs."""
+    text = (PACKAGE / "__init__.py").read_text("utf-8")
+    for name, module in distrust.MODULES.items():
+        assert f"    from distrust.{module} import {name} as {name}\n" in text
+
+
+def test_another_name_is_refused_with_the_public_ones() -> None:
+    with pytest.raises(AttributeError, match="'play'; public names: BadParameter, BadRunFile"):
+        distrust.play  # noqa: B018
+
+
+def test_the_package_alone_imports_no_library_and_the_version_is_printed_at_once() -> None:
+    heavy = "{'numpy', 'scipy', 'pydantic', 'typer'} & set(sys.modules)"
+    code = f"import distrust, sys; assert not {heavy}; dir(distrust); assert not {heavy}"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "distrust.lab", "--version"], cwd=ROOT, capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+
+
+def tracked(*folders: str) -> set[str]:
+    """Return the files of the package under version control, as an importer names them."""
+    command = ["git", "ls-files", "-z", "--", *folders]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {f"distrust/{name}" for name in listed.split("\0") if name}
+
+
+def build(kind: str, folder: Path) -> Path:
+    """Return an archive that setuptools builds from a copy of the checkout, without the network."""
+    copy = folder / "copy"
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    copy.mkdir()
+    pack = subprocess.run(["tar", "--null", "-T", "-", "-c"], cwd=ROOT, input=files, capture_output=True, check=True)
+    subprocess.run(["tar", "-x"], cwd=copy, input=pack.stdout, check=True)
+    code = f"from setuptools import build_meta; build_meta.build_{kind}({str(folder)!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=copy, capture_output=True, check=True)
+    (built,) = folder.glob("distrust-*")
+    return built
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_the_package_and_no_bare_names(tmp_path: Path) -> None:
+    with zipfile.ZipFile(build("wheel", tmp_path)) as wheel:
+        held = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert held == tracked(*FOLDERS) | {"distrust/__init__.py", "distrust/py.typed"}
+
+
+@pytest.mark.slow
+def test_an_sdist_holds_every_module_of_the_package(tmp_path: Path) -> None:
+    with tarfile.open(build("sdist", tmp_path)) as sdist:
+        held = {name.partition("/")[2] for name in sdist.getnames()}
+    assert {f"src/{name}" for name in tracked(*FOLDERS)} <= held
+
+
+def pins(lock: str) -> set[str]:
+    """Return the pins of a lock file: name, version."""
+    return {line.split()[0] for line in (ROOT / lock).read_text("utf-8").splitlines() if "==" in line}
+
+
+def test_a_party_runs_with_the_versions_that_the_tests_ran_with_and_without_their_tools() -> None:
+    runtime = pins("requirements-runtime.lock")
+    assert runtime <= pins("requirements.lock")
+    names = {pin.partition("==")[0] for pin in runtime}
+    assert {"fastapi", "numpy", "cryptography", "sqlalchemy"} <= names
+    assert names & {"pytest", "mypy", "ruff", "hypothesis", "matplotlib", "pyarrow", "scikit-learn", "joblib"} == set()

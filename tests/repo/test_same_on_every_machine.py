@@ -1,0 +1,84 @@
+"""Two processors plan the same mechanisms and play the same runs, though their linear algebra differs in last bits.
+
+A process takes its matrix kernels from OpenBLAS, its vector loops from numpy and its elementary functions from glibc,
+each by what the processor can do. Variables in the environment take abilities away; the processor itself is never
+left out, so that at least two sets are compared on every machine.
+"""
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy._core import _multiarray_umath as umath
+
+from distrust.common.mechanisms import MECHANISMS
+from distrust.lab.sweep import Row, differing
+from tests.repo.plans import CELL
+
+ROOT = Path(__file__).parents[2]
+FOUND = [feature for feature in umath.__cpu_dispatch__ if umath.__cpu_features__.get(feature, False)]
+WIDE = [feature for feature in FOUND if "512" in feature or feature == "X86_V4"]
+SETS = {
+    "the processor": {},
+    "no AVX-512": {"OPENBLAS_CORETYPE": "Haswell", "NPY_DISABLE_CPU_FEATURES": " ".join(WIDE)},
+    "the oldest": {
+        "OPENBLAS_CORETYPE": "Nehalem",
+        "NPY_DISABLE_CPU_FEATURES": " ".join(FOUND),
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX2,-AVX2_Usable,-FMA,-FMA_Usable,-FMA4",
+    },
+}
+if any("512" in feature for feature in FOUND):
+    SETS["AVX-512"] = {"OPENBLAS_CORETYPE": "SkylakeX"}
+
+SUM = """
+import math, numpy as np
+a = np.random.default_rng(1).normal(size=(300, 300))
+print((a @ a).tobytes().hex()[:100000], np.exp(a).tobytes().hex()[:100000], [math.exp(x) for x in a[0]])
+"""
+
+
+def environment(name: str) -> dict[str, str]:
+    """A process's variables; an empty one would name an unknown feature."""
+    own = {key: value for key, value in SETS[name].items() if value}
+    return {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", **own}
+
+
+@cache
+def printed(name: str, *words: str) -> str:
+    """Standard output of Python with a set of features."""
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=environment(name), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_taking_features_away_changes_last_bits() -> None:
+    """Otherwise the comparison below would compare nothing. Matrix products alone differ on x86."""
+    if np.__config__.show(mode="dicts")["Machine Information"]["host"]["cpu"] == "x86_64":
+        assert printed("the processor", "-c", SUM) != printed("the oldest", "-c", SUM)
+
+
+def lines(name: str) -> dict[str, str]:
+    """The lines of `tests.repo.plans` by their label."""
+    return dict(line.split("\t", 1) for line in printed(name, "-m", "tests.repo.plans").splitlines())
+
+
+def row(text: str) -> Row:
+    """A cell's row."""
+    return Row.model_validate_json(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in SETS if name != "the processor"])
+def test_plans_and_the_demo_are_the_same_bytes_and_cells_the_same_rows_with_other_features(name: str) -> None:
+    ours, theirs = lines("the processor"), lines(name)
+    assert ours.keys() == theirs.keys()
+    assert {label.split()[0] for label in ours} >= {*MECHANISMS, "demo", "figure", CELL.strip()}
+    cells = [label for label in ours if label.startswith(CELL)]
+    assert [label for label in ours if label not in cells and ours[label] != theirs[label]] == []
+    assert differing([row(ours[label]) for label in cells], [row(theirs[label]) for label in cells]) == {}

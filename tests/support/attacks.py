@@ -1,0 +1,217 @@
+"""A real service to attack: started as a process, its memory and its speed for honest clients measured."""
+
+import itertools
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from distrust.common.messages.cohort import Cohort
+from distrust.common.web.client import IDLE_SECONDS
+from tests.support.honest import CLIENTS, SERVER, TARGETS, Target
+
+TOKEN = "sesame"
+OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
+START_SECONDS = 60.0
+
+
+class Timed(httpx.Client):
+    """A client that knows how long it has waited for answers."""
+
+    seconds = 0.0
+
+    def send(self, *given: Any, **more: Any) -> httpx.Response:
+        began = time.perf_counter()
+        try:
+            return super().send(*given, **more)
+        finally:
+            self.seconds += time.perf_counter() - began
+
+
+@dataclass
+class Attacked:
+    """A running service. `log` takes what it says; `target` is what can be attacked without a token."""
+
+    process: "subprocess.Popen[bytes]"
+    port: int
+    log: Path
+    target: Target
+    fresh: int = 0  # resident bytes once it has served
+    _names: Iterator[int] = field(default_factory=itertools.count)
+    _sockets: list[socket.socket] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        kept = httpx.Limits(keepalive_expiry=IDLE_SECONDS)  # as that of our own clients
+        headers = {**OPERATOR, "Content-Type": "application/json"}
+        self._client = Timed(base_url=self.url, headers=headers, timeout=120, limits=kept)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def memory(self) -> int:
+        """Resident bytes now."""
+        return self._status("VmRSS")
+
+    def peak(self) -> int:
+        """The most resident bytes since `forget_peak`, or the start."""
+        return self._status("VmHWM")
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def _status(self, field: str) -> int:
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+    def said(self) -> str:
+        return self.log.read_text("utf-8", errors="replace")
+
+    def limit_files(self, size: int) -> None:
+        """Let no file of the service grow beyond `size` bytes: a full disk, as far as it can tell."""
+        hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)[1]
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, hard))
+
+    def connect(self, raw: bytes = b"") -> socket.socket:
+        """A connection, with the first bytes that an attacker sends on it; closed with the service at the latest."""
+        made = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        self._sockets.append(made)
+        made.sendall(raw)
+        return made
+
+    def poll(self) -> bytes:
+        """A long poll of which nothing comes."""
+        return f"GET {self.target.poll} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+
+    def upload(self, size: int) -> bytes:
+        """Head of an upload of `size` bytes that anybody may send."""
+        head = f"POST {self.target.upload} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        return f"{head}Content-Length: {size}\r\n\r\n".encode()
+
+    def hang_up(self) -> None:
+        """Close all connections of `connect`."""
+        while self._sockets:  # threads may still connect
+            self._sockets.pop().close()
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self.hang_up()
+        self._client.close()
+
+    def counted(self, status: int) -> int:
+        """Requests that the service has answered with this status."""
+        wanted = [line for line in self._metrics("distrust_requests_total") if f'"{status}"' in line]
+        return int(sum(float(line.rpartition(" ")[2]) for line in wanted))
+
+    def left_out(self) -> int:
+        """Connections that were closed by their callers before the service let them in."""
+        lines = self._metrics("distrust_abandoned_connections_total")
+        return int(sum(float(line.rpartition(" ")[2]) for line in lines))
+
+    def _metrics(self, name: str) -> list[str]:
+        lines = self._client.get("/metrics").text.splitlines()
+        return [line for line in lines if line.startswith(name)]
+
+    def prepare(self) -> None:
+        """Make what the polls and uploads of attackers name, serve for a while, and remember the size."""
+        self.target.open(self._client, "target")
+        self.honest_seconds(5)
+        self.fresh = self.memory()
+
+    def open(self, name: str, clients: int = CLIENTS) -> Cohort:
+        """A cohort of sealed records, at a shuffler."""
+        cohort = SERVER.sealed(name=name, clients=clients)
+        self._client.put(f"/v1/cohorts/{name}", content=cohort.model_dump_json()).raise_for_status()
+        return cohort
+
+    def honest_seconds(self, times: int = 7) -> float:
+        """Mean time that honest work waits for the service, piece after piece, on a connection that stays open."""
+        began = self._client.seconds
+        for _ in range(times):
+            self.target.play(self._client, f"honest{next(self._names)}")()
+        return (self._client.seconds - began) / times
+
+
+def environment(folder: Path, **variables: str) -> dict[str, str]:
+    """What a service needs to start in `folder`: any port, an operator's token."""
+    (folder / "token").write_text(TOKEN)
+    own = {
+        "DISTRUST_PORT": "0",
+        "DISTRUST_OPERATOR_TOKEN_FILE": str(folder / "token"),
+        "PYTHONPATH": str(Path.cwd() / "src"),
+    }
+    return {**os.environ, **own, **variables}
+
+
+def begin(party: str, folder: Path, command: Sequence[str] = (), **variables: str) -> "subprocess.Popen[bytes]":
+    """Start `python -m distrust.PARTY`, or another command; what it says goes to `PARTY.log`, anew."""
+    with (folder / f"{party}.log").open("wb") as log:
+        chosen = list(command) or [sys.executable, "-m", f"distrust.{party}"]
+        return subprocess.Popen(chosen, cwd=folder, env=environment(folder, **variables), stderr=log)
+
+
+@contextmanager
+def attacked(party: str, folder: Path, command: Sequence[str] = (), **variables: str) -> Iterator[Attacked]:
+    """A service that listens, killed at the end."""
+    process = begin(party, folder, command, **variables)
+    log = folder / f"{party}.log"
+    try:
+        until(lambda: b"\n" in log.read_bytes() or process.poll() is not None, START_SECONDS)
+        service = Attacked(process, json.loads(log.read_bytes().splitlines()[0])["port"], log, TARGETS[party])
+        until(lambda: _answers(service), START_SECONDS)
+        try:
+            yield service
+        finally:
+            service.close()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def refusal(party: str, folder: Path, **variables: str) -> tuple[int, str]:
+    """Exit code and words of a service that does not start."""
+    process = begin(party, folder, **variables)
+    try:
+        code = process.wait(START_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    return code, (folder / f"{party}.log").read_text("utf-8")
+
+
+def until(true: Callable[[], Any], seconds: float = 10.0) -> None:
+    """Wait until something is true. Raises AssertionError when `seconds` are over."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"not within {seconds:g} s"
+        time.sleep(0.02)
+
+
+def closed(connection: socket.socket) -> bool:
+    """Whether the service has closed a connection, whatever it said before."""
+    connection.settimeout(0.01)
+    try:
+        while connection.recv(65_536):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+    return True
+
+
+def _answers(service: Attacked) -> bool:
+    try:
+        return httpx.get(f"{service.url}/healthz").is_success
+    except httpx.TransportError:
+        return False

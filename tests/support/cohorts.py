@@ -1,0 +1,150 @@
+"""Cohorts for tests: a server's ticket key, small cohorts of every channel, and uploads that bear real tickets."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from distrust.client.secagg.client import MaskingClient
+from distrust.client.secagg.secrets import Secrets
+from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.crypto.agree import key_hash
+from distrust.common.crypto.claim import SECRET, claim
+from distrust.common.crypto.graph import Roster
+from distrust.common.crypto.parameters import neighbourhood
+from distrust.common.crypto.seal import REPORT_ID, seal
+from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, Masking, Sealed, SealedRecords
+from distrust.common.messages.deal import ActionRequest
+from distrust.common.messages.stage import StageView
+from distrust.common.messages.ticket import ticket_text
+from distrust.common.messages.upload import Departure, Item, Upload
+
+SECONDS = 60.0
+MODULUS = 1009
+RATES = {"dropout": 0.2, "corrupt": 0.1}
+
+
+class Authority:
+    """The server, as far as an S needs one: it signs tickets, and opens sealed records."""
+
+    def __init__(self) -> None:
+        self.tickets = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+        self.hashes: dict[int, tuple[Cohort, dict[int, bytes]]] = {}
+        self.seals = X25519PrivateKey.from_private_bytes(bytes(range(32, 64)))
+
+    def cohort(self, channel: Any, clients: int = 5, minimum: int = 3, name: str = "c1", **more: Any) -> Cohort:
+        fields = {"run": "r1", "round": 1, "cohort": name, "clients": clients, "minimum": minimum, "channel": channel}
+        ticket_key = self.tickets.public_key().public_bytes_raw()
+        keys = {"config": bytes(32), "ticket_key": ticket_key, "terms": "{}"}
+        return Cohort(**{"stage_seconds": SECONDS, **fields, **keys, **more})
+
+    def sealed(self, **more: Any) -> Cohort:
+        return self.cohort(Sealed(size=8, server_key=self.seals.public_key().public_bytes_raw()), **more)
+
+    def dealt(self, actions: Sequence[int] = (4, 1), times: Sequence[int] = (3, 2), **more: Any) -> Cohort:
+        deal = AssignedAction(actions=list(actions), times=list(times))
+        seed, key = more.pop("noise_seed", None), self.seals.public_key().public_bytes_raw()
+        return self.cohort(Dealt(size=8, server_key=key, deal=deal, noise_seed=seed), **{"clients": deal.plays, **more})
+
+    def bits(self, labels: int = 3, width: int = 5, **more: Any) -> Cohort:
+        return self.cohort(LabelledBits(labels=labels, width=width), **more)
+
+    def masked(self, dimension: int = 2, clients: int = 5, **more: Any) -> Cohort:
+        least = clients - int(RATES["dropout"] * clients)
+        k, t = neighbourhood(clients, RATES["dropout"], RATES["corrupt"], least)
+        channel = Masking(modulus=MODULUS, dimension=dimension, neighbours=k, threshold=t)
+        return self.cohort(channel, clients, least, **more)
+
+    def key_hash(self, cohort: Cohort, slot: int) -> bytes:
+        """What the slot's client said of its keys: of those that it sends first, or nothing that it could send."""
+        return self._hashes(cohort).get(slot, bytes(32)) if cohort.via == "aggregator" else b""
+
+    def _hashes(self, cohort: Cohort) -> dict[int, bytes]:
+        """By slot; of this very object, as names of cohorts return from test to test."""
+        return self.hashes.setdefault(id(cohort), (cohort, {}))[1]
+
+    def ticket(self, cohort: Cohort, slot: int) -> bytes:
+        return self.tickets.sign(ticket_text(cohort, slot, self.key_hash(cohort, slot)))
+
+    def upload(self, cohort: Cohort, stage: Any, bodies: Mapping[int, bytes]) -> Upload:
+        if stage == "keys":
+            for slot, body in bodies.items():
+                self._hashes(cohort).setdefault(slot, key_hash(body))
+        items = [Item(slot=slot, ticket=self.ticket(cohort, slot), body=body) for slot, body in bodies.items()]
+        return Upload(cohort=cohort.cohort, stage=stage, items=items)
+
+    def asking(self, cohort: Cohort, slots: Iterable[int]) -> ActionRequest:
+        asked = list(slots)
+        tickets = b"".join(self.ticket(cohort, slot) for slot in asked)
+        claims = b"".join(claim(cohort, slot, secret(slot)) for slot in asked)
+        return ActionRequest(cohort=cohort.cohort, slots=asked, tickets=tickets, claims=claims)
+
+    def departure(self, cohort: Cohort, slots: Iterable[int]) -> Departure:
+        leaving = list(slots)
+        tickets = b"".join(self.ticket(cohort, slot) for slot in leaving)
+        keys = b"".join(self.key_hash(cohort, slot) for slot in leaving)
+        return Departure(cohort=cohort.cohort, slots=leaving, tickets=tickets, keys=keys)
+
+
+def report(cohort: Cohort, slot: int, mark: int | None = None, place: int | None = None) -> bytes:
+    """A slot's report: a sealed record whose payload is the slot, or slot mod (width + 1) ones a label.
+
+    `place`: that of its action in the list, for dealt actions.
+    """
+    if isinstance(cohort.channel, LabelledBits):
+        return labelled(cohort, [slot % (cohort.channel.width + 1)] * cohort.channel.labels)
+    report_id = (slot if mark is None else mark).to_bytes(REPORT_ID, "big")
+    assert isinstance(cohort.channel, SealedRecords)
+    payload = slot.to_bytes(cohort.channel.size, "big")
+    message = report_id + seal(cohort.channel.server_key, cohort, report_id, payload, place)
+    return message + secret(slot) if isinstance(cohort.channel, Dealt) else message
+
+
+def secret(slot: int) -> bytes:
+    """What the honest client of a slot alone knows."""
+    return slot.to_bytes(SECRET, "big")
+
+
+def labelled(cohort: Cohort, ones: list[int]) -> bytes:
+    """Labelled bits: for each label so many ones, first."""
+    assert isinstance(cohort.channel, LabelledBits)
+    rows = np.arange(cohort.channel.width) < np.array(ones)[:, np.newaxis]
+    return np.packbits(rows.ravel(), bitorder="little").tobytes()
+
+
+class Crowd:
+    """Real clients of one masked cohort. Slot s holds the vector (s + 1, 2 (s + 1), …)."""
+
+    def __init__(self, cohort: Cohort) -> None:
+        self.cohort = cohort
+        self.clients = {s: MaskingClient(cohort, s, Secrets(), floor=2, **RATES) for s in range(cohort.clients)}
+        self.published = {s: key_hash(client.keys()) for s, client in self.clients.items()}
+        self.roster: Roster | None = None
+
+    def vector(self, slot: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        assert isinstance(self.cohort.channel, Masking)
+        return (slot + 1) * np.arange(1, self.cohort.channel.dimension + 1, dtype=np.uint64) % np.uint64(MODULUS)
+
+    def total(self, slots: Iterable[int]) -> list[int]:
+        return [int(value) for value in sum(self.vector(s) for s in slots) % np.uint64(MODULUS)]
+
+    def answer(self, view: StageView, slots: Iterable[int]) -> dict[int, bytes]:
+        """What these slots say in the stage of a view."""
+        match view.stage:
+            case "keys":
+                return {s: self.clients[s].keys() for s in slots}
+            case "shares":
+                self.roster = Roster(self.cohort, view.members, view.roster or b"")
+                return {s: self.clients[s].shares(self.roster, self.published) for s in slots}
+            case "confirm":
+                assert view.challenge is not None
+                inbox = {box.slot: box.body for box in view.inboxes or []}
+                told = (view.members, view.challenge)
+                return {s: self.clients[s].confirm(*told, inbox[s], view.statement or b"") for s in slots}
+            case "masked":
+                statement = view.statement or b""
+                return {s: self.clients[s].masked(self.vector(s), view.members, statement) for s in slots}
+            case _:
+                return {s: self.clients[s].unmask(view.members, view.statement or b"") for s in slots}

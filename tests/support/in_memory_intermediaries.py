@@ -1,0 +1,189 @@
+"""Both S in memory, and clients that talk to them: real tickets, real seals, real sums; only masking is left out.
+
+What a client sends through "secure aggregation" here is its packed vector in clear. Everything else is as deployed:
+tickets are verified and single-use, records are sealed, bits are permuted, a cohort below its minimum is aborted.
+"""
+
+import hashlib
+import os
+import secrets
+from dataclasses import dataclass, field
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from numpy.typing import NDArray
+
+from distrust.common.crypto.seal import seal
+from distrust.common.errors import BadTicket, Conflict, Unavailable, WrongCohort, WrongStage
+from distrust.common.messages.batch import Batch, BatchAnswer, Content, ModularSum, PermutedBits, Records
+from distrust.common.messages.cohort import Cohort, LabelledBits, Masking, Sealed
+from distrust.common.messages.round import Assignment, Round
+from distrust.common.messages.stage import StatementList
+from distrust.common.messages.ticket import Grant, TicketAnswer, ticket_text
+from distrust.common.modular import pack, total, unpack_rows
+from distrust.common.randomness import UnsafeSeededStream
+
+
+@dataclass
+class Held:
+    """One cohort: what has come, who has left, how it ended."""
+
+    cohort: Cohort
+    bodies: dict[int, bytes] = field(default_factory=dict)
+    reports: dict[int, bytes] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
+    answer: BatchAnswer | None = None
+
+
+class MemoryIntermediaries:
+    """`open` and `collect` as the conductor calls them; `send` and `leave` as clients do. `down`: S is away."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Held] = {}
+        self.down = False
+        self.opened: list[str] = []
+
+    async def open(self, cohort: Cohort) -> None:
+        self._reachable()
+        known = self.held.setdefault(cohort.cohort, Held(cohort))
+        if known.cohort != cohort:
+            raise Conflict(f"cohort {cohort.cohort} is open with other parameters")
+        self.opened.append(cohort.cohort)
+
+    async def statements(self, cohort: Cohort, after: int) -> StatementList:
+        """Nothing is masked here, so nothing is stated."""
+        self._reachable()
+        return StatementList(cohort=self._held(cohort.cohort).cohort.cohort, statements=[], over=True)
+
+    async def collect(self, cohort: Cohort) -> BatchAnswer:
+        self._reachable()
+        held = self._held(cohort.cohort)
+        if held.answer is None and len(held.bodies) + len(held.gone) == held.cohort.clients:
+            held.answer = _close(held)
+        return held.answer or BatchAnswer(cohort=cohort.cohort, state="waiting")
+
+    def send(self, cohort: str, slot: int, ticket: bytes, body: bytes, report: bytes = b"") -> None:
+        """One client's only message. Raises BadTicket, Conflict, WrongStage."""
+        held = self._held(cohort)
+        check_ticket(held.cohort, slot, ticket)
+        if held.answer is not None:
+            raise WrongStage(f"cohort {cohort} is closed")
+        if held.bodies.setdefault(slot, body) != body:
+            raise Conflict(f"slot {slot} has sent another body")
+        held.reports[slot] = report
+
+    def leave(self, cohort: str, slot: int, ticket: bytes) -> None:
+        held = self._held(cohort)
+        check_ticket(held.cohort, slot, ticket)
+        held.gone.add(slot)
+
+    def _held(self, cohort: str) -> Held:
+        if cohort not in self.held:
+            raise WrongCohort(f"cohort {cohort} is not known here")
+        return self.held[cohort]
+
+    def _reachable(self) -> None:
+        if self.down:
+            raise Unavailable("S is down")
+
+
+def check_ticket(cohort: Cohort, slot: int, ticket: bytes) -> None:
+    """Raises BadTicket unless the server signed exactly this slot."""
+    text = ticket_text(
+        cohort, slot, bytes(32) if cohort.via == "aggregator" else b""
+    )  # as `tests.support.server_harness` asks for them
+    try:
+        Ed25519PublicKey.from_public_bytes(cohort.ticket_key).verify(ticket, text)
+    except InvalidSignature as error:
+        raise BadTicket(f"slot {slot} of cohort {cohort.cohort}") from error
+
+
+def _close(held: Held) -> BatchAnswer:
+    name, survivors, lost = held.cohort.cohort, len(held.bodies), len(held.gone)
+    if survivors < held.cohort.minimum:
+        reason = f"{survivors} survivors, needs {held.cohort.minimum}"
+        return BatchAnswer(cohort=name, state="aborted", reason=reason, lost=lost)
+    batch = Batch(cohort=name, survivors=survivors, content=_mix(held))
+    return BatchAnswer(cohort=name, state="released", batch=batch, lost=lost)
+
+
+def _mix(held: Held) -> Content:
+    channel, bodies = held.cohort.channel, [held.bodies[slot] for slot in sorted(held.bodies)]
+    if isinstance(channel, Masking):
+        rows = unpack_rows(b"".join(bodies), channel.modulus, channel.dimension)
+        return ModularSum(body=pack(total(rows, channel.modulus), channel.modulus))
+    if isinstance(channel, Sealed):
+        secrets.SystemRandom().shuffle(bodies)
+        return Records(count=len(bodies), body=b"".join(bodies), checksum=checksum(list(held.reports.values())))
+    return PermutedBits(body=_permuted(channel, bodies))
+
+
+def _permuted(channel: LabelledBits, bodies: list[bytes]) -> bytes:
+    rows = np.frombuffer(b"".join(bodies), dtype=np.uint8).reshape(len(bodies), -1)
+    bits = np.unpackbits(rows, axis=1, count=channel.labels * channel.width, bitorder="little")
+    labels = bits.reshape(len(bodies), channel.labels, channel.width).transpose(1, 0, 2).reshape(channel.labels, -1)
+    mixed = [secrets.SystemRandom().sample(row.tolist(), len(row)) for row in labels]
+    return b"".join(np.packbits(np.array(row, dtype=np.uint8), bitorder="little").tobytes() for row in mixed)
+
+
+def checksum(reports: list[bytes]) -> bytes:
+    mixed = bytes(32)
+    for report in reports:
+        mixed = bytes(a ^ b for a, b in zip(mixed, hashlib.sha256(report).digest(), strict=True))
+    return mixed
+
+
+class Crowd:
+    """All the clients of a run: an arm's rewards are `rewards[arm]` for everybody, one after another, without chance.
+
+    quit  slots that leave without a message, by arm and attempt ("arm.attempt").
+    seed  of the privacy noise.
+    """
+
+    def __init__(
+        self, s: MemoryIntermediaries, rewards: list[list[float]], quit_: dict[str, int] | None = None, seed: int = 1
+    ) -> None:
+        self._s, self._rewards, self._quit, self._seed = s, rewards, quit_ or {}, seed
+        self.rows: dict[str, NDArray[np.uint64]] = {}
+        self.sent: dict[str, int] = {}
+
+    def answer(self, asked: Round, answer: TicketAnswer) -> int:
+        """Use all these tickets; how many there were."""
+        for grant in answer.grants:
+            assignment = next(one for one in asked.assignments if one.cohort.cohort == grant.cohort)
+            self._send(asked, assignment, grant)
+        return sum(grant.count for grant in answer.grants)
+
+    def _send(self, asked: Round, assignment: Assignment, grant: Grant) -> None:
+        cohort = assignment.cohort
+        rows = self._messages(asked, assignment)
+        leaving = self._quit.get(".".join(cohort.cohort.split(".")[-2:]), 0)
+        for slot in range(grant.first, grant.first + grant.count):
+            place = 64 * (slot - grant.first)
+            ticket, report = grant.signatures[place : place + 64], os.urandom(16)
+            if slot < leaving:
+                self._s.leave(cohort.cohort, slot, ticket)
+                continue
+            self._s.send(cohort.cohort, slot, ticket, body(asked, cohort, rows[slot], report), report)
+            self.sent[cohort.cohort] = self.sent.get(cohort.cohort, 0) + 1
+
+    def _messages(self, asked: Round, assignment: Assignment) -> NDArray[np.uint64]:
+        """R for a whole cohort, once: shape (n, dimension)."""
+        cohort = assignment.cohort
+        if cohort.cohort not in self.rows:
+            rewards = np.resize(np.array(self._rewards[assignment.arm]), cohort.clients)
+            stream = UnsafeSeededStream(self._seed, cohort.run, cohort.cohort)
+            self.rows[cohort.cohort] = asked.mechanism.randomize(asked.statistic.vectors(rewards), stream)
+        return self.rows[cohort.cohort]
+
+
+def body(asked: Round, cohort: Cohort, row: NDArray[np.uint64], report: bytes) -> bytes:
+    """One client's message as it travels in this cohort's channel."""
+    channel = cohort.channel
+    if isinstance(channel, Masking):
+        return pack(row, channel.modulus)
+    if isinstance(channel, LabelledBits):
+        bits = np.arange(channel.width, dtype=np.uint64)[np.newaxis, :] < row[:, np.newaxis]
+        return np.packbits(bits.reshape(-1), bitorder="little").tobytes()
+    return seal(channel.server_key, cohort, report, pack(row, asked.mechanism.modulus))

@@ -1,0 +1,145 @@
+"""Both S as one kind of party behind HTTP: the same app, the same file, killed and started again."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+import distrust.aggregator.app
+import distrust.aggregator.settings
+import distrust.shuffler.app
+import distrust.shuffler.settings
+from distrust.common.clock import ManualClock
+from distrust.common.crypto.claim import SECRET
+from distrust.common.messages.batch import BatchAnswer
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.stage import StageView
+from tests.support.asgi import AsgiClient
+from tests.support.cohorts import Authority, Crowd, report, secret
+
+server = Authority()
+OPERATOR = {"Authorization": "Bearer sesame"}
+INSPECTOR = {"Authorization": "Bearer look, but do not touch"}
+
+
+class Party(ABC):
+    """One S behind HTTP, which can be killed and started again over the same file."""
+
+    first: str
+    path: str
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "token").write_text("sesame")
+        (folder / "inspector").write_text("look, but do not touch")
+        self.folder, self.clock = folder, ManualClock()
+        self.start()
+
+    @abstractmethod
+    def build(self, **settings: Any) -> FastAPI: ...
+
+    @abstractmethod
+    def cohort(self, **more: Any) -> Cohort: ...
+
+    @abstractmethod
+    def bodies(self, cohort: Cohort) -> dict[int, bytes]:
+        """The first stage's messages of all slots; the same each time."""
+
+    def rest(self, cohort: Cohort) -> None:
+        """What clients still have to say after the first stage."""
+        del cohort  # the shuffler has one stage only
+
+    def start(self, **settings: Any) -> None:
+        url, token = f"sqlite:///{self.folder}/x.sqlite3", self.folder / "token"
+        given = {"operator_token_file": token, "inspector_token_file": self.folder / "inspector", **settings}
+        self.app = self.build(database=url, **given)
+        self.client = AsgiClient(self.app)
+
+    def restart(self, **settings: Any) -> None:
+        self.stop()
+        self.start(**settings)
+
+    def stop(self) -> None:
+        self.client.__exit__(None, None, None)
+        distrust.shuffler.app.close(self.app)
+
+    def open(self, cohort: Cohort) -> httpx.Response:
+        path = f"/v1/cohorts/{cohort.cohort}"
+        return self.client.put(path, json=cohort.model_dump(mode="json"), headers=OPERATOR)
+
+    def send(self, cohort: Cohort, bodies: dict[int, bytes], stage: str | None = None) -> httpx.Response:
+        upload = server.upload(cohort, stage or self.first, bodies)
+        path = f"/v1/cohorts/{cohort.cohort}/{self.path if stage is None else stage}"
+        return self.client.post(path, json=upload.model_dump(mode="json"))
+
+    def get(self, path: str) -> httpx.Response:
+        """With the token that the path takes: transcripts are the inspector's."""
+        inspected = path.partition("?")[0].endswith("/messages")
+        return self.client.get(f"/v1/cohorts{path}", headers=INSPECTOR if inspected else OPERATOR)
+
+    def batch(self) -> httpx.Response:
+        return self.get("/c1/batch?wait=10")
+
+    def batch_now(self) -> BatchAnswer:
+        return BatchAnswer.model_validate_json(self.get("/c1/batch").content)
+
+
+class AShuffler(Party):
+    first, path = "report", "reports"
+
+    def build(self, **settings: Any) -> FastAPI:
+        return distrust.shuffler.app.build(distrust.shuffler.settings.ShufflerSettings(**settings), self.clock)
+
+    def cohort(self, **more: Any) -> Cohort:
+        return server.sealed(**more)
+
+    def bodies(self, cohort: Cohort) -> dict[int, bytes]:
+        if not hasattr(self, "_bodies"):
+            self._bodies = {slot: report(cohort, slot) for slot in range(cohort.clients)}
+        return dict(self._bodies)
+
+
+class ADealer(AShuffler):
+    """The shuffler with a cohort whose actions it deals; two actions, played three times and twice."""
+
+    def cohort(self, **more: Any) -> Cohort:
+        return server.dealt(**more)
+
+    def open(self, cohort: Cohort) -> httpx.Response:
+        """Everybody asks at once what to play."""
+        answer = super().open(cohort)
+        if answer.status_code == httpx.codes.OK:
+            self.ask(cohort, list(range(cohort.clients)))
+        return answer
+
+    def send(self, cohort: Cohort, bodies: dict[int, bytes], stage: str | None = None) -> httpx.Response:
+        """Whoever reports shows its own secret, whatever else it says."""
+        own = {slot: body[:-SECRET] + secret(slot % cohort.clients) for slot, body in bodies.items()}
+        return super().send(cohort, own, stage)
+
+    def ask(self, cohort: Cohort, slots: list[int], to: str = "c1") -> httpx.Response:
+        return self.client.post(f"/v1/cohorts/{to}/actions", json=server.asking(cohort, slots).model_dump(mode="json"))
+
+
+class AnAggregator(Party):
+    first, path = "keys", "keys"
+
+    def build(self, **settings: Any) -> FastAPI:
+        return distrust.aggregator.app.build(distrust.aggregator.settings.AggregatorSettings(**settings), self.clock)
+
+    def cohort(self, **more: Any) -> Cohort:
+        return server.masked(**more)
+
+    def bodies(self, cohort: Cohort) -> dict[int, bytes]:
+        if not hasattr(self, "crowd"):
+            self.crowd = Crowd(cohort)
+        return {slot: client.keys() for slot, client in self.crowd.clients.items()}
+
+    def rest(self, cohort: Cohort) -> None:
+        for stage in ("shares", "confirm", "masked", "unmask"):
+            view = StageView.model_validate_json(self.get("/c1/stage?slots=0-9").content)
+            assert view.stage == stage
+            present = [slot for slot in range(cohort.clients) if view.members[slot // 8] >> slot % 8 & 1]
+            self.send(cohort, self.crowd.answer(view, present), stage)
+            self.restart()

@@ -1,0 +1,26 @@
+"""What docs/figures.md shows, as it is in the repository: every experiment's rows, and the pictures drawn from them."""
+
+import re
+from pathlib import Path
+
+from PIL import Image
+
+from distrust.lab.figures.stamp import KEY
+from distrust.lab.sweep import Row, known, read
+
+FIGURES = Path(__file__).parents[2] / "docs" / "figures"
+PUBLISHED = [name for name in known() if name != "smoke"]  # a first look at `distrust sweep`, no figure
+
+
+def rows(name: str) -> list[Row]:
+    """An experiment's, in their order."""
+    return read(FIGURES / "rows" / f"{name}.parquet")
+
+
+def drawn_from(path: Path) -> str:
+    """The stamp inside a PNG or a PDF; empty where there is none."""
+    if path.suffix == ".pdf":
+        found = re.search(rf"/Keywords \({KEY} ([0-9a-f]{{64}})\)", path.read_bytes().decode("latin-1"))
+        return found[1] if found else ""
+    with Image.open(path) as picture:
+        return str(picture.info.get(KEY, ""))

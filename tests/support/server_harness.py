@@ -1,0 +1,86 @@
+"""A server's logic and its conductor on a database file, with S and clients in memory: everything but HTTP."""
+
+import asyncio
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from distrust.common.errors import WrongStage
+from distrust.common.messages.progress import RunView
+from distrust.common.messages.run import RunConfig
+from distrust.common.messages.ticket import TicketAnswer, TicketRequest
+from distrust.server.keys import Keys, fresh
+from distrust.server.runs.coordinator import RunCoordinator
+from distrust.server.service import Service
+from distrust.server.store import open_database
+from tests.support.in_memory_intermediaries import Crowd, MemoryIntermediaries
+
+KEYS = fresh()
+REWARDS = [[0.0, 0.25], [0.5, 0.5], [1.0, 0.75]]
+MECHANISMS: list[dict[str, Any]] = [
+    {"name": "distributed-polya", "epsilon": 2.0},
+    {"name": "distributed-skellam", "epsilon": 2.0},
+    {"name": "central-laplace-discrete", "epsilon": 2.0, "via": "aggregator"},
+    {"name": "local-laplace-discrete", "epsilon": 2.0, "via": "shuffler"},
+    {"name": "shuffled-binomial", "epsilon": 2.0, "delta": 1e-3, "precision": 4},
+    {"name": "identity"},
+]
+
+
+def config(run: str = "demo", **changes: Any) -> RunConfig:
+    whole: dict[str, Any] = {
+        "run": run,
+        "arms": 3,
+        "horizon": 800,
+        "mechanism": {"name": "distributed-polya", "epsilon": 2.0},
+        "policy": {"first_batch": 5},
+        "unsafe": {"noise_seed": 1},
+    }
+    return RunConfig.model_validate(whole | changes)
+
+
+class House:
+    """A server's logic on a database file, with an S in memory; may be closed and built again."""
+
+    def __init__(self, path: Path, s: MemoryIntermediaries, keys: Keys = KEYS, window: int = 8192) -> None:
+        self.s, self.rung = s, list[str]()
+        self.database = open_database(f"sqlite:///{path}/server.sqlite3")
+        self.service = Service(self.database, keys, self.rung.append, window)
+        self.conductor = RunCoordinator(self.service, s, retry=0.001)
+
+    async def ask(
+        self, run: str, want: int = 64, request: str | None = None, number: int | None = None
+    ) -> TicketAnswer:
+        number = number or len(self.service.live(run).learner.rounds)
+        masked = any(cohort.via == "aggregator" for cohort in self.service.live(run).pending())
+        name, keys = request or secrets.token_hex(16), bytes(32 * want) if masked else b""
+        wanted = TicketRequest(request=name, round=number, want=want, keys=keys)
+        return await self.conductor.tickets(run, wanted)
+
+    async def play(self, run: str, crowd: Crowd, until: int = 10**9) -> RunView:
+        """Serve clients until the run is over, or round `until` is open."""
+        while True:
+            view = self.service.round_view(run)
+            if view.round is None or view.round.number >= until:
+                return self.service.view(run)
+            with suppress(WrongStage):  # the round may have moved on since we looked
+                tickets = await self.ask(run)
+                asked = self.service.round_view(run).round
+                if tickets.grants and asked is not None:  # an outcome that came meanwhile may have ended the run
+                    crowd.answer(asked, tickets)
+            await asyncio.sleep(0.001)
+
+    async def stop(self) -> None:
+        await self.conductor.stop()
+        self.database.close()
+
+
+def serve(house: House, run: str, crowd: Crowd, until: int = 10**9) -> RunView:
+    async def whole() -> RunView:
+        try:
+            return await asyncio.wait_for(house.play(run, crowd, until), 60)
+        finally:
+            await house.conductor.stop()
+
+    return asyncio.run(whole())

@@ -1,0 +1,170 @@
+"""Clients that cheat in secure aggregation, over HTTP: each costs itself, and is named."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distrust.client.fleet.fleet import FleetOptions
+from distrust.client.requirements import PrivacyRequirements
+from distrust.client.secagg.client import MaskingClient
+from distrust.client.secagg.secrets import Secrets
+from distrust.common.bandit.statistics import Reward
+from distrust.common.crypto.box import BOX
+from distrust.common.crypto.share import SHARE
+from distrust.common.mechanisms import plan
+from distrust.common.messages.run import RunConfig
+from distrust.common.modular import total
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.server.learner.outcome import Lost, Released
+from tests.support.wiretap import Tape, play
+
+N = 32
+CONFIG: dict[str, Any] = {
+    "run": "run",
+    "arms": 2,
+    "horizon": 2 * N,
+    "policy": {"first_batch": 5},
+    "mechanism": {"name": "identity", "via": "aggregator"},
+    "intermediary": {"dropout": 0.1, "corrupt": 0.1, "minimum": 20},
+}
+BOXES, SHARES = {4, 9}, {13}
+"""Slots whose boxes open for no neighbour, and slots that return false shares: three of 32, ⌊cn⌋."""
+
+
+def _cheat(tap: pytest.MonkeyPatch, boxes: set[int], shares: set[int]) -> None:
+    """Make these slots of every cohort cheat; all else about them is honest."""
+    deal, reveal = MaskingClient.shares, MaskingClient.unmask
+
+    def bad_boxes(self: MaskingClient, *told: object) -> bytes:
+        body = deal(self, *told)  # type: ignore[arg-type]
+        return body[: len(body) % BOX] + bytes(len(body) - len(body) % BOX) if self.slot in boxes else body
+
+    def false_shares(self: MaskingClient, *told: object) -> bytes:
+        body = reveal(self, *told)  # type: ignore[arg-type]
+        false = b"\x01".rjust(SHARE, b"\x00") * (len(body) // SHARE)
+        return false if self.slot in shares else body
+
+    tap.setattr(MaskingClient, "shares", bad_boxes)
+    tap.setattr(MaskingClient, "unmask", false_shares)
+
+
+def _released(tape: Tape) -> list[Released]:
+    """What the server committed of each cohort."""
+    return [Released.model_validate_json(body) for (body,) in tape.rows("server", "SELECT body FROM outcomes")]
+
+
+@pytest.mark.parametrize(
+    ("boxes", "shares"),
+    [
+        pytest.param({4}, set(), id="one-box"),
+        pytest.param(set(), {13}, id="one-false-share"),
+        pytest.param(BOXES, SHARES, id="both-at-once"),
+    ],
+)
+def test_up_to_the_corruption_rate_cheats_cost_themselves_only(
+    boxes: set[int], shares: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum is that of all clients but those whose shares were bad, to the last unit; the cheats are named."""
+    _cheat(monkeypatch, boxes, shares)
+    config = RunConfig.model_validate(CONFIG)
+    tape = play(
+        tmp_path, [config], 0.0, monkeypatch, terms=PrivacyRequirements(allow_unsafe=True), habits=FleetOptions(block=8)
+    )
+    view = tape.views["run"]
+    assert (view.cohorts_released, view.cohorts_aborted, view.state) == (2, 0, "finished")
+    mechanism = plan(config.mechanism, clients=N, least=29, floor=26, wrap=1e-9, statistic=Reward())
+    kept = [slot for slot in range(N) if slot not in boxes]
+    for outcome in _released(tape):
+        rows, modulus = tape.truth.rows[outcome.cohort], tape.truth.moduli[outcome.cohort]
+        summed = total(np.stack([rows[slot] for slot in kept]), modulus)
+        own = mechanism.model_copy(update={"modulus": modulus})
+        assert outcome.sum == own.estimate(summed, len(kept), UnsafeSeededStream(0, "none")).tolist()
+        assert outcome.survivors == len(kept)
+        assert set(outcome.liars) == boxes | shares
+
+
+def test_cheats_that_end_every_cohort_are_named_in_the_run_and_in_what_the_server_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five of 32 deal nothing that opens, and three may be lost: no sum, and the run says whose fault it is."""
+    _cheat(monkeypatch, {2, 4, 9, 17, 30}, set())
+    tape = play(
+        tmp_path,
+        [RunConfig.model_validate(CONFIG)],
+        0.0,
+        monkeypatch,
+        terms=PrivacyRequirements(allow_unsafe=True),
+        habits=FleetOptions(block=8),
+    )
+    told = "27 clients whose shares were confirmed, at least 29 needed: nothing is released"
+    named = f"{told}; clients that lied: slots 2, 4, 9, 17, 30"
+    kept = tape.rows("server", "SELECT body FROM outcomes")
+    assert [Lost.model_validate_json(body).reason for (body,) in kept] == [named, named]
+    view = tape.views["run"]
+    assert view.state == "failed"
+    assert named in (view.reason or "")
+
+
+def _summed(tape: Tape, cohort: str) -> list[int]:
+    """The slots whose vectors the aggregator took."""
+    posts = [one for one in tape.heard if one.url.path == f"/v1/cohorts/{cohort}/masked" and one.method == "POST"]
+    return sorted(item["slot"] for one in posts for item in json.loads(one.body)["items"])
+
+
+@pytest.mark.parametrize(
+    ("clients", "boxes", "shares"),
+    [
+        pytest.param(32, {4}, set(), id="full-graph-one-box"),
+        pytest.param(32, set(), {13}, id="full-graph-one-false-share"),
+        pytest.param(64, {4, 9}, {13}, id="ring-both-at-once", marks=pytest.mark.slow),
+    ],
+)
+def test_cheats_and_honest_losses_together_up_to_the_dropout_rate_leave_the_sum_right(
+    clients: int, boxes: set[int], shares: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """d = 0.1, c = 0.05: ⌊cn⌋ clients cheat, ⌊dn⌋ - ⌊cn⌋ vanish at some stage; the cheats are named, nobody else."""
+    lost = int(0.1 * clients) - len(boxes | shares)
+    assert len(boxes | shares) == int(0.05 * clients)
+    _cheat(monkeypatch, boxes, shares)
+    rates = {"dropout": 0.1, "corrupt": 0.05, "minimum": 20}
+    policy = {"first_batch": clients.bit_length() - 1}
+    config = RunConfig.model_validate(
+        CONFIG | {"horizon": 2 * clients, "policy": policy, "intermediary": CONFIG["intermediary"] | rates}
+    )
+    terms, habits = PrivacyRequirements(allow_unsafe=True), FleetOptions(block=8)
+    tape = play(tmp_path, [config], lost / clients, monkeypatch, terms=terms, habits=habits)
+    view = tape.views["run"]
+    assert (view.cohorts_released, view.cohorts_aborted, view.state) == (2, 0, "finished")
+    spec = config.intermediary
+    least, floor = spec.least_survivors(clients), spec.noise_floor(clients)
+    mechanism = plan(config.mechanism, clients=clients, least=least, floor=floor, wrap=1e-9, statistic=Reward())
+    for outcome in _released(tape):
+        rows, modulus = tape.truth.rows[outcome.cohort], tape.truth.moduli[outcome.cohort]
+        kept = _summed(tape, outcome.cohort)
+        assert clients - len(boxes) - lost <= len(kept) < clients - len(boxes)
+        assert boxes.isdisjoint(kept)
+        summed = total(np.stack([rows[slot] for slot in kept]), modulus)
+        own = mechanism.model_copy(update={"modulus": modulus})
+        assert outcome.sum == own.estimate(summed, len(kept), UnsafeSeededStream(0, "none")).tolist()
+        assert outcome.survivors == len(kept)
+        assert set(outcome.liars) == boxes | shares
+
+
+def test_a_client_that_sends_other_keys_than_it_announced_is_refused_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its neighbours would refuse the whole roster: its ticket is for the keys whose hash the server has."""
+    honest = MaskingClient.keys
+    monkeypatch.setattr(MaskingClient, "keys", lambda self: Secrets().public if self.slot == 6 else honest(self))
+    tape = play(
+        tmp_path,
+        [RunConfig.model_validate(CONFIG | {"intermediary": CONFIG["intermediary"] | {"stage_seconds": 3.0}})],
+        0.0,
+        monkeypatch,
+        terms=PrivacyRequirements(allow_unsafe=True),
+        habits=FleetOptions(block=8),
+    )
+    assert [outcome.survivors for outcome in _released(tape)] == [N - 1, N - 1]

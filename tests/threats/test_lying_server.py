@@ -1,0 +1,259 @@
+"""A server that tells one client another round: each field, on each channel.
+
+The lie is told over HTTP to one fleet alone. That fleet refuses before it sends a message, its reason names the field,
+and an honest fleet finishes the run. `plain` changes one field to another legal value. `consistent` also writes the
+cohort's channel and terms anew, as a server does that hopes that a client compares a round with itself only.
+"""
+
+import asyncio
+import json
+import sqlite3
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from distrust.client.environments import build, read_spec
+from distrust.client.fleet.fleet import FleetOptions
+from distrust.client.randomizer import World
+from distrust.client.requirements import PrivacyRequirements
+from distrust.common.errors import ProtocolError
+from distrust.common.messages.progress import RunView
+from distrust.common.messages.round import RoundView
+from distrust.common.messages.run import RunConfig
+from distrust.common.web.client import Peer
+from distrust.server.learner.outcome import Released
+from tests.support.wiretap import PARTIES, SEED, TOKEN, Exchange, Tamper, Wire, fleet_over, services
+from tests.threats.lies import (
+    ACTIONS,
+    CHANNEL,
+    FIRST,
+    UNREADABLE,
+    Path_,
+    field_of,
+    leaves,
+    lie,
+    lie_of_config,
+    names,
+    names_of_config,
+)
+
+ELIMINATION = {"name": "successive-elimination", "first_batch": 5}
+CHANNELS: dict[str, dict[str, Any]] = {
+    "masked": {"mechanism": {"name": "distributed-polya"}, "policy": ELIMINATION},
+    "masked-rdp": {"mechanism": {"name": "distributed-skellam", "delta": 1e-3}, "policy": ELIMINATION},
+    "sealed": {"mechanism": {"name": "local-laplace-discrete", "via": "shuffler"}, "policy": ELIMINATION},
+    "bits": {"mechanism": {"name": "shuffled-binomial", "delta": 1e-3}, "policy": ELIMINATION},
+    "assigned": {
+        "mechanism": {"name": "shuffled-laplace", "delta": 1e-3, "precision": 1000},
+        "policy": {"name": "almost-free", "model": "shuffled", "actions": ACTIONS},
+    },
+}
+WORLD = World(build(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED})), SEED)
+KEY_OF = {
+    "masked": "modulus",
+    "masked-rdp": "dimension",
+    "sealed": "server_key",
+    "bits": "width",
+    "assigned": "server_key",
+}
+"""A field of each channel."""
+
+PATIENCE = 5.0  # seconds
+
+
+def config(channel: str, name: str = "run") -> RunConfig:
+    more = CHANNELS[channel]
+    return RunConfig.model_validate(
+        {
+            "run": name,
+            "arms": 2,
+            "horizon": 64,
+            "policy": more["policy"],
+            "mechanism": {"epsilon": 1.0, **more["mechanism"]},
+            "intermediary": {"dropout": 0.1, "corrupt": 0.1, "minimum": 20},
+        }
+    )
+
+
+def sent(heard: list[Exchange], caller: str) -> list[str]:
+    """What a fleet left with S: the last parts of the paths. Tickets and departures say nothing of a client."""
+    posts = [one for one in heard if (one.caller, one.method) == (caller, "POST") and one.callee != "server"]
+    return [one.url.path.rpartition("/")[2] for one in posts if not one.url.path.endswith("/departures")]
+
+
+async def refusal(apps: Any, heard: list[Exchange], run: RunConfig, tamper: Tamper) -> str:
+    """Let a fleet play that is lied to; return why it refuses. It must not have sent anything."""
+    caller = f"lied to in {run.run}"
+    fleet = fleet_over(WORLD, PrivacyRequirements(), FleetOptions(block=1), run, Wire(caller, apps, heard, tamper))
+    try:
+        await asyncio.wait_for(fleet.serve(), PATIENCE)
+    except ProtocolError as error:
+        assert sent(heard, caller) == [], run.run
+        return f"{error.code}: {error.detail}"
+    except TimeoutError:
+        return "plays on, waiting"
+    return "plays on"
+
+
+def lying_round(path: Path_, *, whole: bool) -> Tamper:
+    return lambda url, raw: lie(raw, path, whole=whole) if url.path.endswith("/round") else raw
+
+
+async def all_lies(folder: Path, channel: str, *, whole: bool) -> dict[Path_, str]:
+    """Every field of the round changed in turn, each in a run of its own; why the fleet refused."""
+    heard: list[Exchange] = []
+    reasons: dict[Path_, str] = {}
+    async with services({name: folder / f"{name}.sqlite3" for name in PARTIES}, heard) as (apps, operator):
+        server = operator.peer("http://server", TOKEN)
+        first = config(channel)
+        await server.post("/v1/runs", first, RunView)
+        view = json.loads((await server.get("/v1/runs/run/round", RoundView)).model_dump_json())
+        paths = [path for path, _ in leaves(view) if path[0] == "round" and not (whole and path[-1] == "terms")]
+        for number, path in enumerate([*paths, ("config",)]):
+            run = config(channel, f"run-{number}")
+            await server.post("/v1/runs", run, RunView)
+            reasons[path] = await refusal(apps, heard, run, lying_round(path, whole=whole))
+    return reasons
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["plain", "consistent"])
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_a_client_that_is_told_another_round_refuses_before_it_sends_and_names_the_field(
+    channel: str, *, whole: bool, tmp_path: Path
+) -> None:
+    reasons = asyncio.run(all_lies(tmp_path, channel, whole=whole))
+    assert len(reasons) > 25
+    assert {path: why for path, why in reasons.items() if not names(why, path)} == {}
+    unreadable = {field_of(path) for path, why in reasons.items() if not why.startswith("refused: ")}
+    assert unreadable <= UNREADABLE
+
+
+async def lies_of_config(folder: Path, channel: str, *, whole: bool) -> dict[Path_, str]:
+    """As `all_lies`, of the configuration."""
+    heard: list[Exchange] = []
+    reasons = {}
+    async with services({name: folder / f"{name}.sqlite3" for name in PARTIES}, heard) as (apps, operator):
+        paths = [path for path, _ in leaves(json.loads(config(channel).model_dump_json()))]
+        for number, path in enumerate(path for path in paths if not (whole and path == ("version",))):
+            run = config(channel, f"run-{number}")
+            await operator.peer("http://server", TOKEN).post("/v1/runs", run, RunView)
+            told = partial(lie_of_config, path=path, run=run, whole=whole)
+            reasons[path] = await refusal(apps, heard, run, told)
+    return reasons
+
+
+@pytest.mark.parametrize(
+    ("channel", "whole"),
+    [
+        *(pytest.param(channel, False, id=f"{channel}-plain") for channel in CHANNELS),
+        *(pytest.param(channel, True, id=f"{channel}-consistent") for channel in ("masked", "assigned")),
+    ],
+)
+def test_a_client_that_is_told_another_configuration_refuses(channel: str, *, whole: bool, tmp_path: Path) -> None:
+    """Every parameter of the run, the policy's too: its digest is in the round, and in the cohort at S."""
+    reasons = asyncio.run(lies_of_config(tmp_path, channel, whole=whole))
+    assert len(reasons) > 15
+    assert {path: why for path, why in reasons.items() if not names_of_config(why, path, whole=whole)} == {}
+    unreadable = [path for path, why in reasons.items() if not why.startswith("refused: ")]
+    assert unreadable == ([] if whole else [("version",)])
+
+
+ONE_OF_EACH_KIND: dict[str, Path_] = {
+    "round": ("round", "number"),
+    "cohort": (*FIRST, "cohort", "minimum"),
+    "mechanism": ("round", "mechanism", "epsilon"),
+    "statistic": ("round", "statistic", "kind"),
+    "decision": ("round", "decision", "kind"),
+    "rates": ("round", "dropout"),
+}
+
+
+def granted(heard: list[Exchange], caller: str) -> int:
+    """How many tickets a fleet took."""
+    answers = [one.answer for one in heard if one.caller == caller and one.url.path.endswith("/tickets")]
+    return sum(grant["count"] for raw in answers for grant in json.loads(raw)["grants"])
+
+
+def noticed(tamper: Tamper, asked: asyncio.Event) -> Tamper:
+    """The same lie; the event is set as the fleet gets an answer to its request for tickets."""
+
+    def both(url: httpx.URL, raw: bytes) -> bytes:
+        if url.path.endswith("/tickets"):
+            asked.set()
+        return tamper(url, raw)
+
+    return both
+
+
+async def honest_run(apps: Any, heard: list[Exchange], run: RunConfig) -> None:
+    """A fleet that hears the truth plays the run to its end; no client of it is refused or robbed."""
+    fleet = fleet_over(WORLD, PrivacyRequirements(), FleetOptions(block=8), run, Wire("honest", apps, heard))
+    assert await asyncio.wait_for(fleet.serve(), 60) == "finished"
+    assert fleet.tally.reasons == {}
+    assert sent(heard, "honest")
+
+
+async def nothing_is_lost(server: Peer, database: Path, run: RunConfig, given_back: int) -> None:
+    """The run has ended well: every slot is in a sum but those whose clients gave their tickets back."""
+    view = await server.get(f"/v1/runs/{run.run}", RunView)
+    assert (view.cohorts_aborted, view.state) == (0, "finished")
+    with closing(sqlite3.connect(database)) as connection:
+        bodies = connection.execute("SELECT body FROM outcomes").fetchall()
+    survivors = [Released.model_validate_json(body).survivors for (body,) in bodies]
+    assert len(survivors) == view.cohorts_released > 0
+    assert sum(survivors) == view.clients - given_back
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_a_lie_of_each_kind_costs_the_shuffler_the_aggregator_and_all_other_clients_nothing(
+    channel: str, tmp_path: Path
+) -> None:
+    """Fleet after fleet is lied to in one run; none takes a ticket. Then an honest one plays it with every slot."""
+
+    async def attack() -> dict[str, str]:
+        heard: list[Exchange] = []
+        async with services({name: tmp_path / f"{name}.sqlite3" for name in PARTIES}, heard) as (apps, operator):
+            server, run = operator.peer("http://server", TOKEN), config(channel)
+            await server.post("/v1/runs", run, RunView)
+            reasons = {
+                kind: await refusal(apps, heard, run, lying_round(path, whole=True))
+                for kind, path in ONE_OF_EACH_KIND.items()
+            }
+            assert granted(heard, f"lied to in {run.run}") == 0
+            await honest_run(apps, heard, run)
+            await nothing_is_lost(server, tmp_path / "server.sqlite3", run, 0)
+        return reasons
+
+    reasons = asyncio.run(attack())
+    assert {kind: why for kind, why in reasons.items() if not names(why, ONE_OF_EACH_KIND[kind])} == {}
+    assert all(why.startswith("refused: ") for why in reasons.values())
+
+
+@pytest.mark.parametrize("field", ["ticket_key", "channel"])
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_of_two_fleets_at_once_the_one_that_is_lied_to_loses_its_tickets_only(
+    channel: str, field: str, tmp_path: Path
+) -> None:
+    """It may hold a ticket when it asks S, and gives it back; the other is in the same cohorts and ends the run."""
+    path: Path_ = (*FIRST, "cohort", "ticket_key") if field == "ticket_key" else (*CHANNEL, KEY_OF[channel])
+
+    async def attack() -> str:
+        heard: list[Exchange] = []
+        async with services({name: tmp_path / f"{name}.sqlite3" for name in PARTIES}, heard) as (apps, operator):
+            server, run = operator.peer("http://server", TOKEN), config(channel)
+            await server.post("/v1/runs", run, RunView)
+            caller, asked = f"lied to in {run.run}", asyncio.Event()
+            lied = asyncio.create_task(refusal(apps, heard, run, noticed(lying_round(path, whole=True), asked)))
+            await asyncio.wait([lied, asyncio.create_task(asked.wait())], return_when=asyncio.FIRST_COMPLETED)
+            await honest_run(apps, heard, run)
+            await nothing_is_lost(server, tmp_path / "server.sqlite3", run, granted(heard, caller))
+            assert granted(heard, caller) == (1 if "was told" in await lied else 0)
+        return await lied
+
+    why = asyncio.run(attack())
+    assert why.startswith("refused: ")
+    assert names(why, path), why

@@ -1,0 +1,90 @@
+"""Clients that lie, each at one stage: what they send is changed after they computed it honestly."""
+
+import os
+import random
+from collections.abc import Collection, Iterable
+
+from distrust.common.crypto.binding import binding
+from distrust.common.crypto.box import BOX, close_box
+from distrust.common.crypto.graph import masking
+from distrust.common.crypto.share import MISSING, PRIME, SHARE, polynomials
+from distrust.lab.secagg_simulation import Simulation
+
+COMMITMENT = 32
+
+
+def element() -> bytes:
+    return (int.from_bytes(os.urandom(SHARE), "big") % PRIME).to_bytes(SHARE, "big")
+
+
+def replace_entries(body: bytes, places: Iterable[int], entry: bytes | None = None) -> bytes:
+    """Other field elements, or `entry`, at these places of 17 bytes."""
+    parts = [body[i : i + SHARE] for i in range(0, len(body), SHARE)]
+    for place in places:
+        parts[place] = element() if entry is None else entry
+    return b"".join(parts)
+
+
+class Lies:
+    """Lies in a simulation. Before `settle`, `judge` or `release` the caller may tell as many as it likes."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.threshold = masking(simulation.cohort).threshold
+
+    def holders(self, dealer: int, count: int, chance: random.Random) -> list[int]:
+        near = self.simulation.roster.neighbours(dealer)
+        return chance.sample(near, min(count, len(near)))
+
+    def send_rubbish(self, dealer: int, holders: Collection[int]) -> None:
+        """Boxes that do not open."""
+        for holder in holders:
+            self._box(dealer, holder, os.urandom(BOX))
+
+    def deal_rubbish(self, dealer: int, holders: Collection[int]) -> None:
+        """Boxes that open on shares of nothing."""
+        for holder in holders:
+            self._close(dealer, holder, element() + element() + element())
+
+    def deal_two_polynomials(self, dealer: int, holders: Collection[int]) -> None:
+        """Other polynomials for these holders: each half of the neighbours is consistent in itself."""
+        others = polynomials(os.urandom(16), os.urandom(16), self.threshold)
+        for holder in holders:
+            point = 1 + self.simulation.roster.neighbours(dealer).index(holder)
+            values = [sum(c * pow(point, i, PRIME) for i, c in enumerate(poly)) % PRIME for poly in others]
+            self._close(dealer, holder, b"".join(value.to_bytes(SHARE, "big") for value in values))
+
+    def show_another_polynomial(self, dealer: int) -> None:
+        body = self.simulation.confirmed[dealer]
+        self.simulation.confirmed[dealer] = replace_entries(body, range(self.threshold))
+
+    def accuse(self, holder: int, dealers: Collection[int], entry: bytes | None = None) -> None:
+        """At `confirm`: another value, or `MISSING`, for shares that are good."""
+        places = [self.threshold + self._shared(holder).index(dealer) for dealer in dealers]
+        self.simulation.confirmed[holder] = replace_entries(self.simulation.confirmed[holder], places, entry)
+
+    def return_false_shares(self, holder: int, dealers: Collection[int], entry: bytes | None = None) -> None:
+        """At `unmask`: another value, or `MISSING`."""
+        near = self._members(holder)
+        places = [near.index(dealer) for dealer in dealers if dealer in near]
+        self.simulation.answers[holder] = replace_entries(self.simulation.answers[holder], places, entry)
+
+    def _shared(self, slot: int) -> list[int]:
+        return [v for v in self.simulation.roster.neighbours(slot) if v in self.simulation.shared]
+
+    def _members(self, slot: int) -> list[int]:
+        return [v for v in self.simulation.roster.neighbours(slot) if v in self.simulation.members]
+
+    def _close(self, dealer: int, holder: int, triple: bytes) -> None:
+        secrets = self.simulation.clients[dealer]._secrets
+        assert secrets is not None
+        box = binding(self.simulation.cohort).box
+        self._box(dealer, holder, close_box(secrets.channel_keys[holder], dealer, holder, box, triple))
+
+    def _box(self, dealer: int, holder: int, box: bytes) -> None:
+        start = COMMITMENT + BOX * self.simulation.roster.neighbours(dealer).index(holder)
+        body = self.simulation.shares[dealer]
+        self.simulation.shares[dealer] = body[:start] + box + body[start + BOX :]
+
+
+__all__ = ["MISSING", "Lies", "element", "replace_entries"]

@@ -1,0 +1,173 @@
+"""A client computes a round again: what must be equal, what may differ by a step, and terms that are too deep."""
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from distrust.client.fleet.agreement import (
+    DEEPEST,
+    _check_close,
+    _overflow_probability,
+    check_round,
+    differing_field,
+    read_terms,
+)
+from distrust.common.errors import Refused
+from distrust.common.mechanisms import plan
+from distrust.common.mechanisms.calibration.roots import SNAPPED_BITS
+from distrust.common.mechanisms.distributed.skellam import DistributedSkellam
+from distrust.common.messages.round import Assignment, Round
+from distrust.common.messages.run import RunConfig
+from tests.unit.client.stand import CONFIGS
+
+MakeRound = Callable[..., Round]
+GIVEN = {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0]]}
+
+
+def check(asked: Round) -> None:
+    check_round(CONFIGS[asked.assignments[0].cohort.config], asked, asked.assignments[0])
+
+
+def told(asked: Round, **changes: Any) -> Round:
+    return asked.model_copy(update={"mechanism": asked.mechanism.model_copy(update=changes)})
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        pytest.param("[" * 10**6, id="never-closed"),
+        pytest.param("[" * 10**6 + "]" * 10**6, id="lists"),
+        pytest.param('{"a":' * 10**5 + "1" + "}" * 10**5, id="objects"),
+        pytest.param("[" * (sys.getrecursionlimit() - 300) + "]" * (sys.getrecursionlimit() - 300), id="readable"),
+        pytest.param("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), id="one-level-too-deep"),
+    ],
+)
+def test_terms_that_are_nested_too_deep_are_refused(make_round: MakeRound, terms: str) -> None:
+    cohort = make_round().assignments[0].cohort
+    deep = cohort.model_copy(update={"terms": terms})
+    with pytest.raises(Refused, match=r"cohort\.terms"):
+        read_terms(deep)
+    with pytest.raises(Refused, match=r"cohort\.terms"):
+        differing_field(cohort, deep)
+
+
+def test_terms_of_the_greatest_depth_are_read(make_round: MakeRound) -> None:
+    cohort = make_round().assignments[0].cohort.model_copy(update={"terms": "[" * DEEPEST + "1" + "]" * DEEPEST})
+    assert isinstance(read_terms(cohort), list)
+
+
+@pytest.mark.parametrize("more", [1, -1])
+def test_an_integer_of_the_configuration_is_equal_however_large_it_is(make_round: MakeRound, more: int) -> None:
+    """One batch in 5000 is 0.02 %, less than calibrated numbers may differ by; it leaves the tree's depth as it is."""
+    asked = make_round("tree", batches=5000, delta=1e-6)
+    with pytest.raises(Refused, match=rf"mechanism\.batches = {5000 + more}: .* gives 5000"):
+        check(told(asked, batches=5000 + more))
+
+
+def test_a_dimension_is_equal_however_large_it_is(make_round: MakeRound) -> None:
+    own = make_round().mechanism.model_copy(update={"dimension": 5000})
+    with pytest.raises(Refused, match=r"mechanism\.dimension = 5001: .* gives 5000"):
+        _check_close(own, own.model_copy(update={"dimension": 5001}))
+
+
+def test_a_precision_that_the_run_file_gives_is_equal(make_round: MakeRound) -> None:
+    asked = make_round(precision=5000)
+    with pytest.raises(Refused, match=r"mechanism\.precision = 5001: .* gives 5000"):
+        check(told(asked, precision=5001))
+
+
+@pytest.mark.parametrize("step", [-1, 1])
+def test_the_modulus_is_exactly_what_the_plan_gives(make_round: MakeRound, step: int) -> None:
+    asked = make_round()
+    own = asked.mechanism.modulus
+    with pytest.raises(Refused, match=rf"mechanism\.modulus = {own + step}: the run's configuration gives {own}"):
+        check(told(asked, modulus=own + step))
+
+
+def test_a_calibrated_number_may_be_one_step_of_the_grid_off_and_no_more(make_round: MakeRound) -> None:
+    """More variance keeps the promise, and yet only the next number of 22 bits passes for the outcome of a search."""
+    own = make_round("distributed-skellam", delta=1e-6).mechanism
+    assert isinstance(own, DistributedSkellam)
+    step = math.ldexp(1.0, math.frexp(own.variance)[1] - SNAPPED_BITS)
+    assert 2.3e-7 < step / own.variance < 4.8e-7
+    _check_close(own, own.model_copy(update={"variance": own.variance + step}))
+    with pytest.raises(Refused, match=r"mechanism\.variance"):
+        _check_close(own, own.model_copy(update={"variance": own.variance + 3 * step}))
+    with pytest.raises(Refused, match=r"mechanism\.epsilon"):
+        _check_close(own, own.model_copy(update={"epsilon": own.epsilon * (1 - 1e-7)}))
+
+
+@pytest.mark.parametrize(
+    "wrap", [0.5, 0.99, 1e-12, 5e-324, 1e-9 * (1 + 1e-9), 3e-9 / 4, 3e-9 * 1.5, math.nextafter(1.0, 0.0)]
+)
+def test_a_probability_of_a_wrapped_sum_that_the_policy_never_has_is_refused(
+    make_round: MakeRound, wrap: float
+) -> None:
+    """The whole plan is honest but for p': modulus, channel and terms follow from it. No number of arms gives it."""
+    asked = make_round()
+    config, own = CONFIGS[asked.assignments[0].cohort.config], asked.mechanism
+    spec: dict[str, Any] = {"clients": own.clients, "least": 18, "floor": own.floor, "statistic": asked.statistic}
+    planned = plan(config.mechanism, wrap=wrap, **spec)
+    with pytest.raises(Refused, match=rf"mechanism\.wrap = {wrap!r}: the run's configuration gives"):
+        check(asked.model_copy(update={"mechanism": planned}))
+
+
+@pytest.mark.parametrize("active", [1, 2, 3])
+def test_every_number_of_arms_in_the_race_gives_a_probability_that_is_accepted(
+    make_round: MakeRound, active: int
+) -> None:
+    asked = make_round(number=2)
+    config = CONFIGS[asked.assignments[0].cohort.config]
+    wrap = config.overflow_probability(2, active)
+    assert _overflow_probability(config, 2, wrap) == wrap == 1.5e-8 / (5 * active * 2**2)
+
+
+POLICIES: list[dict[str, Any]] = [
+    {"name": "successive-elimination", "first_batch": 4},
+    {"name": "successive-elimination", "constants": "published-code"},
+    {"name": "dp-se"},
+    {"name": "vb-sdp-ae", "first_batch": 3},
+    {"name": "ucb1"},
+    {"name": "dp-pe", "actions": GIVEN},
+    {"name": "dp-dpe", "actions": GIVEN, "beta": 1e-4},
+    {"name": "almost-free", "actions": GIVEN, "model": "shuffled"},
+]
+
+
+@pytest.mark.parametrize("arms", [2, 100_000])
+@pytest.mark.parametrize("calibration", ["exact", "paper"])
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_the_client_finds_the_probability_of_any_round_of_any_policy(
+    policy: dict[str, Any], calibration: str, arms: int
+) -> None:
+    words = {"name": "distributed-polya", "epsilon": 1.0, "calibration": calibration}
+    config = RunConfig.model_validate(
+        {"run": "demo", "arms": arms, "horizon": 10**9, "policy": policy, "mechanism": words}
+    )
+    for number in (1, 2, 30):
+        for active in {1, 2, arms - 1, arms}:
+            wrap = config.overflow_probability(number, active)
+            assert _overflow_probability(config, number, wrap) == wrap
+
+
+def test_a_round_beyond_the_last_pull_is_refused(make_round: MakeRound) -> None:
+    asked, far = make_round(), 10**400
+    cohort = asked.assignments[0].cohort.model_copy(update={"round": far})
+    late = Assignment(arm=0, cohort=cohort)
+    with pytest.raises(Refused, match=r"round\.number = 10+: the run has 1000000 pulls"):
+        check(asked.model_copy(update={"number": far, "assignments": [late]}))
+
+
+def test_a_refusal_names_the_field_that_was_told_and_not_the_configuration(make_round: MakeRound) -> None:
+    """The configuration has neither a round nor n: two parts of what was told contradict each other."""
+    asked = make_round()
+    with pytest.raises(Refused) as number:
+        check(asked.model_copy(update={"number": 3}))
+    assert number.value.detail == "cohort.round = 1: the round says round.number = 3"
+    grown = Assignment(arm=0, cohort=asked.assignments[0].cohort.model_copy(update={"clients": 40}))
+    with pytest.raises(Refused) as clients:
+        check(asked.model_copy(update={"assignments": [grown]}))
+    assert clients.value.detail == "cohort.clients = 40: the round says mechanism.clients = 20"

@@ -1,0 +1,63 @@
+"""A fleet's bulk requests stay within what a service takes, and what a service leaves out is believed of no client."""
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.fleet.stats import FleetStats
+from distrust.client.fleet.uploader import Limits, Uploader
+from distrust.client.fleet.user import granted
+from distrust.client.randomizer import World
+from distrust.client.requirements import PrivacyRequirements
+from distrust.client.settings import FleetSettings
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.round import Round
+from distrust.common.messages.upload import MOST_LISTED, Upload, UploadAnswer
+from distrust.shuffler.service import Shuffler
+from tests.unit.client.conftest import TICKET_KEY
+from tests.unit.client.stand import Stand, serve
+
+MakeRound = Callable[..., Round]
+
+
+class _Brief(Stand):
+    """An S that takes nothing, and does not list what it refused."""
+
+    async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
+        await super().upload(cohort, upload)
+        self.cancelled = True
+        return UploadAnswer(accepted=0, refused=[], reasons={"urn:distrust:problem:conflict": len(upload.items)})
+
+
+def test_clients_whose_refusal_may_be_among_the_unlisted_ones_do_not_count_as_served(
+    make_round: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    asked = make_round("local-laplace-discrete", via="shuffler", clients=20)
+    fleet = Fleet(_Brief([asked], shuffler, TICKET_KEY), world, PrivacyRequirements(), FleetOptions(block=20))
+    assert serve(fleet) == ["cancelled"]
+    assert (fleet.tally.clients["served"], fleet.tally.clients["refused"]) == (0, 20)
+
+
+def test_an_upload_is_never_larger_than_what_an_answer_lists() -> None:
+    assert Limits().items <= MOST_LISTED
+    with pytest.raises(ValidationError, match="upload_items"):
+        FleetSettings(environment="{}", upload_items=MOST_LISTED + 1)
+
+
+def test_clients_that_leave_together_say_so_in_parts(make_round: MakeRound, shuffler: Shuffler) -> None:
+    asked = make_round("local-laplace-discrete", via="shuffler", clients=20)
+    stand = Stand([asked], shuffler, TICKET_KEY)
+    cohort = asked.assignments[0].cohort
+    courier = Uploader(stand, FleetStats(), Limits(items=8))
+
+    async def leave() -> None:
+        grant = stand._sign(cohort, 0, 20)
+        users = granted(grant, np.full(20, 3))
+        await courier.announce(cohort, users)
+
+    asyncio.run(leave())
+    assert [len(departure.slots) for departure in stand.departures] == [8, 8, 4]

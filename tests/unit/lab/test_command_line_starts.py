@@ -1,0 +1,78 @@
+"""The `distrust` command starts without what only some of its commands need."""
+
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from distrust.lab.__main__ import COMMANDS, app
+from distrust.lab.cli.console import EXTRAS
+
+HEAVY = {"numpy", "scipy", "httpx", "fastapi", "matplotlib", "sqlalchemy", "cryptography", "pyarrow"}
+LOADED = "import sys; from distrust.lab.__main__ import app\ntry: app({words!r})\nexcept SystemExit: pass\n"
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["health", "http://127.0.0.1:1"]], ids=lambda w: w[0])
+def test_what_needs_no_heavy_library_imports_none(words: list[str]) -> None:
+    code = f"{LOADED.format(words=words)}finally: print(*sorted(name for name in sys.modules if '.' not in name))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "typer" in loaded
+    assert loaded & HEAVY == set()
+
+
+@pytest.mark.parametrize("module", ["server.app", "shuffler.app", "aggregator.app", "client.__main__", "lab.cli.run"])
+def test_a_party_runs_without_the_extras(module: str) -> None:
+    code = f"import sys, distrust.{module}; print(*sorted(name for name in sys.modules if '.' not in name))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) & set(EXTRAS) == set()
+
+
+@pytest.mark.parametrize(
+    ("library", "words", "extra"),
+    [
+        ("joblib", ["sweep", "smoke"], "lab"),
+        ("matplotlib", ["figure", "mab-1"], "lab"),
+        ("sklearn", ["data", "mslr", "nothing.txt", "--out", "out.csv"], "mslr"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_needs(library: str, words: list[str], extra: str, tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.modules[{library!r}] = None; sys.argv[1:] = {words!r}\n"
+        "from distrust.lab.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"this command needs {library}: pip install 'distrust[{extra}]'\n"
+
+
+def test_the_version_is_the_packages() -> None:
+    assert CliRunner().invoke(app, ["--version"]).stdout.strip() == version("distrust")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_commands_summary_is_the_first_sentence_of_its_help(name: str) -> None:
+    command = get_command(import_module(f"distrust.lab.cli.{name}").app)
+    assert (command.help or "").replace("\n", " ").startswith(COMMANDS[name])
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("127.0.0.1:8701", "url = '127.0.0.1:8701': must be the address of a service"),
+        ("ftp://127.0.0.1", "must be the address of a service"),
+        ("http://127.0.0.1:port", "must be the address of a service"),
+        ("http://127.0.0.1:1", "Connection refused"),
+    ],
+)
+def test_health_names_the_address_that_does_not_answer(url: str, words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "distrust.lab", "health", url], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert words in done.stderr

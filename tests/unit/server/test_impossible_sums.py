@@ -1,0 +1,121 @@
+"""Sums that honest clients do not give are refused and named, and honest extremes are not."""
+
+import secrets
+from functools import partial
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.bandit.statistics import BoundedReward, Reward
+from distrust.common.crypto.seal import open_record, seal
+from distrust.common.errors import BadMessage
+from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
+from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum
+from distrust.common.messages.cohort import Channel, Cohort, Dealt, Masking
+from distrust.common.modular import pack, packed_size, total
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.server.analyzer import IMPOSSIBLE, analyze, analyze_parts
+from distrust.server.keys import fresh
+from tests.support.in_memory_intermediaries import checksum
+
+N, TIMES, KEYS = 20, [9, 6, 5], fresh()
+
+
+def polya(wrap: float) -> AnyMechanism:
+    spec = MechanismSpec(name="distributed-polya", epsilon=1.0)
+    return plan(spec, clients=N, least=18, floor=16, wrap=wrap, statistic=Reward())
+
+
+ROOMY, USUAL = polya(1e-17), polya(1e-4)
+BY_ACTION = plan(
+    MechanismSpec(name="shuffled-laplace", epsilon=1.0, delta=1e-3),
+    clients=N,
+    least=18,
+    floor=16,
+    wrap=1e-17,
+    statistic=BoundedReward(bound=1.0),
+    dealt=True,
+)
+
+
+def cohort(channel: Channel) -> Cohort:
+    return Cohort(
+        run="demo",
+        round=1,
+        cohort="demo.1.0.1",
+        clients=N,
+        minimum=18,
+        stage_seconds=1.0,
+        config=bytes(32),
+        ticket_key=KEYS.public.ticket,
+        terms="{}",
+        channel=channel,
+    )
+
+
+def opened(mechanism: AnyMechanism, summed: NDArray[np.uint64]) -> float:
+    """The estimate of a masked sum, in data units."""
+    of = cohort(Masking(modulus=mechanism.modulus, dimension=1, neighbours=N - 1, threshold=10))
+    content = ModularSum(body=pack(summed, mechanism.modulus))
+    batch = Batch(cohort=of.cohort, survivors=N, content=content)
+    opener = partial(open_record, KEYS.seal, of)
+    return float(analyze(mechanism, of, batch, UnsafeSeededStream(1, "analyzer"), opener)[0][0])
+
+
+def residue(mechanism: AnyMechanism, steps: int) -> NDArray[np.uint64]:
+    return np.array([steps % mechanism.modulus], dtype=np.uint64)
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.5, 1.0])
+def test_one_client_with_half_the_modulus_is_refused_and_the_coordinate_named(reward: float) -> None:
+    rows = ROOMY.randomize(np.full((N, 1), reward), UnsafeSeededStream(1, "rows"))
+    assert opened(ROOMY, total(rows, ROOMY.modulus)) == pytest.approx(N * reward, abs=10)
+    rows[3] = ROOMY.modulus // 2
+    with pytest.raises(BadMessage, match=r"impossible sum: coordinate 0 is .* and 20 clients and the noise give"):
+        opened(ROOMY, total(rows, ROOMY.modulus))
+
+
+def test_all_0_and_all_1_with_noise_at_its_quantile_pass_and_one_step_more_does_not() -> None:
+    step = 1 / ROOMY.precision
+    noise = int(ROOMY.error(N).quantile(IMPOSSIBLE) / step + 1e-6)
+    for honest, sign in ((0, -1), (N * ROOMY.precision, 1)):
+        extreme = honest + sign * noise
+        assert opened(ROOMY, residue(ROOMY, extreme)) == pytest.approx(extreme * step)
+        with pytest.raises(BadMessage, match="impossible sum"):
+            opened(ROOMY, residue(ROOMY, extreme + sign))
+
+
+def test_a_modulus_for_a_likelier_wrap_leaves_no_masked_sum_that_is_impossible() -> None:
+    """What a client can do there is bounded by the window that sums are decoded into, and by nothing else."""
+    estimates = [opened(USUAL, residue(USUAL, steps)) for steps in range(USUAL.modulus)]
+    room = USUAL.error(N).quantile(IMPOSSIBLE)
+    assert -room < min(estimates) < 0 < N < max(estimates) < N + room
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_dealt_actions_are_checked_action_by_action(place: int) -> None:
+    modulus = BY_ACTION.modulus
+    deal = AssignedAction(actions=[4, 0, 2], times=TIMES)
+    of = cohort(Dealt(size=packed_size(modulus, 1), server_key=KEYS.public.seal, deal=deal))
+    places = np.repeat(np.arange(3), TIMES)
+
+    def sums(rows: NDArray[np.uint64]) -> list[float]:
+        reports = [secrets.token_bytes(16) for _ in rows]
+        sealed = [
+            seal(KEYS.public.seal, of, report, pack(row, modulus), int(at))
+            for report, row, at in zip(reports, rows, places, strict=True)
+        ]
+        content = GroupedRecords(counts=TIMES, body=b"".join(sealed), checksum=checksum(reports))
+        batch = Batch(cohort=of.cohort, survivors=N, content=content)
+        opener = partial(open_record, KEYS.seal, of)
+        found = analyze_parts(BY_ACTION, of, batch, UnsafeSeededStream(1, "analyzer"), opener)[0]
+        return [float(one) for one in found]
+
+    rewards = np.where(places == place, 1.0, -1.0)[:, np.newaxis]
+    rows = BY_ACTION.randomize(rewards, UnsafeSeededStream(1, "rows"))
+    assert len(sums(rows)) == 3
+    rows[int(np.flatnonzero(places == place)[0])] = modulus // 2
+    with pytest.raises(BadMessage, match=f"impossible sum: coordinate {place} is .* and {TIMES[place]} clients"):
+        sums(rows)

@@ -1,0 +1,33 @@
+"""What does not exist leaves nothing behind."""
+
+import asyncio
+import secrets
+from pathlib import Path
+
+import httpx
+
+from distrust.server.app import build
+from distrust.server.settings import ServerSettings
+from tests.support.in_memory_intermediaries import MemoryIntermediaries
+
+
+def test_requests_for_unknown_runs_leave_no_state(tmp_path: Path) -> None:
+    async def whole() -> None:
+        app = build(ServerSettings(database=f"sqlite:///{tmp_path}/server.sqlite3"), MemoryIntermediaries())
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://server/v1/runs") as client,
+        ):
+            for number in range(20):
+                wish = {"request": secrets.token_hex(16), "round": 1, "want": 50}
+                answers = [
+                    await client.post(f"/unknown-{number}/tickets", json=wish),
+                    await client.get(f"/unknown-{number}/round", params={"wait": 5}),
+                    await client.get(f"/unknown-{number}/events"),
+                ]
+                assert [answer.status_code for answer in answers] == [404] * 3
+            assert app.state.conductor._desks == {}
+            assert app.state.doorbell._watches == app.state.doorbell._waits == {}
+
+    asyncio.run(whole())
