@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import h11
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 LINGER_SECONDS = 5.0
@@ -26,6 +27,57 @@ CHUNK = 128 * 1024
 READ_SECONDS = 60.0
 """For a caller to go on reading an answer that fills the buffers on the way."""
 
+UNPACED = 16 * 1024
+"""Bytes of one request, from its first, that no pace holds up."""
+
+BURST = 4 * 2**20
+"""Bytes of larger requests that may come at once, before the pace holds."""
+
+
+class BodyPace:
+    """All large bodies of one service together arrive at `rate` bytes a second at most, after BURST.
+
+    Reading a body takes the time of all other requests. So callers that send large bodies without end, refused or not,
+    get a bounded share of it.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._due = 0.0  # the time at which all that has arrived would have arrived at the rate
+
+    def take(self, size: int, now: float) -> float:
+        """Count bytes that have arrived; return the seconds before more may be read from the same connection."""
+        self._due = max(self._due, now - BURST / self._rate) + size / self._rate
+        return max(0.0, self._due - now)
+
+
+class PacedFlow(FlowControl):
+    """Reading stops while uvicorn's buffer is full, and while the pace holds the connection up."""
+
+    _full = _held = False
+
+    def pause_reading(self) -> None:
+        self._full = True
+        super().pause_reading()
+
+    def resume_reading(self) -> None:
+        self._full = False
+        self._settle()
+
+    def hold(self) -> None:
+        """Stop reading until `release`."""
+        self._held = True
+        super().pause_reading()
+
+    def release(self) -> None:
+        """End what `hold` began."""
+        self._held = False
+        self._settle()
+
+    def _settle(self) -> None:
+        if not (self._full or self._held or self._transport.is_closing()):
+            super().resume_reading()
+
 
 @dataclass(slots=True)
 class Connections:
@@ -35,10 +87,12 @@ class Connections:
                     made KNOWN requests only where there is no other. Where all others have a request in work, SPARE
                     new ones may bring theirs.
     header_seconds  for a request's head to arrive, from its first byte, or from the connection's beginning.
+    pace            of all large bodies together.
     """
 
     most: int
     header_seconds: float
+    pace: BodyPace
     strangers: dict["GuardedProtocol", None] = field(default_factory=dict)  # that wait for a whole head, longest first
     regulars: dict["GuardedProtocol", None] = field(default_factory=dict)  # the same, after KNOWN requests
     count: int = 0
@@ -72,12 +126,15 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
     limits: ClassVar[Connections]  # `connections` is a name of uvicorn's
     chunk: ClassVar[bytearray]  # of all connections: what is read is taken out before another one is read
 
+    flow: PacedFlow
     served = 0  # requests that were answered
+    arrived = 0  # bytes since the last request that was answered whole
     _timer: asyncio.TimerHandle | None = None  # for what the caller has to send
     _reader: asyncio.TimerHandle | None = None  # for what it has to read
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
+        self.flow = PacedFlow(self.transport)
         self._arm(self.limits.header_seconds)
         self.limits.enter(self)
 
@@ -98,6 +155,7 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        self._keep_pace(len(data))
         if self.conn.their_state is h11.DONE and self.conn.trailing_data[0]:
             self.give_up()  # it sent more before it was answered: no client of ours does, and what it sent stays here
         else:
@@ -106,6 +164,8 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self.served += 1
+        if self.conn.their_state is not h11.SEND_BODY:
+            self.arrived = 0
         self._watch()
 
     def pause_writing(self) -> None:
@@ -121,6 +181,16 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
         """Close at once, without a word: no request is lost by it."""
         self.limits.end_wait(self)
         self.transport.abort()
+
+    def _keep_pace(self, size: int) -> None:
+        """Read no more before what has arrived is due. The rest of a refused body counts too."""
+        self.arrived += size
+        if self.arrived <= UNPACED:
+            return
+        seconds = self.limits.pace.take(size, self.loop.time())
+        if seconds > 0:
+            self.flow.hold()
+            self.loop.call_later(seconds, self.flow.release)
 
     def _watch(self) -> None:
         """Arm or disarm the timer, by what the caller owes: the rest of a head, of a refused body, or nothing."""

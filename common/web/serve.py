@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from uvicorn.config import STARTUP_FAILURE
 
 from distrust.common.errors import ProtocolError
-from distrust.common.web.connections import Connections, guarded
+from distrust.common.web.connections import BodyPace, Connections, guarded
 from distrust.common.web.entrance import Entrance
 from distrust.common.web.observability import configure
 from distrust.common.web.problems import bad_fields
@@ -82,7 +82,8 @@ def _built(build: Callable[[S], FastAPI], settings: S) -> FastAPI:
 
 def options(app: FastAPI, settings: ServiceSettings) -> uvicorn.Config:
     """Return all that uvicorn is told: no headers of proxies, no WebSockets, and the settings' limits."""
-    connections = Connections(allow_connections(settings.max_connections), settings.header_seconds)
+    most = allow_connections(settings.max_connections)
+    connections = Connections(most, settings.header_seconds, BodyPace(settings.body_rate))
     return uvicorn.Config(
         app,
         http=guarded(connections),

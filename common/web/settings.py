@@ -25,6 +25,7 @@ class ServiceSettings(BaseSettings):
     operator_token_file: Annotated[Path | None, Field(description="file that holds the operator's token")] = None
     max_body: Annotated[int, Field(ge=1024, description="bytes of the largest request body")] = 16 * 2**20
     max_bodies: Annotated[int, Field(ge=1024, description="bytes of all request bodies in memory")] = 24 * 2**20
+    body_rate: Annotated[float, Field(gt=0, description="bytes of bodies read in a second, after 4 MiB")] = 16.0 * 2**20
     max_items: Annotated[int, Field(ge=1, description="clients' messages in one upload")] = 4096
     max_waits: Annotated[int, Field(ge=1, description="requests that wait for news at once")] = MOST_WAITS
     max_connections: Annotated[int, Field(ge=16, description="connections open at once")] = 1024

@@ -1,4 +1,4 @@
-"""Connections are let in at a pace; those that their callers closed, and those of strangers, go first."""
+"""Connections are let in, and large bodies read, at a pace; connections of strangers, and closed ones, go first."""
 
 import asyncio
 import socket
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from distrust.common.web.connections import KNOWN, Connections, GuardedProtocol
+from distrust.common.web.connections import BURST as BODY_BURST
+from distrust.common.web.connections import KNOWN, BodyPace, Connections, GuardedProtocol, PacedFlow
 from distrust.common.web.entrance import BURST, Entrance, Pace, is_closed_by_caller
 
 
@@ -75,8 +76,45 @@ class Caller(GuardedProtocol):
 
 
 def test_a_regular_is_kept_before_strangers_though_it_has_waited_longer() -> None:
-    limits = Connections(3, 10.0)
+    limits = Connections(3, 10.0, BodyPace(1e6))
     regular, first, second, third = (Caller(served) for served in (KNOWN, 0, 0, 0))
     for caller in (regular, first, second, third):
         limits.enter(caller)
     assert [caller.closed for caller in (regular, first, second, third)] == [False, True, False, False]
+
+
+def test_large_bodies_together_arrive_at_the_rate_after_a_burst() -> None:
+    pace = BodyPace(rate=1000.0)
+    assert pace.take(BODY_BURST, 100_000.0) == 0.0
+    assert pace.take(500, 100_000.0) == pytest.approx(0.5)
+    assert pace.take(500, 100_000.25) == pytest.approx(0.75)
+    assert pace.take(BODY_BURST, 200_000.0) == 0.0  # idle time earns one burst, not two
+
+
+def test_reading_goes_on_only_when_neither_a_full_buffer_nor_the_pace_holds_it() -> None:
+    transport = Paused()
+    flow = PacedFlow(transport)
+    flow.hold()
+    flow.pause_reading()
+    flow.release()
+    assert transport.paused
+    flow.hold()
+    flow.resume_reading()
+    assert transport.paused
+    flow.release()
+    assert not transport.paused
+
+
+class Paused(asyncio.Transport):
+    """A transport that says whether it reads."""
+
+    paused = False
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False

@@ -1,0 +1,47 @@
+"""A process that sends large bodies to a service, one after another on several connections, until its input ends.
+
+    python -m tests.support.attacker PORT PATH BODIES SIZE
+
+It says `begun` once the first bytes are sent, and at the end, on one line, the answers that it got: their status, and
+whether they say when to try again.
+"""
+
+import contextlib
+import json
+import socket
+import sys
+import threading
+
+HEAD = "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
+
+
+def send_bodies(port: int, path: str, size: int, stopped: threading.Event, answers: list[tuple[str, bool]]) -> None:
+    """Send a body of `size` bytes that is an upload in form, and take the answer, again and again."""
+    raw = b'{"version":1,"cohort":"target","stage":"report","items":[],"keys":"' + b"A" * size + b'"}'
+    whole = HEAD.format(path=path, size=len(raw)).encode() + raw
+    while not stopped.is_set():
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+            connection.sendall(whole)
+            answer = connection.recv(65_536).lower()
+            if answer:
+                answers.append((answer.split()[1].decode(), b"retry-after" in answer))
+
+
+def main() -> None:
+    port, path, bodies, size = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    stopped, answers = threading.Event(), list[tuple[str, bool]]()
+    work = (port, path, size, stopped, answers)
+    threads = [threading.Thread(target=send_bodies, args=work, daemon=True) for _ in range(bodies)]
+    for thread in threads:
+        thread.start()
+    sys.stdout.write("begun\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+    stopped.set()
+    for thread in threads:
+        thread.join(10)
+    sys.stdout.write(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main()
