@@ -161,7 +161,7 @@ def test_a_client_that_sends_other_keys_than_it_announced_is_refused_alone(
     monkeypatch.setattr(MaskingClient, "keys", lambda self: Secrets().public if self.slot == 6 else honest(self))
     tape = play(
         tmp_path,
-        [RunConfig.model_validate(CONFIG | {"intermediary": CONFIG["intermediary"] | {"stage_seconds": 3.0}})],
+        [RunConfig.model_validate(CONFIG | {"intermediary": CONFIG["intermediary"] | {"stage_seconds": 20.0}})],
         0.0,
         monkeypatch,
         terms=PrivacyRequirements(allow_unsafe=True),

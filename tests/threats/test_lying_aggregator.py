@@ -286,7 +286,7 @@ def test_inputs_that_the_aggregator_drops_cost_their_clients_and_open_nothing_of
     monkeypatch.setattr(aggregator_service.store, "slots", _drop(lambda _roster, found: found[2:]))
     monkeypatch.setattr(Aggregator, "_stored", thinned)
     monkeypatch.setattr(MaskingClient, "masked", noted)
-    played = attack(tmp_path, config(seconds=5.0), {})
+    played = attack(tmp_path, config(seconds=20.0), {})
     kept = range(2, N)
     refusing = [reason for name in ("lied", "honest") for reason in played.reasons[name]]
     assert set(refusing) == {"the aggregator took the vectors of clients, and calls these clients lost"}
