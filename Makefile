@@ -1,11 +1,12 @@
 # Everything runs in .venv, made from requirements.lock with hashes. Needs Python 3.11 or newer, make, git.
+# The slow tests need PostgreSQL's programs too: root's make installs them on Debian and Ubuntu where they are missing.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-fast test-slow test-alone check replay lock clean
+.PHONY: help demo test test-fast test-slow test-alone postgresql check replay lock clean
 
 help:
 	@echo "make demo    the main job: three services and two fleets on loopback, real data, a result"
@@ -23,8 +24,14 @@ test: test-fast test-slow test-alone
 test-fast: $(STAMP)
 	@$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not alone" $(PYTEST)
 
-test-slow: $(STAMP)
+test-slow: $(STAMP) postgresql
 	@$(BIN)/pytest -q -n auto --dist worksteal -m slow $(PYTEST)
+
+postgresql:
+	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || \
+	    { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null; } || \
+	    { echo "some tests need PostgreSQL: on Debian and Ubuntu, apt-get install postgresql" >&2; exit 2; }
 
 test-alone: $(STAMP)
 	@$(BIN)/pytest -q -m alone $(PYTEST)
@@ -45,7 +52,7 @@ COMPILE := $(BIN)/pip-compile -q --generate-hashes --allow-unsafe --no-emit-inde
 	    --no-annotate --strip-extras --no-header
 
 lock: $(STAMP)
-	$(COMPILE) --extra dev --extra lab --extra mslr -o requirements.lock pyproject.toml
+	$(COMPILE) --extra dev --extra lab --extra mslr --extra postgres -o requirements.lock pyproject.toml
 	$(COMPILE) -c requirements.lock -o requirements-runtime.lock pyproject.toml
 
 # setuptools is in the lock, so the project itself is built from hashed parts and without the network.

@@ -253,12 +253,18 @@ _PROBE = Table(
 _PROBE_BYTES = 16 * 1024  # some pages, so that a database that may not grow is noticed
 
 
+_POSTGRES_DRIVER = "psycopg"
+"""That of the extra `postgres`, for URLs that name none: SQLAlchemy's own choice is its predecessor."""
+
+
 def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
         parsed.get_dialect()
     except (ArgumentError, NoSuchModuleError) as error:
         raise BadParameter("database", url.rpartition("@")[2], "must be a SQLAlchemy URL") from error
+    if parsed.drivername == "postgresql":
+        return parsed.set(drivername=f"postgresql+{_POSTGRES_DRIVER}")
     if parsed.get_backend_name() == "sqlite" and (parsed.database or ":").startswith((":", "file:")):
         raise BadParameter("database", url, "must name a file by its path: a service must not forget")
     return parsed
@@ -281,7 +287,8 @@ def _server(url: URL) -> Engine:
     try:
         return create_engine(url, pool_size=CONNECTIONS, max_overflow=0, pool_pre_ping=True)
     except ImportError as error:
-        raise BadParameter("database", url.drivername, f"its driver is not installed ({error.name})") from error
+        allowed = f"its driver {error.name} is not installed: pip install distrust[postgres] brings {_POSTGRES_DRIVER}"
+        raise BadParameter("database", url.drivername, allowed) from error
 
 
 def _configure(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
