@@ -10,7 +10,7 @@ from pydantic import model_validator
 from distrust.common.errors import BadParameter, TooSmall
 from distrust.common.mechanisms.base import Mechanism
 from distrust.common.mechanisms.cohort_params import require
-from distrust.common.noise import Law
+from distrust.common.noise.law import Law
 from distrust.common.randomness import Stream
 
 MARGIN = 2.0**-30

@@ -11,8 +11,15 @@ from numpy.typing import NDArray
 from scipy.special import betainc, betaincc
 
 from distrust.common.errors import BadParameter
-from distrust.common.noise.law import LOST, Pmf, check_length, check_probability, reach
-from distrust.common.noise.table import Table, tabulate
+from distrust.common.noise.law import (
+    LOST,
+    Pmf,
+    Table,
+    check_length,
+    check_probability,
+    tabulate,
+    tail_reach,
+)
 from distrust.common.randomness import Stream
 
 CHUNK = 1 << 20  # words of coin tosses held at once
@@ -62,15 +69,15 @@ class Binomial:
 
     def reaches(self, lost: float) -> tuple[int, int]:
         """Least steps below and above the mean beyond which Chernoff's bound leaves `lost` in all, or nothing is."""
-        down = reach(lambda k: log_tail(self.trials, self.chance, self.mean - k), lost / 2)
-        up = reach(lambda k: log_tail(self.trials, self.chance, self.mean + k), lost / 2)
+        down = tail_reach(lambda k: binomial_log_tail(self.trials, self.chance, self.mean - k), lost / 2)
+        up = tail_reach(lambda k: binomial_log_tail(self.trials, self.chance, self.mean + k), lost / 2)
         return min(down, math.ceil(self.mean)), min(up, math.ceil(self.trials - self.mean))
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
         """Exact for a fair coin (ones among random bits), else from a table."""
         if self.chance == 0.5:
             return self._tosses(stream, count)
-        return table(self.trials, self.chance).draw(stream, count)
+        return binomial_table(self.trials, self.chance).draw(stream, count)
 
     def _tosses(self, stream: Stream, count: int) -> NDArray[np.int64]:
         words = -(-self.trials // 64)
@@ -94,7 +101,7 @@ def _pmf(trials: int, chance: float) -> Pmf:
     return Pmf.normalized(first, logs, LOST if last - first < trials else 0.0)
 
 
-def log_tail(trials: int, chance: float, x: float) -> float:
+def binomial_log_tail(trials: int, chance: float, x: float) -> float:
     """Chernoff's bound of a tail that ends at x: -`trials` D(x/trials ‖ `chance`); -inf outside the support."""
     share = x / trials
     if not 0 <= share <= 1:
@@ -105,7 +112,7 @@ def log_tail(trials: int, chance: float, x: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def table(trials: int, chance: float) -> Table:
+def binomial_table(trials: int, chance: float) -> Table:
     """weight(x + 1) / weight(x) = (b - x) p / ((x + 1)(1 - p)), with p as the exact fraction that the double is."""
     p, unit = Fraction(chance).as_integer_ratio()
     mode = min(trials, math.floor((trials + 1) * chance))

@@ -16,7 +16,7 @@ from distrust.common.mechanisms import (
     ShuffledBinomial,
     plan,
 )
-from distrust.common.noise import PolyaDifference
+from distrust.common.noise.polya import PolyaDifference
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.randomness import Stream
 from distrust.lab.privacy.query import PrivacyQuery

@@ -5,7 +5,7 @@ import math
 from scipy.optimize import brentq
 
 from distrust.common.mechanisms.cohort_params import least
-from distrust.common.noise import Binomial
+from distrust.common.noise.binomial import Binomial
 from distrust.common.privacy.amplification import clones_epsilon
 from distrust.common.privacy.gaussian import gaussian_epsilon, largest_ratio
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from distrust.common.noise import Binomial
+from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.law import Pmf
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
 from distrust.lab.papers.erratum import Erratum, planned

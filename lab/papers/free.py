@@ -4,7 +4,7 @@ import math
 
 from scipy import integrate, stats
 
-from distrust.common.noise import DiscreteLaplace
+from distrust.common.noise.polya import DiscreteLaplace
 from distrust.common.privacy.amplification import clones_epsilon, clones_local_epsilon
 from distrust.common.privacy.amplification.closed_form import largest_local_epsilon
 from distrust.common.privacy.hockey_stick import pure_epsilon

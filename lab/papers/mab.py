@@ -6,8 +6,8 @@ from fractions import Fraction
 from distrust.common.mechanisms import Mechanism
 from distrust.common.mechanisms.calibration.skellam import divergences
 from distrust.common.messages.policy import event_share
-from distrust.common.noise import DiscreteLaplace, PolyaDifference
-from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
+from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum
+from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.hockey_stick import pure_epsilon, rdp
 from distrust.lab.papers.erratum import Erratum, divergence_of, epsilon_of, planned
 
@@ -241,7 +241,7 @@ def theorem_4() -> Erratum:
         computed=exact,
         ours=_ours(epsilon),
         instead="the divergence of the convolved law, computed",
-        code="common/noise/discrete_gaussian_sum.py",
+        code="common/noise/discrete_gaussian.py",
         facts=(("excess", exact - 1), ("the same over ½αε̂²", exact * (epsilon / hat) ** 2)),
     )
 
@@ -282,7 +282,7 @@ def lemma_4() -> Erratum:
         computed=_lemma_4(gaussian, variance, clients) / exact,
         ours=1.0,
         instead="the convolved law itself",
-        code="common/noise/discrete_gaussian_sum.py",
+        code="common/noise/discrete_gaussian.py",
         facts=(("exact ε, orders 1.01 to 8", exact),),
     )
 

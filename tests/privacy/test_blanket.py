@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from distrust.common.errors import BadParameter
-from distrust.common.noise import DiscreteLaplace, PolyaDifference
+from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.amplification import (
     added_noise,
     blanket_delta,

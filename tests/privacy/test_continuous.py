@@ -10,8 +10,8 @@ from scipy import stats
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, CentralGaussian, LocalGaussian, Mechanism, MechanismSpec, plan
-from distrust.common.noise import DiscreteGaussian
 from distrust.common.noise.continuous import Gaussian, Laplace
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.privacy.hockey_stick import hockey_stick
 from distrust.common.randomness import UnsafeSeededStream
 

@@ -9,8 +9,7 @@ from distrust.common.bandit.statistics import Reward
 from distrust.common.mechanisms import DistributedDiscreteGaussian, MechanismSpec, plan
 from distrust.common.mechanisms.calibration.gaussian import Grid, divergences
 from distrust.common.mechanisms.calibration.skellam import ORDERS
-from distrust.common.noise import DiscreteGaussian, DiscreteGaussianSum
-from distrust.common.noise.discrete_gaussian_sum import is_gaussian
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum, is_gaussian
 from distrust.common.privacy.gaussian import gaussian_delta, gaussian_epsilon, largest_ratio, zcdp_epsilon, zcdp_rho
 from distrust.common.privacy.hockey_stick import hockey_stick, rdp
 

@@ -24,7 +24,7 @@ from distrust.common.mechanisms.calibration.gaussian_vectors import (
     log_delta,
 )
 from distrust.common.mechanisms.calibration.sensitivity import Grid
-from distrust.common.noise import DiscreteGaussian
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.privacy.gaussian import zcdp_epsilon
 from distrust.common.privacy.products import product_epsilon
 

@@ -9,7 +9,8 @@ import pytest
 from distrust.common.bandit.statistics import Reward
 from distrust.common.mechanisms import DistributedSkellam, Mechanism, MechanismSpec, ShuffledBinomial, plan
 from distrust.common.mechanisms.calibration.skellam import ORDERS, Target, best_precision, least_variance
-from distrust.common.noise import Binomial, Skellam
+from distrust.common.noise.binomial import Binomial
+from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.hockey_stick import hockey_stick
 
 

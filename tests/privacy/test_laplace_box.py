@@ -14,7 +14,7 @@ from distrust.common.mechanisms import MechanismSpec, plan
 from distrust.common.mechanisms.base import Norm
 from distrust.common.mechanisms.calibration.laplace_vectors import box_epsilon, continuous_box_epsilon
 from distrust.common.mechanisms.families.laplace import LaplaceLike
-from distrust.common.noise import DiscreteLaplace
+from distrust.common.noise.polya import DiscreteLaplace
 from distrust.common.privacy.products import product_epsilon
 from tests.privacy import laws
 

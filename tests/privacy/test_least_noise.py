@@ -25,7 +25,8 @@ from distrust.common.mechanisms.calibration.gaussian_vectors import (
 from distrust.common.mechanisms.calibration.roots import SNAPPED_BITS
 from distrust.common.mechanisms.calibration.sensitivity import Grid, laplace_scale
 from distrust.common.mechanisms.calibration.skellam import divergences
-from distrust.common.noise import DiscreteGaussian, DiscreteGaussianSum, Skellam
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_delta
 from distrust.common.privacy.hockey_stick import Extensible, rdp, stretched
 from distrust.common.privacy.products import product_epsilon

@@ -16,7 +16,7 @@ from distrust.common.mechanisms import MechanismSpec, plan
 from distrust.common.mechanisms.pure_shuffle import Design, certified_epsilon, fewest_bits, pair_epsilon
 from distrust.common.mechanisms.pure_shuffle.certificate import blocks
 from distrust.common.mechanisms.pure_shuffle.positive import shares, window_sums
-from distrust.common.noise import PolyaDifference
+from distrust.common.noise.polya import PolyaDifference
 
 Array = NDArray[np.float64]
 SMALL = [

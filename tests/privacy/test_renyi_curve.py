@@ -12,7 +12,8 @@ from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
 from distrust.common.mechanisms.calibration.gaussian import Grid
 from distrust.common.mechanisms.shuffled.base import MOST_ALIKE, alike_epsilon, gaussian_renyi
-from distrust.common.noise import DiscreteGaussian, DiscreteGaussianSum, DiscreteLaplace
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.polya import DiscreteLaplace
 from distrust.common.privacy.amplification import (
     added_noise,
     blanket_epsilon,

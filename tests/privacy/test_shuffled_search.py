@@ -14,7 +14,8 @@ from distrust.common.mechanisms.base import Norm
 from distrust.common.mechanisms.calibration.binomial import released_epsilon
 from distrust.common.mechanisms.calibration.roots import snap_down
 from distrust.common.mechanisms.calibration.sensitivity import Grid, laplace_scale
-from distrust.common.noise import Binomial, DiscreteGaussian
+from distrust.common.noise.binomial import Binomial
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.noise.law import Pmf
 from distrust.common.privacy.amplification import added_noise, blanket_delta, laplace_on_grid
 from distrust.common.privacy.amplification.randomizers import MOST_CELLS

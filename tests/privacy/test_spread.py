@@ -19,7 +19,8 @@ from distrust.common.mechanisms.calibration.vector_bounds import (
     vector_rdp,
     whole,
 )
-from distrust.common.noise import Binomial, Skellam
+from distrust.common.noise.binomial import Binomial
+from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.hockey_stick import epsilon_at
 from distrust.common.privacy.products import product_epsilon
 

@@ -11,7 +11,7 @@ from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter, TooSmall
 from distrust.common.mechanisms import MechanismSpec, Tree, check_spec, plan
 from distrust.common.mechanisms.central.tree_counter import Counter, Released
-from distrust.common.noise import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.gaussian import gaussian_epsilon
 from distrust.common.privacy.hockey_stick import hockey_stick
 from distrust.common.randomness import UnsafeSeededStream

@@ -16,7 +16,7 @@ from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, Shu
 from distrust.common.mechanisms.base import Norm
 from distrust.common.mechanisms.calibration.sensitivity import laplace_loss, laplace_scale, squared_l2
 from distrust.common.mechanisms.calibration.skellam import divergences
-from distrust.common.noise import Skellam
+from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.hockey_stick import rdp
 from distrust.common.randomness import UnsafeSeededStream
 

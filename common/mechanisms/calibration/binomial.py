@@ -10,7 +10,7 @@ from distrust.common.mechanisms.calibration.roots import least_integer, least_on
 from distrust.common.mechanisms.calibration.sensitivity import Grid
 from distrust.common.mechanisms.calibration.vector_bounds import about_variance, grid_for, vector_epsilon
 from distrust.common.mechanisms.cohort_params import ROUNDING, CohortParams, least
-from distrust.common.noise import Binomial
+from distrust.common.noise.binomial import Binomial
 from distrust.common.privacy.binomial import long_epsilon
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
 

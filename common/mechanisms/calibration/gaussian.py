@@ -20,8 +20,7 @@ from distrust.common.mechanisms.calibration.sensitivity import grid_for
 from distrust.common.mechanisms.calibration.skellam import ORDERS
 from distrust.common.mechanisms.calibration.vector_bounds import vector_epsilon, vector_rdp, vector_variance, whole
 from distrust.common.mechanisms.cohort_params import ROUNDING
-from distrust.common.noise import DiscreteGaussianSum
-from distrust.common.noise.discrete_gaussian_sum import is_gaussian
+from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum, is_gaussian
 from distrust.common.noise.law import LIMIT
 from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_slope
 from distrust.common.privacy.hockey_stick import law_delta, law_epsilon, rdp, stretched

@@ -6,9 +6,9 @@ from functools import lru_cache
 from distrust.common.bandit.error_law import How
 from distrust.common.mechanisms.calibration.gaussian import Grid, approximate, divergences, is_exact
 from distrust.common.mechanisms.calibration.gaussian_vectors import renyi, rounded_epsilon
-from distrust.common.noise import DiscreteGaussianSum, Skellam
-from distrust.common.noise.discrete_gaussian_sum import is_gaussian
+from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum, is_gaussian
 from distrust.common.noise.law import LIMIT
+from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.hockey_stick import from_rdp, rdp
 from distrust.common.privacy.profile import ORDERS, RAISED, Pairs, Profile, bound, curve, exact, filled, spent
 

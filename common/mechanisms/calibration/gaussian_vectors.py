@@ -25,8 +25,7 @@ from scipy.optimize import minimize_scalar
 
 from distrust.common.mechanisms.calibration.roots import least_root, snap_up
 from distrust.common.mechanisms.calibration.sensitivity import Grid
-from distrust.common.noise import DiscreteGaussianSum
-from distrust.common.noise.discrete_gaussian import gaussian_reach
+from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum, gaussian_reach
 from distrust.common.noise.law import LIMIT, Pmf
 from distrust.common.privacy.gaussian import (
     largest_ratio,

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from distrust.common.bandit.error_law import How
 from distrust.common.mechanisms.calibration.gaussian import Grid
 from distrust.common.mechanisms.calibration.vector_bounds import vector_epsilon
-from distrust.common.noise import DiscreteLaplace, PolyaDifference
+from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.amplification.randomizers import least_met
 from distrust.common.privacy.hockey_stick import epsilon_at, from_rdp, rdp, renyi
 from distrust.common.privacy.products import product_epsilon

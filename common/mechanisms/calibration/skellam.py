@@ -12,8 +12,8 @@ from distrust.common.mechanisms.calibration.roots import coarsest, least_root, s
 from distrust.common.mechanisms.calibration.sensitivity import Grid, grid_for
 from distrust.common.mechanisms.calibration.vector_bounds import vector_epsilon, vector_rdp, vector_variance, whole
 from distrust.common.mechanisms.cohort_params import ROUNDING
-from distrust.common.noise import Skellam
 from distrust.common.noise.law import LIMIT
+from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_slope
 from distrust.common.privacy.hockey_stick import law_delta, law_epsilon, rdp, stretched
 

@@ -9,7 +9,7 @@ from distrust.common.mechanisms.base import MechanismSpec
 from distrust.common.mechanisms.cohort_params import CohortParams
 from distrust.common.mechanisms.families.real_gaussian import RealGaussian
 from distrust.common.mechanisms.families.real_noise import ServerNoise
-from distrust.common.noise import DiscreteGaussian
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.privacy.guarantee import Guarantee, Model
 
 

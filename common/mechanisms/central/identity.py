@@ -8,7 +8,7 @@ from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.mechanisms.base import MechanismSpec
 from distrust.common.mechanisms.cohort_params import CohortParams
 from distrust.common.mechanisms.grid import GridMechanism
-from distrust.common.noise.scaled import ScaledErrorLaw
+from distrust.common.noise.law import ScaledErrorLaw
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, unprotected
 

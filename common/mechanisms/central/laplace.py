@@ -10,8 +10,8 @@ from distrust.common.mechanisms.calibration.laplace_vectors import continuous_pr
 from distrust.common.mechanisms.cohort_params import CohortParams, little_rounding, needed
 from distrust.common.mechanisms.families.laplace import LaplaceLike
 from distrust.common.mechanisms.families.real_noise import FINE, INFLATED, ServerNoise
-from distrust.common.noise import DiscreteLaplace
 from distrust.common.noise.continuous import Laplace
+from distrust.common.noise.polya import DiscreteLaplace
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile
 

@@ -10,7 +10,7 @@ from distrust.common.mechanisms.base import MechanismSpec
 from distrust.common.mechanisms.calibration.sensitivity import laplace_scale
 from distrust.common.mechanisms.cohort_params import CohortParams, laplace_precision, needed
 from distrust.common.mechanisms.families.laplace import LaplaceLike
-from distrust.common.noise import DiscreteLaplace, PolyaDifference
+from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.guarantee import Guarantee, Model
 
 

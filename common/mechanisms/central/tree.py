@@ -29,7 +29,7 @@ from distrust.common.mechanisms.cohort_params import DELTA_RULE, ROUNDING, Cohor
 from distrust.common.mechanisms.families.gaussian import GaussianLike
 from distrust.common.mechanisms.families.laplace import SAMPLER
 from distrust.common.mechanisms.families.real_gaussian import needed_delta, textbook
-from distrust.common.noise import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, spent
 

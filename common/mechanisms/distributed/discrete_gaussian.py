@@ -12,7 +12,7 @@ from distrust.common.mechanisms.calibration.gaussian_profile import sum_profile
 from distrust.common.mechanisms.cohort_params import CohortParams, needed
 from distrust.common.mechanisms.families.gaussian import GaussianLike
 from distrust.common.messages.cohort import Via
-from distrust.common.noise import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, unprotected
 

@@ -10,7 +10,7 @@ from distrust.common.mechanisms.calibration.gaussian import Grid, approximate, d
 from distrust.common.mechanisms.cohort_params import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed, require
 from distrust.common.mechanisms.families.laplace import SAMPLER
 from distrust.common.mechanisms.grid import GridMechanism
-from distrust.common.noise.scaled import ScaledErrorLaw, Spread
+from distrust.common.noise.law import ScaledErrorLaw, Spread
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.profile import SHOWN_DELTA
 

@@ -13,9 +13,8 @@ from distrust.common.mechanisms.calibration.laplace_vectors import discrete_prof
 from distrust.common.mechanisms.calibration.sensitivity import l1, laplace_loss, laplace_scale
 from distrust.common.mechanisms.cohort_params import EPSILON_RULE, epsilon_allowed, require
 from distrust.common.mechanisms.grid import GridMechanism
-from distrust.common.noise import PolyaDifference
-from distrust.common.noise.polya import LONGEST_SCALE
-from distrust.common.noise.scaled import ScaledErrorLaw, Spread
+from distrust.common.noise.law import ScaledErrorLaw, Spread
+from distrust.common.noise.polya import LONGEST_SCALE, PolyaDifference
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.hockey_stick import pure_epsilon
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile

@@ -17,8 +17,8 @@ from distrust.common.mechanisms.calibration.skellam import ORDERS
 from distrust.common.mechanisms.cohort_params import DELTA_RULE, CohortParams, needed, require
 from distrust.common.mechanisms.families.gaussian import GaussianLike
 from distrust.common.mechanisms.families.real_noise import FINE, INFLATED, RealNoise
-from distrust.common.noise import DiscreteGaussian
 from distrust.common.noise.continuous import Gaussian
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile
 

@@ -12,8 +12,7 @@ from distrust.common.mechanisms.base import Noise
 from distrust.common.mechanisms.calibration.sensitivity import Grid
 from distrust.common.mechanisms.families.laplace import SAMPLER
 from distrust.common.mechanisms.grid import GridMechanism
-from distrust.common.noise import Law
-from distrust.common.noise.scaled import Spread
+from distrust.common.noise.law import Law, Spread
 from distrust.common.randomness import Stream
 
 FINE = 0.01

@@ -11,8 +11,8 @@ from distrust.common.mechanisms.cohort_params import CohortParams
 from distrust.common.mechanisms.families.real_gaussian import RealGaussian
 from distrust.common.mechanisms.families.real_noise import ClientNoise
 from distrust.common.messages.cohort import Via
-from distrust.common.noise import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.noise.continuous import Gaussian, Rounded
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.guarantee import Guarantee, Model
 
 

@@ -14,9 +14,9 @@ from distrust.common.mechanisms.cohort_params import CohortParams, little_roundi
 from distrust.common.mechanisms.families.laplace import LaplaceLike
 from distrust.common.mechanisms.families.real_noise import FINE, INFLATED, ClientNoise
 from distrust.common.messages.cohort import Via
-from distrust.common.noise import DiscreteLaplace, PolyaDifference
 from distrust.common.noise.continuous import Laplace, Rounded
-from distrust.common.noise.scaled import ScaledErrorLaw
+from distrust.common.noise.law import ScaledErrorLaw
+from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile
 

@@ -24,8 +24,7 @@ from distrust.common.mechanisms.families.real_noise import FINE
 from distrust.common.mechanisms.grid import GridMechanism
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.coins import MOST, worst_quantile
-from distrust.common.noise.law import check_probability
-from distrust.common.noise.scaled import ScaledErrorLaw
+from distrust.common.noise.law import ScaledErrorLaw, check_probability
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, of_pure
 from distrust.common.randomness import Stream

@@ -29,9 +29,8 @@ from distrust.common.mechanisms.pure_shuffle.certificate import certified_epsilo
 from distrust.common.mechanisms.pure_shuffle.design import LEAST_ESCAPE, Design
 from distrust.common.mechanisms.pure_shuffle.search import fewest_bits, finest
 from distrust.common.messages.cohort import Via
-from distrust.common.noise import Polya, PolyaDifference
-from distrust.common.noise.scaled import ScaledErrorLaw
-from distrust.common.noise.table import Table, tabulate
+from distrust.common.noise.law import ScaledErrorLaw, Table, tabulate
+from distrust.common.noise.polya import Polya, PolyaDifference
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, of_pure, unprotected
 from distrust.common.randomness import Stream

@@ -10,7 +10,7 @@ from distrust.common.mechanisms.calibration.gaussian import Grid
 from distrust.common.mechanisms.calibration.gaussian_vectors import lattice_epsilon, lattice_variance
 from distrust.common.mechanisms.calibration.roots import greatest_on_grid, least_on_grid, snap_down, snap_up
 from distrust.common.mechanisms.calibration.sensitivity import laplace_scale
-from distrust.common.noise import DiscreteGaussian
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.privacy.amplification import (
     Randomizer,
     added_noise,

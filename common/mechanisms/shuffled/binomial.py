@@ -35,8 +35,8 @@ from distrust.common.mechanisms.cohort_params import (
 from distrust.common.mechanisms.families.laplace import SAMPLER
 from distrust.common.mechanisms.grid import GridMechanism
 from distrust.common.messages.cohort import Via
-from distrust.common.noise import Binomial
-from distrust.common.noise.scaled import ScaledErrorLaw
+from distrust.common.noise.binomial import Binomial
+from distrust.common.noise.law import ScaledErrorLaw
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, spent, unprotected
 from distrust.common.randomness import Stream

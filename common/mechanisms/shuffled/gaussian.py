@@ -26,7 +26,7 @@ from distrust.common.mechanisms.shuffled.base import (
     of_the_records,
 )
 from distrust.common.messages.cohort import Via
-from distrust.common.noise import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.amplification import gaussian_noise
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, bound, tightened

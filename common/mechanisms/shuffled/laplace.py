@@ -35,7 +35,7 @@ from distrust.common.mechanisms.shuffled.base import (
     of_the_records,
 )
 from distrust.common.messages.cohort import Via
-from distrust.common.noise import DiscreteLaplace, PolyaDifference
+from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.amplification import paper_local_epsilon
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, bound, tightened

@@ -25,8 +25,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.noise import Binomial
-from distrust.common.noise.binomial import log_tail
+from distrust.common.noise.binomial import Binomial, binomial_log_tail
 from distrust.common.privacy.amplification.randomizers import (
     check_delta,
     check_epsilon,
@@ -101,7 +100,7 @@ def _below(first: int, users: int, chance: float) -> tuple[NDArray[np.float64], 
     """The values of C below `first` in ranges that double: their least values, and bounds of their masses."""
     starts = [0, *(2**i for i in range(max(0, first - 1).bit_length()))] if first > 0 else []
     ends = [min(first, 2 * start if start else 1) - 1 for start in starts]
-    tails = [math.exp(log_tail(users - 1, chance, end)) * (1 + MASSES) for end in ends]
+    tails = [math.exp(binomial_log_tail(users - 1, chance, end)) * (1 + MASSES) for end in ends]
     return np.array(starts, dtype=np.float64), np.array(tails, dtype=np.float64)
 
 

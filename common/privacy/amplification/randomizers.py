@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from distrust.common.errors import BadParameter
-from distrust.common.noise import Pmf
+from distrust.common.noise.law import Pmf
 
 SUM = 1e-9  # how far the masses of an input may be from 1
 

@@ -16,7 +16,7 @@ from distrust.common.mechanisms.grid import GridMechanism
 from distrust.common.mechanisms.local.sphere import WORD, coin, coin_epsilon
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.coins import worst_quantile
-from distrust.common.noise.scaled import ScaledErrorLaw
+from distrust.common.noise.law import ScaledErrorLaw
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, of_pure
 from distrust.common.randomness import Stream
