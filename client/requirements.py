@@ -14,7 +14,7 @@ from distrust.common.messages.run import BudgetSpec, RunConfig
 from distrust.common.modular import packed_size
 from distrust.common.privacy.composition import compose
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.privacy.ledger import Entry, Ledger
+from distrust.common.privacy.ledger import Entry, PrivacyLedger
 
 MAX_EPSILON, MAX_DELTA = 10.0, 1e-2  # of users whose side has declared nothing
 _ROUNDING = 1e-9
@@ -97,7 +97,7 @@ class PrivacyRequirements:
         budget = BudgetSpec(epsilon=self.max_epsilon, delta=min(self.max_delta, _LARGEST_DELTA))
         entries = tuple(Entry("a cohort", 1, 1, one) for one in guarantees)
         try:
-            Ledger(self.contributions, budget, entries).check(budget)
+            PrivacyLedger(self.contributions, budget, entries).check(budget)
         except BudgetExceeded as error:
             if (self.max_epsilon, self.max_delta) != (MAX_EPSILON, MAX_DELTA):
                 raise

@@ -27,7 +27,7 @@ def of_the_bits(honest: int) -> tuple[str, ...]:
     )
 
 
-def nothing(mechanism: Mechanism) -> Guarantee:
+def no_guarantee(mechanism: Mechanism) -> Guarantee:
     """No honest noise is left, or too little for any ε."""
     return Guarantee(
         kind="none",
@@ -43,7 +43,7 @@ def mixed(
 ) -> Guarantee:
     """(ε, δ) of messages that the shuffler has mixed; no guarantee at all where ε is infinite."""
     if math.isinf(epsilon):
-        return nothing(mechanism)
+        return no_guarantee(mechanism)
     return Guarantee(
         kind="approximate",
         epsilon=epsilon,
@@ -53,3 +53,16 @@ def mixed(
         calibration=mechanism.calibration,
         assumptions=assumptions,
     )
+
+
+def of_the_records(honest: int) -> tuple[str, ...]:
+    """Assumptions of sealed records."""
+    return (
+        f"at least {honest} honest clients answer and tell nobody their noise",
+        "the shuffler does not collude with the server; if it does, each client's own noise is all there is",
+    )
+
+
+LOCAL = (
+    "pure epsilon is that of one message alone, and so are Rényi divergences of orders where shuffling shows no less"
+)

@@ -1,20 +1,22 @@
 """A mechanism is one frozen value: it travels on the wire, and it computes.
 
-The division of labour: `plan` (in common.mechanisms) turns a `MechanismSpec` and a cohort's size into the value;
-clients call `randomize`, S calls nothing (it permutes or adds modulo m), the analyzer calls `estimate`, everyone may
-call `guarantee`.
+`distrust.common.mechanisms.plan` turns a `MechanismSpec` and a cohort's size into the value. Clients call `randomize`,
+the analyzer calls `estimate`, and every party may call `guarantee`. The intermediary calls nothing: it permutes
+messages, or adds them modulo m.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.bandit.statistics import Statistic
+from distrust.common.bandit.statistics import Norm, Statistic
 from distrust.common.catalogue import Catalogue, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.messages.base import Message
@@ -38,8 +40,6 @@ MECHANISMS: "Catalogue[type[Mechanism]]" = Catalogue("mechanism", "mechanisms", 
 MechanismName = Annotated[str, MECHANISMS]
 Calibration = Literal["exact", "paper"]
 Need = Literal["needed", "optional"]
-Norm = Literal["l1", "l2", "linf"]
-"""The norm in which a client's vector is bounded."""
 Noise = Literal["grid", "continuous"]
 """Discrete noise on the grid, exact; or floating point, unsafe."""
 
@@ -56,6 +56,98 @@ class MechanismSpec(Message):
     batches: Annotated[int, Field(ge=1, le=2**30)] | None = None  # length of the stream that `tree` counts
     noise: Noise = "grid"  # "continuous" is unsafe, and only where a paper has reals
     via: Via | None = None  # the mechanism's own choice when absent
+
+
+EPSILONS = (1e-4, 50.0)
+"""Smallest and largest accepted ε. Below it the noise would not fit its table; above it hardly any privacy is left."""
+
+LEAST_DELTA = 1e-18
+"""Smallest accepted δ. Truncated tails (1e-22) and sampler error (2^-100) must be negligible against it."""
+
+SAMPLER = "noise is drawn within statistical distance 2^-100 of its law"
+"""The assumption of every guarantee whose noise is drawn on the integers."""
+
+EPSILON_RULE = f"must lie in [{EPSILONS[0]:g}, {EPSILONS[1]:g}]"
+DELTA_RULE = f"must lie in [{LEAST_DELTA:g}, 1/2)"
+
+
+def epsilon_allowed(epsilon: float) -> bool:
+    """Return whether ε is finite and in range."""
+    return math.isfinite(epsilon) and EPSILONS[0] <= epsilon <= EPSILONS[1]
+
+
+def delta_allowed(delta: float) -> bool:
+    """Return whether δ is in the theorems' interval, and not below what samplers and laws can keep."""
+    return LEAST_DELTA <= delta < 0.5
+
+
+def needed(spec: MechanismSpec) -> float:
+    """Return ε of a spec whose mechanism needs one. Raises BadParameter."""
+    if spec.epsilon is None:
+        raise BadParameter("mechanism.epsilon", None, f"{spec.name} needs one")
+    return spec.epsilon
+
+
+def needed_delta(spec: MechanismSpec) -> float:
+    """Return δ of a spec whose mechanism needs one. Raises BadParameter."""
+    if spec.delta is None:
+        raise BadParameter("mechanism.delta", None, f"{spec.name} needs one; {DELTA_RULE}")
+    return spec.delta
+
+
+def require(met: bool, field: str, value: object, allowed: str) -> None:  # noqa: FBT001 - the condition itself
+    """Raise, for validators, a ValueError that reads like a BadParameter."""
+    if not met:
+        raise ValueError(f"{field} = {value!r}: {allowed}")
+
+
+class Quantiles(Protocol):
+    """A law of noise that a modulus leaves room for."""
+
+    def quantile(self, p: float) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CohortParams:
+    """What a cohort fixes before a mechanism is calibrated to it.
+
+    n clients, of whom the noise counts on `floor`; D coordinates in [low, high] and in `norm`; p' for a wrapped sum.
+
+    As the paper's n stands for the clients that carry the noise, its formulas take `floor` for privacy and rounding;
+    the room in Z_m is made for all `clients`.
+    """
+
+    clients: int
+    floor: int
+    dimension: int
+    low: float
+    high: float
+    wrap: float
+    calibration: Calibration
+    via: Via
+    norm: Norm = "linf"
+    dealt: bool = False  # the shuffler deals actions, and opens what was played of each
+
+    def shared(self, precision: int, modulus: int) -> dict[str, Any]:
+        """Return the fields of every mechanism."""
+        if modulus >= 2**62:
+            raise BadParameter("mechanism.precision", precision, "clients * precision and noise must stay below 2^62")
+        own = {field: getattr(self, field) for field in self.__slots__ if field != "dealt"}
+        return {**own, "precision": precision, "modulus": modulus}
+
+    @property
+    def log_wrap(self) -> float:
+        """Return ln(2/p') for one coordinate, by the union bound."""
+        return math.log(2 * self.dimension / self.wrap)
+
+    def room(self, precision: int, law: Quantiles | None, noise: Noise = "grid", least: float = 0.0) -> int:
+        """Return the modulus m = ng + 2τ + 1, τ the exact quantile of the total noise at p'/D, at least `least`.
+
+        Continuous noise is rounded afterwards, by less than a step a client.
+        """
+        tail = 0.0 if law is None else law.quantile(max(self.wrap / self.dimension, 1e-18))
+        apart = self.clients if noise == "continuous" else 0
+        return self.clients * precision + 2 * (math.ceil(max(tail, least)) + apart) + 1
 
 
 class Mechanism(Message):
@@ -121,7 +213,7 @@ class Mechanism(Message):
 
     @classmethod
     @abstractmethod
-    def plan(cls, spec: MechanismSpec, frame: Any) -> Self:
+    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
         """Calibrate to one cohort. `distrust.common.mechanisms.plan` has checked the words. Raises BadParameter."""
 
     @classmethod

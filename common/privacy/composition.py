@@ -50,14 +50,14 @@ def compose(parts: tuple[Part, ...], delta: float | None = None) -> Guarantee:
         raise BadParameter("count", [count for _, count in parts], "at least one release, each at least once")
     first = parts[0][0]
     if any(one.kind == "none" or one.epsilon is None for one, _ in parts):
-        return nothing(first)
+        return without_privacy(first)
     if len(parts) == 1 and parts[0][1] == 1 and delta in (None, first.delta):
         return first
     curve = _added_curve(parts)
     target = own_delta(parts) if delta is None else delta
     epsilon = min(_bounds(parts, curve, target), default=math.inf)
     if math.isinf(epsilon):
-        return nothing(first)
+        return without_privacy(first)
     kind = "renyi" if curve else "approximate" if target > 0 else "pure"
     change = {"kind": kind, "epsilon": epsilon, "delta": target, "rdp": curve, "claimed": None}
     return first.model_copy(update={**change, "assumptions": (*first.assumptions, ADAPTIVE)})
@@ -157,7 +157,7 @@ def pure_curve(epsilon: float, orders: Sequence[float]) -> list[float]:
     return [_response(epsilon, order) for order in orders]
 
 
-def nothing(like: Guarantee) -> Guarantee:
+def without_privacy(like: Guarantee) -> Guarantee:
     """No guarantee at all."""
     change = {"kind": "none", "epsilon": None, "delta": 0.0, "rdp": (), "claimed": None}
     return like.model_copy(update=change)

@@ -9,6 +9,9 @@ from distrust.common.messages.base import Message
 Kind = Literal["none", "pure", "approximate", "renyi"]
 Model = Literal["none", "central", "local", "shuffle", "distributed"]
 
+GUARANTEE_ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0)
+"""Rényi orders of a guarantee; the larger ones are left out where the law that they need is too long to be stored."""
+
 
 class Guarantee(Message):
     """A differential privacy guarantee for the unit "one client's data", neighbours replace one client.

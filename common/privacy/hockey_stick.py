@@ -20,6 +20,9 @@ from distrust.common.noise.law import LOST, Pmf
 class Extensible(Protocol):
     """A symmetric law that is known as far out as one asks."""
 
+    @property
+    def std(self) -> float: ...
+
     def pmf(self, lost: float = ..., least: int = ...) -> Pmf: ...
 
 
@@ -65,7 +68,7 @@ def rdp(pmf: Pmf, shift: int, orders: Sequence[float]) -> list[float]:
     return [max(pair) for pair in zip(forth, back, strict=True)]
 
 
-def renyi(others: NDArray[np.float64], losses: NDArray[np.float64], order: float) -> float:
+def renyi_divergence(others: NDArray[np.float64], losses: NDArray[np.float64], order: float) -> float:
     """Rényi divergence of P from Q from ln Q and the losses ln P/Q of atoms that hold nearly all of both.
 
     ln(Σ q t^α)/(α - 1), t = e^loss. Where that is small it is the sum of q (t^α - 1 - α(t - 1)) ≥ 0, which differs by
@@ -163,4 +166,4 @@ def _excess(logs: NDArray[np.float64], others: NDArray[np.float64], epsilon: flo
 def _renyi(logs: NDArray[np.float64], others: NDArray[np.float64], order: float) -> float:
     """Divergence over the part where both are stored."""
     both = np.isfinite(others)
-    return renyi(others[both], logs[both] - others[both], order)
+    return renyi_divergence(others[both], logs[both] - others[both], order)

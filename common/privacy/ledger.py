@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from distrust.common.errors import BadParameter, BudgetExceeded
 from distrust.common.messages.run import BudgetSpec
-from distrust.common.privacy.composition import compose, nothing
+from distrust.common.privacy.composition import compose, without_privacy
 from distrust.common.privacy.guarantee import Guarantee
 
 UNIQUE = "every client takes part in one cohort of the run"
@@ -31,7 +31,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class PrivacyLedger:
     """What has been spent.
 
     contributions   R: a client identity takes part in at most so many cohorts.
@@ -46,7 +46,7 @@ class Ledger:
         if self.contributions < 1:
             raise BadParameter("contributions", self.contributions, "must be at least 1")
 
-    def spend(self, entry: Entry) -> "Ledger":
+    def spend(self, entry: Entry) -> "PrivacyLedger":
         """The ledger with one more entry. Raises BudgetExceeded where a client that comes R times would overdraw.
 
         All R contributions are counted at the weakest guarantee so far: an admitted plan can be carried out by
@@ -105,7 +105,7 @@ def parallel(guarantees: Sequence[Guarantee]) -> Guarantee:
     """
     without = [one for one in guarantees if one.kind == "none" or one.epsilon is None]
     if without:
-        return nothing(without[0]).model_copy(update={"assumptions": without[0].assumptions})
+        return without_privacy(without[0]).model_copy(update={"assumptions": without[0].assumptions})
     weakest = max(guarantees, key=lambda one: one.epsilon or 0.0)
     delta = max(one.delta for one in guarantees)
     alike = all(one.kind == weakest.kind for one in guarantees)

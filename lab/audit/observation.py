@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.mechanisms import Mechanism, Tree
-from distrust.common.mechanisms.central.tree_counter import Counter
+from distrust.common.mechanisms.central.tree import Counter
 from distrust.common.modular import Vector
 from distrust.common.randomness import Stream
 from distrust.lab.audit.replicas import in_lanes

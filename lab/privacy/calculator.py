@@ -7,7 +7,7 @@ from typing import Any, get_args
 from distrust.common.bandit.error_law import How
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Calibration, Mechanism, check_returning
-from distrust.common.mechanisms.cohort_params import DELTA_RULE, delta_allowed
+from distrust.common.mechanisms.base import DELTA_RULE, delta_allowed
 from distrust.common.noise.law import Pmf, ScaledErrorLaw
 from distrust.common.privacy.composition import LONGEST, compose, compose_exactly
 from distrust.common.privacy.guarantee import Guarantee

@@ -10,7 +10,9 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism, MechanismSpec, ShuffledGaussian, ShuffledLaplace, plan
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.noise.polya import DiscreteLaplace
-from distrust.common.privacy.amplification import added_noise, blanket_delta, clones_delta, paper_epsilon
+from distrust.common.privacy.amplification.blanket import blanket_delta
+from distrust.common.privacy.amplification.clones import clones_delta, paper_epsilon
+from distrust.common.privacy.amplification.randomizers import added_noise
 from distrust.common.privacy.hockey_stick import epsilon_at
 from distrust.common.randomness import SystemStream
 

@@ -185,8 +185,8 @@ from fractions import Fraction
 from typing import ClassVar
 
 from distrust.common.mechanisms.base import Mechanism
-from distrust.common.mechanisms.cohort_params import little_rounding, needed
-from distrust.common.mechanisms.families.laplace import LaplaceLike
+from distrust.common.mechanisms.base import little_rounding, needed
+from distrust.common.mechanisms.laplace_like import LaplaceLike
 from distrust.common.mechanisms.grid import GridMechanism
 from distrust.common.noise import DiscreteLaplace, PolyaDifference
 

@@ -5,16 +5,15 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
 from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.mechanisms.assumptions import nothing, of_the_sum
-from distrust.common.mechanisms.base import MechanismSpec, Need
-from distrust.common.mechanisms.calibration.gaussian import Grid, Target, best_precision, least_variance
-from distrust.common.mechanisms.calibration.gaussian_profile import sum_profile
-from distrust.common.mechanisms.cohort_params import CohortParams, needed
-from distrust.common.mechanisms.families.gaussian import GaussianLike
+from distrust.common.mechanisms.assumptions import no_guarantee, of_the_sum
+from distrust.common.mechanisms.base import CohortParams, MechanismSpec, Need, needed
+from distrust.common.mechanisms.gaussian_like import GaussianLike
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.privacy.gaussian_sums import GaussianTarget, sum_precision, sum_profile, sum_variance
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, unprotected
+from distrust.common.privacy.sensitivity import Grid
 
 PAPER_SCALE = 10.0  # s of the paper's experiments
 
@@ -39,20 +38,20 @@ class DistributedDiscreteGaussian(GaussianLike):
 
     @classmethod
     def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
-        target = Target(needed(spec), spec.delta, frame.floor)
+        target = GaussianTarget(needed(spec), spec.delta, frame.floor)
         precision = spec.precision or cls._precision(spec, frame, target)
         grid = Grid(precision, frame.dimension, frame.norm)
         paper = spec.calibration == "paper"
-        variance = grid.squared_l2 / target.epsilon**2 if paper else least_variance(target, grid)
+        variance = grid.squared_l2 / target.epsilon**2 if paper else sum_variance(target, grid)
         total = DiscreteGaussianSum(variance / frame.floor, frame.clients)
         tau = math.sqrt(2 * variance * frame.log_wrap) if paper else 0.0
         own = {"epsilon": target.epsilon, "delta": target.delta, "variance": variance}
         return cls.model_validate({**frame.shared(precision, frame.room(precision, total, least=tau)), **own})
 
     @staticmethod
-    def _precision(spec: MechanismSpec, frame: CohortParams, target: Target) -> int:
+    def _precision(spec: MechanismSpec, frame: CohortParams, target: GaussianTarget) -> int:
         if spec.calibration == "exact" and spec.scale is None:
-            return best_precision(target, frame.dimension, frame.norm, frame.clients)
+            return sum_precision(target, frame.dimension, frame.norm, frame.clients)
         return math.ceil((spec.scale or PAPER_SCALE) * target.epsilon * math.sqrt(frame.floor))
 
     @property
@@ -66,7 +65,7 @@ class DistributedDiscreteGaussian(GaussianLike):
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
         honest = self.honest(survivors, colluders)
         if honest < 1:
-            return nothing(self)
+            return no_guarantee(self)
         return self.released(self.share, honest, of_the_sum(honest))
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:

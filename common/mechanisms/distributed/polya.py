@@ -4,15 +4,14 @@ from fractions import Fraction
 from typing import ClassVar, Literal, Self
 
 from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.mechanisms.assumptions import nothing, of_the_sum
-from distrust.common.mechanisms.base import MechanismSpec
-from distrust.common.mechanisms.calibration.sensitivity import laplace_scale
-from distrust.common.mechanisms.cohort_params import CohortParams, laplace_precision, needed
-from distrust.common.mechanisms.families.laplace import LaplaceLike
+from distrust.common.mechanisms.assumptions import no_guarantee, of_the_sum
+from distrust.common.mechanisms.base import CohortParams, MechanismSpec, needed
+from distrust.common.mechanisms.laplace_like import LaplaceLike, laplace_precision
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.polya import PolyaDifference
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, unprotected
+from distrust.common.privacy.sensitivity import laplace_scale
 
 
 class DistributedPolya(LaplaceLike):
@@ -45,7 +44,7 @@ class DistributedPolya(LaplaceLike):
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
         honest = self.honest(survivors, colluders)
         if honest < 1:
-            return nothing(self)
+            return no_guarantee(self)
         law = PolyaDifference(Fraction(honest, self.floor), self.scale)
         return self.promise(self.released_epsilon(law), of_the_sum(honest))
 

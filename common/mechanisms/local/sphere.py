@@ -18,10 +18,16 @@ from scipy.special import gammaln, ndtri
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, How
-from distrust.common.mechanisms.base import MechanismSpec, Norm
-from distrust.common.mechanisms.cohort_params import EPSILON_RULE, CohortParams, epsilon_allowed, needed, require
-from distrust.common.mechanisms.families.real_noise import FINE
-from distrust.common.mechanisms.grid import GridMechanism
+from distrust.common.bandit.statistics import Norm
+from distrust.common.mechanisms.base import (
+    EPSILON_RULE,
+    CohortParams,
+    MechanismSpec,
+    epsilon_allowed,
+    needed,
+    require,
+)
+from distrust.common.mechanisms.grid import FINE, GridMechanism
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.coins import MOST, worst_quantile
 from distrust.common.noise.law import ScaledErrorLaw, check_probability
@@ -55,8 +61,8 @@ class SphereSum:
     std       √(terms/dimension) radius, reached where the vectors are 0: half-spheres have the sphere's second moments.
     quantile  what holds for all data. One coordinate: answers are ±radius, coins with chances in [a, 1 - a], 1 - 2a =
               reach/radius, and the worst data's quantile is exact (`common/noise/coins.py`) for p < 1/4 and up to MOST
-              terms. More coordinates, or terms: Chernoff's bound on `log_moment`, the worst data's, which no sum passes
-              either way; no worst data of the sum itself are known to us.
+              terms. More coordinates, or terms: Chernoff's bound on `direction_log_moment`, the worst data's, which
+              no sum passes either way; no worst data of the sum itself are known to us.
     """
 
     terms: int
@@ -97,14 +103,14 @@ def chernoff(terms: int, dimension: int, ratio: float, p: float) -> float:
         return terms * (1 + ratio)
 
     def bound(log: float) -> float:
-        return (terms * log_moment(math.exp(log), dimension, ratio) + target) / math.exp(log)
+        return (terms * direction_log_moment(math.exp(log), dimension, ratio) + target) / math.exp(log)
 
     ends = (math.log(gauss / 8), math.log(top))
     found = minimize_scalar(bound, bounds=ends, method="bounded", options={"xatol": 1e-7})
     return min(float(found.fun) * (1 + 1e-9), terms * (1 + ratio))
 
 
-def log_moment(size: float, dimension: int, ratio: float) -> float:
+def direction_log_moment(size: float, dimension: int, ratio: float) -> float:
     """K(λ) = max ln E e^(λ(V - E V)), V a unit answer along a direction, over all vectors; λ = `size`, `ratio` = R/r.
 
     Let u be uniform, x at the angle θ to the direction, μ = E|u₁|, M = E cosh λu₁ and s = |x|/(rμ): E V = s μ cos θ and

@@ -12,27 +12,27 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, How
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.assumptions import nothing, of_the_bits
-from distrust.common.mechanisms.base import Calibration, MechanismSpec
-from distrust.common.mechanisms.calibration.sensitivity import Grid, laplace_loss, laplace_scale
-from distrust.common.mechanisms.cohort_params import (
+from distrust.common.mechanisms.assumptions import no_guarantee, of_the_bits
+from distrust.common.mechanisms.base import (
     EPSILON_RULE,
+    SAMPLER,
+    Calibration,
     CohortParams,
+    MechanismSpec,
     epsilon_allowed,
-    little_rounding,
     needed,
     require,
 )
-from distrust.common.mechanisms.families.laplace import SAMPLER
 from distrust.common.mechanisms.grid import GridMechanism
-from distrust.common.mechanisms.pure_shuffle.certificate import certified_epsilon
-from distrust.common.mechanisms.pure_shuffle.design import LEAST_ESCAPE, Design
+from distrust.common.mechanisms.laplace_like import little_rounding
+from distrust.common.mechanisms.pure_shuffle.certificate import LEAST_ESCAPE, BitDesign, certified_epsilon
 from distrust.common.mechanisms.pure_shuffle.search import fewest_bits, finest
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.law import ScaledErrorLaw, Table, tabulate
 from distrust.common.noise.polya import Polya, PolyaDifference
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, of_pure, unprotected
+from distrust.common.privacy.sensitivity import Grid, laplace_loss, laplace_scale
 from distrust.common.randomness import Stream
 
 UNPRINTED = "must be exact: MAB Theorem 3 rests on a protocol of Cheu & Yan, and no paper here prints its constants"
@@ -140,9 +140,9 @@ class RelaxedSecaggShuffle(GridMechanism):
         return self.design.center
 
     @property
-    def design(self) -> Design:
+    def design(self) -> BitDesign:
         """The law of one coordinate of one client."""
-        return Design(self.precision, self.share, self.scale, self.reach, self.length, self.escape)
+        return BitDesign(self.precision, self.share, self.scale, self.reach, self.length, self.escape)
 
     @property
     def bits(self) -> int:
@@ -174,7 +174,7 @@ class RelaxedSecaggShuffle(GridMechanism):
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
         honest = self.honest(survivors, colluders)
         if honest < 1:
-            return nothing(self)
+            return no_guarantee(self)
         return Guarantee(
             kind="pure",
             epsilon=self._certified(honest),

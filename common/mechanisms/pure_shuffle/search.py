@@ -7,9 +7,14 @@ from functools import lru_cache
 from itertools import islice, product
 
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.calibration.roots import least, snap_down
-from distrust.common.mechanisms.pure_shuffle.certificate import blocks, certified_epsilon, pair_epsilon
-from distrust.common.mechanisms.pure_shuffle.design import FARTHEST, Design
+from distrust.common.mechanisms.pure_shuffle.certificate import (
+    FARTHEST,
+    BitDesign,
+    certified_epsilon,
+    pair_epsilon,
+    splits,
+)
+from distrust.common.privacy.searches import least_satisfying, snap_down
 
 FRACTIONS = (0.999, 0.995, 0.99, 0.98, 0.97, 0.95, 0.93, 0.91, 0.88, 0.85, 0.82, 0.79, 0.75, 0.7, 0.6, 0.5)
 """What the noise alone spends of ε̂; the rest pays for escapes and truncation."""
@@ -49,9 +54,9 @@ class _Try:
     def cost(self, reach: int) -> float:
         return self.length(reach) * self.excess
 
-    def design(self, reach: int) -> Design | None:
+    def design(self, reach: int) -> BitDesign | None:
         """With the largest q, as overflows count as uniform answers; None where they take most of the chance."""
-        trial = Design(self.precision, self.share, self.scale, reach, self.length(reach), self.chance)
+        trial = BitDesign(self.precision, self.share, self.scale, reach, self.length(reach), self.chance)
         escape = (self.chance - 2 * trial.overflow()) * (1 - 1e-9)
         return replace(trial, escape=snap_down(escape)) if escape > self.chance / 2 else None
 
@@ -63,7 +68,7 @@ class _Try:
             short = math.exp(-reach / self.scale) * (self.length(reach) + 1) > room
             return reach > FARTHEST or not (short or self.design(reach) is None)
 
-        return least(enough, 1)
+        return least_satisfying(enough, 1)
 
 
 @lru_cache(maxsize=256)
@@ -77,11 +82,11 @@ def finest(epsilon: float, precision: int, chance: float) -> int:
         one = _Try(g, g, 1, g / epsilon, chance, 1.0)
         return g > precision or one.start(epsilon) * ROOM > FARTHEST
 
-    return max(1, least(too_fine, 1) - 1)
+    return max(1, least_satisfying(too_fine, 1) - 1)
 
 
 @lru_cache(maxsize=256)
-def fewest_bits(epsilon: float, honest: int, precision: int, chance: float, move: int | None = None) -> Design:
+def fewest_bits(epsilon: float, honest: int, precision: int, chance: float, move: int | None = None) -> BitDesign:
     """W, d, t and noise for `honest` users, x̂ in {0..precision}, answers uniform with probability at most `chance`.
 
     ε̂ is of changes of x̂ by `move` steps at most, all of them when None.
@@ -89,7 +94,7 @@ def fewest_bits(epsilon: float, honest: int, precision: int, chance: float, move
     The least product of bits and the noise's variance: neither is bought at more than its worth. Raises BadParameter if
     nothing up to FARTHEST is certified. d = 2W + g: a longer answer thins out the escape and is hardly ever worth it.
     """
-    best: Design | None = None
+    best: BitDesign | None = None
     limit = math.inf
     for one in _tries(epsilon, honest, precision, chance, move or precision):
         found = _shortest(one, epsilon, honest, limit)
@@ -121,13 +126,13 @@ def _shares(honest: int) -> Iterator[int]:
         missing *= 2
 
 
-def _shortest(one: _Try, epsilon: float, honest: int, limit: float) -> Design | None:
+def _shortest(one: _Try, epsilon: float, honest: int, limit: float) -> BitDesign | None:
     """The certified design of the least W, if it costs less than `limit`."""
     start = one.start(epsilon)
     if start > FARTHEST or one.cost(start) >= limit:
         return None
 
-    def certified(reach: int) -> Design | None:
+    def certified(reach: int) -> BitDesign | None:
         design = one.design(reach)
         fits = design is not None and certified_epsilon(design, honest, epsilon, one.move) <= epsilon
         return design if fits else None
@@ -136,11 +141,11 @@ def _shortest(one: _Try, epsilon: float, honest: int, limit: float) -> Design | 
         design = one.design(reach)
         few = FEW if start < LONG else MANY
         return design is not None and all(
-            pair_epsilon(design, *pair, one.move) <= epsilon for pair in islice(blocks(design, honest), few)
+            pair_epsilon(design, *pair, one.move) <= epsilon for pair in islice(splits(design, honest), few)
         )
 
     def shortest(met: Callable[[int], bool], step: int = 1) -> int:
-        found = least(lambda more: start - 1 + step * more >= most or met(start - 1 + step * more), 1)
+        found = least_satisfying(lambda more: start - 1 + step * more >= most or met(start - 1 + step * more), 1)
         return min(most, start - 1 + step * found)
 
     most = min(FARTHEST, 3 * start + 16)  # where the certificate has nearly its limit in W

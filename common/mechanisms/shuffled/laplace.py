@@ -2,43 +2,132 @@
 
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.mechanisms.base import MechanismSpec, Need
-from distrust.common.mechanisms.calibration.roots import snap_down
-from distrust.common.mechanisms.calibration.sensitivity import laplace_scale
-from distrust.common.mechanisms.cohort_params import (
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms.assumptions import LOCAL, of_the_records
+from distrust.common.mechanisms.base import (
     DELTA_RULE,
     EPSILON_RULE,
-    ROUNDING,
+    SAMPLER,
     CohortParams,
+    MechanismSpec,
+    Need,
     delta_allowed,
     epsilon_allowed,
-    little_rounding,
     needed,
+    needed_delta,
     require,
 )
-from distrust.common.mechanisms.families.laplace import SAMPLER, LaplaceLike
-from distrust.common.mechanisms.families.real_gaussian import needed_delta
-from distrust.common.mechanisms.shuffled.base import (
-    GAIN,
-    LOCAL,
-    alike_epsilon,
-    alike_local_epsilon,
-    alike_renyi,
-    laplace_epsilon,
-    laplace_local_epsilon,
-    laplace_renyi,
-    of_the_records,
-)
+from distrust.common.mechanisms.laplace_like import LaplaceLike, little_rounding
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
-from distrust.common.privacy.amplification import paper_local_epsilon
+from distrust.common.privacy.amplification.blanket import (
+    FINEST,
+    blanket_epsilon,
+    hides_pairs,
+    over_pairs,
+)
+from distrust.common.privacy.amplification.clones import (
+    clones_delta,
+    clones_epsilon,
+    clones_local_epsilon,
+    paper_local_epsilon,
+)
+from distrust.common.privacy.amplification.randomizers import LocalRandomizer, laplace_on_grid
+from distrust.common.privacy.amplification.renyi import blanket_renyi, clones_renyi
 from distrust.common.privacy.guarantee import Guarantee, Model
-from distrust.common.privacy.profile import SHOWN_DELTA, Profile, bound, tightened
+from distrust.common.privacy.profile import PROFILE_ORDERS, SHOWN_DELTA, Profile, bound, tightened
+from distrust.common.privacy.searches import (
+    greatest_on_grid,
+    snap_down,
+)
+from distrust.common.privacy.sensitivity import ROUNDING, laplace_scale
+
+MOST_ALIKE = 100_000  # messages of Laplace noise that the blanket is computed for, which takes long; more hide more
+GAIN = 1.4  # of ε₀ by the blanket over the clones', about
+LARGEST_LOCAL = 50.0
+
+
+@lru_cache(maxsize=256)
+def shuffled_laplace_epsilon(local_epsilon: float, delta: float, honest: int, asked: float = 0.0) -> float:
+    """ε at δ of ε₀-private messages by the clones bound, at most ε₀; `asked` where that is met and the search's is not.
+
+    The search rounds up in the ninth digit.
+    """
+    found = min(local_epsilon, clones_epsilon(delta, local_epsilon, honest))
+    met = 0 < asked < found and clones_delta(asked, local_epsilon, honest) <= delta
+    return asked if met else found
+
+
+@lru_cache(maxsize=256)
+def shuffled_laplace_local_epsilon(epsilon: float, delta: float, honest: int) -> float:
+    """The largest ε₀ by the clones bound, snapped down; ε itself if that is larger."""
+    found = clones_local_epsilon(epsilon, delta, honest)
+    return max(epsilon, snap_down(found))
+
+
+@lru_cache(maxsize=256)
+def alike_epsilon(local_epsilon: float, precision: int, delta: float, honest: int, asked: float) -> float:
+    """ε at δ where all draw Lap_Z(g/ε₀) in one coordinate: by the blanket too; `asked`, not 0, where that is met.
+
+    The blanket is computed for every pair of inputs on the grid.
+    """
+    clones = shuffled_laplace_epsilon(local_epsilon, delta, honest, asked)
+    if clones <= asked or not _has_blanket(precision, honest):
+        return clones
+    counted = min(honest, MOST_ALIKE)
+    if asked > 0 and hides_pairs(_laplace_on_grid, precision, (asked, delta, counted), local_epsilon):
+        return asked
+    try:
+        return min(clones, blanket_epsilon(_laplace_on_grid(local_epsilon, precision), delta, counted))
+    except BadParameter:
+        return clones
+
+
+@lru_cache(maxsize=256)
+def alike_local_epsilon(epsilon: float, delta: float, honest: int, precision: int) -> float:
+    """The largest ε₀ on the grid of snapped numbers with `alike_epsilon` ≤ ε: never below the clones'."""
+    clones = shuffled_laplace_local_epsilon(epsilon, delta, honest)
+    if not _has_blanket(precision, honest) or honest > MOST_ALIKE:
+        return clones
+
+    target = (epsilon, delta, honest)
+    if hides_pairs(_laplace_on_grid, precision, target, LARGEST_LOCAL):
+        return LARGEST_LOCAL
+    guess = min(GAIN * clones, LARGEST_LOCAL)
+    return max(clones, over_pairs(_laplace_on_grid, precision, target, greatest_on_grid, guess))
+
+
+@lru_cache(maxsize=256)
+def shuffled_laplace_renyi(local_epsilon: float, honest: int) -> tuple[float, ...]:
+    """Rényi divergences of ε₀-private messages at the orders of a profile, by the clones."""
+    return tuple(clones_renyi(local_epsilon, honest, PROFILE_ORDERS))
+
+
+@lru_cache(maxsize=256)
+def alike_renyi(local_epsilon: float, precision: int, honest: int) -> tuple[float, ...]:
+    """The same where all draw Lap_Z(g/ε₀) in one coordinate: the lesser of clones and blanket at every order."""
+    clones = shuffled_laplace_renyi(local_epsilon, honest)
+    if not _has_blanket(precision, honest):
+        return clones
+    rho = local_epsilon**2 / 2  # of any ε₀-private message (Bun & Steinke 2016)
+    randomizer = laplace_on_grid(laplace_scale(local_epsilon, precision, 1), precision)
+    found = blanket_renyi(randomizer, min(honest, MOST_ALIKE), rho, PROFILE_ORDERS, local_epsilon)
+    return tuple(min(pair) for pair in zip(clones, found, strict=True))
+
+
+@lru_cache(maxsize=4)
+def _laplace_on_grid(local_epsilon: float, precision: int) -> LocalRandomizer:
+    return laplace_on_grid(laplace_scale(min(local_epsilon, LARGEST_LOCAL), precision, 1), precision)
+
+
+def _has_blanket(precision: int, honest: int) -> bool:
+    return precision <= FINEST and honest > 1
 
 
 class ShuffledLaplace(LaplaceLike):
@@ -77,7 +166,7 @@ class ShuffledLaplace(LaplaceLike):
         epsilon, delta = needed(spec), needed_delta(spec)
         local = epsilon
         if frame.floor > 1:
-            amplify = _paper_local_epsilon if spec.calibration == "paper" else laplace_local_epsilon
+            amplify = _paper_local_epsilon if spec.calibration == "paper" else shuffled_laplace_local_epsilon
             local = amplify(epsilon, delta, frame.floor)
         alike = frame.dimension == 1 and not frame.dealt and spec.calibration == "exact" and frame.floor > 1
         about = GAIN * local if alike else local
@@ -120,7 +209,7 @@ class ShuffledLaplace(LaplaceLike):
     def _amplified(self, local: float, honest: int) -> float:
         asked = self.epsilon if self.calibration == "exact" and honest >= self.floor else 0.0
         if self.dealt or self.dimension > 1:
-            return laplace_epsilon(local, self.delta, honest, asked)
+            return shuffled_laplace_epsilon(local, self.delta, honest, asked)
         return alike_epsilon(self.local, self.precision, self.delta, honest, asked)
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
@@ -129,7 +218,7 @@ class ShuffledLaplace(LaplaceLike):
         alone = super().profile(survivors, colluders, delta)
         honest, local = max(1, self.honest(survivors, colluders)), self.one_term_epsilon
         clones = self.dealt or self.dimension > 1
-        together = laplace_renyi(local, honest) if clones else alike_renyi(self.local, self.precision, honest)
+        together = shuffled_laplace_renyi(local, honest) if clones else alike_renyi(self.local, self.precision, honest)
         change = {"pure": bound(alone.pure.epsilon), "approximate": bound(found.epsilon)}
         by_order = {"rdp": tightened(alone.rdp, together), "rdp_how": "bound"}
         return alone.model_copy(update={**change, **by_order, "notes": (LOCAL,)})

@@ -17,8 +17,8 @@ Holds      for every n ≥ 1 and every randomizer with a blanket, pure or not; o
 
 import math
 from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
+from functools import lru_cache, partial
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from scipy import optimize
@@ -27,12 +27,12 @@ from distrust.common.errors import BadParameter
 from distrust.common.privacy.amplification.randomizers import (
     LARGEST_EPSILON,
     Array,
-    Randomizer,
+    LocalRandomizer,
     check_delta,
     check_epsilon,
     check_users,
-    least_met,
 )
+from distrust.common.privacy.searches import least_met
 
 MASSES = 2e-11  # relative rounding of the cells' masses, of laws as the noise room gives them
 SHARE = 0.03  # of a given δ: mass of extreme values to leave out
@@ -71,7 +71,7 @@ class _Sum(NamedTuple):
         return _cumulant(np.append(values, 0.0), np.append(self.weight, self.rest), tilt)
 
 
-def blanket_delta(randomizer: Randomizer, epsilon: float, users: int) -> float:
+def blanket_delta(randomizer: LocalRandomizer, epsilon: float, users: int) -> float:
     """An upper bound of δ(ε) for the shuffled messages of `users`: the worst pair of inputs."""
     check_epsilon(epsilon)
     check_users(users)
@@ -81,7 +81,7 @@ def blanket_delta(randomizer: Randomizer, epsilon: float, users: int) -> float:
     )
 
 
-def blanket_meets(randomizer: Randomizer, epsilon: float, delta: float, users: int) -> bool:
+def blanket_meets(randomizer: LocalRandomizer, epsilon: float, delta: float, users: int) -> bool:
     """Whether the bound shows (ε, δ) for every pair of inputs: one evaluation a pair, five times faster than the δ."""
     check_epsilon(epsilon)
     check_delta(delta)
@@ -89,7 +89,7 @@ def blanket_meets(randomizer: Randomizer, epsilon: float, delta: float, users: i
     return all(_meets(randomizer, pair, delta, users, epsilon) for pair in randomizer.pairs())
 
 
-def blanket_epsilon(randomizer: Randomizer, delta: float, users: int) -> float:
+def blanket_epsilon(randomizer: LocalRandomizer, delta: float, users: int) -> float:
     """The least ε with δ(ε) ≤ delta to five digits, rounded up; BadParameter where none up to 50 will do."""
     check_delta(delta)
     check_users(users)
@@ -109,7 +109,7 @@ def blanket_epsilon(randomizer: Randomizer, delta: float, users: int) -> float:
 
 
 def least_noise(
-    kind: Callable[[float], Randomizer], sizes: tuple[float, float], epsilon: float, delta: float, users: int
+    kind: Callable[[float], LocalRandomizer], sizes: tuple[float, float], epsilon: float, delta: float, users: int
 ) -> float:
     """The least parameter of `kind` between `sizes` whose shuffled messages are (ε, δ)-DP, to four digits, rounded up.
 
@@ -128,12 +128,18 @@ def least_noise(
     return least_met(met, least, most, 1e-4)
 
 
-def _meets(randomizer: Randomizer, pair: tuple[int, int], delta: float, users: int, epsilon: float) -> bool:
+def _meets(randomizer: LocalRandomizer, pair: tuple[int, int], delta: float, users: int, epsilon: float) -> bool:
     return pair_delta(randomizer, pair, epsilon, users, SHARE * delta) <= delta
 
 
 def pair_delta(
-    randomizer: Randomizer, pair: tuple[int, int], epsilon: float, users: int, left_out: float, *, fine: float = FINE
+    randomizer: LocalRandomizer,
+    pair: tuple[int, int],
+    epsilon: float,
+    users: int,
+    left_out: float,
+    *,
+    fine: float = FINE,
 ) -> float:
     """δ of one pair of inputs, above by `left_out`, mass of extreme values, and by the grid, `fine` deviations a step.
 
@@ -156,7 +162,7 @@ def pair_delta(
     return min(1.0, found * (1 + 2 * MASSES) + added)
 
 
-def extreme_delta(randomizer: Randomizer, pair: tuple[int, int], epsilon: float, users: int) -> float:
+def extreme_delta(randomizer: LocalRandomizer, pair: tuple[int, int], epsilon: float, users: int) -> float:
     """δ of one pair of inputs far in its tail, where one message decides: quickly, and down to the least doubles.
 
     Values that alone make up for a share of the sum's mean are left out; of the others' sum Chernoff's bound, by
@@ -275,3 +281,49 @@ def _powers(points: Array, masses: Array, users: int, size: int) -> tuple[Array,
 def _rms(half: Array, frequencies: int) -> float:
     """Root mean square over all frequencies, from half of them, those that do not vanish, from above."""
     return math.sqrt(2 * float(np.sum(half**2)) / frequencies)
+
+
+FINEST = 32  # steps of one coordinate's range, all pairs of which the blanket bound compares
+
+
+NOT_ZERO_DELTA = 1e-300  # of a δ whose logarithm is taken
+
+
+RandomizerOf: TypeAlias = Callable[[float, int], LocalRandomizer]
+"""The size of the noise, σ² or ε₀, and the precision to a randomizer."""
+
+
+PairTarget: TypeAlias = tuple[float, float, int]
+"""ε, δ and honest clients."""
+
+
+Search: TypeAlias = Callable[[Callable[[float], float], float], float]
+"""An excess and a guess to the snapped number at which the excess ends."""
+
+
+def over_pairs(kind: RandomizerOf, precision: int, target: PairTarget, search: Search, guess: float) -> float:
+    """The search's number at which the blanket hides every pair of inputs: at first that of the farthest pair.
+
+    Where another pair is not hidden there, the search goes on from there, away from the guess, with the worst of them.
+    """
+    pairs = kind(guess, precision).pairs()
+    found, pair = guess, pairs[0]
+    while True:
+        found = search(partial(_pair_excess, kind, precision, target, pair), found)
+        worst, pair = max((_pair_excess(kind, precision, target, other, found), other) for other in pairs)
+        if worst <= 0:
+            return found
+
+
+def hides_pairs(kind: RandomizerOf, precision: int, target: PairTarget, size: float) -> bool:
+    """Whether the blanket hides every pair of inputs; what a search ended with is not computed again."""
+    pairs = kind(size, precision).pairs()
+    return all(_pair_excess(kind, precision, target, pair, size) <= 0 for pair in pairs)
+
+
+@lru_cache(maxsize=4096)
+def _pair_excess(kind: RandomizerOf, precision: int, target: PairTarget, pair: tuple[int, int], size: float) -> float:
+    """The logarithm of a pair's δ(ε) over δ, for noise of that size."""
+    epsilon, delta, honest = target
+    found = pair_delta(kind(size, precision), pair, epsilon, honest, SHARE * delta)
+    return math.log(max(found, NOT_ZERO_DELTA) / delta)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from distrust.common.privacy.amplification.blanket import LEAST_EPSILON, extreme_delta, pair_delta
 from distrust.common.privacy.amplification.clones import clones_curve
-from distrust.common.privacy.amplification.randomizers import LARGEST_EPSILON, Randomizer
+from distrust.common.privacy.amplification.randomizers import LARGEST_EPSILON, LocalRandomizer
 
 Array = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ def clones_renyi(local_epsilon: float, users: int, orders: Sequence[float]) -> l
 
 
 def blanket_renyi(
-    randomizer: Randomizer, users: int, rho: float, orders: Sequence[float], pure: float = math.inf
+    randomizer: LocalRandomizer, users: int, rho: float, orders: Sequence[float], pure: float = math.inf
 ) -> list[float]:
     """Of `users` shuffled messages of one randomizer that is ρ-zCDP by itself; inf where it has too many inputs.
 
@@ -134,7 +134,7 @@ def _cheap(last: float) -> Array:
 class _Shuffled:
     """δ(ε) of the messages of `users`, one of whom has either input of a pair: the larger of both directions."""
 
-    randomizer: Randomizer
+    randomizer: LocalRandomizer
     users: int
     pair: tuple[int, int]
 

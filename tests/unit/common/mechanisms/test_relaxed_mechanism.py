@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms.base import MechanismSpec
-from distrust.common.mechanisms.cohort_params import CohortParams
-from distrust.common.mechanisms.pure_shuffle import RelaxedSecaggShuffle, plan_relaxed
+from distrust.common.mechanisms.base import CohortParams, MechanismSpec
+from distrust.common.mechanisms.pure_shuffle.mechanism import RelaxedSecaggShuffle, plan_relaxed
 from distrust.common.randomness import UnsafeSeededStream
 
 WRAP = 1e-6

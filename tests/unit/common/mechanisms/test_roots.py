@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.calibration.roots import (
+from distrust.common.privacy.searches import (
     SNAP_MARGIN,
     SNAPPED_BITS,
     greatest_on_grid,

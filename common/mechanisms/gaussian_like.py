@@ -1,26 +1,86 @@
-"""What central and local Gaussian noise share: one draw carries the whole guarantee."""
+"""What the mechanisms share whose noise is Gaussian: discrete, in one piece or in shares, or one draw in reals."""
 
 import math
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from typing_extensions import override
 
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.assumptions import nothing
-from distrust.common.mechanisms.base import MechanismSpec, Need
-from distrust.common.mechanisms.calibration.gaussian import Grid, Target, best_precision, least_variance, sharpness
-from distrust.common.mechanisms.calibration.gaussian_profile import continuous_profile, sum_profile
-from distrust.common.mechanisms.calibration.gaussian_vectors import renyi, rounded_epsilon, rounded_variance
-from distrust.common.mechanisms.calibration.sensitivity import grid_for
-from distrust.common.mechanisms.calibration.skellam import ORDERS
-from distrust.common.mechanisms.cohort_params import DELTA_RULE, CohortParams, needed, require
-from distrust.common.mechanisms.families.gaussian import GaussianLike
-from distrust.common.mechanisms.families.real_noise import FINE, INFLATED, RealNoise
+from distrust.common.mechanisms.assumptions import no_guarantee
+from distrust.common.mechanisms.base import (
+    DELTA_RULE,
+    EPSILON_RULE,
+    SAMPLER,
+    CohortParams,
+    MechanismSpec,
+    Need,
+    delta_allowed,
+    epsilon_allowed,
+    needed,
+    needed_delta,
+    require,
+)
+from distrust.common.mechanisms.grid import FINE, INFLATED, GridMechanism, RealNoise
 from distrust.common.noise.continuous import Gaussian
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.noise.law import ScaledErrorLaw, Spread
+from distrust.common.privacy.gaussian_sums import (
+    GaussianTarget,
+    real_gaussian_profile,
+    sharpness,
+    sum_divergences,
+    sum_epsilon,
+    sum_precision,
+    sum_profile,
+    sum_variance,
+)
+from distrust.common.privacy.gaussian_vectors import gaussian_divergence, rounded_epsilon, rounded_variance
+from distrust.common.privacy.guarantee import GUARANTEE_ORDERS, Guarantee
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile
+from distrust.common.privacy.sensitivity import Grid, grid_for
+
+
+class GaussianLike(GridMechanism):
+    """Noise calibrated to the ℓ₂ norm of what one client can move, rounding included."""
+
+    epsilon: Annotated[float, Field(description="ε in nats, for one client's whole vector")]
+    delta: float | None = None
+    variance: Annotated[float, Field(gt=0, description="parameter of the noise that is counted on, grid steps squared")]
+
+    @model_validator(mode="after")
+    def _in_range(self) -> Self:
+        require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
+        require(self.delta is None or delta_allowed(self.delta), "delta", self.delta, DELTA_RULE)
+        return self
+
+    @property
+    def grid(self) -> Grid:
+        """What one client can move."""
+        return Grid(self.precision, self.dimension, self.norm)
+
+    def released(self, share: float, terms: int, assumptions: tuple[str, ...]) -> Guarantee:
+        """The guarantee of `terms` N_Z(0, share) on every coordinate; RDP by order always, at ORDERS."""
+        delta = SHOWN_DELTA if self.delta is None else self.delta
+        epsilon = sum_epsilon(share, terms, self.grid, delta)
+        if math.isinf(epsilon):
+            return no_guarantee(self)
+        return Guarantee.model_validate(
+            {
+                "kind": "approximate" if self.dimension == 1 and self.delta is not None else "renyi",
+                "epsilon": epsilon,
+                "delta": delta,
+                "claimed": self.epsilon,
+                "rdp": sum_divergences(share, terms, self.grid),
+                "model": self.model,
+                "calibration": self.calibration,
+                "assumptions": (*assumptions, SAMPLER),
+            }
+        )
+
+    def scaled(self, law: Spread, variance: float) -> ScaledErrorLaw:
+        """The error law; sub-Gaussian with the parameter itself: above √(2 variance ln(2/p)) at most p remains."""
+        return ScaledErrorLaw(law, self.step, (math.sqrt(2 * variance) * self.step, 0.0))
 
 
 class RealGaussian(RealNoise, GaussianLike):
@@ -44,8 +104,8 @@ class RealGaussian(RealNoise, GaussianLike):
         In a ball it adds half a hundredth to the sensitivity too, where it comes before the noise.
         """
         epsilon, delta = needed(spec), needed_delta(spec)
-        target = Target(epsilon, delta, 1)
-        fine = best_precision(target, frame.dimension, frame.norm, clients, FINE)
+        target = GaussianTarget(epsilon, delta, 1)
+        fine = sum_precision(target, frame.dimension, frame.norm, clients, FINE)
         paper = spec.calibration == "paper"
         sharp = math.inf if paper else sharpness(target)
         precision = spec.precision or max(fine, grid_for(frame.dimension, frame.norm, sharp, INFLATED))
@@ -55,7 +115,7 @@ class RealGaussian(RealNoise, GaussianLike):
         elif spec.noise == "continuous":
             variance = rounded_variance(grid, epsilon, delta)
         else:
-            variance = least_variance(target, grid)
+            variance = sum_variance(target, grid)
         return {
             "precision": precision,
             "epsilon": epsilon,
@@ -80,7 +140,7 @@ class RealGaussian(RealNoise, GaussianLike):
     ) -> Profile:
         if not self.continuous:
             return sum_profile(self.variance, 1, self.grid, delta)
-        found = continuous_profile(self.variance, self.grid, delta, self.as_drawn)
+        found = real_gaussian_profile(self.variance, self.grid, delta, self.as_drawn)
         return found.model_copy(update={"notes": self.warnings})
 
     def one_draw(self, trust: str) -> Guarantee:
@@ -90,26 +150,21 @@ class RealGaussian(RealNoise, GaussianLike):
         assert self.delta is not None
         epsilon = rounded_epsilon(self.grid, self.variance, self.delta)
         if math.isinf(epsilon):
-            return nothing(self)
+            return no_guarantee(self)
         return Guarantee.model_validate(
             {
                 "kind": "approximate",
                 "epsilon": epsilon,
                 "delta": self.delta,
                 "claimed": self.epsilon,
-                "rdp": tuple((order, renyi(self.grid, self.variance, order)) for order in ORDERS),
+                "rdp": tuple(
+                    (order, gaussian_divergence(self.grid, self.variance, order)) for order in GUARANTEE_ORDERS
+                ),
                 "model": self.model,
                 "calibration": self.calibration,
                 "assumptions": (*self.warnings, trust),
             }
         )
-
-
-def needed_delta(spec: MechanismSpec) -> float:
-    """δ of a spec whose mechanism needs one."""
-    if spec.delta is None:
-        raise BadParameter("mechanism.delta", None, f"{spec.name} needs one; {DELTA_RULE}")
-    return spec.delta
 
 
 def textbook(epsilon: float, delta: float) -> float:

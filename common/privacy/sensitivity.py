@@ -11,8 +11,8 @@ from functools import lru_cache
 
 from scipy.optimize import brentq
 
-from distrust.common.mechanisms.base import Norm
-from distrust.common.mechanisms.calibration.roots import SLACK, least, snap_up
+from distrust.common.bandit.statistics import Norm
+from distrust.common.privacy.searches import SLACK, least_satisfying, snap_up
 
 INFLATION = 0.01
 """Share that rounding may add to the noise in a ball, where the grid is ours to choose."""
@@ -123,7 +123,7 @@ def grid_for(dimension: int, norm: Norm, sharpness: float = math.inf, inflation:
         rate = sharpness / (g * g)
         return Grid(g, dimension, norm).log_moment(rate) <= (1 + inflation) ** 2 * sharpness
 
-    return least(little, 1)
+    return least_satisfying(little, 1)
 
 
 def l1(precision: int, dimension: int, norm: Norm) -> float:
@@ -177,3 +177,7 @@ def _quotient(shift: int, epsilon: float) -> float:
     while Fraction(scale) * Fraction(epsilon) < shift:
         scale = math.nextafter(scale, math.inf)
     return scale
+
+
+ROUNDING = 0.1
+"""Share of the privacy noise's variance that `exact` grids leave to the rounding, whose variance is at most n/4."""

@@ -24,14 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.bandit.error_law import How
-from distrust.common.mechanisms.calibration.gaussian import Grid
-from distrust.common.mechanisms.calibration.vector_bounds import vector_epsilon
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
-from distrust.common.privacy.amplification.randomizers import least_met
-from distrust.common.privacy.hockey_stick import epsilon_at, from_rdp, rdp, renyi
+from distrust.common.privacy.hockey_stick import (
+    epsilon_at,
+    from_rdp,
+    rdp,
+    renyi_divergence,
+)
 from distrust.common.privacy.products import product_epsilon
 from distrust.common.privacy.profile import (
-    ORDERS,
+    PROFILE_ORDERS,
     RAISED,
     Profile,
     Spent,
@@ -40,8 +42,11 @@ from distrust.common.privacy.profile import (
     exact,
     response_epsilon,
     response_renyi,
-    spent,
+    spent_as,
 )
+from distrust.common.privacy.searches import least_met
+from distrust.common.privacy.sensitivity import Grid
+from distrust.common.privacy.vector_bounds import vector_epsilon
 
 LONGEST = 1 << 13
 """Dg of a box that is convolved: a few hundredths of a second."""
@@ -50,13 +55,13 @@ DIGITS = 1e-10  # relative, of ε, upwards
 ROUNDING = 1e-12  # relative, of δ
 
 
-def fits(shift: int, dimension: int) -> bool:
+def has_few_losses(shift: int, dimension: int) -> bool:
     """Whether a box's losses are few enough."""
     return shift * dimension <= LONGEST
 
 
 @lru_cache(maxsize=256)
-def box_epsilon(scale: float, shift: int, dimension: int, delta: float) -> float:
+def laplace_box_epsilon(scale: float, shift: int, dimension: int, delta: float) -> float:
     """The least ε at `delta` of Lap_Z(scale) on `dimension` coordinates, all moved by `shift`; rounded up."""
     masses = _power(_coordinate(scale, shift), dimension)
     losses = (dimension * shift - 2 * np.arange(masses.size)) / scale
@@ -71,7 +76,7 @@ def box_epsilon(scale: float, shift: int, dimension: int, delta: float) -> float
 def continuous_box_epsilon(loss: float, dimension: int, delta: float) -> float:
     """An ε at `delta` of Laplace noise in reals on `dimension` coordinates that lose `loss` each: a fine grid's."""
     steps = max(1, LONGEST // dimension)
-    return box_epsilon(steps / loss, steps, dimension, delta)
+    return laplace_box_epsilon(steps / loss, steps, dimension, delta)
 
 
 def _coordinate(scale: float, shift: int) -> NDArray[np.float64]:
@@ -97,7 +102,7 @@ LONGEST_SCALE = 1000.0  # of noise whose law's moments are looked at, in grid st
 UNFELT = 1e-11  # share of a sum that the law's truncation may add without a word
 
 
-def discrete_profile(law: PolyaDifference, grid: Grid, pure: float, delta: float) -> Profile:
+def discrete_laplace_profile(law: PolyaDifference, grid: Grid, pure: float, delta: float) -> Profile:
     """Noise `law` on every coordinate, `pure` its ε. One coordinate, or the box: the law's own divergences.
 
     Worst pair  all coordinates moved by g. Noise of one term or more is log-concave. That of less falls log-convexly on
@@ -107,7 +112,7 @@ def discrete_profile(law: PolyaDifference, grid: Grid, pure: float, delta: float
     if grid.dimension > 1 and grid.norm != "linf":
         return _in_a_ball(law.scale, grid, pure, delta, whole=law.shape >= 1)
     raw, known = _divergences(law, grid.precision, pure / grid.dimension)
-    pairs = tuple((order, min(pure, grid.dimension * one)) for order, one in zip(ORDERS, raw, strict=True))
+    pairs = tuple((order, min(pure, grid.dimension * one)) for order, one in zip(PROFILE_ORDERS, raw, strict=True))
     return Profile(
         delta=delta,
         pure=exact(pure),
@@ -117,7 +122,7 @@ def discrete_profile(law: PolyaDifference, grid: Grid, pure: float, delta: float
     )
 
 
-def continuous_profile(scale: float, grid: Grid, pure: float, delta: float, how: How) -> Profile:
+def real_laplace_profile(scale: float, grid: Grid, pure: float, delta: float, how: How) -> Profile:
     """Laplace noise in reals, before anything is rounded: closed forms. `how`: whether that is what is released."""
     if grid.dimension > 1 and grid.norm != "linf":
         return _in_a_ball(scale, grid, pure, delta, whole=True)
@@ -127,8 +132,8 @@ def continuous_profile(scale: float, grid: Grid, pure: float, delta: float, how:
     several = min(response_epsilon(pure, delta), from_rdp(known, delta))
     if 1 < grid.dimension <= LONGEST:
         several = min(several, continuous_box_epsilon(pure / grid.dimension, grid.dimension, delta))
-    approximate = spent(min(pure, one), how) if grid.dimension == 1 else bound(several)
-    return Profile(delta=delta, pure=spent(pure, how), approximate=approximate, rdp=pairs, rdp_how=how)
+    approximate = spent_as(min(pure, one), how) if grid.dimension == 1 else bound(several)
+    return Profile(delta=delta, pure=spent_as(pure, how), approximate=approximate, rdp=pairs, rdp_how=how)
 
 
 def continuous_renyi(epsilon: float, order: float) -> float:
@@ -145,7 +150,7 @@ def continuous_renyi(epsilon: float, order: float) -> float:
 def discrete_renyi(scale: float, shift: int, order: float) -> float:
     """Rényi divergence of Lap_Z(scale) and its shift: three stretches, the outer two with one loss each."""
     others, losses = _stretches(scale, shift)
-    return renyi(others, losses, order)
+    return renyi_divergence(others, losses, order)
 
 
 def _stretches(scale: float, shift: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -161,24 +166,26 @@ def _stretches(scale: float, shift: int) -> tuple[NDArray[np.float64], NDArray[n
 def _divergences(law: PolyaDifference, shift: int, pure: float) -> tuple[list[float], bool]:
     """One coordinate's RDP at every order, and whether that is exact: mass outside the support has a loss ≤ `pure`."""
     if law.shape == 1:
-        return [min(pure, discrete_renyi(law.scale, shift, order) * RAISED) for order in ORDERS], True
+        return [min(pure, discrete_renyi(law.scale, shift, order) * RAISED) for order in PROFILE_ORDERS], True
     pmf = law.pmf()
-    inside = rdp(pmf, shift, ORDERS)
+    inside = rdp(pmf, shift, PROFILE_ORDERS)
     felt = [
         math.log1p(pmf.lost * math.exp(min(700.0, (order - 1) * (pure - one))))
-        for order, one in zip(ORDERS, inside, strict=True)
+        for order, one in zip(PROFILE_ORDERS, inside, strict=True)
     ]
-    most = [one + more / (order - 1) for one, more, order in zip(inside, felt, ORDERS, strict=True)]
+    most = [one + more / (order - 1) for one, more, order in zip(inside, felt, PROFILE_ORDERS, strict=True)]
     if law.shape > 1:  # more than one term is post-processing of one
-        most = [min(one, discrete_renyi(law.scale, shift, order)) for one, order in zip(most, ORDERS, strict=True)]
+        most = [
+            min(one, discrete_renyi(law.scale, shift, order)) for one, order in zip(most, PROFILE_ORDERS, strict=True)
+        ]
     return [min(pure, one * RAISED) for one in most], max(felt) < UNFELT
 
 
 def _approximate(law: PolyaDifference, grid: Grid, pure: float, delta: float, pairs: Known) -> Spent:
     if grid.dimension == 1:
         return exact(min(pure, epsilon_at(law.pmf(), grid.precision, delta)))
-    if law.shape == 1 and fits(grid.precision, grid.dimension):
-        return exact(min(pure, box_epsilon(law.scale, grid.precision, grid.dimension, delta)))
+    if law.shape == 1 and has_few_losses(grid.precision, grid.dimension):
+        return exact(min(pure, laplace_box_epsilon(law.scale, grid.precision, grid.dimension, delta)))
     ways = [response_epsilon(pure, delta), from_rdp(pairs, delta)]
     if law.shape >= 1:  # log-concave; the rest composed on a grid of losses would not be
         ways.append(product_epsilon(law.pmf(), grid.precision, grid.dimension, delta))
@@ -196,7 +203,7 @@ def _in_a_ball(scale: float, grid: Grid, pure: float, delta: float, *, whole: bo
         general = response_renyi(pure, order)
         return min(general, order * grid.squared_l2 / (2 * scale**2) * RAISED) if whole else general
 
-    pairs = tuple((order, divergence(order)) for order in ORDERS)
+    pairs = tuple((order, divergence(order)) for order in PROFILE_ORDERS)
     ways = [response_epsilon(pure, delta), from_rdp(pairs, delta)]
     if whole and grid.rounded and scale <= LONGEST_SCALE:
         ways.append(vector_epsilon(DiscreteLaplace(scale).pmf(), grid, delta))

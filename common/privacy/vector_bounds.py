@@ -17,15 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from distrust.common.mechanisms.base import Norm
-from distrust.common.mechanisms.calibration.covered import Covering
-from distrust.common.mechanisms.calibration.gaussian_vectors import rounded_log_delta
-from distrust.common.mechanisms.calibration.roots import least, least_root
-from distrust.common.mechanisms.calibration.sensitivity import Grid
+from distrust.common.bandit.statistics import Norm
 from distrust.common.noise.law import Pmf
 from distrust.common.privacy.gaussian import largest_ratio, zcdp_rho
+from distrust.common.privacy.gaussian_vectors import Covering, rounded_log_delta
 from distrust.common.privacy.hockey_stick import NEGLIGIBLE, Extensible, least_epsilon, stretched
 from distrust.common.privacy.products import product_epsilon, product_log_delta
+from distrust.common.privacy.searches import least_root, least_satisfying
+from distrust.common.privacy.sensitivity import Grid
 
 Numbers = NDArray[np.float64]
 
@@ -96,7 +95,7 @@ ERROR = 1e-11
 
 
 @dataclass(frozen=True, eq=False)
-class Losses:
+class MoveLosses:
     """ln Σ_(x in A) p(x)^α p(x - s)^(1-α), A an interval: all of it for Rényi divergences, less for (ε, δ).
 
     p is log-concave, so that every term's logarithm is convex in s for α > 1, and so is the logarithm of their sum.
@@ -141,7 +140,7 @@ class Losses:
         return max(self.start, middle - reach), min(self.stop, middle + reach + 1)
 
 
-def central(pmf: Pmf, shift: int, lost: float, *, both: bool = False) -> tuple[Losses, float]:
+def central(pmf: Pmf, shift: int, lost: float, *, both: bool = False) -> tuple[MoveLosses, float]:
     """The losses on the middle of the law, and the mass beside it.
 
     Every shift up to `shift` stays on the stored support; where that allows it, at most `lost` is beside the middle.
@@ -152,15 +151,15 @@ def central(pmf: Pmf, shift: int, lost: float, *, both: bool = False) -> tuple[L
     start = max(below, shift)
     stop = max(start, masses.size - max(above, shift))
     beside = float(masses[:start].sum() + masses[stop:].sum()) + pmf.lost
-    return Losses(pmf.logs, start, stop, both), min(1.0, beside)
+    return MoveLosses(pmf.logs, start, stop, both), min(1.0, beside)
 
 
-def whole(pmf: Pmf, tails: int) -> Losses:
+def whole(pmf: Pmf, tails: int) -> MoveLosses:
     """The losses on all of a symmetric law: `tails` is some deviations, which are all that counts on either side.
 
     For an order α and a shift s the stored support must reach αs + tails, as for `hockey_stick.rdp`.
     """
-    return Losses(pmf.logs, 0, pmf.logs.size, tails=tails)
+    return MoveLosses(pmf.logs, 0, pmf.logs.size, tails=tails)
 
 
 def _log_sum(own: Numbers, moved: Numbers, start: int, stop: int, shift: int) -> float:
@@ -175,7 +174,7 @@ def _log_sum(own: Numbers, moved: Numbers, start: int, stop: int, shift: int) ->
 
 
 INFLATION = 0.1
-"""Share that rounding may add to a ball's ℓ₂ sensitivity by `grid_for`, whose noise is paid for in bits."""
+"""Share that rounding may add to a ball's ℓ₂ sensitivity by `grid_by_moments`, whose noise is paid for in bits."""
 
 SINGLE = 16
 """Shifts up to here are computed one by one, larger ones an eighth apart: their chords are less than 0.4 % too high."""
@@ -198,7 +197,7 @@ LARGEST = 1e30  # of a ratio that is searched through
 
 
 @lru_cache(maxsize=1024)
-def grid_for(dimension: int, norm: Norm, moment: float) -> int:
+def grid_by_moments(dimension: int, norm: Norm, moment: float) -> int:
     """The least g, about, for which rounding adds at most a tenth to a ball's ℓ₂ sensitivity.
 
     moment  ln E[e^((α-1) loss)] of Gaussian noise without rounding at the order α that will decide: about ln(1/δ) for
@@ -211,7 +210,7 @@ def grid_for(dimension: int, norm: Norm, moment: float) -> int:
         shifts = _shifts(precision)
         return _worst(shifts, moment * (shifts / precision) ** 2, dimension, norm) <= (1 + INFLATION) ** 2 * moment
 
-    return least(little, 1)
+    return least_satisfying(little, 1)
 
 
 def about_variance(epsilon: float, delta: float, dimension: int, norm: Norm) -> float:
@@ -221,7 +220,7 @@ def about_variance(epsilon: float, delta: float, dimension: int, norm: Norm) -> 
     return 1 / (2 * zcdp_rho(epsilon, delta))
 
 
-def log_moment(losses: Losses, order: float, grid: Grid) -> float:
+def worst_log_moment(losses: MoveLosses, order: float, grid: Grid) -> float:
     """Bound on ln E[e^((α-1) loss)], α = `order` > 1, of a vector's worst move: (α - 1) times the Rényi divergence."""
     if grid.is_box:
         return grid.dimension * losses.at(grid.precision, order)
@@ -230,9 +229,9 @@ def log_moment(losses: Losses, order: float, grid: Grid) -> float:
     return _worst(shifts, logs, grid.dimension, grid.norm) if np.isfinite(logs).all() else math.inf
 
 
-def vector_rdp(losses: Losses, order: float, grid: Grid) -> float:
+def vector_rdp(losses: MoveLosses, order: float, grid: Grid) -> float:
     """Bound on the Rényi divergence of `order` of a vector's worst move; for the box, exact."""
-    return log_moment(losses, order, grid) / (order - 1)
+    return worst_log_moment(losses, order, grid) / (order - 1)
 
 
 def vector_epsilon(pmf: Pmf, grid: Grid, delta: float, *, both: bool = False, gaussian: bool = False) -> float:
@@ -318,7 +317,7 @@ def _by_moments(pmf: Pmf, grid: Grid, delta: float, *, both: bool) -> float:
 
     def spent(log_excess: float) -> float:
         order = 1 + math.exp(log_excess)
-        moment = log_moment(losses, order, grid)
+        moment = worst_log_moment(losses, order, grid)
         return moment / (order - 1) + math.log1p(-1 / order) - math.log(left * order) / (order - 1)
 
     variance = float(pmf.masses @ (pmf.support - pmf.support @ pmf.masses) ** 2)

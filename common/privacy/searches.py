@@ -1,4 +1,4 @@
-"""The least noise for a target, and the coarsest grid that needs enough of it: searches through monotone functions."""
+"""Searches through monotone functions: the least noise for a target, the coarsest grid that needs enough of it."""
 
 import math
 from collections.abc import Callable
@@ -135,7 +135,7 @@ def coarsest(noise: Callable[[int], float], wanted: float, about: float) -> int:
     return g
 
 
-def least(met: Callable[[int], bool], guess: int) -> int:
+def least_satisfying(met: Callable[[int], bool], guess: int) -> int:
     """The least n ≥ 1 that satisfies a monotone condition, from a guess."""
     low, high = 0, max(1, guess)
     while not met(high):
@@ -144,3 +144,26 @@ def least(met: Callable[[int], bool], guess: int) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if met(middle) else (middle, high)
     return high
+
+
+def least_met(met: Callable[[float], bool], low: float, high: float, digits: float) -> float:
+    """The least x in [low, high] with `met`, to a relative error of `digits` and rounded up; `high` must meet it.
+
+    Where `met` is not monotone the answer still meets it.
+    """
+    if met(low):
+        return low
+    while high - low > digits * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if met(middle) else (middle, high)
+    return high
+
+
+def greatest_met(met: Callable[[float], bool], low: float, high: float, digits: float) -> float:
+    """The greatest x in [low, high] with `met`, rounded down; `low` must meet it."""
+    if met(high):
+        return high
+    while high - low > digits * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if met(middle) else (low, middle)
+    return low

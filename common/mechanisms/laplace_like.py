@@ -8,19 +8,26 @@ import numpy as np
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from distrust.common.mechanisms.calibration.gaussian import Grid
-from distrust.common.mechanisms.calibration.laplace_vectors import discrete_profile
-from distrust.common.mechanisms.calibration.sensitivity import l1, laplace_loss, laplace_scale
-from distrust.common.mechanisms.cohort_params import EPSILON_RULE, epsilon_allowed, require
+from distrust.common.mechanisms.base import (
+    EPSILON_RULE,
+    SAMPLER,
+    CohortParams,
+    MechanismSpec,
+    epsilon_allowed,
+    needed,
+    require,
+)
 from distrust.common.mechanisms.grid import GridMechanism
 from distrust.common.noise.law import ScaledErrorLaw, Spread
 from distrust.common.noise.polya import LONGEST_SCALE, PolyaDifference
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.hockey_stick import pure_epsilon
+from distrust.common.privacy.laplace import discrete_laplace_profile
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile
+from distrust.common.privacy.searches import least_satisfying
+from distrust.common.privacy.sensitivity import INFLATION, ROUNDING, Grid, l1, laplace_loss, laplace_scale
 
 PAPER_TERMS = 2
-SAMPLER = "noise is drawn within statistical distance 2^-100 of its law"
 
 
 class LaplaceLike(GridMechanism):
@@ -107,7 +114,7 @@ class LaplaceLike(GridMechanism):
 
     def of_the_law(self, law: PolyaDifference, delta: float) -> Profile:
         """The profile of noise `law` on every coordinate of the released integers."""
-        return discrete_profile(law, self.grid, self.released_epsilon(law), delta)
+        return discrete_laplace_profile(law, self.grid, self.released_epsilon(law), delta)
 
     def promise(self, epsilon: float, assumptions: tuple[str, ...]) -> Guarantee:
         """A pure guarantee of this mechanism."""
@@ -121,3 +128,30 @@ class LaplaceLike(GridMechanism):
                 "assumptions": (*assumptions, *self.sampled),
             }
         )
+
+
+def laplace_precision(frame: CohortParams, spec: MechanismSpec, terms: int) -> int:
+    """The precision g for `terms` discrete Laplace terms in the sum: ⌈ε√t⌉ for `paper`, else `little_rounding`."""
+    if spec.precision is not None:
+        return spec.precision
+    if spec.calibration == "paper":
+        return math.ceil(needed(spec) * math.sqrt(frame.floor))
+    return little_rounding(frame, needed(spec), terms, ROUNDING)
+
+
+def little_rounding(frame: CohortParams, epsilon: float, terms: int, share: float, inflation: float = INFLATION) -> int:
+    """The least g whose rounding variance n/4 is at most `share` of the noise's, terms / (2 sinh²(1/(2 scale))).
+
+    In ℓ₁ and ℓ₂ balls also the least where rounding takes at most `inflation` more scale.
+    """
+    sine = math.sqrt(2 * share * terms / frame.clients)
+    scale = 1 / (2 * math.asinh(sine))
+    guess = max(1, math.ceil(scale * epsilon / frame.dimension))
+    if frame.norm == "linf" or frame.dimension == 1:
+        return guess
+
+    def enough(g: int) -> bool:
+        own = laplace_scale(epsilon, g, frame.dimension, frame.norm)
+        return own >= scale and own <= (1 + inflation) * l1(g, frame.dimension, frame.norm) / epsilon
+
+    return least_satisfying(enough, guess)
