@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from distrust.common.errors import BadParameter
-from distrust.common.messages.base import Message
+from distrust.common.wire import Message
 
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 

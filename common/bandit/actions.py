@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from distrust.common.errors import BadParameter
-from distrust.common.messages.base import Message
 from distrust.common.randomness import UnsafeSeededStream, generator
+from distrust.common.wire import Message
 
 MOST = 100_000
 ROOM = 2_000_000  # points to choose a net from

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from distrust.common.errors import BadParameter
-from distrust.common.messages.base import Message
+from distrust.common.wire import Message
 
 
 class HasBound(Protocol):

@@ -19,12 +19,12 @@ from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.bandit.statistics import Norm, Statistic
 from distrust.common.catalogue import Catalogue, subclass_of
 from distrust.common.errors import BadParameter
-from distrust.common.messages.base import Message
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.law import Law
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile
 from distrust.common.randomness import Stream
+from distrust.common.wire import Message
 
 
 def _complaint(found: object) -> str | None:

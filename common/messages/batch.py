@@ -4,7 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from distrust.common.messages.base import Blob, Identifier, Message, Version
+from distrust.common.wire import (
+    Blob,
+    Identifier,
+    Message,
+    Version,
+)
 
 
 class ModularSum(Message):

@@ -18,7 +18,7 @@ from distrust.common.bandit.statistics import Bound
 from distrust.common.catalogue import Catalogue, OnTheWire, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import REFERENCE
-from distrust.common.messages.base import Message
+from distrust.common.wire import Message
 
 DEFAULT = "successive-elimination"
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from distrust.common.messages.base import Message
+from distrust.common.wire import Message
 
 Kind = Literal["none", "pure", "approximate", "renyi"]
 Model = Literal["none", "central", "local", "shuffle", "distributed"]
@@ -44,3 +44,10 @@ class Guarantee(Message):
             return "no privacy"
         delta = f", δ = {self.delta:.3g}" if self.delta else ""
         return f"ε = {self.epsilon:.4g}{delta}"
+
+
+class BudgetSpec(Message):
+    """`[budget]`: what one client may spend in the whole run; a plan that would overdraw it is refused."""
+
+    epsilon: Annotated[float, Field(gt=0, description="ε, in nats")]
+    delta: Annotated[float, Field(ge=0, lt=0.5, description="0: pure privacy only")] = 0.0

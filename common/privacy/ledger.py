@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from distrust.common.errors import BadParameter, BudgetExceeded
-from distrust.common.messages.run import BudgetSpec
 from distrust.common.privacy.composition import compose, without_privacy
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
 
 UNIQUE = "every client takes part in one cohort of the run"
 OWN = "what each round assumes of its own cohorts holds; the ledger has it round by round"

@@ -8,9 +8,9 @@ import numpy as np
 from pydantic import Field
 
 from distrust.common.bandit.error_law import How
-from distrust.common.messages.base import Message
 from distrust.common.noise.law import LIMIT
 from distrust.common.privacy.hockey_stick import Extensible, from_rdp, rdp, renyi_divergence
+from distrust.common.wire import Message
 
 PROFILE_ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 """Rényi orders of a profile."""

@@ -21,10 +21,10 @@ from distrust.common.catalogue import Catalogue
 from distrust.common.errors import BadParameter, ProtocolError
 from distrust.common.extensions import REFERENCE, Extension, allow
 from distrust.common.mechanisms import MECHANISMS
-from distrust.common.messages.base import Message
 from distrust.common.messages.explain import explain_all
 from distrust.common.messages.policy import POLICIES
-from distrust.common.messages.run import RunConfig
+from distrust.common.run_config import RunConfig
+from distrust.common.wire import Message
 from distrust.server.run_config import check
 
 

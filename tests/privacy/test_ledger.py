@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distrust.common.errors import BadParameter, BudgetExceeded
-from distrust.common.messages.run import BudgetSpec
 from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.law import Pmf
 from distrust.common.noise.polya import DiscreteLaplace
 from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.composition import ADAPTIVE, compose, compose_exactly, pure_curve
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
 from distrust.common.privacy.hockey_stick import rdp
 from distrust.common.privacy.ledger import Entry, PrivacyLedger, parallel
 

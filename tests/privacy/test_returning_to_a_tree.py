@@ -9,10 +9,11 @@ import pytest
 
 from distrust.common.errors import BadParameter, BudgetExceeded
 from distrust.common.mechanisms import MECHANISMS, Tree, check_returning
-from distrust.common.messages.run import BudgetSpec, RunConfig
 from distrust.common.privacy.composition import compose
 from distrust.common.privacy.gaussian import gaussian_epsilon
+from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.privacy.ledger import Entry, PrivacyLedger
+from distrust.common.run_config import RunConfig
 from distrust.lab.privacy import calculator
 from distrust.lab.privacy.query import PrivacyQuery
 from distrust.server.run_config import check

@@ -1,10 +1,15 @@
-"""S → clients: where a cohort stands, and what the next stage needs."""
+"""Where a cohort stands at an intermediary, as clients, the server and the operator read it; and what a party saw."""
 
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
-from distrust.common.messages.base import Blob, Identifier, Message, Version
+from distrust.common.wire import (
+    Blob,
+    Identifier,
+    Message,
+    Version,
+)
 
 Stated = Literal["confirm", "masked", "unmask"]
 STATED: Final[tuple[Stated, ...]] = get_args(Stated)
@@ -61,3 +66,44 @@ class StatementList(Message):
     cohort: Identifier
     statements: list[Statement]
     over: bool
+
+
+class CohortEntry(Message):
+    """One cohort in one line. `answered`: the clients whose message of the open stage is here; absent in every end."""
+
+    cohort: Identifier
+    run: Identifier
+    round: int
+    clients: int
+    stage: Literal["keys", "shares", "masked", "unmask", "report", "done", "aborted"]
+    answered: int | None = None
+
+
+class CohortList(Message):
+    """Cohorts, oldest first."""
+
+    version: Version = 1
+    cohorts: list[CohortEntry]
+
+
+class TranscriptEntry(Message):
+    """One message in one party's eyes. `view` is what that party could read; `hex` a prefix of the body."""
+
+    number: Annotated[int, Field(ge=0, description="position in the cohort's transcript")]
+    direction: Literal["in", "out"]
+    peer: str  # "client 17", "server", "aggregator", "shuffler", "everyone"
+    stage: str
+    bytes: Annotated[int, Field(ge=0)]
+    view: dict[str, str | int | float | bool | list[int] | list[str]]
+    hex: str
+
+
+class Transcript(Message):
+    """A page of a cohort's messages. `next` is the `after` of the following page."""
+
+    version: Version = 1
+    party: Literal["server", "shuffler", "aggregator", "client"]
+    cohort: Identifier
+    total: int
+    next: int | None
+    messages: list[TranscriptEntry]

@@ -1,4 +1,4 @@
-"""What every message has in common."""
+"""What every value that travels has in common: closed and frozen models, identifiers, and bytes as text."""
 
 import base64
 import binascii

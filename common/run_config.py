@@ -8,8 +8,9 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from distrust.common.mechanisms import MechanismSpec
-from distrust.common.messages.base import Identifier, Message, Version
 from distrust.common.messages.policy import PolicySpec, RoundSize, SuccessiveEliminationSpec
+from distrust.common.privacy.guarantee import BudgetSpec
+from distrust.common.wire import Identifier, Message, Version
 
 YOUNGER = ("budget", "returning")
 """Tables that older runs did not know: where they are absent the digest is what it always was."""
@@ -32,13 +33,6 @@ class IntermediarySpec(Message):
     def noise_floor(self, clients: int) -> int:
         """Return t, the honest survivors that the noise is calibrated to: `least_survivors` - ⌊c·n⌋, at least 1."""
         return max(1, self.least_survivors(clients) - math.floor(self.corrupt * clients))
-
-
-class BudgetSpec(Message):
-    """`[budget]`: what one client may spend in the whole run; a plan that would overdraw it is refused."""
-
-    epsilon: Annotated[float, Field(gt=0, description="ε, in nats")]
-    delta: Annotated[float, Field(ge=0, lt=0.5, description="0: pure privacy only")] = 0.0
 
 
 class ReturningSpec(Message):

@@ -6,9 +6,14 @@ from pydantic import Field
 
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.mechanisms import AnyMechanism
-from distrust.common.messages.base import Blob, Identifier, Message, Version
-from distrust.common.messages.run import BudgetSpec, RunConfig
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
+from distrust.common.run_config import RunConfig
+from distrust.common.wire import (
+    Blob,
+    Identifier,
+    Message,
+    Version,
+)
 
 RunState = Literal["running", "finished", "cancelled", "failed"]
 CohortState = Literal["planned", "open", "released", "aborted"]
@@ -162,7 +167,7 @@ class LedgerClass(Message):
     guarantee: Guarantee
 
 
-class Ledger(Message):
+class LedgerView(Message):
     """Privacy spent. Rounds have disjoint clients and compose in parallel; one client's own contributions in sequence.
 
     contributions  R: cohorts that one client may take part in.
@@ -192,7 +197,7 @@ EventKind = Literal[
 ]
 
 
-class Event(Message):
+class RunEvent(Message):
     """Something that happened. Numbers rise; a listener that comes back names the last one it saw."""
 
     number: Annotated[int, Field(ge=1)]
