@@ -8,9 +8,9 @@ from distrust.common.errors import Unavailable
 from distrust.common.messages.cohort import Cohort, KeyHashes, TicketAnswer, TicketRequest
 from distrust.common.messages.status import StageView, StatementList
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Upload, UploadAnswer
-from distrust.common.progress import RunList
-from distrust.common.round import RoundView
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import RunList
+from distrust.common.run.round import RoundView
 from distrust.common.web.client import Http, Patience, Peer
 
 

@@ -17,7 +17,7 @@ from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.mechanisms import AnyMechanism
 from distrust.common.modular import pack
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
-from distrust.common.round import Assignment, Round
+from distrust.common.run.round import Assignment, Round
 
 
 def record(row: NDArray[np.uint64], modulus: int) -> bytes:

@@ -13,8 +13,8 @@ from distrust.common.modular import packed_size
 from distrust.common.privacy.composition import compose
 from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
 from distrust.common.privacy.ledger import Entry, PrivacyLedger
-from distrust.common.round import Assignment, Round
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Assignment, Round
 
 MAX_EPSILON, MAX_DELTA = 10.0, 1e-2  # of users whose side has declared nothing
 _ROUNDING = 1e-9

@@ -6,8 +6,8 @@ from typing import Protocol
 from distrust.common.messages.cohort import Cohort, KeyHashes, TicketAnswer, TicketRequest
 from distrust.common.messages.status import StageView, StatementList
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Upload, UploadAnswer
-from distrust.common.round import RoundView
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import RoundView
 
 
 class Transport(Protocol):

@@ -20,15 +20,15 @@ from distrust.common.errors import (
 )
 from distrust.common.messages.cohort import KeyHashes, TicketAnswer, TicketRequest
 from distrust.common.messages.status import StatementList, Transcript
-from distrust.common.progress import (
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import (
     LedgerView,
     RoundList,
     RoundReport,
     RunList,
     RunView,
 )
-from distrust.common.round import RoundView
-from distrust.common.run_config import RunConfig
+from distrust.common.run.round import RoundView
 from distrust.common.web.body import OPERATORS_VALUES, JsonBody, MessageRoute
 from distrust.common.web.operator import OperatorOnly
 from distrust.common.web.problems import RETRY_SECONDS, problems

@@ -5,7 +5,7 @@ from distrust.common.extensions import load_reference
 from distrust.common.mechanisms import MECHANISMS, check_parts, check_returning, check_spec
 from distrust.common.mechanisms.base import epsilon_allowed
 from distrust.common.messages.policy import ArmSpec
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.server.policies import Ask
 from distrust.server.policies.base import Policy, PolicyClass, RunFacts
 

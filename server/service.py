@@ -17,7 +17,8 @@ from distrust.common.messages.status import (
     StatementList,
     Transcript,
 )
-from distrust.common.progress import (
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import (
     LedgerView,
     RoundList,
     RoundReport,
@@ -25,8 +26,7 @@ from distrust.common.progress import (
     RunList,
     RunView,
 )
-from distrust.common.round import RoundView
-from distrust.common.run_config import RunConfig
+from distrust.common.run.round import RoundView
 from distrust.server import transcript, views
 from distrust.server.keys import Keys
 from distrust.server.learner.learner import Learner

@@ -14,8 +14,8 @@ from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.explain import first
 from distrust.common.messages.status import Statement
-from distrust.common.progress import CohortState, RunEvent, RunState
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import CohortState, RunEvent, RunState
 from distrust.server import tables
 from distrust.server.learner.outcome import Lost, Released, outcomes
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from distrust.common.progress import (
+from distrust.common.run.progress import (
     CohortState,
     CohortView,
     LedgerLine,

@@ -27,8 +27,8 @@ from distrust.common.errors import BudgetExceeded, ProtocolError, Refused, Wrong
 from distrust.common.messages.cohort import Cohort, Grant, TicketRequest
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.common.round import Assignment, Round, RoundView
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Assignment, Round, RoundView
 
 log = structlog.get_logger("distrust.fleet")
 

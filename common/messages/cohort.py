@@ -83,7 +83,7 @@ class Cohort(Message):
     config: Blob  # SHA-256 of the run's canonical configuration: bound into every seal and key derivation
     ticket_key: Blob  # raw Ed25519 public key of the server, 32 bytes
     channel: Channel
-    terms: Annotated[str, Field(max_length=8_000_000)]  # canonical JSON of what the round asks, see `common.round`
+    terms: Annotated[str, Field(max_length=8_000_000)]  # canonical JSON of what the round asks, see `common.run.round`
 
     @property
     def via(self) -> Via:

@@ -32,8 +32,8 @@ from distrust.common.messages.cohort import Cohort, KeyHashes
 from distrust.common.messages.status import StatementList
 from distrust.common.modular import Vector, unpack_rows
 from distrust.common.randomness import Stream
-from distrust.common.round import Round
-from distrust.common.run_config import IntermediarySpec, RunConfig
+from distrust.common.run.config import IntermediarySpec, RunConfig
+from distrust.common.run.round import Round
 from distrust.common.web.client import Http
 from distrust.lab.stack.stack import Urls
 from distrust.server.analyzer import check_count, content_sum, open_all

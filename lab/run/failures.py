@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.common.wire import Message
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner

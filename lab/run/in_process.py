@@ -18,7 +18,7 @@ from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.errors import described
 from distrust.common.modular import total
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.lab.privacy.shuffled_actions import unshuffled
 from distrust.lab.run.failures import FailureTracker
 from distrust.lab.run.one_by_one import OneByOne

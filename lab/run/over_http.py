@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from distrust.common.errors import Conflict, ProtocolError, Refused, RunFailed, Unavailable
 from distrust.common.messages.status import CohortList
-from distrust.common.progress import (
+from distrust.common.run.progress import (
     LedgerView,
     RoundList,
     RoundReport,

@@ -14,7 +14,7 @@ from pydantic import Field
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.extensions import Extension
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.progress import (
+from distrust.common.run.progress import (
     ArmView,
     LedgerClass,
     RoundReport,

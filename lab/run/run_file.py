@@ -23,7 +23,7 @@ from distrust.common.extensions import REFERENCE, Extension, allow
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.messages.explain import explain_all
 from distrust.common.messages.policy import POLICIES
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.common.wire import Message
 from distrust.server.run_config import check
 

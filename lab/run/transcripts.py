@@ -12,7 +12,7 @@ from rich.text import Text
 
 from distrust.common.errors import WrongCohort
 from distrust.common.messages.status import Transcript, TranscriptEntry
-from distrust.common.progress import CohortView, RoundReport
+from distrust.common.run.progress import CohortView, RoundReport
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.lab.stack.stack import Urls
 

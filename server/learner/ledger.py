@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from distrust.common.mechanisms import Mechanism
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.ledger import Entry, PrivacyLedger
-from distrust.common.progress import LedgerClass
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import LedgerClass
 from distrust.server.learner.rounds import RoundRecord
 
 SEEDED = "unsafe.noise_seed: the privacy noise can be computed by anybody who knows the seed"

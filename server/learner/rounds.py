@@ -9,7 +9,7 @@ from distrust.common.bandit.statistics import Statistic
 from distrust.common.mechanisms import AnyMechanism, plan
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.ledger import parallel
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.server.learner.outcome import Released
 from distrust.server.policies import Ask, Key, Query
 

@@ -12,7 +12,7 @@ from distrust.common.bandit.statistics import BoundedReward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MechanismSpec, check_parts
 from distrust.common.privacy.amplification.clones import clones_delta
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.server.learner.rounds import DEALT, begin
 from distrust.server.policies import Ask, Query
 from tests.privacy.shuffles import Array

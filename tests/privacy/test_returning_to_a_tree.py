@@ -13,7 +13,7 @@ from distrust.common.privacy.composition import compose
 from distrust.common.privacy.gaussian import gaussian_epsilon
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.privacy.ledger import Entry, PrivacyLedger
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.lab.privacy import calculator
 from distrust.lab.privacy.query import PrivacyQuery
 from distrust.server.run_config import check

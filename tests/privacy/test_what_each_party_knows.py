@@ -12,7 +12,7 @@ from distrust.common.messages.batch import BatchAnswer, ModularSum, PermutedBits
 from distrust.common.messages.cohort import Cohort, LabelledBits, Masking
 from distrust.common.messages.upload import Upload
 from distrust.common.modular import pack, total, unpack
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.common.wire import decode_blob, encode_blob
 from distrust.server.keys import load_or_make
 from tests.support.wiretap import PARTIES, SEED, Hay, Tape, keys, play

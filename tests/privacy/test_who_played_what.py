@@ -16,7 +16,7 @@ from distrust.common.messages.batch import BatchAnswer, GroupedRecords
 from distrust.common.messages.cohort import Cohort, Dealt
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, Upload
 from distrust.common.modular import unpack
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.common.wire import encode_blob
 from distrust.server.keys import load_or_make
 from distrust.shuffler.assignment import pack_order

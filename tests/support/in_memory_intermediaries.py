@@ -21,7 +21,7 @@ from distrust.common.messages.cohort import Cohort, Grant, LabelledBits, Masking
 from distrust.common.messages.status import StatementList
 from distrust.common.modular import pack, total, unpack_rows
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.common.round import Assignment, Round
+from distrust.common.run.round import Assignment, Round
 
 
 @dataclass

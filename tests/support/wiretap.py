@@ -34,8 +34,8 @@ from distrust.client.requirements import PrivacyRequirements
 from distrust.client.secagg.secrets import Secrets
 from distrust.common.errors import WrongCohort
 from distrust.common.messages.status import Transcript
-from distrust.common.progress import RunView
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import RunView
 from distrust.common.web.client import Http
 from distrust.common.wire import decode_blob
 from distrust.server.intermediary import PATIENCE, HttpIntermediaries

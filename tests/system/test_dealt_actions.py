@@ -19,8 +19,8 @@ from distrust.client.http_transport import Addresses, HttpTransport, patience
 from distrust.client.protocols.shuffle import ShuffleProtocol
 from distrust.client.randomizer import Randomizer, World
 from distrust.common.messages.cohort import TicketRequest
-from distrust.common.progress import RoundReport, RunView
-from distrust.common.round import Round
+from distrust.common.run.progress import RoundReport, RunView
+from distrust.common.run.round import Round
 from distrust.common.web.client import Http
 from distrust.lab.run import in_process
 from distrust.lab.run.run_file import RunFile, parse

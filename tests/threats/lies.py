@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 
 from distrust.common.mechanisms import MechanismSpec, plan
-from distrust.common.round import Round, RoundView, cohort_terms
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Round, RoundView, cohort_terms
 from distrust.common.wire import encode_blob
 
 Path_ = tuple[str | int, ...]

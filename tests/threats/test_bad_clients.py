@@ -17,7 +17,7 @@ from distrust.common.crypto.share import SHARE
 from distrust.common.mechanisms import plan
 from distrust.common.modular import total
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.server.learner.outcome import Lost, Released
 from tests.support.wiretap import Tape, play
 

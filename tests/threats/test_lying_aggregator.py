@@ -31,8 +31,8 @@ from distrust.common.intermediary import store
 from distrust.common.messages.batch import Batch, ModularSum
 from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import Vector, total, unpack
-from distrust.common.progress import RunView
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import RunView
 from distrust.common.wire import decode_blob, encode_blob
 from tests.oracles.stories import Story, groups
 from tests.support.wiretap import PARTIES, SEED, TOKEN, Exchange, Tamper, Wire, fleet_over, services

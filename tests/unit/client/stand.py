@@ -23,8 +23,8 @@ from distrust.common.messages.cohort import (
 )
 from distrust.common.messages.status import StageView, StatementList
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Upload, UploadAnswer
-from distrust.common.round import Round, RoundView
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Round, RoundView
 from distrust.shuffler.service import Shuffler
 
 CONFIGS: dict[bytes, RunConfig] = {}

@@ -19,8 +19,8 @@ from distrust.common.errors import Refused
 from distrust.common.mechanisms import plan
 from distrust.common.mechanisms.distributed.skellam import DistributedSkellam
 from distrust.common.privacy.searches import SNAPPED_BITS
-from distrust.common.round import Assignment, Round
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Assignment, Round
 from tests.unit.client.stand import CONFIGS
 
 MakeRound = Callable[..., Round]

@@ -16,7 +16,7 @@ from distrust.client.requirements import PrivacyRequirements
 from distrust.client.settings import FleetSettings
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import MOST_LISTED, Upload, UploadAnswer
-from distrust.common.round import Round
+from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
 from tests.unit.client.conftest import TICKET_KEY
 from tests.unit.client.stand import Stand, serve

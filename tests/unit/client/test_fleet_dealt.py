@@ -21,7 +21,7 @@ from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import ActionAnswer, ActionRequest
 from distrust.common.modular import unpack
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.common.round import Round
+from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
 from tests.unit.client.conftest import SEAL_KEY, TICKET_KEY
 from tests.unit.client.stand import Lying, Stand, serve

@@ -18,7 +18,7 @@ from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView
 from distrust.common.modular import total, unpack
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.common.round import Round
+from distrust.common.run.round import Round
 from tests.unit.client.conftest import TICKET_KEY
 from tests.unit.client.stand import Stand, serve
 

@@ -21,7 +21,7 @@ from distrust.common.messages.cohort import Cohort, Sealed, TicketAnswer, Ticket
 from distrust.common.messages.upload import RefusedItem, Upload, UploadAnswer
 from distrust.common.modular import unpack
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
-from distrust.common.round import Round
+from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
 from tests.unit.client.conftest import SEAL_KEY, TICKET_KEY
 from tests.unit.client.stand import Lying, Stand, serve

@@ -19,7 +19,7 @@ from distrust.common.errors import Aborted, Unavailable
 from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import Departure, Upload, UploadAnswer
-from distrust.common.round import Round
+from distrust.common.run.round import Round
 from distrust.common.web.client import Http, Patience
 from distrust.common.web.problems import Problem
 from tests.unit.client.conftest import TICKET_KEY

@@ -9,7 +9,7 @@ import pytest
 
 from distrust.common.errors import RunFailed
 from distrust.common.mechanisms.central.additive import UnsafeIdentity
-from distrust.common.progress import RunView
+from distrust.common.run.progress import RunView
 from distrust.lab.__main__ import app
 from distrust.lab.cli.console import BAD_INPUT, FAILED, guarded
 from distrust.lab.run import in_process

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from distrust.common.messages.cohort import TicketAnswer
-from distrust.common.round import RoundView
+from distrust.common.run.round import RoundView
 from distrust.server.app import build
 from distrust.server.settings import ServerSettings
 from tests.support.in_memory_intermediaries import Crowd, MemoryIntermediaries

@@ -7,7 +7,7 @@ from pydantic import Field
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.mechanisms import AnyMechanism
 from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
-from distrust.common.run_config import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.common.wire import (
     Blob,
     Identifier,
