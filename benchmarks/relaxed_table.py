@@ -8,7 +8,7 @@ import math
 from itertools import product
 
 from distrust.common.mechanisms.pure_shuffle.certificate import BitDesign, certified_epsilon
-from distrust.common.mechanisms.pure_shuffle.search import fewest_bits
+from distrust.common.mechanisms.pure_shuffle.mechanism import fewest_bits
 
 HORIZON_CHANCES = (5e-4, 5e-7)  # nq = 1/(2T) for T = 10³ and 10⁶
 CASES = [

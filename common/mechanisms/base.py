@@ -21,7 +21,7 @@ from distrust.common.catalogue import Catalogue, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.law import Law
-from distrust.common.privacy.guarantee import Guarantee, Model
+from distrust.common.privacy.guarantee import Calibration, Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile
 from distrust.common.randomness import Stream
 from distrust.common.wire import Message
@@ -35,10 +35,9 @@ def _complaint(found: object) -> str | None:
 
 
 MECHANISMS: "Catalogue[type[Mechanism]]" = Catalogue("mechanism", "mechanisms", _complaint)
-"""The classes by name; `distrust.common.mechanisms.registry` lists them."""
+"""The classes by name; `distrust.common.mechanisms` lists them."""
 
 MechanismName = Annotated[str, MECHANISMS]
-Calibration = Literal["exact", "paper"]
 Need = Literal["needed", "optional"]
 Noise = Literal["grid", "continuous"]
 """Discrete noise on the grid, exact; or floating point, unsafe."""

@@ -7,7 +7,6 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.assumptions import no_guarantee
 from distrust.common.mechanisms.base import (
     DELTA_RULE,
     EPSILON_RULE,
@@ -36,7 +35,7 @@ from distrust.common.privacy.gaussian_sums import (
     sum_variance,
 )
 from distrust.common.privacy.gaussian_vectors import gaussian_divergence, rounded_epsilon, rounded_variance
-from distrust.common.privacy.guarantee import GUARANTEE_ORDERS, Guarantee
+from distrust.common.privacy.guarantee import GUARANTEE_ORDERS, Guarantee, no_guarantee
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile
 from distrust.common.privacy.sensitivity import Grid, grid_for
 
@@ -64,7 +63,7 @@ class GaussianLike(GridMechanism):
         delta = SHOWN_DELTA if self.delta is None else self.delta
         epsilon = sum_epsilon(share, terms, self.grid, delta)
         if math.isinf(epsilon):
-            return no_guarantee(self)
+            return no_guarantee(self.calibration)
         return Guarantee.model_validate(
             {
                 "kind": "approximate" if self.dimension == 1 and self.delta is not None else "renyi",
@@ -150,7 +149,7 @@ class RealGaussian(RealNoise, GaussianLike):
         assert self.delta is not None
         epsilon = rounded_epsilon(self.grid, self.variance, self.delta)
         if math.isinf(epsilon):
-            return no_guarantee(self)
+            return no_guarantee(self.calibration)
         return Guarantee.model_validate(
             {
                 "kind": "approximate",

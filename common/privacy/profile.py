@@ -12,6 +12,11 @@ from distrust.common.noise.law import LIMIT
 from distrust.common.privacy.hockey_stick import Extensible, from_rdp, rdp, renyi_divergence
 from distrust.common.wire import Message
 
+LOCAL_NOTE = (
+    "pure epsilon is that of one message alone, and so are Rényi divergences of orders where shuffling shows no less"
+)
+"""Note of a profile whose (ε, δ) is of many shuffled messages."""
+
 PROFILE_ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 """Rényi orders of a profile."""
 

@@ -10,8 +10,7 @@ import pytest
 from distrust.common import mechanisms
 from distrust.common.bandit.statistics import Reward
 from distrust.common.extensions import load_reference
-from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, plan
-from distrust.common.mechanisms.registry import CLASSES
+from distrust.common.mechanisms import CLASSES, MECHANISMS, Mechanism, MechanismSpec, plan
 from distrust.common.messages.policy import DEFAULT, POLICIES, SPECS, ArmSpec
 from distrust.server.policies.base import RunFacts
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from distrust.common.mechanisms.pure_shuffle.certificate import BitDesign, certified_epsilon
-from distrust.common.mechanisms.pure_shuffle.search import fewest_bits
+from distrust.common.mechanisms.pure_shuffle.mechanism import fewest_bits
 from distrust.lab.__main__ import app
 from distrust.lab.audit.broken import BROKEN
 

@@ -21,7 +21,7 @@ from distrust.common.mechanisms.pure_shuffle.certificate import (
     splits,
     window_sums,
 )
-from distrust.common.mechanisms.pure_shuffle.search import fewest_bits
+from distrust.common.mechanisms.pure_shuffle.mechanism import fewest_bits
 from distrust.common.noise.polya import PolyaDifference
 
 Array = NDArray[np.float64]

@@ -12,7 +12,6 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.assumptions import no_guarantee
 from distrust.common.mechanisms.base import (
     DELTA_RULE,
     SAMPLER,
@@ -35,7 +34,7 @@ from distrust.common.privacy.gaussian_sums import (
     sum_variance,
 )
 from distrust.common.privacy.gaussian_vectors import lattice_epsilon, lattice_variance
-from distrust.common.privacy.guarantee import Guarantee, Model
+from distrust.common.privacy.guarantee import Guarantee, Model, no_guarantee
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, spent_as
 from distrust.common.privacy.searches import coarsest, snap_up
 from distrust.common.privacy.sensitivity import (
@@ -115,7 +114,7 @@ class Tree(GaussianLike):
         assert self.delta is not None
         epsilon = _epsilon(self.variance, self.depth, self.grid, self.delta)
         if math.isinf(epsilon):
-            return no_guarantee(self)
+            return no_guarantee(self.calibration)
         return Guarantee.model_validate(
             {
                 "kind": "approximate" if self.dimension == 1 else "renyi",
@@ -137,7 +136,9 @@ class Tree(GaussianLike):
     @override
     def composable(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
         """None: a client in two batches of the stream moves the nodes that both are in twice as far."""
-        return no_guarantee(self).model_copy(update={"assumptions": ("one client is in one batch of the stream",)})
+        return no_guarantee(self.calibration).model_copy(
+            update={"assumptions": ("one client is in one batch of the stream",)}
+        )
 
     @override
     def profile(

@@ -5,13 +5,17 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
 from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.mechanisms.assumptions import no_guarantee, of_the_sum
 from distrust.common.mechanisms.base import CohortParams, MechanismSpec, Need, needed
 from distrust.common.mechanisms.gaussian_like import GaussianLike
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.gaussian_sums import GaussianTarget, sum_precision, sum_profile, sum_variance
-from distrust.common.privacy.guarantee import Guarantee, Model
+from distrust.common.privacy.guarantee import (
+    Guarantee,
+    Model,
+    no_guarantee,
+    sum_assumptions,
+)
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, unprotected
 from distrust.common.privacy.sensitivity import Grid
 
@@ -65,8 +69,8 @@ class DistributedDiscreteGaussian(GaussianLike):
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
         honest = self.honest(survivors, colluders)
         if honest < 1:
-            return no_guarantee(self)
-        return self.released(self.share, honest, of_the_sum(honest))
+            return no_guarantee(self.calibration)
+        return self.released(self.share, honest, sum_assumptions(honest))
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
         honest = self.honest(survivors, colluders)

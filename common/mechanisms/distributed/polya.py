@@ -4,12 +4,16 @@ from fractions import Fraction
 from typing import ClassVar, Literal, Self
 
 from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.mechanisms.assumptions import no_guarantee, of_the_sum
 from distrust.common.mechanisms.base import CohortParams, MechanismSpec, needed
 from distrust.common.mechanisms.laplace_like import LaplaceLike, laplace_precision
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.polya import PolyaDifference
-from distrust.common.privacy.guarantee import Guarantee, Model
+from distrust.common.privacy.guarantee import (
+    Guarantee,
+    Model,
+    no_guarantee,
+    sum_assumptions,
+)
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, unprotected
 from distrust.common.privacy.sensitivity import laplace_scale
 
@@ -44,9 +48,9 @@ class DistributedPolya(LaplaceLike):
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
         honest = self.honest(survivors, colluders)
         if honest < 1:
-            return no_guarantee(self)
+            return no_guarantee(self.calibration)
         law = PolyaDifference(Fraction(honest, self.floor), self.scale)
-        return self.promise(self.released_epsilon(law), of_the_sum(honest))
+        return self.promise(self.released_epsilon(law), sum_assumptions(honest))
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
         honest = self.honest(survivors, colluders)

@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.bandit.statistics import Norm
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.assumptions import no_guarantee, of_the_sum
 from distrust.common.mechanisms.base import (
     DELTA_RULE,
     EPSILON_RULE,
@@ -30,7 +29,13 @@ from distrust.common.noise.law import LIMIT, ScaledErrorLaw
 from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_slope
 from distrust.common.privacy.gaussian_sums import Known
-from distrust.common.privacy.guarantee import GUARANTEE_ORDERS, Guarantee, Model
+from distrust.common.privacy.guarantee import (
+    GUARANTEE_ORDERS,
+    Guarantee,
+    Model,
+    no_guarantee,
+    sum_assumptions,
+)
 from distrust.common.privacy.hockey_stick import from_rdp, law_delta, law_epsilon, rdp, stretched
 from distrust.common.privacy.profile import (
     RAISED,
@@ -262,7 +267,7 @@ class DistributedSkellam(GridMechanism):
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
         honest = self.honest(survivors, colluders)
         if honest < 1:
-            return no_guarantee(self)
+            return no_guarantee(self.calibration)
         variance = self.variance * honest / self.floor
         grid = Grid(self.precision, self.dimension, self.norm)
         if self.delta is not None and self.dimension == 1:
@@ -281,7 +286,7 @@ class DistributedSkellam(GridMechanism):
         honest: int,
     ) -> Guarantee:
         if math.isinf(epsilon):
-            return no_guarantee(self)
+            return no_guarantee(self.calibration)
         return Guarantee(
             kind=kind,
             epsilon=epsilon,
@@ -290,7 +295,7 @@ class DistributedSkellam(GridMechanism):
             rdp=rdp,
             model=self.model,
             calibration=self.calibration,
-            assumptions=(*of_the_sum(honest), SAMPLER),
+            assumptions=(*sum_assumptions(honest), SAMPLER),
         )
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:

@@ -14,7 +14,6 @@ from typing_extensions import override
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.bandit.statistics import Norm, Statistic
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.assumptions import mixed, of_the_bits
 from distrust.common.mechanisms.base import (
     DELTA_RULE,
     EPSILON_RULE,
@@ -32,7 +31,12 @@ from distrust.common.messages.cohort import Via
 from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.law import ScaledErrorLaw
 from distrust.common.privacy.binomial import long_epsilon
-from distrust.common.privacy.guarantee import Guarantee, Model
+from distrust.common.privacy.guarantee import (
+    Guarantee,
+    Model,
+    bits_assumptions,
+    shuffled_guarantee,
+)
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
 from distrust.common.privacy.profile import (
     SHOWN_DELTA,
@@ -264,7 +268,9 @@ class ShuffledBinomial(GridMechanism):
         honest = self.honest(survivors, colluders)
         grid = Grid(self.precision, self.dimension, self.norm)
         epsilon = math.inf if honest < 1 else binomial_epsilon(honest * self.coins, self.chance, grid, self.delta)
-        return mixed(self, self.epsilon, epsilon, self.delta, (*of_the_bits(honest), SAMPLER))
+        return shuffled_guarantee(
+            self.calibration, self.epsilon, epsilon, self.delta, (*bits_assumptions(honest), SAMPLER)
+        )
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
         """The support is bounded: the count that only one neighbour can give makes pure ε and all RDP infinite."""

@@ -8,7 +8,6 @@ from pydantic import model_validator
 
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.assumptions import LOCAL, mixed, of_the_records
 from distrust.common.mechanisms.base import (
     DELTA_RULE,
     SAMPLER,
@@ -36,9 +35,14 @@ from distrust.common.privacy.amplification.renyi import blanket_renyi, concentra
 from distrust.common.privacy.gaussian import largest_ratio
 from distrust.common.privacy.gaussian_sums import sum_profile
 from distrust.common.privacy.gaussian_vectors import lattice_epsilon, lattice_variance
-from distrust.common.privacy.guarantee import Guarantee, Model
+from distrust.common.privacy.guarantee import (
+    Guarantee,
+    Model,
+    records_assumptions,
+    shuffled_guarantee,
+)
 from distrust.common.privacy.hockey_stick import epsilon_at
-from distrust.common.privacy.profile import PROFILE_ORDERS, SHOWN_DELTA, Profile, bound, tightened
+from distrust.common.privacy.profile import LOCAL_NOTE, PROFILE_ORDERS, SHOWN_DELTA, Profile, bound, tightened
 from distrust.common.privacy.searches import least_on_grid, snap_up
 from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUNDING, Grid, grid_for
 
@@ -199,7 +203,9 @@ class ShuffledGaussian(GaussianLike):
         honest = max(1, self.honest(survivors, colluders))
         asked = self.epsilon if self.calibration == "exact" else 0.0
         epsilon = shuffled_gaussian_epsilon(self.variance, self.grid, self.delta, honest, asked)
-        return mixed(self, self.epsilon, epsilon, self.delta, (*of_the_records(honest), SAMPLER))
+        return shuffled_guarantee(
+            self.calibration, self.epsilon, epsilon, self.delta, (*records_assumptions(honest), SAMPLER)
+        )
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
         """(ε, δ) and Rényi of the shuffled messages by the blanket or the clones; one message alone bounds them."""
@@ -207,7 +213,7 @@ class ShuffledGaussian(GaussianLike):
         alone = sum_profile(self.variance, 1, self.grid, delta)
         together = shuffled_gaussian_renyi(self.variance, self.grid, max(1, self.honest(survivors, colluders)))
         change = {"approximate": bound(found.epsilon), "rdp": tightened(alone.rdp, together)}
-        return alone.model_copy(update={**change, "rdp_how": "bound", "notes": (LOCAL,)})
+        return alone.model_copy(update={**change, "rdp_how": "bound", "notes": (LOCAL_NOTE,)})
 
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(DiscreteGaussianSum(self.variance, survivors), survivors * self.variance)

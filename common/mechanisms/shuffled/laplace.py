@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.assumptions import LOCAL, of_the_records
 from distrust.common.mechanisms.base import (
     DELTA_RULE,
     EPSILON_RULE,
@@ -40,8 +39,8 @@ from distrust.common.privacy.amplification.clones import (
 )
 from distrust.common.privacy.amplification.randomizers import LocalRandomizer, laplace_on_grid
 from distrust.common.privacy.amplification.renyi import blanket_renyi, clones_renyi
-from distrust.common.privacy.guarantee import Guarantee, Model
-from distrust.common.privacy.profile import PROFILE_ORDERS, SHOWN_DELTA, Profile, bound, tightened
+from distrust.common.privacy.guarantee import Guarantee, Model, records_assumptions
+from distrust.common.privacy.profile import LOCAL_NOTE, PROFILE_ORDERS, SHOWN_DELTA, Profile, bound, tightened
 from distrust.common.privacy.searches import (
     greatest_on_grid,
     snap_down,
@@ -202,7 +201,7 @@ class ShuffledLaplace(LaplaceLike):
                 "claimed": self.epsilon,
                 "model": self.model if amplified else "local",
                 "calibration": self.calibration,
-                "assumptions": (*of_the_records(honest), SAMPLER),
+                "assumptions": (*records_assumptions(honest), SAMPLER),
             }
         )
 
@@ -221,7 +220,7 @@ class ShuffledLaplace(LaplaceLike):
         together = shuffled_laplace_renyi(local, honest) if clones else alike_renyi(self.local, self.precision, honest)
         change = {"pure": bound(alone.pure.epsilon), "approximate": bound(found.epsilon)}
         by_order = {"rdp": tightened(alone.rdp, together), "rdp_how": "bound"}
-        return alone.model_copy(update={**change, **by_order, "notes": (LOCAL,)})
+        return alone.model_copy(update={**change, **by_order, "notes": (LOCAL_NOTE,)})
 
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(PolyaDifference(Fraction(survivors), self.scale), survivors)
