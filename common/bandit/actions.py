@@ -43,7 +43,7 @@ class BallActions(Message):
     """The whole unit ball, through a net: no point of it is farther than `spacing` from an action (DLB Remark 3.1).
 
     Actions are public and numbered: rounds, pulls and intervals name them, and every elimination is of a finite list.
-    So a linear oracle (argmax over the ball is θ/‖θ‖) would have nobody to answer to, and a ball is as fine as its net:
+    So a linear oracle (argmax over the ball is θ/‖θ‖) would have no use, and a ball is as fine as its net:
     `MOST` actions reach ζ = 0.004 in the plane, 0.035 in space and 0.7 in eight dimensions. Regret is counted against
     the best action of the net; against the best point of the ball it is at most ζ‖θ*‖ a pull more.
     """

@@ -10,7 +10,7 @@ from distrust.common.wire import Message
 
 
 class AssignedArm(Message):
-    """The cohort's arm, known to everyone who sees the round."""
+    """The cohort's arm, public like the round."""
 
     kind: Literal["assigned-arm"] = "assigned-arm"
 
@@ -50,9 +50,9 @@ class PlayDesign(_Listed):
 
 
 class AssignedAction(_Listed):
-    """One action a client: `times[j]` clients play `actions[j]`, in an order that S draws and tells nobody.
+    """One action a client: `times[j]` clients play `actions[j]`, in an order that only the shuffler knows.
 
-    S gives the reports back action by action, so that the server learns what came of an action and not who played it
+    The shuffler gives the reports back by action: the server learns what came of an action and not who played it
     (FREE Algorithm 3). The cohort has Σ times clients. The plays are numbered from 0, all of an action's in a row, the
     actions in their order here.
     """

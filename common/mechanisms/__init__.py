@@ -109,10 +109,12 @@ def plan(
     statistic: Statistic,
     dealt: bool = False,
 ) -> Mechanism:
-    """The mechanism for one cohort: n `clients`, at least `least` survivors, noise of `floor` honest ones, p' = `wrap`.
+    """Return the mechanism for one cohort.
 
-    The floor is what privacy rests on, so it may never exceed what is sure to arrive. `dealt`: S deals the actions, and
-    opens the batch action by action. Raises BadParameter.
+    n `clients`, at least `least` survivors, noise of `floor` honest ones, p' = `wrap`.
+
+    The floor is what privacy rests on, so it may never exceed what is sure to arrive. `dealt`: the shuffler deals the
+    actions, and opens the batch action by action. Raises BadParameter.
     """
     check_spec(spec, statistic)
     _check_cohort(clients, least, floor, wrap)
@@ -159,7 +161,7 @@ def check_spec(spec: MechanismSpec, statistic: Statistic) -> None:
 
 
 def check_parts(spec: MechanismSpec) -> None:
-    """Refuse a mechanism whose sums may only be opened whole, where S opens them action by action."""
+    """Refuse a mechanism whose sums may only be opened whole, where the shuffler opens them action by action."""
     kind = MECHANISMS[spec.name]
     known = ", ".join(name for name, one in MECHANISMS.items() if one.parts)
     if spec.via == "aggregator" or "shuffler" not in kind.vias:

@@ -152,17 +152,17 @@ class CohortParams:
 class Mechanism(Message):
     """The fields that all mechanisms share. Messages are vectors of integers.
 
-    A message is a row of `dimension` unsigned integers below `modulus`. S hands over either their sum modulo `modulus`,
-    or the rows themselves in random order, and then the analyzer adds them modulo `modulus`: the maths is the same on
-    both paths. For `shuffled-binomial` a row holds the number of ones among the `width` bits of each label, and
-    `modulus` is above any sum.
+    A message is a row of `dimension` unsigned integers below `modulus`. The intermediary hands over either their sum
+    modulo `modulus`, or the rows themselves in random order, and then the analyzer adds them modulo `modulus`: the
+    maths is the same on both paths. For `shuffled-binomial` a row holds the number of ones among the `width` bits of
+    each label, and `modulus` is above any sum.
 
     Vectors lie in the ball of `norm` around the middle of [low, high] in every coordinate, which (high - low)/2 is the
     radius of: the box itself for "linf". Two of them differ by at most high - low, or g steps, in that norm.
     """
 
     model: ClassVar[Model]
-    """The model of privacy that its guarantee is in; "none" protects nobody and takes no ε."""
+    """The model of privacy that its guarantee is in; "none" gives no privacy and takes no ε."""
 
     vias: ClassVar[tuple[Via, ...]] = ("aggregator", "shuffler")
     """Intermediaries that may carry its messages; the first is its own choice."""
@@ -272,7 +272,7 @@ class Mechanism(Message):
     def estimate_parts(
         self, totals: NDArray[np.uint64], counts: NDArray[np.int64], stream: Stream
     ) -> NDArray[np.float64]:
-        """A for a batch that S opens in disjoint parts, as with assigned actions: sums of messages modulo m, by part.
+        """A for a batch that is opened in disjoint parts, as with assigned actions: sums of messages modulo m, by part.
 
         totals  shape (s, dimension); counts: survivors of each part, shape (s,). The result has the shape of `totals`.
         Raises  BadParameter when noise protects the whole sum only, TooSmall when all parts together are below `floor`.

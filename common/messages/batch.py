@@ -1,4 +1,4 @@
-"""S → server: what is released of a cohort. One union, so that both S share one exit."""
+"""Intermediary → server: what is released of a cohort. Both intermediaries answer with one union."""
 
 from typing import Annotated, Literal
 
@@ -22,7 +22,7 @@ class ModularSum(Message):
 class Records(Message):
     """Sealed records in random order: `count` records of one size, one after another.
 
-    `checksum` is the XOR of SHA-256(report id) over the records, as S saw them arrive; the server compares.
+    `checksum` is the XOR of SHA-256(report id) over the records, as the shuffler saw them arrive; the server compares.
     """
 
     kind: Literal["records"] = "records"

@@ -38,16 +38,16 @@ class SealedRecords(Message):
 
 
 class Sealed(SealedRecords):
-    """Sealed records that S permutes all together."""
+    """Sealed records that the shuffler permutes all together."""
 
     kind: Literal["sealed"] = "sealed"
 
 
 class Dealt(SealedRecords):
-    """Sealed records of actions that S deals: it tells every slot its play, and groups the records by action.
+    """Sealed records of actions that the shuffler deals. It tells each slot its play, and groups records by action.
 
     deal        the public list of actions; how many clients play each.
-    noise_seed  only in runs that are named unsafe: the order can be computed, and hides nobody.
+    noise_seed  only in runs that are named unsafe: the order can be computed, and hides no client.
     """
 
     kind: Literal["dealt"] = "dealt"
@@ -67,10 +67,11 @@ Channel = Annotated[Masking | Sealed | Dealt | LabelledBits, Field(discriminator
 
 
 class Cohort(Message):
-    """One private sum: `clients` slots, opened at S by the server, closed once.
+    """One private sum: `clients` slots, opened at an intermediary by the server, closed once.
 
-    S stores `terms` and shows them to clients, and does not read them: a client compares them with what the server told
-    it, and a server that tells two clients two rounds is found out (`common.crypto.context` binds every key to them).
+    The intermediary stores `terms` and shows them to clients, and does not read them. A client compares them with what
+    the server told it, and a server that tells two clients two rounds is found out (`common.crypto.context` binds every
+    key to them).
     """
 
     version: Version = 1
@@ -87,7 +88,7 @@ class Cohort(Message):
 
     @property
     def via(self) -> Via:
-        """Which S serves this cohort."""
+        """Return which intermediary serves this cohort."""
         return "aggregator" if self.channel.kind == "masked" else "shuffler"
 
     def digest(self) -> bytes:

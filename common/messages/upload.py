@@ -36,7 +36,7 @@ class Upload(Message):
 
 
 class Departure(Message):
-    """Clients that know that they are leaving say so, and S need not wait for their deadline."""
+    """Clients that know that they are leaving say so. The intermediary need not wait for their deadline."""
 
     version: Version = 1
     cohort: Identifier
@@ -92,7 +92,7 @@ class ActionAnswer(Message):
     """The plays of those `slots` that were not refused, in the order of the request.
 
     plays   a play's number in the cohort's list (see `AssignedAction`): its action is public, whose it is is not.
-    digest  of the cohort as S knows it: a client that agreed to another one plays nothing.
+    digest  of the cohort as the shuffler knows it: a client that agreed to another one plays nothing.
     """
 
     version: Version = 1

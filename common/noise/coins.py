@@ -1,4 +1,4 @@
-"""How far the sum of independent coins can lie from its mean when nobody knows their chances: the worst case, exactly.
+"""How far the sum of independent coins can lie from its mean when their chances are unknown: the worst case, exactly.
 
 S is the number of heads of n coins, their chances anywhere in [a, 1 - a], μ their sum. T(w) is the supremum of
 P(|S - μ| > w) over all chances, for w ≥ 1.
@@ -35,7 +35,7 @@ MOST = 10**7
 """Coins for which the maximum is worth its time: 0.1 s for p ≤ 1/2, and less than one second for LIKELY."""
 
 LIKELY = 0.8
-"""Nobody asks how far S is with a larger probability, and the tops of 3 lie far apart there."""
+"""Largest probability for which a quantile is computed; above it the tops of 3 lie far apart."""
 
 Floats = NDArray[np.float64]
 

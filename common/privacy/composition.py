@@ -184,7 +184,7 @@ def _bounds(parts: Sequence[Part], curve: tuple[tuple[float, float], ...], delta
 
 
 def _added_curve(parts: Sequence[Part]) -> tuple[tuple[float, float], ...]:
-    """(α, Σ RDP(α)) over the orders that all have; empty when nobody has one, or somebody cannot."""
+    """Return (α, Σ RDP(α)) over the orders that all have; empty where no part has a curve, or one can have none."""
     known = [dict(one.rdp) for one, _ in parts if one.rdp]
     if not known or any(one.kind != "pure" and not one.rdp for one, _ in parts):
         return ()

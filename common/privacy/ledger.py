@@ -34,7 +34,7 @@ class PrivacyLedger:
     """What has been spent.
 
     contributions   R: a client identity takes part in at most so many cohorts.
-    budget          what one client may spend in all; None: nobody has declared anything.
+    budget          what one client may spend in all; None: no budget was declared.
     """
 
     contributions: int = 1
@@ -46,10 +46,10 @@ class PrivacyLedger:
             raise BadParameter("contributions", self.contributions, "must be at least 1")
 
     def spend(self, entry: Entry) -> "PrivacyLedger":
-        """The ledger with one more entry. Raises BudgetExceeded where a client that comes R times would overdraw.
+        """Return the ledger with one more entry. Raises BudgetExceeded if a client that comes R times would overdraw.
 
         All R contributions are counted at the weakest guarantee so far: an admitted plan can be carried out by
-        everybody to the end, and a hopeless one is refused before its first client.
+        every client to the end, and a hopeless one is refused before its first client.
         """
         after = replace(self, entries=(*self.entries, entry))
         if self.budget is not None:
@@ -64,9 +64,11 @@ class PrivacyLedger:
             raise BudgetExceeded(spent.epsilon, self.contributions, budget.epsilon, budget.delta)
 
     def of(self, times: int) -> Guarantee:
-        """What a client has spent that took part `times` times so far, at the weakest guarantees; at least one entry.
+        """Return what a client has spent that took part `times` times so far, at the weakest guarantees.
 
-        Nobody can have taken part more often than there were cohorts.
+        Needs at least one entry.
+
+        No client can have taken part more often than there were cohorts.
         """
         weakest = parallel([entry.guarantee for entry in self.entries])
         most = min(times, self._cohorts)
@@ -76,12 +78,12 @@ class PrivacyLedger:
 
     @property
     def total(self) -> Guarantee:
-        """What nobody has spent more than."""
+        """Return the most that any client has spent."""
         return self.of(self.contributions)
 
     @property
     def classes(self) -> dict[int, Guarantee]:
-        """By times of taking part: 1, 2, 4, … and the most that anybody can have; at least one entry."""
+        """Return the guarantee by times of taking part: 1, 2, 4, … and the largest possible; at least one entry."""
         most = min(self.contributions, self._cohorts)
         powers = [2**i for i in range(most.bit_length()) if 2**i < most]
         return {times: self.of(times) for times in (*powers, most)}

@@ -109,7 +109,7 @@ def tightened(pairs: ProfilePairs, others: Sequence[float]) -> ProfilePairs:
 
 
 def unprotected(delta: float, *notes: str) -> Profile:
-    """No noise at all: whoever reads what is released reads the data."""
+    """Return the profile of a release without noise: it shows the data."""
     nothing = exact(None)
     rdp: ProfilePairs = tuple((order, None) for order in PROFILE_ORDERS)
     return Profile(delta=delta, pure=nothing, approximate=nothing, rdp=rdp, rdp_how="exact", notes=notes)

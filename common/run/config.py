@@ -19,7 +19,7 @@ YOUNGER_IN_POLICY = ("base", "constants")
 
 
 class IntermediarySpec(Message):
-    """What S must survive, and how long it waits."""
+    """What an intermediary must survive, and how long it waits."""
 
     dropout: Annotated[float, Field(ge=0, lt=0.5, description="clients that may vanish, as a share of a cohort")] = 0.1
     corrupt: Annotated[float, Field(ge=0, lt=0.5, description="clients that may collude with S, as a share")] = 0.1

@@ -171,8 +171,8 @@ class LedgerView(Message):
     """Privacy spent. Rounds have disjoint clients and compose in parallel; one client's own contributions in sequence.
 
     contributions  R: cohorts that one client may take part in.
-    classes        clients by how often they took part: 1, 2, 4, … and as often as anybody can have, R times at most.
-    total          what nobody has spent more than. budget: what nobody may; null when none was declared.
+    classes        clients by how often they took part: 1, 2, 4, … and as often as any client can have, R times at most.
+    total          the most that any client has spent. budget: the most that one may; null when none was declared.
     """
 
     version: Version = 1

@@ -1,4 +1,4 @@
-"""Server → everyone: what the open round asks."""
+"""Server → clients: what the open round asks. It is public."""
 
 import json
 from typing import Annotated, Literal
@@ -53,7 +53,7 @@ class Round(Message):
 def cohort_terms(asked: Round, arm: int | None, mechanism: AnyMechanism) -> str:
     """Return what a round asks of one cohort's clients as canonical JSON: `Cohort.terms`.
 
-    The server writes it, S stores it, and each client writes it again from the round that it was told.
+    The server writes it, the intermediary stores it, and each client writes it again from the round that it was told.
     """
     fields = ("run", "number", "decision", "statistic", "dropout", "corrupt")
     told = asked.model_dump(mode="json", include=set(fields))

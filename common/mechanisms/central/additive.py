@@ -23,7 +23,7 @@ FINEST = 1 << 20
 
 
 class UnsafeIdentity(GridMechanism):
-    """The rounded values as they are. Whoever reads a message, or a sum over one client, reads the data.
+    """The rounded values as they are. A reader of a message, or of a sum over one client, reads the data.
 
     Guarantee  none.
     Utility    the sum to half a grid step a client; exact for values on the grid, so for 0/1 rewards.

@@ -102,7 +102,7 @@ class Tree(GaussianLike):
         return self.batches.bit_length()
 
     def true_steps(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
-        """The decoded sum without noise, in grid steps: for `Counter`, never for anybody else."""
+        """Return the decoded sum without noise, in grid steps. Only `Counter` may call it."""
         self.check_release(total, survivors)
         return self._decode(total, survivors)
 
@@ -208,8 +208,8 @@ class Counter:
     """The state after `time` batches: the nodes of the binary digits of `time`, largest first.
 
     Secrets  The true sums are the server's secret; neither they nor a node are ever written where clients can read.
-    Rule     `add` draws the noise of every node that the new batch completes, once. Whoever adds the same batch again
-             to the same state draws anew, and must not publish both: commit the new state before it is answered.
+    Rule     `add` draws the noise of every node that the new batch completes, once. A caller that adds the same batch
+             again to the same state draws anew, and must not publish both: commit the new state before it is answered.
     """
 
     mechanism: Tree

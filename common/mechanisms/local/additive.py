@@ -25,7 +25,7 @@ from distrust.common.privacy.sensitivity import drawn_scale, l1, laplace_scale
 class LocalLaplaceDiscrete(LaplaceLike):
     """Lap_Z(gD/ε) on each client's vector.
 
-    Guarantee  (ε, 0) for every single message, whoever reads it.
+    Guarantee  (ε, 0) for every single message, against every reader of it.
     Exactness  messages are reduced modulo m; the sum of the n terms wraps with probability at most `wrap`.
     Source     MAB Algorithms 4 and 5, Theorem 6, whose unnamed constant c is replaced by the exact quantile.
     """
@@ -61,7 +61,7 @@ class LocalLaplaceDiscrete(LaplaceLike):
 class LocalLaplace(ClientNoise, LaplaceLike):
     """Lap(Δ₁/ε₀) on each client's vector.
 
-    Guarantee    (ε, 0) for every single message, whoever reads it.
+    Guarantee    (ε, 0) for every single message, against every reader of it.
     noise        grid: Lap_Z of the same ε on a grid so fine that rounding adds a hundredth of its variance, and in a
                  ball takes a hundredth more of it. continuous: on the value itself, then rounded at random to the grid.
     Calibration  the theorem is tight: `paper` and `exact` are the same.
@@ -123,7 +123,7 @@ class LocalLaplace(ClientNoise, LaplaceLike):
 class LocalGaussian(ClientNoise, RealGaussian):
     """N(0, σ²) on every coordinate of each client's vector.
 
-    Guarantee  (ε, δ) for every single message, whoever reads it.
+    Guarantee  (ε, δ) for every single message, against every reader of it.
     Source     DLB equations 7 and 57, CTX Appendix F, GLB's OLS; calibrated as `central-gaussian` is.
     """
 

@@ -4,7 +4,7 @@ The randomizers may differ from place to place. The users are put in a uniform o
 randomizer R_j to the user that stands there; the shuffler hands over the messages by place. (One R for all: then the
 order of the messages tells nothing, and the shuffler need not keep it.) Write p = e^ε₀, R⁰ and R¹ for the laws of R_j
 for the one user's two data, Q⁰ = (pR⁰ - R¹)/(p - 1) and Q¹ the reverse: laws, as R_j is ε₀-LDP, and R⁰ = (pQ⁰ + Q¹)/(p
-+ 1). For anybody else R_j is at least R⁰/p and R¹/p, hence at least (R⁰ + R¹)/(2p) = (Q⁰ + Q¹)/(2p). So everybody may
++ 1). For another user R_j is at least R⁰/p and R¹/p, hence at least (R⁰ + R¹)/(2p) = (Q⁰ + Q¹)/(2p). So every user may
 draw a symbol before the places are known: the one user 0 or 1 with p/(p + 1) and 1/(p + 1), or the reverse; the others
 0 or 1 with 1/(2p) each, and else their own; and place j answers by Q⁰, by Q¹, or by what is left of R_j. Given how many
 zeros and ones there are, who has which symbol and stands where has one law in both worlds, so those two counts are all
