@@ -64,17 +64,15 @@ class GaussianLike(GridMechanism):
         epsilon = sum_epsilon(share, terms, self.grid, delta)
         if math.isinf(epsilon):
             return no_guarantee(self.calibration)
-        return Guarantee.model_validate(
-            {
-                "kind": "approximate" if self.dimension == 1 and self.delta is not None else "renyi",
-                "epsilon": epsilon,
-                "delta": delta,
-                "claimed": self.epsilon,
-                "rdp": sum_divergences(share, terms, self.grid),
-                "model": self.model,
-                "calibration": self.calibration,
-                "assumptions": (*assumptions, SAMPLER),
-            }
+        return Guarantee(
+            kind="approximate" if self.dimension == 1 and self.delta is not None else "renyi",
+            epsilon=epsilon,
+            delta=delta,
+            claimed=self.epsilon,
+            rdp=sum_divergences(share, terms, self.grid),
+            model=self.model,
+            calibration=self.calibration,
+            assumptions=(*assumptions, SAMPLER),
         )
 
     def scaled(self, law: Spread, variance: float) -> ScaledErrorLaw:
@@ -97,8 +95,8 @@ class RealGaussian(RealNoise, GaussianLike):
         return self
 
     @classmethod
-    def calibrated(cls, spec: MechanismSpec, frame: CohortParams, clients: int) -> dict[str, Any]:
-        """Own fields and `precision`: rounding `clients` values adds a hundredth of one draw's variance.
+    def calibrated(cls, spec: MechanismSpec, frame: CohortParams, clients: int) -> tuple[int, dict[str, Any]]:
+        """Return the precision and the own fields: rounding `clients` values adds a hundredth of one draw's variance.
 
         In a ball it adds half a hundredth to the sensitivity too, where it comes before the noise.
         """
@@ -115,13 +113,7 @@ class RealGaussian(RealNoise, GaussianLike):
             variance = rounded_variance(grid, epsilon, delta)
         else:
             variance = sum_variance(target, grid)
-        return {
-            "precision": precision,
-            "epsilon": epsilon,
-            "delta": delta,
-            "variance": variance,
-            "noise": spec.noise,
-        }
+        return precision, {"epsilon": epsilon, "delta": delta, "variance": variance, "noise": spec.noise}
 
     def real_law(self) -> Gaussian:
         return Gaussian(math.sqrt(self.variance))
@@ -150,19 +142,15 @@ class RealGaussian(RealNoise, GaussianLike):
         epsilon = rounded_epsilon(self.grid, self.variance, self.delta)
         if math.isinf(epsilon):
             return no_guarantee(self.calibration)
-        return Guarantee.model_validate(
-            {
-                "kind": "approximate",
-                "epsilon": epsilon,
-                "delta": self.delta,
-                "claimed": self.epsilon,
-                "rdp": tuple(
-                    (order, gaussian_divergence(self.grid, self.variance, order)) for order in GUARANTEE_ORDERS
-                ),
-                "model": self.model,
-                "calibration": self.calibration,
-                "assumptions": (*self.warnings, trust),
-            }
+        return Guarantee(
+            kind="approximate",
+            epsilon=epsilon,
+            delta=self.delta,
+            claimed=self.epsilon,
+            rdp=tuple((order, gaussian_divergence(self.grid, self.variance, order)) for order in GUARANTEE_ORDERS),
+            model=self.model,
+            calibration=self.calibration,
+            assumptions=(*self.warnings, trust),
         )
 
 

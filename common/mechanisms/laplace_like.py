@@ -118,15 +118,13 @@ class LaplaceLike(GridMechanism):
 
     def promise(self, epsilon: float, assumptions: tuple[str, ...]) -> Guarantee:
         """A pure guarantee of this mechanism."""
-        return Guarantee.model_validate(
-            {
-                "kind": "pure",
-                "epsilon": epsilon,
-                "claimed": self.epsilon,
-                "model": self.model,
-                "calibration": self.calibration,
-                "assumptions": (*assumptions, *self.sampled),
-            }
+        return Guarantee(
+            kind="pure",
+            epsilon=epsilon,
+            claimed=self.epsilon,
+            model=self.model,
+            calibration=self.calibration,
+            assumptions=(*assumptions, *self.sampled),
         )
 
 

@@ -37,7 +37,7 @@ class UnsafeIdentity(GridMechanism):
     @classmethod
     def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
         precision = spec.precision or FINEST
-        return cls.model_validate(frame.shared(precision, frame.room(precision, None)))
+        return cls(**frame.shared(precision, frame.room(precision, None)))
 
     @override
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
@@ -81,7 +81,7 @@ class CentralLaplaceDiscrete(LaplaceLike):
         epsilon, precision = needed(spec), laplace_precision(frame, spec, 1)
         paper = spec.calibration == "paper"  # Theorem 5 keeps room for noise in Z_m; ours needs none there
         law = DiscreteLaplace(laplace_scale(epsilon, precision, frame.dimension, frame.norm)) if paper else None
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, law)), "epsilon": epsilon})
+        return cls(**frame.shared(precision, frame.room(precision, law)), epsilon=epsilon)
 
     def server_law(self) -> DiscreteLaplace:
         return DiscreteLaplace(self.scale)
@@ -118,8 +118,7 @@ class CentralLaplace(ServerNoise, LaplaceLike):
     def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
         epsilon = needed(spec)
         precision = spec.precision or little_rounding(frame, epsilon, 1, FINE, INFLATED)
-        own = {"epsilon": epsilon, "noise": spec.noise}
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, None)), **own})
+        return cls(**frame.shared(precision, frame.room(precision, None)), epsilon=epsilon, noise=spec.noise)
 
     def server_law(self) -> DiscreteLaplace:
         return DiscreteLaplace(self.scale)
@@ -156,8 +155,8 @@ class CentralGaussian(ServerNoise, RealGaussian):
 
     @classmethod
     def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
-        own = cls.calibrated(spec, frame, frame.clients)
-        return cls.model_validate({**frame.shared(own["precision"], frame.room(own["precision"], None)), **own})
+        precision, own = cls.calibrated(spec, frame, frame.clients)
+        return cls(**frame.shared(precision, frame.room(precision, None)), **own)
 
     def server_law(self) -> DiscreteGaussian:
         return self.grid_law()

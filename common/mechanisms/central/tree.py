@@ -89,8 +89,13 @@ class Tree(GaussianLike):
         precision = spec.precision or max(fine, grid_for(frame.dimension, frame.norm, *little))
         grid = Grid(precision, frame.dimension, frame.norm)
         variance = depth * grid.squared_l2 * textbook(epsilon, delta) if paper else noise(precision)
-        own = {"epsilon": epsilon, "delta": delta, "variance": variance, "batches": batches}
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, None)), **own})
+        return cls(
+            **frame.shared(precision, frame.room(precision, None)),
+            epsilon=epsilon,
+            delta=delta,
+            variance=variance,
+            batches=batches,
+        )
 
     @property
     def stream_length(self) -> int:
@@ -115,22 +120,20 @@ class Tree(GaussianLike):
         epsilon = _epsilon(self.variance, self.depth, self.grid, self.delta)
         if math.isinf(epsilon):
             return no_guarantee(self.calibration)
-        return Guarantee.model_validate(
-            {
-                "kind": "approximate" if self.dimension == 1 else "renyi",
-                "epsilon": epsilon,
-                "delta": self.delta,
-                "claimed": self.epsilon,
-                "rdp": tuple((a, self.depth * one) for a, one in sum_divergences(self.variance, 1, self.grid)),
-                "model": self.model,
-                "calibration": self.calibration,
-                "assumptions": (
-                    "the server is trusted: it sees the sums and adds the noise",
-                    f"one client is in one batch, and there are at most {self.batches} of them",
-                    "each node's noise is drawn once, and never again for a question that was answered",
-                    SAMPLER,
-                ),
-            }
+        return Guarantee(
+            kind="approximate" if self.dimension == 1 else "renyi",
+            epsilon=epsilon,
+            delta=self.delta,
+            claimed=self.epsilon,
+            rdp=tuple((a, self.depth * one) for a, one in sum_divergences(self.variance, 1, self.grid)),
+            model=self.model,
+            calibration=self.calibration,
+            assumptions=(
+                "the server is trusted: it sees the sums and adds the noise",
+                f"one client is in one batch, and there are at most {self.batches} of them",
+                "each node's noise is drawn once, and never again for a question that was answered",
+                SAMPLER,
+            ),
         )
 
     @override

@@ -49,8 +49,12 @@ class DistributedDiscreteGaussian(GaussianLike):
         variance = grid.squared_l2 / target.epsilon**2 if paper else sum_variance(target, grid)
         total = DiscreteGaussianSum(variance / frame.floor, frame.clients)
         tau = math.sqrt(2 * variance * frame.log_wrap) if paper else 0.0
-        own = {"epsilon": target.epsilon, "delta": target.delta, "variance": variance}
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, total, least=tau)), **own})
+        return cls(
+            **frame.shared(precision, frame.room(precision, total, least=tau)),
+            epsilon=target.epsilon,
+            delta=target.delta,
+            variance=variance,
+        )
 
     @staticmethod
     def _precision(spec: MechanismSpec, frame: CohortParams, target: GaussianTarget) -> int:

@@ -38,9 +38,7 @@ class DistributedPolya(LaplaceLike):
         scale = laplace_scale(epsilon, precision, frame.dimension, frame.norm)
         total = PolyaDifference(Fraction(frame.clients, frame.floor), scale)
         tau = scale * frame.log_wrap if spec.calibration == "paper" else 0.0
-        return cls.model_validate(
-            {**frame.shared(precision, frame.room(precision, total, least=tau)), "epsilon": epsilon}
-        )
+        return cls(**frame.shared(precision, frame.room(precision, total, least=tau)), epsilon=epsilon)
 
     def client_law(self) -> PolyaDifference:
         return PolyaDifference(Fraction(1, self.floor), self.scale)

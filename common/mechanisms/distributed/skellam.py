@@ -252,8 +252,12 @@ class DistributedSkellam(GridMechanism):
         total = Skellam(variance * frame.clients / frame.floor)
         log = frame.log_wrap
         tau = 2 * math.sqrt(variance * log) + math.sqrt(2) * log if paper else 0.0
-        own = {"epsilon": target.epsilon, "delta": target.delta, "variance": variance}
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, total, least=tau)), **own})
+        return cls(
+            **frame.shared(precision, frame.room(precision, total, least=tau)),
+            epsilon=target.epsilon,
+            delta=target.delta,
+            variance=variance,
+        )
 
     @staticmethod
     def _precision(spec: MechanismSpec, frame: CohortParams, target: SkellamTarget) -> int:

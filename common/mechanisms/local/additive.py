@@ -40,7 +40,7 @@ class LocalLaplaceDiscrete(LaplaceLike):
     def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
         epsilon, precision = needed(spec), laplace_precision(frame, spec, frame.clients)
         total = PolyaDifference(Fraction(frame.clients), laplace_scale(epsilon, precision, frame.dimension, frame.norm))
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, total)), "epsilon": epsilon})
+        return cls(**frame.shared(precision, frame.room(precision, total)), epsilon=epsilon)
 
     def client_law(self) -> DiscreteLaplace:
         return DiscreteLaplace(self.scale)
@@ -80,8 +80,9 @@ class LocalLaplace(ClientNoise, LaplaceLike):
         words = (epsilon, precision, frame.dimension, frame.norm)
         drawn = Laplace(drawn_scale(*words), frame.clients)
         total = drawn if spec.noise == "continuous" else PolyaDifference(Fraction(frame.clients), laplace_scale(*words))
-        own = {"epsilon": epsilon, "noise": spec.noise}
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, total, spec.noise)), **own})
+        return cls(
+            **frame.shared(precision, frame.room(precision, total, spec.noise)), epsilon=epsilon, noise=spec.noise
+        )
 
     @property
     def scale(self) -> float:
@@ -134,12 +135,12 @@ class LocalGaussian(ClientNoise, RealGaussian):
 
     @classmethod
     def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
-        own = cls.calibrated(spec, frame, 1)
+        precision, own = cls.calibrated(spec, frame, 1)
         variance, clients = own["variance"], frame.clients
         drawn = Gaussian(math.sqrt(clients * variance))
         total = drawn if spec.noise == "continuous" else DiscreteGaussianSum(variance, clients)
-        modulus = frame.room(own["precision"], total, spec.noise)
-        return cls.model_validate({**frame.shared(own["precision"], modulus), **own})
+        modulus = frame.room(precision, total, spec.noise)
+        return cls(**frame.shared(precision, modulus), **own)
 
     def client_law(self) -> DiscreteGaussian:
         return self.grid_law()

@@ -171,7 +171,7 @@ class LocalSphere(GridMechanism):
         epsilon = needed(spec)
         fine = 1 if frame.dimension == 1 else math.ceil(math.sqrt(frame.dimension / FINE))
         precision = spec.precision or fine
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, None)), "epsilon": epsilon})
+        return cls(**frame.shared(precision, frame.room(precision, None)), epsilon=epsilon)
 
     @property
     def reach(self) -> float:

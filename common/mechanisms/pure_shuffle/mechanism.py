@@ -272,7 +272,7 @@ class RelaxedSecaggShuffle(GridMechanism):
             design = fewest_bits(each, frame.floor, precision, chance, 1)
         own = {field: getattr(design, field) for field in ("share", "scale", "reach", "length", "escape")}
         shared = frame.shared(precision, frame.clients * design.length + 1)
-        return cls.model_validate({**shared, **own, "epsilon": epsilon})
+        return cls(**shared, **own, epsilon=epsilon)
 
     @staticmethod
     def _precision(epsilon: float, chance: float, frame: CohortParams) -> int:

@@ -243,8 +243,9 @@ class ShuffledBinomial(GridMechanism):
         if b > MOST_COINS:
             limit = f"would take {b} bits a client and coordinate, at most {MOST_COINS}"
             raise BadParameter("mechanism.epsilon", spec.epsilon, limit)
-        own = {"epsilon": spec.epsilon, "delta": spec.delta, "coins": b, "chance": p}
-        return cls.model_validate({**frame.shared(g, frame.clients * (g + b) + 1), **own})
+        return cls(
+            **frame.shared(g, frame.clients * (g + b) + 1), epsilon=target.epsilon, delta=spec.delta, coins=b, chance=p
+        )
 
     @property
     def bits(self) -> int:

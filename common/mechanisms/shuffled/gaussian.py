@@ -192,8 +192,9 @@ class ShuffledGaussian(GaussianLike):
         exact = None if paper else shuffled_gaussian_variance(epsilon, delta, frame.floor, grid)
         variance = grid.squared_l2 * size**2 if exact is None else exact
         total = DiscreteGaussianSum(variance, frame.clients)
-        own = {"epsilon": epsilon, "delta": delta, "variance": variance}
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, total)), **own})
+        return cls(
+            **frame.shared(precision, frame.room(precision, total)), epsilon=epsilon, delta=delta, variance=variance
+        )
 
     def client_law(self) -> DiscreteGaussian:
         return DiscreteGaussian(self.variance)

@@ -173,8 +173,13 @@ class ShuffledLaplace(LaplaceLike):
         if alike:
             local = alike_local_epsilon(epsilon, delta, frame.floor, precision)
         total = PolyaDifference(Fraction(frame.clients), laplace_scale(local, precision, frame.dimension, frame.norm))
-        own = {"epsilon": epsilon, "delta": delta, "local": local, "dealt": frame.dealt}
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, total)), **own})
+        return cls(
+            **frame.shared(precision, frame.room(precision, total)),
+            epsilon=epsilon,
+            delta=delta,
+            local=local,
+            dealt=frame.dealt,
+        )
 
     @property
     def scale(self) -> float:
@@ -193,16 +198,14 @@ class ShuffledLaplace(LaplaceLike):
         local = self.one_term_epsilon
         epsilon = self._amplified(local, honest) if honest > 1 else local
         amplified = epsilon < local
-        return Guarantee.model_validate(
-            {
-                "kind": "approximate" if amplified else "pure",
-                "epsilon": epsilon,
-                "delta": self.delta if amplified else 0.0,
-                "claimed": self.epsilon,
-                "model": self.model if amplified else "local",
-                "calibration": self.calibration,
-                "assumptions": (*records_assumptions(honest), SAMPLER),
-            }
+        return Guarantee(
+            kind="approximate" if amplified else "pure",
+            epsilon=epsilon,
+            delta=self.delta if amplified else 0.0,
+            claimed=self.epsilon,
+            model=self.model if amplified else "local",
+            calibration=self.calibration,
+            assumptions=(*records_assumptions(honest), SAMPLER),
         )
 
     def _amplified(self, local: float, honest: int) -> float:
