@@ -21,13 +21,7 @@ from distrust.common.errors import (
 from distrust.common.messages.cohort import KeyHashes, TicketAnswer, TicketRequest
 from distrust.common.messages.status import StatementList, Transcript
 from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import (
-    LedgerView,
-    RoundList,
-    RoundReport,
-    RunList,
-    RunView,
-)
+from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunList, RunView
 from distrust.common.run.round import RoundView
 from distrust.common.web.body import OPERATORS_VALUES, JsonBody, MessageRoute
 from distrust.common.web.operator import OperatorOnly

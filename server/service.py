@@ -10,22 +10,9 @@ from distrust.common.database import Database
 from distrust.common.errors import BadMessage, Conflict, RunFailed, WrongCohort, WrongStage
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, KeyHashes, TicketAnswer, TicketRequest
-from distrust.common.messages.status import (
-    STATED,
-    STATEMENT,
-    Statement,
-    StatementList,
-    Transcript,
-)
+from distrust.common.messages.status import STATED, STATEMENT, Statement, StatementList, Transcript
 from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import (
-    LedgerView,
-    RoundList,
-    RoundReport,
-    RunEvent,
-    RunList,
-    RunView,
-)
+from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunEvent, RunList, RunView
 from distrust.common.run.round import RoundView
 from distrust.server import transcript, views
 from distrust.server.keys import Keys

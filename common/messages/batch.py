@@ -4,12 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from distrust.common.wire import (
-    Blob,
-    Identifier,
-    Message,
-    Version,
-)
+from distrust.common.wire import Blob, Identifier, Message, Version
 
 
 class ModularSum(Message):

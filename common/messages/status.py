@@ -4,12 +4,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
-from distrust.common.wire import (
-    Blob,
-    Identifier,
-    Message,
-    Version,
-)
+from distrust.common.wire import Blob, Identifier, Message, Version
 
 Stated = Literal["confirm", "masked", "unmask"]
 STATED: Final[tuple[Stated, ...]] = get_args(Stated)

@@ -7,12 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from distrust.common.wire import (
-    Blob,
-    Identifier,
-    Message,
-    Version,
-)
+from distrust.common.wire import Blob, Identifier, Message, Version
 
 Stage = Literal["keys", "shares", "confirm", "masked", "unmask"]
 """The five stages of secure aggregation, in order."""

@@ -11,15 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import betainc, betaincc
 
 from distrust.common.errors import BadParameter
-from distrust.common.noise.law import (
-    LOST,
-    Pmf,
-    Table,
-    check_length,
-    check_probability,
-    tabulate,
-    tail_reach,
-)
+from distrust.common.noise.law import LOST, Pmf, Table, check_length, check_probability, tabulate, tail_reach
 from distrust.common.randomness import Stream
 
 CHUNK = 1 << 20  # words of coin tosses held at once

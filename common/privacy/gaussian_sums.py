@@ -18,28 +18,12 @@ from distrust.common.privacy.gaussian_vectors import (
     log_delta,
     rounded_epsilon,
 )
-from distrust.common.privacy.guarantee import GUARANTEE_ORDERS
+from distrust.common.privacy.guarantee import GUARANTEE_ORDERS, RenyiCurve
 from distrust.common.privacy.hockey_stick import law_delta, law_epsilon, rdp, stretched
-from distrust.common.privacy.profile import (
-    RAISED,
-    Profile,
-    ProfilePairs,
-    curve,
-    exact,
-    filled,
-    law_curve,
-    spent_as,
-)
+from distrust.common.privacy.profile import RAISED, Profile, ProfilePairs, curve, exact, filled, law_curve, spent_as
 from distrust.common.privacy.searches import coarsest, least_root, snap_up
 from distrust.common.privacy.sensitivity import ROUNDING, Grid, grid_for
-from distrust.common.privacy.vector_bounds import (
-    vector_epsilon,
-    vector_rdp,
-    vector_variance,
-    whole,
-)
-
-GuaranteePairs = tuple[tuple[float, float], ...]
+from distrust.common.privacy.vector_bounds import vector_epsilon, vector_rdp, vector_variance, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +35,7 @@ class GaussianTarget:
     terms: int
 
 
-def sum_divergences(variance: float, terms: int, grid: Grid) -> GuaranteePairs:
+def sum_divergences(variance: float, terms: int, grid: Grid) -> RenyiCurve:
     """Return (α, RDP(α)) of a sum of `terms` N_Z(0, variance) on every coordinate: αρ, or of the convolved law."""
     if is_gaussian(variance, terms):
         return tuple((order, gaussian_divergence(grid, terms * variance, order)) for order in GUARANTEE_ORDERS)
@@ -149,7 +133,7 @@ def _excess(target: GaussianTarget, grid: Grid, variance: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _convolved(variance: float, terms: int, grid: Grid) -> GuaranteePairs:
+def _convolved(variance: float, terms: int, grid: Grid) -> RenyiCurve:
     """Every coordinate by g for the box; else the bound of `vector_rdp` on the worst move."""
     margin = math.ceil(15 * math.sqrt(terms * variance)) + 30
     orders = [order for order in GUARANTEE_ORDERS if order * grid.precision + margin <= LIMIT // 2] or [
@@ -162,8 +146,6 @@ def _convolved(variance: float, terms: int, grid: Grid) -> GuaranteePairs:
     spent = rdp(pmf, grid.precision, orders)
     return tuple((order, grid.dimension * one) for order, one in zip(orders, spent, strict=True))
 
-
-Known = tuple[tuple[float, float], ...]
 
 DUAL = 0.5  # variance from which a theta series is added up by Poisson's formula
 

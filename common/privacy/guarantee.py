@@ -14,6 +14,9 @@ Model = Literal["none", "central", "local", "shuffle", "distributed"]
 GUARANTEE_ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0)
 """Rényi orders of a guarantee; the larger ones are left out where the law that they need is too long to be stored."""
 
+RenyiCurve = tuple[tuple[float, float], ...]
+"""(order α, ε at α) pairs."""
+
 
 class Guarantee(Message):
     """A differential privacy guarantee for the unit "one client's data", neighbours replace one client.
@@ -28,7 +31,7 @@ class Guarantee(Message):
     epsilon: Annotated[float, Field(ge=0)] | None
     delta: Annotated[float, Field(ge=0, le=1)] = 0.0
     claimed: float | None = None
-    rdp: tuple[tuple[float, float], ...] = ()
+    rdp: RenyiCurve = ()
     neighbours: Literal["replace one client"] = "replace one client"
     model: Model
     calibration: Calibration

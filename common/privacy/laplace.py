@@ -25,12 +25,8 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.error_law import How
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
-from distrust.common.privacy.hockey_stick import (
-    epsilon_at,
-    from_rdp,
-    rdp,
-    renyi_divergence,
-)
+from distrust.common.privacy.guarantee import RenyiCurve
+from distrust.common.privacy.hockey_stick import epsilon_at, from_rdp, rdp, renyi_divergence
 from distrust.common.privacy.products import product_epsilon
 from distrust.common.privacy.profile import (
     PROFILE_ORDERS,
@@ -96,7 +92,6 @@ def _power(law: NDArray[np.float64], terms: int) -> NDArray[np.float64]:
 
 
 SERIES = 0.1  # αε below which the continuous law's divergence is a series
-Known = tuple[tuple[float, float], ...]
 
 LONGEST_SCALE = 1000.0  # of noise whose law's moments are looked at, in grid steps
 UNFELT = 1e-11  # share of a sum that the law's truncation may add without a word
@@ -181,7 +176,7 @@ def _divergences(law: PolyaDifference, shift: int, pure: float) -> tuple[list[fl
     return [min(pure, one * RAISED) for one in most], max(felt) < UNFELT
 
 
-def _approximate(law: PolyaDifference, grid: Grid, pure: float, delta: float, pairs: Known) -> Spent:
+def _approximate(law: PolyaDifference, grid: Grid, pure: float, delta: float, pairs: RenyiCurve) -> Spent:
     if grid.dimension == 1:
         return exact(min(pure, epsilon_at(law.pmf(), grid.precision, delta)))
     if law.shape == 1 and has_few_losses(grid.precision, grid.dimension):

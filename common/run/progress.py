@@ -8,12 +8,7 @@ from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.mechanisms import AnyMechanism
 from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
 from distrust.common.run.config import RunConfig
-from distrust.common.wire import (
-    Blob,
-    Identifier,
-    Message,
-    Version,
-)
+from distrust.common.wire import Blob, Identifier, Message, Version
 
 RunState = Literal["running", "finished", "cancelled", "failed"]
 CohortState = Literal["planned", "open", "released", "aborted"]

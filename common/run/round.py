@@ -9,12 +9,7 @@ from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.mechanisms import AnyMechanism
 from distrust.common.messages.cohort import Cohort
-from distrust.common.wire import (
-    Blob,
-    Identifier,
-    Message,
-    Version,
-)
+from distrust.common.wire import Blob, Identifier, Message, Version
 
 
 class Assignment(Message):

@@ -9,13 +9,7 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import (
-    DistributedPolya,
-    LocalLaplaceDiscrete,
-    Mechanism,
-    ShuffledBinomial,
-    plan,
-)
+from distrust.common.mechanisms import DistributedPolya, LocalLaplaceDiscrete, Mechanism, ShuffledBinomial, plan
 from distrust.common.noise.polya import PolyaDifference
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.randomness import Stream

@@ -8,12 +8,7 @@ from rich.table import Table
 
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, MechanismName
-from distrust.common.mechanisms.base import (
-    DELTA_RULE,
-    EPSILON_RULE,
-    delta_allowed,
-    epsilon_allowed,
-)
+from distrust.common.mechanisms.base import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed
 from distrust.common.noise.law import ScaledErrorLaw
 from distrust.common.privacy.composition import own_delta
 from distrust.lab.privacy.calculator import check_composed, described, promised

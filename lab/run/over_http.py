@@ -8,12 +8,7 @@ from dataclasses import dataclass
 
 from distrust.common.errors import Conflict, ProtocolError, Refused, RunFailed, Unavailable
 from distrust.common.messages.status import CohortList
-from distrust.common.run.progress import (
-    LedgerView,
-    RoundList,
-    RoundReport,
-    RunView,
-)
+from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunView
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.progress import Progress, Standings

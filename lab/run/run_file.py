@@ -9,14 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from distrust.client.environments import (
-    ENVIRONMENTS,
-    Environment,
-    EnvironmentSpec,
-    build,
-    seeded,
-    spec_class,
-)
+from distrust.client.environments import ENVIRONMENTS, Environment, EnvironmentSpec, build, seeded, spec_class
 from distrust.common.catalogue import Catalogue
 from distrust.common.errors import BadParameter, ProtocolError
 from distrust.common.extensions import REFERENCE, Extension, allow

@@ -37,14 +37,7 @@ from distrust.common.privacy.gaussian_vectors import lattice_epsilon, lattice_va
 from distrust.common.privacy.guarantee import Guarantee, Model, no_guarantee
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, spent_as
 from distrust.common.privacy.searches import coarsest, snap_up
-from distrust.common.privacy.sensitivity import (
-    INFLATION,
-    PAPER_INFLATION,
-    ROUNDING,
-    Copies,
-    Grid,
-    grid_for,
-)
+from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUNDING, Copies, Grid, grid_for
 from distrust.common.randomness import Stream
 
 

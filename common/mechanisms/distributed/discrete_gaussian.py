@@ -10,12 +10,7 @@ from distrust.common.mechanisms.gaussian_like import GaussianLike
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.gaussian_sums import GaussianTarget, sum_precision, sum_profile, sum_variance
-from distrust.common.privacy.guarantee import (
-    Guarantee,
-    Model,
-    no_guarantee,
-    sum_assumptions,
-)
+from distrust.common.privacy.guarantee import Guarantee, Model, no_guarantee, sum_assumptions
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, unprotected
 from distrust.common.privacy.sensitivity import Grid
 

@@ -8,12 +8,7 @@ from distrust.common.mechanisms.base import CohortParams, MechanismSpec, needed
 from distrust.common.mechanisms.laplace_like import LaplaceLike, laplace_precision
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.polya import PolyaDifference
-from distrust.common.privacy.guarantee import (
-    Guarantee,
-    Model,
-    no_guarantee,
-    sum_assumptions,
-)
+from distrust.common.privacy.guarantee import Guarantee, Model, no_guarantee, sum_assumptions
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, unprotected
 from distrust.common.privacy.sensitivity import laplace_scale
 

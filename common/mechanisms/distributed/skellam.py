@@ -28,11 +28,11 @@ from distrust.common.messages.cohort import Via
 from distrust.common.noise.law import LIMIT, ScaledErrorLaw
 from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_slope
-from distrust.common.privacy.gaussian_sums import Known
 from distrust.common.privacy.guarantee import (
     GUARANTEE_ORDERS,
     Guarantee,
     Model,
+    RenyiCurve,
     no_guarantee,
     sum_assumptions,
 )
@@ -49,15 +49,7 @@ from distrust.common.privacy.profile import (
 )
 from distrust.common.privacy.searches import coarsest, least_root, snap_up
 from distrust.common.privacy.sensitivity import ROUNDING, Grid, grid_for, squared_l2
-from distrust.common.privacy.vector_bounds import (
-    grid_by_moments,
-    vector_epsilon,
-    vector_rdp,
-    vector_variance,
-    whole,
-)
-
-Pairs = tuple[tuple[float, float], ...]
+from distrust.common.privacy.vector_bounds import grid_by_moments, vector_epsilon, vector_rdp, vector_variance, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +87,7 @@ class SkellamTarget:
 @lru_cache(maxsize=256)
 def skellam_divergences(
     variance: float, shift: int, dimension: int, norm: Norm = "linf", orders: tuple[float, ...] = GUARANTEE_ORDERS
-) -> Pairs:
+) -> RenyiCurve:
     """Return (α, RDP(α)) of Sk(0, variance) in `dimension` coordinates: computed, for the box, whose corners move by g.
 
     For l1 and l2 the bound of `vector_rdp` on the worst move, from the same computed moments. Empty where the support
@@ -196,7 +188,7 @@ def _worst(
     return math.log(worst), order
 
 
-def skellam_profile(law: Skellam, grid: Grid, epsilon: float | None, known: Known, delta: float) -> Profile:
+def skellam_profile(law: Skellam, grid: Grid, epsilon: float | None, known: RenyiCurve, delta: float) -> Profile:
     """Noise `law` on every coordinate, with ε at δ and Rényi pairs as the mechanism's own guarantees know them."""
     box = grid.norm == "linf" or grid.dimension == 1
     ways = [math.inf if epsilon is None else epsilon, *([from_rdp(known, delta)] if known else [])]
@@ -286,7 +278,7 @@ class DistributedSkellam(GridMechanism):
         kind: Literal["approximate", "renyi"],
         epsilon: float,
         delta: float,
-        rdp: tuple[tuple[float, float], ...],
+        rdp: RenyiCurve,
         honest: int,
     ) -> Guarantee:
         if math.isinf(epsilon):

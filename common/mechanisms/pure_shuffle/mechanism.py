@@ -37,13 +37,7 @@ from distrust.common.mechanisms.pure_shuffle.certificate import (
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.law import ScaledErrorLaw, Table, tabulate
 from distrust.common.noise.polya import Polya, PolyaDifference
-from distrust.common.privacy.guarantee import (
-    Calibration,
-    Guarantee,
-    Model,
-    bits_assumptions,
-    no_guarantee,
-)
+from distrust.common.privacy.guarantee import Calibration, Guarantee, Model, bits_assumptions, no_guarantee
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, of_pure, unprotected
 from distrust.common.privacy.searches import least_satisfying, snap_down
 from distrust.common.privacy.sensitivity import Grid, laplace_loss, laplace_scale

@@ -31,19 +31,9 @@ from distrust.common.messages.cohort import Via
 from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.law import ScaledErrorLaw
 from distrust.common.privacy.binomial import long_epsilon
-from distrust.common.privacy.guarantee import (
-    Guarantee,
-    Model,
-    bits_assumptions,
-    shuffled_guarantee,
-)
+from distrust.common.privacy.guarantee import Guarantee, Model, bits_assumptions, shuffled_guarantee
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
-from distrust.common.privacy.profile import (
-    SHOWN_DELTA,
-    Profile,
-    spent_as,
-    unprotected,
-)
+from distrust.common.privacy.profile import SHOWN_DELTA, Profile, spent_as, unprotected
 from distrust.common.privacy.searches import least_integer, least_on_grid, least_satisfying
 from distrust.common.privacy.sensitivity import ROUNDING, Grid
 from distrust.common.privacy.vector_bounds import about_variance, grid_by_moments, vector_epsilon

@@ -35,26 +35,15 @@ from distrust.common.privacy.amplification.renyi import blanket_renyi, concentra
 from distrust.common.privacy.gaussian import largest_ratio
 from distrust.common.privacy.gaussian_sums import sum_profile
 from distrust.common.privacy.gaussian_vectors import lattice_epsilon, lattice_variance
-from distrust.common.privacy.guarantee import (
-    Guarantee,
-    Model,
-    records_assumptions,
-    shuffled_guarantee,
-)
+from distrust.common.privacy.guarantee import Guarantee, Model, records_assumptions, shuffled_guarantee
 from distrust.common.privacy.hockey_stick import epsilon_at
 from distrust.common.privacy.profile import LOCAL_NOTE, PROFILE_ORDERS, SHOWN_DELTA, Profile, bound, tightened
 from distrust.common.privacy.searches import least_on_grid, snap_up
 from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUNDING, Grid, grid_for
 
 GUESS = 1.03  # relative accuracy of the search for where to begin
-
-
 COARSE = 6  # steps of the grid on which it is done, where the noise is less than that wide
-
-
 LEAST_SIZE = 0.1  # of Gaussian noise, in units of the range
-
-
 FARTHEST = 1e-280  # mass of a message's law that Rényi divergences may leave out
 
 

@@ -25,12 +25,7 @@ from distrust.common.mechanisms.base import (
 from distrust.common.mechanisms.laplace_like import LaplaceLike, little_rounding
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
-from distrust.common.privacy.amplification.blanket import (
-    FINEST,
-    blanket_epsilon,
-    hides_pairs,
-    over_pairs,
-)
+from distrust.common.privacy.amplification.blanket import FINEST, blanket_epsilon, hides_pairs, over_pairs
 from distrust.common.privacy.amplification.clones import (
     clones_delta,
     clones_epsilon,
@@ -41,10 +36,7 @@ from distrust.common.privacy.amplification.randomizers import LocalRandomizer, l
 from distrust.common.privacy.amplification.renyi import blanket_renyi, clones_renyi
 from distrust.common.privacy.guarantee import Guarantee, Model, records_assumptions
 from distrust.common.privacy.profile import LOCAL_NOTE, PROFILE_ORDERS, SHOWN_DELTA, Profile, bound, tightened
-from distrust.common.privacy.searches import (
-    greatest_on_grid,
-    snap_down,
-)
+from distrust.common.privacy.searches import greatest_on_grid, snap_down
 from distrust.common.privacy.sensitivity import ROUNDING, laplace_scale
 
 MOST_ALIKE = 100_000  # messages of Laplace noise that the blanket is computed for, which takes long; more hide more

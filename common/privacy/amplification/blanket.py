@@ -284,18 +284,14 @@ def _rms(half: Array, frequencies: int) -> float:
 
 
 FINEST = 32  # steps of one coordinate's range, all pairs of which the blanket bound compares
-
-
 NOT_ZERO_DELTA = 1e-300  # of a δ whose logarithm is taken
 
 
 RandomizerOf: TypeAlias = Callable[[float, int], LocalRandomizer]
 """The size of the noise, σ² or ε₀, and the precision to a randomizer."""
 
-
 PairTarget: TypeAlias = tuple[float, float, int]
 """ε, δ and honest clients."""
-
 
 Search: TypeAlias = Callable[[Callable[[float], float], float], float]
 """An excess and a guess to the snapped number at which the excess ends."""

@@ -13,14 +13,7 @@ from distrust.aggregator.service import Aggregator
 from distrust.client.fleet.fleet import Fleet
 from distrust.common.errors import WrongStage
 from distrust.common.intermediary.service import Intermediary
-from distrust.common.messages.cohort import (
-    Cohort,
-    Grant,
-    KeyHashes,
-    TicketAnswer,
-    TicketRequest,
-    ticket_text,
-)
+from distrust.common.messages.cohort import Cohort, Grant, KeyHashes, TicketAnswer, TicketRequest, ticket_text
 from distrust.common.messages.status import StageView, StatementList
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Upload, UploadAnswer
 from distrust.common.run.config import RunConfig
