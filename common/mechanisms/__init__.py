@@ -29,8 +29,7 @@ from distrust.common.mechanisms.central.additive import (
     UnsafeIdentity,
 )
 from distrust.common.mechanisms.central.tree import Tree
-from distrust.common.mechanisms.distributed.discrete_gaussian import DistributedDiscreteGaussian
-from distrust.common.mechanisms.distributed.polya import DistributedPolya
+from distrust.common.mechanisms.distributed.additive import DistributedDiscreteGaussian, DistributedPolya
 from distrust.common.mechanisms.distributed.skellam import DistributedSkellam
 from distrust.common.mechanisms.local.additive import LocalGaussian, LocalLaplace, LocalLaplaceDiscrete
 from distrust.common.mechanisms.local.sphere import LocalSphere
@@ -45,25 +44,9 @@ __all__ = [
     "MECHANISMS",
     "AnyMechanism",
     "Calibration",
-    "CentralGaussian",
-    "CentralLaplace",
-    "CentralLaplaceDiscrete",
-    "DistributedDiscreteGaussian",
-    "DistributedPolya",
-    "DistributedSkellam",
-    "LocalGaussian",
-    "LocalLaplace",
-    "LocalLaplaceDiscrete",
-    "LocalSphere",
     "Mechanism",
     "MechanismName",
     "MechanismSpec",
-    "RelaxedSecaggShuffle",
-    "ShuffledBinomial",
-    "ShuffledGaussian",
-    "ShuffledLaplace",
-    "Tree",
-    "UnsafeIdentity",
     "check_parts",
     "check_returning",
     "check_spec",

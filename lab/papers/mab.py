@@ -32,7 +32,7 @@ def theorem_1_dropouts() -> Erratum:
         computed=_survivors(Fraction(9, 10)),
         ours=epsilon_of(planned("distributed-polya", CLIENTS, EPSILON, floor=900), 900),
         instead="noise for the floor t of honest survivors; a sum with fewer is never opened",
-        code="common/mechanisms/distributed/polya.py",
+        code="common/mechanisms/distributed/additive.py",
         facts=facts,
     )
 

@@ -11,7 +11,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms import MECHANISMS, AnyMechanism, Mechanism, MechanismSpec, UnsafeIdentity, plan
+from distrust.common.mechanisms import (
+    MECHANISMS,
+    AnyMechanism,
+    Mechanism,
+    MechanismSpec,
+    plan,
+)
+from distrust.common.mechanisms.central.additive import UnsafeIdentity
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.wire import Message
 

@@ -6,7 +6,8 @@ import mpmath
 import pytest
 
 from distrust.common.bandit.statistics import Reward
-from distrust.common.mechanisms import DistributedDiscreteGaussian, MechanismSpec, plan
+from distrust.common.mechanisms import MechanismSpec, plan
+from distrust.common.mechanisms.distributed.additive import DistributedDiscreteGaussian
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum, is_gaussian
 from distrust.common.privacy.gaussian import gaussian_delta, gaussian_epsilon, largest_ratio, zcdp_epsilon, zcdp_rho
 from distrust.common.privacy.gaussian_sums import sum_divergences

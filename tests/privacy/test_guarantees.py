@@ -7,8 +7,14 @@ import mpmath
 import pytest
 
 from distrust.common.bandit.statistics import Reward
-from distrust.common.mechanisms import DistributedSkellam, Mechanism, MechanismSpec, ShuffledBinomial, plan
-from distrust.common.mechanisms.distributed.skellam import SkellamTarget, skellam_precision, skellam_variance
+from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms.distributed.skellam import (
+    DistributedSkellam,
+    SkellamTarget,
+    skellam_precision,
+    skellam_variance,
+)
+from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
 from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.guarantee import GUARANTEE_ORDERS

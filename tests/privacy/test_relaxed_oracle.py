@@ -12,9 +12,9 @@ import pytest
 
 from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MechanismSpec, RelaxedSecaggShuffle, plan
+from distrust.common.mechanisms import MechanismSpec, plan
 from distrust.common.mechanisms.pure_shuffle.certificate import BitDesign, certified_epsilon, pair_epsilon
-from distrust.common.mechanisms.pure_shuffle.mechanism import fewest_bits
+from distrust.common.mechanisms.pure_shuffle.mechanism import RelaxedSecaggShuffle, fewest_bits
 from tests.privacy.laws import Law, convolution
 
 NINE_DIGITS = 1e-9

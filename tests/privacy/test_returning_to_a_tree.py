@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from distrust.common.errors import BadParameter, BudgetExceeded
-from distrust.common.mechanisms import MECHANISMS, Tree, check_returning
+from distrust.common.mechanisms import MECHANISMS, check_returning
+from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.privacy.composition import compose
 from distrust.common.privacy.gaussian import gaussian_epsilon
 from distrust.common.privacy.guarantee import BudgetSpec

@@ -7,7 +7,9 @@ import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism, MechanismSpec, ShuffledGaussian, ShuffledLaplace, plan
+from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian
+from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.noise.polya import DiscreteLaplace
 from distrust.common.privacy.amplification.blanket import blanket_delta

@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 
 from distrust.common.bandit.statistics import BoundedVector, Norm, Reward
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism, MechanismName, MechanismSpec, ShuffledBinomial, plan
-from distrust.common.mechanisms.shuffled.binomial import binomial_epsilon
+from distrust.common.mechanisms import (
+    Mechanism,
+    MechanismName,
+    MechanismSpec,
+    plan,
+)
+from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial, binomial_epsilon
 from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.noise.law import Pmf

@@ -11,8 +11,9 @@ from scipy.integrate import quad
 from scipy.special import hyp0f1
 
 from distrust.common.bandit.statistics import BoundedVector
-from distrust.common.mechanisms import LocalSphere, MechanismSpec, plan
+from distrust.common.mechanisms import MechanismSpec, plan
 from distrust.common.mechanisms.local.sphere import (
+    LocalSphere,
     SphereSum,
     coin,
     coin_epsilon,

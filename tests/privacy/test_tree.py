@@ -9,8 +9,8 @@ import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms import MechanismSpec, Tree, check_spec, plan
-from distrust.common.mechanisms.central.tree import Counter, TreeRelease
+from distrust.common.mechanisms import MechanismSpec, check_spec, plan
+from distrust.common.mechanisms.central.tree import Counter, Tree, TreeRelease
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.gaussian import gaussian_epsilon
 from distrust.common.privacy.hockey_stick import hockey_stick

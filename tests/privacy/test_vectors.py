@@ -12,8 +12,15 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.statistics import BoundedVector, Norm, Reward
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, ShuffledBinomial, check_spec, plan
+from distrust.common.mechanisms import (
+    MECHANISMS,
+    Mechanism,
+    MechanismSpec,
+    check_spec,
+    plan,
+)
 from distrust.common.mechanisms.distributed.skellam import skellam_divergences
+from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
 from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.hockey_stick import rdp
 from distrust.common.privacy.sensitivity import laplace_loss, laplace_scale, squared_l2
