@@ -14,12 +14,12 @@ Identifier = Annotated[
 
 
 def encode_blob(raw: bytes) -> str:
-    """Bytes as unpadded base64url text."""
+    """Return bytes as unpadded base64url text."""
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
 
 
 def decode_blob(value: object) -> object:
-    """Text back to bytes; bytes pass. Anything that is not canonical base64url is refused."""
+    """Return Text back to bytes; bytes pass. Anything that is not canonical base64url is refused."""
     if not isinstance(value, str):
         return value
     if any(sign in value for sign in "+/="):

@@ -59,7 +59,7 @@ ActionSpec = Annotated[GivenActions | SphereActions | BallActions, Field(discrim
 def action_vectors(
     spec: GivenActions | SphereActions | BallActions, field: str = "policy.actions"
 ) -> NDArray[np.float64]:
-    """The actions, shape (k, d), read-only.
+    """Return the actions, shape (k, d), read-only.
 
     Raises BadParameter, in the name of `field`: none, too many, ragged, not finite, outside the unit ball, or such that
     they do not span R^d. (Actions that are left after eliminations need not: policies work in their span.)
@@ -123,7 +123,7 @@ def _sphere(count: int, dimension: int, seed: int) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=8)
 def _net(dimension: int, spacing: float, field: str) -> NDArray[np.float64]:
-    """A cubic grid of step 2ζ/√d, its points outside the ball pulled onto the sphere, each point once.
+    """Return a cubic grid of step 2ζ/√d, its points outside the ball pulled onto the sphere, each point once.
 
     Every point of the ball has a grid point within ζ; projection onto a convex set brings it no farther away.
     """

@@ -15,7 +15,7 @@ class AssignedArm(Message):
     kind: Literal["assigned-arm"] = "assigned-arm"
 
     def pulls(self, arm: int | None, clients: int) -> tuple[tuple[int, int], ...]:
-        """(arm, pulls) that a cohort takes from the horizon: one a client."""
+        """Return (arm, pulls) that a cohort takes from the horizon: one a client."""
         assert arm is not None
         return ((arm, clients),)
 
@@ -35,7 +35,7 @@ class _Listed(Message):
         return self
 
     def pulls(self, arm: int | None, clients: int) -> tuple[tuple[int, int], ...]:
-        """(arm, pulls) that a cohort takes from the horizon, which counts rounds of play."""
+        """Return (arm, pulls) that a cohort takes from the horizon, which counts rounds of play."""
         del arm, clients
         return tuple(zip(self.actions, self.times, strict=True))
 
@@ -65,7 +65,7 @@ class AssignedAction(_Listed):
         return sum(self.times)
 
     def places(self) -> NDArray[np.int64]:
-        """The place in the list of the action of each play, shape (plays,)."""
+        """Return the place in the list of the action of each play, shape (plays,)."""
         return np.repeat(np.arange(len(self.times)), self.times)
 
     def place(self, play: int) -> int:

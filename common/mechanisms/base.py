@@ -256,14 +256,14 @@ class Mechanism(Message):
 
     @abstractmethod
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
-        """R: true vectors, shape (n, dimension), to messages of the same shape, each below `modulus`.
+        """Turn true vectors, shape (n, dimension), into messages of the same shape, each below `modulus` (R).
 
         The noise is drawn before the vectors are looked at. Vectors are clamped to the ball of `norm`; NaN is refused.
         """
 
     @abstractmethod
     def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
-        """A: the sum of the messages modulo m, shape (dimension,), to an estimate of the survivors' true sum.
+        """Return an estimate of the survivors' true sum from the messages' sum modulo m, shape (dimension,) (A).
 
         In data units. Central mechanisms add their noise here, from `stream`; the others do not touch it.
         Raises TooSmall below `floor`.
@@ -272,7 +272,7 @@ class Mechanism(Message):
     def estimate_parts(
         self, totals: NDArray[np.uint64], counts: NDArray[np.int64], stream: Stream
     ) -> NDArray[np.float64]:
-        """A for a batch that is opened in disjoint parts, as with assigned actions: sums of messages modulo m, by part.
+        """Return `estimate` for a batch that is opened in disjoint parts, as with assigned actions.
 
         totals  shape (s, dimension); counts: survivors of each part, shape (s,). The result has the shape of `totals`.
         Raises  BadParameter when noise protects the whole sum only, TooSmall when all parts together are below `floor`.
@@ -282,13 +282,13 @@ class Mechanism(Message):
 
     @abstractmethod
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
-        """The privacy of what is released.
+        """Return the privacy of what is released.
 
         `survivors` answered (default: `floor`), and `colluders` of them tell their noise.
         """
 
     def composable(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
-        """`guarantee`, and where that is (ε, δ) the Rényi curve by which several of them add up to less."""
+        """Return `guarantee`, and where that is (ε, δ) the Rényi curve by which several of them add up to less."""
         promise = self.guarantee(survivors, colluders)
         if promise.kind != "approximate" or promise.rdp:
             return promise
@@ -296,13 +296,13 @@ class Mechanism(Message):
 
     @abstractmethod
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
-        """Pure ε, ε at `delta`, and Rényi divergences by order, all from the law that is released.
+        """Return pure ε, ε at `delta`, and Rényi divergences by order, all from the law that is released.
 
         `guarantee` is of one kind, which clients check and ledgers add; this is everything, each figure labelled.
         """
 
     def released_law(self, honest: int) -> Law | None:
-        """The noise of each coordinate that is released, carried by `honest` clients, where it is all that is released.
+        """Return the noise of each released coordinate, carried by `honest` clients, where nothing else is released.
 
         Only symmetric, log-concave laws of whole numbers: the largest shift is then the worst pair at every ε, either
         way, and what several releases promise may be computed from it. None for messages that are seen one
@@ -313,4 +313,4 @@ class Mechanism(Message):
 
     @abstractmethod
     def error(self, survivors: int) -> ErrorLaw:
-        """The law of the noise in a sum over `survivors` clients."""
+        """Return the law of the noise in a sum over `survivors` clients."""

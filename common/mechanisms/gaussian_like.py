@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, model_validator
 from typing_extensions import override
 
+from distrust.common.bandit.error_law import ScaledErrorLaw, Spread
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.base import (
     DELTA_RULE,
@@ -23,7 +24,6 @@ from distrust.common.mechanisms.base import (
 from distrust.common.mechanisms.grid import FINE, INFLATED, GridMechanism, RealNoise
 from distrust.common.noise.continuous import Gaussian
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian
-from distrust.common.noise.law import ScaledErrorLaw, Spread
 from distrust.common.privacy.gaussian_sums import (
     GaussianTarget,
     real_gaussian_profile,
@@ -59,7 +59,7 @@ class GaussianLike(GridMechanism):
         return Grid(self.precision, self.dimension, self.norm)
 
     def released(self, share: float, terms: int, assumptions: tuple[str, ...]) -> Guarantee:
-        """The guarantee of `terms` N_Z(0, share) on every coordinate; RDP by order always, at ORDERS."""
+        """Return the guarantee of `terms` N_Z(0, share) on every coordinate; RDP by order always."""
         delta = SHOWN_DELTA if self.delta is None else self.delta
         epsilon = sum_epsilon(share, terms, self.grid, delta)
         if math.isinf(epsilon):
@@ -76,7 +76,10 @@ class GaussianLike(GridMechanism):
         )
 
     def scaled(self, law: Spread, variance: float) -> ScaledErrorLaw:
-        """The error law; sub-Gaussian with the parameter itself: above √(2 variance ln(2/p)) at most p remains."""
+        """Return the error law; sub-Gaussian with the parameter itself.
+
+        Above √(2 variance ln(2/p)) at most p remains.
+        """
         return ScaledErrorLaw(law, self.step, (math.sqrt(2 * variance) * self.step, 0.0))
 
 
@@ -135,7 +138,7 @@ class RealGaussian(RealNoise, GaussianLike):
         return found.model_copy(update={"notes": self.warnings})
 
     def one_draw(self, trust: str) -> Guarantee:
-        """The guarantee of one draw on every coordinate."""
+        """Return the guarantee of one draw on every coordinate."""
         if not self.continuous:
             return self.released(self.variance, 1, (trust,))
         assert self.delta is not None
@@ -155,7 +158,7 @@ class RealGaussian(RealNoise, GaussianLike):
 
 
 def textbook(epsilon: float, delta: float) -> float:
-    """σ²/Δ² = 2 ln(1.25/δ)/ε², proven for ε < 1 (Dwork & Roth 2014, Theorem A.1)."""
+    """Return σ²/Δ² = 2 ln(1.25/δ)/ε², proven for ε < 1 (Dwork & Roth 2014, Theorem A.1)."""
     if epsilon >= 1:
         rule = "must lie in (0, 1) for the paper's Gaussian constants; calibration exact has no such limit"
         raise BadParameter("mechanism.epsilon", epsilon, rule)

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 from typing_extensions import override
 
-from distrust.common.bandit.error_law import How
+from distrust.common.bandit.error_law import How, Spread
 from distrust.common.errors import BadParameter, TooSmall
 from distrust.common.mechanisms.base import SAMPLER, Mechanism, Noise, require
-from distrust.common.noise.law import Law, Spread
+from distrust.common.noise.law import Law
 from distrust.common.privacy.sensitivity import Grid
 from distrust.common.randomness import Stream
 
@@ -59,7 +59,7 @@ class GridMechanism(Mechanism):
         return self.dimension * (self.modulus - 1).bit_length()
 
     def honest(self, survivors: int | None, colluders: int) -> int:
-        """Clients whose noise counts: the survivors (the floor by default) without the colluders among them."""
+        """Return how many clients' noise counts: the survivors, by default the floor, without the colluders."""
         if survivors is not None and not 0 <= survivors <= self.clients:
             raise BadParameter("survivors", survivors, f"must lie in [0, clients = {self.clients}]")
         if colluders < 0:
@@ -67,11 +67,11 @@ class GridMechanism(Mechanism):
         return (self.floor if survivors is None else survivors) - colluders
 
     def client_law(self) -> Law | None:
-        """The noise of one client in one coordinate."""
+        """Return the noise of one client in one coordinate."""
         return None
 
     def server_law(self) -> Law | None:
-        """The noise that the analyzer adds to each coordinate of the sum."""
+        """Return the noise that the analyzer adds to each coordinate of the sum."""
         return None
 
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
@@ -113,7 +113,7 @@ class GridMechanism(Mechanism):
             raise BadParameter("total", int(total.max()), f"must be below modulus = {self.modulus}")
 
     def clamp(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Vectors into the ball of `norm`: coordinates first, then, for l1 and l2, all of them by one factor.
+        """Return vectors into the ball of `norm`: coordinates first, then, for l1 and l2, all of them by one factor.
 
         The ball that counts is smaller by 2⁻³⁰, more than the rounding of all coordinates can add.
         """
@@ -126,7 +126,7 @@ class GridMechanism(Mechanism):
         return shrunk
 
     def _decode(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
-        """Representatives in the centred window."""
+        """Return representatives in the centred window."""
         whole = total.astype(np.int64)
         spread = survivors * self.precision
         return np.where(whole > spread + (self.modulus - spread - 1) // 2, whole - self.modulus, whole)
@@ -137,7 +137,7 @@ class GridMechanism(Mechanism):
         return law.sample(stream, rows * self.dimension).reshape(rows, self.dimension)
 
     def _round(self, vectors: NDArray[np.float64], chances: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """⌊w⌋ + Ber(w - ⌊w⌋), w on the grid; 53 random bits, on which no privacy hangs."""
+        """Return ⌊w⌋ + Ber(w - ⌊w⌋), w on the grid; 53 random bits, on which no privacy hangs."""
         grid = self.on_grid(vectors)
         whole = np.floor(grid)
         up = (chances >> np.uint64(11)) * 2.0**-53 < grid - whole
@@ -145,7 +145,7 @@ class GridMechanism(Mechanism):
         return rounded
 
     def on_grid(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Vectors to w = (x - low) g / (high - low) in [0, g], clamped; NaN and infinities are refused."""
+        """Return vectors to w = (x - low) g / (high - low) in [0, g], clamped; NaN and infinities are refused."""
         if vectors.shape[1:] != (self.dimension,):
             raise BadParameter("vectors", vectors.shape, f"shape must be (n, {self.dimension})")
         if not np.isfinite(vectors).all():
@@ -209,7 +209,7 @@ class RealNoise(GridMechanism):
 
     @abstractmethod
     def real_law(self) -> Draws:
-        """The continuous noise of one draw, in grid steps."""
+        """Return the continuous noise of one draw, in grid steps."""
 
 
 class ServerNoise(RealNoise):

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field, model_validator
 from typing_extensions import override
 
+from distrust.common.bandit.error_law import ScaledErrorLaw, Spread
 from distrust.common.mechanisms.base import (
     EPSILON_RULE,
     SAMPLER,
@@ -18,7 +19,6 @@ from distrust.common.mechanisms.base import (
     require,
 )
 from distrust.common.mechanisms.grid import GridMechanism
-from distrust.common.noise.law import ScaledErrorLaw, Spread
 from distrust.common.noise.polya import LONGEST_SCALE, PolyaDifference
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.hockey_stick import pure_epsilon
@@ -61,7 +61,7 @@ class LaplaceLike(GridMechanism):
         return (SAMPLER,)
 
     def scaled(self, law: Spread, terms: float) -> ScaledErrorLaw:
-        """The error law of `terms` Laplace terms; (σ, h) in units of one term's scale.
+        """Return the error law of `terms` Laplace terms; (σ, h) in units of one term's scale.
 
         (√(2 terms), 1) as in the paper up to two terms, where exact quantiles confirm it. For more it fails, and a
         sub-gamma tail gives (2 √terms, 1): the logarithm of the generating function is at most terms · s²/(1 - s).
@@ -71,7 +71,7 @@ class LaplaceLike(GridMechanism):
         return ScaledErrorLaw(law, self.step, (sigma * unit, unit))
 
     def released_epsilon(self, law: PolyaDifference) -> float:
-        """The largest log-ratio of neighbours' laws, over all coordinates together.
+        """Return the largest log-ratio of neighbours' laws, over all coordinates together.
 
         A coordinate that moves by g: the largest |ln p(k)/p(k-g)| over all k. Far out it tends to g/scale, from below
         for shapes of at least 1 (log-concave; more than one term is post-processing) and from above for less.
@@ -88,7 +88,7 @@ class LaplaceLike(GridMechanism):
         return laplace_loss(self.scale, self.precision, self.dimension, self.norm)
 
     def _short(self, law: PolyaDifference) -> float:
-        """A bound for short cohorts: max Σ L(s_i) over s_i ≤ g with Σ s_i ≤ ⌈ℓ₁⌉ + D - 1, by Lagrange.
+        """Return a bound for short cohorts: max Σ L(s_i) over s_i ≤ g with Σ s_i ≤ ⌈ℓ₁⌉ + D - 1, by Lagrange.
 
         L(s) = ln p(0)/p(s), as p falls log-convexly on both sides of 0; any multiplier gives a bound.
         """
@@ -113,11 +113,11 @@ class LaplaceLike(GridMechanism):
         return self.of_the_law(PolyaDifference(Fraction(1), self.scale), delta)
 
     def of_the_law(self, law: PolyaDifference, delta: float) -> Profile:
-        """The profile of noise `law` on every coordinate of the released integers."""
+        """Return the profile of noise `law` on every coordinate of the released integers."""
         return discrete_laplace_profile(law, self.grid, self.released_epsilon(law), delta)
 
     def promise(self, epsilon: float, assumptions: tuple[str, ...]) -> Guarantee:
-        """A pure guarantee of this mechanism."""
+        """Return a pure guarantee of this mechanism."""
         return Guarantee(
             kind="pure",
             epsilon=epsilon,
@@ -129,7 +129,10 @@ class LaplaceLike(GridMechanism):
 
 
 def laplace_precision(frame: CohortParams, spec: MechanismSpec, terms: int) -> int:
-    """The precision g for `terms` discrete Laplace terms in the sum: ⌈ε√t⌉ for `paper`, else `little_rounding`."""
+    """Return the precision g for `terms` discrete Laplace terms in the sum.
+
+    ⌈ε√t⌉ for `paper`, else `little_rounding`.
+    """
     if spec.precision is not None:
         return spec.precision
     if spec.calibration == "paper":
@@ -138,7 +141,7 @@ def laplace_precision(frame: CohortParams, spec: MechanismSpec, terms: int) -> i
 
 
 def little_rounding(frame: CohortParams, epsilon: float, terms: int, share: float, inflation: float = INFLATION) -> int:
-    """The least g whose rounding variance n/4 is at most `share` of the noise's, terms / (2 sinh²(1/(2 scale))).
+    """Return the least g whose rounding variance n/4 is at most `share` of the noise's, terms / (2 sinh²(1/(2 scale))).
 
     In ℓ₁ and ℓ₂ balls also the least where rounding takes at most `inflation` more scale.
     """

@@ -87,7 +87,10 @@ class Cohort(Message):
         return "aggregator" if self.channel.kind == "masked" else "shuffler"
 
     def digest(self) -> bytes:
-        """SHA-256 of the message's JSON, 32 bytes: two parties compare whether they were told the same cohort."""
+        """Return SHA-256 of the message's JSON, 32 bytes.
+
+        Two parties compare whether they were told the same cohort.
+        """
         return hashlib.sha256(self.model_dump_json().encode()).digest()
 
 

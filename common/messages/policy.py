@@ -354,7 +354,7 @@ POLICIES.register({name: spec for spec in SPECS for name in typing.get_args(spec
 
 
 def _name(value: Any) -> str | None:
-    """The name that picks the spec; a table without one is successive elimination."""
+    """Return the name that picks the spec; a table without one is successive elimination."""
     name = value.get("name", DEFAULT) if isinstance(value, dict) else getattr(value, "name", None)
     return None if name is None else str(name)
 

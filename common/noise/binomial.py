@@ -43,7 +43,10 @@ class Binomial:
         return _pmf(self.trials, self.chance)
 
     def quantile(self, p: float) -> float:
-        """The least q with P(|X - mean| > q) ≤ p, by incomplete beta functions; the mean need not be an integer."""
+        """Return the least q with P(|X - mean| > q) ≤ p, by incomplete beta functions.
+
+        The mean need not be an integer.
+        """
         check_probability(p)
         mean = Fraction(self.mean)
         down, up = self.reaches(p)
@@ -52,7 +55,7 @@ class Binomial:
         return float(min(gap + bisect_left(most, True, key=partial(self._rare, p, gap)) for gap in gaps))
 
     def _rare(self, p: float, gap: Fraction, steps: int) -> bool:
-        """Whether P(|X - mean| > gap + steps) ≤ p."""
+        """Return whether P(|X - mean| > gap + steps) ≤ p."""
         mean, far = Fraction(self.mean), gap + steps
         below, above = math.ceil(mean - far) - 1, math.floor(mean + far) + 1
         low = betaincc(below + 1, self.trials - below, self.chance) if below >= 0 else 0.0
@@ -60,7 +63,7 @@ class Binomial:
         return float(low + high) <= p * (1 - TIE)
 
     def reaches(self, lost: float) -> tuple[int, int]:
-        """Least steps below and above the mean beyond which Chernoff's bound leaves `lost` in all, or nothing is."""
+        """Return the least steps below and above the mean beyond which Chernoff's bound leaves `lost` at most."""
         down = tail_reach(lambda k: binomial_log_tail(self.trials, self.chance, self.mean - k), lost / 2)
         up = tail_reach(lambda k: binomial_log_tail(self.trials, self.chance, self.mean + k), lost / 2)
         return min(down, math.ceil(self.mean)), min(up, math.ceil(self.trials - self.mean))
@@ -84,7 +87,7 @@ class Binomial:
 
 @lru_cache(maxsize=64)
 def _pmf(trials: int, chance: float) -> Pmf:
-    """Log-probabilities between Chernoff's bounds, from the ratios of neighbours."""
+    """Return the log-probabilities between Chernoff's bounds, from the ratios of neighbours."""
     mean = trials * chance
     down, up = Binomial(trials, chance).reaches(LOST)
     first, last = max(0, math.floor(mean) - down), min(trials, math.ceil(mean) + up)
@@ -94,7 +97,7 @@ def _pmf(trials: int, chance: float) -> Pmf:
 
 
 def binomial_log_tail(trials: int, chance: float, x: float) -> float:
-    """Chernoff's bound of a tail that ends at x: -`trials` D(x/trials ‖ `chance`); -inf outside the support."""
+    """Return Chernoff's bound of a tail that ends at x: -`trials` D(x/trials ‖ `chance`); -inf outside the support."""
     share = x / trials
     if not 0 <= share <= 1:
         return -math.inf

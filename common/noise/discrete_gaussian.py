@@ -55,7 +55,7 @@ class DiscreteGaussian:
         return _gaussian_std(self.variance)
 
     def pmf(self, lost: float = LOST, least: int = 0) -> Pmf:
-        """The law up to `lost`, and at least on [-least, least]."""
+        """Return the law up to `lost`, and at least on [-least, least]."""
         last = check_length(max(gaussian_reach(self.variance, lost), least), "support of the noise")
         return Pmf.mirrored(gaussian_logs(self.variance, last), lost)
 
@@ -83,19 +83,22 @@ def check_variance(variance: float) -> None:
 
 
 def gaussian_reach(variance: float, lost: float) -> int:
-    """The least k that the sub-Gaussian bound P(|X| ≥ k) ≤ 2 e^(-k²/(2 variance)) allows for `lost`."""
+    """Return the least k that the sub-Gaussian bound P(|X| ≥ k) ≤ 2 e^(-k²/(2 variance)) allows for `lost`."""
     return max(1, math.ceil(math.sqrt(2 * variance * math.log(2 / lost))))
 
 
 def gaussian_logs(variance: float, last: int) -> NDArray[np.float64]:
-    """Log-probabilities of 0 … last."""
+    """Return the log-probabilities of 0 … last."""
     logs = -(np.arange(last + 1, dtype=np.float64) ** 2) / (2 * variance)
     logs -= math.log(normalizer(variance))
     return logs
 
 
 def normalizer(variance: float) -> float:
-    """Σ_j e^(-j²/(2v)): added up where v is small, and √(2πv) (1 + 2 Σ_j e^(-2π²vj²)) by Poisson where it is not."""
+    """Return Σ_j e^(-j²/(2v)).
+
+    Added up where v is small, and √(2πv) (1 + 2 Σ_j e^(-2π²vj²)) by Poisson where it is not.
+    """
     if variance < 1:
         return 1 + 2 * math.fsum(math.exp(-j * j / (2 * variance)) for j in range(1, 12))
     return math.sqrt(2 * math.pi * variance) * (1 + 2 * math.exp(-2 * math.pi**2 * variance))
@@ -112,7 +115,7 @@ def _gaussian_std(variance: float) -> float:
 
 @lru_cache(maxsize=64)
 def gaussian_table(variance: float) -> Table:
-    """The sampling table; weight(x + 1) / weight(x) = a^(2x+1), a = e^(-1/(2 variance)), to 2⁻³²⁰ absolutely."""
+    """Return the sampling table; weight(x + 1) / weight(x) = a^(2x+1), a = e^(-1/(2 variance)), to 2⁻³²⁰ absolutely."""
     if variance > LARGEST_VARIANCE:
         allowed = f"at most {LARGEST_VARIANCE:.4g}: raise epsilon or lower the precision or dimension"
         raise BadParameter("variance of the noise", variance, allowed)
@@ -163,7 +166,7 @@ class DiscreteGaussianSum:
         return math.sqrt(self.terms) * DiscreteGaussian(self.variance).std
 
     def pmf(self, lost: float = LOST, least: int = 0) -> Pmf:
-        """The law up to `lost`, and at least on [-least, least]."""
+        """Return the law up to `lost`, and at least on [-least, least]."""
         last = max(gaussian_reach(self.terms * self.variance, lost), least)
         return Pmf.mirrored(gaussian_sum_logs(self.variance, self.terms, last), lost)
 
@@ -191,7 +194,7 @@ class DiscreteGaussianSum:
 
 
 def is_gaussian(variance: float, terms: int) -> bool:
-    """Whether the sum is a discrete Gaussian itself, in double precision.
+    """Return whether the sum is a discrete Gaussian itself, in double precision.
 
     The periodic factor is a theta series of the lattice A*_(n-1) by Poisson: its shortest vectors, 2n of squared length
     (n - 1)/n, count e^(-2π²v(n - 1)/n) each. Their sum is below 2e-15 here, and all the others' is far below that.
@@ -201,7 +204,7 @@ def is_gaussian(variance: float, terms: int) -> bool:
 
 @lru_cache(maxsize=64)
 def gaussian_sum_logs(variance: float, terms: int, last: int) -> NDArray[np.float64]:
-    """Log-probabilities of 0 … last."""
+    """Return the log-probabilities of 0 … last."""
     check_length(last, "support of the noise")
     if is_gaussian(variance, terms):
         logs = gaussian_logs(terms * variance, last)
@@ -222,7 +225,7 @@ def _continued(period: NDArray[np.float64], variance: float, terms: int, last: i
 
 
 def _period(variance: float, terms: int, last: int) -> NDArray[np.float64]:
-    """Log-probabilities of 0 … last ≤ n/2, window by window, each under the exponential tilt that centres it there."""
+    """Return the log-probabilities of 0 … last ≤ n/2, by windows, each under the exponential tilt that centres it."""
     logs = np.empty(last + 1)
     k = 0
     while k <= last:
@@ -237,7 +240,7 @@ def _period(variance: float, terms: int, last: int) -> NDArray[np.float64]:
 
 
 def _tilt(variance: float, mean: float) -> float:
-    """The s in [0, 1/(2v)] for which e^(sx) times the law of one term has this mean, in [0, 1/2]."""
+    """Return the s in [0, 1/(2v)] for which e^(sx) times the law of one term has this mean, in [0, 1/2]."""
     if mean <= 0:
         return 0.0
     top = 1 / (2 * variance)
@@ -299,6 +302,6 @@ def _log_moment(variance: float, tilt: float, angles: NDArray[np.float64]) -> ND
 
 
 def _series(variance: float, decay: NDArray[np.float64], z: NDArray[Any]) -> NDArray[np.complex128]:
-    """Σ_(j≠0) e^(2πijvz) times decay(|j|)."""
+    """Return Σ_(j≠0) e^(2πijvz) times decay(|j|)."""
     turns = np.multiply.outer(2j * math.pi * variance * z, np.arange(1, decay.size + 1))
     return np.asarray((np.exp(turns) + np.exp(-turns)) @ decay, dtype=np.complex128)

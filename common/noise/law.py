@@ -1,4 +1,4 @@
-"""Laws of noise: what each can say of itself, how it is sampled, and how it is seen in the data's units."""
+"""Laws of noise: what each can say of itself, and how one is sampled from a table."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,7 +10,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.bandit.error_law import How
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import Stream
 
@@ -44,7 +43,7 @@ class Pmf:
         return np.arange(self.first, self.first + self.logs.size, dtype=np.int64)
 
     def quantile(self, center: float, p: float) -> float:
-        """The least q with P(|X - center| > q) ≤ p, from the far ends inwards so that small masses count."""
+        """Return the least q with P(|X - center| > q) ≤ p, from the far ends inwards so that small masses count."""
         gaps = np.abs(self.support - center)
         order = np.argsort(-gaps, kind="stable")
         beyond = np.cumsum(self.masses[order]) + self.lost
@@ -53,7 +52,7 @@ class Pmf:
 
     @classmethod
     def mirrored(cls, half: NDArray[np.float64], lost: float) -> "Pmf":
-        """A symmetric law from the log-probabilities of 0, 1, and so on."""
+        """Return a symmetric law from the log-probabilities of 0, 1, and so on."""
         return cls(1 - half.size, np.concatenate((half[:0:-1], half)), lost)
 
     @classmethod
@@ -73,15 +72,15 @@ class Law(Protocol):
     def std(self) -> float: ...
 
     def pmf(self) -> Pmf:
-        """The law on a truncated support. Raises BadParameter if that is longer than LIMIT."""
+        """Return the law on a truncated support. Raises BadParameter if that is longer than LIMIT."""
         ...
 
     def quantile(self, p: float) -> float:
-        """The least q with P(|X - mean| > q) ≤ p."""
+        """Return the least q with P(|X - mean| > q) ≤ p."""
         ...
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
-        """`count` independent draws; the same stream gives the same draws."""
+        """Return `count` independent draws; the same stream gives the same draws."""
         ...
 
 
@@ -92,7 +91,7 @@ def check_probability(p: float) -> None:
 
 
 def tail_reach(log_tail: Callable[[int], float], p: float) -> int:
-    """The least k ≥ 1 with log_tail(k) ≤ ln p, where log_tail decreases and bounds ln P(|X| ≥ k)."""
+    """Return the least k ≥ 1 with log_tail(k) ≤ ln p, where log_tail decreases and bounds ln P(|X| ≥ k)."""
     target = math.log(p)
     high = 1
     while log_tail(high) > target:
@@ -105,7 +104,7 @@ def tail_reach(log_tail: Callable[[int], float], p: float) -> int:
 
 
 def symmetric_quantile(half: NDArray[np.float64], lost: float, p: float) -> int:
-    """The least q with P(|X| > q) ≤ p for a symmetric law, from its log-probabilities of 0, 1, and so on."""
+    """Return the least q with P(|X| > q) ≤ p for a symmetric law, from its log-probabilities of 0, 1, and so on."""
     check_probability(p)
     tails = 2 * np.cumsum(np.exp(half[::-1]))[::-1] + lost  # tails[k] = P(|X| ≥ k) for k ≥ 1
     beyond = np.append(tails[1:], lost)  # beyond[q] = P(|X| > q), decreasing
@@ -147,7 +146,7 @@ class Table:
     doubtful: NDArray[np.bool_]
 
     def draw(self, stream: Stream, count: int) -> NDArray[np.int64]:
-        """`count` draws: one word each, and a second word where the first equals a threshold's."""
+        """Return `count` draws: one word each, and a second word where the first equals a threshold's."""
         draws = np.empty(count, dtype=np.int64)
         for start in range(0, count, CHUNK):
             self._fill(draws[start : start + CHUNK], stream)
@@ -172,7 +171,7 @@ class Table:
 
 
 def tabulate(mode: int, ratio: Ratio, least: int | None = 0, greatest: int | None = None) -> Table:
-    """The table of a unimodal law from its mode and the ratios of neighbouring weights.
+    """Return the table of a unimodal law from its mode and the ratios of neighbouring weights.
 
     `least` and `greatest` end the support, where it ends. Raises BadParameter above LIMIT entries.
     """
@@ -210,36 +209,3 @@ def _pack(first: int, sums: list[int]) -> Table:
     before = np.searchsorted(high, starts, side="left").astype(np.int64)
     until = np.searchsorted(high, ends, side="right").astype(np.int64)
     return Table(first, high, np.ascontiguousarray(columns[:, 0], dtype=np.uint64), before, before != until)
-
-
-class Spread(Protocol):
-    """What an error law needs of the noise."""
-
-    @property
-    def std(self) -> float: ...
-
-    def quantile(self, p: float) -> float:
-        """The least q with P(|noise| > q) ≤ p."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ScaledErrorLaw:
-    """Noise in grid steps, seen in the data's units: `law` times `step`; `law` None is no noise at all."""
-
-    law: Spread | None
-    step: float
-    sub_exponential: tuple[float, float]
-
-    @property
-    def std(self) -> float:
-        return 0.0 if self.law is None else self.step * self.law.std
-
-    @property
-    def quantile_how(self) -> How:
-        """Whether `quantile` is exact, or a bound where the law is too long or depends on the data."""
-        how: How = getattr(self.law, "quantile_how", "exact")
-        return how
-
-    def quantile(self, p: float) -> float:
-        return 0.0 if self.law is None else self.step * self.law.quantile(p)

@@ -79,7 +79,7 @@ def check_shape_and_scale(shape: Fraction, scale: float) -> None:
 
 @lru_cache(maxsize=64)
 def polya_table(shape: Fraction, scale: float) -> Table:
-    """The sampling table; weight(x + 1) / weight(x) = β (x + r) / (x + 1), with β to 2⁻²⁵⁶."""
+    """Return the sampling table; weight(x + 1) / weight(x) = β (x + r) / (x + 1), with β to 2⁻²⁵⁶."""
     if scale > LONGEST_SCALE:
         allowed = f"at most {LONGEST_SCALE:g}: raise epsilon or lower the precision or dimension"
         raise BadParameter("scale of the noise", scale, allowed)
@@ -95,12 +95,12 @@ def polya_table(shape: Fraction, scale: float) -> Table:
 
 
 def _polya_logs(shape: Fraction, scale: float) -> NDArray[np.float64]:
-    """Logs of the weights of 0, 1, … up to a constant."""
+    """Return the logarithms of the weights of 0, 1, … up to a constant."""
     r = float(shape)
     loss = -math.expm1(-1 / scale)  # 1 - β
 
     def log_tail(k: int) -> float:
-        """Chernoff's bound of ln P(X ≥ k)."""
+        """Return Chernoff's bound of ln P(X ≥ k)."""
         if k * loss <= r * (1 - loss):
             return 0.0
         return r * math.log(loss * (k + r) / r) + k * (math.log1p(r / k) - 1 / scale)
@@ -134,7 +134,7 @@ class PolyaTails:
     scale: float
 
     def quantile(self, p: float, most: int) -> int:
-        """The least whole q with P(|A - B| > q) ≤ p; it is at most `most`."""
+        """Return the least whole q with P(|A - B| > q) ≤ p; it is at most `most`."""
         places, masses = self._masses()
 
         def excess(q: float) -> float:
@@ -147,11 +147,14 @@ class PolyaTails:
         return next((q for q in near if excess(q) <= 0), most)
 
     def _beyond(self, q: float, places: Floats, masses: Floats) -> float:
-        """P(|A - B| > q), steady between the integers."""
+        """Return P(|A - B| > q), steady between the integers."""
         return 2 * float(masses @ betaincc(self.shape, places + q + 1, -math.expm1(-1 / self.scale)))
 
     def _masses(self) -> tuple[Floats, Floats]:
-        """Nodes, and what they stand for of the law of B: a density, by Stirling's formula, that adds up to 1."""
+        """Return nodes, and what they stand for of the law of B.
+
+        a density, by Stirling's formula, that adds up to 1.
+        """
         lost, kept = -math.expm1(-1 / self.scale), math.exp(-1 / self.scale)
         mean, sigma = self.shape * kept / lost, math.sqrt(self.shape * kept) / lost
         low, high = max(-0.5, mean - WIDTH * sigma), mean + WIDTH * sigma + FAR * self.scale
@@ -165,7 +168,7 @@ class PolyaTails:
 
 
 def _divergence(x: Floats | float, mean: Floats) -> Floats:
-    """The sum x ln(x/mean) - x + mean, which is small, without cancellation of large numbers."""
+    """Return the sum x ln(x/mean) - x + mean, which is small, without cancellation of large numbers."""
     t = (x - mean) / mean
     return np.asarray(mean * ((1 + t) * np.log1p(t) - t), dtype=np.float64)
 
@@ -229,12 +232,12 @@ class PolyaDifference:
         return plus
 
     def _reach(self, lost: float) -> int:
-        """The least k that Chernoff's bound allows for P(|X| ≥ k) ≤ lost."""
+        """Return the least k that Chernoff's bound allows for P(|X| ≥ k) ≤ lost."""
         return tail_reach(lambda k: polya_difference_log_tail(float(self.shape), 1 / self.scale, k), lost / 2)
 
 
 def polya_difference_log_tail(r: float, a: float, k: int) -> float:
-    """Chernoff's bound of ln P(X ≥ k), with a = 1/scale = -ln β: the minimum over 0 ≤ s < a of κ(s) - sk.
+    """Return Chernoff's bound of ln P(X ≥ k), with a = 1/scale = -ln β: the minimum over 0 ≤ s < a of κ(s) - sk.
 
     κ(s) = r ln[sinh²(a/2) / (sinh((a+s)/2) sinh((a-s)/2))], and κ'(s) = k reads k cosh s + r sinh s = k cosh a.
     """
@@ -252,7 +255,7 @@ def polya_difference_log_tail(r: float, a: float, k: int) -> float:
 
 @lru_cache(maxsize=64)
 def polya_difference_logs(shape: Fraction, scale: float) -> NDArray[np.float64]:
-    """Log-probabilities of 0, 1, … by Miller's algorithm; less than LOST is left out on both sides together.
+    """Return the log-probabilities of 0, 1, … by Miller's algorithm; less than LOST is left out on both sides together.
 
     The Laurent coefficients obey (k+1-r) p(k+1) = 2k cosh(a) p(k) - (k-1+r) p(k-1). Downwards their ratios are stable:
     an error shrinks by about β² a step, so that a start 20 scales beyond the support forgets how it was begun. We
@@ -303,7 +306,7 @@ class DiscreteLaplace:
         return self.quantile_of_log(math.log(p))
 
     def quantile_of_log(self, log_p: float) -> float:
-        """The least q ≥ 0 with P(|X| > q) = 2 β^(q+1) / (1 + β) ≤ p."""
+        """Return the least q ≥ 0 with P(|X| > q) = 2 β^(q+1) / (1 + β) ≤ p."""
         above = math.log(2) - math.log1p(math.exp(-1 / self.scale)) - log_p
         return float(max(0, math.ceil(self.scale * above * (1 - 1e-13)) - 1))
 

@@ -47,7 +47,7 @@ class Poisson:
 
     def pmf(self) -> Pmf:
         def log_tail(k: int) -> float:
-            """Chernoff's bound of ln P(X ≥ k)."""
+            """Return Chernoff's bound of ln P(X ≥ k)."""
             return 0.0 if k <= self.rate else k - self.rate - k * math.log(k / self.rate)
 
         x = np.arange(1, check_length(tail_reach(log_tail, LOST), "support of the noise") + 1)
@@ -108,7 +108,7 @@ class Skellam:
         return math.sqrt(self.variance)
 
     def pmf(self, lost: float = LOST, least: int = 0) -> Pmf:
-        """The law up to `lost`, and at least on [-least, least]."""
+        """Return the law up to `lost`, and at least on [-least, least]."""
         return Pmf.mirrored(skellam_logs(self.variance, max(self._reach(lost), least)), lost)
 
     def quantile(self, p: float) -> float:
@@ -130,7 +130,7 @@ class Skellam:
         return plus
 
     def _reach(self, lost: float) -> int:
-        """The least k that Chernoff's bound allows for P(|X| ≥ k) ≤ lost."""
+        """Return the least k that Chernoff's bound allows for P(|X| ≥ k) ≤ lost."""
 
         def log_tail(k: int) -> float:
             s = math.asinh(k / self.variance)

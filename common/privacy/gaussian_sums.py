@@ -183,7 +183,9 @@ def real_gaussian_profile(variance: float, grid: Grid, delta: float, how: How) -
 
 @lru_cache(maxsize=4096)
 def lattice_renyi(variance: float, shift: int, order: float) -> float:
-    """Rényi divergence of N_Z(0, v) and its shift s: αs²/(2v) + ln(θ((α-1)s)/θ(0))/(α-1), the second part at most 0.
+    """Return the Rényi divergence of N_Z(0, v) and its shift s.
+
+    αs²/(2v) + ln(θ((α-1)s)/θ(0))/(α-1), the second part at most 0.
 
     θ(f) = Σ_j e^(-(j-f)²/(2v)) has period 1, so that orders with a whole αs have the continuous law's divergence.
     """
@@ -195,7 +197,7 @@ def lattice_renyi(variance: float, shift: int, order: float) -> float:
 
 
 def _log_theta(variance: float, off: float) -> float:
-    """The second part, times α - 1."""
+    """Return the second part, times α - 1."""
     if variance >= DUAL:
         decay = [math.exp(-2 * (math.pi * j) ** 2 * variance) for j in range(1, 5)]
         lacks = math.fsum(2 * d * (math.cos(2 * math.pi * j * off) - 1) for j, d in enumerate(decay, 1))

@@ -43,18 +43,21 @@ NOT_ZERO = 1e-300  # of a mass whose logarithm is taken
 
 
 def box_fits(variance: float, grid: Grid) -> bool:
-    """Whether the box's sum, and its shift, have a support that is worth its memory."""
+    """Return whether the box's sum, and its shift, have a support that is worth its memory."""
     return _last(variance, grid) <= LIMIT
 
 
 def log_delta(variance: float, grid: Grid, epsilon: float) -> float:
-    """Logarithm of δ(ε) of N_Z(0, variance) on every coordinate of a box that `box_fits`."""
+    """Return the logarithm of δ(ε) of N_Z(0, variance) on every coordinate of a box that `box_fits`."""
     return _log_delta(_pmf(variance, grid), grid.dimension * grid.precision, epsilon)
 
 
 @lru_cache(maxsize=256)
 def gaussian_box_epsilon(variance: float, grid: Grid, delta: float) -> float:
-    """The least ε at `delta`, to ten digits and rounded up; inf where no ε below 10⁴ will do. The box must fit."""
+    """Return the least ε at `delta`, to ten digits and rounded up.
+
+    Inf where no ε below 10⁴ will do. The box must fit.
+    """
     pmf, shift = _pmf(variance, grid), grid.dimension * grid.precision
 
     return least_epsilon(lambda epsilon: _log_delta(pmf, shift, epsilon) - math.log(delta))
@@ -70,7 +73,7 @@ def _pmf(variance: float, grid: Grid) -> Pmf:
 
 
 def _log_delta(pmf: Pmf, shift: int, epsilon: float) -> float:
-    """Logarithm of Σ (P(y) - e^ε P(y + shift))₊ and the mass left out.
+    """Return the logarithm of Σ (P(y) - e^ε P(y + shift))₊ and the mass left out.
 
     The losses grow, so that one tail is looked at; the law is symmetric, so that one direction is.
     """

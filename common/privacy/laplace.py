@@ -52,13 +52,13 @@ ROUNDING = 1e-12  # relative, of δ
 
 
 def has_few_losses(shift: int, dimension: int) -> bool:
-    """Whether a box's losses are few enough."""
+    """Return whether a box's losses are few enough."""
     return shift * dimension <= LONGEST
 
 
 @lru_cache(maxsize=256)
 def laplace_box_epsilon(scale: float, shift: int, dimension: int, delta: float) -> float:
-    """The least ε at `delta` of Lap_Z(scale) on `dimension` coordinates, all moved by `shift`; rounded up."""
+    """Return the least ε at `delta` of Lap_Z(scale) on `dimension` coordinates, all moved by `shift`; rounded up."""
     masses = _power(_coordinate(scale, shift), dimension)
     losses = (dimension * shift - 2 * np.arange(masses.size)) / scale
 
@@ -70,20 +70,23 @@ def laplace_box_epsilon(scale: float, shift: int, dimension: int, delta: float) 
 
 
 def continuous_box_epsilon(loss: float, dimension: int, delta: float) -> float:
-    """An ε at `delta` of Laplace noise in reals on `dimension` coordinates that lose `loss` each: a fine grid's."""
+    """Return an ε at `delta` of Laplace noise in reals on `dimension` coordinates that lose `loss` each.
+
+    a fine grid's.
+    """
     steps = max(1, LONGEST // dimension)
     return laplace_box_epsilon(steps / loss, steps, dimension, delta)
 
 
 def _coordinate(scale: float, shift: int) -> NDArray[np.float64]:
-    """The law of a coordinate's noise, put between 0 and the shift."""
+    """Return the law of a coordinate's noise, put between 0 and the shift."""
     inner = math.tanh(1 / (2 * scale)) * np.exp(-np.arange(1, shift) / scale)
     least, most = (1 / (1 + math.exp(sign / scale)) for sign in (-1, 1))
     return np.concatenate(([least], inner, [most * math.exp(-(shift - 1) / scale)]))
 
 
 def _power(law: NDArray[np.float64], terms: int) -> NDArray[np.float64]:
-    """The law of the sum of `terms`, by squaring."""
+    """Return the law of the sum of `terms`, by squaring."""
     if terms == 1:
         return law
     half = _power(law, terms // 2)
@@ -132,7 +135,7 @@ def real_laplace_profile(scale: float, grid: Grid, pure: float, delta: float, ho
 
 
 def continuous_renyi(epsilon: float, order: float) -> float:
-    """ln[(α e^((α-1)ε) + (α-1) e^(-αε)) / (2α-1)] / (α-1): Mironov 2017, Table II, for a shift of ε scales."""
+    """Return ln[(α e^((α-1)ε) + (α-1) e^(-αε)) / (2α-1)] / (α-1): Mironov 2017, Table II, for a shift of ε scales."""
     a = order
     if a * epsilon < SERIES:
         terms = (((a - 1) ** (k - 1) - (-a) ** (k - 1)) * epsilon**k / math.factorial(k) for k in range(12, 1, -1))
@@ -143,13 +146,13 @@ def continuous_renyi(epsilon: float, order: float) -> float:
 
 @lru_cache(maxsize=4096)
 def discrete_renyi(scale: float, shift: int, order: float) -> float:
-    """Rényi divergence of Lap_Z(scale) and its shift: three stretches, the outer two with one loss each."""
+    """Return the Rényi divergence of Lap_Z(scale) and its shift: three stretches, the outer two with one loss each."""
     others, losses = _stretches(scale, shift)
     return renyi_divergence(others, losses, order)
 
 
 def _stretches(scale: float, shift: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Log-masses of Q and losses: x ≤ 0 together, x ≥ shift together, and each x between them."""
+    """Return log-masses of Q and losses: x ≤ 0 together, x ≥ shift together, and each x between them."""
     a = 1 / scale
     between = np.arange(1, shift)
     outer = -math.log1p(math.exp(-a)) + np.array([-a * shift, 0.0])
@@ -188,7 +191,9 @@ def _approximate(law: PolyaDifference, grid: Grid, pure: float, delta: float, pa
 
 
 def _in_a_ball(scale: float, grid: Grid, pure: float, delta: float, *, whole: bool) -> Profile:
-    """Bounds for ℓ₁ and ℓ₂: any ε-pure law's, α Σ(s_i/scale)²/2 for shifts s_i that lose s_i/scale each, and the law's.
+    """Return bounds for ℓ₁ and ℓ₂.
+
+    Any ε-pure law's, α Σ(s_i/scale)²/2 for shifts s_i that lose s_i/scale each, and the law's.
 
     The last are for ε at δ: moments with the worst spread of the move. Noise in reals on rounded values tells no more
     than on the grid: a Laplace variable is Lap_Z plus something independent.

@@ -93,14 +93,14 @@ class PrivacyLedger:
         return sum(entry.cohorts for entry in self.entries)
 
     def _delta(self, weakest: Guarantee, times: int) -> float | None:
-        """δ that a composed guarantee is shown at: the budget's, unless it cannot hold there."""
+        """Return δ that a composed guarantee is shown at: the budget's, unless it cannot hold there."""
         if self.budget is None or self.budget.delta < times * weakest.delta:
             return None
         return self.budget.delta
 
 
 def parallel(guarantees: Sequence[Guarantee]) -> Guarantee:
-    """The weakest of at least one guarantee: no privacy if any has none, else the largest ε and the largest δ.
+    """Return the weakest of at least one guarantee: no privacy if any has none, else the largest ε and the largest δ.
 
     Rényi curves are merged order by order over the orders that all have; guarantees of different kinds become (ε, δ).
     """
@@ -124,7 +124,7 @@ def _assuming(one: Guarantee, contributions: int) -> Guarantee:
 
 
 def _assumptions(guarantees: Sequence[Guarantee]) -> tuple[str, ...]:
-    """What all rounds assume in the same words, and that the others hold too."""
+    """Return what all rounds assume in the same words, and that the others hold too."""
     shared = [text for text in guarantees[0].assumptions if all(text in one.assumptions for one in guarantees)]
     own = any(text not in shared for one in guarantees for text in one.assumptions)
     said = [text for text in shared if text != OWN]  # a round whose cohorts differ says it already

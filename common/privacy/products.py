@@ -155,7 +155,10 @@ def losses_of(pmf: Pmf, shift: int, count: int) -> GridLosses | None:
 
 
 def _losses(pmf: Pmf, shift: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Finite losses, their masses, and the mass that counts as infinite: what the neighbour cannot give, or far out."""
+    """Return finite losses, their masses, and the mass that counts as infinite.
+
+    What the neighbour cannot give, or far out.
+    """
     logs, size = pmf.logs, pmf.logs.size
     masses = pmf.masses
     if shift >= size:

@@ -75,12 +75,12 @@ class Profile(Message):
 
 
 def exact(epsilon: float | None) -> Spent:
-    """What the law gives; None or inf: no ε is enough."""
+    """Return what the law gives; None or inf: no ε is enough."""
     return Spent(epsilon=_finite(epsilon), how="exact")
 
 
 def bound(epsilon: float | None) -> Spent:
-    """An ε that is enough; None or inf: none is known."""
+    """Return an ε that is enough; None or inf: none is known."""
     return Spent(epsilon=_finite(epsilon), how="bound")
 
 
@@ -91,18 +91,21 @@ def spent_as(epsilon: float | None, how: How) -> Spent:
 
 
 def curve(rdp: Callable[[float], float]) -> ProfilePairs:
-    """(order, ε) at every order of a profile; inf is null."""
+    """Return (order, ε) at every order of a profile; inf is null."""
     return tuple((order, _finite(rdp(order))) for order in PROFILE_ORDERS)
 
 
 def filled(pairs: Iterable[tuple[float, float]]) -> ProfilePairs:
-    """Known (order, ε) pairs at the orders of a profile: a missing one has the next larger one's, which is no less."""
+    """Return known (order, ε) pairs at the orders of a profile.
+
+    a missing one has the next larger one's, which is no less.
+    """
     known = sorted(pairs)
     return tuple((order, min((e for a, e in known if a >= order), default=None)) for order in PROFILE_ORDERS)
 
 
 def tightened(pairs: ProfilePairs, others: Sequence[float]) -> ProfilePairs:
-    """The lesser of two bounds at every order, and of every larger order's, as divergences grow with the order."""
+    """Return the lesser of two bounds at every order, and of all larger orders: divergences grow with the order."""
     known = [math.inf if epsilon is None else epsilon for _, epsilon in pairs]
     least = np.minimum.accumulate(np.minimum(known, others)[::-1])[::-1]
     return tuple((order, _finite(float(one))) for (order, _), one in zip(pairs, least, strict=True))
@@ -116,7 +119,7 @@ def unprotected(delta: float, *notes: str) -> Profile:
 
 
 def of_pure(epsilon: float, delta: float, how: How, *notes: str) -> Profile:
-    """The worst ε-pure law, randomized response, of which every other is a function; its own law, if `exact`."""
+    """Return the worst ε-pure law, randomized response, of which every other is a function; its own law, if `exact`."""
     return Profile(
         delta=delta,
         pure=spent_as(epsilon, how),
@@ -128,14 +131,14 @@ def of_pure(epsilon: float, delta: float, how: How, *notes: str) -> Profile:
 
 
 def response_renyi(epsilon: float, order: float) -> float:
-    """RDP(α) of randomized response, rounded up and never above ε."""
+    """Return RDP(α) of randomized response, rounded up and never above ε."""
     rare = -epsilon - math.log1p(math.exp(-epsilon))
     answers = np.array([rare, rare + epsilon])
     return min(epsilon, renyi_divergence(answers, np.array([epsilon, -epsilon]), order) * RAISED)
 
 
 def response_epsilon(epsilon: float, delta: float) -> float:
-    """ε' at δ of randomized response: e^ε' = e^ε - δ (1 + e^ε), rounded up and never above ε."""
+    """Return ε' at δ of randomized response: e^ε' = e^ε - δ (1 + e^ε), rounded up and never above ε."""
     gone = delta * (1 + math.exp(-epsilon))
     return 0.0 if gone >= 1 else min(epsilon, max(0.0, (epsilon + math.log1p(-gone)) * RAISED))
 

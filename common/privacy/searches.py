@@ -62,7 +62,10 @@ def least_integer(excess: Callable[[int], float], guess: int) -> int:
 
 
 def _crossing(falling: Callable[[int], float], first: int, reach: int) -> int:
-    """The least place, next to a place where `falling` is above 0, where it is not; `reach` is the first step."""
+    """Return the least place, next to a place where `falling` is above 0, where it is not.
+
+    `reach` is the first step.
+    """
     at = cache(falling)
     low = high = first
     while at(high) > 0:
@@ -79,7 +82,7 @@ def _crossing(falling: Callable[[int], float], first: int, reach: int) -> int:
 
 
 def _place(snapped: float) -> int:
-    """The numbers of `SNAPPED_BITS` bits in a row: neighbours have neighbouring places."""
+    """Return the numbers of `SNAPPED_BITS` bits in a row: neighbours have neighbouring places."""
     mantissa, exponent = math.frexp(snapped)
     return exponent * HALF + int(math.ldexp(mantissa, SNAPPED_BITS)) - HALF
 
@@ -105,7 +108,7 @@ FIRST_REACH = HALF >> 7
 
 
 def least_root(excess: Callable[[float], float], guess: float, slack: float = SLACK) -> float:
-    """The least positive number with excess ≤ 0, to a relative accuracy and rounded up; excess falls."""
+    """Return the least positive number with excess ≤ 0, to a relative accuracy and rounded up; excess falls."""
 
     def at(log_value: float) -> float:
         return excess(math.exp(log_value))
@@ -122,7 +125,7 @@ def least_root(excess: Callable[[float], float], guess: float, slack: float = SL
 
 
 def coarsest(noise: Callable[[int], float], wanted: float, about: float) -> int:
-    """The least g with noise(g) ≥ wanted, for a variance that grows about as g².
+    """Return the least g with noise(g) ≥ wanted, for a variance that grows about as g².
 
     about  noise(1), roughly: on a coarse grid with little noise the law itself is slow to compute.
     """
@@ -136,7 +139,7 @@ def coarsest(noise: Callable[[int], float], wanted: float, about: float) -> int:
 
 
 def least_satisfying(met: Callable[[int], bool], guess: int) -> int:
-    """The least n ≥ 1 that satisfies a monotone condition, from a guess."""
+    """Return the least n ≥ 1 that satisfies a monotone condition, from a guess."""
     low, high = 0, max(1, guess)
     while not met(high):
         low, high = high, 2 * high
@@ -147,7 +150,9 @@ def least_satisfying(met: Callable[[int], bool], guess: int) -> int:
 
 
 def least_met(met: Callable[[float], bool], low: float, high: float, digits: float) -> float:
-    """The least x in [low, high] with `met`, to a relative error of `digits` and rounded up; `high` must meet it.
+    """Return the least x in [low, high] with `met`, to a relative error of `digits` and rounded up.
+
+    `high` must meet it.
 
     Where `met` is not monotone the answer still meets it.
     """
@@ -160,7 +165,7 @@ def least_met(met: Callable[[float], bool], low: float, high: float, digits: flo
 
 
 def greatest_met(met: Callable[[float], bool], low: float, high: float, digits: float) -> float:
-    """The greatest x in [low, high] with `met`, rounded down; `low` must meet it."""
+    """Return the greatest x in [low, high] with `met`, rounded down; `low` must meet it."""
     if met(high):
         return high
     while high - low > digits * high:

@@ -94,7 +94,7 @@ class Grid:
 
 
 def squared_l2(precision: int, dimension: int, norm: Norm) -> int:
-    """Bound on Σ ⌈d_i⌉², the squared ℓ₂ sensitivity in grid steps.
+    """Return a bound on Σ ⌈d_i⌉², the squared ℓ₂ sensitivity in grid steps.
 
     With ⌈d_i⌉ = j_i + 1 it is D + Σj_i² + 2Σj_i, where Σj_i² < g². l2: Σj_i ≤ √(D Σj_i²). l1: Σj_i < g as well, and all
     of it in one coordinate is the worst. linf, and an upper bound for the others: every coordinate moves by g.
@@ -127,12 +127,12 @@ def grid_for(dimension: int, norm: Norm, sharpness: float = math.inf, inflation:
 
 
 def l1(precision: int, dimension: int, norm: Norm) -> float:
-    """Bound on Σ d_i, the ℓ₁ sensitivity in grid steps before rounding."""
+    """Return a bound on Σ d_i, the ℓ₁ sensitivity in grid steps before rounding."""
     return precision * {"linf": dimension, "l2": math.sqrt(dimension), "l1": 1}[norm]
 
 
 def laplace_loss(scale: float, precision: int, dimension: int, norm: Norm) -> float:
-    """ε of Lap_Z(scale) on every coordinate, rounding included.
+    """Return ε of Lap_Z(scale) on every coordinate, rounding included.
 
     A coordinate that moves by d loses ⌊d⌋/a + h(d - ⌊d⌋) at most, a = scale, h(f) = ln(1 + f(e^(1/a) - 1)): the worst
     outcome lies beyond both, the worst start on a grid point. h is concave and exceeds f/a most at
@@ -150,7 +150,7 @@ def laplace_loss(scale: float, precision: int, dimension: int, norm: Norm) -> fl
 
 @lru_cache(maxsize=1024)
 def laplace_scale(epsilon: float, precision: int, dimension: int, norm: Norm = "linf") -> float:
-    """The least scale whose loss is ε, rounded up, so that the noise is never smaller than the theorem's."""
+    """Return the least scale whose loss is ε, rounded up, so that the noise is never smaller than the theorem's."""
     if norm == "linf" or dimension == 1:
         return _quotient(precision * dimension, epsilon)
     low, high = l1(precision, dimension, norm) / epsilon, precision * dimension / epsilon

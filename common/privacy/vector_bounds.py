@@ -58,7 +58,7 @@ class Intervals:
         return cls(shifts[:-1].astype(np.float64), width, logs[:-1], logs[1:], slope, jump)
 
     def highest(self, price: float, power: int) -> float:
-        """Bound on the maximum over all d of φ(d) - λ d^q; λ > 0, q = 1 or 2."""
+        """Return a bound on the maximum over all d of φ(d) - λ d^q; λ > 0, q = 1 or 2."""
         top = np.where(self.width == 1, self._of_logarithms(price, power), self._of_chords(price, power))
         return float(np.where(self.slope > STEEP, self.high - price * self.left**power, top).max())
 
@@ -82,7 +82,7 @@ class Intervals:
         return top
 
     def _bump(self) -> Numbers:
-        """The largest ln(1 + fk) - κf over f in [0, 1]."""
+        """Return the largest ln(1 + fk) - κf over f in [0, 1]."""
         f = np.clip(1 / np.maximum(self.slope, NOT_ZERO) - 1 / self.jump, 0.0, 1.0)
         bump: Numbers = np.maximum(0.0, np.log1p(f * self.jump) - self.slope * f)
         return bump
@@ -113,7 +113,7 @@ class MoveLosses:
     tails: int | None = None
 
     def at(self, shift: int, order: float) -> float:
-        """The logarithm for one shift ≥ 0, upwards by the error of the stored probabilities."""
+        """Return the logarithm for one shift ≥ 0, upwards by the error of the stored probabilities."""
         own, moved = self._weighted(order)
         worst = _log_sum(own, moved, *self._window(shift, order), shift)
         if self.both:
@@ -141,7 +141,7 @@ class MoveLosses:
 
 
 def central(pmf: Pmf, shift: int, lost: float, *, both: bool = False) -> tuple[MoveLosses, float]:
-    """The losses on the middle of the law, and the mass beside it.
+    """Return the losses on the middle of the law, and the mass beside it.
 
     Every shift up to `shift` stays on the stored support; where that allows it, at most `lost` is beside the middle.
     """
@@ -155,7 +155,9 @@ def central(pmf: Pmf, shift: int, lost: float, *, both: bool = False) -> tuple[M
 
 
 def whole(pmf: Pmf, tails: int) -> MoveLosses:
-    """The losses on all of a symmetric law: `tails` is some deviations, which are all that counts on either side.
+    """Return the losses on all of a symmetric law.
+
+    `tails` is some deviations, which are all that counts on either side.
 
     For an order α and a shift s the stored support must reach αs + tails, as for `hockey_stick.rdp`.
     """
@@ -198,7 +200,7 @@ LARGEST = 1e30  # of a ratio that is searched through
 
 @lru_cache(maxsize=1024)
 def grid_by_moments(dimension: int, norm: Norm, moment: float) -> int:
-    """The least g, about, for which rounding adds at most a tenth to a ball's ℓ₂ sensitivity.
+    """Return the least g, about, for which rounding adds at most a tenth to a ball's ℓ₂ sensitivity.
 
     moment  ln E[e^((α-1) loss)] of Gaussian noise without rounding at the order α that will decide: about ln(1/δ) for
             (ε, δ). The larger it is, the more it is the larger of the two roundings that counts, not their mean.
@@ -214,14 +216,17 @@ def grid_by_moments(dimension: int, norm: Norm, moment: float) -> int:
 
 
 def about_variance(epsilon: float, delta: float, dimension: int, norm: Norm) -> float:
-    """What Gaussian noise would need at g = 1, without rounding: where searches begin."""
+    """Return what Gaussian noise would need at g = 1, without rounding: where searches begin."""
     if norm == "linf" or dimension == 1:
         return dimension / largest_ratio(epsilon, delta) ** 2
     return 1 / (2 * zcdp_rho(epsilon, delta))
 
 
 def worst_log_moment(losses: MoveLosses, order: float, grid: Grid) -> float:
-    """Bound on ln E[e^((α-1) loss)], α = `order` > 1, of a vector's worst move: (α - 1) times the Rényi divergence."""
+    """Return a bound on ln E[e^((α-1) loss)], α = `order` > 1, of a vector's worst move.
+
+    (α - 1) times the Rényi divergence.
+    """
     if grid.is_box:
         return grid.dimension * losses.at(grid.precision, order)
     shifts = _shifts(grid.precision)
@@ -230,7 +235,7 @@ def worst_log_moment(losses: MoveLosses, order: float, grid: Grid) -> float:
 
 
 def vector_rdp(losses: MoveLosses, order: float, grid: Grid) -> float:
-    """Bound on the Rényi divergence of `order` of a vector's worst move; for the box, exact."""
+    """Return a bound on the Rényi divergence of `order` of a vector's worst move; for the box, exact."""
     return worst_log_moment(losses, order, grid) / (order - 1)
 
 
@@ -309,7 +314,7 @@ def _covered_epsilon(pmf: Pmf, grid: Grid, delta: float) -> float:
 
 
 def _by_moments(pmf: Pmf, grid: Grid, delta: float, *, both: bool) -> float:
-    """δ ≤ what lies beside the middle in any coordinate + M e^(-(α-1)ε) (1 - 1/α)^(α-1) / α, for every α."""
+    """Return δ ≤ what lies beside the middle in any coordinate + M e^(-(α-1)ε) (1 - 1/α)^(α-1) / α, for every α."""
     losses, beside = central(pmf, grid.precision, SPARED * delta / grid.dimension, both=both)
     left = delta - grid.dimension * beside
     if left <= 0:
@@ -329,7 +334,7 @@ def _by_moments(pmf: Pmf, grid: Grid, delta: float, *, both: bool) -> float:
 
 
 def _gaussian_order(variance: float, grid: Grid, delta: float) -> float:
-    """About ln(α - 1) of the best order, which is where a Gaussian of that variance has it."""
+    """Return about ln(α - 1) of the best order, which is where a Gaussian of that variance has it."""
     squared = grid.precision**2 * (grid.dimension if grid.norm == "linf" else 1)
     return math.log(2 * math.log(1 / delta) * variance / squared) / 2
 
@@ -343,7 +348,7 @@ def _shifts(precision: int) -> NDArray[np.int64]:
 
 
 def _worst(shifts: NDArray[np.int64], logs: NDArray[np.float64], dimension: int, norm: Norm) -> float:
-    """The least of the dual, from ln M at the shifts up to g."""
+    """Return the least of the dual, from ln M at the shifts up to g."""
     intervals, power = Intervals.of(shifts, logs), 1 if norm == "l1" else 2
     budget = float(shifts[-1]) ** power
     unit = max(float(logs[-1]), 1e-300) / budget

@@ -68,7 +68,10 @@ class RunConfig(Message):
         return self
 
     def canonical(self) -> bytes:
-        """The configuration as canonical JSON: sorted keys, no spaces; younger tables only where they are given."""
+        """Return the configuration as canonical JSON.
+
+        Sorted keys, no spaces; younger tables only where they are given.
+        """
         whole = self.model_dump(mode="json")
         kept = {key: value for key, value in whole.items() if value is not None or key not in YOUNGER}
         policy = kept["policy"].items()
@@ -90,5 +93,5 @@ class RunConfig(Message):
         return self.policy.event_probability(size)
 
     def digest(self) -> bytes:
-        """SHA-256 of the canonical form, 32 bytes."""
+        """Return SHA-256 of the canonical form, 32 bytes."""
         return hashlib.sha256(self.canonical()).digest()

@@ -41,7 +41,7 @@ class Round(Message):
     assignments: list[Assignment]
 
     def mechanism_of(self, assignment: Assignment) -> AnyMechanism:
-        """What randomizes the reports of this cohort."""
+        """Return what randomizes the reports of this cohort."""
         return assignment.mechanism or self.mechanism
 
 

@@ -155,13 +155,16 @@ class Tree(GaussianLike):
         return self.scaled(self.server_law(), self.variance)
 
     def prefix_error(self, batches: int) -> ErrorLaw:
-        """The law of the noise in the prefix sum of the first `batches`: as many nodes as it has ones in binary."""
+        """Return the law of the noise in the prefix sum of the first `batches`.
+
+        As many nodes as it has ones in binary.
+        """
         nodes = max(1, batches.bit_count())
         return self.scaled(DiscreteGaussianSum(self.variance, nodes), nodes * self.variance)
 
 
 def _all(depth: int, grid: Grid) -> Grid:
-    """The nodes of a batch as one box: every coordinate of each of them may move by g."""
+    """Return the nodes of a batch as one box: every coordinate of each of them may move by g."""
     return Grid(grid.precision, depth * grid.dimension, "linf")
 
 

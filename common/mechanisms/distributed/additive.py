@@ -72,7 +72,7 @@ class DistributedDiscreteGaussian(GaussianLike):
     """N_Z(0, variance/t) on each client. Their sum is no discrete Gaussian: the convolution itself is what counts.
 
     variance   paper: S/ε², S the squared ℓ₂ sensitivity (g² for one coordinate), g = ⌈sε√t⌉. exact: the least whose
-               convolved law is (ε, δ), or ½ε²-CDP at every order of ORDERS when δ is absent.
+               convolved law is (ε, δ), or ½ε²-CDP at every order of GUARANTEE_ORDERS when δ is absent.
     Guarantee  of the modular sum over at least t honest clients, for any number of them.
     Source     MAB Theorem 4 with t for n (Kairouz, Liu & Steinke 2021); it achieves ½ε̂²-CDP. Its ε̂, and Lemma 4's tail,
                say nothing below one step of deviation a client, so that neither is used.

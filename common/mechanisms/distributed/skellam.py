@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from distrust.common.bandit.error_law import ErrorLaw
+from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
 from distrust.common.bandit.statistics import Norm
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.base import (
@@ -25,7 +25,7 @@ from distrust.common.mechanisms.base import (
 )
 from distrust.common.mechanisms.grid import GridMechanism
 from distrust.common.messages.cohort import Via
-from distrust.common.noise.law import LIMIT, ScaledErrorLaw
+from distrust.common.noise.law import LIMIT
 from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_slope
 from distrust.common.privacy.guarantee import (
@@ -210,7 +210,7 @@ class DistributedSkellam(GridMechanism):
     """Sk(0, variance/t) on each client: Sk(0, variance) over t of them, whatever its split.
 
     variance   in grid steps squared, per coordinate. paper: S/ε², S the squared ℓ₂ sensitivity, g = ⌈sε√t⌉. exact: the
-               least whose privacy is (ε, δ), or RDP(α) ≤ αε²/2 at every order of ORDERS when δ is absent.
+               least whose privacy is (ε, δ), or RDP(α) ≤ αε²/2 at every order of GUARANTEE_ORDERS when δ is absent.
     Guarantee  of the modular sum over at least t honest clients, computed from the law: (ε, δ) of one coordinate, or of
                a box whose D coordinates all move by g; for ℓ₁ and ℓ₂ balls a bound on the worst move (`vector_rdp`),
                whose Rényi moments are the law's too. Vectors get RDP by order as well.

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 
 from typing_extensions import override
 
-from distrust.common.bandit.error_law import ErrorLaw
+from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
 from distrust.common.mechanisms.base import CohortParams, MechanismSpec, needed
 from distrust.common.mechanisms.gaussian_like import RealGaussian
 from distrust.common.mechanisms.grid import FINE, INFLATED, ClientNoise
@@ -14,7 +14,6 @@ from distrust.common.mechanisms.laplace_like import LaplaceLike, laplace_precisi
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.continuous import Gaussian, Laplace, Rounded
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
-from distrust.common.noise.law import ScaledErrorLaw
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.laplace import real_laplace_profile

@@ -92,19 +92,22 @@ class BitDesign:
         return math.exp(-1 / self.scale)
 
     def one_sided(self) -> NDArray[np.float64]:
-        """Probabilities of γ⁺ on {0..W}."""
+        """Return the probabilities of γ⁺ on {0..W}."""
         x = np.arange(self.reach)
         masses = np.concatenate(([1.0], np.cumprod((x + 1 / self.share) / (x + 1) * self.beta)))
         return masses / float(masses.sum())
 
     def overflow(self) -> float:
-        """Bound on P(γ > W) before truncation: the mass at W + 1 and a geometric tail, since ratios stay below β."""
+        """Return a bound on P(γ > W) before truncation.
+
+        The mass at W + 1 and a geometric tail, since ratios stay below β.
+        """
         r, x = 1 / self.share, self.reach + 1
         log = math.lgamma(x + r) - math.lgamma(x + 1) - math.lgamma(r) - x / self.scale
         return math.exp(log + (r - 1) * math.log(-math.expm1(-1 / self.scale)))
 
     def uniform_chance(self) -> float:
-        """Bound on the chance that a user's answer is uniform: escape, or a γ that was too large."""
+        """Return a bound on the chance that a user's answer is uniform: escape, or a γ that was too large."""
         return self.escape + 2 * self.overflow()
 
 
@@ -116,7 +119,7 @@ LONG = 400
 
 
 def window_sums(terms: Terms, width: int) -> Terms:
-    """Sums of `terms` over every window of `width` entries, overhanging ones too: size + width - 1 of them.
+    """Return sums of `terms` over every window of `width` entries, overhanging ones too: size + width - 1 of them.
 
     A window is the end of one block and the start of the next: cumulated from both sides, never subtracted.
 
@@ -134,7 +137,7 @@ def window_sums(terms: Terms, width: int) -> Terms:
 
 
 def difference_law(design: BitDesign, count: int, last: int) -> tuple[Array, Array]:
-    """P(D = 0), …, P(D = last) from below and from above, D the sum of `count` ≤ t users' γ⁺ - γ⁻.
+    """Return P(D = 0), …, P(D = last) from below and from above, D the sum of `count` ≤ t users' γ⁺ - γ⁻.
 
     D = A - B, A and B sums of one-sided shares. Their laws on {0..last} need nothing from beyond, and beyond they fall
     by β or faster (see `certificate`): the pairs with A > last weigh at most P(A = last) P(A = last - s) β²/(1 - β²).
@@ -149,7 +152,7 @@ def difference_law(design: BitDesign, count: int, last: int) -> tuple[Array, Arr
 
 @lru_cache(maxsize=256)
 def _power(design: BitDesign, count: int, last: int) -> Array:
-    """The law of `count` one-sided shares on {0..last}."""
+    """Return the law of `count` one-sided shares on {0..last}."""
     if count == 0:
         return np.ones(1)
     if count == 1:
@@ -180,7 +183,7 @@ def _cut(design: BitDesign, count: int, last: int) -> Array:
 
 
 def _polya(shape: float, design: BitDesign, last: int) -> Array:
-    """Probabilities of Pólya(shape, β) on {0..last}."""
+    """Return the probabilities of Pólya(shape, β) on {0..last}."""
     x = np.arange(last)
     ratios = (x + shape) / (x + 1) * design.beta
     law: Array = (-math.expm1(-1 / design.scale)) ** shape * np.concatenate(([1.0], np.cumprod(ratios)))
@@ -215,7 +218,10 @@ def certified_epsilon(design: BitDesign, honest: int, enough: float = math.inf, 
 
 
 def splits(design: BitDesign, honest: int) -> Iterator[tuple[int, int]]:
-    """Pairs (normal, escaped): every split of honest - 1 others has at least as many of both as one of the pairs."""
+    """Return pairs (normal, escaped).
+
+    Every split of honest - 1 others has at least as many of both as one of the pairs.
+    """
     cap = min(MOST_ESCAPES, math.floor(DIGITS / math.log10(design.length + 1)))
     cap = min(cap, max(SINGLES, WORTHWHILE // design.length))
     first, most = 0, design.share - 1
@@ -270,7 +276,7 @@ def _centre(design: BitDesign, normal: int, move: int) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=256)
 def _tail(design: BitDesign) -> float:
-    """ln(1 + β^W M (1 - q)(d + 1)/q)."""
+    """Return ln(1 + β^W M (1 - q)(d + 1)/q)."""
     one, powers = design.one_sided(), np.exp(np.arange(design.reach + 1) / design.scale)
     moment = float(one @ powers) * float(one @ (1 / powers))
     least = math.exp(-design.reach / design.scale) * moment * (1 - design.escape) * (design.length + 1)
@@ -278,6 +284,6 @@ def _tail(design: BitDesign) -> float:
 
 
 def _rounding(design: BitDesign, normal: int, escaped: int) -> float:
-    """Bound on the relative rounding error of both laws: about one unit for each term of each sum."""
+    """Return a bound on the relative rounding error of both laws: about one unit for each term of each sum."""
     terms = (normal + 2) * (2 * design.length + 3 * MARGIN * design.scale + 16)
     return 8 * UNIT * (terms + (escaped + 1) * (design.length + 16))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from distrust.common.bandit.error_law import ErrorLaw, How
+from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.base import (
     EPSILON_RULE,
@@ -35,7 +35,7 @@ from distrust.common.mechanisms.pure_shuffle.certificate import (
     splits,
 )
 from distrust.common.messages.cohort import Via
-from distrust.common.noise.law import ScaledErrorLaw, Table, tabulate
+from distrust.common.noise.law import Table, tabulate
 from distrust.common.noise.polya import Polya, PolyaDifference
 from distrust.common.privacy.guarantee import Calibration, Guarantee, Model, bits_assumptions, no_guarantee
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, of_pure, unprotected
@@ -114,7 +114,9 @@ def finest(epsilon: float, precision: int, chance: float) -> int:
 
 @lru_cache(maxsize=256)
 def fewest_bits(epsilon: float, honest: int, precision: int, chance: float, move: int | None = None) -> BitDesign:
-    """W, d, t and noise for `honest` users, x̂ in {0..precision}, answers uniform with probability at most `chance`.
+    """Return W, d, t and noise for `honest` users, x̂ in {0..precision}.
+
+    Answers are uniform with probability at most `chance`.
 
     ε̂ is of changes of x̂ by `move` steps at most, all of them when None.
 
@@ -134,7 +136,7 @@ def fewest_bits(epsilon: float, honest: int, precision: int, chance: float, move
 
 
 def _tries(epsilon: float, honest: int, precision: int, chance: float, move: int) -> list[_Try]:
-    """The least noise first."""
+    """Return the least noise first."""
     long = _Try(precision, move, honest, move / epsilon, chance, 1.0).start(epsilon) >= LONG
     parts, shares = (COARSE, islice(_shares(honest), 3)) if long else (FRACTIONS, _shares(honest))
     tries = [
@@ -145,7 +147,7 @@ def _tries(epsilon: float, honest: int, precision: int, chance: float, move: int
 
 
 def _shares(honest: int) -> Iterator[int]:
-    """Shares n, n - 1, n - 2, n - 4, … down to n/2: less noise is asked of each when more are counted on."""
+    """Return shares n, n - 1, n - 2, n - 4, … down to n/2: less noise is asked of each when more are counted on."""
     yield honest
     missing = 1
     while 2 * missing <= honest and missing <= 64:
@@ -154,7 +156,7 @@ def _shares(honest: int) -> Iterator[int]:
 
 
 def _shortest(one: _Try, epsilon: float, honest: int, limit: float) -> BitDesign | None:
-    """The certified design of the least W, if it costs less than `limit`."""
+    """Return the certified design of the least W, if it costs less than `limit`."""
     start = one.start(epsilon)
     if start > FARTHEST or one.cost(start) >= limit:
         return None
@@ -348,10 +350,10 @@ class RelaxedSecaggShuffle(GridMechanism):
 
 
 def plan_relaxed(spec: MechanismSpec, frame: CohortParams) -> RelaxedSecaggShuffle:
-    """From a run file's words and a cohort to the calibrated value; raises BadParameter where nothing is certified."""
+    """Return the value that is calibrated to a cohort. Raises BadParameter where nothing is certified."""
     return RelaxedSecaggShuffle.plan(spec, frame)
 
 
 def _uniform(length: int) -> Table:
-    """The uniform law on {0..length}, with 128-bit thresholds."""
+    """Return the uniform law on {0..length}, with 128-bit thresholds."""
     return tabulate(0, lambda _: (1, 1), greatest=length)

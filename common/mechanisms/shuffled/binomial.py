@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from distrust.common.bandit.error_law import ErrorLaw
+from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
 from distrust.common.bandit.statistics import Norm, Statistic
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.base import (
@@ -29,7 +29,6 @@ from distrust.common.mechanisms.base import (
 from distrust.common.mechanisms.grid import GridMechanism
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.binomial import Binomial
-from distrust.common.noise.law import ScaledErrorLaw
 from distrust.common.privacy.binomial import long_epsilon
 from distrust.common.privacy.guarantee import Guarantee, Model, bits_assumptions, shuffled_guarantee
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
@@ -79,7 +78,9 @@ class BinomialTarget:
 
 
 def binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float) -> float:
-    """The least proven ε at `delta` of Bin(trials, chance) on every coordinate; exact for one. inf: δ is too small.
+    """Return the least proven ε at `delta` of Bin(trials, chance) on every coordinate.
+
+    Exact for one. inf: δ is too small.
 
     For vectors a bound: of no more bits than have MOST_VARIANCE.
     """
@@ -97,14 +98,14 @@ def _binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float) -> f
 
 
 def paper_bits(target: BinomialTarget, precision: int | None, frame: CohortParams) -> Bits:
-    """DLB (60) for one coordinate, (22) for vectors."""
+    """Return DLB (60) for one coordinate, (22) for vectors."""
     grid, ones = _scalar(target, precision, frame) if target.dimension == 1 else _vector(target, precision)
     coins = math.ceil(2 * ones)
     return grid, coins, ones / coins
 
 
 def binomial_bits(target: BinomialTarget, precision: int | None) -> Bits:
-    """The least b at p = 1/2, then the least p; our own g is the least with b ≥ 10, and `grid_by_moments`."""
+    """Return the least b at p = 1/2, then the least p; our own g is the least with b ≥ 10, and `grid_by_moments`."""
     g = precision or _coarsest(target)
 
     def excess(b: int) -> float:
@@ -116,7 +117,10 @@ def binomial_bits(target: BinomialTarget, precision: int | None) -> Bits:
 
 @lru_cache(maxsize=256)
 def _least_chance(target: BinomialTarget, precision: int, coins: int) -> float:
-    """The least p, as a snapped number, with which `coins` bits are enough; 1/2 where it takes off less than GAIN."""
+    """Return the least p, as a snapped number, with which `coins` bits are enough.
+
+    1/2 where it takes off less than GAIN.
+    """
 
     def excess(chance: float) -> float:
         return _excess(target, precision, target.floor * coins, min(chance, FAIR))
@@ -159,14 +163,14 @@ def _guess(target: BinomialTarget, precision: int) -> int:
 
 
 def _scalar(target: BinomialTarget, precision: int | None, frame: CohortParams) -> tuple[int, float]:
-    """Steps g and ones bp of DLB (60), with the corrections of its Lemma C.5: range 2B = high - low."""
+    """Return steps g and ones bp of DLB (60), with the corrections of its Lemma C.5: range 2B = high - low."""
     fewest = max(2, math.ceil((frame.high - frame.low) * math.sqrt(target.floor)))
     g = _at_least(fewest, precision)
     return g, 90 * g * g * math.log(2 / target.delta) / ((target.epsilon / 2) ** 2 * target.floor)
 
 
 def _vector(target: BinomialTarget, precision: int | None) -> tuple[int, float]:
-    """Steps g and ones bp of DLB (22): its ball in ℓ₂ is ours for l1 and l2, and √D times as wide as our box."""
+    """Return steps g and ones bp of DLB (22): its ball in ℓ₂ is ours for l1 and l2, and √D times as wide as our box."""
     log = math.log(4 * target.dimension / target.delta)
     hat = target.epsilon / (18 * math.sqrt(math.log(2 / target.delta)))
     steps = max(hat * math.sqrt(target.floor) / (6 * math.sqrt(5 * log)), math.sqrt(target.dimension), 10)

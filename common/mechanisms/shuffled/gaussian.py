@@ -49,7 +49,9 @@ FARTHEST = 1e-280  # mass of a message's law that Rényi divergences may leave o
 
 @lru_cache(maxsize=256)
 def shuffled_gaussian_epsilon(variance: float, grid: Grid, delta: float, honest: int, asked: float) -> float:
-    """ε at δ of messages with N_Z(0, variance): `asked` where that is met, if it is above 0, without a search for less.
+    """Return ε at δ of messages with N_Z(0, variance).
+
+    `asked` where that is met, if it is above 0, without a search for less.
 
     One coordinate: the blanket bound for every pair of inputs. A vector: `_vector_delta`. Never above the local ε.
     """
@@ -78,7 +80,7 @@ def shuffled_gaussian_renyi(variance: float, grid: Grid, honest: int) -> tuple[f
 
 @lru_cache(maxsize=256)
 def shuffled_gaussian_size(epsilon: float, delta: float, honest: int) -> float:
-    """About the least σ on any grid, in units of the range, by the blanket bound: where the search begins."""
+    """Return about the least σ on any grid, in units of the range, by the blanket bound: where the search begins."""
     low, high = LEAST_SIZE, 1 / largest_ratio(epsilon, delta)  # the local mechanism's
     while high > low * GUESS:
         middle = math.sqrt(low * high)
@@ -91,7 +93,7 @@ def shuffled_gaussian_size(epsilon: float, delta: float, honest: int) -> float:
 
 @lru_cache(maxsize=256)
 def shuffled_gaussian_variance(epsilon: float, delta: float, honest: int, grid: Grid) -> float:
-    """The least variance on the grid, in steps squared, as a snapped number; every pair of inputs is checked."""
+    """Return the least variance on the grid, in steps squared, as a snapped number; every pair of inputs is checked."""
     if grid.dimension > 1:
         return _vector_variance(epsilon, delta, honest, grid)
     guess = (shuffled_gaussian_size(epsilon, delta, honest) * grid.precision) ** 2
@@ -110,7 +112,7 @@ def _local_epsilon(variance: float, grid: Grid, delta: float) -> float:
 
 
 def _vector_epsilon(variance: float, grid: Grid, delta: float, honest: int, local: float) -> float:
-    """The least ε up to the local one with `_vector_delta` ≤ δ, by halving, rounded up."""
+    """Return the least ε up to the local one with `_vector_delta` ≤ δ, by halving, rounded up."""
     low, high = 0.0, min(local, 50.0)
     if _vector_delta(variance, grid, delta, honest, high) > delta:
         return math.inf
@@ -121,7 +123,9 @@ def _vector_epsilon(variance: float, grid: Grid, delta: float, honest: int, loca
 
 
 def _vector_delta(variance: float, grid: Grid, delta: float, honest: int, epsilon: float) -> float:
-    """δ(ε) of (ε₀, δ₀)-private messages: the clones bound at ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀, half of δ at most.
+    """Return δ(ε) of (ε₀, δ₀)-private messages.
+
+    The clones bound at ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀, half of δ at most.
 
     Feldman, McMillan & Talwar 2021, Theorem 3.8: such a randomizer is within δ₀ of an ε₀-private one.
     """
@@ -141,7 +145,7 @@ def _vector_variance(epsilon: float, delta: float, honest: int, grid: Grid) -> f
 
 
 def _share(epsilon: float, delta: float, honest: int) -> float:
-    """δ₀ for which its term is half of δ, whatever ε₀ is."""
+    """Return δ₀ for which its term is half of δ, whatever ε₀ is."""
     return delta / (2 * (math.exp(epsilon) + 1) * 1.5 * honest)
 
 
@@ -198,7 +202,10 @@ class ShuffledGaussian(GaussianLike):
         )
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
-        """(ε, δ) and Rényi of the shuffled messages by the blanket or the clones; one message alone bounds them."""
+        """Return (ε, δ) and Rényi of the shuffled messages by the blanket or the clones.
+
+        One message alone bounds them.
+        """
         found = self.model_copy(update={"delta": delta}).guarantee(survivors, colluders)
         alone = sum_profile(self.variance, 1, self.grid, delta)
         together = shuffled_gaussian_renyi(self.variance, self.grid, max(1, self.honest(survivors, colluders)))
@@ -210,7 +217,7 @@ class ShuffledGaussian(GaussianLike):
 
 
 def _precision(epsilon: float, delta: float, frame: CohortParams, size: float) -> int:
-    """The least g whose rounding variance is a tenth of the noise's, as far as it can be known before g is."""
+    """Return the least g whose rounding variance is a tenth of the noise's, as far as it can be known before g is."""
     wanted = 1 / (4 * ROUNDING)
     if frame.dimension == 1:
         size = size or shuffled_gaussian_size(epsilon, delta, frame.floor)

@@ -46,7 +46,9 @@ LARGEST_LOCAL = 50.0
 
 @lru_cache(maxsize=256)
 def shuffled_laplace_epsilon(local_epsilon: float, delta: float, honest: int, asked: float = 0.0) -> float:
-    """ε at δ of ε₀-private messages by the clones bound, at most ε₀; `asked` where that is met and the search's is not.
+    """Return ε at δ of ε₀-private messages by the clones bound, at most ε₀.
+
+    `asked` where that is met and the search's is not.
 
     The search rounds up in the ninth digit.
     """
@@ -57,14 +59,16 @@ def shuffled_laplace_epsilon(local_epsilon: float, delta: float, honest: int, as
 
 @lru_cache(maxsize=256)
 def shuffled_laplace_local_epsilon(epsilon: float, delta: float, honest: int) -> float:
-    """The largest ε₀ by the clones bound, snapped down; ε itself if that is larger."""
+    """Return the largest ε₀ by the clones bound, snapped down; ε itself if that is larger."""
     found = clones_local_epsilon(epsilon, delta, honest)
     return max(epsilon, snap_down(found))
 
 
 @lru_cache(maxsize=256)
 def alike_epsilon(local_epsilon: float, precision: int, delta: float, honest: int, asked: float) -> float:
-    """ε at δ where all draw Lap_Z(g/ε₀) in one coordinate: by the blanket too; `asked`, not 0, where that is met.
+    """Return ε at δ where all draw Lap_Z(g/ε₀) in one coordinate.
+
+    By the blanket too; `asked`, not 0, where that is met.
 
     The blanket is computed for every pair of inputs on the grid.
     """
@@ -82,7 +86,7 @@ def alike_epsilon(local_epsilon: float, precision: int, delta: float, honest: in
 
 @lru_cache(maxsize=256)
 def alike_local_epsilon(epsilon: float, delta: float, honest: int, precision: int) -> float:
-    """The largest ε₀ on the grid of snapped numbers with `alike_epsilon` ≤ ε: never below the clones'."""
+    """Return the largest ε₀ on the grid of snapped numbers with `alike_epsilon` ≤ ε: never below the clones'."""
     clones = shuffled_laplace_local_epsilon(epsilon, delta, honest)
     if not _has_blanket(precision, honest) or honest > MOST_ALIKE:
         return clones
@@ -96,7 +100,7 @@ def alike_local_epsilon(epsilon: float, delta: float, honest: int, precision: in
 
 @lru_cache(maxsize=256)
 def shuffled_laplace_renyi(local_epsilon: float, honest: int) -> tuple[float, ...]:
-    """Rényi divergences of ε₀-private messages at the orders of a profile, by the clones."""
+    """Return the Rényi divergences of ε₀-private messages at the orders of a profile, by the clones."""
     return tuple(clones_renyi(local_epsilon, honest, PROFILE_ORDERS))
 
 
@@ -207,7 +211,7 @@ class ShuffledLaplace(LaplaceLike):
         return alike_epsilon(self.local, self.precision, self.delta, honest, asked)
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
-        """(ε, δ) and Rényi of the messages together; one message alone bounds them, and has pure ε."""
+        """Return (ε, δ) and Rényi of the messages together; one message alone bounds them, and has pure ε."""
         found = self.model_copy(update={"delta": delta}).guarantee(survivors, colluders)
         alone = super().profile(survivors, colluders, delta)
         honest, local = max(1, self.honest(survivors, colluders)), self.one_term_epsilon
@@ -222,5 +226,5 @@ class ShuffledLaplace(LaplaceLike):
 
 
 def _paper_local_epsilon(epsilon: float, delta: float, users: int) -> float:
-    """ε₀ of the paper's closed form, snapped down; ε itself where that is not less."""
+    """Return ε₀ of the paper's closed form, snapped down; ε itself where that is not less."""
     return max(epsilon, snap_down(paper_local_epsilon(epsilon, delta, users)))

@@ -63,7 +63,7 @@ class _Sum(NamedTuple):
         return max(0.0, 1 - float(self.weight.sum()))
 
     def raised(self, least: float) -> "_Sum":
-        """Values below `least` moved up to it, which makes the sum no smaller."""
+        """Return values below `least` moved up to it, which makes the sum no smaller."""
         low, mean, high = (np.maximum(values, least) for values in (self.low, self.mean, self.high))
         return self._replace(low=low, mean=mean, high=high)
 
@@ -72,7 +72,7 @@ class _Sum(NamedTuple):
 
 
 def blanket_delta(randomizer: LocalRandomizer, epsilon: float, users: int) -> float:
-    """An upper bound of δ(ε) for the shuffled messages of `users`: the worst pair of inputs."""
+    """Return an upper bound of δ(ε) for the shuffled messages of `users`: the worst pair of inputs."""
     check_epsilon(epsilon)
     check_users(users)
     return max(
@@ -82,7 +82,10 @@ def blanket_delta(randomizer: LocalRandomizer, epsilon: float, users: int) -> fl
 
 
 def blanket_meets(randomizer: LocalRandomizer, epsilon: float, delta: float, users: int) -> bool:
-    """Whether the bound shows (ε, δ) for every pair of inputs: one evaluation a pair, five times faster than the δ."""
+    """Return whether the bound shows (ε, δ) for every pair of inputs.
+
+    One evaluation a pair, five times faster than the δ.
+    """
     check_epsilon(epsilon)
     check_delta(delta)
     check_users(users)
@@ -90,7 +93,7 @@ def blanket_meets(randomizer: LocalRandomizer, epsilon: float, delta: float, use
 
 
 def blanket_epsilon(randomizer: LocalRandomizer, delta: float, users: int) -> float:
-    """The least ε with δ(ε) ≤ delta to five digits, rounded up; BadParameter where none up to 50 will do."""
+    """Return the least ε with δ(ε) ≤ delta to five digits, rounded up; BadParameter where none up to 50 will do."""
     check_delta(delta)
     check_users(users)
     worst = LEAST_EPSILON
@@ -111,7 +114,9 @@ def blanket_epsilon(randomizer: LocalRandomizer, delta: float, users: int) -> fl
 def least_noise(
     kind: Callable[[float], LocalRandomizer], sizes: tuple[float, float], epsilon: float, delta: float, users: int
 ) -> float:
-    """The least parameter of `kind` between `sizes` whose shuffled messages are (ε, δ)-DP, to four digits, rounded up.
+    """Return the least parameter of `kind` whose shuffled messages are (ε, δ)-DP, to four digits, rounded up.
+
+    It is looked for between `sizes`.
 
     The parameter is the noise's size: less privacy below. Raises BadParameter where the largest is not enough.
     """
@@ -141,7 +146,9 @@ def pair_delta(
     *,
     fine: float = FINE,
 ) -> float:
-    """δ of one pair of inputs, above by `left_out`, mass of extreme values, and by the grid, `fine` deviations a step.
+    """Return δ of one pair of inputs, rounded up: by `left_out`, mass of extreme values, and by the grid.
+
+    fine  deviations a step of the grid.
 
     A little less ε, and less blanket, make up for whatever rounding did to the masses.
     """
@@ -163,7 +170,9 @@ def pair_delta(
 
 
 def extreme_delta(randomizer: LocalRandomizer, pair: tuple[int, int], epsilon: float, users: int) -> float:
-    """δ of one pair of inputs far in its tail, where one message decides: quickly, and down to the least doubles.
+    """Return δ of one pair of inputs far in its tail, where one message decides.
+
+    Quickly, and down to the least doubles.
 
     Values that alone make up for a share of the sum's mean are left out; of the others' sum Chernoff's bound, by
     s₊ ≤ e^(λs)/(eλ), with the least over shares and λ.
@@ -230,14 +239,17 @@ def _tilt(law: _Sum) -> tuple[float, float, float]:
 
 
 def _reach(law: _Sum, tilt: float, turns: Array) -> float:
-    """Chernoff: the tilted sum lies beyond with probability below e^-TAILS."""
+    """Return Chernoff: the tilted sum lies beyond with probability below e^-TAILS."""
     values = law.high if turns[0] > 0 else law.low
     base = law.cumulant(values, tilt)
     return float(min((law.users * (law.cumulant(values, tilt + turn) - base) + TAILS) / abs(turn) for turn in turns))
 
 
 def _size(reach: float, step: float) -> int:
-    """Points for about that step, within reason: the split adds at most step²/4 to the variance where V is not 0."""
+    """Return how many points for about that step, within reason.
+
+    The split adds at most step²/4 to the variance where V is not 0.
+    """
     wanted = math.ceil(math.log2(2 * reach / step))
     return 1 << min(max(wanted, SIZES[0]), SIZES[1])
 
@@ -251,14 +263,14 @@ def _on_grid(law: _Sum, step: float) -> tuple[Array, Array]:
 
 
 def _cumulant(values: Array, weights: Array, tilt: float) -> float:
-    """K(λ) = ln E e^(λV)."""
+    """Return K(λ) = ln E e^(λV)."""
     exponents = tilt * values
     top = float(exponents.max())
     return top + math.log(float(weights @ np.exp(exponents - top)))
 
 
 def _powers(points: Array, masses: Array, users: int, size: int) -> tuple[Array, float]:
-    """The `users`-fold convolution on Z_size, and a bound of every entry's rounding error.
+    """Return the `users`-fold convolution on Z_size, and a bound of every entry's rounding error.
 
     An FFT of size N errs by at most 7 log₂N units of its input's 2-norm (Higham 2002, Theorem 24.2); the power
     multiplies that by n|φ|^(n-1), its logarithm errs by n|ln φ| units, and Cauchy's inequality brings all to one entry.
@@ -298,7 +310,7 @@ Search: TypeAlias = Callable[[Callable[[float], float], float], float]
 
 
 def over_pairs(kind: RandomizerOf, precision: int, target: PairTarget, search: Search, guess: float) -> float:
-    """The search's number at which the blanket hides every pair of inputs: at first that of the farthest pair.
+    """Return the search's number at which the blanket hides every pair of inputs: at first that of the farthest pair.
 
     Where another pair is not hidden there, the search goes on from there, away from the guess, with the worst of them.
     """
@@ -312,14 +324,14 @@ def over_pairs(kind: RandomizerOf, precision: int, target: PairTarget, search: S
 
 
 def hides_pairs(kind: RandomizerOf, precision: int, target: PairTarget, size: float) -> bool:
-    """Whether the blanket hides every pair of inputs; what a search ended with is not computed again."""
+    """Return whether the blanket hides every pair of inputs; what a search ended with is not computed again."""
     pairs = kind(size, precision).pairs()
     return all(_pair_excess(kind, precision, target, pair, size) <= 0 for pair in pairs)
 
 
 @lru_cache(maxsize=4096)
 def _pair_excess(kind: RandomizerOf, precision: int, target: PairTarget, pair: tuple[int, int], size: float) -> float:
-    """The logarithm of a pair's δ(ε) over δ, for noise of that size."""
+    """Return the logarithm of a pair's δ(ε) over δ, for noise of that size."""
     epsilon, delta, honest = target
     found = pair_delta(kind(size, precision), pair, epsilon, honest, SHARE * delta)
     return math.log(max(found, NOT_ZERO_DELTA) / delta)

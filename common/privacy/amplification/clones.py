@@ -43,7 +43,7 @@ LEAST = 1e-300  # mass of a range: below it doubles end
 
 
 def clones_delta(epsilon: float, local_epsilon: float, users: int) -> float:
-    """δ(ε) of the shuffled messages of `users` with ε₀-LDP randomizers: above it by truncation and rounding."""
+    """Return δ(ε) of the shuffled messages of `users` with ε₀-LDP randomizers: above it by truncation and rounding."""
     check_epsilon(epsilon)
     check_epsilon(local_epsilon, "local_epsilon")
     check_users(users)
@@ -51,7 +51,7 @@ def clones_delta(epsilon: float, local_epsilon: float, users: int) -> float:
 
 
 def clones_epsilon(delta: float, local_epsilon: float, users: int) -> float:
-    """The least ε with δ(ε) ≤ delta, at most ε₀, rounded up."""
+    """Return the least ε with δ(ε) ≤ delta, at most ε₀, rounded up."""
     check_delta(delta)
     check_epsilon(local_epsilon, "local_epsilon")
     check_users(users)
@@ -59,7 +59,7 @@ def clones_epsilon(delta: float, local_epsilon: float, users: int) -> float:
 
 
 def clones_local_epsilon(epsilon: float, delta: float, users: int) -> float:
-    """The greatest ε₀ whose shuffled messages are (ε, δ)-DP, rounded down; at least ε."""
+    """Return the greatest ε₀ whose shuffled messages are (ε, δ)-DP, rounded down; at least ε."""
     check_epsilon(epsilon)
     check_delta(delta)
     check_users(users)
@@ -75,13 +75,13 @@ def _delta(epsilon: float, local_epsilon: float, users: int) -> float:
 
 @lru_cache(maxsize=4096)
 def excess(epsilon: float, local_epsilon: float, users: int, chance: float) -> float:
-    """E over C ~ Bin(users - 1, chance) of the hockey stick of the two laws given C; needs ε < ε₀."""
+    """Return E over C ~ Bin(users - 1, chance) of the hockey stick of the two laws given C; needs ε < ε₀."""
     counts, masses, lost = _clones(users, chance)
     return min(1.0, float(masses @ _given(counts, epsilon, local_epsilon)) * (1 + MASSES) + lost)
 
 
 def clones_curve(epsilons: NDArray[np.float64], local_epsilon: float, users: int) -> NDArray[np.float64]:
-    """δ(ε) at many ε < ε₀, within a few percent from above, and down to 1e-300: no mass of C is left out.
+    """Return δ(ε) at many ε < ε₀, within a few percent from above, and down to 1e-300: no mass of C is left out.
 
     Larger values of C hide more: leave one of c + 2 tosses out at random, and the share of heads keeps its mean, of
     which the hockey stick given C is a convex function. So a range of values may count as its least one: neighbours,
@@ -98,7 +98,7 @@ def clones_curve(epsilons: NDArray[np.float64], local_epsilon: float, users: int
 
 
 def _below(first: int, users: int, chance: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The values of C below `first` in ranges that double: their least values, and bounds of their masses."""
+    """Return the values of C below `first` in ranges that double: their least values, and bounds of their masses."""
     starts = [0, *(2**i for i in range(max(0, first - 1).bit_length()))] if first > 0 else []
     ends = [min(first, 2 * start if start else 1) - 1 for start in starts]
     tails = [math.exp(binomial_log_tail(users - 1, chance, end)) * (1 + MASSES) for end in ends]
@@ -106,7 +106,7 @@ def _below(first: int, users: int, chance: float) -> tuple[NDArray[np.float64], 
 
 
 def _given(counts: NDArray[np.float64], epsilon: float, local_epsilon: float) -> NDArray[np.float64]:
-    """The hockey stick given C = c, from above.
+    """Return the hockey stick given C = c, from above.
 
     Both laws of the first count are mixtures of b = Bin(c, 1/2) and of b moved by 1; the quotient b(a-1)/b(a) =
     a/(c-a+1) grows with a, so that the positive part is a tail.
@@ -123,7 +123,7 @@ def _given(counts: NDArray[np.float64], epsilon: float, local_epsilon: float) ->
 
 
 def _clones(users: int, chance: float) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """The values of C, their masses, and the mass left out."""
+    """Return the values of C, their masses, and the mass left out."""
     if users == 1:
         return np.zeros(1), np.ones(1), 0.0
     pmf = Binomial(users - 1, math.nextafter(chance, 0)).pmf()
@@ -131,12 +131,12 @@ def _clones(users: int, chance: float) -> tuple[NDArray[np.float64], NDArray[np.
 
 
 def largest_local_epsilon(delta: float, users: int) -> float:
-    """ln(n / (16 ln(2/δ))), above which the form is not proven; -inf or negative where no ε₀ is."""
+    """Return ln(n / (16 ln(2/δ))), above which the form is not proven; -inf or negative where no ε₀ is."""
     return math.log(users / (16 * math.log(2 / delta)))
 
 
 def paper_epsilon(local_epsilon: float, delta: float, users: int) -> float:
-    """ln(1 + (e^ε₀ - 1)/(e^ε₀ + 1) · (8√(e^ε₀ ln(4/δ)/n) + 8e^ε₀/n)).
+    """Return ln(1 + (e^ε₀ - 1)/(e^ε₀ + 1) · (8√(e^ε₀ ln(4/δ)/n) + 8e^ε₀/n)).
 
     Feldman, McMillan & Talwar 2021, Theorem 3.1; FREE equation (10).
 
@@ -154,7 +154,9 @@ def paper_epsilon(local_epsilon: float, delta: float, users: int) -> float:
 
 
 def paper_local_epsilon(epsilon: float, delta: float, users: int) -> float:
-    """The greatest ε₀ whose shuffled messages the form shows to be (ε, δ)-DP; ε itself where it shows nothing better.
+    """Return the greatest ε₀ whose shuffled messages the form shows to be (ε, δ)-DP.
+
+    ε itself where it shows nothing better.
 
     FREE's f⁻¹(ε), mended: an ε-LDP randomizer needs no shuffler, and beyond its range the form proves nothing.
     """
@@ -178,7 +180,7 @@ def gaussian_noise(epsilon: float, delta: float, batch: int) -> float:
 
 
 def gaussian_promise(epsilon: float, delta: float, batch: int) -> tuple[float, float]:
-    """(ε̃, δ̃) that Lemma B.4 gives with the constants of Theorem B.1: 4 to 7 times ε and about 3 times δ.
+    """Return (ε̃, δ̃) that Lemma B.4 gives with the constants of Theorem B.1: 4 to 7 times ε and about 3 times δ.
 
     ε̃ is the form at ε₀ and δ' = δ/2; δ̃ = δ' + (e^ε̃ + 1)(1 + e^-ε₀/2) B δ₀ (Feldman, McMillan &
     Talwar 2021, Theorem 3.8). Raises as `gaussian_noise`.
@@ -194,7 +196,7 @@ def _form(local_epsilon: float, delta: float, users: int) -> float:
 
 
 def _local_gaussian(epsilon: float, delta: float, batch: int) -> float:
-    """ε₀ of Theorem B.1's proof, checked."""
+    """Return ε₀ of Theorem B.1's proof, checked."""
     check_epsilon(epsilon)
     check_delta(delta)
     check_users(batch)

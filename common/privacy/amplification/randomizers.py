@@ -55,7 +55,7 @@ class LocalRandomizer:
         return float(self.blanket.sum())
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Pairs of inputs to compare, the farthest apart first; mirror images once."""
+        """Return pairs of inputs to compare, the farthest apart first; mirror images once."""
         last = len(self.masses) - 1
         every = [(x, y) for x in range(last + 1) for y in range(last + 1) if x != y]
         once = [pair for pair in every if not self.mirrored or pair <= (last - pair[0], last - pair[1])]
@@ -134,7 +134,7 @@ def added_noise(pmf: Pmf, precision: int) -> LocalRandomizer:
 
 
 def _moved(pmf: Pmf, shift: int, row: Array) -> Array:
-    """The law moved by `shift`, written into `row`."""
+    """Return the law moved by `shift`, written into `row`."""
     row[:] = 0.0
     row[shift : shift + pmf.masses.size] = pmf.masses
     return row
@@ -154,7 +154,10 @@ def laplace_on_grid(scale: float, precision: int) -> LocalRandomizer:
 
 
 def gaussian(sigma: float, precision: int = 1) -> LocalRandomizer:
-    """Values x + N(0, σ²) for x in {0, 1/precision, …, 1}. There is no ε₀. γ = 2Φ(-1/(2σ)), whatever the grid."""
+    """Return messages x + N(0, σ²) for x in {0, 1/precision, …, 1}.
+
+    There is no ε₀. γ = 2Φ(-1/(2σ)), whatever the grid.
+    """
     _check_scale("sigma", sigma)
     _check_inputs(precision)
     step = min(sigma, sigma**2) / FINE
@@ -167,7 +170,7 @@ def gaussian(sigma: float, precision: int = 1) -> LocalRandomizer:
 
 
 def laplace(scale: float, precision: int = 1) -> LocalRandomizer:
-    """Values x + Lap(scale) for x in {0, 1/precision, …, 1}: ε₀ = 1/scale, γ = e^(-1/(2 scale))."""
+    """Return messages x + Lap(scale) for x in {0, 1/precision, …, 1}: ε₀ = 1/scale, γ = e^(-1/(2 scale))."""
     _check_scale("scale", scale)
     _check_inputs(precision)
     # left of 0, and right of 1, all densities are proportional: one cell each
@@ -180,13 +183,13 @@ def laplace(scale: float, precision: int = 1) -> LocalRandomizer:
 
 
 def _laplace_below(z: Array) -> Array:
-    """P(Lap(1) ≤ z)."""
+    """Return P(Lap(1) ≤ z)."""
     tail = np.exp(-np.abs(z)) / 2
     return np.where(z < 0, tail, 1 - tail)
 
 
 def _between(edges: Array, below: Callable[[Array], Array]) -> Array:
-    """Masses between neighbouring edges of a law that is symmetric about 0, each from its own smaller tail."""
+    """Return masses between neighbouring edges of a law that is symmetric about 0, each from its own smaller tail."""
     left, right = edges[:, :-1], edges[:, 1:]
     upper = left > 0
     masses: Array = below(np.where(upper, -left, right)) - below(np.where(upper, -right, left))
