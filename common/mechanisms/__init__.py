@@ -102,7 +102,7 @@ def plan(
     check_spec(spec, statistic)
     _check_cohort(clients, least, floor, wrap)
     kind = MECHANISMS[spec.name]
-    frame = CohortParams(
+    cohort = CohortParams(
         clients=clients,
         floor=floor,
         dimension=statistic.dimension,
@@ -115,12 +115,16 @@ def plan(
         dealt=dealt,
     )
     try:
-        made = kind.plan(spec, frame)
+        mechanism = kind.plan(spec, cohort)
     except ValidationError as error:
         raise BadParameter("mechanism", spec.name, first(error)) from error
-    if made.name != spec.name:  # a class of the user's own: other parties find it by the name that the value carries
-        raise BadParameter("mechanism.name", spec.name, f"{kind.__name__}.plan made a value named {made.name!r}")
-    return made
+    if (
+        mechanism.name != spec.name
+    ):  # a class of the user's own: other parties find it by the name that the value carries
+        raise BadParameter(
+            "mechanism.name", spec.name, f"{kind.__name__}.plan made a value named {mechanism.name!r}"
+        )
+    return mechanism
 
 
 def check_spec(spec: MechanismSpec, statistic: Statistic) -> None:

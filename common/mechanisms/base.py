@@ -212,7 +212,7 @@ class Mechanism(Message):
 
     @classmethod
     @abstractmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         """Calibrate to one cohort. `distrust.common.mechanisms.plan` has checked the words. Raises BadParameter."""
 
     @classmethod

@@ -98,18 +98,18 @@ class RealGaussian(RealNoise, GaussianLike):
         return self
 
     @classmethod
-    def calibrated(cls, spec: MechanismSpec, frame: CohortParams, clients: int) -> tuple[int, dict[str, Any]]:
+    def calibrated(cls, spec: MechanismSpec, cohort: CohortParams, clients: int) -> tuple[int, dict[str, Any]]:
         """Return the precision and the own fields: rounding `clients` values adds a hundredth of one draw's variance.
 
         In a ball it adds half a hundredth to the sensitivity too, where it comes before the noise.
         """
         epsilon, delta = needed(spec), needed_delta(spec)
         target = GaussianTarget(epsilon, delta, 1)
-        fine = sum_precision(target, frame.dimension, frame.norm, clients, FINE)
+        fine = sum_precision(target, cohort.dimension, cohort.norm, clients, FINE)
         paper = spec.calibration == "paper"
         sharp = math.inf if paper else sharpness(target)
-        precision = spec.precision or max(fine, grid_for(frame.dimension, frame.norm, sharp, INFLATED))
-        grid = Grid(precision, frame.dimension, frame.norm, rounded=cls.rounds_first or spec.noise == "grid")
+        precision = spec.precision or max(fine, grid_for(cohort.dimension, cohort.norm, sharp, INFLATED))
+        grid = Grid(precision, cohort.dimension, cohort.norm, rounded=cls.rounds_first or spec.noise == "grid")
         if paper:
             variance = grid.squared_l2 * textbook(epsilon, delta)
         elif spec.noise == "continuous":

@@ -128,7 +128,7 @@ class LaplaceLike(GridMechanism):
         )
 
 
-def laplace_precision(frame: CohortParams, spec: MechanismSpec, terms: int) -> int:
+def laplace_precision(cohort: CohortParams, spec: MechanismSpec, terms: int) -> int:
     """Return the precision g for `terms` discrete Laplace terms in the sum.
 
     ⌈ε√t⌉ for `paper`, else `little_rounding`.
@@ -136,23 +136,25 @@ def laplace_precision(frame: CohortParams, spec: MechanismSpec, terms: int) -> i
     if spec.precision is not None:
         return spec.precision
     if spec.calibration == "paper":
-        return math.ceil(needed(spec) * math.sqrt(frame.floor))
-    return little_rounding(frame, needed(spec), terms, ROUNDING)
+        return math.ceil(needed(spec) * math.sqrt(cohort.floor))
+    return little_rounding(cohort, needed(spec), terms, ROUNDING)
 
 
-def little_rounding(frame: CohortParams, epsilon: float, terms: int, share: float, inflation: float = INFLATION) -> int:
+def little_rounding(
+    cohort: CohortParams, epsilon: float, terms: int, share: float, inflation: float = INFLATION
+) -> int:
     """Return the least g whose rounding variance n/4 is at most `share` of the noise's, terms / (2 sinh²(1/(2 scale))).
 
     In ℓ₁ and ℓ₂ balls also the least where rounding takes at most `inflation` more scale.
     """
-    sine = math.sqrt(2 * share * terms / frame.clients)
+    sine = math.sqrt(2 * share * terms / cohort.clients)
     scale = 1 / (2 * math.asinh(sine))
-    guess = max(1, math.ceil(scale * epsilon / frame.dimension))
-    if frame.norm == "linf" or frame.dimension == 1:
+    guess = max(1, math.ceil(scale * epsilon / cohort.dimension))
+    if cohort.norm == "linf" or cohort.dimension == 1:
         return guess
 
     def enough(g: int) -> bool:
-        own = laplace_scale(epsilon, g, frame.dimension, frame.norm)
-        return own >= scale and own <= (1 + inflation) * l1(g, frame.dimension, frame.norm) / epsilon
+        own = laplace_scale(epsilon, g, cohort.dimension, cohort.norm)
+        return own >= scale and own <= (1 + inflation) * l1(g, cohort.dimension, cohort.norm) / epsilon
 
     return least_satisfying(enough, guess)

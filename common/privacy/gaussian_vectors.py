@@ -198,7 +198,7 @@ class Covering:
     """
 
     pmf: Pmf
-    told: float
+    eta: float
 
     @cached_property
     def _half(self) -> Numbers:
@@ -221,11 +221,11 @@ class Covering:
             return 0.0
         logs = _log_tails(self._half) + math.log1p(-ERROR)
         tails = np.exp(logs)  # from below
-        above = (tails * (1 + 3 * ERROR) + self.pmf.lost - self.told)[1:]
+        above = (tails * (1 + 3 * ERROR) + self.pmf.lost - self.eta)[1:]
         inner = int(np.argmax(above <= 0)) if above.min() <= 0 else above.size
         if inner + most >= logs.size:
             return 0.0
-        mirrored = ndtri(np.minimum(tails[1 : most // 2 + 2] + self.told, 1.0))[::-1]  # T(j) = 1 - T(1 - j), j ≤ 0
+        mirrored = ndtri(np.minimum(tails[1 : most // 2 + 2] + self.eta, 1.0))[::-1]  # T(j) = 1 - T(1 - j), j ≤ 0
         starts = np.concatenate((mirrored, -ndtri(above[:inner])))  # b(j) from below, j = -⌊most/2⌋ … inner
         ends = -ndtri_exp(logs[1 : inner + most + 1])  # a(k) from above, k = 1 … inner + most
         return 1 / _largest_slope(starts, -(most // 2), ends, 1 / math.sqrt(own)) ** 2

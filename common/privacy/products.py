@@ -85,9 +85,9 @@ class GridLosses:
         tilt = self._tilt(epsilon)
         log_moment, tilted = self._tilted(tilt)
         sums, masses, beyond = self._power(tilted, tilt)
-        told = sums > epsilon
-        gaps = sums[told] - epsilon
-        gained = float((masses[told] + NOISE * masses.max()) @ (np.exp(-tilt * gaps) * -np.expm1(-gaps)))
+        above = sums > epsilon
+        gaps = sums[above] - epsilon
+        gained = float((masses[above] + NOISE * masses.max()) @ (np.exp(-tilt * gaps) * -np.expm1(-gaps)))
         inside = self.count * log_moment - tilt * epsilon + math.log(max(gained, 1e-300))
         return min(0.0, float(np.logaddexp(np.logaddexp(inside, beyond), rare)))
 

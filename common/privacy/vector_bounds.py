@@ -270,11 +270,11 @@ def vector_variance(law: Callable[[float], Extensible], grid: Grid, epsilon: flo
 
         return least_root(composed, guess)
     needed = _needed(grid, epsilon, delta)
-    told = _told(grid, delta)
+    eta = _eta(grid, delta)
 
     def lacking(variance: float) -> float:
         pmf = stretched(law(variance), grid.precision)
-        return math.log(needed / max(Covering(pmf, told).variance(grid.precision), 1 / LARGEST))
+        return math.log(needed / max(Covering(pmf, eta).variance(grid.precision), 1 / LARGEST))
 
     found = least_root(lacking, needed)
 
@@ -299,14 +299,14 @@ def _needed(grid: Grid, epsilon: float, delta: float) -> float:
     return least_root(lambda variance: rounded_log_delta(grid, variance, epsilon) - left, most)
 
 
-def _told(grid: Grid, delta: float) -> float:
+def _eta(grid: Grid, delta: float) -> float:
     """Return η of a covering: its share of δ for each coordinate."""
     return COVERED * delta / grid.dimension
 
 
 def _covered_epsilon(pmf: Pmf, grid: Grid, delta: float) -> float:
     """Return ε at δ by the largest continuous noise that covers the law."""
-    variance = Covering(pmf, _told(grid, delta)).variance(grid.precision)
+    variance = Covering(pmf, _eta(grid, delta)).variance(grid.precision)
     if variance == 0:
         return math.inf
     left = math.log(delta * (1 - COVERED))

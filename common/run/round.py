@@ -45,14 +45,14 @@ class Round(Message):
         return assignment.mechanism or self.mechanism
 
 
-def cohort_terms(asked: Round, arm: int | None, mechanism: AnyMechanism) -> str:
+def cohort_terms(round_: Round, arm: int | None, mechanism: AnyMechanism) -> str:
     """Return what a round asks of one cohort's clients as canonical JSON: `Cohort.terms`.
 
     The server writes it, the intermediary stores it, and each client writes it again from the round that it was told.
     """
     fields = ("run", "number", "decision", "statistic", "dropout", "corrupt")
-    told = asked.model_dump(mode="json", include=set(fields))
-    whole = {**told, "arm": arm, "mechanism": mechanism.model_dump(mode="json")}
+    public = round_.model_dump(mode="json", include=set(fields))
+    whole = {**public, "arm": arm, "mechanism": mechanism.model_dump(mode="json")}
     return json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

@@ -34,9 +34,9 @@ class UnsafeIdentity(GridMechanism):
     name: Literal["identity"] = "identity"
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         precision = spec.precision or FINEST
-        return cls(**frame.shared(precision, frame.room(precision, None)))
+        return cls(**cohort.shared(precision, cohort.room(precision, None)))
 
     @override
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
@@ -76,11 +76,11 @@ class CentralLaplaceDiscrete(LaplaceLike):
     name: Literal["central-laplace-discrete"] = "central-laplace-discrete"
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
-        epsilon, precision = needed(spec), laplace_precision(frame, spec, 1)
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
+        epsilon, precision = needed(spec), laplace_precision(cohort, spec, 1)
         paper = spec.calibration == "paper"  # Theorem 5 keeps room for noise in Z_m; ours needs none there
-        law = DiscreteLaplace(laplace_scale(epsilon, precision, frame.dimension, frame.norm)) if paper else None
-        return cls(**frame.shared(precision, frame.room(precision, law)), epsilon=epsilon)
+        law = DiscreteLaplace(laplace_scale(epsilon, precision, cohort.dimension, cohort.norm)) if paper else None
+        return cls(**cohort.shared(precision, cohort.room(precision, law)), epsilon=epsilon)
 
     def server_law(self) -> DiscreteLaplace:
         return DiscreteLaplace(self.scale)
@@ -114,10 +114,10 @@ class CentralLaplace(ServerNoise, LaplaceLike):
     name: Literal["central-laplace"] = "central-laplace"
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon = needed(spec)
-        precision = spec.precision or little_rounding(frame, epsilon, 1, FINE, INFLATED)
-        return cls(**frame.shared(precision, frame.room(precision, None)), epsilon=epsilon, noise=spec.noise)
+        precision = spec.precision or little_rounding(cohort, epsilon, 1, FINE, INFLATED)
+        return cls(**cohort.shared(precision, cohort.room(precision, None)), epsilon=epsilon, noise=spec.noise)
 
     def server_law(self) -> DiscreteLaplace:
         return DiscreteLaplace(self.scale)
@@ -153,9 +153,9 @@ class CentralGaussian(ServerNoise, RealGaussian):
     name: Literal["central-gaussian"] = "central-gaussian"
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
-        precision, own = cls.calibrated(spec, frame, frame.clients)
-        return cls(**frame.shared(precision, frame.room(precision, None)), **own)
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
+        precision, own = cls.calibrated(spec, cohort, cohort.clients)
+        return cls(**cohort.shared(precision, cohort.room(precision, None)), **own)
 
     def server_law(self) -> DiscreteGaussian:
         return self.grid_law()

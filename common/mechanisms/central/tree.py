@@ -69,21 +69,21 @@ class Tree(GaussianLike):
         return self
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon, delta, batches = needed(spec), needed_delta(spec), spec.batches or 1
         depth = batches.bit_length()
 
         def noise(g: int) -> float:
-            return _least_variance(epsilon, delta, depth, Grid(g, frame.dimension, frame.norm))
+            return _least_variance(epsilon, delta, depth, Grid(g, cohort.dimension, cohort.norm))
 
-        fine = coarsest(noise, frame.clients * batches / (4 * ROUNDING), noise(1))
+        fine = coarsest(noise, cohort.clients * batches / (4 * ROUNDING), noise(1))
         paper = spec.calibration == "paper"
         little = (math.inf, PAPER_INFLATION) if paper else (sharpness(GaussianTarget(epsilon, delta, 1)), INFLATION)
-        precision = spec.precision or max(fine, grid_for(frame.dimension, frame.norm, *little))
-        grid = Grid(precision, frame.dimension, frame.norm)
+        precision = spec.precision or max(fine, grid_for(cohort.dimension, cohort.norm, *little))
+        grid = Grid(precision, cohort.dimension, cohort.norm)
         variance = depth * grid.squared_l2 * textbook(epsilon, delta) if paper else noise(precision)
         return cls(
-            **frame.shared(precision, frame.room(precision, None)),
+            **cohort.shared(precision, cohort.room(precision, None)),
             epsilon=epsilon,
             delta=delta,
             variance=variance,

@@ -33,12 +33,12 @@ class DistributedPolya(LaplaceLike):
     name: Literal["distributed-polya"] = "distributed-polya"
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
-        epsilon, precision = needed(spec), laplace_precision(frame, spec, 1)
-        scale = laplace_scale(epsilon, precision, frame.dimension, frame.norm)
-        total = PolyaDifference(Fraction(frame.clients, frame.floor), scale)
-        tau = scale * frame.log_wrap if spec.calibration == "paper" else 0.0
-        return cls(**frame.shared(precision, frame.room(precision, total, least=tau)), epsilon=epsilon)
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
+        epsilon, precision = needed(spec), laplace_precision(cohort, spec, 1)
+        scale = laplace_scale(epsilon, precision, cohort.dimension, cohort.norm)
+        total = PolyaDifference(Fraction(cohort.clients, cohort.floor), scale)
+        tau = scale * cohort.log_wrap if spec.calibration == "paper" else 0.0
+        return cls(**cohort.shared(precision, cohort.room(precision, total, least=tau)), epsilon=epsilon)
 
     def client_law(self) -> PolyaDifference:
         return PolyaDifference(Fraction(1, self.floor), self.scale)
@@ -87,26 +87,26 @@ class DistributedDiscreteGaussian(GaussianLike):
     name: Literal["distributed-discrete-gaussian"] = "distributed-discrete-gaussian"
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
-        target = GaussianTarget(needed(spec), spec.delta, frame.floor)
-        precision = spec.precision or cls._precision(spec, frame, target)
-        grid = Grid(precision, frame.dimension, frame.norm)
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
+        target = GaussianTarget(needed(spec), spec.delta, cohort.floor)
+        precision = spec.precision or cls._precision(spec, cohort, target)
+        grid = Grid(precision, cohort.dimension, cohort.norm)
         paper = spec.calibration == "paper"
         variance = grid.squared_l2 / target.epsilon**2 if paper else sum_variance(target, grid)
-        total = DiscreteGaussianSum(variance / frame.floor, frame.clients)
-        tau = math.sqrt(2 * variance * frame.log_wrap) if paper else 0.0
+        total = DiscreteGaussianSum(variance / cohort.floor, cohort.clients)
+        tau = math.sqrt(2 * variance * cohort.log_wrap) if paper else 0.0
         return cls(
-            **frame.shared(precision, frame.room(precision, total, least=tau)),
+            **cohort.shared(precision, cohort.room(precision, total, least=tau)),
             epsilon=target.epsilon,
             delta=target.delta,
             variance=variance,
         )
 
     @staticmethod
-    def _precision(spec: MechanismSpec, frame: CohortParams, target: GaussianTarget) -> int:
+    def _precision(spec: MechanismSpec, cohort: CohortParams, target: GaussianTarget) -> int:
         if spec.calibration == "exact" and spec.scale is None:
-            return sum_precision(target, frame.dimension, frame.norm, frame.clients)
-        return math.ceil((spec.scale or PAPER_SCALE) * target.epsilon * math.sqrt(frame.floor))
+            return sum_precision(target, cohort.dimension, cohort.norm, cohort.clients)
+        return math.ceil((spec.scale or PAPER_SCALE) * target.epsilon * math.sqrt(cohort.floor))
 
     @property
     def share(self) -> float:

@@ -235,27 +235,27 @@ class DistributedSkellam(GridMechanism):
         return self
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
-        target = SkellamTarget(needed(spec), spec.delta, frame.dimension, frame.norm)
-        precision = spec.precision or cls._precision(spec, frame, target)
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
+        target = SkellamTarget(needed(spec), spec.delta, cohort.dimension, cohort.norm)
+        precision = spec.precision or cls._precision(spec, cohort, target)
         paper = spec.calibration == "paper"
-        square = squared_l2(precision, frame.dimension, frame.norm)
+        square = squared_l2(precision, cohort.dimension, cohort.norm)
         variance = square / target.epsilon**2 if paper else skellam_variance(target, precision)
-        total = Skellam(variance * frame.clients / frame.floor)
-        log = frame.log_wrap
+        total = Skellam(variance * cohort.clients / cohort.floor)
+        log = cohort.log_wrap
         tau = 2 * math.sqrt(variance * log) + math.sqrt(2) * log if paper else 0.0
         return cls(
-            **frame.shared(precision, frame.room(precision, total, least=tau)),
+            **cohort.shared(precision, cohort.room(precision, total, least=tau)),
             epsilon=target.epsilon,
             delta=target.delta,
             variance=variance,
         )
 
     @staticmethod
-    def _precision(spec: MechanismSpec, frame: CohortParams, target: SkellamTarget) -> int:
+    def _precision(spec: MechanismSpec, cohort: CohortParams, target: SkellamTarget) -> int:
         if spec.calibration == "exact" and spec.scale is None:
-            return skellam_precision(target, frame.clients)
-        return math.ceil((spec.scale or PAPER_SCALE) * target.epsilon * math.sqrt(frame.floor))
+            return skellam_precision(target, cohort.clients)
+        return math.ceil((spec.scale or PAPER_SCALE) * target.epsilon * math.sqrt(cohort.floor))
 
     def client_law(self) -> Skellam:
         return Skellam(self.variance / self.floor)

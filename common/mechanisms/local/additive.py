@@ -36,10 +36,12 @@ class LocalLaplaceDiscrete(LaplaceLike):
     name: Literal["local-laplace-discrete"] = "local-laplace-discrete"
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
-        epsilon, precision = needed(spec), laplace_precision(frame, spec, frame.clients)
-        total = PolyaDifference(Fraction(frame.clients), laplace_scale(epsilon, precision, frame.dimension, frame.norm))
-        return cls(**frame.shared(precision, frame.room(precision, total)), epsilon=epsilon)
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
+        epsilon, precision = needed(spec), laplace_precision(cohort, spec, cohort.clients)
+        total = PolyaDifference(
+            Fraction(cohort.clients), laplace_scale(epsilon, precision, cohort.dimension, cohort.norm)
+        )
+        return cls(**cohort.shared(precision, cohort.room(precision, total)), epsilon=epsilon)
 
     def client_law(self) -> DiscreteLaplace:
         return DiscreteLaplace(self.scale)
@@ -73,14 +75,16 @@ class LocalLaplace(ClientNoise, LaplaceLike):
     name: Literal["local-laplace"] = "local-laplace"
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon = needed(spec)
-        precision = spec.precision or little_rounding(frame, epsilon, frame.clients, FINE, INFLATED)
-        words = (epsilon, precision, frame.dimension, frame.norm)
-        drawn = Laplace(drawn_scale(*words), frame.clients)
-        total = drawn if spec.noise == "continuous" else PolyaDifference(Fraction(frame.clients), laplace_scale(*words))
+        precision = spec.precision or little_rounding(cohort, epsilon, cohort.clients, FINE, INFLATED)
+        words = (epsilon, precision, cohort.dimension, cohort.norm)
+        drawn = Laplace(drawn_scale(*words), cohort.clients)
+        total = (
+            drawn if spec.noise == "continuous" else PolyaDifference(Fraction(cohort.clients), laplace_scale(*words))
+        )
         return cls(
-            **frame.shared(precision, frame.room(precision, total, spec.noise)), epsilon=epsilon, noise=spec.noise
+            **cohort.shared(precision, cohort.room(precision, total, spec.noise)), epsilon=epsilon, noise=spec.noise
         )
 
     @property
@@ -133,13 +137,13 @@ class LocalGaussian(ClientNoise, RealGaussian):
     name: Literal["local-gaussian"] = "local-gaussian"
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
-        precision, own = cls.calibrated(spec, frame, 1)
-        variance, clients = own["variance"], frame.clients
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
+        precision, own = cls.calibrated(spec, cohort, 1)
+        variance, clients = own["variance"], cohort.clients
         drawn = Gaussian(math.sqrt(clients * variance))
         total = drawn if spec.noise == "continuous" else DiscreteGaussianSum(variance, clients)
-        modulus = frame.room(precision, total, spec.noise)
-        return cls(**frame.shared(precision, modulus), **own)
+        modulus = cohort.room(precision, total, spec.noise)
+        return cls(**cohort.shared(precision, modulus), **own)
 
     def client_law(self) -> DiscreteGaussian:
         return self.grid_law()

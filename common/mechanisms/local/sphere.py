@@ -165,11 +165,11 @@ class LocalSphere(GridMechanism):
         return self
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon = needed(spec)
-        fine = 1 if frame.dimension == 1 else math.ceil(math.sqrt(frame.dimension / FINE))
+        fine = 1 if cohort.dimension == 1 else math.ceil(math.sqrt(cohort.dimension / FINE))
         precision = spec.precision or fine
-        return cls(**frame.shared(precision, frame.room(precision, None)), epsilon=epsilon)
+        return cls(**cohort.shared(precision, cohort.room(precision, None)), epsilon=epsilon)
 
     @property
     def reach(self) -> float:

@@ -247,7 +247,7 @@ class RelaxedSecaggShuffle(GridMechanism):
         return self
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         """Return the fewest bits for these words; `spec.name` is not looked at.
 
         g is the theorem's ⌈ε√t/2⌉ by default, as far as it is certified: the rounding's variance is then half of the
@@ -256,26 +256,26 @@ class RelaxedSecaggShuffle(GridMechanism):
         """
         if spec.calibration == "paper":
             raise BadParameter("mechanism.calibration", "paper", UNPRINTED)
-        epsilon, chance = needed(spec), frame.wrap / (frame.clients * frame.dimension) * (1 - 1e-9)
+        epsilon, chance = needed(spec), cohort.wrap / (cohort.clients * cohort.dimension) * (1 - 1e-9)
         if chance < 2 * LEAST_ESCAPE:
-            least = frame.clients * frame.dimension * 2 * LEAST_ESCAPE * (1 + 1e-8)
-            raise BadParameter("wrap", frame.wrap, f"must be at least clients * dimension * 2^-49 = {least:.3g}")
-        precision = spec.precision or cls._precision(epsilon, chance, frame)
-        if Grid(precision, frame.dimension, frame.norm).is_box:
-            design = fewest_bits(epsilon / frame.dimension, frame.floor, precision, chance)
+            least = cohort.clients * cohort.dimension * 2 * LEAST_ESCAPE * (1 + 1e-8)
+            raise BadParameter("wrap", cohort.wrap, f"must be at least clients * dimension * 2^-49 = {least:.3g}")
+        precision = spec.precision or cls._precision(epsilon, chance, cohort)
+        if Grid(precision, cohort.dimension, cohort.norm).is_box:
+            design = fewest_bits(epsilon / cohort.dimension, cohort.floor, precision, chance)
         else:
-            each = 1 / laplace_scale(epsilon, precision, frame.dimension, frame.norm)
-            design = fewest_bits(each, frame.floor, precision, chance, 1)
+            each = 1 / laplace_scale(epsilon, precision, cohort.dimension, cohort.norm)
+            design = fewest_bits(each, cohort.floor, precision, chance, 1)
         own = {field: getattr(design, field) for field in ("share", "scale", "reach", "length", "escape")}
-        shared = frame.shared(precision, frame.clients * design.length + 1)
+        shared = cohort.shared(precision, cohort.clients * design.length + 1)
         return cls(**shared, **own, epsilon=epsilon)
 
     @staticmethod
-    def _precision(epsilon: float, chance: float, frame: CohortParams) -> int:
-        if frame.norm == "linf" or frame.dimension == 1:
-            each = epsilon / frame.dimension
-            return finest(each, math.ceil(each * math.sqrt(frame.floor) / 2), chance)
-        wanted = little_rounding(frame, epsilon, 1, THEOREM, math.inf)
+    def _precision(epsilon: float, chance: float, cohort: CohortParams) -> int:
+        if cohort.norm == "linf" or cohort.dimension == 1:
+            each = epsilon / cohort.dimension
+            return finest(each, math.ceil(each * math.sqrt(cohort.floor) / 2), chance)
+        wanted = little_rounding(cohort, epsilon, 1, THEOREM, math.inf)
         return finest(epsilon, wanted, chance)
 
     def _certified(self, honest: int) -> float:
@@ -349,9 +349,9 @@ class RelaxedSecaggShuffle(GridMechanism):
         return ScaledErrorLaw(law, self.step, (math.sqrt(2 * survivors / self.share) * unit, unit))
 
 
-def plan_relaxed(spec: MechanismSpec, frame: CohortParams) -> RelaxedSecaggShuffle:
+def plan_relaxed(spec: MechanismSpec, cohort: CohortParams) -> RelaxedSecaggShuffle:
     """Return the value that is calibrated to a cohort. Raises BadParameter where nothing is certified."""
-    return RelaxedSecaggShuffle.plan(spec, frame)
+    return RelaxedSecaggShuffle.plan(spec, cohort)
 
 
 def _uniform(length: int) -> Table:

@@ -97,9 +97,9 @@ def _binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float) -> f
     return epsilon_at(Binomial(trials, chance).pmf(), grid.precision, delta)
 
 
-def paper_bits(target: BinomialTarget, precision: int | None, frame: CohortParams) -> Bits:
+def paper_bits(target: BinomialTarget, precision: int | None, cohort: CohortParams) -> Bits:
     """Return DLB (60) for one coordinate, (22) for vectors."""
-    grid, ones = _scalar(target, precision, frame) if target.dimension == 1 else _vector(target, precision)
+    grid, ones = _scalar(target, precision, cohort) if target.dimension == 1 else _vector(target, precision)
     coins = math.ceil(2 * ones)
     return grid, coins, ones / coins
 
@@ -162,9 +162,9 @@ def _guess(target: BinomialTarget, precision: int) -> int:
     return min(MOST_COINS, max(1, math.ceil(4 * variance / target.floor)))
 
 
-def _scalar(target: BinomialTarget, precision: int | None, frame: CohortParams) -> tuple[int, float]:
+def _scalar(target: BinomialTarget, precision: int | None, cohort: CohortParams) -> tuple[int, float]:
     """Return steps g and ones bp of DLB (60), with the corrections of its Lemma C.5: range 2B = high - low."""
-    fewest = max(2, math.ceil((frame.high - frame.low) * math.sqrt(target.floor)))
+    fewest = max(2, math.ceil((cohort.high - cohort.low) * math.sqrt(target.floor)))
     g = _at_least(fewest, precision)
     return g, 90 * g * g * math.log(2 / target.delta) / ((target.epsilon / 2) ** 2 * target.floor)
 
@@ -228,17 +228,21 @@ class ShuffledBinomial(GridMechanism):
             raise BadParameter("mechanism.epsilon", spec.epsilon, allowed)
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         if spec.delta is None:
             raise BadParameter("mechanism.delta", None, DELTA_RULE)
-        target = BinomialTarget(needed(spec), spec.delta, frame.floor, frame.dimension, frame.norm)
+        target = BinomialTarget(needed(spec), spec.delta, cohort.floor, cohort.dimension, cohort.norm)
         paper = spec.calibration == "paper"
-        g, b, p = paper_bits(target, spec.precision, frame) if paper else binomial_bits(target, spec.precision)
+        g, b, p = paper_bits(target, spec.precision, cohort) if paper else binomial_bits(target, spec.precision)
         if b > MOST_COINS:
             limit = f"would take {b} bits a client and coordinate, at most {MOST_COINS}"
             raise BadParameter("mechanism.epsilon", spec.epsilon, limit)
         return cls(
-            **frame.shared(g, frame.clients * (g + b) + 1), epsilon=target.epsilon, delta=spec.delta, coins=b, chance=p
+            **cohort.shared(g, cohort.clients * (g + b) + 1),
+            epsilon=target.epsilon,
+            delta=spec.delta,
+            coins=b,
+            chance=p,
         )
 
     @property

@@ -48,20 +48,20 @@ FARTHEST = 1e-280  # mass of a message's law that Rényi divergences may leave o
 
 
 @lru_cache(maxsize=256)
-def shuffled_gaussian_epsilon(variance: float, grid: Grid, delta: float, honest: int, asked: float) -> float:
+def shuffled_gaussian_epsilon(variance: float, grid: Grid, delta: float, honest: int, requested: float) -> float:
     """Return ε at δ of messages with N_Z(0, variance).
 
-    `asked` where that is met, if it is above 0, without a search for less.
+    `requested` where that is met, if it is above 0, without a search for less.
 
     One coordinate: the blanket bound for every pair of inputs. A vector: `_vector_delta`. Never above the local ε.
     """
     local = _local_epsilon(variance, grid, delta)
     if grid.dimension > 1:
-        if 0 < asked <= local and _vector_delta(variance, grid, delta, honest, asked) <= delta:
-            return asked
+        if 0 < requested <= local and _vector_delta(variance, grid, delta, honest, requested) <= delta:
+            return requested
         return min(local, _vector_epsilon(variance, grid, delta, honest, local))
-    if asked > 0 and hides_pairs(_on_grid, grid.precision, (asked, delta, honest), variance):
-        return min(local, asked)
+    if requested > 0 and hides_pairs(_on_grid, grid.precision, (requested, delta, honest), variance):
+        return min(local, requested)
     try:
         return min(local, blanket_epsilon(_on_grid(variance, grid.precision), delta, honest))
     except BadParameter:
@@ -174,19 +174,19 @@ class ShuffledGaussian(GaussianLike):
         return self
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon, delta = needed(spec), needed_delta(spec)
         paper = spec.calibration == "paper"
-        size = gaussian_noise(epsilon, delta, frame.floor) / 4 if paper else 0.0
-        precision = spec.precision or _precision(epsilon, delta, frame, size)
-        if frame.dimension == 1 and precision > FINEST:
+        size = gaussian_noise(epsilon, delta, cohort.floor) / 4 if paper else 0.0
+        precision = spec.precision or _precision(epsilon, delta, cohort, size)
+        if cohort.dimension == 1 and precision > FINEST:
             raise BadParameter("mechanism.precision", precision, f"at most {FINEST} for one coordinate")
-        grid = Grid(precision, frame.dimension, frame.norm)
-        exact = None if paper else shuffled_gaussian_variance(epsilon, delta, frame.floor, grid)
+        grid = Grid(precision, cohort.dimension, cohort.norm)
+        exact = None if paper else shuffled_gaussian_variance(epsilon, delta, cohort.floor, grid)
         variance = grid.squared_l2 * size**2 if exact is None else exact
-        total = DiscreteGaussianSum(variance, frame.clients)
+        total = DiscreteGaussianSum(variance, cohort.clients)
         return cls(
-            **frame.shared(precision, frame.room(precision, total)), epsilon=epsilon, delta=delta, variance=variance
+            **cohort.shared(precision, cohort.room(precision, total)), epsilon=epsilon, delta=delta, variance=variance
         )
 
     def client_law(self) -> DiscreteGaussian:
@@ -195,8 +195,8 @@ class ShuffledGaussian(GaussianLike):
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
         assert self.delta is not None
         honest = max(1, self.honest(survivors, colluders))
-        asked = self.epsilon if self.calibration == "exact" else 0.0
-        epsilon = shuffled_gaussian_epsilon(self.variance, self.grid, self.delta, honest, asked)
+        requested = self.epsilon if self.calibration == "exact" else 0.0
+        epsilon = shuffled_gaussian_epsilon(self.variance, self.grid, self.delta, honest, requested)
         return shuffled_guarantee(
             self.calibration, self.epsilon, epsilon, self.delta, (*records_assumptions(honest), SAMPLER)
         )
@@ -216,19 +216,19 @@ class ShuffledGaussian(GaussianLike):
         return self.scaled(DiscreteGaussianSum(self.variance, survivors), survivors * self.variance)
 
 
-def _precision(epsilon: float, delta: float, frame: CohortParams, size: float) -> int:
+def _precision(epsilon: float, delta: float, cohort: CohortParams, size: float) -> int:
     """Return the least g whose rounding variance is a tenth of the noise's, as far as it can be known before g is."""
     wanted = 1 / (4 * ROUNDING)
-    if frame.dimension == 1:
-        size = size or shuffled_gaussian_size(epsilon, delta, frame.floor)
+    if cohort.dimension == 1:
+        size = size or shuffled_gaussian_size(epsilon, delta, cohort.floor)
         return min(FINEST, max(1, math.ceil(math.sqrt(wanted) / size)))
 
     def variance(g: int) -> float:
-        grid = Grid(g, frame.dimension, frame.norm)
-        return grid.squared_l2 * size**2 if size else shuffled_gaussian_variance(epsilon, delta, frame.floor, grid)
+        grid = Grid(g, cohort.dimension, cohort.norm)
+        return grid.squared_l2 * size**2 if size else shuffled_gaussian_variance(epsilon, delta, cohort.floor, grid)
 
     little = (math.inf, PAPER_INFLATION) if size else (math.log(1 / delta), INFLATION)
-    g = max(grid_for(frame.dimension, frame.norm, *little), math.ceil(math.sqrt(wanted / variance(1))))
+    g = max(grid_for(cohort.dimension, cohort.norm, *little), math.ceil(math.sqrt(wanted / variance(1))))
     while variance(g) < wanted:
         g += 1
     return g

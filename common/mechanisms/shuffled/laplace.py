@@ -45,16 +45,16 @@ LARGEST_LOCAL = 50.0
 
 
 @lru_cache(maxsize=256)
-def shuffled_laplace_epsilon(local_epsilon: float, delta: float, honest: int, asked: float = 0.0) -> float:
+def shuffled_laplace_epsilon(local_epsilon: float, delta: float, honest: int, requested: float = 0.0) -> float:
     """Return ε at δ of ε₀-private messages by the clones bound, at most ε₀.
 
-    `asked` where that is met and the search's is not.
+    `requested` where that is met and the search's is not.
 
     The search rounds up in the ninth digit.
     """
     found = min(local_epsilon, clones_epsilon(delta, local_epsilon, honest))
-    met = 0 < asked < found and clones_delta(asked, local_epsilon, honest) <= delta
-    return asked if met else found
+    met = 0 < requested < found and clones_delta(requested, local_epsilon, honest) <= delta
+    return requested if met else found
 
 
 @lru_cache(maxsize=256)
@@ -65,19 +65,19 @@ def shuffled_laplace_local_epsilon(epsilon: float, delta: float, honest: int) ->
 
 
 @lru_cache(maxsize=256)
-def alike_epsilon(local_epsilon: float, precision: int, delta: float, honest: int, asked: float) -> float:
+def alike_epsilon(local_epsilon: float, precision: int, delta: float, honest: int, requested: float) -> float:
     """Return ε at δ where all draw Lap_Z(g/ε₀) in one coordinate.
 
-    By the blanket too; `asked`, not 0, where that is met.
+    By the blanket too; `requested`, not 0, where that is met.
 
     The blanket is computed for every pair of inputs on the grid.
     """
-    clones = shuffled_laplace_epsilon(local_epsilon, delta, honest, asked)
-    if clones <= asked or not _has_blanket(precision, honest):
+    clones = shuffled_laplace_epsilon(local_epsilon, delta, honest, requested)
+    if clones <= requested or not _has_blanket(precision, honest):
         return clones
     counted = min(honest, MOST_ALIKE)
-    if asked > 0 and hides_pairs(_laplace_on_grid, precision, (asked, delta, counted), local_epsilon):
-        return asked
+    if requested > 0 and hides_pairs(_laplace_on_grid, precision, (requested, delta, counted), local_epsilon):
+        return requested
     try:
         return min(clones, blanket_epsilon(_laplace_on_grid(local_epsilon, precision), delta, counted))
     except BadParameter:
@@ -157,24 +157,26 @@ class ShuffledLaplace(LaplaceLike):
         return self
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon, delta = needed(spec), needed_delta(spec)
         local = epsilon
-        if frame.floor > 1:
+        if cohort.floor > 1:
             amplify = _paper_local_epsilon if spec.calibration == "paper" else shuffled_laplace_local_epsilon
-            local = amplify(epsilon, delta, frame.floor)
-        alike = frame.dimension == 1 and not frame.dealt and spec.calibration == "exact" and frame.floor > 1
+            local = amplify(epsilon, delta, cohort.floor)
+        alike = cohort.dimension == 1 and not cohort.dealt and spec.calibration == "exact" and cohort.floor > 1
         about = GAIN * local if alike else local
-        precision = spec.precision or little_rounding(frame, about, frame.clients, ROUNDING)
+        precision = spec.precision or little_rounding(cohort, about, cohort.clients, ROUNDING)
         if alike:
-            local = alike_local_epsilon(epsilon, delta, frame.floor, precision)
-        total = PolyaDifference(Fraction(frame.clients), laplace_scale(local, precision, frame.dimension, frame.norm))
+            local = alike_local_epsilon(epsilon, delta, cohort.floor, precision)
+        total = PolyaDifference(
+            Fraction(cohort.clients), laplace_scale(local, precision, cohort.dimension, cohort.norm)
+        )
         return cls(
-            **frame.shared(precision, frame.room(precision, total)),
+            **cohort.shared(precision, cohort.room(precision, total)),
             epsilon=epsilon,
             delta=delta,
             local=local,
-            dealt=frame.dealt,
+            dealt=cohort.dealt,
         )
 
     @property
@@ -205,10 +207,10 @@ class ShuffledLaplace(LaplaceLike):
         )
 
     def _amplified(self, local: float, honest: int) -> float:
-        asked = self.epsilon if self.calibration == "exact" and honest >= self.floor else 0.0
+        requested = self.epsilon if self.calibration == "exact" and honest >= self.floor else 0.0
         if self.dealt or self.dimension > 1:
-            return shuffled_laplace_epsilon(local, self.delta, honest, asked)
-        return alike_epsilon(self.local, self.precision, self.delta, honest, asked)
+            return shuffled_laplace_epsilon(local, self.delta, honest, requested)
+        return alike_epsilon(self.local, self.precision, self.delta, honest, requested)
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
         """Return (ε, δ) and Rényi of the messages together; one message alone bounds them, and has pure ε."""

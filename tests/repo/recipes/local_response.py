@@ -66,9 +66,9 @@ class LocalResponse(GridMechanism):
         return self
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         precision = spec.precision or 1
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, None)), "epsilon": needed(spec)})
+        return cls.model_validate({**cohort.shared(precision, cohort.room(precision, None)), "epsilon": needed(spec)})
 
     @property
     def _truths(self) -> int:

@@ -18,8 +18,8 @@ WRAP = 1e-6
 
 def planned(clients: int = 64, floor: int | None = None, dimension: int = 1, **words: Any) -> RelaxedSecaggShuffle:
     spec = MechanismSpec.model_validate({"name": "distributed-polya", "epsilon": 1.0, "precision": 1, **words})
-    frame = CohortParams(clients, floor or clients, dimension, -1.0, 3.0, WRAP, spec.calibration, "shuffler")
-    return plan_relaxed(spec, frame)
+    cohort = CohortParams(clients, floor or clients, dimension, -1.0, 3.0, WRAP, spec.calibration, "shuffler")
+    return plan_relaxed(spec, cohort)
 
 
 @pytest.fixture(scope="module")
