@@ -121,9 +121,7 @@ def plan(
     if (
         mechanism.name != spec.name
     ):  # a class of the user's own: other parties find it by the name that the value carries
-        raise BadParameter(
-            "mechanism.name", spec.name, f"{kind.__name__}.plan made a value named {mechanism.name!r}"
-        )
+        raise BadParameter("mechanism.name", spec.name, f"{kind.__name__}.plan made a value named {mechanism.name!r}")
     return mechanism
 
 

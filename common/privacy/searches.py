@@ -17,6 +17,12 @@ SNAPPED_BITS = 22
 SNAP_MARGIN = 2.0**-30
 """Relative error of a search that snapping covers, 9.3e-10; about 1e5 times that of the linear algebra."""
 
+HALF = 1 << (SNAPPED_BITS - 1)
+"""Numbers of `SNAPPED_BITS` bits in [1, 2)."""
+
+FIRST_REACH = HALF >> 7
+"""Places, half a percent, from a guess to the next number that is tried."""
+
 
 def snap_up(value: float) -> float:
     """Return the least number of `SNAPPED_BITS` bits that is at least `value` · (1 + SNAP_MARGIN).
@@ -98,13 +104,6 @@ def _snapped(value: float, margin: float, towards: Callable[[float], int]) -> fl
         raise BadParameter("a calibrated parameter", value, "must be finite and above 0")
     mantissa, exponent = math.frexp(value * margin)
     return math.ldexp(towards(math.ldexp(mantissa, SNAPPED_BITS)), exponent - SNAPPED_BITS)
-
-
-HALF = 1 << (SNAPPED_BITS - 1)
-"""Numbers of `SNAPPED_BITS` bits in [1, 2)."""
-
-FIRST_REACH = HALF >> 7
-"""Places, half a percent, from a guess to the next number that is tried."""
 
 
 def least_root(excess: Callable[[float], float], guess: float, slack: float = SLACK) -> float:

@@ -22,7 +22,7 @@ class IntermediarySpec(Message):
     """What an intermediary must survive, and how long it waits."""
 
     dropout: Annotated[float, Field(ge=0, lt=0.5, description="clients that may vanish, as a share of a cohort")] = 0.1
-    corrupt: Annotated[float, Field(ge=0, lt=0.5, description="clients that may collude with S, as a share")] = 0.1
+    corrupt: Annotated[float, Field(ge=0, lt=0.5, description="clients that may collude with the intermediary")] = 0.1
     minimum: Annotated[int, Field(ge=1, description="smallest cohort that may ever be released")] = 2
     stage_seconds: Annotated[float, Field(gt=0, le=86_400)] = 120.0
 

@@ -148,7 +148,9 @@ class ShuffledLaplace(LaplaceLike):
     name: Literal["shuffled-laplace"] = "shuffled-laplace"
     delta: float
     local: Annotated[float, Field(description="ε₀ in nats: what a message alone promises")]
-    dealt: Annotated[bool, Field(description="whether S deals actions, and opens what was played of each")] = False
+    dealt: Annotated[
+        bool, Field(description="whether the shuffler deals actions, and opens what was played of each")
+    ] = False
 
     @model_validator(mode="after")
     def _is_local(self) -> Self:

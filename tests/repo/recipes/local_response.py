@@ -68,7 +68,7 @@ class LocalResponse(GridMechanism):
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         precision = spec.precision or 1
-        return cls.model_validate({**cohort.shared(precision, cohort.room(precision, None)), "epsilon": needed(spec)})
+        return cls(**cohort.shared(precision, cohort.room(precision, None)), epsilon=needed(spec))
 
     @property
     def _truths(self) -> int:
