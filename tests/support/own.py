@@ -184,11 +184,10 @@ MECHANISM = '''
 from fractions import Fraction
 from typing import ClassVar
 
-from distrust.common.mechanisms.base import Mechanism
-from distrust.common.mechanisms.base import little_rounding, needed
-from distrust.common.mechanisms.laplace_like import LaplaceLike
+from distrust.common.mechanisms.base import Mechanism, needed
 from distrust.common.mechanisms.grid import GridMechanism
-from distrust.common.noise import DiscreteLaplace, PolyaDifference
+from distrust.common.mechanisms.laplace_like import LaplaceLike, little_rounding
+from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 
 
 class Twofold(LaplaceLike):
