@@ -349,11 +349,6 @@ class RelaxedSecaggShuffle(GridMechanism):
         return ScaledErrorLaw(law, self.step, (math.sqrt(2 * survivors / self.share) * unit, unit))
 
 
-def plan_relaxed(spec: MechanismSpec, cohort: CohortParams) -> RelaxedSecaggShuffle:
-    """Return the value that is calibrated to a cohort. Raises BadParameter where nothing is certified."""
-    return RelaxedSecaggShuffle.plan(spec, cohort)
-
-
 def _uniform(length: int) -> Table:
     """Return the uniform law on {0..length}, with 128-bit thresholds."""
     return tabulate(0, lambda _: (1, 1), greatest=length)
