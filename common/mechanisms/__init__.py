@@ -118,9 +118,8 @@ def plan(
         mechanism = kind.plan(spec, cohort)
     except ValidationError as error:
         raise BadParameter("mechanism", spec.name, first(error)) from error
-    if (
-        mechanism.name != spec.name
-    ):  # a class of the user's own: other parties find it by the name that the value carries
+    # For a class of the user's own: other parties find it by the name that the value carries.
+    if mechanism.name != spec.name:
         raise BadParameter("mechanism.name", spec.name, f"{kind.__name__}.plan made a value named {mechanism.name!r}")
     return mechanism
 
