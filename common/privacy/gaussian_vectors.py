@@ -14,6 +14,8 @@ S is random, because a client's vector is rounded at random. δ is at most the m
 and ln δ is concave in S: with n = ε/r - r/2, r = √(S/v), and m Mills' ratio, its slope is φ(n)/(2rδv) = 1/(2rv(m(n) -
 m(n + r))), and r (m(n) - m(n + r)), r times an integral of -m' > 0, which falls, grows with r. So a tangent at any S*
 lies above it: ln δ ≤ ln δ(S*) + ln E[e^(λ(S - S*))], λ the slope there. The S* that gives the least is taken.
+
+The last part, `Covering`, finds continuous Gaussian noise for laws that are nearly Gaussian.
 """
 
 import math

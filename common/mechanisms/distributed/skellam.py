@@ -1,4 +1,7 @@
-"""Skellam noise at each client, summed by secure aggregation: Rényi privacy close to the Gaussian's, on integers."""
+"""Skellam noise at each client, summed by secure aggregation: Rényi privacy close to the Gaussian's, on integers.
+
+The least noise and the coarsest grid for a target come first, by searches over exactly computed privacy.
+"""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Bits at each client, permuted by a trusted shuffler: pure privacy in the count of ones."""
+"""Bits at each client, permuted by a trusted shuffler: pure privacy in the count of ones.
+
+The search comes first: the shortest answers, at the least noise, whose certificate meets a pure target.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,7 @@
-"""Random bits at each client, permuted by a trusted shuffler: binomial noise in the count of ones."""
+"""Random bits at each client, permuted by a trusted shuffler: binomial noise in the count of ones.
+
+The privacy of such bits, the fewest bits for a target, and the papers' constants come first.
+"""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""Discrete Gaussian noise at each client, permuted by a shuffler."""
+"""Discrete Gaussian noise at each client, permuted by a shuffler.
+
+What amplification makes of such noise, and the least noise for a target, come first.
+"""
 
 import math
 from functools import lru_cache, partial

@@ -1,4 +1,7 @@
-"""Discrete Laplace noise at each client, permuted: a little local privacy, much more behind the shuffler."""
+"""Discrete Laplace noise at each client, permuted: a little local privacy, much more behind the shuffler.
+
+What amplification makes of such noise, and the largest local ε for a target, come first.
+"""
 
 from collections.abc import Mapping
 from fractions import Fraction

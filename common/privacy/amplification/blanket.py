@@ -13,6 +13,8 @@ added to δ. The n-fold sum is an FFT of the law tilted by e^(λV), centred at 0
 rounding and truncation are relative to P(sum > 0) and not to 1; what they may have taken is bounded and added.
 Source     Balle et al. 2019, Lemma 5.3.
 Holds      for every n ≥ 1 and every randomizer with a blanket, pure or not; one message a user, one randomizer.
+
+The last part searches for the noise on a grid that hides every pair of inputs.
 """
 
 import math
