@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from distrust.aggregator.service import CONFIRM, KEYS, MASKED, SHARES, UNMASK, Aggregator
 from distrust.common.errors import BadParameter, Unauthorized, WrongCohort
-from distrust.common.messages.stage import STATED, StageView, StatementList
+from distrust.common.messages.status import STATED, StageView, StatementList
 from distrust.common.messages.upload import UploadAnswer
 from distrust.common.web.body import MessageRoute
 from distrust.common.web.intermediary import UPLOAD_PROBLEMS, DoorbellDep, UploadBody, Wait

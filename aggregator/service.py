@@ -23,8 +23,7 @@ from distrust.common.intermediary.stages import silence
 from distrust.common.intermediary.store import Span, State
 from distrust.common.messages.batch import Batch, ModularSum
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.stage import STATED, Inbox, StageView, Statement, StatementList
-from distrust.common.messages.transcript import TranscriptEntry
+from distrust.common.messages.status import STATED, Inbox, StageView, Statement, StatementList, TranscriptEntry
 from distrust.common.messages.upload import Item
 from distrust.common.modular import pack
 

@@ -6,8 +6,7 @@ from distrust.common.crypto.share import MISSING, SHARE
 from distrust.common.intermediary.store import BATCH, SELF
 from distrust.common.messages.batch import BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Masking
-from distrust.common.messages.stage import StageView
-from distrust.common.messages.transcript import TranscriptEntry
+from distrust.common.messages.status import StageView, TranscriptEntry
 from distrust.common.modular import unpack
 
 _HEX_BYTES = 64

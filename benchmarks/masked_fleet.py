@@ -22,9 +22,8 @@ from distrust.client.protocols.secagg import SecAggProtocol
 from distrust.client.secagg.secrets import Secrets
 from distrust.common.crypto.agree import KEY_HASH, key_hash
 from distrust.common.crypto.graph import Roster, masking
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.stage import StatementList
-from distrust.common.messages.ticket import KeyHashes
+from distrust.common.messages.cohort import Cohort, KeyHashes
+from distrust.common.messages.status import StatementList
 from distrust.common.modular import Vector, total
 from distrust.common.web.client import Http
 from distrust.server.ticket_issuer import sign

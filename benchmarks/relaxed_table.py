@@ -7,7 +7,8 @@ It takes about half a minute on one core.
 import math
 from itertools import product
 
-from distrust.common.mechanisms.pure_shuffle import Design, certified_epsilon, fewest_bits
+from distrust.common.mechanisms.pure_shuffle.certificate import BitDesign, certified_epsilon
+from distrust.common.mechanisms.pure_shuffle.mechanism import fewest_bits
 
 HORIZON_CHANCES = (5e-4, 5e-7)  # nq = 1/(2T) for T = 10³ and 10⁶
 CASES = [
@@ -38,7 +39,7 @@ def row(honest: int, precision: int, epsilon: float, chance: float) -> str:
 
 def first() -> list[str]:
     """The parameters of the first computations, centred."""
-    values = ((chance, Design(4, 16, 4.0, 133, 1066, chance / 16)) for chance in (1e-3, 1e-6))
+    values = ((chance, BitDesign(4, 16, 4.0, 133, 1066, chance / 16)) for chance in (1e-3, 1e-6))
     return [f"n = 16, d = 1066, nq = {chance:g}: ε̂ = {certified_epsilon(design, 16):.4f}" for chance, design in values]
 
 

@@ -17,18 +17,12 @@ from numpy.typing import NDArray
 
 from benchmarks.meter import deliver, options, write
 from distrust.common.mechanisms.local.sphere import directions
-from distrust.common.noise import (
-    Binomial,
-    DiscreteGaussian,
-    DiscreteGaussianSum,
-    DiscreteLaplace,
-    Poisson,
-    Polya,
-    PolyaDifference,
-    Skellam,
-)
+from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.continuous import Gaussian, Laplace
-from distrust.common.noise.table import CHUNK
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.law import CHUNK
+from distrust.common.noise.polya import DiscreteLaplace, Polya, PolyaDifference
+from distrust.common.noise.skellam import Poisson, Skellam
 from distrust.common.randomness import Stream, SystemStream
 from distrust.lab.privacy.query import PrivacyQuery
 

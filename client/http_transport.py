@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distrust.common.errors import Unavailable
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.deal import ActionAnswer, ActionRequest
-from distrust.common.messages.progress import RunList
-from distrust.common.messages.round import RoundView
-from distrust.common.messages.run import RunConfig
-from distrust.common.messages.stage import StageView, StatementList
-from distrust.common.messages.ticket import KeyHashes, TicketAnswer, TicketRequest
-from distrust.common.messages.upload import Departure, Upload, UploadAnswer
+from distrust.common.messages.cohort import Cohort, KeyHashes, TicketAnswer, TicketRequest
+from distrust.common.messages.status import StageView, StatementList
+from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Upload, UploadAnswer
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import RunList
+from distrust.common.run.round import RoundView
 from distrust.common.web.client import Http, Patience, Peer
 
 

@@ -15,9 +15,9 @@ from distrust.client.environments import Environment
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.mechanisms import AnyMechanism
-from distrust.common.messages.round import Assignment, Round
 from distrust.common.modular import pack
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
+from distrust.common.run.round import Assignment, Round
 
 
 def record(row: NDArray[np.uint64], modulus: int) -> bytes:

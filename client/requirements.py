@@ -9,12 +9,12 @@ from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.errors import BudgetExceeded, Refused
 from distrust.common.mechanisms import AnyMechanism
 from distrust.common.messages.cohort import Channel, Cohort
-from distrust.common.messages.round import Assignment, Round
-from distrust.common.messages.run import BudgetSpec, RunConfig
 from distrust.common.modular import packed_size
 from distrust.common.privacy.composition import compose
-from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.privacy.ledger import Entry, Ledger
+from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
+from distrust.common.privacy.ledger import Entry, PrivacyLedger
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Assignment, Round
 
 MAX_EPSILON, MAX_DELTA = 10.0, 1e-2  # of users whose side has declared nothing
 _ROUNDING = 1e-9
@@ -97,7 +97,7 @@ class PrivacyRequirements:
         budget = BudgetSpec(epsilon=self.max_epsilon, delta=min(self.max_delta, _LARGEST_DELTA))
         entries = tuple(Entry("a cohort", 1, 1, one) for one in guarantees)
         try:
-            Ledger(self.contributions, budget, entries).check(budget)
+            PrivacyLedger(self.contributions, budget, entries).check(budget)
         except BudgetExceeded as error:
             if (self.max_epsilon, self.max_delta) != (MAX_EPSILON, MAX_DELTA):
                 raise

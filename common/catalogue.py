@@ -83,7 +83,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
 
     def _own(self, name: str) -> tuple[T, Extension]:
         if name not in self._found:
-            found, origin = extensions.find(self.kind, self.group, name)
+            found, origin = extensions.find_class(self.kind, self.group, name)
             lacking = self._complaint(found) or _misnamed(found, name)
             if lacking is not None:
                 raise BadParameter(f"{self.kind}.name", name, f"is no {self.kind}: {lacking}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from distrust.common.errors import BadParameter
-from distrust.common.messages.base import Message
+from distrust.common.wire import Message
 
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -36,7 +36,7 @@ class Extension(Message):
     source: str | None
 
 
-def load(reference: str) -> Any:
+def load_reference(reference: str) -> Any:
     """Return what `module:Name` refers to. Raises ImportError or AttributeError, as Python does."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)
@@ -51,11 +51,11 @@ def allow(*references: str) -> None:
 
 
 def offered(group: str, name: str) -> bool:
-    """Return whether `find` knows where to look; nothing is imported."""
+    """Return whether `find_class` knows where to look; nothing is imported."""
     return name in _allowed if ":" in name else bool(entry_points(group=group, name=name))
 
 
-def find(kind: str, group: str, name: str) -> tuple[Any, Extension]:
+def find_class(kind: str, group: str, name: str) -> tuple[Any, Extension]:
     """Import what `name` means and say where it is from.
 
     Raises BadParameter: a reference that the operator did not list, a name that two packages offer, and whatever goes
@@ -85,7 +85,7 @@ def _entry(field: str, group: str, name: str) -> EntryPoint:
 
 def _loaded(field: str, name: str, reference: str) -> Any:
     try:
-        return load(reference)
+        return load_reference(reference)
     except Exception as error:
         raise BadParameter(field, name, f"{reference} cannot be imported: {type(error).__name__}: {error}") from error
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, Via
-from distrust.common.messages.stage import StatementList
+from distrust.common.messages.status import StatementList
 from distrust.common.web.client import Http, Patience, Peer
 
 PATIENCE = Patience(first=0.2, longest=2.0, total=10.0)

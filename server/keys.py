@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.common.errors import Unavailable
-from distrust.common.messages.base import decode_blob, encode_blob
+from distrust.common.wire import decode_blob, encode_blob
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,11 @@ from distrust.common.errors import (
     WrongCohort,
     WrongStage,
 )
-from distrust.common.messages.progress import Ledger, RoundList, RoundReport, RunList, RunView
-from distrust.common.messages.round import RoundView
-from distrust.common.messages.run import RunConfig
-from distrust.common.messages.stage import StatementList
-from distrust.common.messages.ticket import KeyHashes, TicketAnswer, TicketRequest
-from distrust.common.messages.transcript import Transcript
+from distrust.common.messages.cohort import KeyHashes, TicketAnswer, TicketRequest
+from distrust.common.messages.status import StatementList, Transcript
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunList, RunView
+from distrust.common.run.round import RoundView
 from distrust.common.web.body import OPERATORS_VALUES, JsonBody, MessageRoute
 from distrust.common.web.operator import OperatorOnly
 from distrust.common.web.problems import RETRY_SECONDS, problems
@@ -160,7 +159,7 @@ def messages(run: str, cohort: str, service: ServiceDep, after: After = 0, limit
 
 
 @operations.get("/runs/{run}/ledger", responses=problems(WrongCohort))
-def ledger(run: str, service: ServiceDep) -> Ledger:
+def ledger(run: str, service: ServiceDep) -> LedgerView:
     """What each round cost its clients, and what that comes to."""
     return service.ledger(run)
 

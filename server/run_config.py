@@ -1,11 +1,11 @@
 """What a configuration must satisfy beyond the types of its fields; each fault is a BadParameter."""
 
 from distrust.common.errors import BadParameter, ProtocolError, RunFailed, described
-from distrust.common.extensions import load
+from distrust.common.extensions import load_reference
 from distrust.common.mechanisms import MECHANISMS, check_parts, check_returning, check_spec
-from distrust.common.mechanisms.cohort_params import epsilon_allowed
+from distrust.common.mechanisms.base import epsilon_allowed
 from distrust.common.messages.policy import ArmSpec
-from distrust.common.messages.run import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.server.policies import Ask
 from distrust.server.policies.base import Policy, PolicyClass, RunFacts
 
@@ -80,7 +80,7 @@ def build(config: RunConfig) -> Policy:
     """The policy of a run, before its first question. Raises BadParameter for numbers that do not go together."""
     spec = config.policy
     try:
-        kind: PolicyClass = load(spec.POLICY)
+        kind: PolicyClass = load_reference(spec.POLICY)
     except (ImportError, AttributeError) as error:
         raise BadParameter("policy.name", spec.name, f"{spec.POLICY} cannot be imported: {error}") from error
     _require(spec, kind, ("of",))

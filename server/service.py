@@ -9,13 +9,11 @@ import structlog
 from distrust.common.database import Database
 from distrust.common.errors import BadMessage, Conflict, RunFailed, WrongCohort, WrongStage
 from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.progress import Event, Ledger, RoundList, RoundReport, RunList, RunView
-from distrust.common.messages.round import RoundView
-from distrust.common.messages.run import RunConfig
-from distrust.common.messages.stage import STATED, STATEMENT, Statement, StatementList
-from distrust.common.messages.ticket import KeyHashes, TicketAnswer, TicketRequest
-from distrust.common.messages.transcript import Transcript
+from distrust.common.messages.cohort import Cohort, KeyHashes, TicketAnswer, TicketRequest
+from distrust.common.messages.status import STATED, STATEMENT, Statement, StatementList, Transcript
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunEvent, RunList, RunView
+from distrust.common.run.round import RoundView
 from distrust.server import transcript, views
 from distrust.server.keys import Keys
 from distrust.server.learner.learner import Learner
@@ -184,10 +182,10 @@ class Service:
                 raise WrongCohort(f"round {number} of run {run} has not begun")
             return views.round_report(live, self.store, live.learner.rounds[number - 1])
 
-    def ledger(self, run: str) -> Ledger:
+    def ledger(self, run: str) -> LedgerView:
         return views.ledger(self.live(run))
 
-    def events(self, run: str, after: int, limit: int = 500) -> tuple[list[Event], bool]:
+    def events(self, run: str, after: int, limit: int = 500) -> tuple[list[RunEvent], bool]:
         """Events above number `after`, and whether there will be no others."""
         live = self.live(run)
         with live.lock:

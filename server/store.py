@@ -11,12 +11,11 @@ from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from distrust.common.database import Database
 from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.explain import first
-from distrust.common.messages.progress import CohortState, Event, RunState
-from distrust.common.messages.run import RunConfig
-from distrust.common.messages.stage import Statement
-from distrust.common.messages.ticket import TicketRequest
+from distrust.common.messages.status import Statement
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import CohortState, RunEvent, RunState
 from distrust.server import tables
 from distrust.server.learner.outcome import Lost, Released, outcomes
 
@@ -106,7 +105,7 @@ class Writing:
         self._do(update(tables.cohorts).where(tables.cohorts.c.cohort == outcome.cohort).values(changes))
 
     def event(self, run: str, **fields: str | int | None) -> None:
-        body = Event.model_validate({"number": 1, "run": run, **fields}).model_dump_json(exclude_none=True)
+        body = RunEvent.model_validate({"number": 1, "run": run, **fields}).model_dump_json(exclude_none=True)
         self._do(insert(tables.events).values({"run": run, "body": body}))
 
 
@@ -185,14 +184,14 @@ class Store:
         with self._database.reading() as connection:
             return [Statement(stage=stage, digest=digest) for stage, digest in connection.execute(query)]
 
-    def events(self, run: str, after: int, limit: int) -> list[Event]:
+    def events(self, run: str, after: int, limit: int) -> list[RunEvent]:
         """Events with a number above `after`, in order."""
         query = select(tables.events.c.number, tables.events.c.body).where(
             (tables.events.c.run == run) & (tables.events.c.number > after)
         )
         with self._database.reading() as connection:
             rows = connection.execute(query.order_by(tables.events.c.number).limit(limit)).all()
-        return [Event.model_validate_json(body).model_copy(update={"number": number}) for number, body in rows]
+        return [RunEvent.model_validate_json(body).model_copy(update={"number": number}) for number, body in rows]
 
     def newest_event(self, run: str) -> int:
         """Return the number of the run's newest event, 0 before the first."""

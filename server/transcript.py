@@ -13,8 +13,7 @@ from distrust.common.errors import BadMessage
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, Sealed, SealedRecords
-from distrust.common.messages.stage import Statement
-from distrust.common.messages.transcript import Transcript, TranscriptEntry
+from distrust.common.messages.status import Statement, Transcript, TranscriptEntry
 from distrust.common.modular import unpack
 from distrust.server.analyzer import ones
 from distrust.server.learner.ledger import SEEDED, answered

@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-from distrust.common.messages.progress import (
+from distrust.common.run.progress import (
     CohortState,
     CohortView,
-    Ledger,
     LedgerLine,
+    LedgerView,
     RoundList,
     RoundReport,
     RunLine,
@@ -83,7 +83,7 @@ def round_list(live: LiveRun, store: Store, after: int, limit: int) -> RoundList
         return RoundList(run=live.config.run, total=len(rounds), next=following, rounds=page)
 
 
-def ledger(live: LiveRun) -> Ledger:
+def ledger(live: LiveRun) -> LedgerView:
     """What each round cost its clients."""
     with live.lock:
         lines = [
@@ -91,7 +91,7 @@ def ledger(live: LiveRun) -> Ledger:
             for record in live.learner.rounds
         ]
         kept = book(live.config, live.learner.rounds)
-    return Ledger(
+    return LedgerView(
         run=live.config.run,
         composition="parallel" if kept.contributions == 1 else "sequential",
         contributions=kept.contributions,

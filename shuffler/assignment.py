@@ -16,8 +16,7 @@ from distrust.common.errors import BadMessage, BadParameter, BadTicket, Conflict
 from distrust.common.intermediary.intake import Fault, digest, ticketed
 from distrust.common.messages.batch import GroupedRecords
 from distrust.common.messages.cohort import Cohort, Dealt
-from distrust.common.messages.deal import ActionRequest
-from distrust.common.messages.upload import Item
+from distrust.common.messages.upload import ActionRequest, Item
 from distrust.common.randomness import Stream, UnsafeSeededStream
 from distrust.shuffler.permutation import permutation
 

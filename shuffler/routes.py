@@ -5,9 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 
 from distrust.common.errors import Aborted, BadMessage, WrongCohort, WrongStage
-from distrust.common.messages.deal import ActionAnswer, ActionRequest
-from distrust.common.messages.stage import StageView
-from distrust.common.messages.upload import UploadAnswer
+from distrust.common.messages.status import StageView
+from distrust.common.messages.upload import ActionAnswer, ActionRequest, UploadAnswer
 from distrust.common.web.body import JsonBody, MessageRoute
 from distrust.common.web.intermediary import UPLOAD_PROBLEMS, DoorbellDep, UploadBody, Wait
 from distrust.common.web.problems import problems

@@ -18,10 +18,8 @@ from distrust.common.intermediary.stages import silence
 from distrust.common.intermediary.store import Span, State
 from distrust.common.messages.batch import Batch, Content, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, SealedRecords
-from distrust.common.messages.deal import ActionAnswer, ActionRequest
-from distrust.common.messages.stage import StageView
-from distrust.common.messages.transcript import TranscriptEntry
-from distrust.common.messages.upload import Item
+from distrust.common.messages.status import StageView, TranscriptEntry
+from distrust.common.messages.upload import ActionAnswer, ActionRequest, Item
 from distrust.common.randomness import Stream, SystemStream
 from distrust.shuffler.assignment import (
     ASKED,

@@ -6,7 +6,7 @@ from distrust.common.crypto.seal import REPORT_ID, sealed_size
 from distrust.common.intermediary.store import BATCH, DEPARTED, SELF
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, SealedRecords
-from distrust.common.messages.transcript import TranscriptEntry
+from distrust.common.messages.status import TranscriptEntry
 from distrust.shuffler.assignment import ASKED
 from distrust.shuffler.permutation import count_ones
 

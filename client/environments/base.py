@@ -10,9 +10,9 @@ from pydantic import Field
 
 from distrust.common.catalogue import Catalogue, subclass_of
 from distrust.common.errors import BadParameter
-from distrust.common.messages.base import Message
 from distrust.common.messages.policy import ArmSpec
 from distrust.common.randomness import Stream
+from distrust.common.wire import Message
 
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="rewards (and drawn means) from a seed")] | None
 """None: whoever starts the run draws one."""

@@ -15,11 +15,11 @@ from pydantic import TypeAdapter
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.errors import BadParameter, Refused
 from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
-from distrust.common.mechanisms.calibration.roots import SNAPPED_BITS
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.round import Assignment, Round, cohort_terms
-from distrust.common.messages.run import RunConfig
 from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.searches import SNAPPED_BITS
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Assignment, Round, cohort_terms
 
 CALIBRATED = 2.0 ** (1 - SNAPPED_BITS)
 """Largest relative difference between a calibrated number that was told and the client's own: one step of the grid.

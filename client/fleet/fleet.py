@@ -24,12 +24,11 @@ from distrust.client.secagg.secrets import Secrets
 from distrust.client.transport import Transport
 from distrust.common.crypto.agree import key_hash
 from distrust.common.errors import BudgetExceeded, ProtocolError, Refused, WrongCohort, WrongStage
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.round import Assignment, Round, RoundView
-from distrust.common.messages.run import RunConfig
-from distrust.common.messages.ticket import Grant, TicketRequest
+from distrust.common.messages.cohort import Cohort, Grant, TicketRequest
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Assignment, Round, RoundView
 
 log = structlog.get_logger("distrust.fleet")
 

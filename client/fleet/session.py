@@ -14,7 +14,7 @@ from distrust.client.protocols.base import Check, ClientProtocol
 from distrust.common.crypto.members import bitmap_flags
 from distrust.common.errors import Aborted, ProtocolError, Refused, Unavailable
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.stage import StageView
+from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import Item
 
 log = structlog.get_logger("distrust.fleet")

@@ -13,8 +13,7 @@ from distrust.common.crypto.agree import KEY_HASH
 from distrust.common.crypto.context import cohort_digest
 from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, Refused, Unavailable
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.deal import ActionAnswer, ActionRequest
-from distrust.common.messages.upload import Departure, Item, RefusedItem, Upload
+from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Item, RefusedItem, Upload
 
 log = structlog.get_logger("distrust.fleet")
 

@@ -14,8 +14,7 @@ from distrust.client.secagg.secrets import Secrets
 from distrust.common.crypto.agree import key_hash
 from distrust.common.crypto.claim import SECRET, claim
 from distrust.common.errors import BadMessage
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.ticket import Grant
+from distrust.common.messages.cohort import Cohort, Grant
 from distrust.common.messages.upload import Item, Stage
 
 AnyStage = Stage | Literal["report"]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from distrust.client.fleet.user import AnyStage, User
-from distrust.common.messages.stage import StageView
+from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import Item
 
 Check = bytes | Mapping[int, bytes]

@@ -11,7 +11,7 @@ from distrust.client.randomizer import Randomizer
 from distrust.client.secagg.client import MaskingClient
 from distrust.common.crypto.graph import Roster
 from distrust.common.errors import BadMessage, ProtocolError
-from distrust.common.messages.stage import StageView
+from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import Item
 
 log = structlog.get_logger("distrust.fleet")

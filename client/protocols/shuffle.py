@@ -13,7 +13,7 @@ from distrust.client.randomizer import Randomizer, labelled_bits, record
 from distrust.common.crypto.seal import REPORT_ID, seal
 from distrust.common.errors import BadMessage
 from distrust.common.messages.cohort import Cohort, SealedRecords
-from distrust.common.messages.stage import StageView
+from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import Item
 
 

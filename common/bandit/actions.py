@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from distrust.common.errors import BadParameter
-from distrust.common.messages.base import Message
 from distrust.common.randomness import UnsafeSeededStream, generator
+from distrust.common.wire import Message
 
 MOST = 100_000
 ROOM = 2_000_000  # points to choose a net from
@@ -43,7 +43,7 @@ class BallActions(Message):
     """The whole unit ball, through a net: no point of it is farther than `spacing` from an action (DLB Remark 3.1).
 
     Actions are public and numbered: rounds, pulls and intervals name them, and every elimination is of a finite list.
-    So a linear oracle (argmax over the ball is θ/‖θ‖) would have nobody to answer to, and a ball is as fine as its net:
+    So a linear oracle (argmax over the ball is θ/‖θ‖) would have no use, and a ball is as fine as its net:
     `MOST` actions reach ζ = 0.004 in the plane, 0.035 in space and 0.7 in eight dimensions. Regret is counted against
     the best action of the net; against the best point of the ball it is at most ζ‖θ*‖ a pull more.
     """
@@ -59,7 +59,7 @@ ActionSpec = Annotated[GivenActions | SphereActions | BallActions, Field(discrim
 def action_vectors(
     spec: GivenActions | SphereActions | BallActions, field: str = "policy.actions"
 ) -> NDArray[np.float64]:
-    """The actions, shape (k, d), read-only.
+    """Return the actions, shape (k, d), read-only.
 
     Raises BadParameter, in the name of `field`: none, too many, ragged, not finite, outside the unit ball, or such that
     they do not span R^d. (Actions that are left after eliminations need not: policies work in their span.)
@@ -123,7 +123,7 @@ def _sphere(count: int, dimension: int, seed: int) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=8)
 def _net(dimension: int, spacing: float, field: str) -> NDArray[np.float64]:
-    """A cubic grid of step 2ζ/√d, its points outside the ball pulled onto the sphere, each point once.
+    """Return a cubic grid of step 2ζ/√d, its points outside the ball pulled onto the sphere, each point once.
 
     Every point of the ball has a grid point within ζ; projection onto a convex set brings it no farther away.
     """

@@ -6,16 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from distrust.common.messages.base import Message
+from distrust.common.wire import Message
 
 
 class AssignedArm(Message):
-    """The cohort's arm, known to everyone who sees the round."""
+    """The cohort's arm, public like the round."""
 
     kind: Literal["assigned-arm"] = "assigned-arm"
 
     def pulls(self, arm: int | None, clients: int) -> tuple[tuple[int, int], ...]:
-        """(arm, pulls) that a cohort takes from the horizon: one a client."""
+        """Return (arm, pulls) that a cohort takes from the horizon: one a client."""
         assert arm is not None
         return ((arm, clients),)
 
@@ -35,7 +35,7 @@ class _Listed(Message):
         return self
 
     def pulls(self, arm: int | None, clients: int) -> tuple[tuple[int, int], ...]:
-        """(arm, pulls) that a cohort takes from the horizon, which counts rounds of play."""
+        """Return (arm, pulls) that a cohort takes from the horizon, which counts rounds of play."""
         del arm, clients
         return tuple(zip(self.actions, self.times, strict=True))
 
@@ -50,9 +50,9 @@ class PlayDesign(_Listed):
 
 
 class AssignedAction(_Listed):
-    """One action a client: `times[j]` clients play `actions[j]`, in an order that S draws and tells nobody.
+    """One action a client: `times[j]` clients play `actions[j]`, in an order that only the shuffler knows.
 
-    S gives the reports back action by action, so that the server learns what came of an action and not who played it
+    The shuffler gives the reports back by action: the server learns what came of an action and not who played it
     (FREE Algorithm 3). The cohort has Σ times clients. The plays are numbered from 0, all of an action's in a row, the
     actions in their order here.
     """
@@ -65,7 +65,7 @@ class AssignedAction(_Listed):
         return sum(self.times)
 
     def places(self) -> NDArray[np.int64]:
-        """The place in the list of the action of each play, shape (plays,)."""
+        """Return the place in the list of the action of each play, shape (plays,)."""
         return np.repeat(np.arange(len(self.times)), self.times)
 
     def place(self, play: int) -> int:

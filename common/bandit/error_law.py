@@ -1,5 +1,9 @@
-"""How far a private sum may lie from the truth."""
+"""How far a private sum may lie from the truth: the protocol of error laws, and noise seen in the data's units.
 
+Policies form their widths from an `ErrorLaw`, and know no mechanism and no noise.
+"""
+
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 How = Literal["exact", "bound"]
@@ -15,10 +19,43 @@ class ErrorLaw(Protocol):
         ...
 
     def quantile(self, p: float) -> float:
-        """The least q with P(|noise| > q) ≤ p, exactly, for p down to 1e-12."""
+        """Return the least q with P(|noise| > q) ≤ p, exactly, for p down to 1e-12."""
         ...
 
     @property
     def sub_exponential(self) -> tuple[float, float]:
         """(σ, h) of the paper's Assumption 1: |noise| ≤ σ√ln(2/p) + h ln(2/p) with probability 1 - 2p."""
         ...
+
+
+class Spread(Protocol):
+    """What an error law needs of the noise."""
+
+    @property
+    def std(self) -> float: ...
+
+    def quantile(self, p: float) -> float:
+        """Return the least q with P(|noise| > q) ≤ p."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledErrorLaw:
+    """Noise in grid steps, seen in the data's units: `law` times `step`; `law` None is no noise at all."""
+
+    law: Spread | None
+    step: float
+    sub_exponential: tuple[float, float]
+
+    @property
+    def std(self) -> float:
+        return 0.0 if self.law is None else self.step * self.law.std
+
+    @property
+    def quantile_how(self) -> How:
+        """Whether `quantile` is exact, or a bound where the law is too long or depends on the data."""
+        how: How = getattr(self.law, "quantile_how", "exact")
+        return how
+
+    def quantile(self, p: float) -> float:
+        return 0.0 if self.law is None else self.step * self.law.quantile(p)

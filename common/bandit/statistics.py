@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from distrust.common.errors import BadParameter
-from distrust.common.messages.base import Message
+from distrust.common.wire import Message
 
 
 class HasBound(Protocol):
@@ -41,7 +41,7 @@ class Box:
 
 
 def finite(field: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The values. Raises BadParameter for NaN and infinities among them."""
+    """Return the values. Raises BadParameter for NaN and infinities among them."""
     if not np.isfinite(values).all():
         raise BadParameter(field, "NaN or infinity", "finite numbers are allowed")
     return values
@@ -68,7 +68,7 @@ class Reward(Box, Message):
         return 1.0
 
     def vectors(self, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rewards, shape (n,), to vectors, shape (n, 1)."""
+        """Return rewards, shape (n,), to vectors, shape (n, 1)."""
         return finite("reward", rewards).reshape(-1, 1)
 
 
@@ -89,7 +89,7 @@ class BoundedReward(Symmetric, Box, Message):
         return 1
 
     def vectors(self, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rewards, shape (n,), to vectors, shape (n, 1)."""
+        """Return rewards, shape (n,), to vectors, shape (n, 1)."""
         return finite("reward", rewards).reshape(-1, 1)
 
 
@@ -105,7 +105,7 @@ class BoundedVector(Symmetric, Message):
     bound: Annotated[float, Field(gt=0, le=1e100, description="largest norm of a client's vector")] = 1.0
 
     def vectors(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The values themselves, shape (n, dimension)."""
+        """Return the values themselves, shape (n, dimension)."""
         if values.ndim != 2 or values.shape[1] != self.dimension:
             raise BadParameter("vectors", values.shape, f"shape must be (n, {self.dimension})")
         return finite("vectors", values)
@@ -126,7 +126,7 @@ class ActionMeans(Symmetric, Box, Message):
         return self.actions
 
     def vectors(self, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Average rewards, shape (n, s), as they are."""
+        """Return average rewards, shape (n, s), as they are."""
         if rewards.shape[1:] != (self.actions,):
             raise BadParameter("rewards", rewards.shape, f"shape must be (n, {self.actions})")
         return finite("reward", rewards)
@@ -134,3 +134,6 @@ class ActionMeans(Symmetric, Box, Message):
 
 Statistic: TypeAlias = Annotated[Reward | BoundedReward | ActionMeans | BoundedVector, Field(discriminator="kind")]
 """The union of the statistics, told apart by their kind."""
+
+Norm = Literal["l1", "l2", "linf"]
+"""The norm in which a client's vector is bounded."""

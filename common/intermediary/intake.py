@@ -14,8 +14,7 @@ from distrust.common.crypto.agree import KEY_HASH
 from distrust.common.crypto.claim import SECRET
 from distrust.common.crypto.seal import REPORT_ID, sealed_size
 from distrust.common.errors import BadMessage, BadParameter, BadTicket, Conflict, ProtocolError, WrongStage
-from distrust.common.messages.cohort import Cohort, LabelledBits, Masking, Via
-from distrust.common.messages.ticket import ticket_text
+from distrust.common.messages.cohort import Cohort, LabelledBits, Masking, Via, ticket_text
 from distrust.common.messages.upload import MOST_LISTED, Item, RefusedItem, UploadAnswer
 from distrust.common.modular import packed_size
 

@@ -13,9 +13,7 @@ from distrust.common.intermediary.stages import MIXING, StageMachine
 from distrust.common.intermediary.store import Span, State
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.listing import CohortEntry, CohortList
-from distrust.common.messages.stage import StageView
-from distrust.common.messages.transcript import Transcript, TranscriptEntry
+from distrust.common.messages.status import CohortEntry, CohortList, StageView, Transcript, TranscriptEntry
 from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswer
 
 

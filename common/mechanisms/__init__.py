@@ -1,50 +1,190 @@
-"""Private sums, one mechanism a file. `plan` is the way from a run file's words to a calibrated value."""
+"""Private sums: the list of mechanisms, and `plan`, which turns a run file's words into a calibrated one.
 
-from distrust.common.mechanisms.base import MECHANISMS, Calibration, Mechanism, MechanismName, MechanismSpec
-from distrust.common.mechanisms.central.gaussian import CentralGaussian
-from distrust.common.mechanisms.central.identity import UnsafeIdentity
-from distrust.common.mechanisms.central.laplace import CentralLaplace
-from distrust.common.mechanisms.central.laplace_discrete import CentralLaplaceDiscrete
+Names, the type on the wire, checks, tables and audits follow from `CLASSES`. To add a mechanism: write its class
+(`distrust.common.mechanisms.base.Mechanism` says which facts it states), and add a line here.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Union
+
+from pydantic import Field, ValidationError
+
+from distrust.common.bandit.statistics import Statistic
+from distrust.common.catalogue import OnTheWire
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms.base import (
+    DELTA_RULE,
+    EPSILON_RULE,
+    MECHANISMS,
+    CohortParams,
+    Mechanism,
+    MechanismName,
+    MechanismSpec,
+    delta_allowed,
+    epsilon_allowed,
+)
+from distrust.common.mechanisms.central.additive import (
+    CentralGaussian,
+    CentralLaplace,
+    CentralLaplaceDiscrete,
+    UnsafeIdentity,
+)
 from distrust.common.mechanisms.central.tree import Tree
-from distrust.common.mechanisms.distributed.discrete_gaussian import DistributedDiscreteGaussian
-from distrust.common.mechanisms.distributed.polya import DistributedPolya
+from distrust.common.mechanisms.distributed.additive import DistributedDiscreteGaussian, DistributedPolya
 from distrust.common.mechanisms.distributed.skellam import DistributedSkellam
-from distrust.common.mechanisms.local.gaussian import LocalGaussian
-from distrust.common.mechanisms.local.laplace import LocalLaplace
-from distrust.common.mechanisms.local.laplace_discrete import LocalLaplaceDiscrete
+from distrust.common.mechanisms.local.additive import LocalGaussian, LocalLaplace, LocalLaplaceDiscrete
 from distrust.common.mechanisms.local.sphere import LocalSphere
-from distrust.common.mechanisms.planning import check_parts, check_returning, check_spec, plan
-from distrust.common.mechanisms.pure_shuffle import RelaxedSecaggShuffle
-from distrust.common.mechanisms.registry import AnyMechanism
+from distrust.common.mechanisms.pure_shuffle.mechanism import RelaxedSecaggShuffle
 from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
 from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian
 from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
+from distrust.common.messages.explain import first
+from distrust.common.privacy.guarantee import Calibration
 
 __all__ = [
     "MECHANISMS",
     "AnyMechanism",
     "Calibration",
-    "CentralGaussian",
-    "CentralLaplace",
-    "CentralLaplaceDiscrete",
-    "DistributedDiscreteGaussian",
-    "DistributedPolya",
-    "DistributedSkellam",
-    "LocalGaussian",
-    "LocalLaplace",
-    "LocalLaplaceDiscrete",
-    "LocalSphere",
     "Mechanism",
     "MechanismName",
     "MechanismSpec",
-    "RelaxedSecaggShuffle",
-    "ShuffledBinomial",
-    "ShuffledGaussian",
-    "ShuffledLaplace",
-    "Tree",
-    "UnsafeIdentity",
     "check_parts",
     "check_returning",
     "check_spec",
     "plan",
 ]
+
+CLASSES: tuple[type[Mechanism], ...] = (
+    UnsafeIdentity,
+    CentralLaplaceDiscrete,
+    CentralLaplace,
+    CentralGaussian,
+    LocalLaplaceDiscrete,
+    LocalLaplace,
+    LocalGaussian,
+    LocalSphere,
+    DistributedPolya,
+    DistributedSkellam,
+    DistributedDiscreteGaussian,
+    ShuffledBinomial,
+    ShuffledGaussian,
+    ShuffledLaplace,
+    RelaxedSecaggShuffle,
+    Tree,
+)
+"""In the order of the tables that are printed."""
+
+MECHANISMS.register({one.known_as(): one for one in CLASSES})
+
+if TYPE_CHECKING:
+    AnyMechanism = Annotated[Mechanism, "one of CLASSES"]
+else:
+    AnyMechanism = Annotated[Union[CLASSES], Field(discriminator="name"), OnTheWire(MECHANISMS)]  # noqa: UP007
+    """A mechanism on the wire, told apart by its name. (`|` takes no tuple.)"""
+
+
+def plan(
+    spec: MechanismSpec,
+    *,
+    clients: int,
+    least: int,
+    floor: int,
+    wrap: float,
+    statistic: Statistic,
+    dealt: bool = False,
+) -> Mechanism:
+    """Return the mechanism for one cohort.
+
+    n `clients`, at least `least` survivors, noise of `floor` honest ones, p' = `wrap`.
+
+    The floor is what privacy rests on, so it may never exceed what is sure to arrive. `dealt`: the shuffler deals the
+    actions, and opens the batch action by action. Raises BadParameter.
+    """
+    check_spec(spec, statistic)
+    _check_cohort(clients, least, floor, wrap)
+    kind = MECHANISMS[spec.name]
+    cohort = CohortParams(
+        clients=clients,
+        floor=floor,
+        dimension=statistic.dimension,
+        low=statistic.low,
+        high=statistic.high,
+        wrap=wrap,
+        calibration=spec.calibration,
+        via=spec.via or kind.vias[0],
+        norm=statistic.norm,
+        dealt=dealt,
+    )
+    try:
+        mechanism = kind.plan(spec, cohort)
+    except ValidationError as error:
+        raise BadParameter("mechanism", spec.name, first(error)) from error
+    # For a class of the user's own: other parties find it by the name that the value carries.
+    if mechanism.name != spec.name:
+        raise BadParameter("mechanism.name", spec.name, f"{kind.__name__}.plan made a value named {mechanism.name!r}")
+    return mechanism
+
+
+def check_spec(spec: MechanismSpec, statistic: Statistic) -> None:
+    """Refuse at once what no cohort could repair; BadParameter names `mechanism.<field>`."""
+    kind = MECHANISMS[spec.name]
+    _check_epsilon(spec, kind)
+    _check_delta(spec, kind)
+    kind.check(spec, statistic)
+    if spec.via is not None and spec.via not in kind.vias:
+        raise BadParameter("mechanism.via", spec.via, f"{spec.name} works via {' or '.join(kind.vias)}")
+    if (spec.batches is not None) != kind.takes_batches:
+        needs = f"{spec.name} needs the length of its stream"
+        allowed = needs if kind.takes_batches else f"{spec.name} has none: leave it out"
+        raise BadParameter("mechanism.batches", spec.batches, allowed)
+    if spec.noise != "grid" and not kind.takes_noise:
+        raise BadParameter("mechanism.noise", spec.noise, f"{spec.name} has noise on the grid only: leave it out")
+    if spec.scale is not None and not kind.takes_scale:
+        raise BadParameter("mechanism.scale", spec.scale, f"{spec.name} has none: leave it out")
+    if spec.scale is not None and not 1 <= spec.scale <= 1000:
+        raise BadParameter("mechanism.scale", spec.scale, "must lie in [1, 1000] (MAB Theorems 2 and 4)")
+
+
+def check_parts(spec: MechanismSpec) -> None:
+    """Refuse a mechanism whose sums may only be opened whole, where the shuffler opens them action by action."""
+    kind = MECHANISMS[spec.name]
+    known = ", ".join(name for name, one in MECHANISMS.items() if one.parts)
+    if spec.via == "aggregator" or "shuffler" not in kind.vias:
+        raise BadParameter("mechanism.name", spec.name, f"shuffled actions need a shuffler and one of {known}")
+    if not kind.parts:
+        allowed = f"shuffled actions need one of {known}: {kind.whole_because}"
+        raise BadParameter("mechanism.name", spec.name, allowed)
+
+
+def check_returning(name: str, contributions: int) -> None:
+    """Refuse several contributions of one client to one stream: composing guarantees of it would claim too little."""
+    if MECHANISMS[name].takes_batches and contributions > 1:
+        why = f"{name}'s promise is for one batch a client, and several move the nodes that they share by their sum"
+        raise BadParameter("contributions", contributions, f"must be 1: {why}; take another mechanism")
+
+
+def _check_epsilon(spec: MechanismSpec, kind: type[Mechanism]) -> None:
+    if kind.model == "none":
+        if spec.epsilon is not None:
+            raise BadParameter("mechanism.epsilon", spec.epsilon, f"{spec.name} gives no privacy: leave it out")
+    elif spec.epsilon is None or not epsilon_allowed(spec.epsilon):
+        raise BadParameter("mechanism.epsilon", spec.epsilon, EPSILON_RULE)
+
+
+def _check_delta(spec: MechanismSpec, kind: type[Mechanism]) -> None:
+    if kind.takes_delta is None and spec.delta is not None:
+        raise BadParameter("mechanism.delta", spec.delta, f"{spec.name} has none: leave it out")
+    if kind.takes_delta == "needed" and spec.delta is None:
+        raise BadParameter("mechanism.delta", None, f"{spec.name} needs one; {DELTA_RULE}")
+    if spec.delta is not None and not delta_allowed(spec.delta):
+        raise BadParameter("mechanism.delta", spec.delta, DELTA_RULE)
+
+
+def _check_cohort(clients: int, least: int, floor: int, wrap: float) -> None:
+    if clients < 1:
+        raise BadParameter("clients", clients, "must be at least 1")
+    if not 1 <= least <= clients:
+        raise BadParameter("least", least, f"must lie in [1, clients = {clients}]")
+    if not 1 <= floor <= least:
+        raise BadParameter("floor", floor, f"must lie in [1, least = {least}]")
+    if not 0 < wrap < 1:
+        raise BadParameter("wrap", wrap, "must lie in (0, 1)")

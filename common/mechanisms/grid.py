@@ -1,16 +1,23 @@
-"""What the mechanisms share that add integers: the grid, its rounding, and decoding a sum modulo m."""
+"""What the mechanisms share that add integers: the grid, its rounding, and decoding a sum modulo m.
+
+The second part is for papers that draw real numbers: noise on the grid by default, and floating point, which is unsafe,
+where a run file asks for it.
+"""
 
 import math
-from typing import Self
+from abc import abstractmethod
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
+from typing_extensions import override
 
+from distrust.common.bandit.error_law import How, Spread
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms.base import Mechanism
-from distrust.common.mechanisms.cohort_params import require
-from distrust.common.noise import Law
+from distrust.common.mechanisms.base import SAMPLER, Mechanism, Noise, require
+from distrust.common.noise.law import Law
+from distrust.common.privacy.sensitivity import Grid
 from distrust.common.randomness import Stream
 
 MARGIN = 2.0**-30
@@ -52,7 +59,7 @@ class GridMechanism(Mechanism):
         return self.dimension * (self.modulus - 1).bit_length()
 
     def honest(self, survivors: int | None, colluders: int) -> int:
-        """Clients whose noise counts: the survivors (the floor by default) without the colluders among them."""
+        """Return how many clients' noise counts: the survivors, by default the floor, without the colluders."""
         if survivors is not None and not 0 <= survivors <= self.clients:
             raise BadParameter("survivors", survivors, f"must lie in [0, clients = {self.clients}]")
         if colluders < 0:
@@ -60,11 +67,11 @@ class GridMechanism(Mechanism):
         return (self.floor if survivors is None else survivors) - colluders
 
     def client_law(self) -> Law | None:
-        """The noise of one client in one coordinate."""
+        """Return the noise of one client in one coordinate."""
         return None
 
     def server_law(self) -> Law | None:
-        """The noise that the analyzer adds to each coordinate of the sum."""
+        """Return the noise that the analyzer adds to each coordinate of the sum."""
         return None
 
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
@@ -106,7 +113,7 @@ class GridMechanism(Mechanism):
             raise BadParameter("total", int(total.max()), f"must be below modulus = {self.modulus}")
 
     def clamp(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Vectors into the ball of `norm`: coordinates first, then, for l1 and l2, all of them by one factor.
+        """Return vectors into the ball of `norm`: coordinates first, then, for l1 and l2, all of them by one factor.
 
         The ball that counts is smaller by 2⁻³⁰, more than the rounding of all coordinates can add.
         """
@@ -119,7 +126,7 @@ class GridMechanism(Mechanism):
         return shrunk
 
     def _decode(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
-        """Representatives in the centred window."""
+        """Return representatives in the centred window."""
         whole = total.astype(np.int64)
         spread = survivors * self.precision
         return np.where(whole > spread + (self.modulus - spread - 1) // 2, whole - self.modulus, whole)
@@ -130,7 +137,7 @@ class GridMechanism(Mechanism):
         return law.sample(stream, rows * self.dimension).reshape(rows, self.dimension)
 
     def _round(self, vectors: NDArray[np.float64], chances: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """⌊w⌋ + Ber(w - ⌊w⌋), w on the grid; 53 random bits, on which no privacy hangs."""
+        """Return ⌊w⌋ + Ber(w - ⌊w⌋), w on the grid; 53 random bits, on which no privacy hangs."""
         grid = self.on_grid(vectors)
         whole = np.floor(grid)
         up = (chances >> np.uint64(11)) * 2.0**-53 < grid - whole
@@ -138,7 +145,7 @@ class GridMechanism(Mechanism):
         return rounded
 
     def on_grid(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Vectors to w = (x - low) g / (high - low) in [0, g], clamped; NaN and infinities are refused."""
+        """Return vectors to w = (x - low) g / (high - low) in [0, g], clamped; NaN and infinities are refused."""
         if vectors.shape[1:] != (self.dimension,):
             raise BadParameter("vectors", vectors.shape, f"shape must be (n, {self.dimension})")
         if not np.isfinite(vectors).all():
@@ -146,3 +153,104 @@ class GridMechanism(Mechanism):
         steps = (self.clamp(vectors) - self.low) * (self.precision / (self.high - self.low))
         grid: NDArray[np.float64] = np.clip(steps, 0, self.precision)
         return grid
+
+
+FINE = 0.01
+"""Share of the noise's variance that the grid's rounding may add where a paper has no grid."""
+
+INFLATED = FINE / 2
+"""Share that rounding may add to a ball's sensitivity there, and so to the noise's scale: the same of its variance."""
+
+UNSAFE = (
+    "UNSAFE: continuous noise in floating point, whose low bits can tell the data (Mironov 2012); "
+    "the guarantee is that of real numbers"
+)
+
+
+class Draws(Spread, Protocol):
+    """A continuous law with a sampler."""
+
+    def sample(self, stream: Stream, count: int) -> NDArray[np.float64]: ...
+
+
+class RealNoise(GridMechanism):
+    """A mechanism whose paper draws real numbers. `noise` is "grid" (discrete, exact) or "continuous" (unsafe)."""
+
+    takes_noise: ClassVar[bool] = True
+
+    as_drawn: ClassVar[How] = "exact"
+    """Whether continuous noise is released as it was drawn, or as less than that."""
+
+    rounds_first: ClassVar[bool] = True
+    """Whether values are on the grid before continuous noise is added."""
+
+    noise: Noise = "grid"
+
+    @property
+    def continuous(self) -> bool:
+        """Whether the noise is drawn in floating point."""
+        return self.noise == "continuous"
+
+    @property
+    def grid(self) -> Grid:
+        """What one client can move before the noise is added."""
+        rounded = self.rounds_first or not self.continuous
+        return Grid(self.precision, self.dimension, self.norm, rounded=rounded)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the guarantee has to say first."""
+        return (UNSAFE,) if self.continuous else ()
+
+    @property
+    def sampled(self) -> tuple[str, ...]:
+        """How exactly the noise is drawn; continuous noise is not."""
+        return () if self.continuous else (SAMPLER,)
+
+    @abstractmethod
+    def real_law(self) -> Draws:
+        """Return the continuous noise of one draw, in grid steps."""
+
+
+class ServerNoise(RealNoise):
+    """Noise once, on the decoded sum."""
+
+    @override
+    def released_law(self, honest: int) -> Law | None:
+        return None if self.continuous else self.server_law()
+
+    def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
+        if not self.continuous:
+            return super().estimate(total, survivors, stream)
+        self.check_release(total, survivors)
+        whole = self._decode(total, survivors) + self.real_law().sample(stream, self.dimension)
+        estimate: NDArray[np.float64] = whole * self.step + survivors * self.low
+        return estimate
+
+
+class ClientNoise(RealNoise):
+    """Noise on every message. Continuous noise is added to the value itself; the result is rounded at random to a step.
+
+    By chance, as the nearest step would not keep the mean: ⌊y + U⌋ does, U uniform in [0, 1).
+    """
+
+    as_drawn: ClassVar[How] = "bound"
+    rounds_first: ClassVar[bool] = False
+
+    @property
+    def rounding(self) -> float:
+        """Of values that are rounded before their noise; afterwards the error's law counts it."""
+        return 0.0 if self.continuous else super().rounding
+
+    @override
+    def released_law(self, honest: int) -> Law | None:
+        return None if self.continuous else self.client_law()
+
+    def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
+        if not self.continuous:
+            return super().randomize(vectors, stream)
+        shape = (vectors.shape[0], self.dimension)
+        noise = self.real_law().sample(stream, shape[0] * shape[1]).reshape(shape)
+        noise += (stream.words(noise.size).reshape(shape) >> np.uint64(11)) * 2.0**-53
+        noisy = np.floor(self.on_grid(vectors) + noise).astype(np.int64)
+        return np.mod(noisy, self.modulus).astype(np.uint64)

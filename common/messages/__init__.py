@@ -1,1 +1,1 @@
-"""The wire, one hop a file. Closed, frozen, versioned values; bodies are packed elsewhere."""
+"""What travels between the parties, hop by hop: closed, frozen, versioned values. Bodies are packed elsewhere."""

@@ -1,10 +1,10 @@
-"""S → server: what is released of a cohort. One union, so that both S share one exit."""
+"""Intermediary → server: what is released of a cohort. Both intermediaries answer with one union."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from distrust.common.messages.base import Blob, Identifier, Message, Version
+from distrust.common.wire import Blob, Identifier, Message, Version
 
 
 class ModularSum(Message):
@@ -17,7 +17,7 @@ class ModularSum(Message):
 class Records(Message):
     """Sealed records in random order: `count` records of one size, one after another.
 
-    `checksum` is the XOR of SHA-256(report id) over the records, as S saw them arrive; the server compares.
+    `checksum` is the XOR of SHA-256(report id) over the records, as the shuffler saw them arrive; the server compares.
     """
 
     kind: Literal["records"] = "records"

@@ -1,4 +1,7 @@
-"""Server → S (and, inside a `Round`, server → clients): one cohort, everything public about it."""
+"""One private sum: what the server opens at an intermediary, and the tickets that it gives to clients.
+
+Everything public about a cohort is in `Cohort`: the server sends it to the intermediary and, in a round, to clients.
+"""
 
 import hashlib
 from typing import Annotated, Literal
@@ -6,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.messages.base import Blob, Identifier, Message, Version
+from distrust.common.wire import Blob, Identifier, Message, Version
 
 Via = Literal["aggregator", "shuffler"]
 
@@ -30,16 +33,16 @@ class SealedRecords(Message):
 
 
 class Sealed(SealedRecords):
-    """Sealed records that S permutes all together."""
+    """Sealed records that the shuffler permutes all together."""
 
     kind: Literal["sealed"] = "sealed"
 
 
 class Dealt(SealedRecords):
-    """Sealed records of actions that S deals: it tells every slot its play, and groups the records by action.
+    """Sealed records of actions that the shuffler deals. It tells each slot its play, and groups records by action.
 
     deal        the public list of actions; how many clients play each.
-    noise_seed  only in runs that are named unsafe: the order can be computed, and hides nobody.
+    noise_seed  only in runs that are named unsafe: the order can be computed, and hides no client.
     """
 
     kind: Literal["dealt"] = "dealt"
@@ -59,10 +62,11 @@ Channel = Annotated[Masking | Sealed | Dealt | LabelledBits, Field(discriminator
 
 
 class Cohort(Message):
-    """One private sum: `clients` slots, opened at S by the server, closed once.
+    """One private sum: `clients` slots, opened at an intermediary by the server, closed once.
 
-    S stores `terms` and shows them to clients, and does not read them: a client compares them with what the server told
-    it, and a server that tells two clients two rounds is found out (`common.crypto.context` binds every key to them).
+    The intermediary stores `terms` and shows them to clients, and does not read them. A client compares them with what
+    the server told it, and a server that tells two clients two rounds is found out (`common.crypto.context` binds every
+    key to them).
     """
 
     version: Version = 1
@@ -75,13 +79,62 @@ class Cohort(Message):
     config: Blob  # SHA-256 of the run's canonical configuration: bound into every seal and key derivation
     ticket_key: Blob  # raw Ed25519 public key of the server, 32 bytes
     channel: Channel
-    terms: Annotated[str, Field(max_length=8_000_000)]  # canonical JSON of what the round asks, see `messages.round`
+    terms: Annotated[str, Field(max_length=8_000_000)]  # canonical JSON of what the round asks, see `common.run.round`
 
     @property
     def via(self) -> Via:
-        """Which S serves this cohort."""
+        """Return which intermediary serves this cohort."""
         return "aggregator" if self.channel.kind == "masked" else "shuffler"
 
     def digest(self) -> bytes:
-        """SHA-256 of the message's JSON, 32 bytes: two parties compare whether they were told the same cohort."""
+        """Return SHA-256 of the message's JSON, 32 bytes.
+
+        Two parties compare whether they were told the same cohort.
+        """
         return hashlib.sha256(self.model_dump_json().encode()).digest()
+
+
+class TicketRequest(Message):
+    """A fleet asks for slots. The same `request` id always gets the same slots."""
+
+    version: Version = 1
+    request: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", description="16 random bytes, chosen by the caller")]
+    round: Annotated[int, Field(ge=1)]
+    want: Annotated[int, Field(ge=1, le=100_000, description="clients that wait for a slot")]
+    keys: Blob = b""  # for secure aggregation: SHA-256 of each client's public keys, 32 bytes each, in order of slots
+
+
+class Grant(Message):
+    """Consecutive slots of one cohort: `signatures` holds 64 bytes for each, from `first` on."""
+
+    cohort: Identifier
+    first: Annotated[int, Field(ge=0)]
+    count: Annotated[int, Field(ge=1)]
+    signatures: Blob
+
+
+class TicketAnswer(Message):
+    """What was granted; empty while nothing is open."""
+
+    version: Version = 1
+    grants: list[Grant]
+
+
+class KeyHashes(Message):
+    """Server → clients: what a cohort's clients said of their keys before the aggregator saw any.
+
+    hashes  32 bytes for each slot that has a ticket, from slot 0 on.
+    """
+
+    version: Version = 1
+    cohort: Identifier
+    hashes: Blob
+
+
+def ticket_text(cohort: Cohort, slot: int, keys: bytes = b"") -> bytes:
+    """Return the bytes that the server signs: a ticket is good for one slot of one cohort of one configuration.
+
+    keys  in secure aggregation the hash of the slot's keys, 32 bytes: the aggregator takes no other keys from it.
+    """
+    names = [cohort.config, cohort.run.encode(), str(cohort.round).encode(), cohort.cohort.encode()]
+    return b"\x1f".join([b"distrust ticket v2", *names, str(slot).encode(), keys])

@@ -40,7 +40,10 @@ _ALLOWED = {
 
 
 def explain(error: ValidationError, model: type[BaseModel] | None = None) -> list[str]:
-    """Every fault of `error`, one line each. With `model`, an unknown key is answered with the keys that exist."""
+    """Return every fault of `error`, one line each.
+
+    With `model`, an unknown key is answered with the keys that exist.
+    """
     return explain_all(error.errors(include_url=False), model)
 
 
@@ -50,12 +53,12 @@ def explain_all(errors: Sequence[Mapping[str, Any]], model: type[BaseModel] | No
 
 
 def first(error: ValidationError, model: type[BaseModel] | None = None) -> str:
-    """The first fault, in one line."""
+    """Return the first fault, in one line."""
     return explain(error, model)[0]
 
 
 def wanted(error: ValidationError) -> str:
-    """What is allowed where the first fault is; field and value are the caller's to name."""
+    """Return what is allowed where the first fault is; field and value are the caller's to name."""
     entry = error.errors(include_url=False)[0]
     return _allowed(entry, tuple(entry["loc"]), None)
 
@@ -97,7 +100,7 @@ def _allowed(entry: Mapping[str, Any], place: tuple[Any, ...], model: type[BaseM
 
 
 def _discriminator(entry: Mapping[str, Any]) -> str:
-    """The key that picks one of several tables; a function that reads it is called like the key."""
+    """Return the key that picks one of several tables; a function that reads it is called like the key."""
     return str(entry["ctx"]["discriminator"]).strip("'_()")
 
 
@@ -109,7 +112,7 @@ def _unknown(key: str, keys: list[str]) -> str:
 
 
 def _keys(model: type[BaseModel] | None, place: tuple[Any, ...]) -> list[str]:
-    """The keys of the table at `place` inside `model`; empty when it cannot be told."""
+    """Return the keys of the table at `place` inside `model`; empty when it cannot be told."""
     tables = _walk(model, place)[1]
     return list(tables[0].model_fields) if len(tables) == 1 else []
 
@@ -133,13 +136,13 @@ def _walk(model: type[BaseModel] | None, place: tuple[Any, ...]) -> tuple[list[A
 
 
 def _tags(table: type[BaseModel]) -> tuple[Any, ...]:
-    """The names under which a union knows a table."""
+    """Return the names under which a union knows a table."""
     fields = (table.model_fields.get(key) for key in ("name", "kind"))
     return tuple(tag for field in fields if field is not None for tag in typing.get_args(field.annotation))
 
 
 def _tables(annotation: object) -> list[type[BaseModel]]:
-    """The models inside an annotation such as `Spec | None`."""
+    """Return the models inside an annotation such as `Spec | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [found for argument in typing.get_args(annotation) for found in _tables(argument)]

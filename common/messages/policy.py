@@ -18,7 +18,7 @@ from distrust.common.bandit.statistics import Bound
 from distrust.common.catalogue import Catalogue, OnTheWire, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import REFERENCE
-from distrust.common.messages.base import Message
+from distrust.common.wire import Message
 
 DEFAULT = "successive-elimination"
 
@@ -223,7 +223,7 @@ class Ucb1Spec(ArmSpec):
         return MOST_ROUNDS + 1
 
 
-class LinearSpec(ArmSpec):
+class LinearPolicySpec(ArmSpec):
     """What all policies for linear bandits are told.
 
     actions    the action set; a run file leaves it out, and the environment's is filled in.
@@ -258,7 +258,7 @@ class LinearSpec(ArmSpec):
         return min(1.0, sum(each * count for each, count in events))
 
 
-class DpDpeSpec(LinearSpec):
+class DpDpeSpec(LinearPolicySpec):
     """Distributed phased elimination: ⌈2^{αl}⌉ clients play phase l side by side (DLB Algorithm 1).
 
     deviation  σ: standard deviation (sub-Gaussian) of a client's ⟨θ_u - θ*, x⟩ for ‖x‖ ≤ 1.
@@ -281,7 +281,7 @@ class DpDpeSpec(LinearSpec):
         return ("play-design",)
 
 
-class DpPeSpec(LinearSpec):
+class DpPeSpec(LinearPolicySpec):
     """Phased elimination, one reward a client, one cohort a design action (DLB Algorithm 3).
 
     `phased-elimination` is the same without privacy: it insists on the mechanism `identity`.
@@ -297,7 +297,7 @@ class DpPeSpec(LinearSpec):
         return "the baseline without privacy: identity; dp-pe takes the others" if public else None
 
 
-class AlmostFreeSpec(LinearSpec):
+class AlmostFreeSpec(LinearPolicySpec):
     """Batches that grow by q = (2T)^{1/ln T}, i = 1 … ln T - 1; then the best action (FREE Algorithms 1-3).
 
     Lengths are qⁱ with the `paper` calibration, q^{i-1+f} with the `exact` one, f the fractional part of ln T.
@@ -354,7 +354,7 @@ POLICIES.register({name: spec for spec in SPECS for name in typing.get_args(spec
 
 
 def _name(value: Any) -> str | None:
-    """The name that picks the spec; a table without one is successive elimination."""
+    """Return the name that picks the spec; a table without one is successive elimination."""
     name = value.get("name", DEFAULT) if isinstance(value, dict) else getattr(value, "name", None)
     return None if name is None else str(name)
 

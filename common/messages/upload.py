@@ -1,10 +1,13 @@
-"""Clients → S: one stage's messages of many clients in one body."""
+"""What clients send to an intermediary, many of them in one body, and what it answers.
+
+An upload has the messages of one stage. At a shuffler that deals actions, clients ask for their plays before.
+"""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from distrust.common.messages.base import Blob, Identifier, Message, Version
+from distrust.common.wire import Blob, Identifier, Message, Version
 
 Stage = Literal["keys", "shares", "confirm", "masked", "unmask"]
 """The five stages of secure aggregation, in order."""
@@ -28,7 +31,7 @@ class Upload(Message):
 
 
 class Departure(Message):
-    """Clients that know that they are leaving say so, and S need not wait for their deadline."""
+    """Clients that know that they are leaving say so. The intermediary need not wait for their deadline."""
 
     version: Version = 1
     cohort: Identifier
@@ -61,3 +64,35 @@ class UploadAnswer(Message):
     accepted: int
     refused: list[RefusedItem]
     reasons: Annotated[dict[str, int] | None, Field(exclude_if=lambda value: value is None)] = None
+
+
+Slots = list[Annotated[int, Field(ge=0)]]
+
+
+class ActionRequest(Message):
+    """Many clients ask for their plays. A ticket is not used up by it: a repeat gets the same answer.
+
+    claims  commitments to the clients' secrets (`common.crypto.claim`). A slot's first one is the only one that is
+            ever told its play, and only who opens it reports: a ticket alone, which the server can sign, is not enough.
+    """
+
+    version: Version = 1
+    cohort: Identifier
+    slots: Slots
+    tickets: Blob  # the slots' 64-byte signatures, one after another
+    claims: Blob  # 32 bytes each, in the same order
+
+
+class ActionAnswer(Message):
+    """The plays of those `slots` that were not refused, in the order of the request.
+
+    plays   a play's number in the cohort's list (see `AssignedAction`): its action is public, whose it is is not.
+    digest  of the cohort as the shuffler knows it: a client that agreed to another one plays nothing.
+    """
+
+    version: Version = 1
+    cohort: Identifier
+    digest: Blob
+    slots: Slots
+    plays: Slots
+    refused: list[RefusedItem]

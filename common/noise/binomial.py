@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import betainc, betaincc
 
 from distrust.common.errors import BadParameter
-from distrust.common.noise.law import LOST, Pmf, check_length, check_probability, reach
-from distrust.common.noise.table import Table, tabulate
+from distrust.common.noise.law import LOST, Pmf, Table, check_length, check_probability, tabulate, tail_reach
 from distrust.common.randomness import Stream
 
 CHUNK = 1 << 20  # words of coin tosses held at once
@@ -44,7 +43,10 @@ class Binomial:
         return _pmf(self.trials, self.chance)
 
     def quantile(self, p: float) -> float:
-        """The least q with P(|X - mean| > q) ≤ p, by incomplete beta functions; the mean need not be an integer."""
+        """Return the least q with P(|X - mean| > q) ≤ p, by incomplete beta functions.
+
+        The mean need not be an integer.
+        """
         check_probability(p)
         mean = Fraction(self.mean)
         down, up = self.reaches(p)
@@ -53,7 +55,7 @@ class Binomial:
         return float(min(gap + bisect_left(most, True, key=partial(self._rare, p, gap)) for gap in gaps))
 
     def _rare(self, p: float, gap: Fraction, steps: int) -> bool:
-        """Whether P(|X - mean| > gap + steps) ≤ p."""
+        """Return whether P(|X - mean| > gap + steps) ≤ p."""
         mean, far = Fraction(self.mean), gap + steps
         below, above = math.ceil(mean - far) - 1, math.floor(mean + far) + 1
         low = betaincc(below + 1, self.trials - below, self.chance) if below >= 0 else 0.0
@@ -61,16 +63,16 @@ class Binomial:
         return float(low + high) <= p * (1 - TIE)
 
     def reaches(self, lost: float) -> tuple[int, int]:
-        """Least steps below and above the mean beyond which Chernoff's bound leaves `lost` in all, or nothing is."""
-        down = reach(lambda k: log_tail(self.trials, self.chance, self.mean - k), lost / 2)
-        up = reach(lambda k: log_tail(self.trials, self.chance, self.mean + k), lost / 2)
+        """Return the least steps below and above the mean beyond which Chernoff's bound leaves `lost` at most."""
+        down = tail_reach(lambda k: binomial_log_tail(self.trials, self.chance, self.mean - k), lost / 2)
+        up = tail_reach(lambda k: binomial_log_tail(self.trials, self.chance, self.mean + k), lost / 2)
         return min(down, math.ceil(self.mean)), min(up, math.ceil(self.trials - self.mean))
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
         """Exact for a fair coin (ones among random bits), else from a table."""
         if self.chance == 0.5:
             return self._tosses(stream, count)
-        return table(self.trials, self.chance).draw(stream, count)
+        return binomial_table(self.trials, self.chance).draw(stream, count)
 
     def _tosses(self, stream: Stream, count: int) -> NDArray[np.int64]:
         words = -(-self.trials // 64)
@@ -85,7 +87,7 @@ class Binomial:
 
 @lru_cache(maxsize=64)
 def _pmf(trials: int, chance: float) -> Pmf:
-    """Log-probabilities between Chernoff's bounds, from the ratios of neighbours."""
+    """Return the log-probabilities between Chernoff's bounds, from the ratios of neighbours."""
     mean = trials * chance
     down, up = Binomial(trials, chance).reaches(LOST)
     first, last = max(0, math.floor(mean) - down), min(trials, math.ceil(mean) + up)
@@ -94,8 +96,8 @@ def _pmf(trials: int, chance: float) -> Pmf:
     return Pmf.normalized(first, logs, LOST if last - first < trials else 0.0)
 
 
-def log_tail(trials: int, chance: float, x: float) -> float:
-    """Chernoff's bound of a tail that ends at x: -`trials` D(x/trials ‖ `chance`); -inf outside the support."""
+def binomial_log_tail(trials: int, chance: float, x: float) -> float:
+    """Return Chernoff's bound of a tail that ends at x: -`trials` D(x/trials ‖ `chance`); -inf outside the support."""
     share = x / trials
     if not 0 <= share <= 1:
         return -math.inf
@@ -105,7 +107,7 @@ def log_tail(trials: int, chance: float, x: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def table(trials: int, chance: float) -> Table:
+def binomial_table(trials: int, chance: float) -> Table:
     """weight(x + 1) / weight(x) = (b - x) p / ((x + 1)(1 - p)), with p as the exact fraction that the double is."""
     p, unit = Fraction(chance).as_integer_ratio()
     mode = min(trials, math.floor((trials + 1) * chance))

@@ -1,4 +1,4 @@
-"""How far the sum of independent coins can lie from its mean when nobody knows their chances: the worst case, exactly.
+"""How far the sum of independent coins can lie from its mean when their chances are unknown: the worst case, exactly.
 
 S is the number of heads of n coins, their chances anywhere in [a, 1 - a], μ their sum. T(w) is the supremum of
 P(|S - μ| > w) over all chances, for w ≥ 1.
@@ -35,7 +35,7 @@ MOST = 10**7
 """Coins for which the maximum is worth its time: 0.1 s for p ≤ 1/2, and less than one second for LIKELY."""
 
 LIKELY = 0.8
-"""Nobody asks how far S is with a larger probability, and the tops of 3 lie far apart there."""
+"""Largest probability for which a quantile is computed; above it the tops of 3 lie far apart."""
 
 Floats = NDArray[np.float64]
 
@@ -46,7 +46,7 @@ PLACES, WEIGHTS = (_nodes + 1) / 2, _weights / 2
 
 @lru_cache(maxsize=1024)
 def worst_quantile(coins: int, least: float, p: float) -> float:
-    """The least w with P(|S - μ| > w) ≤ p for all chances in [least, 1 - least].
+    """Return the least w with P(|S - μ| > w) ≤ p for all chances in [least, 1 - least].
 
     Exact to 1e-10 for p < 1/4, and for one coin. For more of them T(1) ≥ 1/4, so that for larger p it is only an upper
     bound: one count at least (or Hoeffding's bound, if that is less), and above LIKELY what it is there.
@@ -67,7 +67,7 @@ def worst_quantile(coins: int, least: float, p: float) -> float:
 
 
 def _halves(tails: "WorstTails", p: float, most: int) -> int:
-    """The least h ≥ 2 with T(h/2) ≤ p, at most `most`; the normal quantile of fair coins is close to it."""
+    """Return the least h ≥ 2 with T(h/2) ≤ p, at most `most`; the normal quantile of fair coins is close to it."""
     low, high, guess = 2, most, round(-float(ndtri(p / 2)) * math.sqrt(tails.coins))
     for near in (guess - 3, guess + 3):
         if low < near < high:
@@ -83,7 +83,7 @@ class WorstTails:
     least: float
 
     def beyond(self, w: float) -> float:
-        """T(w), w ≥ 1."""
+        """Return T(w), w ≥ 1."""
         n, gap, lowest = self.coins, math.floor(2 * w) + 1, self.coins * self.least
         first, last = math.ceil(lowest - w), math.ceil(n - lowest - w) - 1  # k + w in [na, n(1 - a))
         at_the_end = self._below(math.ceil(lowest - w) - 1, lowest) + self._above(math.floor(lowest + w) + 1, lowest)
@@ -102,13 +102,13 @@ class WorstTails:
 
 
 def _short(n: int, w: float, k: Floats) -> Floats:
-    """f(w, k) = P(Bin(n, (k + w)/n) ≤ k), as an incomplete beta function; 0 for negative k."""
+    """Return f(w, k) = P(Bin(n, (k + w)/n) ≤ k), as an incomplete beta function; 0 for negative k."""
     tails: Floats = betainc(n - k, np.maximum(k, 0) + 1, np.clip((n - k - w) / n, 0, 1))
     return np.where(k < 0, 0.0, tails)
 
 
 def _top(n: int, w: float) -> int:
-    """The k in [0, n - w] where f(w, k) is largest: the last j with R < 1, or 0.
+    """Return the k in [0, n - w] where f(w, k) is largest: the last j with R < 1, or 0.
 
     By R, for near its top f is the same for many k in double precision.
     """

@@ -20,7 +20,7 @@ PIECE = 80  # nodes on either side of a kink
 
 
 def uniforms(stream: Stream, count: int) -> NDArray[np.float64]:
-    """`count` numbers in (0, 1), the middles of 2⁵² cells."""
+    """Return `count` numbers in (0, 1), the middles of 2⁵² cells."""
     return np.asarray(((stream.words(count) >> np.uint64(12)) + 0.5) * 2.0**-52, dtype=np.float64)
 
 
@@ -31,16 +31,16 @@ class Gaussian:
     std: float
 
     def quantile(self, p: float) -> float:
-        """The q with P(|X| > q) = p."""
+        """Return the q with P(|X| > q) = p."""
         check_probability(p)
         return -self.std * float(ndtri(p / 2))
 
     def above(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """P(X > x)."""
+        """Return P(X > x)."""
         return np.asarray(ndtr(-x / self.std), dtype=np.float64)
 
     def wave(self, terms: int, t: NDArray[np.float64]) -> NDArray[np.float64]:
-        """E cos tX of one of `terms` equal shares."""
+        """Return E cos tX of one of `terms` equal shares."""
         return np.asarray(np.exp(-((t * self.std) ** 2) / (2 * terms)), dtype=np.float64)
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.float64]:
@@ -59,7 +59,7 @@ class Laplace:
         return self.scale * math.sqrt(2 * self.terms)
 
     def quantile(self, p: float) -> float:
-        """The q with P(|X| > q) = p: closed form for one term, else by quadrature, to nine digits."""
+        """Return the q with P(|X| > q) = p: closed form for one term, else by quadrature, to nine digits."""
         check_probability(p)
         if self.terms == 1:
             return -self.scale * math.log(p)
@@ -68,12 +68,12 @@ class Laplace:
         return self.scale * float(found)
 
     def above(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """P(X > x)."""
+        """Return P(X > x)."""
         tails = self._tail(np.abs(x) / self.scale)
         return np.where(x < 0, 1 - tails, tails)
 
     def wave(self, terms: int, t: NDArray[np.float64]) -> NDArray[np.float64]:
-        """E cos tX of one of `terms` equal shares, which are this law's."""
+        """Return E cos tX of one of `terms` equal shares, which are this law's."""
         assert terms == self.terms
         return np.asarray(1 / (1 + (t * self.scale) ** 2), dtype=np.float64)
 
@@ -82,7 +82,10 @@ class Laplace:
         return np.asarray(-self.scale * np.sign(centred) * np.log1p(-2 * np.abs(centred)), dtype=np.float64)
 
     def _tail(self, q: NDArray[np.float64]) -> NDArray[np.float64]:
-        """P(X > q·scale) = E Q(n, q + Y), q ≥ 0, Y a gamma variable of shape n: X is the difference of two of them."""
+        """Return P(X > q·scale) = E Q(n, q + Y), q ≥ 0, Y a gamma variable of shape n.
+
+        X is the difference of two of them.
+        """
         if self.terms == 1:
             return np.asarray(np.exp(-q) / 2, dtype=np.float64)
         n, reach = self.terms, 14 * math.sqrt(self.terms)
@@ -120,14 +123,14 @@ class Rounded:
         return "bound"
 
     def quantile(self, p: float) -> float:
-        """A q with P(|error| > q) ≤ p, whatever the data."""
+        """Return a q with P(|error| > q) ≤ p, whatever the data."""
         check_probability(p)
         return _rounded_quantile(self.law, self.terms, p)
 
 
 @lru_cache(maxsize=1024)
 def _rounded_quantile(law: Gaussian | Laplace, terms: int, p: float) -> float:
-    """The q with 2 P(draws + √n/2 Rayleigh > q) = p, or n more than the draws' own."""
+    """Return the q with 2 P(draws + √n/2 Rayleigh > q) = p, or n more than the draws' own."""
     size = math.sqrt(terms) / 2
 
     def excess(q: float) -> float:
@@ -142,7 +145,7 @@ def _rounded_quantile(law: Gaussian | Laplace, terms: int, p: float) -> float:
 
 
 def _with_rayleigh(law: Gaussian | Laplace, q: float, size: float, low: float, high: float) -> float:
-    """P(draws + size · r > q and low < r < high), r a Rayleigh variable."""
+    """Return P(draws + size · r > q and low < r < high), r a Rayleigh variable."""
     nodes, weights = _rule(PIECE)
     r = (low + high) / 2 + nodes * (high - low) / 2
     masses = weights * r * np.exp(-r * r / 2) * (high - low) / 2

@@ -1,9 +1,10 @@
-"""What every law of noise can say of itself."""
+"""Laws of noise: what each can say of itself, and how one is sampled from a table."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, islice
 from typing import Protocol
 
 import numpy as np
@@ -23,7 +24,7 @@ LIMIT = 1 << 20
 class Pmf:
     """Log-probabilities of `first`, `first` + 1, …, up to relative error 1e-11; -inf where there is no mass.
 
-    `lost` bounds the mass outside. Whoever computes a δ adds it.
+    `lost` bounds the mass outside; a δ that is computed from the law has to add it.
     """
 
     first: int
@@ -42,7 +43,7 @@ class Pmf:
         return np.arange(self.first, self.first + self.logs.size, dtype=np.int64)
 
     def quantile(self, center: float, p: float) -> float:
-        """The least q with P(|X - center| > q) ≤ p, from the far ends inwards so that small masses count."""
+        """Return the least q with P(|X - center| > q) ≤ p, from the far ends inwards so that small masses count."""
         gaps = np.abs(self.support - center)
         order = np.argsort(-gaps, kind="stable")
         beyond = np.cumsum(self.masses[order]) + self.lost
@@ -51,7 +52,7 @@ class Pmf:
 
     @classmethod
     def mirrored(cls, half: NDArray[np.float64], lost: float) -> "Pmf":
-        """A symmetric law from the log-probabilities of 0, 1, and so on."""
+        """Return a symmetric law from the log-probabilities of 0, 1, and so on."""
         return cls(1 - half.size, np.concatenate((half[:0:-1], half)), lost)
 
     @classmethod
@@ -71,15 +72,15 @@ class Law(Protocol):
     def std(self) -> float: ...
 
     def pmf(self) -> Pmf:
-        """The law on a truncated support. Raises BadParameter if that is longer than LIMIT."""
+        """Return the law on a truncated support. Raises BadParameter if that is longer than LIMIT."""
         ...
 
     def quantile(self, p: float) -> float:
-        """The least q with P(|X - mean| > q) ≤ p."""
+        """Return the least q with P(|X - mean| > q) ≤ p."""
         ...
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
-        """`count` independent draws; the same stream gives the same draws."""
+        """Return `count` independent draws; the same stream gives the same draws."""
         ...
 
 
@@ -89,8 +90,8 @@ def check_probability(p: float) -> None:
         raise BadParameter("p", p, "must lie in [1e-18, 1)")
 
 
-def reach(log_tail: Callable[[int], float], p: float) -> int:
-    """The least k ≥ 1 with log_tail(k) ≤ ln p, where log_tail decreases and bounds ln P(|X| ≥ k)."""
+def tail_reach(log_tail: Callable[[int], float], p: float) -> int:
+    """Return the least k ≥ 1 with log_tail(k) ≤ ln p, where log_tail decreases and bounds ln P(|X| ≥ k)."""
     target = math.log(p)
     high = 1
     while log_tail(high) > target:
@@ -103,7 +104,7 @@ def reach(log_tail: Callable[[int], float], p: float) -> int:
 
 
 def symmetric_quantile(half: NDArray[np.float64], lost: float, p: float) -> int:
-    """The least q with P(|X| > q) ≤ p for a symmetric law, from its log-probabilities of 0, 1, and so on."""
+    """Return the least q with P(|X| > q) ≤ p for a symmetric law, from its log-probabilities of 0, 1, and so on."""
     check_probability(p)
     tails = 2 * np.cumsum(np.exp(half[::-1]))[::-1] + lost  # tails[k] = P(|X| ≥ k) for k ≥ 1
     beyond = np.append(tails[1:], lost)  # beyond[q] = P(|X| > q), decreasing
@@ -115,3 +116,96 @@ def check_length(length: int, what: str) -> int:
     if length > LIMIT:
         raise BadParameter(what, length, f"at most {LIMIT} entries: raise epsilon or lower the precision or dimension")
     return length
+
+
+# Weights come from their ratios in 256-bit fixed point. Every step away from the mode rounds down by less than one unit
+# and multiplies earlier errors by at most 1. So a weight is off by at most its distance to the mode, and a cumulative
+# probability by 2⁻²⁵⁶ · 2²⁰ · 2²⁰ at the longest. Cutting the support below 2⁻¹⁴⁴ of the mode's weight loses less than
+# 2⁻¹²⁸, and each of L thresholds is rounded by less than 2⁻¹²⁸: a draw is within statistical distance
+# (L + 1) 2⁻¹²⁸ of its law, below 2⁻¹¹⁰ for L < 2¹⁷.
+PRECISION = 256  # bits of a weight in fixed point
+CUT = 144  # bits below the mode's weight where the support is cut
+GUIDE = 12  # bits of the first word that look up most draws directly
+CHUNK = 1 << 15  # draws at a time, so that they stay in the cache
+
+Ratio = Callable[[int], tuple[int, int]]
+"""x to numerator and denominator of weight(x + 1) / weight(x)."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Table:
+    """Inverse transform sampling of a law on `first`, `first` + 1, and so on.
+
+    128-bit cumulative thresholds in two words, and a guide by the top bits.
+    """
+
+    first: int
+    high: NDArray[np.uint64]
+    low: NDArray[np.uint64]
+    guide: NDArray[np.int64]
+    doubtful: NDArray[np.bool_]
+
+    def draw(self, stream: Stream, count: int) -> NDArray[np.int64]:
+        """Return `count` draws: one word each, and a second word where the first equals a threshold's."""
+        draws = np.empty(count, dtype=np.int64)
+        for start in range(0, count, CHUNK):
+            self._fill(draws[start : start + CHUNK], stream)
+        return draws
+
+    def _fill(self, draws: NDArray[np.int64], stream: Stream) -> None:
+        words = stream.words(draws.size)
+        cells = (words >> np.uint64(64 - GUIDE)).view(np.int64)
+        np.take(self.guide, cells, out=draws)
+        asked = np.flatnonzero(self.doubtful[cells])
+        draws[asked] = self._search(words[asked], stream)
+        draws += self.first
+
+    def _search(self, words: NDArray[np.uint64], stream: Stream) -> NDArray[np.int64]:
+        """Thresholds at or below each 128-bit number whose first word is given."""
+        found = np.searchsorted(self.high, words, side="right").astype(np.int64)
+        ties = np.flatnonzero((found > 0) & (self.high[found - 1] == words))
+        for i, second in zip(ties, stream.words(ties.size), strict=True):
+            start = int(np.searchsorted(self.high, words[i], side="left"))
+            found[i] = start + int(np.searchsorted(self.low[start : found[i]], second, side="right"))
+        return found
+
+
+def tabulate(mode: int, ratio: Ratio, least: int | None = 0, greatest: int | None = None) -> Table:
+    """Return the table of a unimodal law from its mode and the ratios of neighbouring weights.
+
+    `least` and `greatest` end the support, where it ends. Raises BadParameter above LIMIT entries.
+    """
+    downwards = _walk(mode, -1, lambda x: ratio(x - 1)[::-1], least)
+    upwards = _walk(mode, 1, ratio, greatest)
+    weights = [*reversed(downwards), 1 << PRECISION, *upwards]
+    check_length(len(weights), "noise table")
+    return _pack(mode - len(downwards), list(accumulate(weights)))
+
+
+def _walk(mode: int, step: int, ratio: Ratio, end: int | None) -> list[int]:
+    """Weights next to the mode, next but one, …, down to the cut."""
+
+    def weights() -> Iterator[int]:
+        x, weight = mode, 1 << PRECISION
+        while x != end:
+            numerator, denominator = ratio(x)
+            weight = weight * numerator // denominator
+            x += step
+            if weight >> (PRECISION - CUT) == 0:
+                return
+            yield weight
+
+    return list(islice(weights(), LIMIT + 1))
+
+
+def _pack(first: int, sums: list[int]) -> Table:
+    """Thresholds ⌊2¹²⁸ P(X ≤ k)⌋ of all entries but the last, as two sorted columns of words."""
+    total = sums.pop()
+    raw = b"".join(((part << 128) // total).to_bytes(16, "little") for part in sums)
+    columns = np.frombuffer(raw, dtype="<u8").reshape(-1, 2)
+    high = np.ascontiguousarray(columns[:, 1], dtype=np.uint64)
+    starts = np.arange(1 << GUIDE, dtype=np.uint64) << np.uint64(64 - GUIDE)
+    ends = starts | np.uint64((1 << (64 - GUIDE)) - 1)
+    before = np.searchsorted(high, starts, side="left").astype(np.int64)
+    until = np.searchsorted(high, ends, side="right").astype(np.int64)
+    return Table(first, high, np.ascontiguousarray(columns[:, 0], dtype=np.uint64), before, before != until)

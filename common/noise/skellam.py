@@ -1,7 +1,8 @@
-"""Symmetric Skellam noise: the difference of two equal Poisson variables."""
+"""Poisson noise, and symmetric Skellam noise: the difference of two equal Poisson variables."""
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
@@ -9,9 +10,63 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.error_law import How
 from distrust.common.errors import BadParameter
-from distrust.common.noise.law import LIMIT, LOST, Pmf, check_length, check_probability, reach, symmetric_quantile
-from distrust.common.noise.poisson import Poisson
+from distrust.common.noise.law import (
+    LIMIT,
+    LOST,
+    Pmf,
+    Table,
+    check_length,
+    check_probability,
+    symmetric_quantile,
+    tabulate,
+    tail_reach,
+)
 from distrust.common.randomness import Stream
+
+LARGEST_RATE = 1e8
+"""Rate above which a sampling table of ± 15 standard deviations would grow towards LIMIT entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson:
+    """Pr[x] = e^(-rate) rateˣ / x! on the non-negative integers."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= LARGEST_RATE:
+            raise BadParameter("rate of the noise", self.rate, f"must lie in (0, {LARGEST_RATE:g}]")
+
+    @property
+    def mean(self) -> float:
+        return self.rate
+
+    @property
+    def std(self) -> float:
+        return math.sqrt(self.rate)
+
+    def pmf(self) -> Pmf:
+        def log_tail(k: int) -> float:
+            """Return Chernoff's bound of ln P(X ≥ k)."""
+            return 0.0 if k <= self.rate else k - self.rate - k * math.log(k / self.rate)
+
+        x = np.arange(1, check_length(tail_reach(log_tail, LOST), "support of the noise") + 1)
+        return Pmf.normalized(0, np.concatenate(([0.0], np.cumsum(np.log(self.rate / x)))), LOST)
+
+    def quantile(self, p: float) -> float:
+        check_probability(p)
+        return self.pmf().quantile(self.mean, p)
+
+    def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
+        return poisson_table(self.rate).draw(stream, count)
+
+
+@lru_cache(maxsize=64)
+def poisson_table(rate: float) -> Table:
+    """weight(x + 1) / weight(x) = rate / (x + 1), with the rate as the exact fraction that the double is."""
+    numerator, denominator = Fraction(rate).as_integer_ratio()
+    return tabulate(math.floor(rate), lambda x: (numerator, denominator * (x + 1)))
+
 
 LARGE = 3000.0
 """Variance from which the law is expanded instead of computed step by step."""
@@ -53,15 +108,15 @@ class Skellam:
         return math.sqrt(self.variance)
 
     def pmf(self, lost: float = LOST, least: int = 0) -> Pmf:
-        """The law up to `lost`, and at least on [-least, least]."""
-        return Pmf.mirrored(half_logs(self.variance, max(self._reach(lost), least)), lost)
+        """Return the law up to `lost`, and at least on [-least, least]."""
+        return Pmf.mirrored(skellam_logs(self.variance, max(self._reach(lost), least)), lost)
 
     def quantile(self, p: float) -> float:
         check_probability(p)
         last = self._reach(LOST)
         if last > LIMIT:
             return float(self._reach(p) - 1)
-        return float(symmetric_quantile(half_logs(self.variance, last), LOST, p))
+        return float(symmetric_quantile(skellam_logs(self.variance, last), LOST, p))
 
     @property
     def quantile_how(self) -> How:
@@ -75,17 +130,17 @@ class Skellam:
         return plus
 
     def _reach(self, lost: float) -> int:
-        """The least k that Chernoff's bound allows for P(|X| ≥ k) ≤ lost."""
+        """Return the least k that Chernoff's bound allows for P(|X| ≥ k) ≤ lost."""
 
         def log_tail(k: int) -> float:
             s = math.asinh(k / self.variance)
             return 2 * self.variance * math.sinh(s / 2) ** 2 - s * k  # v (cosh s - 1) - sk
 
-        return reach(log_tail, lost / 2)
+        return tail_reach(log_tail, lost / 2)
 
 
 @lru_cache(maxsize=32)
-def half_logs(variance: float, last: int) -> NDArray[np.float64]:
+def skellam_logs(variance: float, last: int) -> NDArray[np.float64]:
     """Return the log-probabilities of 0 … last, to relative error 1e-12; read-only."""
     check_length(last, "support of the noise")
     logs = _expanded(variance, last) if variance >= LARGE else _by_ratios(variance, last)

@@ -1,1 +1,1 @@
-"""Accounting: guarantees, composition, and exact divergences of the laws that are released."""
+"""Accounting: guarantees, composition, exact divergences of released laws, and the least noise for a promise."""

@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 
 
 def long_epsilon(trials: int, chance: float, shift: int, delta: float) -> float:
-    """The least ε at `delta` of Bin(trials, chance) and its shift, either way, rounded up; inf above 10⁴.
+    """Return the least ε at `delta` of Bin(trials, chance) and its shift, either way, rounded up; inf above 10⁴.
 
     Domain  a variance N p (1 - p) of 10⁷ at least, N up to 10¹⁴: to nine digits.
     """
@@ -61,7 +61,7 @@ class _Side:
         return math.sqrt(self.trials * self.chance * (1 - self.chance))
 
     def epsilon(self, delta: float) -> float:
-        """The largest ε(k), at least 0, by bisection: at most the log-ratio for small k only."""
+        """Return the largest ε(k), at least 0, by bisection: at most the log-ratio for small k only."""
         middle, sigma = round(self.trials * self.ones), self.sigma
         low, high = middle - math.ceil(40 * sigma), middle + math.ceil(10 * sigma)
         while high - low > 1:
@@ -70,7 +70,7 @@ class _Side:
         return max(0.0, self.reached(low, delta))
 
     def reached(self, k: int, delta: float) -> float:
-        """ε(k); -inf if A ≤ δ."""
+        """Return ε(k); -inf if A ≤ δ."""
         below = self.below(k)
         if below <= delta:
             return -math.inf
@@ -83,11 +83,11 @@ class _Side:
         return float(betaincc(k + 1, self.trials - k, self.chance))
 
     def log_ratio(self, k: int) -> float:
-        """The log-ratio P(X = k)/P(X = k - g): the product above with p and 1 more in every numerator."""
+        """Return the log-ratio P(X = k)/P(X = k - g): the product above with p and 1 more in every numerator."""
         return self.log_odds(k, self.ones)
 
     def log_odds(self, k: int, more: float) -> float:
-        """Σ_(j<g) ln(1 + (Np - k + j + more)/((k - j) q)), the midpoint rule backwards: terms differ by 1e-9."""
+        """Return Σ_(j<g) ln(1 + (Np - k + j + more)/((k - j) q)), the midpoint rule backwards: terms differ by 1e-9."""
         mean = self.trials * Fraction(self.chance)
         gap = float(mean - k) if not self.up else float(self.trials - mean - k)
         places, weights = _rule()

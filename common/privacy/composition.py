@@ -39,7 +39,7 @@ ADAPTIVE = "sequential composition: a client's releases may depend on each other
 
 @lru_cache(maxsize=1024)
 def compose(parts: tuple[Part, ...], delta: float | None = None) -> Guarantee:
-    """The guarantee of all the releases together, the best that the known bounds give at `delta`.
+    """Return the guarantee of all the releases together, the best that the known bounds give at `delta`.
 
     delta   target; None: what basic composition takes, or the one at which Rényi guarantees are shown.
     Bounds  basic: Σε at Σδ. pure and approximate: the composed loss distribution of the worst pair of laws.
@@ -50,21 +50,21 @@ def compose(parts: tuple[Part, ...], delta: float | None = None) -> Guarantee:
         raise BadParameter("count", [count for _, count in parts], "at least one release, each at least once")
     first = parts[0][0]
     if any(one.kind == "none" or one.epsilon is None for one, _ in parts):
-        return nothing(first)
+        return without_privacy(first)
     if len(parts) == 1 and parts[0][1] == 1 and delta in (None, first.delta):
         return first
     curve = _added_curve(parts)
     target = own_delta(parts) if delta is None else delta
     epsilon = min(_bounds(parts, curve, target), default=math.inf)
     if math.isinf(epsilon):
-        return nothing(first)
+        return without_privacy(first)
     kind = "renyi" if curve else "approximate" if target > 0 else "pure"
     change = {"kind": kind, "epsilon": epsilon, "delta": target, "rdp": curve, "claimed": None}
     return first.model_copy(update={**change, "assumptions": (*first.assumptions, ADAPTIVE)})
 
 
 def compose_exactly(pmf: Pmf, shift: int, count: int, delta: float) -> float:
-    """The ε at `delta` of `count` releases of an integer sum whose noise is `pmf` and that one client moves by `shift`.
+    """Return ε at `delta` of `count` releases of an integer sum with noise `pmf`; one client moves it by `shift`.
 
     Domain   log-concave noise, so that the largest shift is the worst pair for every ε and may be composed. Where it is
              not symmetric the shift may go up in one release and down in the next: see `_either_way`.
@@ -89,7 +89,10 @@ def compose_exactly(pmf: Pmf, shift: int, count: int, delta: float) -> float:
 
 
 def _loss_step(pmf: Pmf, shift: int, count: int) -> float:
-    """A grid on which one loss, and the sum of `count` of them, have MOST_CELLS; every loss is rounded up to it."""
+    """Return a grid on which one loss, and the sum of `count` of them, have MOST_CELLS.
+
+    Every loss is rounded up to it.
+    """
     losses = pmf.logs[shift:] - pmf.logs[: pmf.logs.size - shift]
     met = np.isfinite(losses)
     if not met.any():
@@ -100,7 +103,7 @@ def _loss_step(pmf: Pmf, shift: int, count: int) -> float:
 
 
 def _either_way(pmf: Pmf, shift: int) -> "PLDPmf":
-    """A loss distribution that is no better than that of a shift up, or down, at any ε.
+    """Return a loss distribution that is no better than that of a shift up, or down, at any ε.
 
     The larger of the two δ(ε) is convex in e^ε, as each of them is, and so belongs to a pair of laws, which dominates
     both (Zhu, Dong & Wang 2022). Its chords over a grid of ε do too (Doroshenko et al. 2022): a little above it.
@@ -129,7 +132,7 @@ class _Curve(NamedTuple):
     infinite: float
 
     def deltas(self, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Σ (p - e^ε q)₊ for ε that increase; log-concave laws have losses that fall from the first atom on."""
+        """Return Σ (p - e^ε q)₊ for ε that increase; log-concave laws have losses that fall from the first atom on."""
         above = np.searchsorted(-self.losses, -epsilons, side="left")
         ours, theirs = (np.concatenate(([0.0], np.cumsum(part))) for part in (self.masses, self.others))
         found = self.infinite + ours[above] - np.exp(epsilons) * theirs[above]
@@ -143,35 +146,35 @@ def _curve(logs: NDArray[np.float64], shift: int) -> _Curve:
 
 
 def own_delta(parts: Sequence[Part]) -> float:
-    """The δ that several releases are shown at when none is asked for: what basic composition takes."""
+    """Return the δ that several releases are shown at when none is asked for: what basic composition takes."""
     shown = [one.delta for one, _ in parts if one.kind == "renyi"]
     rest = sum(count * one.delta for one, count in parts if one.kind != "renyi")
     return min(1.0, max(shown, default=0.0) + rest)
 
 
 def pure_curve(epsilon: float, orders: Sequence[float]) -> list[float]:
-    """RDP of an ε-pure mechanism at each order α > 1: randomized response's, which is the worst.
+    """Return RDP of an ε-pure mechanism at each order α > 1: randomized response's, which is the worst.
 
     ln[(sinh αε - sinh (α-1)ε) / sinh ε] / (α - 1), without overflow.
     """
     return [_response(epsilon, order) for order in orders]
 
 
-def nothing(like: Guarantee) -> Guarantee:
-    """No guarantee at all."""
+def without_privacy(like: Guarantee) -> Guarantee:
+    """Return a guarantee of kind `none`."""
     change = {"kind": "none", "epsilon": None, "delta": 0.0, "rdp": (), "claimed": None}
     return like.model_copy(update=change)
 
 
 def _response(epsilon: float, order: float) -> float:
-    """Both terms p^α (1-p)^(1-α) of the two answers, p = 1 / (1 + e^-ε)."""
+    """Return both terms p^α (1-p)^(1-α) of the two answers, p = 1 / (1 + e^-ε)."""
     likely, rare = -math.log1p(math.exp(-epsilon)), -epsilon - math.log1p(math.exp(-epsilon))
     terms = np.logaddexp(order * likely + (1 - order) * rare, order * rare + (1 - order) * likely)
     return max(0.0, float(terms)) / (order - 1)
 
 
 def _bounds(parts: Sequence[Part], curve: tuple[tuple[float, float], ...], delta: float) -> Iterator[float]:
-    """Every ε that is known to hold at δ."""
+    """Return every ε that is known to hold at δ."""
     if sum(count * one.delta for one, count in parts) <= delta * (1 + 1e-12):
         yield sum(count * (one.epsilon or 0.0) for one, count in parts)
     if curve and delta > 0:
@@ -184,7 +187,7 @@ def _bounds(parts: Sequence[Part], curve: tuple[tuple[float, float], ...], delta
 
 
 def _added_curve(parts: Sequence[Part]) -> tuple[tuple[float, float], ...]:
-    """(α, Σ RDP(α)) over the orders that all have; empty when nobody has one, or somebody cannot."""
+    """Return (α, Σ RDP(α)) over the orders that all have; empty where no part has a curve, or one can have none."""
     known = [dict(one.rdp) for one, _ in parts if one.rdp]
     if not known or any(one.kind != "pure" and not one.rdp for one, _ in parts):
         return ()
@@ -197,7 +200,7 @@ def _added_curve(parts: Sequence[Part]) -> tuple[tuple[float, float], ...]:
 
 
 def _worst_pair(parts: Sequence[Part], delta: float) -> float:
-    """Composition of the worst pair of laws that is (ε, δ)-close, which is optimal (Kairouz, Oh & Viswanath 2015)."""
+    """Return ε of the composed worst pair of (ε, δ)-close laws, which is optimal (Kairouz, Oh & Viswanath 2015)."""
     spread = math.sqrt(sum(count * (one.epsilon or 0.0) ** 2 for one, count in parts))
     finest = max(1e-9, *(one.epsilon or 0.0 for one, _ in parts)) / CELLS
     step = max(finest, DEVIATIONS * spread / MOST_CELLS)

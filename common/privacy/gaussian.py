@@ -16,7 +16,7 @@ TINY = 1e-12  # relative accuracy of the searches, whose results are rounded tow
 
 
 def gaussian_delta(ratio: float, epsilon: float) -> float:
-    """δ(ε) = Φ(r/2 - ε/r) - e^ε Φ(-r/2 - ε/r), r = Δ/σ: Balle & Wang 2018, Theorem 8.
+    """Return δ(ε) = Φ(r/2 - ε/r) - e^ε Φ(-r/2 - ε/r), r = Δ/σ: Balle & Wang 2018, Theorem 8.
 
     e^ε φ(ε/r + r/2) = φ(ε/r - r/2), so that the difference is one density times a difference of Mills' ratios.
     """
@@ -41,7 +41,7 @@ def log_gaussian_slope(ratio: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(ratio: float, delta: float) -> float:
-    """The least ε with δ(ε) ≤ delta, rounded up; inf above 10⁴."""
+    """Return the least ε with δ(ε) ≤ delta, rounded up; inf above 10⁴."""
     if gaussian_delta(ratio, 0.0) <= delta:
         return 0.0
     if gaussian_delta(ratio, LARGEST_EPSILON) > delta:
@@ -54,7 +54,7 @@ def gaussian_epsilon(ratio: float, delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def largest_ratio(epsilon: float, delta: float) -> float:
-    """The largest Δ/σ that is (ε, δ)-private, rounded down: the analytic Gaussian mechanism."""
+    """Return the largest Δ/σ that is (ε, δ)-private, rounded down: the analytic Gaussian mechanism."""
 
     def excess(log_ratio: float) -> float:
         spent = gaussian_delta(math.exp(log_ratio), epsilon)
@@ -67,7 +67,7 @@ def largest_ratio(epsilon: float, delta: float) -> float:
 
 
 def zcdp_epsilon(rho: float, delta: float) -> tuple[float, float]:
-    """The least ε that ρ-zCDP gives at δ, and the order α at which it does: Balle et al. 2020, Theorem 21."""
+    """Return the least ε that ρ-zCDP gives at δ, and the order α at which it does: Balle et al. 2020, Theorem 21."""
 
     def spent(log_excess: float) -> float:
         order = 1 + math.exp(log_excess)
@@ -79,7 +79,7 @@ def zcdp_epsilon(rho: float, delta: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=1024)
 def zcdp_rho(epsilon: float, delta: float) -> float:
-    """The largest ρ that gives ε at δ, rounded down."""
+    """Return the largest ρ that gives ε at δ, rounded down."""
 
     def excess(log_rho: float) -> float:
         return zcdp_epsilon(math.exp(log_rho), delta)[0] / epsilon - 1
@@ -95,5 +95,5 @@ def _density(x: float) -> float:
 
 
 def _mills(x: float) -> float:
-    """Φ(-x) / φ(x) for x ≥ 0."""
+    """Return Φ(-x) / φ(x) for x ≥ 0."""
     return math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))

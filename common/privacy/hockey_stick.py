@@ -20,6 +20,9 @@ from distrust.common.noise.law import LOST, Pmf
 class Extensible(Protocol):
     """A symmetric law that is known as far out as one asks."""
 
+    @property
+    def std(self) -> float: ...
+
     def pmf(self, lost: float = ..., least: int = ...) -> Pmf: ...
 
 
@@ -35,7 +38,7 @@ SMALL, TERMS = 0.02, 7  # of a series whose next term is below 1e-12 of its firs
 
 
 def hockey_stick(pmf: Pmf, shift: int, epsilon: float) -> float:
-    """δ(ε) = max over both directions of Σ (P(x) - e^ε P(x ∓ shift))₊, plus the mass that the truncation lost."""
+    """Return δ(ε): the larger Σ (P(x) - e^ε P(x ∓ shift))₊ of both directions, and the mass that truncation lost."""
     forth = back = _excess(pmf.logs, _shifted(pmf.logs, shift), epsilon)
     if not np.array_equal(pmf.logs, pmf.logs[::-1]):  # else the mirror image
         back = _excess(pmf.logs, _shifted(pmf.logs[::-1], shift)[::-1], epsilon)
@@ -43,7 +46,9 @@ def hockey_stick(pmf: Pmf, shift: int, epsilon: float) -> float:
 
 
 def pure_epsilon(pmf: Pmf, shift: int) -> float:
-    """The largest |ln P(x) - ln P(x - shift)| over the stored support; inf if one of them is 0 where the other is not.
+    """Return the largest |ln P(x) - ln P(x - shift)| over the stored support.
+
+    It is inf if one of them is 0 where the other is not.
 
     The tails that were cut are the caller's: for every law here the ratio has its limit at infinity in closed form.
     """
@@ -53,7 +58,7 @@ def pure_epsilon(pmf: Pmf, shift: int) -> float:
 
 
 def rdp(pmf: Pmf, shift: int, orders: Sequence[float]) -> list[float]:
-    """Rényi divergence of each order α > 1 between the law and its shift, the larger of both directions.
+    """Return the Rényi divergence of each order α > 1 between the law and its shift, the larger of both directions.
 
     The stored support must reach α · shift and some standard deviations beyond: of a Gaussian, the points that tell
     lie (α - 1) · shift from its middle, and α · shift from the shifted one. What is outside is not added.
@@ -65,8 +70,8 @@ def rdp(pmf: Pmf, shift: int, orders: Sequence[float]) -> list[float]:
     return [max(pair) for pair in zip(forth, back, strict=True)]
 
 
-def renyi(others: NDArray[np.float64], losses: NDArray[np.float64], order: float) -> float:
-    """Rényi divergence of P from Q from ln Q and the losses ln P/Q of atoms that hold nearly all of both.
+def renyi_divergence(others: NDArray[np.float64], losses: NDArray[np.float64], order: float) -> float:
+    """Return the Rényi divergence of P from Q from ln Q and the losses ln P/Q of atoms that hold nearly all of both.
 
     ln(Σ q t^α)/(α - 1), t = e^loss. Where that is small it is the sum of q (t^α - 1 - α(t - 1)) ≥ 0, which differs by
     α Σ (p - q) = 0 and does not cancel: small divergences keep nine digits, and mass left out leaves the sum smaller.
@@ -83,7 +88,7 @@ def renyi(others: NDArray[np.float64], losses: NDArray[np.float64], order: float
 
 
 def from_rdp(divergences: Sequence[tuple[float, float]], delta: float) -> float:
-    """The least ε that (order, RDP) pairs give at δ: Balle et al. 2020, Theorem 21; orders above 1."""
+    """Return the least ε that (order, RDP) pairs give at δ: Balle et al. 2020, Theorem 21; orders above 1."""
     spends = (
         epsilon + math.log1p(-1 / order) - math.log(delta * order) / (order - 1) for order, epsilon in divergences
     )
@@ -91,7 +96,7 @@ def from_rdp(divergences: Sequence[tuple[float, float]], delta: float) -> float:
 
 
 def epsilon_at(pmf: Pmf, shift: int, delta: float) -> float:
-    """The least ε with δ(ε) ≤ delta, rounded up in its tenth digit; inf where no ε below 10⁴ will do."""
+    """Return the least ε with δ(ε) ≤ delta, rounded up in its tenth digit; inf where no ε below 10⁴ will do."""
     return least_epsilon(lambda epsilon: math.log(max(hockey_stick(pmf, shift, epsilon), NOT_ZERO) / delta))
 
 
@@ -139,7 +144,7 @@ def stretched(law: Extensible, shift: int) -> Pmf:
 
 
 def _series(losses: NDArray[np.float64], order: float) -> NDArray[np.float64]:
-    """e^(αl) - 1 - α(e^l - 1) for |αl| < SMALL: Σ_(k≥2) (α^k - α) l^k / k!."""
+    """Return e^(αl) - 1 - α(e^l - 1) for |αl| < SMALL: Σ_(k≥2) (α^k - α) l^k / k!."""
     series = np.zeros_like(losses)
     for k in range(TERMS, 1, -1):
         series = series * losses + (order**k - order) / math.factorial(k)
@@ -147,20 +152,23 @@ def _series(losses: NDArray[np.float64], order: float) -> NDArray[np.float64]:
 
 
 def _shifted(logs: NDArray[np.float64], shift: int) -> NDArray[np.float64]:
-    """Logs of P(x - shift) on the same support; what comes from outside counts as impossible, which only adds to δ."""
+    """Return the logarithms of P(x - shift) on the same support.
+
+    What comes from outside counts as impossible, which only adds to δ.
+    """
     moved = np.full(logs.size, -np.inf)
     moved[shift:] = logs[: max(0, logs.size - shift)]
     return moved
 
 
 def _excess(logs: NDArray[np.float64], others: NDArray[np.float64], epsilon: float) -> float:
-    """Σ (e^logs - e^(ε + others))₊, without cancellation."""
+    """Return Σ (e^logs - e^(ε + others))₊, without cancellation."""
     gaps = others + epsilon - logs
     above = gaps < 0  # also drops 0 against 0, whose gap is NaN-free because stored logs are finite
     return float(np.sum(-np.exp(logs[above]) * np.expm1(gaps[above])))
 
 
 def _renyi(logs: NDArray[np.float64], others: NDArray[np.float64], order: float) -> float:
-    """Divergence over the part where both are stored."""
+    """Return the divergence over the part where both are stored."""
     both = np.isfinite(others)
-    return renyi(others[both], logs[both] - others[both], order)
+    return renyi_divergence(others[both], logs[both] - others[both], order)

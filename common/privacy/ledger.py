@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from distrust.common.errors import BadParameter, BudgetExceeded
-from distrust.common.messages.run import BudgetSpec
-from distrust.common.privacy.composition import compose, nothing
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.composition import compose, without_privacy
+from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
 
 UNIQUE = "every client takes part in one cohort of the run"
 OWN = "what each round assumes of its own cohorts holds; the ledger has it round by round"
@@ -31,11 +30,11 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class PrivacyLedger:
     """What has been spent.
 
     contributions   R: a client identity takes part in at most so many cohorts.
-    budget          what one client may spend in all; None: nobody has declared anything.
+    budget          what one client may spend in all; None: no budget was declared.
     """
 
     contributions: int = 1
@@ -46,11 +45,11 @@ class Ledger:
         if self.contributions < 1:
             raise BadParameter("contributions", self.contributions, "must be at least 1")
 
-    def spend(self, entry: Entry) -> "Ledger":
-        """The ledger with one more entry. Raises BudgetExceeded where a client that comes R times would overdraw.
+    def spend(self, entry: Entry) -> "PrivacyLedger":
+        """Return the ledger with one more entry. Raises BudgetExceeded if a client that comes R times would overdraw.
 
         All R contributions are counted at the weakest guarantee so far: an admitted plan can be carried out by
-        everybody to the end, and a hopeless one is refused before its first client.
+        every client to the end, and a hopeless one is refused before its first client.
         """
         after = replace(self, entries=(*self.entries, entry))
         if self.budget is not None:
@@ -65,9 +64,11 @@ class Ledger:
             raise BudgetExceeded(spent.epsilon, self.contributions, budget.epsilon, budget.delta)
 
     def of(self, times: int) -> Guarantee:
-        """What a client has spent that took part `times` times so far, at the weakest guarantees; at least one entry.
+        """Return what a client has spent that took part `times` times so far, at the weakest guarantees.
 
-        Nobody can have taken part more often than there were cohorts.
+        Needs at least one entry.
+
+        No client can have taken part more often than there were cohorts.
         """
         weakest = parallel([entry.guarantee for entry in self.entries])
         most = min(times, self._cohorts)
@@ -77,12 +78,12 @@ class Ledger:
 
     @property
     def total(self) -> Guarantee:
-        """What nobody has spent more than."""
+        """Return the most that any client has spent."""
         return self.of(self.contributions)
 
     @property
     def classes(self) -> dict[int, Guarantee]:
-        """By times of taking part: 1, 2, 4, … and the most that anybody can have; at least one entry."""
+        """Return the guarantee by times of taking part: 1, 2, 4, … and the largest possible; at least one entry."""
         most = min(self.contributions, self._cohorts)
         powers = [2**i for i in range(most.bit_length()) if 2**i < most]
         return {times: self.of(times) for times in (*powers, most)}
@@ -92,20 +93,20 @@ class Ledger:
         return sum(entry.cohorts for entry in self.entries)
 
     def _delta(self, weakest: Guarantee, times: int) -> float | None:
-        """δ that a composed guarantee is shown at: the budget's, unless it cannot hold there."""
+        """Return δ that a composed guarantee is shown at: the budget's, unless it cannot hold there."""
         if self.budget is None or self.budget.delta < times * weakest.delta:
             return None
         return self.budget.delta
 
 
 def parallel(guarantees: Sequence[Guarantee]) -> Guarantee:
-    """The weakest of at least one guarantee: no privacy if any has none, else the largest ε and the largest δ.
+    """Return the weakest of at least one guarantee: no privacy if any has none, else the largest ε and the largest δ.
 
     Rényi curves are merged order by order over the orders that all have; guarantees of different kinds become (ε, δ).
     """
     without = [one for one in guarantees if one.kind == "none" or one.epsilon is None]
     if without:
-        return nothing(without[0]).model_copy(update={"assumptions": without[0].assumptions})
+        return without_privacy(without[0]).model_copy(update={"assumptions": without[0].assumptions})
     weakest = max(guarantees, key=lambda one: one.epsilon or 0.0)
     delta = max(one.delta for one in guarantees)
     alike = all(one.kind == weakest.kind for one in guarantees)
@@ -123,7 +124,7 @@ def _assuming(one: Guarantee, contributions: int) -> Guarantee:
 
 
 def _assumptions(guarantees: Sequence[Guarantee]) -> tuple[str, ...]:
-    """What all rounds assume in the same words, and that the others hold too."""
+    """Return what all rounds assume in the same words, and that the others hold too."""
     shared = [text for text in guarantees[0].assumptions if all(text in one.assumptions for one in guarantees)]
     own = any(text not in shared for one in guarantees for text in one.assumptions)
     said = [text for text in shared if text != OWN]  # a round whose cohorts differ says it already

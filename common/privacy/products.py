@@ -53,7 +53,7 @@ def product_log_delta(pmf: Pmf, shift: int, count: int, epsilon: float) -> float
 
 
 @dataclass(frozen=True, eq=False)
-class Losses:
+class GridLosses:
     """A coordinate's losses on a grid, to be added up `count` times.
 
     first     the least loss is first · cell. masses: of it and of the losses above it, one by one.
@@ -85,9 +85,9 @@ class Losses:
         tilt = self._tilt(epsilon)
         log_moment, tilted = self._tilted(tilt)
         sums, masses, beyond = self._power(tilted, tilt)
-        told = sums > epsilon
-        gaps = sums[told] - epsilon
-        gained = float((masses[told] + NOISE * masses.max()) @ (np.exp(-tilt * gaps) * -np.expm1(-gaps)))
+        above = sums > epsilon
+        gaps = sums[above] - epsilon
+        gained = float((masses[above] + NOISE * masses.max()) @ (np.exp(-tilt * gaps) * -np.expm1(-gaps)))
         inside = self.count * log_moment - tilt * epsilon + math.log(max(gained, 1e-300))
         return min(0.0, float(np.logaddexp(np.logaddexp(inside, beyond), rare)))
 
@@ -141,7 +141,7 @@ class Losses:
 
 
 @lru_cache(maxsize=64)
-def losses_of(pmf: Pmf, shift: int, count: int) -> Losses | None:
+def losses_of(pmf: Pmf, shift: int, count: int) -> GridLosses | None:
     """Return the losses of `count` coordinates with this noise; None where they are too many, or no loss is finite."""
     losses, masses, infinite = _losses(pmf, shift)
     if losses.size == 0:
@@ -151,11 +151,14 @@ def losses_of(pmf: Pmf, shift: int, count: int) -> Losses | None:
     if cell <= 0 or (losses.max() - losses.min()) / cell > MOST:
         return None
     first, grid = _split(losses, masses, cell)
-    return Losses(first, grid, cell, infinite, count)
+    return GridLosses(first, grid, cell, infinite, count)
 
 
 def _losses(pmf: Pmf, shift: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Finite losses, their masses, and the mass that counts as infinite: what the neighbour cannot give, or far out."""
+    """Return finite losses, their masses, and the mass that counts as infinite.
+
+    What the neighbour cannot give, or far out.
+    """
     logs, size = pmf.logs, pmf.logs.size
     masses = pmf.masses
     if shift >= size:

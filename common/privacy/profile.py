@@ -8,10 +8,16 @@ import numpy as np
 from pydantic import Field
 
 from distrust.common.bandit.error_law import How
-from distrust.common.messages.base import Message
-from distrust.common.privacy.hockey_stick import from_rdp, renyi
+from distrust.common.noise.law import LIMIT
+from distrust.common.privacy.hockey_stick import Extensible, from_rdp, rdp, renyi_divergence
+from distrust.common.wire import Message
 
-ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+LOCAL_NOTE = (
+    "pure epsilon is that of one message alone, and so are Rényi divergences of orders where shuffling shows no less"
+)
+"""Note of a profile whose (ε, δ) is of many shuffled messages."""
+
+PROFILE_ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 """Rényi orders of a profile."""
 
 SHOWN_DELTA = 1e-6
@@ -20,7 +26,7 @@ SHOWN_DELTA = 1e-6
 RAISED = 1 + 2e-10
 """What is computed from a stored law is raised by this factor, above its rounding errors and below nine digits."""
 
-Pairs = tuple[tuple[float, float | None], ...]
+ProfilePairs = tuple[tuple[float, float | None], ...]
 
 
 class Spent(Message):
@@ -42,7 +48,7 @@ class Profile(Message):
     delta: Annotated[float, Field(gt=0, lt=1)]
     pure: Spent
     approximate: Spent
-    rdp: Pairs
+    rdp: ProfilePairs
     rdp_how: How
     notes: tuple[str, ...] = ()
 
@@ -69,52 +75,55 @@ class Profile(Message):
 
 
 def exact(epsilon: float | None) -> Spent:
-    """What the law gives; None or inf: no ε is enough."""
+    """Return what the law gives; None or inf: no ε is enough."""
     return Spent(epsilon=_finite(epsilon), how="exact")
 
 
 def bound(epsilon: float | None) -> Spent:
-    """An ε that is enough; None or inf: none is known."""
+    """Return an ε that is enough; None or inf: none is known."""
     return Spent(epsilon=_finite(epsilon), how="bound")
 
 
-def spent(epsilon: float | None, how: How) -> Spent:
+def spent_as(epsilon: float | None, how: How) -> Spent:
     """Either; a search that found none tells nothing, because the stored law ends at masses of 1e-22."""
     found = _finite(epsilon)
     return Spent(epsilon=found, how="bound" if found is None else how)
 
 
-def curve(rdp: Callable[[float], float]) -> Pairs:
-    """(order, ε) at every order of a profile; inf is null."""
-    return tuple((order, _finite(rdp(order))) for order in ORDERS)
+def curve(rdp: Callable[[float], float]) -> ProfilePairs:
+    """Return (order, ε) at every order of a profile; inf is null."""
+    return tuple((order, _finite(rdp(order))) for order in PROFILE_ORDERS)
 
 
-def filled(pairs: Iterable[tuple[float, float]]) -> Pairs:
-    """Known (order, ε) pairs at the orders of a profile: a missing one has the next larger one's, which is no less."""
+def filled(pairs: Iterable[tuple[float, float]]) -> ProfilePairs:
+    """Return known (order, ε) pairs at the orders of a profile.
+
+    a missing one has the next larger one's, which is no less.
+    """
     known = sorted(pairs)
-    return tuple((order, min((e for a, e in known if a >= order), default=None)) for order in ORDERS)
+    return tuple((order, min((e for a, e in known if a >= order), default=None)) for order in PROFILE_ORDERS)
 
 
-def tightened(pairs: Pairs, others: Sequence[float]) -> Pairs:
-    """The lesser of two bounds at every order, and of every larger order's, as divergences grow with the order."""
+def tightened(pairs: ProfilePairs, others: Sequence[float]) -> ProfilePairs:
+    """Return the lesser of two bounds at every order, and of all larger orders: divergences grow with the order."""
     known = [math.inf if epsilon is None else epsilon for _, epsilon in pairs]
     least = np.minimum.accumulate(np.minimum(known, others)[::-1])[::-1]
     return tuple((order, _finite(float(one))) for (order, _), one in zip(pairs, least, strict=True))
 
 
 def unprotected(delta: float, *notes: str) -> Profile:
-    """No noise at all: whoever reads what is released reads the data."""
+    """Return the profile of a release without noise: it shows the data."""
     nothing = exact(None)
-    rdp: Pairs = tuple((order, None) for order in ORDERS)
+    rdp: ProfilePairs = tuple((order, None) for order in PROFILE_ORDERS)
     return Profile(delta=delta, pure=nothing, approximate=nothing, rdp=rdp, rdp_how="exact", notes=notes)
 
 
 def of_pure(epsilon: float, delta: float, how: How, *notes: str) -> Profile:
-    """The worst ε-pure law, randomized response, of which every other is a function; its own law, if `exact`."""
+    """Return the worst ε-pure law, randomized response, of which every other is a function; its own law, if `exact`."""
     return Profile(
         delta=delta,
-        pure=spent(epsilon, how),
-        approximate=spent(response_epsilon(epsilon, delta), how),
+        pure=spent_as(epsilon, how),
+        approximate=spent_as(response_epsilon(epsilon, delta), how),
         rdp=curve(lambda order: response_renyi(epsilon, order)),
         rdp_how=how,
         notes=notes,
@@ -122,17 +131,31 @@ def of_pure(epsilon: float, delta: float, how: How, *notes: str) -> Profile:
 
 
 def response_renyi(epsilon: float, order: float) -> float:
-    """RDP(α) of randomized response, rounded up and never above ε."""
+    """Return RDP(α) of randomized response, rounded up and never above ε."""
     rare = -epsilon - math.log1p(math.exp(-epsilon))
     answers = np.array([rare, rare + epsilon])
-    return min(epsilon, renyi(answers, np.array([epsilon, -epsilon]), order) * RAISED)
+    return min(epsilon, renyi_divergence(answers, np.array([epsilon, -epsilon]), order) * RAISED)
 
 
 def response_epsilon(epsilon: float, delta: float) -> float:
-    """ε' at δ of randomized response: e^ε' = e^ε - δ (1 + e^ε), rounded up and never above ε."""
+    """Return ε' at δ of randomized response: e^ε' = e^ε - δ (1 + e^ε), rounded up and never above ε."""
     gone = delta * (1 + math.exp(-epsilon))
     return 0.0 if gone >= 1 else min(epsilon, max(0.0, (epsilon + math.log1p(-gone)) * RAISED))
 
 
 def _finite(epsilon: float | None) -> float | None:
     return None if epsilon is None or math.isinf(epsilon) else epsilon
+
+
+def law_curve(law: Extensible, shift: int, dimension: int) -> ProfilePairs:
+    """Return divergences of `dimension` coordinates moved by `shift`, from the law itself.
+
+    Null where the support that an order needs is too long.
+    """
+    margin = math.ceil(15 * law.std) + 60
+    fit = [order for order in PROFILE_ORDERS if order * shift + margin <= LIMIT]
+    if not fit:
+        return tuple((order, None) for order in PROFILE_ORDERS)
+    pmf = law.pmf(least=math.ceil(fit[-1] * shift) + margin)
+    known = dict(zip(fit, rdp(pmf, shift, fit), strict=True))
+    return tuple((order, dimension * known[order] * RAISED if order in known else None) for order in PROFILE_ORDERS)

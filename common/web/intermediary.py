@@ -25,8 +25,7 @@ from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.listing import CohortList
-from distrust.common.messages.transcript import Transcript
+from distrust.common.messages.status import CohortList, Transcript
 from distrust.common.messages.upload import Departure, Upload, UploadAnswer
 from distrust.common.web import intermediary
 from distrust.common.web.app import make_app

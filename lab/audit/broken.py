@@ -9,14 +9,11 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import (
-    DistributedPolya,
-    LocalLaplaceDiscrete,
-    Mechanism,
-    ShuffledBinomial,
-    plan,
-)
-from distrust.common.noise import PolyaDifference
+from distrust.common.mechanisms import Mechanism, plan
+from distrust.common.mechanisms.distributed.additive import DistributedPolya
+from distrust.common.mechanisms.local.additive import LocalLaplaceDiscrete
+from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
+from distrust.common.noise.polya import PolyaDifference
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.randomness import Stream
 from distrust.lab.privacy.query import PrivacyQuery

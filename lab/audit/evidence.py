@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.errors import BadParameter
-from distrust.common.noise import Law
+from distrust.common.noise.law import Law
 from distrust.lab.audit.observation import Shown
 from distrust.lab.audit.setting import Setting
 

@@ -7,11 +7,11 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from distrust.common.bandit.statistics import Norm
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.base import Norm
-from distrust.common.messages.base import Message
 from distrust.common.randomness import Stream
+from distrust.common.wire import Message
 from distrust.lab.audit.bound import epsilon_at_least, fewest, reach
 from distrust.lab.audit.events import EVENTS, Event, Outcomes, choose
 from distrust.lab.audit.evidence import names

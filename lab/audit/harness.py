@@ -28,13 +28,12 @@ from distrust.common.crypto.seal import open_record
 from distrust.common.errors import Unavailable
 from distrust.common.mechanisms import Mechanism, MechanismSpec
 from distrust.common.messages.batch import Batch
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.round import Round
-from distrust.common.messages.run import IntermediarySpec, RunConfig
-from distrust.common.messages.stage import StatementList
-from distrust.common.messages.ticket import KeyHashes
+from distrust.common.messages.cohort import Cohort, KeyHashes
+from distrust.common.messages.status import StatementList
 from distrust.common.modular import Vector, unpack_rows
 from distrust.common.randomness import Stream
+from distrust.common.run.config import IntermediarySpec, RunConfig
+from distrust.common.run.round import Round
 from distrust.common.web.client import Http
 from distrust.lab.stack.stack import Urls
 from distrust.server.analyzer import check_count, content_sum, open_all

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.mechanisms import Mechanism, Tree
-from distrust.common.mechanisms.central.tree_counter import Counter
+from distrust.common.mechanisms import Mechanism
+from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.modular import Vector
 from distrust.common.randomness import Stream
 from distrust.lab.audit.replicas import in_lanes

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.families.laplace import LaplaceLike
+from distrust.common.mechanisms.laplace_like import LaplaceLike
 
 M = TypeVar("M", bound=Mechanism)
 

@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter
-from distrust.common.messages.base import Message
 from distrust.common.messages.explain import first
+from distrust.common.wire import Message
 from distrust.lab.figures.rows import Spread, number
 from distrust.lab.sweep import Experiment
 

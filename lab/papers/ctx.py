@@ -4,11 +4,11 @@ import math
 
 from scipy.optimize import brentq
 
-from distrust.common.mechanisms.cohort_params import least
-from distrust.common.noise import Binomial
-from distrust.common.privacy.amplification import clones_epsilon
+from distrust.common.noise.binomial import Binomial
+from distrust.common.privacy.amplification.clones import clones_epsilon
 from distrust.common.privacy.gaussian import gaussian_epsilon, largest_ratio
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
+from distrust.common.privacy.searches import least_satisfying
 from distrust.lab.papers.erratum import Erratum, amplified, epsilon_of, planned
 
 CLIENTS, EPSILON, DELTA = 1000, 0.01, 0.1  # ε₀ = 0.18, inside the theorem's range
@@ -31,7 +31,7 @@ def algorithm_2() -> Erratum:
         computed=gaussian_epsilon(ratio * vector / matrix, delta),
         ours=gaussian_epsilon(ratio, delta),
         instead="one vector of both, one joint sensitivity",
-        code="common/mechanisms/local/gaussian.py",
+        code="common/mechanisms/local/additive.py",
         facts=(("ε of the matrix", gaussian_epsilon(ratio * matrix / vector, delta)),),
     )
 
@@ -211,4 +211,4 @@ def _printed_epsilon(epsilon: float, delta: float) -> float:
 
 def _fewest(epsilon: float, delta: float) -> int:
     """Fair bits a client."""
-    return least(lambda b: hockey_stick(Binomial(BATCH * b, 0.5).pmf(), GRID, epsilon) <= delta, 8)
+    return least_satisfying(lambda b: hockey_stick(Binomial(BATCH * b, 0.5).pmf(), GRID, epsilon) <= delta, 8)

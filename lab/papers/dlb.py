@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from distrust.common.noise import Binomial
+from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.law import Pmf
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
 from distrust.lab.papers.erratum import Erratum, planned
@@ -25,7 +25,7 @@ def delta_range() -> Erratum:
         computed=1.0,
         ours=0.0,
         instead="δ ∈ [1e-18, 1/2), anything else is refused: below it the laws' truncation would be felt",
-        code="common/mechanisms/cohort_params.py",
+        code="common/mechanisms/base.py",
     )
 
 
@@ -171,5 +171,5 @@ def theorem_c4() -> Erratum:
         computed=sigma,
         ours=sigma,
         instead="nothing to change",
-        code="common/mechanisms/local/gaussian.py",
+        code="common/mechanisms/local/additive.py",
     )

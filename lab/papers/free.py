@@ -4,9 +4,8 @@ import math
 
 from scipy import integrate, stats
 
-from distrust.common.noise import DiscreteLaplace
-from distrust.common.privacy.amplification import clones_epsilon, clones_local_epsilon
-from distrust.common.privacy.amplification.closed_form import largest_local_epsilon
+from distrust.common.noise.polya import DiscreteLaplace
+from distrust.common.privacy.amplification.clones import clones_epsilon, clones_local_epsilon, largest_local_epsilon
 from distrust.common.privacy.hockey_stick import pure_epsilon
 from distrust.lab.papers.erratum import Erratum, amplified, amplified_inverse, epsilon_of, planned
 
@@ -27,7 +26,7 @@ def sensitivity() -> Erratum:
         computed=pure_epsilon(DiscreteLaplace(steps).pmf(), 2 * steps),
         ours=epsilon_of(planned("local-laplace", 1, 1.0, bound=1.0)),
         instead="sensitivity high - low, from the statistic's stated range: Lap(2/ε)",
-        code="common/mechanisms/local/laplace.py",
+        code="common/mechanisms/local/additive.py",
     )
 
 
@@ -48,7 +47,7 @@ def equation_10() -> Erratum:
         computed=epsilon / local,
         ours=epsilon / clones_local_epsilon(epsilon, delta, clients),
         instead="paper: max(ε, f⁻¹(ε)), inside its range; exact: the inverse of the clones bound, for every n",
-        code="common/privacy/amplification/closed_form.py",
+        code="common/privacy/amplification/clones.py",
         facts=(
             ("f⁻¹(ε)", local),
             ("largest ε₀ of the theorem: negative, so there is none", largest_local_epsilon(delta, clients)),
@@ -96,7 +95,7 @@ def lemma_4() -> Erratum:
         computed=exact / bound,
         ours=exact / _sub_gamma(terms, t),
         instead="exact quantiles; the paper radius takes the sub-gamma bound",
-        code="common/mechanisms/families/laplace.py",
+        code="common/mechanisms/laplace_like.py",
         facts=(("Pr[x̄ ≥ t]", exact), ("printed bound", bound), ("E[e^(λz)] over its bound at λ = b/2", _moment(0.5))),
     )
 

@@ -24,7 +24,7 @@ def dlb_theorem_a1() -> Erratum:
         computed=gaussian_delta(1 / classical_sigma(epsilon, delta, 1.0), epsilon),
         ours=gaussian_delta(largest_ratio(epsilon, delta), epsilon),
         instead="the analytic Gaussian mechanism: the least σ whose exact δ holds",
-        code="common/mechanisms/central/gaussian.py",
+        code="common/mechanisms/central/additive.py",
     )
 
 
@@ -44,7 +44,7 @@ def glb_lemma_2_1() -> Erratum:
         computed=gaussian_delta(1 / classical_sigma(epsilon, delta, 1.0), epsilon),
         ours=gaussian_delta(largest_ratio(epsilon, delta), epsilon),
         instead="the analytic Gaussian mechanism",
-        code="common/mechanisms/local/gaussian.py",
+        code="common/mechanisms/local/additive.py",
     )
 
 
@@ -66,7 +66,7 @@ def glb_ols() -> Erratum:
         computed=gaussian_epsilon(shift, delta),
         ours=gaussian_epsilon(largest_ratio(1.0, delta), delta),
         instead="one vector of rx and the upper triangle of xxᵀ, its joint ℓ₂ sensitivity, exact σ",
-        code="common/mechanisms/local/gaussian.py",
+        code="common/mechanisms/local/additive.py",
         facts=(("ε at C_B = 1", gaussian_epsilon(_joint(1.0, 2 * sigma, sigma), delta)),),
     )
 

@@ -4,10 +4,10 @@ import math
 from fractions import Fraction
 
 from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.calibration.skellam import divergences
+from distrust.common.mechanisms.distributed.skellam import skellam_divergences
 from distrust.common.messages.policy import event_share
-from distrust.common.noise import DiscreteLaplace, PolyaDifference
-from distrust.common.noise.discrete_gaussian_sum import DiscreteGaussianSum
+from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum
+from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.hockey_stick import pure_epsilon, rdp
 from distrust.lab.papers.erratum import Erratum, divergence_of, epsilon_of, planned
 
@@ -32,7 +32,7 @@ def theorem_1_dropouts() -> Erratum:
         computed=_survivors(Fraction(9, 10)),
         ours=epsilon_of(planned("distributed-polya", CLIENTS, EPSILON, floor=900), 900),
         instead="noise for the floor t of honest survivors; a sum with fewer is never opened",
-        code="common/mechanisms/distributed/polya.py",
+        code="common/mechanisms/distributed/additive.py",
         facts=facts,
     )
 
@@ -79,7 +79,7 @@ def theorem_2_last_term() -> Erratum:
         computed=_lemma_3(order, grid, epsilon),
         ours=exact,
         instead="the divergence is computed on the Skellam law; no bound is used",
-        code="common/mechanisms/calibration/skellam.py",
+        code="common/mechanisms/distributed/skellam.py",
         facts=(("exact divergence of the law", exact),),
     )
 
@@ -101,7 +101,7 @@ def _paper_skellam(epsilon: float) -> Mechanism:
 
 
 def _rdp(variance: float, shift: int, order: float) -> float:
-    return dict(divergences(variance, shift, 1))[order]
+    return dict(skellam_divergences(variance, shift, 1))[order]
 
 
 def theorem_3() -> Erratum:
@@ -200,7 +200,7 @@ def theorem_1_tau() -> Erratum:
         computed=printed * horizon,
         ours=exact * horizon,
         instead="τ is the exact quantile at the arm's and batch's share of p",
-        code="common/mechanisms/cohort_params.py",
+        code="common/mechanisms/base.py",
     )
 
 
@@ -241,7 +241,7 @@ def theorem_4() -> Erratum:
         computed=exact,
         ours=_ours(epsilon),
         instead="the divergence of the convolved law, computed",
-        code="common/noise/discrete_gaussian_sum.py",
+        code="common/noise/discrete_gaussian.py",
         facts=(("excess", exact - 1), ("the same over ½αε̂²", exact * (epsilon / hat) ** 2)),
     )
 
@@ -282,7 +282,7 @@ def lemma_4() -> Erratum:
         computed=_lemma_4(gaussian, variance, clients) / exact,
         ours=1.0,
         instead="the convolved law itself",
-        code="common/noise/discrete_gaussian_sum.py",
+        code="common/noise/discrete_gaussian.py",
         facts=(("exact ε, orders 1.01 to 8", exact),),
     )
 
@@ -305,7 +305,7 @@ def theorem_6() -> Erratum:
         computed=_beyond(law, math.ceil(grid * math.sqrt(2 * clients * math.log(2 / failure)))),
         ours=_ours_beyond(clients, failure),
         instead="τ is the exact quantile of the n-fold sum",
-        code="common/mechanisms/local/laplace_discrete.py",
+        code="common/mechanisms/local/additive.py",
     )
 
 

@@ -4,12 +4,11 @@ import math
 from dataclasses import asdict
 from typing import Any, get_args
 
-from distrust.common.bandit.error_law import How
+from distrust.common.bandit.error_law import How, ScaledErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Calibration, Mechanism, check_returning
-from distrust.common.mechanisms.cohort_params import DELTA_RULE, delta_allowed
+from distrust.common.mechanisms.base import DELTA_RULE, delta_allowed
 from distrust.common.noise.law import Pmf
-from distrust.common.noise.scaled import ScaledErrorLaw
 from distrust.common.privacy.composition import LONGEST, compose, compose_exactly
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, bound

@@ -6,10 +6,10 @@ from typing import Any, get_args
 
 from rich.table import Table
 
+from distrust.common.bandit.error_law import ScaledErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, MechanismName
-from distrust.common.mechanisms.cohort_params import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed
-from distrust.common.noise.scaled import ScaledErrorLaw
+from distrust.common.mechanisms.base import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed
 from distrust.common.privacy.composition import own_delta
 from distrust.lab.privacy.calculator import check_composed, described, promised
 from distrust.lab.privacy.query import PrivacyQuery

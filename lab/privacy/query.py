@@ -6,10 +6,10 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.bandit.statistics import BoundedVector, Norm, Reward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, MechanismSpec, check_spec, plan
-from distrust.common.mechanisms.base import Noise, Norm
+from distrust.common.mechanisms.base import Noise
 from distrust.common.messages.explain import wanted
 
 WRAP = 1e-6  # p': the run's own value depends on its failure probability, arms and batch

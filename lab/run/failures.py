@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distrust.common.messages.base import Message
-from distrust.common.messages.run import RunConfig
+from distrust.common.run.config import RunConfig
+from distrust.common.wire import Message
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import RoundRecord

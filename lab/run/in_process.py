@@ -16,9 +16,9 @@ from distrust.client.environments import Environment
 from distrust.client.fleet.departures import NEVER, departures, survives
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.errors import described
-from distrust.common.messages.run import RunConfig
 from distrust.common.modular import total
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
+from distrust.common.run.config import RunConfig
 from distrust.lab.privacy.shuffled_actions import unshuffled
 from distrust.lab.run.failures import FailureTracker
 from distrust.lab.run.one_by_one import OneByOne

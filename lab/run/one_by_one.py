@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from distrust.common.messages.run import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.outcome import Released
 from distrust.server.learner.rounds import CohortPlan, RoundRecord

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from distrust.common.errors import Conflict, ProtocolError, Refused, RunFailed, Unavailable
-from distrust.common.messages.listing import CohortList
-from distrust.common.messages.progress import Ledger, RoundList, RoundReport, RunView
+from distrust.common.messages.status import CohortList
+from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunView
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.progress import Progress, Standings
@@ -56,7 +56,7 @@ class Play:
                 wire = await self._wire()
             reports = await all_rounds(self._server, view.run)
             rounds, events = [from_report(report) for report in reports], replayed(self.file, reports, view.snapshot)
-            spent = (await self._server.get(f"/v1/runs/{view.run}/ledger", Ledger)).classes
+            spent = (await self._server.get(f"/v1/runs/{view.run}/ledger", LedgerView)).classes
             return summarize(self.file, "http", view.snapshot, rounds, events, spent=spent, seconds=seconds, wire=wire)
 
     async def _create(self) -> None:

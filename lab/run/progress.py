@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from distrust.common.messages.listing import CohortEntry
-from distrust.common.messages.progress import CohortView, RoundReport, RunView
+from distrust.common.messages.status import CohortEntry
+from distrust.common.run.progress import CohortView, RoundReport, RunView
 
 MOST_COHORTS = 16  # lines of the moving table
 LINE_SECONDS = 3.0  # between two plain lines

@@ -13,9 +13,9 @@ from pydantic import Field
 
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.extensions import Extension
-from distrust.common.messages.base import Message
-from distrust.common.messages.progress import ArmView, LedgerClass, RoundReport, Snapshot
 from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.run.progress import ArmView, LedgerClass, RoundReport, Snapshot
+from distrust.common.wire import Message
 from distrust.lab.run.failures import PolicyFailures
 from distrust.lab.run.run_file import RunFile
 

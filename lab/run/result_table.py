@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from distrust.common.messages.progress import ArmView
+from distrust.common.run.progress import ArmView
 from distrust.lab.run.failures import PolicyFailures
 from distrust.lab.run.result import Bits, Result
 

@@ -9,22 +9,15 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from distrust.client.environments import (
-    ENVIRONMENTS,
-    Environment,
-    EnvironmentSpec,
-    build,
-    seeded,
-    spec_class,
-)
+from distrust.client.environments import ENVIRONMENTS, Environment, EnvironmentSpec, build, seeded, spec_class
 from distrust.common.catalogue import Catalogue
 from distrust.common.errors import BadParameter, ProtocolError
 from distrust.common.extensions import REFERENCE, Extension, allow
 from distrust.common.mechanisms import MECHANISMS
-from distrust.common.messages.base import Message
 from distrust.common.messages.explain import explain_all
 from distrust.common.messages.policy import POLICIES
-from distrust.common.messages.run import RunConfig
+from distrust.common.run.config import RunConfig
+from distrust.common.wire import Message
 from distrust.server.run_config import check
 
 

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from distrust.common.errors import WrongCohort
-from distrust.common.messages.progress import CohortView, RoundReport
-from distrust.common.messages.transcript import Transcript, TranscriptEntry
+from distrust.common.messages.status import Transcript, TranscriptEntry
+from distrust.common.run.progress import CohortView, RoundReport
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.lab.stack.stack import Urls
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from distrust.common.messages.base import Message
+from distrust.common.wire import Message
 from distrust.lab.sweep.overlay import has, merged, removed
 
 Table = dict[str, Any]

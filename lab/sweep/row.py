@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from distrust.common.messages.base import Message
+from distrust.common.wire import Message
 
 
 class Row(Message):

@@ -5,9 +5,9 @@ from operator import le
 from typing import TYPE_CHECKING, Self
 
 from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, RunFailed, WrongCohort, described
-from distrust.common.messages.progress import ArmView, Snapshot
-from distrust.common.messages.run import RunConfig
 from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import ArmView, Snapshot
 from distrust.server.learner.ledger import admit, ledger
 from distrust.server.learner.outcome import Lost, Released
 from distrust.server.learner.rounds import CohortPlan, RoundPlan, RoundRecord, begin, wave

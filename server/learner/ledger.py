@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from distrust.common.mechanisms import Mechanism
-from distrust.common.messages.progress import LedgerClass
-from distrust.common.messages.run import RunConfig
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.privacy.ledger import Entry, Ledger
+from distrust.common.privacy.ledger import Entry, PrivacyLedger
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import LedgerClass
 from distrust.server.learner.rounds import RoundRecord
 
 SEEDED = "unsafe.noise_seed: the privacy noise can be computed by anybody who knows the seed"
@@ -34,15 +34,15 @@ def spent(config: RunConfig, record: RoundRecord) -> Guarantee:
     )
 
 
-def ledger(config: RunConfig, records: Sequence[RoundRecord]) -> Ledger:
+def ledger(config: RunConfig, records: Sequence[RoundRecord]) -> PrivacyLedger:
     """All the rounds, aborted cohorts too: who was asked counts, whatever came of it."""
     entries = tuple(
         Entry(f"round {one.number}", one.clients, max(1, len(one.cohorts)), spent(config, one)) for one in records
     )
-    return Ledger(config.contributions, config.budget, entries)
+    return PrivacyLedger(config.contributions, config.budget, entries)
 
 
-def classes(kept: Ledger) -> tuple[LedgerClass, ...]:
+def classes(kept: PrivacyLedger) -> tuple[LedgerClass, ...]:
     """Clients by how often they took part, and what they have spent at most."""
     return tuple(LedgerClass(contributions=times, guarantee=one) for times, one in kept.classes.items())
 

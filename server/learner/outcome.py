@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from distrust.common.messages.base import Identifier, Message
+from distrust.common.wire import Identifier, Message
 
 
 class Released(Message):

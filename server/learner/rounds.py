@@ -7,9 +7,9 @@ from functools import cached_property
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.mechanisms import AnyMechanism, plan
-from distrust.common.messages.run import RunConfig
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.ledger import parallel
+from distrust.common.run.config import RunConfig
 from distrust.server.learner.outcome import Released
 from distrust.server.policies import Ask, Key, Query
 

@@ -6,9 +6,9 @@ import structlog
 
 from distrust.common.errors import ProtocolError, RunFailed, Unavailable, WrongCohort, described
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.progress import RunState, Snapshot
-from distrust.common.messages.round import Round, RoundView
-from distrust.common.messages.run import RunConfig
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import RunState, Snapshot
+from distrust.common.run.round import Round, RoundView
 from distrust.server.keys import PublicKeys
 from distrust.server.learner.learner import Learner, blank
 from distrust.server.runs.cohorts import round_message

@@ -4,9 +4,9 @@ from distrust.common.bandit.decisions import AssignedAction, Decision
 from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
-from distrust.common.messages.round import Assignment, Round, cohort_terms
-from distrust.common.messages.run import RunConfig
 from distrust.common.modular import packed_size
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Assignment, Round, cohort_terms
 from distrust.server.keys import PublicKeys
 from distrust.server.learner.rounds import CohortPlan, RoundPlan
 

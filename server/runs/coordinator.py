@@ -7,9 +7,8 @@ import structlog
 
 from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, WrongCohort
 from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.stage import StatementList
-from distrust.common.messages.ticket import TicketAnswer, TicketRequest
+from distrust.common.messages.cohort import Cohort, TicketAnswer, TicketRequest
+from distrust.common.messages.status import StatementList
 from distrust.server.service import Service
 
 _log = structlog.get_logger("distrust.server")

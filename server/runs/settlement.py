@@ -12,8 +12,8 @@ from distrust.common.crypto.seal import open_record
 from distrust.common.errors import BadMessage, TooSmall, WrongCohort, described
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, Dealt
-from distrust.common.messages.run import RunConfig
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
+from distrust.common.run.config import RunConfig
 from distrust.server.analyzer import analyze, analyze_parts
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.outcome import Lost, Released

@@ -8,8 +8,7 @@ import pytest
 from distrust.common.errors import BadParameter
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.listing import CohortList
-from distrust.common.messages.transcript import Transcript
+from distrust.common.messages.status import CohortList, Transcript
 from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswer
 from tests.support.cohorts import SECONDS
 from tests.support.parties import INSPECTOR, OPERATOR, AShuffler, Party, server

@@ -11,9 +11,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms import MECHANISMS, AnyMechanism, Mechanism, MechanismSpec, UnsafeIdentity, plan
-from distrust.common.messages.base import Message
+from distrust.common.mechanisms import (
+    MECHANISMS,
+    AnyMechanism,
+    Mechanism,
+    MechanismSpec,
+    plan,
+)
+from distrust.common.mechanisms.central.additive import UnsafeIdentity
 from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.wire import Message
 
 EXACT_ONLY = tuple(name for name, kind in MECHANISMS.items() if kind.calibrations == ("exact",))
 

@@ -9,9 +9,8 @@ import pytest
 
 from distrust.common import mechanisms
 from distrust.common.bandit.statistics import Reward
-from distrust.common.extensions import load
-from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, plan
-from distrust.common.mechanisms.registry import CLASSES
+from distrust.common.extensions import load_reference
+from distrust.common.mechanisms import CLASSES, MECHANISMS, Mechanism, MechanismSpec, plan
 from distrust.common.messages.policy import DEFAULT, POLICIES, SPECS, ArmSpec
 from distrust.server.policies.base import RunFacts
 
@@ -53,7 +52,9 @@ def test_the_class_that_a_spec_names_starts_from_it_and_says_what_it_plays(name:
     spec = POLICIES[name]
     linear = {"actions": {"kind": "given", "vectors": [[0.6, 0.0], [0.0, 0.5]]}} if spec.REWARDS == "linear" else {}
     words = spec.model_validate({"name": name, **linear})
-    policy = load(spec.POLICY).of(words, RunFacts(arms=2, horizon=4000, smallest=1, calibration="exact", noise=1.0))
+    policy = load_reference(spec.POLICY).of(
+        words, RunFacts(arms=2, horizon=4000, smallest=1, calibration="exact", noise=1.0)
+    )
     ask = policy.ask(4000)
     assert policy.active == (0, 1)
     assert ask.decision.kind in words.decisions

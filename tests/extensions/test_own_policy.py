@@ -8,7 +8,7 @@ import pytest
 
 from distrust.common.errors import BadParameter, ProtocolError, Unavailable
 from distrust.common.extensions import Extension
-from distrust.common.messages.run import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.lab.run import in_process
 from distrust.lab.run.run_file import BadRunFile, RunFile, parse
 from distrust.lab.stack.data_dir import Folder

@@ -6,8 +6,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from distrust.common.noise import Binomial, DiscreteLaplace, Skellam
+from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.law import Pmf
+from distrust.common.noise.polya import DiscreteLaplace
+from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.hockey_stick import epsilon_at, from_rdp, hockey_stick, pure_epsilon, rdp
 
 
@@ -107,9 +109,7 @@ def test_conversion_of_renyi_is_sound_for_skellam() -> None:
 
 def test_agrees_with_dp_accounting() -> None:
     """An independent implementation, on its own grid of privacy losses (pessimistic by 1e-5 at most)."""
-    from dp_accounting.pld.privacy_loss_distribution import (  # noqa: PLC0415 - slow to import
-        from_two_probability_mass_functions,
-    )
+    from dp_accounting.pld.privacy_loss_distribution import from_two_probability_mass_functions  # noqa: PLC0415 - slow to import
 
     pmf = Skellam(30.0).pmf()
     upper = {int(x): float(m) for x, m in zip(pmf.support, np.log(pmf.masses), strict=True)}

@@ -10,7 +10,13 @@ import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, Tree, plan
+from distrust.common.mechanisms import (
+    MECHANISMS,
+    Mechanism,
+    MechanismSpec,
+    plan,
+)
+from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.audit import Finding, Setting, audit, judge, outcomes

@@ -7,8 +7,9 @@ import pytest
 
 from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import DistributedPolya, Mechanism, MechanismSpec, plan
-from distrust.common.noise import PolyaDifference
+from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms.distributed.additive import DistributedPolya
+from distrust.common.noise.polya import PolyaDifference
 from distrust.common.privacy.hockey_stick import pure_epsilon
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.audit import audit

@@ -9,17 +9,10 @@ import pytest
 from scipy import stats
 
 from distrust.common.errors import BadParameter
-from distrust.common.noise import DiscreteLaplace, PolyaDifference
-from distrust.common.privacy.amplification import (
-    added_noise,
-    blanket_delta,
-    blanket_epsilon,
-    clones_epsilon,
-    gaussian,
-    laplace,
-    least_noise,
-    table,
-)
+from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
+from distrust.common.privacy.amplification.blanket import blanket_delta, blanket_epsilon, least_noise
+from distrust.common.privacy.amplification.clones import clones_epsilon
+from distrust.common.privacy.amplification.randomizers import added_noise, gaussian, laplace, tabulated
 from tests.privacy.shuffles import DELTA, Array, random_table, response_epsilon, responses
 
 
@@ -28,7 +21,7 @@ from tests.privacy.shuffles import DELTA, Array, random_table, response_epsilon,
 def test_blanket_and_clones_agree_for_randomized_response(local_epsilon: float, users: int) -> None:
     """Two computations with nothing in common: binomials, and a tilted FFT."""
     clones = response_epsilon(DELTA, local_epsilon, users)
-    assert blanket_epsilon(table(responses(local_epsilon)), DELTA, users) == pytest.approx(clones, rel=2e-3)
+    assert blanket_epsilon(tabulated(responses(local_epsilon)), DELTA, users) == pytest.approx(clones, rel=2e-3)
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.0, 4.0])
@@ -65,7 +58,7 @@ def test_the_tilted_transform_is_the_blanket_bound_from_above(
 ) -> None:
     masses = random_table(seed, inputs, outputs)
     exact = blanket_oracle(masses, users, epsilon)
-    assert 1 - 1e-12 <= blanket_delta(table(masses), epsilon, users) / exact <= 1.01
+    assert 1 - 1e-12 <= blanket_delta(tabulated(masses), epsilon, users) / exact <= 1.01
 
 
 @pytest.mark.parametrize("sigma", [0.3, 1.0, 3.0])
@@ -86,7 +79,7 @@ def test_a_gaussian_cut_into_bins_is_hardly_more_private() -> None:
     """Binning is post-processing; 60 bins of σ/6 lose little."""
     edges = np.concatenate(([-np.inf], np.linspace(-4.5, 5.5, 61), [np.inf]))
     masses = np.diff([stats.norm.cdf(edges - x) for x in (0, 1)], axis=1)
-    smooth, binned = (blanket_epsilon(randomizer, 1e-5, 500) for randomizer in (gaussian(1.0), table(masses)))
+    smooth, binned = (blanket_epsilon(randomizer, 1e-5, 500) for randomizer in (gaussian(1.0), tabulated(masses)))
     assert 0.97 * smooth < binned < 1.01 * smooth
 
 
@@ -97,7 +90,7 @@ def test_inputs_between_the_ends_are_compared_too_and_add_nothing_for_gaussians(
 
 def test_a_middle_input_that_is_the_worst_is_found() -> None:
     masses = np.array([[0.4, 0.4, 0.2], [0.05, 0.15, 0.8], [0.4, 0.4, 0.2]])
-    with_middle, ends = table(masses), table(masses[[0, 2]])
+    with_middle, ends = tabulated(masses), tabulated(masses[[0, 2]])
     assert blanket_epsilon(with_middle, DELTA, 200) > 0.2
     assert blanket_epsilon(ends, DELTA, 200) == pytest.approx(1e-6)
 
@@ -123,7 +116,7 @@ def test_the_least_noise_meets_the_target_and_hardly_more() -> None:
 def test_tiny_deltas_are_computed_and_not_lost_in_rounding() -> None:
     """Relative to the chance of the event: 1e-15 is as good as 1e-6."""
     clones = response_epsilon(1e-15, 1.0, 3000)
-    assert blanket_epsilon(table(responses(1.0)), 1e-15, 3000) == pytest.approx(clones, rel=2e-3)
+    assert blanket_epsilon(tabulated(responses(1.0)), 1e-15, 3000) == pytest.approx(clones, rel=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +131,7 @@ def test_tiny_deltas_are_computed_and_not_lost_in_rounding() -> None:
 )
 def test_what_is_no_randomizer_is_refused(masses: list[list[float]], field: str) -> None:
     with pytest.raises(BadParameter) as caught:
-        table(np.array(masses))
+        tabulated(np.array(masses))
     assert caught.value.field == field
 
 
@@ -155,9 +148,9 @@ def test_noise_outside_the_computed_range_is_refused() -> None:
 
 def test_outputs_without_a_blanket_count_against_delta() -> None:
     masses = np.array([[0.5, 0.4, 0.1], [0.5, 0.5, 0.0]])
-    assert blanket_delta(table(masses), 3.0, 50) >= 0.1
+    assert blanket_delta(tabulated(masses), 3.0, 50) >= 0.1
     with pytest.raises(BadParameter, match="delta"):
-        blanket_epsilon(table(masses), DELTA, 50)
+        blanket_epsilon(tabulated(masses), DELTA, 50)
 
 
 def test_any_noise_on_the_integers_has_a_blanket() -> None:

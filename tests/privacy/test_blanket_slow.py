@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from distrust.common.bandit.statistics import Reward
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
-from distrust.common.privacy.amplification import blanket_delta, table
+from distrust.common.privacy.amplification.blanket import blanket_delta
+from distrust.common.privacy.amplification.randomizers import tabulated
 from tests.privacy.shuffles import Array, shuffled
 
 Exact = list[list[Fraction]]
@@ -93,7 +94,7 @@ def test_truth_definition_and_code_are_in_this_order(asked: tuple[Exact, int], f
     masses, users = asked
     exact, defined = truth(masses, users, factor), by_definition(masses, users, factor)
     assert exact <= defined
-    found = blanket_delta(table(np.array(masses, dtype=np.float64)), math.log(factor), users)
+    found = blanket_delta(tabulated(np.array(masses, dtype=np.float64)), math.log(factor), users)
     assert found >= float(defined) * (1 - 1e-12)
     assert found <= float(defined) * 1.01 + 1e-10
 

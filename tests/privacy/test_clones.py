@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from distrust.common.errors import BadParameter
-from distrust.common.privacy.amplification import (
-    blanket_delta,
+from distrust.common.privacy.amplification.blanket import blanket_delta
+from distrust.common.privacy.amplification.clones import (
     clones_delta,
     clones_epsilon,
     clones_local_epsilon,
     gaussian_noise,
     gaussian_promise,
+    largest_local_epsilon,
     paper_epsilon,
     paper_local_epsilon,
-    table,
 )
-from distrust.common.privacy.amplification.closed_form import largest_local_epsilon
+from distrust.common.privacy.amplification.randomizers import tabulated
 from tests.privacy.shuffles import DELTA, random_table, responses, true_delta
 
 
@@ -52,7 +52,7 @@ def test_shuffled_randomized_response_is_within_both_bounds(local_epsilon: float
     epsilon, masses = share * local_epsilon, responses(local_epsilon)
     exact = true_delta(masses, users, epsilon)
     assert exact <= clones_delta(epsilon, local_epsilon, users)
-    assert exact <= blanket_delta(table(masses), epsilon, users)
+    assert exact <= blanket_delta(tabulated(masses), epsilon, users)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_shuffled_tables_are_within_both_bounds(seed: int, inputs: int, outputs:
     exact = true_delta(masses, users, share * local)
     assert exact > 0
     assert exact <= clones_delta(share * local, local, users)
-    assert exact <= blanket_delta(table(masses), share * local, users)
+    assert exact <= blanket_delta(tabulated(masses), share * local, users)
 
 
 @pytest.mark.parametrize("local_epsilon", [0.5, 2.0, 4.0])

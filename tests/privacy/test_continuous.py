@@ -9,9 +9,16 @@ from scipy import stats
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MECHANISMS, CentralGaussian, LocalGaussian, Mechanism, MechanismSpec, plan
-from distrust.common.noise import DiscreteGaussian
+from distrust.common.mechanisms import (
+    MECHANISMS,
+    Mechanism,
+    MechanismSpec,
+    plan,
+)
+from distrust.common.mechanisms.central.additive import CentralGaussian
+from distrust.common.mechanisms.local.additive import LocalGaussian
 from distrust.common.noise.continuous import Gaussian, Laplace
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.privacy.hockey_stick import hockey_stick
 from distrust.common.randomness import UnsafeSeededStream
 

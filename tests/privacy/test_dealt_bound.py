@@ -11,8 +11,8 @@ from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.bandit.statistics import BoundedReward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MechanismSpec, check_parts
-from distrust.common.messages.run import RunConfig
-from distrust.common.privacy.amplification import clones_delta
+from distrust.common.privacy.amplification.clones import clones_delta
+from distrust.common.run.config import RunConfig
 from distrust.server.learner.rounds import DEALT, begin
 from distrust.server.policies import Ask, Query
 from tests.privacy.shuffles import Array

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from distrust.common.mechanisms.pure_shuffle import Design, certified_epsilon, fewest_bits
+from distrust.common.mechanisms.pure_shuffle.certificate import BitDesign, certified_epsilon
+from distrust.common.mechanisms.pure_shuffle.mechanism import fewest_bits
 from distrust.lab.__main__ import app
 from distrust.lab.audit.broken import BROKEN
 
@@ -52,9 +53,9 @@ def test_a_row_of_the_document_is_certified(row: str) -> None:
     """ε̂ and the noise from the row's own n, g, W, d, t and scale."""
     n, g, _, chance, bits, reach, share, noise, certified, std, order = cells(row)
     honest, precision, scale = int(n), int(g), int(g) / float(noise)
-    trial = Design(precision, int(share), scale, int(reach), int(bits), float(chance) / honest)
+    trial = BitDesign(precision, int(share), scale, int(reach), int(bits), float(chance) / honest)
     escape = (trial.escape - 2 * trial.overflow()) * (1 - 1e-9)
-    design = Design(precision, int(share), scale, int(reach), int(bits), escape)
+    design = BitDesign(precision, int(share), scale, int(reach), int(bits), escape)
     assert certified_epsilon(design, honest) == pytest.approx(float(certified), abs=6e-5)
     spread = math.sqrt(2 * honest / int(share)) / (2 * precision * math.sinh(0.5 / scale))
     assert spread == pytest.approx(float(std), abs=6e-4)

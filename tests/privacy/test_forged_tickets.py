@@ -16,9 +16,8 @@ from distrust.common.crypto.claim import SECRET, claim
 from distrust.common.errors import BadTicket, Conflict
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, SealedRecords
-from distrust.common.messages.deal import ActionAnswer, ActionRequest
-from distrust.common.messages.run import RunConfig
-from distrust.common.messages.upload import Item, RefusedItem, Upload, UploadAnswer
+from distrust.common.messages.upload import ActionAnswer, ActionRequest, Item, RefusedItem, Upload, UploadAnswer
+from distrust.common.run.config import RunConfig
 from distrust.server.intermediary import HttpIntermediaries
 from distrust.server.keys import load_or_make
 from distrust.server.ticket_issuer import sign

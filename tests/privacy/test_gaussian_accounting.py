@@ -6,13 +6,14 @@ import mpmath
 import pytest
 
 from distrust.common.bandit.statistics import Reward
-from distrust.common.mechanisms import DistributedDiscreteGaussian, MechanismSpec, plan
-from distrust.common.mechanisms.calibration.gaussian import Grid, divergences
-from distrust.common.mechanisms.calibration.skellam import ORDERS
-from distrust.common.noise import DiscreteGaussian, DiscreteGaussianSum
-from distrust.common.noise.discrete_gaussian_sum import is_gaussian
+from distrust.common.mechanisms import MechanismSpec, plan
+from distrust.common.mechanisms.distributed.additive import DistributedDiscreteGaussian
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum, is_gaussian
 from distrust.common.privacy.gaussian import gaussian_delta, gaussian_epsilon, largest_ratio, zcdp_epsilon, zcdp_rho
+from distrust.common.privacy.gaussian_sums import sum_divergences
+from distrust.common.privacy.guarantee import GUARANTEE_ORDERS
 from distrust.common.privacy.hockey_stick import hockey_stick, rdp
+from distrust.common.privacy.sensitivity import Grid
 
 SNAPPED = 4.8e-7
 """Most that `snap_up` adds to the least variance, relatively."""
@@ -122,9 +123,9 @@ def test_exact_shares_meet_concentrated_privacy_at_every_order_and_no_less_noise
     mechanism = made(precision=precision)
     promise = mechanism.guarantee()
     assert promise.kind == "renyi"
-    assert [order for order, _ in promise.rdp] == list(ORDERS)
+    assert [order for order, _ in promise.rdp] == list(GUARANTEE_ORDERS)
     assert max(2 * epsilon / order for order, epsilon in promise.rdp) <= 1
-    less = divergences(mechanism.share * (1 - excess), 1000, mechanism.grid)
+    less = sum_divergences(mechanism.share * (1 - excess), 1000, mechanism.grid)
     assert max(2 * epsilon / order for order, epsilon in less) > 1
 
 
@@ -145,7 +146,7 @@ def test_the_paper_s_own_grid_keeps_its_claim() -> None:
 def test_a_vector_s_bound_covers_every_shift_it_allows() -> None:
     """Ten coordinates in an ℓ₂ ball of 6 steps, shares of a third of a step: three shifts, coordinate by coordinate."""
     variance, terms, grid = 0.12, 200, Grid(6, 10, "l2")
-    bound = dict(divergences(variance, terms, grid))
+    bound = dict(sum_divergences(variance, terms, grid))
     pmf = DiscreteGaussianSum(variance, terms).pmf(least=600)
     for shifts in ([6], [4, 4, 1], [2] * 9, [1] * 10):
         assert sum(s * s for s in shifts) <= grid.squared_l2

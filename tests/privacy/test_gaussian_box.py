@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.statistics import BoundedVector
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
-from distrust.common.mechanisms.calibration.gaussian_vectors import (
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.privacy.gaussian import zcdp_epsilon
+from distrust.common.privacy.gaussian_vectors import (
     BLUR,
     ROUNDED,
-    box_epsilon,
-    fits,
+    box_fits,
+    gaussian_box_epsilon,
     lattice_epsilon,
     lattice_variance,
     log_delta,
 )
-from distrust.common.mechanisms.calibration.sensitivity import Grid
-from distrust.common.noise import DiscreteGaussian
-from distrust.common.privacy.gaussian import zcdp_epsilon
 from distrust.common.privacy.products import product_epsilon
+from distrust.common.privacy.sensitivity import Grid
 
 MECHANISMS = ("central-gaussian", "local-gaussian", "distributed-discrete-gaussian", "tree")
 
@@ -82,7 +82,7 @@ def test_epsilon_of_a_box_is_just_below_the_composed_losses(
     variance: float, dimension: int, precision: int, delta: float
 ) -> None:
     grid = Grid(precision, dimension, "linf")
-    found = box_epsilon(variance, grid, delta)
+    found = gaussian_box_epsilon(variance, grid, delta)
     composed = product_epsilon(DiscreteGaussian(variance).pmf(), precision, dimension, delta)
     assert found <= composed <= found * (1 + 1e-4) + 1e-6
     assert log_delta(variance, grid, found) <= math.log(delta) < log_delta(variance, grid, found * (1 - 1e-8))
@@ -157,7 +157,7 @@ def test_a_tree_is_all_of_its_nodes_and_coordinates() -> None:
 
 def test_a_box_whose_sum_is_too_wide_gets_the_bound() -> None:
     grid = Grid(40, 1000, "linf")
-    assert not fits(3e7, grid)
+    assert not box_fits(3e7, grid)
     mechanism = made("central-gaussian", dimension=1000, precision=1500)
     found = mechanism.profile(delta=1e-6).approximate
     assert found.how == "bound"

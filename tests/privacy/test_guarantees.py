@@ -7,9 +7,17 @@ import mpmath
 import pytest
 
 from distrust.common.bandit.statistics import Reward
-from distrust.common.mechanisms import DistributedSkellam, Mechanism, MechanismSpec, ShuffledBinomial, plan
-from distrust.common.mechanisms.calibration.skellam import ORDERS, Target, best_precision, least_variance
-from distrust.common.noise import Binomial, Skellam
+from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms.distributed.skellam import (
+    DistributedSkellam,
+    SkellamTarget,
+    skellam_precision,
+    skellam_variance,
+)
+from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
+from distrust.common.noise.binomial import Binomial
+from distrust.common.noise.skellam import Skellam
+from distrust.common.privacy.guarantee import GUARANTEE_ORDERS
 from distrust.common.privacy.hockey_stick import hockey_stick
 
 
@@ -104,13 +112,13 @@ def test_too_few_honest_bits_give_no_guarantee_at_all() -> None:
 
 
 def test_exact_skellam_meets_renyi_at_every_order_and_no_less_noise_does() -> None:
-    variance = least_variance(Target(1.0, None, 1), 20)
+    variance = skellam_variance(SkellamTarget(1.0, None, 1), 20)
     mechanism = made("distributed-skellam", epsilon=1.0, precision=20)
     assert isinstance(mechanism, DistributedSkellam)
     assert mechanism.variance == variance
     spent = [2 * epsilon / order for order, epsilon in mechanism.guarantee().rdp]
     assert max(spent) <= 1 < max(spent) * (1 + 1e-6)
-    assert [order for order, _ in mechanism.guarantee().rdp] == list(ORDERS)
+    assert [order for order, _ in mechanism.guarantee().rdp] == list(GUARANTEE_ORDERS)
 
 
 def test_exact_skellam_meets_epsilon_and_delta_and_no_less_noise_does() -> None:
@@ -131,11 +139,13 @@ def test_paper_skellam_stays_below_its_theorem() -> None:
         assert 0.9 * order * 0.125 <= epsilon <= order * shift**2 / (2 * variance) + extra
 
 
-@pytest.mark.parametrize("target", [Target(1.0, None, 1), Target(0.5, 1e-6, 1), Target(2.0, None, 30)])
-def test_the_skellam_grid_is_the_coarsest_with_little_rounding(target: Target) -> None:
-    g = best_precision(target, 3000)
-    assert 0.1 * least_variance(target, g) >= 3000 / 4
-    assert g == 1 or 0.1 * least_variance(target, g - 1) < 3000 / 4
+@pytest.mark.parametrize(
+    "target", [SkellamTarget(1.0, None, 1), SkellamTarget(0.5, 1e-6, 1), SkellamTarget(2.0, None, 30)]
+)
+def test_the_skellam_grid_is_the_coarsest_with_little_rounding(target: SkellamTarget) -> None:
+    g = skellam_precision(target, 3000)
+    assert 0.1 * skellam_variance(target, g) >= 3000 / 4
+    assert g == 1 or 0.1 * skellam_variance(target, g - 1) < 3000 / 4
 
 
 def test_collusion_below_the_floor_shows_in_skellam() -> None:

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from distrust.common.bandit.statistics import BoundedVector
+from distrust.common.bandit.statistics import BoundedVector, Norm
 from distrust.common.mechanisms import MechanismSpec, plan
-from distrust.common.mechanisms.base import Norm
-from distrust.common.mechanisms.calibration.laplace_vectors import box_epsilon, continuous_box_epsilon
-from distrust.common.mechanisms.families.laplace import LaplaceLike
-from distrust.common.noise import DiscreteLaplace
+from distrust.common.mechanisms.laplace_like import LaplaceLike
+from distrust.common.noise.polya import DiscreteLaplace
+from distrust.common.privacy.laplace import continuous_box_epsilon, laplace_box_epsilon
 from distrust.common.privacy.products import product_epsilon
 from tests.privacy import laws
 
@@ -50,7 +49,7 @@ def box_delta(scale: float, shift: int, dimension: int, epsilon: float) -> mpmat
 @pytest.mark.parametrize("delta", [1e-9, 1e-4, 0.1])
 def test_the_box_is_exact_to_nine_digits(scale: float, shift: int, dimension: int, delta: float) -> None:
     with mpmath.workdps(50):
-        found = box_epsilon(scale, shift, dimension, delta)
+        found = laplace_box_epsilon(scale, shift, dimension, delta)
         assert box_delta(scale, shift, dimension, found) <= delta
         assert box_delta(scale, shift, dimension, found * (1 - NINE_DIGITS)) > delta
 
@@ -152,6 +151,6 @@ def test_the_bounds_of_balls_are_near_the_best_whole_move(
     mechanism = made("central-laplace-discrete", dimension, norm)
     g, found = mechanism.precision, mechanism.profile(delta=delta).approximate
     moves = [(k, g // k if norm == "l1" else math.isqrt(g * g // k)) for k in range(1, dimension + 1)]
-    best = max(box_epsilon(mechanism.scale, step, k, delta) for k, step in moves if step > 0)
+    best = max(laplace_box_epsilon(mechanism.scale, step, k, delta) for k, step in moves if step > 0)
     assert found.how == "bound"
     assert best <= (found.epsilon or 0) <= apart * best

@@ -12,23 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
+from distrust.common.bandit.statistics import BoundedVector, Norm, Reward, Statistic
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
-from distrust.common.mechanisms.base import MechanismName, Norm
-from distrust.common.mechanisms.calibration.covered import Covering
-from distrust.common.mechanisms.calibration.gaussian_vectors import (
+from distrust.common.mechanisms.base import MechanismName
+from distrust.common.mechanisms.distributed.skellam import skellam_divergences
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.skellam import Skellam
+from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_delta
+from distrust.common.privacy.gaussian_vectors import (
     ROUNDED,
-    box_epsilon,
+    Covering,
+    gaussian_box_epsilon,
     lattice_epsilon,
     rounded_log_delta,
 )
-from distrust.common.mechanisms.calibration.roots import SNAPPED_BITS
-from distrust.common.mechanisms.calibration.sensitivity import Grid, laplace_scale
-from distrust.common.mechanisms.calibration.skellam import divergences
-from distrust.common.noise import DiscreteGaussian, DiscreteGaussianSum, Skellam
-from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_delta
 from distrust.common.privacy.hockey_stick import Extensible, rdp, stretched
 from distrust.common.privacy.products import product_epsilon
+from distrust.common.privacy.searches import SNAPPED_BITS
+from distrust.common.privacy.sensitivity import Grid, laplace_scale
 
 BALLS: tuple[Norm, ...] = ("l1", "l2")
 
@@ -125,7 +126,7 @@ def test_composed_losses_are_at_most_thirty_millionths_too_large(
     """Against the box of discrete Gaussians, which is known exactly. Before: 4.2e-4 at δ = 0.01, nothing at 1e-13."""
     pmf = stretched(DiscreteGaussian(variance), precision)
     for delta in (0.2, 0.01, 1e-6, 1e-18):
-        exact = box_epsilon(variance, Grid(precision, dimension, "linf"), delta)
+        exact = gaussian_box_epsilon(variance, Grid(precision, dimension, "linf"), delta)
         assert exact * (1 - 1e-9) <= product_epsilon(pmf, precision, dimension, delta) <= exact * (1 + 3e-5)
 
 
@@ -232,7 +233,7 @@ def test_renyi_of_a_move_of_many_deviations_is_that_of_a_longer_support(order: f
     """A support that reached (α - 1) shifts gave 181 for 198.6 at α = 1.25, and missed part of every highest order."""
     law, shift = Skellam(2500.0), 900
     (whole,) = rdp(law.pmf(least=math.ceil(2 * order * shift) + 2000), shift, [order])
-    ((_, found),) = divergences(law.variance, shift, 2, norm, (order,))
+    ((_, found),) = skellam_divergences(law.variance, shift, 2, norm, (order,))
     if norm == "linf":
         assert found == pytest.approx(2 * whole, rel=1e-9)
     else:

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distrust.common.errors import BadParameter, BudgetExceeded
-from distrust.common.messages.run import BudgetSpec
-from distrust.common.noise import Binomial, DiscreteLaplace, Skellam
+from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.law import Pmf
+from distrust.common.noise.polya import DiscreteLaplace
+from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.composition import ADAPTIVE, compose, compose_exactly, pure_curve
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
 from distrust.common.privacy.hockey_stick import rdp
-from distrust.common.privacy.ledger import Entry, Ledger, parallel
+from distrust.common.privacy.ledger import Entry, PrivacyLedger, parallel
 
 ORDERS = (1.5, 2.0, 4.0, 8.0, 16.0, 32.0)
 NONE = Guarantee(kind="none", epsilon=None, model="none", calibration="exact")
@@ -147,14 +148,14 @@ def entry(number: int, guarantee: Guarantee, cohorts: int = 4) -> Entry:
 
 
 def test_unique_clients_compose_in_parallel() -> None:
-    ledger = Ledger().spend(entry(1, pure(0.5))).spend(entry(2, pure(0.7))).spend(entry(3, pure(0.6)))
+    ledger = PrivacyLedger().spend(entry(1, pure(0.5))).spend(entry(2, pure(0.7))).spend(entry(3, pure(0.6)))
     assert ledger.total.epsilon == 0.7
     assert list(ledger.classes) == [1]
     assert len(ledger.entries) == 3
 
 
 def test_returning_clients_compose_in_sequence_class_by_class() -> None:
-    ledger = Ledger(contributions=5).spend(entry(1, pure(0.5))).spend(entry(2, pure(0.5)))
+    ledger = PrivacyLedger(contributions=5).spend(entry(1, pure(0.5))).spend(entry(2, pure(0.5)))
     assert {times: one.epsilon for times, one in ledger.classes.items()} == pytest.approx(
         {1: 0.5, 2: 1.0, 4: 2.0, 5: 2.5}
     )
@@ -162,12 +163,12 @@ def test_returning_clients_compose_in_sequence_class_by_class() -> None:
 
 
 def test_nobody_can_have_come_more_often_than_there_were_cohorts() -> None:
-    ledger = Ledger(contributions=10).spend(entry(1, pure(0.5), cohorts=3))
+    ledger = PrivacyLedger(contributions=10).spend(entry(1, pure(0.5), cohorts=3))
     assert ledger.total.epsilon == pytest.approx(1.5)
 
 
 def test_spending_gives_a_new_ledger_and_leaves_the_old_one() -> None:
-    before = Ledger()
+    before = PrivacyLedger()
     after = before.spend(entry(1, pure(1.0)))
     assert (len(before.entries), len(after.entries)) == (0, 1)
 
@@ -190,7 +191,7 @@ def test_spending_gives_a_new_ledger_and_leaves_the_old_one() -> None:
 def test_an_overdraft_is_refused(
     contributions: int, budget: tuple[float, float], guarantee: Guarantee, *, fits: bool
 ) -> None:
-    ledger = Ledger(contributions, BudgetSpec(epsilon=budget[0], delta=budget[1]))
+    ledger = PrivacyLedger(contributions, BudgetSpec(epsilon=budget[0], delta=budget[1]))
     if fits:
         assert ledger.spend(entry(1, guarantee)).total.epsilon is not None
         return
@@ -203,7 +204,7 @@ def test_an_overdraft_is_refused(
 @given(st.lists(st.floats(0.01, 1.0), max_size=8), st.integers(1, 6), st.floats(0.05, 3.0))
 @settings(max_examples=60, deadline=None)
 def test_whatever_was_accepted_is_within_the_budget(epsilons: list[float], times: int, budget: float) -> None:
-    ledger = Ledger(times, BudgetSpec(epsilon=budget))
+    ledger = PrivacyLedger(times, BudgetSpec(epsilon=budget))
     for number, epsilon in enumerate(epsilons):
         try:
             ledger = ledger.spend(entry(number, pure(epsilon)))

@@ -5,8 +5,8 @@ import math
 import mpmath
 import pytest
 
-from distrust.common.mechanisms.calibration.binomial import LONG
-from distrust.common.noise import Binomial
+from distrust.common.mechanisms.shuffled.binomial import LONG
+from distrust.common.noise.binomial import Binomial
 from distrust.common.privacy.binomial import long_epsilon
 from distrust.common.privacy.hockey_stick import epsilon_at
 from distrust.lab.privacy.calculator import report

@@ -10,7 +10,7 @@ import pytest
 
 from distrust.common.errors import Refused
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.run import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.server.intermediary import HttpIntermediaries
 from tests.support.wiretap import Exchange, play
 

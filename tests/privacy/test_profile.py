@@ -9,7 +9,7 @@ import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, plan
-from distrust.common.privacy.profile import ORDERS, Profile
+from distrust.common.privacy.profile import PROFILE_ORDERS, Profile
 from tests.privacy import laws
 
 NINE_DIGITS = 1e-9
@@ -37,7 +37,7 @@ def agrees(found: float | None, truth: mpmath.mpf) -> None:
 
 def check_renyi(profile: Profile, truth: Callable[[float], mpmath.mpf]) -> None:
     assert profile.rdp_how == "exact"
-    assert [order for order, _ in profile.rdp] == list(ORDERS)
+    assert [order for order, _ in profile.rdp] == list(PROFILE_ORDERS)
     for order, found in profile.rdp:
         agrees(found, truth(order))
 

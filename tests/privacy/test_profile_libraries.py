@@ -12,7 +12,7 @@ from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
 from distrust.common.bandit.statistics import Reward
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
-from distrust.common.privacy.profile import ORDERS, of_pure
+from distrust.common.privacy.profile import PROFILE_ORDERS, of_pure
 
 
 def made(name: str, **words: Any) -> Mechanism:
@@ -58,7 +58,7 @@ def test_epsilon_at_delta_is_the_library_s_to_nine_digits(law: str, delta: float
 )
 @pytest.mark.parametrize("count", [1, 9])
 def test_renyi_by_order_is_the_library_s(mechanism: Mechanism, event: Any, count: int) -> None:
-    accountant = RdpAccountant(ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE)
+    accountant = RdpAccountant(PROFILE_ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE)
     accountant.compose(event, count)
     found = mechanism.profile().repeated(count)
     theirs = accountant._rdp

@@ -13,21 +13,27 @@ from numpy.typing import NDArray
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MechanismSpec, plan
-from distrust.common.mechanisms.pure_shuffle import Design, certified_epsilon, fewest_bits, pair_epsilon
-from distrust.common.mechanisms.pure_shuffle.certificate import blocks
-from distrust.common.mechanisms.pure_shuffle.positive import shares, window_sums
-from distrust.common.noise import PolyaDifference
+from distrust.common.mechanisms.pure_shuffle.certificate import (
+    BitDesign,
+    certified_epsilon,
+    difference_law,
+    pair_epsilon,
+    splits,
+    window_sums,
+)
+from distrust.common.mechanisms.pure_shuffle.mechanism import fewest_bits
+from distrust.common.noise.polya import PolyaDifference
 
 Array = NDArray[np.float64]
 SMALL = [
-    pytest.param(Design(2, 3, 1.5, 6, 14, 1e-2), id="three-shares"),
-    pytest.param(Design(1, 4, 1.0, 8, 17, 1e-3), id="four-shares-of-bits"),
-    pytest.param(Design(3, 2, 4.0, 9, 25, 1e-2), id="spare-bits"),
-    pytest.param(Design(2, 1, 2.0, 5, 12, 0.2), id="frequent-escapes"),
+    pytest.param(BitDesign(2, 3, 1.5, 6, 14, 1e-2), id="three-shares"),
+    pytest.param(BitDesign(1, 4, 1.0, 8, 17, 1e-3), id="four-shares-of-bits"),
+    pytest.param(BitDesign(3, 2, 4.0, 9, 25, 1e-2), id="spare-bits"),
+    pytest.param(BitDesign(2, 1, 2.0, 5, 12, 0.2), id="frequent-escapes"),
 ]
 
 
-def user(design: Design, value: int) -> Array:
+def user(design: BitDesign, value: int) -> Array:
     """The law of one user's ones, straight from the definition, without its constant shift."""
     one = design.one_sided()
     noise = np.convolve(one, one[::-1])
@@ -37,12 +43,12 @@ def user(design: Design, value: int) -> Array:
     return law
 
 
-def normal(design: Design) -> Array:
+def normal(design: BitDesign) -> Array:
     one = design.one_sided()
     return np.convolve(one, one[::-1])
 
 
-def given_modes(design: Design, value: int, others: int, escaped: int) -> Array:
+def given_modes(design: BitDesign, value: int, others: int, escaped: int) -> Array:
     """The law of the count of ones, others' values 0, `escaped` of them in escape mode: everything, tails and all."""
     law = user(design, value)
     for _ in range(others - escaped):
@@ -58,7 +64,7 @@ def farthest(one: Array, other: Array) -> float:
 
 @pytest.mark.parametrize("design", SMALL)
 @pytest.mark.parametrize("honest", [1, 2, 3])
-def test_every_pair_of_modes_is_certified_at_no_less_than_its_true_ratio(design: Design, honest: int) -> None:
+def test_every_pair_of_modes_is_certified_at_no_less_than_its_true_ratio(design: BitDesign, honest: int) -> None:
     honest = min(honest, design.share)
     worst = 0.0
     for escaped in range(honest):
@@ -69,14 +75,14 @@ def test_every_pair_of_modes_is_certified_at_no_less_than_its_true_ratio(design:
 
 
 LONG = [
-    pytest.param(Design(2, 3, 1.5, 24, 50, 1e-2), 3, id="three-shares"),
-    pytest.param(Design(1, 8, 1.0, 20, 41, 1e-3), 8, id="eight-shares-of-bits"),
-    pytest.param(Design(4, 5, 4.0, 70, 150, 1e-3), 6, id="spare-bits-and-users"),
+    pytest.param(BitDesign(2, 3, 1.5, 24, 50, 1e-2), 3, id="three-shares"),
+    pytest.param(BitDesign(1, 8, 1.0, 20, 41, 1e-3), 8, id="eight-shares-of-bits"),
+    pytest.param(BitDesign(4, 5, 4.0, 70, 150, 1e-3), 6, id="spare-bits-and-users"),
 ]
 
 
 @pytest.mark.parametrize(("design", "honest"), LONG)
-def test_where_the_escape_covers_the_tail_the_certificate_is_the_true_ratio(design: Design, honest: int) -> None:
+def test_where_the_escape_covers_the_tail_the_certificate_is_the_true_ratio(design: BitDesign, honest: int) -> None:
     ends = (0, design.precision)
     pairs = (farthest(*(given_modes(design, x, honest - 1, k) for x in ends)) for k in range(honest))
     assert certified_epsilon(design, honest) == pytest.approx(max(pairs), rel=1e-3)
@@ -84,14 +90,14 @@ def test_where_the_escape_covers_the_tail_the_certificate_is_the_true_ratio(desi
 
 @pytest.mark.parametrize("design", SMALL)
 @pytest.mark.parametrize(("others", "escaped"), [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (3, 3)])
-def test_the_ends_of_the_grid_are_the_worst_pair(design: Design, others: int, escaped: int) -> None:
+def test_the_ends_of_the_grid_are_the_worst_pair(design: BitDesign, others: int, escaped: int) -> None:
     laws = [given_modes(design, x, others, escaped) for x in range(design.precision + 1)]
     ends = farthest(laws[0], laws[-1])
     assert max(farthest(*pair) for pair in itertools.combinations(laws, 2)) <= ends * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("design", SMALL)
-def test_no_dataset_of_others_beats_the_certificate(design: Design) -> None:
+def test_no_dataset_of_others_beats_the_certificate(design: BitDesign) -> None:
     """The released law itself: modes are not known to anyone, others hold any values."""
     honest = min(3, design.share)
     bound = certified_epsilon(design, honest)
@@ -102,7 +108,7 @@ def test_no_dataset_of_others_beats_the_certificate(design: Design) -> None:
         assert farthest(*laws) <= bound
 
 
-def with_offset(design: Design, value: int, escaped: int, others: int, offset: int) -> Array:
+def with_offset(design: BitDesign, value: int, escaped: int, others: int, offset: int) -> Array:
     """As `given_modes`, with `offset` ones instead of c in normal mode."""
     law = np.full(design.length + 1, design.escape / (design.length + 1))
     start = offset + value - design.reach
@@ -122,21 +128,21 @@ def test_the_first_computations_are_reproduced_and_the_centre_is_better(
     chance: float, first: float, centred: float
 ) -> None:
     """n = 16, ε = 1, g = 4, W = 133, d = 1066: first proposed with W ones for a zero, where d is not used evenly."""
-    design = Design(precision=4, share=16, scale=4.0, reach=133, length=1066, escape=chance / 16)
+    design = BitDesign(precision=4, share=16, scale=4.0, reach=133, length=1066, escape=chance / 16)
     pairs = ([with_offset(design, x, k, 15, design.reach) for x in (0, 4)] for k in range(16))
     assert max(farthest(*pair) for pair in pairs) == pytest.approx(first, abs=0.005)
     assert certified_epsilon(design, 16) == pytest.approx(centred, abs=0.0005)
 
 
 def test_without_escapes_to_hide_the_tail_nothing_is_claimed() -> None:
-    enough = Design(1, 50, 1.0, 25, 51, 1e-9)
-    short = Design(1, 50, 1.0, 12, 25, 1e-9)
+    enough = BitDesign(1, 50, 1.0, 25, 51, 1e-9)
+    short = BitDesign(1, 50, 1.0, 12, 25, 1e-9)
     assert certified_epsilon(enough, 50) < 1.1
     assert certified_epsilon(short, 50) > 8
 
 
 def test_a_known_number_of_escapes_is_never_safer_with_fewer_users() -> None:
-    design = Design(2, 40, 2.0, 60, 122, 1e-8)
+    design = BitDesign(2, 40, 2.0, 60, 122, 1e-8)
     values = [certified_epsilon(design, honest) for honest in (1, 2, 5, 10, 20, 40, 80, 1000)]
     assert values == sorted(values, reverse=True)
     assert values[0] > 3 * values[-1]
@@ -146,8 +152,8 @@ def test_a_known_number_of_escapes_is_never_safer_with_fewer_users() -> None:
     ("share", "honest"), [(1, 1), (5, 5), (16, 16), (14, 16), (90, 100), (1000, 1000), (998, 10**6)]
 )
 def test_blocks_leave_no_split_of_the_others_out(share: int, honest: int) -> None:
-    design = Design(1, share, 1.0, 30, 61, 1e-9)
-    pairs = list(blocks(design, honest))
+    design = BitDesign(1, share, 1.0, 30, 61, 1e-9)
+    pairs = list(splits(design, honest))
     for escaped in {*range(min(honest, 300)), honest - 1, honest // 2}:
         others = honest - 1 - escaped
         assert any(m <= others and k <= escaped for m, k in pairs)
@@ -170,14 +176,14 @@ def test_the_search_finds_short_answers_and_certifies_them(
     assert design.length <= longest
     assert 0.9 * epsilon < certified_epsilon(design, honest) <= epsilon
     assert design.uniform_chance() * honest <= 1e-6
-    shorter = Design(precision, design.share, design.scale, design.reach - 1, design.length - 2, design.escape)
+    shorter = BitDesign(precision, design.share, design.scale, design.reach - 1, design.length - 2, design.escape)
     assert certified_epsilon(shorter, honest) > epsilon
 
 
 def test_the_sum_of_shares_agrees_with_fifty_digits_far_out() -> None:
     """Below the truncation's influence the law of t shares is discrete Laplace; a mirror of Pólya sums otherwise."""
-    design = Design(1, 7, 3.0, 400, 801, 1e-3)
-    lower, upper = shares(design, 7, 300)
+    design = BitDesign(1, 7, 3.0, 400, 801, 1e-3)
+    lower, upper = difference_law(design, 7, 300)
     with mpmath.workdps(50):
         for s in (0, 1, 10, 100, 150):
             exact = mpmath.tanh(mpmath.mpf(1) / 6) * mpmath.exp(-mpmath.mpf(s) / 3)
@@ -185,25 +191,25 @@ def test_the_sum_of_shares_agrees_with_fifty_digits_far_out() -> None:
             assert upper[s] >= float(exact) * (1 - 1e-12)
             assert lower[s] == pytest.approx(float(exact), rel=1e-11)
     logs = PolyaDifference(Fraction(4, 7), 3.0).pmf()
-    four, _ = shares(design, 4, 300)
+    four, _ = difference_law(design, 4, 300)
     assert np.log(four[:100]) == pytest.approx(logs.logs[logs.logs.size // 2 :][:100], abs=1e-9)
 
 
 @pytest.mark.parametrize(("count", "last"), [(1, 9), (2, 12), (3, 30), (3, 7)])
 def test_truncated_sums_lie_between_their_bounds(count: int, last: int) -> None:
-    design = Design(1, 3, 2.0, 9, 19, 1e-2)
+    design = BitDesign(1, 3, 2.0, 9, 19, 1e-2)
     law = np.ones(1)
     for _ in range(count):
         law = np.convolve(law, normal(design))
     right = np.concatenate((law[law.size // 2 :], np.zeros(last)))[: last + 1]
-    lower, upper = shares(design, count, last)
+    lower, upper = difference_law(design, count, last)
     assert np.all(lower <= right * (1 + 1e-12))
     assert np.all(upper >= right * (1 - 1e-12))
 
 
 def test_tails_of_shares_fall_by_beta_at_least() -> None:
     """Step 2 of the proof, on sums that feel the truncation."""
-    for design in (Design(1, 3, 2.0, 9, 19, 1e-2), Design(1, 8, 20.0, 15, 31, 1e-2)):
+    for design in (BitDesign(1, 3, 2.0, 9, 19, 1e-2), BitDesign(1, 8, 20.0, 15, 31, 1e-2)):
         law = np.ones(1)
         for _ in range(design.share):
             law = np.convolve(law, normal(design))
@@ -235,7 +241,7 @@ def test_window_sums_are_a_convolution_with_ones(size: int, width: int) -> None:
 )
 def test_what_is_no_design_is_refused_by_name(field: str, values: tuple[int, int, float, int, int, float]) -> None:
     with pytest.raises(BadParameter) as caught:
-        Design(*values)
+        BitDesign(*values)
     assert caught.value.field == field
 
 
@@ -243,14 +249,14 @@ def test_what_cannot_be_certified_is_refused() -> None:
     with pytest.raises(BadParameter, match="not certified"):
         fewest_bits(1e-3, 100, 4, 1e-8)
     with pytest.raises(BadParameter, match="honest"):
-        certified_epsilon(Design(1, 1, 1.0, 20, 41, 1e-6), 0)
+        certified_epsilon(BitDesign(1, 1, 1.0, 20, 41, 1e-6), 0)
     with pytest.raises(BadParameter, match="normal"):
-        pair_epsilon(Design(1, 3, 1.0, 20, 41, 1e-6), 3, 0)
+        pair_epsilon(BitDesign(1, 3, 1.0, 20, 41, 1e-6), 3, 0)
 
 
 @pytest.mark.parametrize("design", SMALL)
 @pytest.mark.parametrize("honest", [1, 2, 3])
-def test_moves_of_fewer_steps_are_certified_wherever_they_start(design: Design, honest: int) -> None:
+def test_moves_of_fewer_steps_are_certified_wherever_they_start(design: BitDesign, honest: int) -> None:
     """Every x̂ against x̂ + m, every number of escapes: no ratio of the whole laws is above the certificate."""
     honest = min(honest, design.share)
     for move in range(1, design.precision + 1):

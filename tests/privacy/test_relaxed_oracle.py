@@ -12,8 +12,9 @@ import pytest
 
 from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MechanismSpec, RelaxedSecaggShuffle, plan
-from distrust.common.mechanisms.pure_shuffle import Design, certified_epsilon, fewest_bits, pair_epsilon
+from distrust.common.mechanisms import MechanismSpec, plan
+from distrust.common.mechanisms.pure_shuffle.certificate import BitDesign, certified_epsilon, pair_epsilon
+from distrust.common.mechanisms.pure_shuffle.mechanism import RelaxedSecaggShuffle, fewest_bits
 from tests.privacy.laws import Law, convolution
 
 NINE_DIGITS = 1e-9
@@ -25,7 +26,7 @@ def _forty_digits() -> Iterator[None]:
         yield
 
 
-def noise(design: Design) -> Law:
+def noise(design: BitDesign) -> Law:
     """γ⁺ - γ⁻ from -W to W."""
     r, beta = mpmath.mpf(1) / design.share, mpmath.exp(-1 / mpmath.mpf(design.scale))
     masses = [mpmath.rf(r, v) / mpmath.factorial(v) * beta**v for v in range(design.reach + 1)]
@@ -33,11 +34,11 @@ def noise(design: Design) -> Law:
     return convolution(one, one[::-1])
 
 
-def uniform(design: Design) -> Law:
+def uniform(design: BitDesign) -> Law:
     return [mpmath.mpf(1) / (design.length + 1)] * (design.length + 1)
 
 
-def user(design: Design, value: int) -> Law:
+def user(design: BitDesign, value: int) -> Law:
     """All that one user may send for x̂ = value."""
     law = [mpmath.mpf(design.escape) * mass for mass in uniform(design)]
     start = (design.length - design.precision) // 2 + value - design.reach
@@ -46,7 +47,7 @@ def user(design: Design, value: int) -> Law:
     return law
 
 
-def others(design: Design, normal: int, escaped: int) -> Law:
+def others(design: BitDesign, normal: int, escaped: int) -> Law:
     """The others' ones, up to a translation by their x̂."""
     law = [mpmath.mpf(1)]
     for one in [noise(design)] * normal + [uniform(design)] * escaped:
@@ -54,7 +55,7 @@ def others(design: Design, normal: int, escaped: int) -> Law:
     return law
 
 
-def ratio(design: Design, normal: int, escaped: int) -> mpmath.mpf:
+def ratio(design: BitDesign, normal: int, escaped: int) -> mpmath.mpf:
     """The largest |ln p/p'| over all counts and all pairs of x̂."""
     rest = others(design, normal, escaped)
     laws = [convolution(user(design, x), rest) for x in range(design.precision + 1)]
@@ -83,7 +84,7 @@ def test_what_is_certified_is_the_largest_ratio_to_nine_digits(
 
 @pytest.mark.parametrize("honest", [1, 2, 3, 4])
 def test_with_fewer_honest_users_than_the_noise_counts_on_it_still_is(honest: int) -> None:
-    design = Design(1, 6, 1.25, 32, 65, 1e-4)
+    design = BitDesign(1, 6, 1.25, 32, 65, 1e-4)
     for escaped in range(honest):
         truth = ratio(design, honest - 1 - escaped, escaped)
         assert truth <= pair_epsilon(design, honest - 1 - escaped, escaped) <= truth * (1 + 1e-6)
@@ -94,7 +95,7 @@ def test_with_fewer_honest_users_than_the_noise_counts_on_it_still_is(honest: in
 @pytest.mark.parametrize("escaped", [0, 1, 4])
 def test_where_the_tail_decides_the_certificate_stays_above(escaped: int) -> None:
     """So few bits that the escape hides the far tail by the bound only, not by as much as it really does."""
-    design = Design(3, 5, 1.7, 16, 35, 2e-4)
+    design = BitDesign(3, 5, 1.7, 16, 35, 2e-4)
     assert ratio(design, 4 - escaped, escaped) < pair_epsilon(design, 4 - escaped, escaped)
 
 

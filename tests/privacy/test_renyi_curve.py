@@ -10,28 +10,25 @@ import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
-from distrust.common.mechanisms.calibration.gaussian import Grid
-from distrust.common.mechanisms.shuffled.base import MOST_ALIKE, alike_epsilon, gaussian_renyi
-from distrust.common.noise import DiscreteGaussian, DiscreteGaussianSum, DiscreteLaplace
-from distrust.common.privacy.amplification import (
-    added_noise,
-    blanket_epsilon,
+from distrust.common.mechanisms.shuffled.gaussian import shuffled_gaussian_renyi
+from distrust.common.mechanisms.shuffled.laplace import MOST_ALIKE, alike_epsilon
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.polya import DiscreteLaplace
+from distrust.common.privacy.amplification.blanket import blanket_epsilon, extreme_delta
+from distrust.common.privacy.amplification.clones import clones_curve, clones_delta, clones_epsilon
+from distrust.common.privacy.amplification.randomizers import added_noise, laplace_on_grid, tabulated
+from distrust.common.privacy.amplification.renyi import (
     blanket_renyi,
-    clones_delta,
-    clones_epsilon,
     clones_renyi,
     concentrated_renyi,
     curve_renyi,
-    laplace_on_grid,
-    table,
+    pair_tail,
 )
-from distrust.common.privacy.amplification.blanket import extreme_delta
-from distrust.common.privacy.amplification.clones import clones_curve
-from distrust.common.privacy.amplification.renyi import pair_tail
 from distrust.common.privacy.composition import compose
 from distrust.common.privacy.gaussian import gaussian_epsilon, zcdp_epsilon
 from distrust.common.privacy.hockey_stick import law_epsilon
-from distrust.common.privacy.profile import ORDERS, response_renyi
+from distrust.common.privacy.profile import PROFILE_ORDERS, response_renyi
+from distrust.common.privacy.sensitivity import Grid
 from tests.privacy.shuffles import Array, random_table, responses, shuffled, true_delta
 
 Curve = Callable[[mpmath.mpf], mpmath.mpf]
@@ -137,7 +134,7 @@ def test_the_quick_curve_of_the_clones_is_above_the_slow_one_and_near_it(local: 
 @pytest.mark.parametrize("epsilon", [0.05, 0.5, 1.5])
 def test_the_quick_tail_of_the_blanket_is_above_the_truth(seed: int, outputs: int, users: int, epsilon: float) -> None:
     masses = random_table(seed, 2, outputs)
-    found = max(extreme_delta(table(masses), pair, epsilon, users) for pair in ((0, 1), (1, 0)))
+    found = max(extreme_delta(tabulated(masses), pair, epsilon, users) for pair in ((0, 1), (1, 0)))
     assert true_delta(masses, users, epsilon) <= found <= 1
 
 
@@ -180,7 +177,7 @@ def test_any_table_s_shuffled_messages_stay_below_the_blanket(seed: int, inputs:
     masses = random_table(seed, inputs, outputs)
     local = max(float(np.log(a / b).max()) for a, b in itertools.permutations(masses, 2))
     orders = (1.5, 2.0, 8.0)
-    found = blanket_renyi(table(masses), users, local**2 / 2, orders)
+    found = blanket_renyi(tabulated(masses), users, local**2 / 2, orders)
     for order, bound in zip(orders, found, strict=True):
         assert exact_renyi(masses, users, order) <= bound
 
@@ -232,7 +229,7 @@ def test_ten_thousand_clients_have_far_less_than_one_message(name: str, dimensio
     assert all(a <= 1.01 * b for (_, a), (_, b) in zip(together, alone, strict=True))  # both are bounds
     by_order = [epsilon for _, epsilon in together]
     assert by_order == sorted(by_order)
-    assert [order for order, _ in together] == list(ORDERS)
+    assert [order for order, _ in together] == list(PROFILE_ORDERS)
     assert mechanism.profile().rdp_how == "bound"
 
 
@@ -252,8 +249,8 @@ def test_returning_clients_are_charged_by_it() -> None:
 def test_shuffled_gaussian_divergences_are_not_below_what_any_law_has(variance: float, users: int) -> None:
     """Everybody else sends the same: the mixture's loss is the one message's less ln n, and α/(α - 1) of it is lost."""
     rho = 1 / (2 * variance)
-    found = gaussian_renyi(variance, Grid(1, 1, "linf"), users)
-    for order, bound in zip(ORDERS, found, strict=True):
+    found = shuffled_gaussian_renyi(variance, Grid(1, 1, "linf"), users)
+    for order, bound in zip(PROFILE_ORDERS, found, strict=True):
         assert bound >= order * rho - order / (order - 1) * math.log(users) - 1e-9, order
 
 

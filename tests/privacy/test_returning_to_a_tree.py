@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from distrust.common.errors import BadParameter, BudgetExceeded
-from distrust.common.mechanisms import MECHANISMS, Tree, check_returning
-from distrust.common.messages.run import BudgetSpec, RunConfig
+from distrust.common.mechanisms import MECHANISMS, check_returning
+from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.privacy.composition import compose
 from distrust.common.privacy.gaussian import gaussian_epsilon
-from distrust.common.privacy.ledger import Entry, Ledger
+from distrust.common.privacy.guarantee import BudgetSpec
+from distrust.common.privacy.ledger import Entry, PrivacyLedger
+from distrust.common.run.config import RunConfig
 from distrust.lab.privacy import calculator
 from distrust.lab.privacy.query import PrivacyQuery
 from distrust.server.run_config import check
@@ -52,7 +54,7 @@ def test_batches_that_share_nodes_cost_more_than_streams_apart() -> None:
 
 
 def test_a_ledger_of_returning_clients_has_no_guarantee() -> None:
-    ledger = Ledger(3, None, (Entry("round 1", 100, 3, tree().composable()),))
+    ledger = PrivacyLedger(3, None, (Entry("round 1", 100, 3, tree().composable()),))
     assert ledger.of(2).kind == ledger.total.kind == "none"
     with pytest.raises(BudgetExceeded, match="no privacy"):
         ledger.check(BudgetSpec(epsilon=50.0, delta=1e-3))

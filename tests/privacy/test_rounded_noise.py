@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
-from distrust.common.mechanisms import LocalGaussian, LocalLaplace, Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms.local.additive import LocalGaussian, LocalLaplace
 from distrust.common.noise.continuous import Gaussian, Laplace, Rounded
 from distrust.common.privacy.gaussian import largest_ratio
 from distrust.common.randomness import UnsafeSeededStream

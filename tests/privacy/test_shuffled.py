@@ -7,9 +7,14 @@ import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism, MechanismSpec, ShuffledGaussian, ShuffledLaplace, plan
-from distrust.common.noise import DiscreteGaussian, DiscreteLaplace
-from distrust.common.privacy.amplification import added_noise, blanket_delta, clones_delta, paper_epsilon
+from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian
+from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.noise.polya import DiscreteLaplace
+from distrust.common.privacy.amplification.blanket import blanket_delta
+from distrust.common.privacy.amplification.clones import clones_delta, paper_epsilon
+from distrust.common.privacy.amplification.randomizers import added_noise
 from distrust.common.privacy.hockey_stick import epsilon_at
 from distrust.common.randomness import SystemStream
 

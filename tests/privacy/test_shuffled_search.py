@@ -7,18 +7,23 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.bandit.statistics import BoundedVector, Norm, Reward
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism, MechanismName, MechanismSpec, ShuffledBinomial, plan
-from distrust.common.mechanisms.base import Norm
-from distrust.common.mechanisms.calibration.binomial import released_epsilon
-from distrust.common.mechanisms.calibration.roots import snap_down
-from distrust.common.mechanisms.calibration.sensitivity import Grid, laplace_scale
-from distrust.common.noise import Binomial, DiscreteGaussian
+from distrust.common.mechanisms import (
+    Mechanism,
+    MechanismName,
+    MechanismSpec,
+    plan,
+)
+from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial, binomial_epsilon
+from distrust.common.noise.binomial import Binomial
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.noise.law import Pmf
-from distrust.common.privacy.amplification import added_noise, blanket_delta, laplace_on_grid
-from distrust.common.privacy.amplification.randomizers import MOST_CELLS
+from distrust.common.privacy.amplification.blanket import blanket_delta
+from distrust.common.privacy.amplification.randomizers import MOST_CELLS, added_noise, laplace_on_grid
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
+from distrust.common.privacy.searches import snap_down
+from distrust.common.privacy.sensitivity import Grid, laplace_scale
 from distrust.common.randomness import UnsafeSeededStream
 
 NAMES: tuple[MechanismName, ...] = ("shuffled-laplace", "shuffled-gaussian", "shuffled-binomial")
@@ -98,7 +103,7 @@ def test_a_biased_bit_stays_fair_where_it_gains_nothing(
     assert (mechanism.chance == 0.5) is (saved == 0.0)
     assert mechanism.error(n).std <= (1 - saved) * fair
     grid = Grid(mechanism.precision, dimension, "l2" if dimension > 1 else "linf")
-    assert released_epsilon(n * (mechanism.coins - 1 or 1), 0.1**9, grid, 1e-6) > epsilon  # hardly any noise
+    assert binomial_epsilon(n * (mechanism.coins - 1 or 1), 0.1**9, grid, 1e-6) > epsilon  # hardly any noise
 
 
 def test_outputs_of_wide_noise_share_cells_and_hide_as_much() -> None:

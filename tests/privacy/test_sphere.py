@@ -11,8 +11,16 @@ from scipy.integrate import quad
 from scipy.special import hyp0f1
 
 from distrust.common.bandit.statistics import BoundedVector
-from distrust.common.mechanisms import LocalSphere, MechanismSpec, plan
-from distrust.common.mechanisms.local.sphere import SphereSum, coin, coin_epsilon, directions, log_moment, radius
+from distrust.common.mechanisms import MechanismSpec, plan
+from distrust.common.mechanisms.local.sphere import (
+    LocalSphere,
+    SphereSum,
+    coin,
+    coin_epsilon,
+    direction_log_moment,
+    directions,
+    radius,
+)
 from distrust.common.messages.policy import EVENTS
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.policies.elimination import exact_radius
@@ -159,9 +167,9 @@ def leaning(size: float, dimension: int, share: float, angle: float) -> float:
 def test_no_vector_has_a_larger_moment_than_the_bound_s_and_one_reaches_it(
     dimension: int, size: float, most: float
 ) -> None:
-    """Chernoff's bound rests on `log_moment`: vectors of every length and angle, by quadrature."""
+    """Chernoff's bound rests on `direction_log_moment`: vectors of every length and angle, by quadrature."""
     mu = 1 / radius(1.0, dimension, 60.0)
-    bound = log_moment(size, dimension, most * mu)
+    bound = direction_log_moment(size, dimension, most * mu)
     rng = np.random.default_rng(dimension)
     for share, angle in zip(rng.uniform(0, most, 40), rng.uniform(0, math.pi, 40), strict=True):
         assert leaning(size, dimension, float(share), float(angle)) <= bound + 1e-10

@@ -8,20 +8,21 @@ import pytest
 from mpmath import mp
 from numpy.typing import NDArray
 
-from distrust.common.mechanisms.base import Norm
-from distrust.common.mechanisms.calibration.binomial import released_epsilon
-from distrust.common.mechanisms.calibration.sensitivity import Grid
-from distrust.common.mechanisms.calibration.vector_bounds import (
+from distrust.common.bandit.statistics import Norm
+from distrust.common.mechanisms.shuffled.binomial import binomial_epsilon
+from distrust.common.noise.binomial import Binomial
+from distrust.common.noise.skellam import Skellam
+from distrust.common.privacy.hockey_stick import epsilon_at
+from distrust.common.privacy.products import product_epsilon
+from distrust.common.privacy.sensitivity import Grid
+from distrust.common.privacy.vector_bounds import (
     central,
-    grid_for,
-    log_moment,
+    grid_by_moments,
     vector_epsilon,
     vector_rdp,
     whole,
+    worst_log_moment,
 )
-from distrust.common.noise import Binomial, Skellam
-from distrust.common.privacy.hockey_stick import epsilon_at
-from distrust.common.privacy.products import product_epsilon
 
 NORMS: tuple[Norm, ...] = ("l1", "l2", "linf")
 ORDER = {"l1": 1, "l2": 2, "linf": np.inf}
@@ -73,7 +74,7 @@ def test_no_pair_of_inputs_beats_the_proven_epsilon(
     trials: int, chance: float, ball: tuple[int, int], delta: float, norm: Norm
 ) -> None:
     grid = Grid(*ball, norm)
-    epsilon = released_epsilon(trials, chance, grid, delta)
+    epsilon = binomial_epsilon(trials, chance, grid, delta)
     assert math.isfinite(epsilon)
     found = worst_delta(trials, chance, grid, epsilon)
     assert 0 < found <= delta
@@ -84,7 +85,7 @@ def test_no_pair_of_inputs_beats_the_proven_epsilon(
 @pytest.mark.parametrize(("norm", "excess"), [("l1", 0.15), ("l2", 0.25)])
 def test_the_proven_epsilon_is_near_the_worst_pair_s(norm: Norm, excess: float) -> None:
     """On a coarse grid: not far above what some pair of grid points loses. The rest is Rényi's and the rounding's."""
-    epsilon = released_epsilon(400, 0.5, Grid(4, 2, norm), 1e-4)
+    epsilon = binomial_epsilon(400, 0.5, Grid(4, 2, norm), 1e-4)
     lower = worst_pair_epsilon(Binomial(400).pmf().masses, 4, norm, 1e-4)
     assert lower <= epsilon <= lower * (1 + excess)
 
@@ -127,7 +128,7 @@ def test_the_moment_of_every_move_is_below_its_bound(norm: Norm, precision: int,
     losses, _ = central(Skellam(400.0).pmf(), precision, 1e-9)
     order = 9.0
     moments = np.exp([losses.at(s, order) for s in range(precision + 2)])
-    bound = log_moment(losses, order, Grid(precision, dimension, norm))
+    bound = worst_log_moment(losses, order, Grid(precision, dimension, norm))
     random = np.random.default_rng(4)
     raw = np.abs(random.standard_normal((4000, dimension))) ** random.uniform(0.2, 6, (4000, 1))
     moves = raw / np.linalg.norm(raw, ord=ORDER[norm], axis=1, keepdims=True) * precision
@@ -161,7 +162,7 @@ def test_renyi_of_a_box_and_of_an_l1_ball_is_that_of_the_law(dimension: int, pre
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_grid_that_is_chosen_costs_a_tenth_at_most(norm: Norm) -> None:
     for dimension in (2, 20, 400):
-        g = grid_for(dimension, norm, math.log(1e6))
+        g = grid_by_moments(dimension, norm, math.log(1e6))
         fine, scale = 40 * g, 6.0 * math.sqrt(dimension if norm == "linf" else 1)
         coarse_epsilon, fine_epsilon = (
             vector_epsilon(Skellam((steps * scale) ** 2).pmf(), Grid(steps, dimension, norm), 1e-6)
@@ -171,10 +172,10 @@ def test_the_grid_that_is_chosen_costs_a_tenth_at_most(norm: Norm) -> None:
 
 
 def test_one_coordinate_is_computed_as_before() -> None:
-    assert released_epsilon(500, 0.5, Grid(7, 1, "l2"), 1e-6) == epsilon_at(Binomial(500).pmf(), 7, 1e-6)
+    assert binomial_epsilon(500, 0.5, Grid(7, 1, "l2"), 1e-6) == epsilon_at(Binomial(500).pmf(), 7, 1e-6)
 
 
 def test_too_few_bits_promise_nothing() -> None:
     for norm in NORMS:
-        assert math.isinf(released_epsilon(8, 0.5, Grid(9, 4, norm), 1e-6))
-        assert math.isinf(released_epsilon(12, 0.5, Grid(2, 4, norm), 1e-6))
+        assert math.isinf(binomial_epsilon(8, 0.5, Grid(9, 4, norm), 1e-6))
+        assert math.isinf(binomial_epsilon(12, 0.5, Grid(2, 4, norm), 1e-6))

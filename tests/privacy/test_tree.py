@@ -9,9 +9,9 @@ import pytest
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms import MechanismSpec, Tree, check_spec, plan
-from distrust.common.mechanisms.central.tree_counter import Counter, Released
-from distrust.common.noise import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.mechanisms import MechanismSpec, check_spec, plan
+from distrust.common.mechanisms.central.tree import Counter, Tree, TreeRelease
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.gaussian import gaussian_epsilon
 from distrust.common.privacy.hockey_stick import hockey_stick
 from distrust.common.randomness import UnsafeSeededStream
@@ -26,7 +26,7 @@ def made(batches: int = 13, dimension: int | None = None, **words: object) -> Tr
     return mechanism
 
 
-def run(mechanism: Tree, batches: int, seed: int = 0) -> tuple[Counter, list[Released], list[np.ndarray]]:
+def run(mechanism: Tree, batches: int, seed: int = 0) -> tuple[Counter, list[TreeRelease], list[np.ndarray]]:
     counter, released, truth = Counter(mechanism), [], []
     stream = UnsafeSeededStream(seed, "tree")
     for batch in range(batches):

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from distrust.common.bandit.statistics import BoundedVector
+from distrust.common.bandit.statistics import BoundedVector, Norm
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, plan
-from distrust.common.mechanisms.base import Calibration, MechanismName, Norm
+from distrust.common.mechanisms.base import MechanismName
+from distrust.common.privacy.guarantee import Calibration
 from distrust.common.randomness import UnsafeSeededStream
 
 NORMS: tuple[Norm, ...] = ("l1", "l2", "linf")

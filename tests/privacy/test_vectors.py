@@ -10,14 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.bandit.statistics import BoundedVector, Norm, Reward
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, ShuffledBinomial, check_spec, plan
-from distrust.common.mechanisms.base import Norm
-from distrust.common.mechanisms.calibration.sensitivity import laplace_loss, laplace_scale, squared_l2
-from distrust.common.mechanisms.calibration.skellam import divergences
-from distrust.common.noise import Skellam
+from distrust.common.mechanisms import (
+    MECHANISMS,
+    Mechanism,
+    MechanismSpec,
+    check_spec,
+    plan,
+)
+from distrust.common.mechanisms.distributed.skellam import skellam_divergences
+from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
+from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.hockey_stick import rdp
+from distrust.common.privacy.sensitivity import laplace_loss, laplace_scale, squared_l2
 from distrust.common.randomness import UnsafeSeededStream
 
 NORMS: tuple[Norm, ...] = ("l1", "l2", "linf")
@@ -123,7 +129,7 @@ def test_the_laplace_scale_is_the_least_that_keeps_epsilon(norm: Norm, epsilon: 
 
 def test_the_skellam_theorem_covers_the_computed_divergence() -> None:
     """Shifts within an ℓ₂ ball of 6 steps in ten coordinates, coordinate by coordinate."""
-    bound = dict(divergences(40.0, 6, 10, "l2"))
+    bound = dict(skellam_divergences(40.0, 6, 10, "l2"))
     pmf = Skellam(40.0).pmf(least=500)
     for shifts in ([6], [4, 4, 1], [2] * 9, [1] * 10):
         for order in (2.0, 16.0):

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from distrust.common.crypto.seal import REPORT_ID
-from distrust.common.messages.base import decode_blob, encode_blob
 from distrust.common.messages.batch import BatchAnswer, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, LabelledBits, Masking
-from distrust.common.messages.run import RunConfig
 from distrust.common.messages.upload import Upload
 from distrust.common.modular import pack, total, unpack
+from distrust.common.run.config import RunConfig
+from distrust.common.wire import decode_blob, encode_blob
 from distrust.server.keys import load_or_make
 from tests.support.wiretap import PARTIES, SEED, Hay, Tape, keys, play
 

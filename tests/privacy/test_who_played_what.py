@@ -12,13 +12,12 @@ import pytest
 
 from distrust.common.crypto.claim import SECRET
 from distrust.common.crypto.seal import REPORT_ID, open_record, sealed_size
-from distrust.common.messages.base import encode_blob
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords
 from distrust.common.messages.cohort import Cohort, Dealt
-from distrust.common.messages.deal import ActionAnswer, ActionRequest
-from distrust.common.messages.run import RunConfig
-from distrust.common.messages.upload import Upload
+from distrust.common.messages.upload import ActionAnswer, ActionRequest, Upload
 from distrust.common.modular import unpack
+from distrust.common.run.config import RunConfig
+from distrust.common.wire import encode_blob
 from distrust.server.keys import load_or_make
 from distrust.shuffler.assignment import pack_order
 from tests.support.wiretap import PARTIES, Hay, Tape, keys, play

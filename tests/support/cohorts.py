@@ -15,11 +15,9 @@ from distrust.common.crypto.claim import SECRET, claim
 from distrust.common.crypto.graph import Roster
 from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.crypto.seal import REPORT_ID, seal
-from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, Masking, Sealed, SealedRecords
-from distrust.common.messages.deal import ActionRequest
-from distrust.common.messages.stage import StageView
-from distrust.common.messages.ticket import ticket_text
-from distrust.common.messages.upload import Departure, Item, Upload
+from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, Masking, Sealed, SealedRecords, ticket_text
+from distrust.common.messages.status import StageView
+from distrust.common.messages.upload import ActionRequest, Departure, Item, Upload
 
 SECONDS = 60.0
 MODULUS = 1009

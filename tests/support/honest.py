@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.stage import StageView
+from distrust.common.messages.status import StageView
 from tests.support.cohorts import Authority, Crowd, report
 
 SERVER = Authority()

@@ -184,11 +184,10 @@ MECHANISM = '''
 from fractions import Fraction
 from typing import ClassVar
 
-from distrust.common.mechanisms.base import Mechanism
-from distrust.common.mechanisms.cohort_params import little_rounding, needed
-from distrust.common.mechanisms.families.laplace import LaplaceLike
+from distrust.common.mechanisms.base import Mechanism, needed
 from distrust.common.mechanisms.grid import GridMechanism
-from distrust.common.noise import DiscreteLaplace, PolyaDifference
+from distrust.common.mechanisms.laplace_like import LaplaceLike, little_rounding
+from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 
 
 class Twofold(LaplaceLike):
@@ -200,11 +199,11 @@ class Twofold(LaplaceLike):
     name: str
 
     @classmethod
-    def plan(cls, spec, frame):
+    def plan(cls, spec, cohort):
         epsilon = needed(spec) / 2
-        precision = spec.precision or little_rounding(frame, epsilon, frame.clients, 0.01)
-        total = PolyaDifference(Fraction(frame.clients), precision * frame.dimension / epsilon)
-        shared = frame.shared(precision, frame.room(precision, total))
+        precision = spec.precision or little_rounding(cohort, epsilon, cohort.clients, 0.01)
+        total = PolyaDifference(Fraction(cohort.clients), precision * cohort.dimension / epsilon)
+        shared = cohort.shared(precision, cohort.room(precision, total))
         return cls.model_validate({**shared, "name": spec.name, "epsilon": epsilon})
 
     def client_law(self):
@@ -219,8 +218,8 @@ class Twofold(LaplaceLike):
 
 class Nameless(Twofold):
     @classmethod
-    def plan(cls, spec, frame):
-        return super().plan(spec, frame).model_copy(update={"name": "another"})
+    def plan(cls, spec, cohort):
+        return super().plan(spec, cohort).model_copy(update={"name": "another"})
 
 
 class Silent(GridMechanism):
@@ -233,7 +232,7 @@ class Modelless(Mechanism):
     bits = rounding = property(lambda self: 0)
 
     @classmethod
-    def plan(cls, spec, frame): ...
+    def plan(cls, spec, cohort): ...
 
     def randomize(self, vectors, stream): ...
 

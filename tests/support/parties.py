@@ -15,7 +15,7 @@ from distrust.common.clock import ManualClock
 from distrust.common.crypto.claim import SECRET
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.stage import StageView
+from distrust.common.messages.status import StageView
 from tests.support.asgi import AsgiClient
 from tests.support.cohorts import Authority, Crowd, report, secret
 

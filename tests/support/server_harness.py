@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from distrust.common.errors import WrongStage
-from distrust.common.messages.progress import RunView
-from distrust.common.messages.run import RunConfig
-from distrust.common.messages.ticket import TicketAnswer, TicketRequest
+from distrust.common.messages.cohort import TicketAnswer, TicketRequest
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import RunView
 from distrust.server.keys import Keys, fresh
 from distrust.server.runs.coordinator import RunCoordinator
 from distrust.server.service import Service

@@ -33,11 +33,11 @@ from distrust.client.randomizer import Randomizer, World, record
 from distrust.client.requirements import PrivacyRequirements
 from distrust.client.secagg.secrets import Secrets
 from distrust.common.errors import WrongCohort
-from distrust.common.messages.base import decode_blob
-from distrust.common.messages.progress import RunView
-from distrust.common.messages.run import RunConfig
-from distrust.common.messages.transcript import Transcript
+from distrust.common.messages.status import Transcript
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import RunView
 from distrust.common.web.client import Http
+from distrust.common.wire import decode_blob
 from distrust.server.intermediary import PATIENCE, HttpIntermediaries
 from distrust.server.settings import ServerSettings
 from distrust.shuffler.settings import ShufflerSettings

@@ -18,9 +18,9 @@ from distrust.client.fleet.user import User, granted
 from distrust.client.http_transport import Addresses, HttpTransport, patience
 from distrust.client.protocols.shuffle import ShuffleProtocol
 from distrust.client.randomizer import Randomizer, World
-from distrust.common.messages.progress import RoundReport, RunView
-from distrust.common.messages.round import Round
-from distrust.common.messages.ticket import TicketRequest
+from distrust.common.messages.cohort import TicketRequest
+from distrust.common.run.progress import RoundReport, RunView
+from distrust.common.run.round import Round
 from distrust.common.web.client import Http
 from distrust.lab.run import in_process
 from distrust.lab.run.run_file import RunFile, parse

@@ -12,8 +12,8 @@ from distrust.common.errors import ProtocolError
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.deal import ActionRequest
-from distrust.common.messages.stage import StageView
+from distrust.common.messages.status import StageView
+from distrust.common.messages.upload import ActionRequest
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.shuffler.service import Shuffler
 from tests.support.cohorts import secret

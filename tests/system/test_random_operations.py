@@ -25,7 +25,7 @@ from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.messages.batch import BatchAnswer, ModularSum, Records
 from distrust.common.messages.cohort import Cohort, Masking
-from distrust.common.messages.stage import StageView
+from distrust.common.messages.status import StageView
 from distrust.common.modular import Vector, unpack
 from distrust.shuffler.service import Shuffler
 from tests.support.cohorts import SECONDS, Authority, Crowd

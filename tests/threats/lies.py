@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 
 from distrust.common.mechanisms import MechanismSpec, plan
-from distrust.common.messages.base import encode_blob
-from distrust.common.messages.round import Round, RoundView, cohort_terms
-from distrust.common.messages.run import RunConfig
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Round, RoundView, cohort_terms
+from distrust.common.wire import encode_blob
 
 Path_ = tuple[str | int, ...]
 """Where a value stands in a JSON document."""

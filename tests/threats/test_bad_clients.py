@@ -15,9 +15,9 @@ from distrust.common.bandit.statistics import Reward
 from distrust.common.crypto.box import BOX
 from distrust.common.crypto.share import SHARE
 from distrust.common.mechanisms import plan
-from distrust.common.messages.run import RunConfig
 from distrust.common.modular import total
 from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.run.config import RunConfig
 from distrust.server.learner.outcome import Lost, Released
 from tests.support.wiretap import Tape, play
 

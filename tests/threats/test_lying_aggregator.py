@@ -28,12 +28,12 @@ from distrust.client.secagg.secrets import Secrets
 from distrust.common.crypto.graph import KEYS, Roster, masking
 from distrust.common.crypto.members import bitmap_to_members, members_to_bitmap
 from distrust.common.intermediary import store
-from distrust.common.messages.base import decode_blob, encode_blob
 from distrust.common.messages.batch import Batch, ModularSum
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.progress import RunView
-from distrust.common.messages.run import RunConfig
 from distrust.common.modular import Vector, total, unpack
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import RunView
+from distrust.common.wire import decode_blob, encode_blob
 from tests.oracles.stories import Story, groups
 from tests.support.wiretap import PARTIES, SEED, TOKEN, Exchange, Tamper, Wire, fleet_over, services
 

@@ -21,9 +21,9 @@ from distrust.client.fleet.fleet import FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
 from distrust.common.errors import ProtocolError
-from distrust.common.messages.progress import RunView
-from distrust.common.messages.round import RoundView
-from distrust.common.messages.run import RunConfig
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import RunView
+from distrust.common.run.round import RoundView
 from distrust.common.web.client import Peer
 from distrust.server.learner.outcome import Released
 from tests.support.wiretap import PARTIES, SEED, TOKEN, Exchange, Tamper, Wire, fleet_over, services

@@ -8,16 +8,38 @@ from pydantic import TypeAdapter, ValidationError
 
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.errors import BadParameter, ProtocolError, TooSmall, Unavailable
-from distrust.common.messages.base import Blob, Message
 from distrust.common.messages.batch import Batch, BatchAnswer, GroupedRecords, ModularSum, PermutedBits, Records
-from distrust.common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
-from distrust.common.messages.deal import ActionAnswer, ActionRequest
-from distrust.common.messages.listing import CohortEntry, CohortList
-from distrust.common.messages.stage import Inbox, StageView, Statement, StatementList
-from distrust.common.messages.ticket import KeyHashes, TicketRequest
-from distrust.common.messages.transcript import Transcript, TranscriptEntry
-from distrust.common.messages.upload import Departure, Item, RefusedItem, Upload, UploadAnswer
+from distrust.common.messages.cohort import (
+    Channel,
+    Cohort,
+    Dealt,
+    KeyHashes,
+    LabelledBits,
+    Masking,
+    Sealed,
+    TicketRequest,
+)
+from distrust.common.messages.status import (
+    CohortEntry,
+    CohortList,
+    Inbox,
+    StageView,
+    Statement,
+    StatementList,
+    Transcript,
+    TranscriptEntry,
+)
+from distrust.common.messages.upload import (
+    ActionAnswer,
+    ActionRequest,
+    Departure,
+    Item,
+    RefusedItem,
+    Upload,
+    UploadAnswer,
+)
 from distrust.common.web.problems import from_document, render
+from distrust.common.wire import Blob, Message
 
 
 def cohort(channel: Channel) -> Cohort:

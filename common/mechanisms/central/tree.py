@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
@@ -10,28 +11,34 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.mechanisms.assumptions import nothing
-from distrust.common.mechanisms.base import MechanismSpec, Need
-from distrust.common.mechanisms.calibration.gaussian import (
-    Grid,
-    Target,
-    approximate,
-    divergences,
-    is_exact,
-    least_variance,
-    sharpness,
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms.base import (
+    DELTA_RULE,
+    SAMPLER,
+    CohortParams,
+    MechanismSpec,
+    Need,
+    needed,
+    needed_delta,
+    require,
 )
-from distrust.common.mechanisms.calibration.gaussian_profile import sum_profile
-from distrust.common.mechanisms.calibration.gaussian_vectors import lattice_epsilon, lattice_variance
-from distrust.common.mechanisms.calibration.roots import coarsest, snap_up
-from distrust.common.mechanisms.calibration.sensitivity import INFLATION, PAPER_INFLATION, Copies, grid_for
-from distrust.common.mechanisms.cohort_params import DELTA_RULE, ROUNDING, CohortParams, needed, require
-from distrust.common.mechanisms.families.gaussian import GaussianLike
-from distrust.common.mechanisms.families.laplace import SAMPLER
-from distrust.common.mechanisms.families.real_gaussian import needed_delta, textbook
-from distrust.common.noise import DiscreteGaussian, DiscreteGaussianSum
-from distrust.common.privacy.guarantee import Guarantee, Model
-from distrust.common.privacy.profile import SHOWN_DELTA, Profile, spent
+from distrust.common.mechanisms.gaussian_like import GaussianLike, textbook
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.privacy.gaussian_sums import (
+    GaussianTarget,
+    is_exact,
+    sharpness,
+    sum_divergences,
+    sum_epsilon,
+    sum_profile,
+    sum_variance,
+)
+from distrust.common.privacy.gaussian_vectors import lattice_epsilon, lattice_variance
+from distrust.common.privacy.guarantee import Guarantee, Model, no_guarantee
+from distrust.common.privacy.profile import SHOWN_DELTA, Profile, spent_as
+from distrust.common.privacy.searches import coarsest, snap_up
+from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUNDING, Copies, Grid, grid_for
+from distrust.common.randomness import Stream
 
 
 class Tree(GaussianLike):
@@ -62,21 +69,26 @@ class Tree(GaussianLike):
         return self
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon, delta, batches = needed(spec), needed_delta(spec), spec.batches or 1
         depth = batches.bit_length()
 
         def noise(g: int) -> float:
-            return _least_variance(epsilon, delta, depth, Grid(g, frame.dimension, frame.norm))
+            return _least_variance(epsilon, delta, depth, Grid(g, cohort.dimension, cohort.norm))
 
-        fine = coarsest(noise, frame.clients * batches / (4 * ROUNDING), noise(1))
+        fine = coarsest(noise, cohort.clients * batches / (4 * ROUNDING), noise(1))
         paper = spec.calibration == "paper"
-        little = (math.inf, PAPER_INFLATION) if paper else (sharpness(Target(epsilon, delta, 1)), INFLATION)
-        precision = spec.precision or max(fine, grid_for(frame.dimension, frame.norm, *little))
-        grid = Grid(precision, frame.dimension, frame.norm)
+        little = (math.inf, PAPER_INFLATION) if paper else (sharpness(GaussianTarget(epsilon, delta, 1)), INFLATION)
+        precision = spec.precision or max(fine, grid_for(cohort.dimension, cohort.norm, *little))
+        grid = Grid(precision, cohort.dimension, cohort.norm)
         variance = depth * grid.squared_l2 * textbook(epsilon, delta) if paper else noise(precision)
-        own = {"epsilon": epsilon, "delta": delta, "variance": variance, "batches": batches}
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, None)), **own})
+        return cls(
+            **cohort.shared(precision, cohort.room(precision, None)),
+            epsilon=epsilon,
+            delta=delta,
+            variance=variance,
+            batches=batches,
+        )
 
     @property
     def stream_length(self) -> int:
@@ -88,7 +100,7 @@ class Tree(GaussianLike):
         return self.batches.bit_length()
 
     def true_steps(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
-        """The decoded sum without noise, in grid steps: for `Counter`, never for anybody else."""
+        """Return the decoded sum without noise, in grid steps. Only `Counter` may call it."""
         self.check_release(total, survivors)
         return self._decode(total, survivors)
 
@@ -100,29 +112,29 @@ class Tree(GaussianLike):
         assert self.delta is not None
         epsilon = _epsilon(self.variance, self.depth, self.grid, self.delta)
         if math.isinf(epsilon):
-            return nothing(self)
-        return Guarantee.model_validate(
-            {
-                "kind": "approximate" if self.dimension == 1 else "renyi",
-                "epsilon": epsilon,
-                "delta": self.delta,
-                "claimed": self.epsilon,
-                "rdp": tuple((a, self.depth * one) for a, one in divergences(self.variance, 1, self.grid)),
-                "model": self.model,
-                "calibration": self.calibration,
-                "assumptions": (
-                    "the server is trusted: it sees the sums and adds the noise",
-                    f"one client is in one batch, and there are at most {self.batches} of them",
-                    "each node's noise is drawn once, and never again for a question that was answered",
-                    SAMPLER,
-                ),
-            }
+            return no_guarantee(self.calibration)
+        return Guarantee(
+            kind="approximate" if self.dimension == 1 else "renyi",
+            epsilon=epsilon,
+            delta=self.delta,
+            claimed=self.epsilon,
+            rdp=tuple((a, self.depth * one) for a, one in sum_divergences(self.variance, 1, self.grid)),
+            model=self.model,
+            calibration=self.calibration,
+            assumptions=(
+                "the server is trusted: it sees the sums and adds the noise",
+                f"one client is in one batch, and there are at most {self.batches} of them",
+                "each node's noise is drawn once, and never again for a question that was answered",
+                SAMPLER,
+            ),
         )
 
     @override
     def composable(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
         """None: a client in two batches of the stream moves the nodes that both are in twice as far."""
-        return nothing(self).model_copy(update={"assumptions": ("one client is in one batch of the stream",)})
+        return no_guarantee(self.calibration).model_copy(
+            update={"assumptions": ("one client is in one batch of the stream",)}
+        )
 
     @override
     def profile(
@@ -135,7 +147,7 @@ class Tree(GaussianLike):
         one = sum_profile(self.variance, 1, self.grid, delta).repeated(self.depth)
         epsilon = _epsilon(self.variance, self.depth, self.grid, delta)
         known = self.grid.is_box and is_exact(self.variance, 1, _all(self.depth, self.grid))
-        whole = spent(epsilon, "exact" if known else "bound")
+        whole = spent_as(epsilon, "exact" if known else "bound")
         return one.model_copy(update={"approximate": whole, "notes": ("of the whole stream of batches",)})
 
     @override
@@ -143,24 +155,87 @@ class Tree(GaussianLike):
         return self.scaled(self.server_law(), self.variance)
 
     def prefix_error(self, batches: int) -> ErrorLaw:
-        """The law of the noise in the prefix sum of the first `batches`: as many nodes as it has ones in binary."""
+        """Return the law of the noise in the prefix sum of the first `batches`.
+
+        As many nodes as it has ones in binary.
+        """
         nodes = max(1, batches.bit_count())
         return self.scaled(DiscreteGaussianSum(self.variance, nodes), nodes * self.variance)
 
 
 def _all(depth: int, grid: Grid) -> Grid:
-    """The nodes of a batch as one box: every coordinate of each of them may move by g."""
+    """Return the nodes of a batch as one box: every coordinate of each of them may move by g."""
     return Grid(grid.precision, depth * grid.dimension, "linf")
 
 
 def _epsilon(variance: float, depth: int, grid: Grid, delta: float) -> float:
     if grid.is_box:
-        return approximate(variance, 1, _all(depth, grid), delta)
+        return sum_epsilon(variance, 1, _all(depth, grid), delta)
     return lattice_epsilon(Copies(grid, depth), variance, delta)
 
 
 def _least_variance(epsilon: float, delta: float, depth: int, grid: Grid) -> float:
     """Return the least variance of a node for (ε, δ) over `depth` nodes."""
     if grid.is_box:
-        return least_variance(Target(epsilon, delta, 1), _all(depth, grid))
+        return sum_variance(GaussianTarget(epsilon, delta, 1), _all(depth, grid))
     return snap_up(lattice_variance(Copies(grid, depth), epsilon, delta))
+
+
+Steps = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A complete dyadic sum in grid steps: the true one, which stays here, and the noisy one, which was drawn once."""
+
+    level: int
+    survivors: int
+    true: Steps
+    noisy: Steps
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRelease:
+    """What one more batch lets out: its own sum, and the sum of all batches so far. Estimates in data units."""
+
+    batch: NDArray[np.float64]
+    prefix: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """The state after `time` batches: the nodes of the binary digits of `time`, largest first.
+
+    Secrets  The true sums are the server's secret; neither they nor a node are ever written where clients can read.
+    Rule     `add` draws the noise of every node that the new batch completes, once. A caller that adds the same batch
+             again to the same state draws anew, and must not publish both: commit the new state before it is answered.
+    """
+
+    mechanism: Tree
+    time: int = 0
+    nodes: tuple[Node, ...] = ()
+
+    def add(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> tuple[Self, TreeRelease]:
+        """The batch's sum modulo m. Raises TooSmall below the floor, BadParameter after the last batch."""
+        if self.time >= self.mechanism.batches:
+            raise BadParameter("batches", self.time + 1, f"the stream is calibrated for {self.mechanism.batches}")
+        leaf = self._node(0, survivors, self.mechanism.true_steps(total, survivors), stream)
+        nodes, newest = self.nodes, leaf
+        while nodes and nodes[-1].level == newest.level:
+            nodes, newest = nodes[:-1], self._parent(nodes[-1], newest, stream)
+        nodes = (*nodes, newest)
+        released = TreeRelease(self._estimate((leaf,)), self._estimate(nodes))
+        return type(self)(self.mechanism, self.time + 1, nodes), released
+
+    def _parent(self, left: Node, right: Node, stream: Stream) -> Node:
+        return self._node(left.level + 1, left.survivors + right.survivors, left.true + right.true, stream)
+
+    def _node(self, level: int, survivors: int, true: Steps, stream: Stream) -> Node:
+        noise = self.mechanism.server_law().sample(stream, self.mechanism.dimension)
+        return Node(level, survivors, true, true + noise)
+
+    def _estimate(self, nodes: tuple[Node, ...]) -> NDArray[np.float64]:
+        """A function of noisy whole numbers, so that no rounding of floating point can tell the true ones."""
+        steps = np.sum([node.noisy for node in nodes], axis=0)
+        survivors = sum(node.survivors for node in nodes)
+        return np.asarray(steps * self.mechanism.step + survivors * self.mechanism.low, dtype=np.float64)

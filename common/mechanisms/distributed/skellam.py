@@ -1,39 +1,210 @@
-"""Skellam noise at each client, summed by secure aggregation: Rényi privacy close to the Gaussian's, on integers."""
+"""Skellam noise at each client, summed by secure aggregation: Rényi privacy close to the Gaussian's, on integers.
+
+The least noise and the coarsest grid for a target come first, by searches over exactly computed privacy.
+"""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.mechanisms.assumptions import nothing, of_the_sum
-from distrust.common.mechanisms.base import MechanismSpec, Need
-from distrust.common.mechanisms.calibration.gaussian_profile import skellam_profile
-from distrust.common.mechanisms.calibration.sensitivity import Grid, squared_l2
-from distrust.common.mechanisms.calibration.skellam import (
-    Target,
-    best_precision,
-    divergences,
-    least_variance,
-    released_epsilon,
-)
-from distrust.common.mechanisms.cohort_params import (
+from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
+from distrust.common.bandit.statistics import Norm
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms.base import (
     DELTA_RULE,
     EPSILON_RULE,
+    SAMPLER,
     CohortParams,
+    MechanismSpec,
+    Need,
     delta_allowed,
     epsilon_allowed,
     needed,
     require,
 )
-from distrust.common.mechanisms.families.laplace import SAMPLER
 from distrust.common.mechanisms.grid import GridMechanism
 from distrust.common.messages.cohort import Via
-from distrust.common.noise import Skellam
-from distrust.common.noise.scaled import ScaledErrorLaw
-from distrust.common.privacy.guarantee import Guarantee, Model
-from distrust.common.privacy.hockey_stick import from_rdp
-from distrust.common.privacy.profile import SHOWN_DELTA, Profile, unprotected
+from distrust.common.noise.law import LIMIT
+from distrust.common.noise.skellam import Skellam
+from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_slope
+from distrust.common.privacy.guarantee import (
+    GUARANTEE_ORDERS,
+    Guarantee,
+    Model,
+    RenyiCurve,
+    no_guarantee,
+    sum_assumptions,
+)
+from distrust.common.privacy.hockey_stick import from_rdp, law_delta, law_epsilon, rdp, stretched
+from distrust.common.privacy.profile import (
+    RAISED,
+    SHOWN_DELTA,
+    Profile,
+    exact,
+    filled,
+    law_curve,
+    spent_as,
+    unprotected,
+)
+from distrust.common.privacy.searches import coarsest, least_root, snap_up
+from distrust.common.privacy.sensitivity import ROUNDING, Grid, grid_for, squared_l2
+from distrust.common.privacy.vector_bounds import grid_by_moments, vector_epsilon, vector_rdp, vector_variance, whole
+
+
+@dataclass(frozen=True, slots=True)
+class SkellamTarget:
+    """(ε, δ), or RDP(α) ≤ αε²/2 without δ, for one client's vector of `dimension` coordinates, bounded in `norm`."""
+
+    epsilon: float
+    delta: float | None
+    dimension: int
+    norm: Norm = "linf"
+
+    @property
+    def about(self) -> float:
+        """The variance that Gaussian noise would need at g = 1, without rounding."""
+        squared = self.dimension if self.norm == "linf" else 1
+        if self.delta is None:
+            return squared / self.epsilon**2
+        return squared / largest_ratio(self.epsilon, self.delta) ** 2
+
+    @property
+    def moment(self) -> float:
+        """The moment of the order that decides how fine a grid `grid_by_moments` takes."""
+        if self.delta is None:
+            return GUARANTEE_ORDERS[-1] * (GUARANTEE_ORDERS[-1] - 1) * self.epsilon**2 / 2
+        return math.log(1 / self.delta)
+
+    @property
+    def sharpness(self) -> float:
+        """How much rounding counts, for `grid_for`: of (ε, δ), or of the largest Rényi order."""
+        if self.delta is None:
+            return self.moment
+        return log_gaussian_slope(largest_ratio(self.epsilon, self.delta), self.epsilon) / 2
+
+
+@lru_cache(maxsize=256)
+def skellam_divergences(
+    variance: float, shift: int, dimension: int, norm: Norm = "linf", orders: tuple[float, ...] = GUARANTEE_ORDERS
+) -> RenyiCurve:
+    """Return (α, RDP(α)) of Sk(0, variance) in `dimension` coordinates: computed, for the box, whose corners move by g.
+
+    For l1 and l2 the bound of `vector_rdp` on the worst move, from the same computed moments. Empty where the support
+    that the lowest order needs would pass LIMIT entries.
+    """
+    margin = math.ceil(15 * math.sqrt(variance)) + 30
+    known = [order for order in orders if order * shift + margin <= LIMIT]
+    if not known:
+        return ()
+    pmf = Skellam(variance).pmf(least=math.ceil(known[-1] * shift) + margin)
+    grid = Grid(shift, dimension, norm)
+    if not grid.is_box:
+        losses = whole(pmf, margin)
+        return tuple((order, vector_rdp(losses, order, grid)) for order in known)
+    return tuple((order, dimension * one) for order, one in zip(known, rdp(pmf, shift, known), strict=True))
+
+
+@lru_cache(maxsize=1024)
+def skellam_epsilon(variance: float, grid: Grid, delta: float) -> float:
+    """Return the least proven ε at `delta` of Sk(0, variance) on every coordinate; exact for one; inf where none is."""
+    law = Skellam(variance)
+    if grid.dimension == 1:
+        return law_epsilon(law, grid.precision, delta)
+    return vector_epsilon(stretched(law, grid.precision), grid, delta, gaussian=True)
+
+
+@lru_cache(maxsize=256)
+def skellam_variance(target: SkellamTarget, shift: int) -> float:
+    """Return the least variance that meets the target, snapped upwards."""
+    grid = Grid(shift, target.dimension, target.norm)
+    if target.delta is not None and target.dimension > 1:
+        found = snap_up(vector_variance(Skellam, grid, target.epsilon, target.delta))
+        while skellam_epsilon(found, grid, target.delta) > target.epsilon:  # a bound by moments has rough digits
+            found = snap_up(found)
+        return found
+    guess = target.about * shift**2
+    delta = target.delta
+    if delta is None:
+        return _of_renyi(target, grid, guess)
+    return snap_up(least_root(lambda v: math.log(law_delta(Skellam(v), shift, target.epsilon) / delta), guess))
+
+
+@lru_cache(maxsize=256)
+def skellam_precision(target: SkellamTarget, clients: int) -> int:
+    """Return the least g whose rounding variance n/4 is at most a tenth of the least noise's; at least `grid_for`.
+
+    For vectors the least noise is taken to be Gaussian noise's, and grows with g² at least. In a ball the better of two
+    grids: one on which rounding takes no more than INFLATION, and a coarser one, because few steps of noise have tails
+    that tell less than a Gaussian's, which helps a large ε.
+    """
+    wanted = clients / (4 * ROUNDING)
+    if target.dimension == 1:
+        return coarsest(lambda g: skellam_variance(target, g), wanted, target.about)
+    fine = max(1, math.ceil(math.sqrt(wanted / snap_up(target.about))))
+    ball = (target.dimension, target.norm)
+    grids = {max(fine, grid_for(*ball, target.sharpness)), max(fine, grid_by_moments(*ball, target.moment))}
+    return min(sorted(grids), key=lambda g: _error(target, g, clients)) if len(grids) > 1 else grids.pop()
+
+
+def _error(target: SkellamTarget, precision: int, clients: int) -> float:
+    """Return the variance of a sum, rounding included, in the data's units; inf where the law is too long."""
+    try:
+        return snap_up((skellam_variance(target, precision) + clients / 4) / precision**2)
+    except BadParameter:
+        return math.inf
+
+
+def _of_renyi(target: SkellamTarget, grid: Grid, guess: float) -> float:
+    """Return the least variance, snapped upwards, by searches with the one order that binds where the last one ended.
+
+    That order is not met there, so that every search ends farther up; the last one ends where all orders are met.
+    """
+    found, tried, (_, order) = 0.0, set[float](), _worst(target, grid, guess)
+    while order not in tried:
+        tried.add(order)
+        found = max(found, snap_up(least_root(_only(target, grid, order), guess)))
+        guess, (_, order) = found, _worst(target, grid, found)
+    return found
+
+
+def _only(target: SkellamTarget, grid: Grid, order: float) -> Callable[[float], float]:
+    return lambda variance: _worst(target, grid, variance, (order,))[0]
+
+
+def _worst(
+    target: SkellamTarget, grid: Grid, variance: float, orders: tuple[float, ...] = GUARANTEE_ORDERS
+) -> tuple[float, float]:
+    """Return the logarithm of the largest RDP(α) / (αε²/2), which falls as the variance grows, and its α.
+
+    orders  that are looked at; all of them where the support that these need is too long.
+    """
+    law = (variance, grid.precision, grid.dimension, grid.norm)
+    pairs = skellam_divergences(*law, orders) or skellam_divergences(*law)
+    if not pairs:
+        rule = f"the law that Rényi orders need has more than {LIMIT} entries: raise epsilon or give a delta"
+        raise BadParameter("mechanism.epsilon", target.epsilon, rule)
+    worst, order = max((2 * spent / (order * target.epsilon**2), order) for order, spent in pairs)
+    return math.log(worst), order
+
+
+def skellam_profile(law: Skellam, grid: Grid, epsilon: float | None, known: RenyiCurve, delta: float) -> Profile:
+    """Noise `law` on every coordinate, with ε at δ and Rényi pairs as the mechanism's own guarantees know them."""
+    box = grid.norm == "linf" or grid.dimension == 1
+    ways = [math.inf if epsilon is None else epsilon, *([from_rdp(known, delta)] if known else [])]
+    return Profile(
+        delta=delta,
+        pure=exact(None),
+        approximate=spent_as(min(ways), "exact" if grid.dimension == 1 and epsilon is not None else "bound"),
+        rdp=law_curve(law, grid.precision, grid.dimension)
+        if box
+        else filled((order, one * RAISED) for order, one in known),
+        rdp_how="exact" if box else "bound",
+    )
+
 
 PAPER_SCALE = 10.0  # s of the paper's experiments
 
@@ -42,10 +213,10 @@ class DistributedSkellam(GridMechanism):
     """Sk(0, variance/t) on each client: Sk(0, variance) over t of them, whatever its split.
 
     variance   in grid steps squared, per coordinate. paper: S/ε², S the squared ℓ₂ sensitivity, g = ⌈sε√t⌉. exact: the
-               least whose privacy is (ε, δ), or RDP(α) ≤ αε²/2 at every order of ORDERS when δ is absent.
+               least whose privacy is (ε, δ), or RDP(α) ≤ αε²/2 at every order of GUARANTEE_ORDERS when δ is absent.
     Guarantee  of the modular sum over at least t honest clients, computed from the law: (ε, δ) of one coordinate, or of
-               a box whose D coordinates all move by g; for ℓ₁ and ℓ₂ balls a bound on the worst move (`spread`), whose
-               Rényi moments are the law's too. Vectors get RDP by order as well.
+               a box whose D coordinates all move by g; for ℓ₁ and ℓ₂ balls a bound on the worst move (`vector_rdp`),
+               whose Rényi moments are the law's too. Vectors get RDP by order as well.
     Source     MAB Theorem 2 with t for n and σ² = g²/ε² (the statement prints σ²/(nε²)); for its bound on RDP, Agarwal,
                Kairouz & Liu 2021, the law's own divergence.
     """
@@ -67,23 +238,27 @@ class DistributedSkellam(GridMechanism):
         return self
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
-        target = Target(needed(spec), spec.delta, frame.dimension, frame.norm)
-        precision = spec.precision or cls._precision(spec, frame, target)
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
+        target = SkellamTarget(needed(spec), spec.delta, cohort.dimension, cohort.norm)
+        precision = spec.precision or cls._precision(spec, cohort, target)
         paper = spec.calibration == "paper"
-        square = squared_l2(precision, frame.dimension, frame.norm)
-        variance = square / target.epsilon**2 if paper else least_variance(target, precision)
-        total = Skellam(variance * frame.clients / frame.floor)
-        log = frame.log_wrap
+        square = squared_l2(precision, cohort.dimension, cohort.norm)
+        variance = square / target.epsilon**2 if paper else skellam_variance(target, precision)
+        total = Skellam(variance * cohort.clients / cohort.floor)
+        log = cohort.log_wrap
         tau = 2 * math.sqrt(variance * log) + math.sqrt(2) * log if paper else 0.0
-        own = {"epsilon": target.epsilon, "delta": target.delta, "variance": variance}
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, total, least=tau)), **own})
+        return cls(
+            **cohort.shared(precision, cohort.room(precision, total, least=tau)),
+            epsilon=target.epsilon,
+            delta=target.delta,
+            variance=variance,
+        )
 
     @staticmethod
-    def _precision(spec: MechanismSpec, frame: CohortParams, target: Target) -> int:
+    def _precision(spec: MechanismSpec, cohort: CohortParams, target: SkellamTarget) -> int:
         if spec.calibration == "exact" and spec.scale is None:
-            return best_precision(target, frame.clients)
-        return math.ceil((spec.scale or PAPER_SCALE) * target.epsilon * math.sqrt(frame.floor))
+            return skellam_precision(target, cohort.clients)
+        return math.ceil((spec.scale or PAPER_SCALE) * target.epsilon * math.sqrt(cohort.floor))
 
     def client_law(self) -> Skellam:
         return Skellam(self.variance / self.floor)
@@ -91,14 +266,14 @@ class DistributedSkellam(GridMechanism):
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
         honest = self.honest(survivors, colluders)
         if honest < 1:
-            return nothing(self)
+            return no_guarantee(self.calibration)
         variance = self.variance * honest / self.floor
         grid = Grid(self.precision, self.dimension, self.norm)
         if self.delta is not None and self.dimension == 1:
-            return self._promise("approximate", released_epsilon(variance, grid, self.delta), self.delta, (), honest)
-        pairs = divergences(variance, self.precision, self.dimension, self.norm)
+            return self._promise("approximate", skellam_epsilon(variance, grid, self.delta), self.delta, (), honest)
+        pairs = skellam_divergences(variance, self.precision, self.dimension, self.norm)
         delta = SHOWN_DELTA if self.delta is None else self.delta
-        ways = [released_epsilon(variance, grid, delta), *([from_rdp(pairs, delta)] if pairs else [])]
+        ways = [skellam_epsilon(variance, grid, delta), *([from_rdp(pairs, delta)] if pairs else [])]
         return self._promise("renyi" if pairs else "approximate", min(ways), delta, pairs, honest)
 
     def _promise(
@@ -106,11 +281,11 @@ class DistributedSkellam(GridMechanism):
         kind: Literal["approximate", "renyi"],
         epsilon: float,
         delta: float,
-        rdp: tuple[tuple[float, float], ...],
+        rdp: RenyiCurve,
         honest: int,
     ) -> Guarantee:
         if math.isinf(epsilon):
-            return nothing(self)
+            return no_guarantee(self.calibration)
         return Guarantee(
             kind=kind,
             epsilon=epsilon,
@@ -119,7 +294,7 @@ class DistributedSkellam(GridMechanism):
             rdp=rdp,
             model=self.model,
             calibration=self.calibration,
-            assumptions=(*of_the_sum(honest), SAMPLER),
+            assumptions=(*sum_assumptions(honest), SAMPLER),
         )
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
@@ -128,8 +303,8 @@ class DistributedSkellam(GridMechanism):
             return unprotected(delta)
         variance = self.variance * honest / self.floor
         grid = Grid(self.precision, self.dimension, self.norm)
-        pairs = divergences(variance, self.precision, self.dimension, self.norm)
-        return skellam_profile(Skellam(variance), grid, released_epsilon(variance, grid, delta), pairs, delta)
+        pairs = skellam_divergences(variance, self.precision, self.dimension, self.norm)
+        return skellam_profile(Skellam(variance), grid, skellam_epsilon(variance, grid, delta), pairs, delta)
 
     def released_law(self, honest: int) -> Skellam | None:
         return Skellam(self.variance * honest / self.floor) if honest > 0 else None

@@ -17,22 +17,20 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gammaln, ndtri
 from typing_extensions import override
 
-from distrust.common.bandit.error_law import ErrorLaw, How
-from distrust.common.mechanisms.base import MechanismSpec, Norm
-from distrust.common.mechanisms.cohort_params import EPSILON_RULE, CohortParams, epsilon_allowed, needed, require
-from distrust.common.mechanisms.families.real_noise import FINE
-from distrust.common.mechanisms.grid import GridMechanism
+from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
+from distrust.common.bandit.statistics import Norm
+from distrust.common.mechanisms.base import EPSILON_RULE, CohortParams, MechanismSpec, epsilon_allowed, needed, require
+from distrust.common.mechanisms.grid import FINE, GridMechanism
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.coins import MOST, worst_quantile
 from distrust.common.noise.law import check_probability
-from distrust.common.noise.scaled import ScaledErrorLaw
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, of_pure
 from distrust.common.randomness import Stream
 
 
 def directions(stream: Stream, count: int, dimension: int) -> NDArray[np.float64]:
-    """Unit vectors, shape (count, dimension), whose law is symmetric under u → -u to the last bit.
+    """Return unit vectors, shape (count, dimension), whose law is symmetric under u → -u to the last bit.
 
     Normal sizes by inversion and a fair sign for each coordinate; uniform up to floating point.
     """
@@ -44,7 +42,7 @@ def directions(stream: Stream, count: int, dimension: int) -> NDArray[np.float64
 
 
 def radius(reach: float, dimension: int, epsilon: float) -> float:
-    """Radius r = R √π Γ((d+1)/2)/Γ(d/2) · (e^ε + 1)/(e^ε - 1), which makes the answer unbiased; R is `reach`."""
+    """Return the radius r = R √π Γ((d+1)/2)/Γ(d/2) · (e^ε + 1)/(e^ε - 1), for unbiased answers; R is `reach`."""
     ratio = math.exp(float(gammaln((dimension + 1) / 2) - gammaln(dimension / 2)))
     return reach * math.sqrt(math.pi) * ratio / math.tanh(epsilon / 2)
 
@@ -56,8 +54,8 @@ class SphereSum:
     std       √(terms/dimension) radius, reached where the vectors are 0: half-spheres have the sphere's second moments.
     quantile  what holds for all data. One coordinate: answers are ±radius, coins with chances in [a, 1 - a], 1 - 2a =
               reach/radius, and the worst data's quantile is exact (`common/noise/coins.py`) for p < 1/4 and up to MOST
-              terms. More coordinates, or terms: Chernoff's bound on `log_moment`, the worst data's, which no sum passes
-              either way; no worst data of the sum itself are known to us.
+              terms. More coordinates, or terms: Chernoff's bound on `direction_log_moment`, the worst data's, which
+              no sum passes either way; no worst data of the sum itself are known to us.
     """
 
     terms: int
@@ -80,7 +78,7 @@ class SphereSum:
         return self.dimension == 1 and self.terms <= MOST
 
     def quantile(self, p: float) -> float:
-        """A q with P(|error| > q) ≤ p whatever the data, the least one where `quantile_how` is exact."""
+        """Return a q with P(|error| > q) ≤ p whatever the data, the least one where `quantile_how` is exact."""
         check_probability(p)
         ratio = self.reach / self.radius
         if self._coins:
@@ -90,7 +88,10 @@ class SphereSum:
 
 @lru_cache(maxsize=1024)
 def chernoff(terms: int, dimension: int, ratio: float, p: float) -> float:
-    """Min over λ of (terms · K(λ) + ln(2/p))/λ, at most terms (1 + ratio), for the unit sphere; any λ gives a bound."""
+    """Return the minimum over λ of (terms · K(λ) + ln(2/p))/λ, at most terms (1 + ratio), for the unit sphere.
+
+    Any λ gives a bound.
+    """
     target = math.log(2 / p)
     gauss = math.sqrt(2 * dimension * target / terms)  # best for K = λ²/(2 dimension)
     top = max(math.sqrt(1400 * dimension), 700.0)  # M below e^700, and no better λ beyond, but for a sum's farthest end
@@ -98,15 +99,17 @@ def chernoff(terms: int, dimension: int, ratio: float, p: float) -> float:
         return terms * (1 + ratio)
 
     def bound(log: float) -> float:
-        return (terms * log_moment(math.exp(log), dimension, ratio) + target) / math.exp(log)
+        return (terms * direction_log_moment(math.exp(log), dimension, ratio) + target) / math.exp(log)
 
     ends = (math.log(gauss / 8), math.log(top))
     found = minimize_scalar(bound, bounds=ends, method="bounded", options={"xatol": 1e-7})
     return min(float(found.fun) * (1 + 1e-9), terms * (1 + ratio))
 
 
-def log_moment(size: float, dimension: int, ratio: float) -> float:
-    """K(λ) = max ln E e^(λ(V - E V)), V a unit answer along a direction, over all vectors; λ = `size`, `ratio` = R/r.
+def direction_log_moment(size: float, dimension: int, ratio: float) -> float:
+    """Return K(λ) = max ln E e^(λ(V - E V)), V a unit answer along a direction, over all vectors.
+
+    λ = `size`, `ratio` = R/r.
 
     Let u be uniform, x at the angle θ to the direction, μ = E|u₁|, M = E cosh λu₁ and s = |x|/(rμ): E V = s μ cos θ and
     E e^(λV) = M + s E sinh(λu₁) sign⟨u, x⟩. Split u along x: this mean is ± λμM |cos θ| ρ, where for D coordinates,
@@ -127,7 +130,7 @@ def log_moment(size: float, dimension: int, ratio: float) -> float:
 
 
 def _rising(start: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The logarithm of start (start + 1) … (start + k - 1)."""
+    """Return the logarithm of start (start + 1) … (start + k - 1)."""
     logs: NDArray[np.float64] = gammaln(start + k) - gammaln(start)
     return logs
 
@@ -162,11 +165,11 @@ class LocalSphere(GridMechanism):
         return self
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon = needed(spec)
-        fine = 1 if frame.dimension == 1 else math.ceil(math.sqrt(frame.dimension / FINE))
+        fine = 1 if cohort.dimension == 1 else math.ceil(math.sqrt(cohort.dimension / FINE))
         precision = spec.precision or fine
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, None)), "epsilon": epsilon})
+        return cls(**cohort.shared(precision, cohort.room(precision, None)), epsilon=epsilon)
 
     @property
     def reach(self) -> float:
@@ -234,13 +237,16 @@ class LocalSphere(GridMechanism):
 
 
 def ball(half: float, dimension: int, norm: Norm) -> float:
-    """ℓ₂ radius of the ball of `norm` with radius `half`."""
+    """Return ℓ₂ radius of the ball of `norm` with radius `half`."""
     return half * math.sqrt(dimension) if norm == "linf" else half
 
 
 @lru_cache(maxsize=256)
 def coin(epsilon: float) -> int:
-    """Cases of 2⁶⁴ in which the point is from x's own half: e^ε/(1 + e^ε), rounded down, and never all of them."""
+    """Return how many cases of 2⁶⁴ in which the point is from x's own half.
+
+    e^ε/(1 + e^ε), rounded down, and never all of them.
+    """
     with mpmath.workprec(192):
         chance = 1 / (1 + mpmath.exp(-mpmath.mpf(epsilon)))
         return min(WORD - 1, int(mpmath.floor(chance * WORD)))
@@ -248,6 +254,6 @@ def coin(epsilon: float) -> int:
 
 @lru_cache(maxsize=256)
 def coin_epsilon(cases: int) -> float:
-    """ε of the coin: the log of its odds."""
+    """Return ε of the coin: the log of its odds."""
     with mpmath.workprec(192):
         return float(mpmath.log(mpmath.mpf(cases) / (WORD - cases)))

@@ -27,13 +27,168 @@ No normal law, no FFT. Every sum has positive terms, so relative rounding errors
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.pure_shuffle.design import Design
-from distrust.common.mechanisms.pure_shuffle.positive import Array, shares, window_sums
+from distrust.common.noise.polya import check_shape_and_scale
+
+FARTHEST = 4_000
+"""Largest W that is certified: beyond, the search takes minutes."""
+
+LEAST_ESCAPE = 2.0**-50
+"""Smallest chance of a uniform answer that is drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class BitDesign:
+    """With probability q ("escape") a user sends a uniform number of ones in {0..d}, else c + x̂ + γ⁺ - γ⁻ ones.
+
+    precision  g ≥ 1: x̂ lies in {0..g}.
+    share      t ≥ 1: γ± are Pólya(1/t, β), β = e^(-1/scale), each given that it is at most `reach`.
+    scale      of the noise, in grid steps: t shares are discrete Laplace with ε = g/scale.
+    reach      W ≥ 1.
+    length     d ≥ 2W + g, d - g even: bits a user. c = (d - g)/2, so that x̂ ↔ g - x̂ mirrors the law.
+    escape     q in (0, 1), at most the chance of a uniform answer.
+    Raises     BadParameter naming the field.
+    """
+
+    precision: int
+    share: int
+    scale: float
+    reach: int
+    length: int
+    escape: float
+
+    def __post_init__(self) -> None:
+        check_shape_and_scale(Fraction(1, max(1, self.share)), self.scale)
+        least = 2 * self.reach + self.precision
+        rules = (
+            ("precision", self.precision >= 1, "must be at least 1"),
+            ("share", self.share >= 1, "must be at least 1"),
+            ("reach", 1 <= self.reach <= FARTHEST, f"must lie in [1, {FARTHEST}]: not certified beyond"),
+            ("length", self.length >= least, f"must be at least 2 * reach + precision = {least}"),
+            ("length", (self.length - self.precision) % 2 == 0, "must be as odd as precision"),
+            ("length", self.length <= 10 * FARTHEST, f"must be at most {10 * FARTHEST}: not certified beyond"),
+            ("escape", LEAST_ESCAPE <= self.escape < 1, "must lie in [2^-50, 1)"),
+        )
+        for field, met, allowed in rules:
+            if not met:
+                raise BadParameter(field, getattr(self, field), allowed)
+
+    @property
+    def center(self) -> int:
+        """c: ones of a user in normal mode with x̂ = 0 and no noise."""
+        return (self.length - self.precision) // 2
+
+    @property
+    def beta(self) -> float:
+        """β: what a tail keeps from one step to the next."""
+        return math.exp(-1 / self.scale)
+
+    def one_sided(self) -> NDArray[np.float64]:
+        """Return the probabilities of γ⁺ on {0..W}."""
+        x = np.arange(self.reach)
+        masses = np.concatenate(([1.0], np.cumprod((x + 1 / self.share) / (x + 1) * self.beta)))
+        return masses / float(masses.sum())
+
+    def overflow(self) -> float:
+        """Return a bound on P(γ > W) before truncation.
+
+        The mass at W + 1 and a geometric tail, since ratios stay below β.
+        """
+        r, x = 1 / self.share, self.reach + 1
+        log = math.lgamma(x + r) - math.lgamma(x + 1) - math.lgamma(r) - x / self.scale
+        return math.exp(log + (r - 1) * math.log(-math.expm1(-1 / self.scale)))
+
+    def uniform_chance(self) -> float:
+        """Return a bound on the chance that a user's answer is uniform: escape, or a γ that was too large."""
+        return self.escape + 2 * self.overflow()
+
+
+Array = NDArray[np.float64]
+Terms = TypeVar("Terms", NDArray[np.float64], NDArray[np.complex128])
+
+LONG = 400
+"""Entries from which laws are not convolved term by term."""
+
+
+def window_sums(terms: Terms, width: int) -> Terms:
+    """Return sums of `terms` over every window of `width` entries, overhanging ones too: size + width - 1 of them.
+
+    A window is the end of one block and the start of the next: cumulated from both sides, never subtracted.
+
+    terms  real, or two laws as real and imaginary parts: each addition waits for the one before, and takes both.
+    """
+    count = terms.size + width - 1
+    blocks = -(-(count + width - 1) // width)
+    padded = np.zeros(blocks * width, dtype=terms.dtype)
+    padded[width - 1 : width - 1 + terms.size] = terms
+    rows = padded.reshape(blocks, width)
+    sums = np.empty_like(rows)
+    np.cumsum(rows[:, ::-1], axis=1, out=sums[:, ::-1])
+    sums[:-1, 1:] += np.cumsum(rows[1:, :-1], axis=1)
+    return sums.reshape(-1)[:count]
+
+
+def difference_law(design: BitDesign, count: int, last: int) -> tuple[Array, Array]:
+    """Return P(D = 0), …, P(D = last) from below and from above, D the sum of `count` ≤ t users' γ⁺ - γ⁻.
+
+    D = A - B, A and B sums of one-sided shares. Their laws on {0..last} need nothing from beyond, and beyond they fall
+    by β or faster (see `certificate`): the pairs with A > last weigh at most P(A = last) P(A = last - s) β²/(1 - β²).
+    """
+    one = np.zeros(last + 1)
+    kept = _power(design, count, last)
+    one[: kept.size] = kept
+    lower = np.correlate(one, one, "full")[last:]
+    rest = design.beta**2 / (1 - design.beta**2) * one[last]
+    return lower, lower + rest * one[::-1]
+
+
+@lru_cache(maxsize=256)
+def _power(design: BitDesign, count: int, last: int) -> Array:
+    """Return the law of `count` one-sided shares on {0..last}."""
+    if count == 0:
+        return np.ones(1)
+    if count == 1:
+        return design.one_sided()[: last + 1]
+    if LONG <= last <= 2 * design.reach:
+        return _cut(design, count, last)
+    half = _power(design, count // 2, last)
+    whole: Array = np.convolve(half, half)[: last + 1]
+    if count % 2:
+        whole = np.convolve(whole, design.one_sided())[: last + 1]
+    return whole
+
+
+def _cut(design: BitDesign, count: int, last: int) -> Array:
+    """Return the same for last ≤ 2W, where one share at most can be above W.
+
+    The sum of whole shares is Pólya(count/t). What has one share u > W is count Σ_u P(share = u) P(the others = v - u),
+    and is taken off: never more than half of it at v ≤ 3W/2. The rest is divided by the chance that no share is cut.
+    """
+    whole = _polya(count / design.share, design, last)
+    one = _polya(1 / design.share, design, last)
+    others = _polya((count - 1) / design.share, design, last)
+    above = design.reach + 1
+    kept = whole.copy()
+    if last >= above:
+        kept[above:] -= count * np.convolve(one[above:], others[: last - above + 1])[: last - above + 1]
+    return np.asarray(kept / float(one[:above].sum()) ** count, dtype=np.float64)
+
+
+def _polya(shape: float, design: BitDesign, last: int) -> Array:
+    """Return the probabilities of Pólya(shape, β) on {0..last}."""
+    x = np.arange(last)
+    ratios = (x + shape) / (x + 1) * design.beta
+    law: Array = (-math.expm1(-1 / design.scale)) ** shape * np.concatenate(([1.0], np.cumprod(ratios)))
+    return law
+
 
 SINGLES = 20  # numbers of escaped users that are certified one by one
 GROWTH = 1.25  # of the blocks after them
@@ -46,7 +201,7 @@ UNIT = 2.0**-53
 
 
 @lru_cache(maxsize=1024)
-def certified_epsilon(design: Design, honest: int, enough: float = math.inf, move: int | None = None) -> float:
+def certified_epsilon(design: BitDesign, honest: int, enough: float = math.inf, move: int | None = None) -> float:
     """Return ε̂ of the count of ones for one of `honest` users, whatever the data; rounded up.
 
     `enough` ends the work early: above it the value is only a lower bound of the certificate.
@@ -55,15 +210,18 @@ def certified_epsilon(design: Design, honest: int, enough: float = math.inf, mov
     if honest < 1:
         raise BadParameter("honest", honest, "must be at least 1")
     worst = 0.0
-    for others, escaped in blocks(design, honest):
+    for others, escaped in splits(design, honest):
         worst = max(worst, pair_epsilon(design, others, escaped, move))
         if worst > enough:
             break
     return worst
 
 
-def blocks(design: Design, honest: int) -> Iterator[tuple[int, int]]:
-    """Pairs (normal, escaped): every split of honest - 1 others has at least as many of both as one of the pairs."""
+def splits(design: BitDesign, honest: int) -> Iterator[tuple[int, int]]:
+    """Return pairs (normal, escaped).
+
+    Every split of honest - 1 others has at least as many of both as one of the pairs.
+    """
     cap = min(MOST_ESCAPES, math.floor(DIGITS / math.log10(design.length + 1)))
     cap = min(cap, max(SINGLES, WORTHWHILE // design.length))
     first, most = 0, design.share - 1
@@ -79,7 +237,7 @@ def blocks(design: Design, honest: int) -> Iterator[tuple[int, int]]:
         first = last + 1
 
 
-def pair_epsilon(design: Design, normal: int, escaped: int, move: int | None = None) -> float:
+def pair_epsilon(design: BitDesign, normal: int, escaped: int, move: int | None = None) -> float:
     """Return ε̂ when at least `normal` < t others answer normally and at least `escaped` others escape."""
     if move is not None and not 1 <= move <= design.precision:
         raise BadParameter("move", move, f"must lie in [1, precision = {design.precision}]")
@@ -89,7 +247,7 @@ def pair_epsilon(design: Design, normal: int, escaped: int, move: int | None = N
 
 
 @lru_cache(maxsize=4096)
-def _pair_epsilon(design: Design, normal: int, escaped: int, move: int) -> float:
+def _pair_epsilon(design: BitDesign, normal: int, escaped: int, move: int) -> float:
     """Return the same for every move, told or not: the search and the guarantee ask for the same pairs."""
     one, other = _centre(design, normal, move)
     both = np.empty(one.size, dtype=np.complex128)
@@ -102,13 +260,13 @@ def _pair_epsilon(design: Design, normal: int, escaped: int, move: int) -> float
     return max(inside, _tail(design)) + _rounding(design, normal, escaped)
 
 
-def _centre(design: Design, normal: int, move: int) -> tuple[Array, Array]:
+def _centre(design: BitDesign, normal: int, move: int) -> tuple[Array, Array]:
     """Return N_g + E from above in N_g, and N_(g-move) + E from below, from s = -B to B + g, B = c + MARGIN scales."""
     g, q = design.precision, design.escape
     reach = design.center + math.ceil(MARGIN * design.scale)
     last = reach + g + math.ceil(MARGIN / 2 * design.scale)
-    others, _ = shares(design, normal, last)
-    lower, upper = shares(design, normal + 1, last)
+    others, _ = difference_law(design, normal, last)
+    lower, upper = difference_law(design, normal + 1, last)
     s = np.arange(-reach, reach + g + 1)
     around = window_sums(np.concatenate((others[:0:-1], others)), design.length + 1)[s + design.center + last]
     flat = q / (design.length + 1) * around
@@ -117,15 +275,15 @@ def _centre(design: Design, normal: int, move: int) -> tuple[Array, Array]:
 
 
 @lru_cache(maxsize=256)
-def _tail(design: Design) -> float:
-    """ln(1 + β^W M (1 - q)(d + 1)/q)."""
+def _tail(design: BitDesign) -> float:
+    """Return ln(1 + β^W M (1 - q)(d + 1)/q)."""
     one, powers = design.one_sided(), np.exp(np.arange(design.reach + 1) / design.scale)
     moment = float(one @ powers) * float(one @ (1 / powers))
     least = math.exp(-design.reach / design.scale) * moment * (1 - design.escape) * (design.length + 1)
     return math.log1p(least / design.escape)
 
 
-def _rounding(design: Design, normal: int, escaped: int) -> float:
-    """Bound on the relative rounding error of both laws: about one unit for each term of each sum."""
+def _rounding(design: BitDesign, normal: int, escaped: int) -> float:
+    """Return a bound on the relative rounding error of both laws: about one unit for each term of each sum."""
     terms = (normal + 2) * (2 * design.length + 3 * MARGIN * design.scale + 16)
     return 8 * UNIT * (terms + (escaped + 1) * (design.length + 16))

@@ -1,7 +1,12 @@
-"""Random bits at each client, permuted by a trusted shuffler: binomial noise in the count of ones."""
+"""Random bits at each client, permuted by a trusted shuffler: binomial noise in the count of ones.
+
+The privacy of such bits, the fewest bits for a target, and the papers' constants come first.
+"""
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
@@ -9,37 +14,178 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.bandit.statistics import Statistic
+from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
+from distrust.common.bandit.statistics import Norm, Statistic
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.assumptions import mixed, of_the_bits
-from distrust.common.mechanisms.base import MechanismSpec, Need
-from distrust.common.mechanisms.calibration.binomial import (
-    MOST_COINS,
-    PAPER_EPSILON,
-    Target,
-    fewest_bits,
-    paper_bits,
-    released_epsilon,
-)
-from distrust.common.mechanisms.calibration.sensitivity import Grid
-from distrust.common.mechanisms.cohort_params import (
+from distrust.common.mechanisms.base import (
     DELTA_RULE,
     EPSILON_RULE,
+    SAMPLER,
     CohortParams,
+    MechanismSpec,
+    Need,
     delta_allowed,
     epsilon_allowed,
     needed,
     require,
 )
-from distrust.common.mechanisms.families.laplace import SAMPLER
 from distrust.common.mechanisms.grid import GridMechanism
 from distrust.common.messages.cohort import Via
-from distrust.common.noise import Binomial
-from distrust.common.noise.scaled import ScaledErrorLaw
-from distrust.common.privacy.guarantee import Guarantee, Model
-from distrust.common.privacy.profile import SHOWN_DELTA, Profile, spent, unprotected
+from distrust.common.noise.binomial import Binomial
+from distrust.common.privacy.binomial import long_epsilon
+from distrust.common.privacy.guarantee import Guarantee, Model, bits_assumptions, shuffled_guarantee
+from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
+from distrust.common.privacy.profile import SHOWN_DELTA, Profile, spent_as, unprotected
+from distrust.common.privacy.searches import least_integer, least_on_grid, least_satisfying
+from distrust.common.privacy.sensitivity import ROUNDING, Grid
+from distrust.common.privacy.vector_bounds import about_variance, grid_by_moments, vector_epsilon
 from distrust.common.randomness import Stream
+
+FAIR = 0.5
+LONG = 1e7
+"""Variance above which one coordinate's ε takes two tails and not the law itself."""
+
+MOST_VARIANCE = 2.5e8
+"""Of the noise that a vector's bound is computed with; its support is near LIMIT. More bits only add to privacy."""
+
+MOST_COINS = 1 << 24
+"""Random bits a client and coordinate."""
+
+GAIN = 0.01
+"""Share of the noise's standard deviation that a biased bit has to save: fair ones are drawn 64 in a word."""
+
+LARGEST = 1e30
+"""Of a ratio that is searched through."""
+
+PAPER_EPSILON = 15.0
+"""DLB Theorem 4.6 ends there, for vectors."""
+
+Bits = tuple[int, int, float]
+"""g, b and p."""
+
+
+@dataclass(frozen=True, slots=True)
+class BinomialTarget:
+    """(ε, δ) over `floor` clients, for one client's vector of `dimension` coordinates, bounded in `norm`."""
+
+    epsilon: float
+    delta: float
+    floor: int
+    dimension: int
+    norm: Norm
+
+    @property
+    def about(self) -> float:
+        """The variance that Gaussian noise would need at g = 1."""
+        return about_variance(self.epsilon, self.delta, self.dimension, self.norm)
+
+
+def binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float) -> float:
+    """Return the least proven ε at `delta` of Bin(trials, chance) on every coordinate.
+
+    Exact for one. inf: δ is too small.
+
+    For vectors a bound: of no more bits than have MOST_VARIANCE.
+    """
+    most = math.floor(MOST_VARIANCE / (chance * (1 - chance)))
+    return _binomial_epsilon(trials if grid.dimension == 1 else min(trials, most), chance, grid, delta)
+
+
+@lru_cache(maxsize=4096)
+def _binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float) -> float:
+    if grid.dimension > 1:
+        return vector_epsilon(Binomial(trials, chance).pmf(), grid, delta, both=chance != FAIR)
+    if trials * chance * (1 - chance) > LONG:
+        return long_epsilon(trials, chance, grid.precision, delta)
+    return epsilon_at(Binomial(trials, chance).pmf(), grid.precision, delta)
+
+
+def paper_bits(target: BinomialTarget, precision: int | None, cohort: CohortParams) -> Bits:
+    """Return DLB (60) for one coordinate, (22) for vectors."""
+    grid, ones = _scalar(target, precision, cohort) if target.dimension == 1 else _vector(target, precision)
+    coins = math.ceil(2 * ones)
+    return grid, coins, ones / coins
+
+
+def binomial_bits(target: BinomialTarget, precision: int | None) -> Bits:
+    """Return the least b at p = 1/2, then the least p; our own g is the least with b ≥ 10, and `grid_by_moments`."""
+    g = precision or _coarsest(target)
+
+    def excess(b: int) -> float:
+        return _excess(target, g, target.floor * b, FAIR) if b <= MOST_COINS else -1.0
+
+    coins = least_integer(excess, _guess(target, g))
+    return g, coins, FAIR if coins > MOST_COINS else _least_chance(target, g, coins)
+
+
+@lru_cache(maxsize=256)
+def _least_chance(target: BinomialTarget, precision: int, coins: int) -> float:
+    """Return the least p, as a snapped number, with which `coins` bits are enough.
+
+    1/2 where it takes off less than GAIN.
+    """
+
+    def excess(chance: float) -> float:
+        return _excess(target, precision, target.floor * coins, min(chance, FAIR))
+
+    if coins * GAIN > 1:  # one bit less is not enough, so that the variance has no 1/coins to spare
+        return FAIR
+    least_gain = (1 - math.sqrt(1 - (1 - GAIN) ** 2)) / 2  # p (1 - p) = (1 - GAIN)²/4
+    if excess(least_gain) > 0:
+        return FAIR
+    share = min(FAIR**2, target.about * precision**2 / (target.floor * coins))
+    return least_on_grid(excess, 2 * share / (1 + math.sqrt(1 - 4 * share)))
+
+
+def _hides(target: BinomialTarget, precision: int, trials: int) -> bool:
+    return _excess(target, precision, trials, FAIR) <= 0
+
+
+def _excess(target: BinomialTarget, precision: int, trials: int, chance: float) -> float:
+    """Above 0 where Bin(trials, chance) misses the target: the logarithm of δ(ε)/δ, or of ε at δ over ε."""
+    if target.dimension == 1 and trials * chance * (1 - chance) <= LONG:
+        found = hockey_stick(Binomial(trials, chance).pmf(), precision, target.epsilon) / target.delta
+    else:
+        grid = Grid(precision, target.dimension, target.norm)
+        found = binomial_epsilon(trials, chance, grid, target.delta) / target.epsilon
+    return math.log(min(max(found, 1 / LARGEST), LARGEST))
+
+
+@lru_cache(maxsize=1024)
+def _coarsest(target: BinomialTarget) -> int:
+    few = math.ceil(1 / ROUNDING)
+    if target.dimension == 1:
+        return least_satisfying(lambda g: not _hides(target, g, target.floor * (few - 1)), 1)
+    balanced = math.sqrt(few * target.floor / (4 * target.about))
+    return max(1, math.ceil(balanced), grid_by_moments(target.dimension, target.norm, math.log(1 / target.delta)))
+
+
+def _guess(target: BinomialTarget, precision: int) -> int:
+    variance = target.about * precision**2
+    return min(MOST_COINS, max(1, math.ceil(4 * variance / target.floor)))
+
+
+def _scalar(target: BinomialTarget, precision: int | None, cohort: CohortParams) -> tuple[int, float]:
+    """Return steps g and ones bp of DLB (60), with the corrections of its Lemma C.5: range 2B = high - low."""
+    fewest = max(2, math.ceil((cohort.high - cohort.low) * math.sqrt(target.floor)))
+    g = _at_least(fewest, precision)
+    return g, 90 * g * g * math.log(2 / target.delta) / ((target.epsilon / 2) ** 2 * target.floor)
+
+
+def _vector(target: BinomialTarget, precision: int | None) -> tuple[int, float]:
+    """Return steps g and ones bp of DLB (22): its ball in ℓ₂ is ours for l1 and l2, and √D times as wide as our box."""
+    log = math.log(4 * target.dimension / target.delta)
+    hat = target.epsilon / (18 * math.sqrt(math.log(2 / target.delta)))
+    steps = max(hat * math.sqrt(target.floor) / (6 * math.sqrt(5 * log)), math.sqrt(target.dimension), 10)
+    across = math.sqrt(target.dimension) if target.norm == "linf" else 1.0
+    g = _at_least(math.ceil(steps / across), precision)
+    return g, 90 * (g * across) ** 2 * log / (hat**2 * target.floor)
+
+
+def _at_least(fewest: int, precision: int | None) -> int:
+    if precision is not None and precision < fewest:
+        raise BadParameter("mechanism.precision", precision, f"the theorem needs at least {fewest}")
+    return precision or fewest
 
 
 class ShuffledBinomial(GridMechanism):
@@ -52,8 +198,8 @@ class ShuffledBinomial(GridMechanism):
                    is about a tenth of the noise's, and for which rounding adds a tenth at most to an ℓ₂ ball.
     Guarantee      (ε, δ) over at least t honest clients, for the whole vector. One coordinate: hockey-stick divergence
                    of the binomial and its shift by g, both ways. The box: that of D coordinates, all shifted by g,
-                   composed. ℓ₁ and ℓ₂ balls: Rényi moments of the worst spread of the shift (`spread`). The support is
-                   bounded: δ is at least P(Bin < g).
+                   composed. ℓ₁ and ℓ₂ balls: Rényi moments of the worst spread of the shift (`vector_rdp`). The support
+                   is bounded: δ is at least P(Bin < g).
     Source         DLB (Li, Zhou & Ji) Algorithm 4, Lemma C.5, and Algorithm 2, after Cheu et al. 2021.
     """
 
@@ -85,17 +231,22 @@ class ShuffledBinomial(GridMechanism):
             raise BadParameter("mechanism.epsilon", spec.epsilon, allowed)
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         if spec.delta is None:
             raise BadParameter("mechanism.delta", None, DELTA_RULE)
-        target = Target(needed(spec), spec.delta, frame.floor, frame.dimension, frame.norm)
+        target = BinomialTarget(needed(spec), spec.delta, cohort.floor, cohort.dimension, cohort.norm)
         paper = spec.calibration == "paper"
-        g, b, p = paper_bits(target, spec.precision, frame) if paper else fewest_bits(target, spec.precision)
+        g, b, p = paper_bits(target, spec.precision, cohort) if paper else binomial_bits(target, spec.precision)
         if b > MOST_COINS:
             limit = f"would take {b} bits a client and coordinate, at most {MOST_COINS}"
             raise BadParameter("mechanism.epsilon", spec.epsilon, limit)
-        own = {"epsilon": spec.epsilon, "delta": spec.delta, "coins": b, "chance": p}
-        return cls.model_validate({**frame.shared(g, frame.clients * (g + b) + 1), **own})
+        return cls(
+            **cohort.shared(g, cohort.clients * (g + b) + 1),
+            epsilon=target.epsilon,
+            delta=spec.delta,
+            coins=b,
+            chance=p,
+        )
 
     @property
     def bits(self) -> int:
@@ -118,13 +269,15 @@ class ShuffledBinomial(GridMechanism):
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
         honest = self.honest(survivors, colluders)
         grid = Grid(self.precision, self.dimension, self.norm)
-        epsilon = math.inf if honest < 1 else released_epsilon(honest * self.coins, self.chance, grid, self.delta)
-        return mixed(self, self.epsilon, epsilon, self.delta, (*of_the_bits(honest), SAMPLER))
+        epsilon = math.inf if honest < 1 else binomial_epsilon(honest * self.coins, self.chance, grid, self.delta)
+        return shuffled_guarantee(
+            self.calibration, self.epsilon, epsilon, self.delta, (*bits_assumptions(honest), SAMPLER)
+        )
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
         """The support is bounded: the count that only one neighbour can give makes pure ε and all RDP infinite."""
         found = self.model_copy(update={"delta": delta}).guarantee(survivors, colluders)
-        at_delta = spent(found.epsilon, "exact" if self.dimension == 1 else "bound")
+        at_delta = spent_as(found.epsilon, "exact" if self.dimension == 1 else "bound")
         ends = "the number of ones is bounded: some counts are possible for one neighbour only, whatever epsilon"
         return unprotected(delta, ends).model_copy(update={"approximate": at_delta})
 

@@ -1,35 +1,155 @@
-"""Discrete Gaussian noise at each client, permuted by a shuffler."""
+"""Discrete Gaussian noise at each client, permuted by a shuffler.
+
+What amplification makes of such noise, and the least noise for a target, come first.
+"""
 
 import math
+from functools import lru_cache, partial
 from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.assumptions import mixed
-from distrust.common.mechanisms.base import MechanismSpec, Need
-from distrust.common.mechanisms.calibration.gaussian import Grid
-from distrust.common.mechanisms.calibration.gaussian_profile import sum_profile
-from distrust.common.mechanisms.calibration.sensitivity import INFLATION, PAPER_INFLATION, grid_for
-from distrust.common.mechanisms.cohort_params import DELTA_RULE, ROUNDING, CohortParams, needed, require
-from distrust.common.mechanisms.families.gaussian import GaussianLike
-from distrust.common.mechanisms.families.laplace import SAMPLER
-from distrust.common.mechanisms.families.real_gaussian import needed_delta
-from distrust.common.mechanisms.shuffled.base import (
-    FINEST,
-    LOCAL,
-    gaussian_epsilon,
-    gaussian_renyi,
-    gaussian_size,
-    gaussian_variance,
-    of_the_records,
+from distrust.common.mechanisms.base import (
+    DELTA_RULE,
+    SAMPLER,
+    CohortParams,
+    MechanismSpec,
+    Need,
+    needed,
+    needed_delta,
+    require,
 )
+from distrust.common.mechanisms.gaussian_like import GaussianLike
 from distrust.common.messages.cohort import Via
-from distrust.common.noise import DiscreteGaussian, DiscreteGaussianSum
-from distrust.common.privacy.amplification import gaussian_noise
-from distrust.common.privacy.guarantee import Guarantee, Model
-from distrust.common.privacy.profile import SHOWN_DELTA, Profile, bound, tightened
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.privacy.amplification.blanket import (
+    FINEST,
+    SHARE,
+    blanket_epsilon,
+    hides_pairs,
+    over_pairs,
+    pair_delta,
+)
+from distrust.common.privacy.amplification.clones import clones_delta, clones_local_epsilon, gaussian_noise
+from distrust.common.privacy.amplification.randomizers import LEAST_DELTA, LocalRandomizer, added_noise
+from distrust.common.privacy.amplification.renyi import blanket_renyi, concentrated_renyi
+from distrust.common.privacy.gaussian import largest_ratio
+from distrust.common.privacy.gaussian_sums import sum_profile
+from distrust.common.privacy.gaussian_vectors import lattice_epsilon, lattice_variance
+from distrust.common.privacy.guarantee import Guarantee, Model, records_assumptions, shuffled_guarantee
+from distrust.common.privacy.hockey_stick import epsilon_at
+from distrust.common.privacy.profile import LOCAL_NOTE, PROFILE_ORDERS, SHOWN_DELTA, Profile, bound, tightened
+from distrust.common.privacy.searches import least_on_grid, snap_up
+from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUNDING, Grid, grid_for
+
+GUESS = 1.03  # relative accuracy of the search for where to begin
+COARSE = 6  # steps of the grid on which it is done, where the noise is less than that wide
+LEAST_SIZE = 0.1  # of Gaussian noise, in units of the range
+FARTHEST = 1e-280  # mass of a message's law that Rényi divergences may leave out
+
+
+@lru_cache(maxsize=256)
+def shuffled_gaussian_epsilon(variance: float, grid: Grid, delta: float, honest: int, requested: float) -> float:
+    """Return ε at δ of messages with N_Z(0, variance).
+
+    `requested` where that is met, if it is above 0, without a search for less.
+
+    One coordinate: the blanket bound for every pair of inputs. A vector: `_vector_delta`. Never above the local ε.
+    """
+    local = _local_epsilon(variance, grid, delta)
+    if grid.dimension > 1:
+        if 0 < requested <= local and _vector_delta(variance, grid, delta, honest, requested) <= delta:
+            return requested
+        return min(local, _vector_epsilon(variance, grid, delta, honest, local))
+    if requested > 0 and hides_pairs(_on_grid, grid.precision, (requested, delta, honest), variance):
+        return min(local, requested)
+    try:
+        return min(local, blanket_epsilon(_on_grid(variance, grid.precision), delta, honest))
+    except BadParameter:
+        return local
+
+
+@lru_cache(maxsize=256)
+def shuffled_gaussian_renyi(variance: float, grid: Grid, honest: int) -> tuple[float, ...]:
+    """Of messages with N_Z(0, variance): one coordinate by the blanket, a vector by the clones; inf: unknown."""
+    rho = grid.squared_l2 / (2 * variance)
+    if grid.dimension > 1:
+        return tuple(concentrated_renyi(honest, rho, PROFILE_ORDERS, partial(_local_epsilon, variance, grid)))
+    randomizer = added_noise(DiscreteGaussian(variance).pmf(FARTHEST), grid.precision)
+    return tuple(blanket_renyi(randomizer, honest, rho, PROFILE_ORDERS))
+
+
+@lru_cache(maxsize=256)
+def shuffled_gaussian_size(epsilon: float, delta: float, honest: int) -> float:
+    """Return about the least σ on any grid, in units of the range, by the blanket bound: where the search begins."""
+    low, high = LEAST_SIZE, 1 / largest_ratio(epsilon, delta)  # the local mechanism's
+    while high > low * GUESS:
+        middle = math.sqrt(low * high)
+        steps = COARSE if middle < COARSE else 1
+        randomizer = _on_grid((middle * steps) ** 2, steps)
+        met = pair_delta(randomizer, (0, steps), epsilon, honest, SHARE * delta) <= delta
+        low, high = (low, middle) if met else (middle, high)
+    return high
+
+
+@lru_cache(maxsize=256)
+def shuffled_gaussian_variance(epsilon: float, delta: float, honest: int, grid: Grid) -> float:
+    """Return the least variance on the grid, in steps squared, as a snapped number; every pair of inputs is checked."""
+    if grid.dimension > 1:
+        return _vector_variance(epsilon, delta, honest, grid)
+    guess = (shuffled_gaussian_size(epsilon, delta, honest) * grid.precision) ** 2
+    return over_pairs(_on_grid, grid.precision, (epsilon, delta, honest), least_on_grid, guess)
+
+
+@lru_cache(maxsize=4)
+def _on_grid(variance: float, precision: int) -> LocalRandomizer:
+    return added_noise(DiscreteGaussian(variance).pmf(), precision)
+
+
+def _local_epsilon(variance: float, grid: Grid, delta: float) -> float:
+    if grid.dimension > 1:
+        return lattice_epsilon(grid, variance, delta)
+    return epsilon_at(DiscreteGaussian(variance).pmf(), grid.precision, delta)
+
+
+def _vector_epsilon(variance: float, grid: Grid, delta: float, honest: int, local: float) -> float:
+    """Return the least ε up to the local one with `_vector_delta` ≤ δ, by halving, rounded up."""
+    low, high = 0.0, min(local, 50.0)
+    if _vector_delta(variance, grid, delta, honest, high) > delta:
+        return math.inf
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _vector_delta(variance, grid, delta, honest, middle) <= delta else (middle, high)
+    return high
+
+
+def _vector_delta(variance: float, grid: Grid, delta: float, honest: int, epsilon: float) -> float:
+    """Return δ(ε) of (ε₀, δ₀)-private messages.
+
+    The clones bound at ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀, half of δ at most.
+
+    Feldman, McMillan & Talwar 2021, Theorem 3.8: such a randomizer is within δ₀ of an ε₀-private one.
+    """
+    local = _local_epsilon(variance, grid, _share(epsilon, delta, honest))
+    if not 0 < local <= 50:
+        return delta / 2 if local <= 0 else math.inf
+    return clones_delta(epsilon, local, honest) + delta / 2
+
+
+def _vector_variance(epsilon: float, delta: float, honest: int, grid: Grid) -> float:
+    alone = lattice_variance(grid, epsilon, delta)
+    if delta / 2 < LEAST_DELTA:
+        return snap_up(alone)
+    local = clones_local_epsilon(epsilon, delta / 2, honest)
+    amplified = lattice_variance(grid, local, _share(epsilon, delta, honest))
+    return snap_up(min(alone, amplified))
+
+
+def _share(epsilon: float, delta: float, honest: int) -> float:
+    """Return δ₀ for which its term is half of δ, whatever ε₀ is."""
+    return delta / (2 * (math.exp(epsilon) + 1) * 1.5 * honest)
 
 
 class ShuffledGaussian(GaussianLike):
@@ -57,19 +177,20 @@ class ShuffledGaussian(GaussianLike):
         return self
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon, delta = needed(spec), needed_delta(spec)
         paper = spec.calibration == "paper"
-        size = gaussian_noise(epsilon, delta, frame.floor) / 4 if paper else 0.0
-        precision = spec.precision or _precision(epsilon, delta, frame, size)
-        if frame.dimension == 1 and precision > FINEST:
+        size = gaussian_noise(epsilon, delta, cohort.floor) / 4 if paper else 0.0
+        precision = spec.precision or _precision(epsilon, delta, cohort, size)
+        if cohort.dimension == 1 and precision > FINEST:
             raise BadParameter("mechanism.precision", precision, f"at most {FINEST} for one coordinate")
-        grid = Grid(precision, frame.dimension, frame.norm)
-        exact = None if paper else gaussian_variance(epsilon, delta, frame.floor, grid)
+        grid = Grid(precision, cohort.dimension, cohort.norm)
+        exact = None if paper else shuffled_gaussian_variance(epsilon, delta, cohort.floor, grid)
         variance = grid.squared_l2 * size**2 if exact is None else exact
-        total = DiscreteGaussianSum(variance, frame.clients)
-        own = {"epsilon": epsilon, "delta": delta, "variance": variance}
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, total)), **own})
+        total = DiscreteGaussianSum(variance, cohort.clients)
+        return cls(
+            **cohort.shared(precision, cohort.room(precision, total)), epsilon=epsilon, delta=delta, variance=variance
+        )
 
     def client_law(self) -> DiscreteGaussian:
         return DiscreteGaussian(self.variance)
@@ -77,35 +198,40 @@ class ShuffledGaussian(GaussianLike):
     def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
         assert self.delta is not None
         honest = max(1, self.honest(survivors, colluders))
-        asked = self.epsilon if self.calibration == "exact" else 0.0
-        epsilon = gaussian_epsilon(self.variance, self.grid, self.delta, honest, asked)
-        return mixed(self, self.epsilon, epsilon, self.delta, (*of_the_records(honest), SAMPLER))
+        requested = self.epsilon if self.calibration == "exact" else 0.0
+        epsilon = shuffled_gaussian_epsilon(self.variance, self.grid, self.delta, honest, requested)
+        return shuffled_guarantee(
+            self.calibration, self.epsilon, epsilon, self.delta, (*records_assumptions(honest), SAMPLER)
+        )
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
-        """(ε, δ) and Rényi of the shuffled messages by the blanket or the clones; one message alone bounds them."""
+        """Return (ε, δ) and Rényi of the shuffled messages by the blanket or the clones.
+
+        One message alone bounds them.
+        """
         found = self.model_copy(update={"delta": delta}).guarantee(survivors, colluders)
         alone = sum_profile(self.variance, 1, self.grid, delta)
-        together = gaussian_renyi(self.variance, self.grid, max(1, self.honest(survivors, colluders)))
+        together = shuffled_gaussian_renyi(self.variance, self.grid, max(1, self.honest(survivors, colluders)))
         change = {"approximate": bound(found.epsilon), "rdp": tightened(alone.rdp, together)}
-        return alone.model_copy(update={**change, "rdp_how": "bound", "notes": (LOCAL,)})
+        return alone.model_copy(update={**change, "rdp_how": "bound", "notes": (LOCAL_NOTE,)})
 
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(DiscreteGaussianSum(self.variance, survivors), survivors * self.variance)
 
 
-def _precision(epsilon: float, delta: float, frame: CohortParams, size: float) -> int:
-    """The least g whose rounding variance is a tenth of the noise's, as far as it can be known before g is."""
+def _precision(epsilon: float, delta: float, cohort: CohortParams, size: float) -> int:
+    """Return the least g whose rounding variance is a tenth of the noise's, as far as it can be known before g is."""
     wanted = 1 / (4 * ROUNDING)
-    if frame.dimension == 1:
-        size = size or gaussian_size(epsilon, delta, frame.floor)
+    if cohort.dimension == 1:
+        size = size or shuffled_gaussian_size(epsilon, delta, cohort.floor)
         return min(FINEST, max(1, math.ceil(math.sqrt(wanted) / size)))
 
     def variance(g: int) -> float:
-        grid = Grid(g, frame.dimension, frame.norm)
-        return grid.squared_l2 * size**2 if size else gaussian_variance(epsilon, delta, frame.floor, grid)
+        grid = Grid(g, cohort.dimension, cohort.norm)
+        return grid.squared_l2 * size**2 if size else shuffled_gaussian_variance(epsilon, delta, cohort.floor, grid)
 
     little = (math.inf, PAPER_INFLATION) if size else (math.log(1 / delta), INFLATION)
-    g = max(grid_for(frame.dimension, frame.norm, *little), math.ceil(math.sqrt(wanted / variance(1))))
+    g = max(grid_for(cohort.dimension, cohort.norm, *little), math.ceil(math.sqrt(wanted / variance(1))))
     while variance(g) < wanted:
         g += 1
     return g

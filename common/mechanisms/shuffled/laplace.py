@@ -1,44 +1,131 @@
-"""Discrete Laplace noise at each client, permuted: a little local privacy, much more behind the shuffler."""
+"""Discrete Laplace noise at each client, permuted: a little local privacy, much more behind the shuffler.
+
+What amplification makes of such noise, and the largest local ε for a target, come first.
+"""
 
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.mechanisms.base import MechanismSpec, Need
-from distrust.common.mechanisms.calibration.roots import snap_down
-from distrust.common.mechanisms.calibration.sensitivity import laplace_scale
-from distrust.common.mechanisms.cohort_params import (
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms.base import (
     DELTA_RULE,
     EPSILON_RULE,
-    ROUNDING,
+    SAMPLER,
     CohortParams,
+    MechanismSpec,
+    Need,
     delta_allowed,
     epsilon_allowed,
-    little_rounding,
     needed,
+    needed_delta,
     require,
 )
-from distrust.common.mechanisms.families.laplace import SAMPLER, LaplaceLike
-from distrust.common.mechanisms.families.real_gaussian import needed_delta
-from distrust.common.mechanisms.shuffled.base import (
-    GAIN,
-    LOCAL,
-    alike_epsilon,
-    alike_local_epsilon,
-    alike_renyi,
-    laplace_epsilon,
-    laplace_local_epsilon,
-    laplace_renyi,
-    of_the_records,
-)
+from distrust.common.mechanisms.laplace_like import LaplaceLike, little_rounding
 from distrust.common.messages.cohort import Via
-from distrust.common.noise import DiscreteLaplace, PolyaDifference
-from distrust.common.privacy.amplification import paper_local_epsilon
-from distrust.common.privacy.guarantee import Guarantee, Model
-from distrust.common.privacy.profile import SHOWN_DELTA, Profile, bound, tightened
+from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
+from distrust.common.privacy.amplification.blanket import FINEST, blanket_epsilon, hides_pairs, over_pairs
+from distrust.common.privacy.amplification.clones import (
+    clones_delta,
+    clones_epsilon,
+    clones_local_epsilon,
+    paper_local_epsilon,
+)
+from distrust.common.privacy.amplification.randomizers import LocalRandomizer, laplace_on_grid
+from distrust.common.privacy.amplification.renyi import blanket_renyi, clones_renyi
+from distrust.common.privacy.guarantee import Guarantee, Model, records_assumptions
+from distrust.common.privacy.profile import LOCAL_NOTE, PROFILE_ORDERS, SHOWN_DELTA, Profile, bound, tightened
+from distrust.common.privacy.searches import greatest_on_grid, snap_down
+from distrust.common.privacy.sensitivity import ROUNDING, laplace_scale
+
+MOST_ALIKE = 100_000  # messages of Laplace noise that the blanket is computed for, which takes long; more hide more
+GAIN = 1.4  # of ε₀ by the blanket over the clones', about
+LARGEST_LOCAL = 50.0
+
+
+@lru_cache(maxsize=256)
+def shuffled_laplace_epsilon(local_epsilon: float, delta: float, honest: int, requested: float = 0.0) -> float:
+    """Return ε at δ of ε₀-private messages by the clones bound, at most ε₀.
+
+    `requested` where that is met and the search's is not.
+
+    The search rounds up in the ninth digit.
+    """
+    found = min(local_epsilon, clones_epsilon(delta, local_epsilon, honest))
+    met = 0 < requested < found and clones_delta(requested, local_epsilon, honest) <= delta
+    return requested if met else found
+
+
+@lru_cache(maxsize=256)
+def shuffled_laplace_local_epsilon(epsilon: float, delta: float, honest: int) -> float:
+    """Return the largest ε₀ by the clones bound, snapped down; ε itself if that is larger."""
+    found = clones_local_epsilon(epsilon, delta, honest)
+    return max(epsilon, snap_down(found))
+
+
+@lru_cache(maxsize=256)
+def alike_epsilon(local_epsilon: float, precision: int, delta: float, honest: int, requested: float) -> float:
+    """Return ε at δ where all draw Lap_Z(g/ε₀) in one coordinate.
+
+    By the blanket too; `requested`, not 0, where that is met.
+
+    The blanket is computed for every pair of inputs on the grid.
+    """
+    clones = shuffled_laplace_epsilon(local_epsilon, delta, honest, requested)
+    if clones <= requested or not _has_blanket(precision, honest):
+        return clones
+    counted = min(honest, MOST_ALIKE)
+    if requested > 0 and hides_pairs(_laplace_on_grid, precision, (requested, delta, counted), local_epsilon):
+        return requested
+    try:
+        return min(clones, blanket_epsilon(_laplace_on_grid(local_epsilon, precision), delta, counted))
+    except BadParameter:
+        return clones
+
+
+@lru_cache(maxsize=256)
+def alike_local_epsilon(epsilon: float, delta: float, honest: int, precision: int) -> float:
+    """Return the largest ε₀ on the grid of snapped numbers with `alike_epsilon` ≤ ε: never below the clones'."""
+    clones = shuffled_laplace_local_epsilon(epsilon, delta, honest)
+    if not _has_blanket(precision, honest) or honest > MOST_ALIKE:
+        return clones
+
+    target = (epsilon, delta, honest)
+    if hides_pairs(_laplace_on_grid, precision, target, LARGEST_LOCAL):
+        return LARGEST_LOCAL
+    guess = min(GAIN * clones, LARGEST_LOCAL)
+    return max(clones, over_pairs(_laplace_on_grid, precision, target, greatest_on_grid, guess))
+
+
+@lru_cache(maxsize=256)
+def shuffled_laplace_renyi(local_epsilon: float, honest: int) -> tuple[float, ...]:
+    """Return the Rényi divergences of ε₀-private messages at the orders of a profile, by the clones."""
+    return tuple(clones_renyi(local_epsilon, honest, PROFILE_ORDERS))
+
+
+@lru_cache(maxsize=256)
+def alike_renyi(local_epsilon: float, precision: int, honest: int) -> tuple[float, ...]:
+    """The same where all draw Lap_Z(g/ε₀) in one coordinate: the lesser of clones and blanket at every order."""
+    clones = shuffled_laplace_renyi(local_epsilon, honest)
+    if not _has_blanket(precision, honest):
+        return clones
+    rho = local_epsilon**2 / 2  # of any ε₀-private message (Bun & Steinke 2016)
+    randomizer = laplace_on_grid(laplace_scale(local_epsilon, precision, 1), precision)
+    found = blanket_renyi(randomizer, min(honest, MOST_ALIKE), rho, PROFILE_ORDERS, local_epsilon)
+    return tuple(min(pair) for pair in zip(clones, found, strict=True))
+
+
+@lru_cache(maxsize=4)
+def _laplace_on_grid(local_epsilon: float, precision: int) -> LocalRandomizer:
+    return laplace_on_grid(laplace_scale(min(local_epsilon, LARGEST_LOCAL), precision, 1), precision)
+
+
+def _has_blanket(precision: int, honest: int) -> bool:
+    return precision <= FINEST and honest > 1
 
 
 class ShuffledLaplace(LaplaceLike):
@@ -64,7 +151,9 @@ class ShuffledLaplace(LaplaceLike):
     name: Literal["shuffled-laplace"] = "shuffled-laplace"
     delta: float
     local: Annotated[float, Field(description="ε₀ in nats: what a message alone promises")]
-    dealt: Annotated[bool, Field(description="whether S deals actions, and opens what was played of each")] = False
+    dealt: Annotated[
+        bool, Field(description="whether the shuffler deals actions, and opens what was played of each")
+    ] = False
 
     @model_validator(mode="after")
     def _is_local(self) -> Self:
@@ -73,20 +162,27 @@ class ShuffledLaplace(LaplaceLike):
         return self
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon, delta = needed(spec), needed_delta(spec)
         local = epsilon
-        if frame.floor > 1:
-            amplify = _paper_local_epsilon if spec.calibration == "paper" else laplace_local_epsilon
-            local = amplify(epsilon, delta, frame.floor)
-        alike = frame.dimension == 1 and not frame.dealt and spec.calibration == "exact" and frame.floor > 1
+        if cohort.floor > 1:
+            amplify = _paper_local_epsilon if spec.calibration == "paper" else shuffled_laplace_local_epsilon
+            local = amplify(epsilon, delta, cohort.floor)
+        alike = cohort.dimension == 1 and not cohort.dealt and spec.calibration == "exact" and cohort.floor > 1
         about = GAIN * local if alike else local
-        precision = spec.precision or little_rounding(frame, about, frame.clients, ROUNDING)
+        precision = spec.precision or little_rounding(cohort, about, cohort.clients, ROUNDING)
         if alike:
-            local = alike_local_epsilon(epsilon, delta, frame.floor, precision)
-        total = PolyaDifference(Fraction(frame.clients), laplace_scale(local, precision, frame.dimension, frame.norm))
-        own = {"epsilon": epsilon, "delta": delta, "local": local, "dealt": frame.dealt}
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, total)), **own})
+            local = alike_local_epsilon(epsilon, delta, cohort.floor, precision)
+        total = PolyaDifference(
+            Fraction(cohort.clients), laplace_scale(local, precision, cohort.dimension, cohort.norm)
+        )
+        return cls(
+            **cohort.shared(precision, cohort.room(precision, total)),
+            epsilon=epsilon,
+            delta=delta,
+            local=local,
+            dealt=cohort.dealt,
+        )
 
     @property
     def scale(self) -> float:
@@ -105,39 +201,37 @@ class ShuffledLaplace(LaplaceLike):
         local = self.one_term_epsilon
         epsilon = self._amplified(local, honest) if honest > 1 else local
         amplified = epsilon < local
-        return Guarantee.model_validate(
-            {
-                "kind": "approximate" if amplified else "pure",
-                "epsilon": epsilon,
-                "delta": self.delta if amplified else 0.0,
-                "claimed": self.epsilon,
-                "model": self.model if amplified else "local",
-                "calibration": self.calibration,
-                "assumptions": (*of_the_records(honest), SAMPLER),
-            }
+        return Guarantee(
+            kind="approximate" if amplified else "pure",
+            epsilon=epsilon,
+            delta=self.delta if amplified else 0.0,
+            claimed=self.epsilon,
+            model=self.model if amplified else "local",
+            calibration=self.calibration,
+            assumptions=(*records_assumptions(honest), SAMPLER),
         )
 
     def _amplified(self, local: float, honest: int) -> float:
-        asked = self.epsilon if self.calibration == "exact" and honest >= self.floor else 0.0
+        requested = self.epsilon if self.calibration == "exact" and honest >= self.floor else 0.0
         if self.dealt or self.dimension > 1:
-            return laplace_epsilon(local, self.delta, honest, asked)
-        return alike_epsilon(self.local, self.precision, self.delta, honest, asked)
+            return shuffled_laplace_epsilon(local, self.delta, honest, requested)
+        return alike_epsilon(self.local, self.precision, self.delta, honest, requested)
 
     def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
-        """(ε, δ) and Rényi of the messages together; one message alone bounds them, and has pure ε."""
+        """Return (ε, δ) and Rényi of the messages together; one message alone bounds them, and has pure ε."""
         found = self.model_copy(update={"delta": delta}).guarantee(survivors, colluders)
         alone = super().profile(survivors, colluders, delta)
         honest, local = max(1, self.honest(survivors, colluders)), self.one_term_epsilon
         clones = self.dealt or self.dimension > 1
-        together = laplace_renyi(local, honest) if clones else alike_renyi(self.local, self.precision, honest)
+        together = shuffled_laplace_renyi(local, honest) if clones else alike_renyi(self.local, self.precision, honest)
         change = {"pure": bound(alone.pure.epsilon), "approximate": bound(found.epsilon)}
         by_order = {"rdp": tightened(alone.rdp, together), "rdp_how": "bound"}
-        return alone.model_copy(update={**change, **by_order, "notes": (LOCAL,)})
+        return alone.model_copy(update={**change, **by_order, "notes": (LOCAL_NOTE,)})
 
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(PolyaDifference(Fraction(survivors), self.scale), survivors)
 
 
 def _paper_local_epsilon(epsilon: float, delta: float, users: int) -> float:
-    """ε₀ of the paper's closed form, snapped down; ε itself where that is not less."""
+    """Return ε₀ of the paper's closed form, snapped down; ε itself where that is not less."""
     return max(epsilon, snap_down(paper_local_epsilon(epsilon, delta, users)))

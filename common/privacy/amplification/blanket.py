@@ -13,12 +13,14 @@ added to δ. The n-fold sum is an FFT of the law tilted by e^(λV), centred at 0
 rounding and truncation are relative to P(sum > 0) and not to 1; what they may have taken is bounded and added.
 Source     Balle et al. 2019, Lemma 5.3.
 Holds      for every n ≥ 1 and every randomizer with a blanket, pure or not; one message a user, one randomizer.
+
+The last part searches for the noise on a grid that hides every pair of inputs.
 """
 
 import math
 from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
+from functools import lru_cache, partial
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from scipy import optimize
@@ -27,12 +29,12 @@ from distrust.common.errors import BadParameter
 from distrust.common.privacy.amplification.randomizers import (
     LARGEST_EPSILON,
     Array,
-    Randomizer,
+    LocalRandomizer,
     check_delta,
     check_epsilon,
     check_users,
-    least_met,
 )
+from distrust.common.privacy.searches import least_met
 
 MASSES = 2e-11  # relative rounding of the cells' masses, of laws as the noise room gives them
 SHARE = 0.03  # of a given δ: mass of extreme values to leave out
@@ -63,7 +65,7 @@ class _Sum(NamedTuple):
         return max(0.0, 1 - float(self.weight.sum()))
 
     def raised(self, least: float) -> "_Sum":
-        """Values below `least` moved up to it, which makes the sum no smaller."""
+        """Return values below `least` moved up to it, which makes the sum no smaller."""
         low, mean, high = (np.maximum(values, least) for values in (self.low, self.mean, self.high))
         return self._replace(low=low, mean=mean, high=high)
 
@@ -71,8 +73,8 @@ class _Sum(NamedTuple):
         return _cumulant(np.append(values, 0.0), np.append(self.weight, self.rest), tilt)
 
 
-def blanket_delta(randomizer: Randomizer, epsilon: float, users: int) -> float:
-    """An upper bound of δ(ε) for the shuffled messages of `users`: the worst pair of inputs."""
+def blanket_delta(randomizer: LocalRandomizer, epsilon: float, users: int) -> float:
+    """Return an upper bound of δ(ε) for the shuffled messages of `users`: the worst pair of inputs."""
     check_epsilon(epsilon)
     check_users(users)
     return max(
@@ -81,16 +83,19 @@ def blanket_delta(randomizer: Randomizer, epsilon: float, users: int) -> float:
     )
 
 
-def blanket_meets(randomizer: Randomizer, epsilon: float, delta: float, users: int) -> bool:
-    """Whether the bound shows (ε, δ) for every pair of inputs: one evaluation a pair, five times faster than the δ."""
+def blanket_meets(randomizer: LocalRandomizer, epsilon: float, delta: float, users: int) -> bool:
+    """Return whether the bound shows (ε, δ) for every pair of inputs.
+
+    One evaluation a pair, five times faster than the δ.
+    """
     check_epsilon(epsilon)
     check_delta(delta)
     check_users(users)
     return all(_meets(randomizer, pair, delta, users, epsilon) for pair in randomizer.pairs())
 
 
-def blanket_epsilon(randomizer: Randomizer, delta: float, users: int) -> float:
-    """The least ε with δ(ε) ≤ delta to five digits, rounded up; BadParameter where none up to 50 will do."""
+def blanket_epsilon(randomizer: LocalRandomizer, delta: float, users: int) -> float:
+    """Return the least ε with δ(ε) ≤ delta to five digits, rounded up; BadParameter where none up to 50 will do."""
     check_delta(delta)
     check_users(users)
     worst = LEAST_EPSILON
@@ -109,9 +114,11 @@ def blanket_epsilon(randomizer: Randomizer, delta: float, users: int) -> float:
 
 
 def least_noise(
-    kind: Callable[[float], Randomizer], sizes: tuple[float, float], epsilon: float, delta: float, users: int
+    kind: Callable[[float], LocalRandomizer], sizes: tuple[float, float], epsilon: float, delta: float, users: int
 ) -> float:
-    """The least parameter of `kind` between `sizes` whose shuffled messages are (ε, δ)-DP, to four digits, rounded up.
+    """Return the least parameter of `kind` whose shuffled messages are (ε, δ)-DP, to four digits, rounded up.
+
+    It is looked for between `sizes`.
 
     The parameter is the noise's size: less privacy below. Raises BadParameter where the largest is not enough.
     """
@@ -128,14 +135,22 @@ def least_noise(
     return least_met(met, least, most, 1e-4)
 
 
-def _meets(randomizer: Randomizer, pair: tuple[int, int], delta: float, users: int, epsilon: float) -> bool:
+def _meets(randomizer: LocalRandomizer, pair: tuple[int, int], delta: float, users: int, epsilon: float) -> bool:
     return pair_delta(randomizer, pair, epsilon, users, SHARE * delta) <= delta
 
 
 def pair_delta(
-    randomizer: Randomizer, pair: tuple[int, int], epsilon: float, users: int, left_out: float, *, fine: float = FINE
+    randomizer: LocalRandomizer,
+    pair: tuple[int, int],
+    epsilon: float,
+    users: int,
+    left_out: float,
+    *,
+    fine: float = FINE,
 ) -> float:
-    """δ of one pair of inputs, above by `left_out`, mass of extreme values, and by the grid, `fine` deviations a step.
+    """Return δ of one pair of inputs, rounded up: by `left_out`, mass of extreme values, and by the grid.
+
+    fine  deviations a step of the grid.
 
     A little less ε, and less blanket, make up for whatever rounding did to the masses.
     """
@@ -156,8 +171,10 @@ def pair_delta(
     return min(1.0, found * (1 + 2 * MASSES) + added)
 
 
-def extreme_delta(randomizer: Randomizer, pair: tuple[int, int], epsilon: float, users: int) -> float:
-    """δ of one pair of inputs far in its tail, where one message decides: quickly, and down to the least doubles.
+def extreme_delta(randomizer: LocalRandomizer, pair: tuple[int, int], epsilon: float, users: int) -> float:
+    """Return δ of one pair of inputs far in its tail, where one message decides.
+
+    Quickly, and down to the least doubles.
 
     Values that alone make up for a share of the sum's mean are left out; of the others' sum Chernoff's bound, by
     s₊ ≤ e^(λs)/(eλ), with the least over shares and λ.
@@ -224,14 +241,17 @@ def _tilt(law: _Sum) -> tuple[float, float, float]:
 
 
 def _reach(law: _Sum, tilt: float, turns: Array) -> float:
-    """Chernoff: the tilted sum lies beyond with probability below e^-TAILS."""
+    """Return Chernoff: the tilted sum lies beyond with probability below e^-TAILS."""
     values = law.high if turns[0] > 0 else law.low
     base = law.cumulant(values, tilt)
     return float(min((law.users * (law.cumulant(values, tilt + turn) - base) + TAILS) / abs(turn) for turn in turns))
 
 
 def _size(reach: float, step: float) -> int:
-    """Points for about that step, within reason: the split adds at most step²/4 to the variance where V is not 0."""
+    """Return how many points for about that step, within reason.
+
+    The split adds at most step²/4 to the variance where V is not 0.
+    """
     wanted = math.ceil(math.log2(2 * reach / step))
     return 1 << min(max(wanted, SIZES[0]), SIZES[1])
 
@@ -245,14 +265,14 @@ def _on_grid(law: _Sum, step: float) -> tuple[Array, Array]:
 
 
 def _cumulant(values: Array, weights: Array, tilt: float) -> float:
-    """K(λ) = ln E e^(λV)."""
+    """Return K(λ) = ln E e^(λV)."""
     exponents = tilt * values
     top = float(exponents.max())
     return top + math.log(float(weights @ np.exp(exponents - top)))
 
 
 def _powers(points: Array, masses: Array, users: int, size: int) -> tuple[Array, float]:
-    """The `users`-fold convolution on Z_size, and a bound of every entry's rounding error.
+    """Return the `users`-fold convolution on Z_size, and a bound of every entry's rounding error.
 
     An FFT of size N errs by at most 7 log₂N units of its input's 2-norm (Higham 2002, Theorem 24.2); the power
     multiplies that by n|φ|^(n-1), its logarithm errs by n|ln φ| units, and Cauchy's inequality brings all to one entry.
@@ -275,3 +295,45 @@ def _powers(points: Array, masses: Array, users: int, size: int) -> tuple[Array,
 def _rms(half: Array, frequencies: int) -> float:
     """Root mean square over all frequencies, from half of them, those that do not vanish, from above."""
     return math.sqrt(2 * float(np.sum(half**2)) / frequencies)
+
+
+FINEST = 32  # steps of one coordinate's range, all pairs of which the blanket bound compares
+NOT_ZERO_DELTA = 1e-300  # of a δ whose logarithm is taken
+
+
+RandomizerOf: TypeAlias = Callable[[float, int], LocalRandomizer]
+"""The size of the noise, σ² or ε₀, and the precision to a randomizer."""
+
+PairTarget: TypeAlias = tuple[float, float, int]
+"""ε, δ and honest clients."""
+
+Search: TypeAlias = Callable[[Callable[[float], float], float], float]
+"""An excess and a guess to the snapped number at which the excess ends."""
+
+
+def over_pairs(kind: RandomizerOf, precision: int, target: PairTarget, search: Search, guess: float) -> float:
+    """Return the search's number at which the blanket hides every pair of inputs: at first that of the farthest pair.
+
+    Where another pair is not hidden there, the search goes on from there, away from the guess, with the worst of them.
+    """
+    pairs = kind(guess, precision).pairs()
+    found, pair = guess, pairs[0]
+    while True:
+        found = search(partial(_pair_excess, kind, precision, target, pair), found)
+        worst, pair = max((_pair_excess(kind, precision, target, other, found), other) for other in pairs)
+        if worst <= 0:
+            return found
+
+
+def hides_pairs(kind: RandomizerOf, precision: int, target: PairTarget, size: float) -> bool:
+    """Return whether the blanket hides every pair of inputs; what a search ended with is not computed again."""
+    pairs = kind(size, precision).pairs()
+    return all(_pair_excess(kind, precision, target, pair, size) <= 0 for pair in pairs)
+
+
+@lru_cache(maxsize=4096)
+def _pair_excess(kind: RandomizerOf, precision: int, target: PairTarget, pair: tuple[int, int], size: float) -> float:
+    """Return the logarithm of a pair's δ(ε) over δ, for noise of that size."""
+    epsilon, delta, honest = target
+    found = pair_delta(kind(size, precision), pair, epsilon, honest, SHARE * delta)
+    return math.log(max(found, NOT_ZERO_DELTA) / delta)

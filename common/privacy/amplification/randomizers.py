@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from distrust.common.errors import BadParameter
-from distrust.common.noise import Pmf
+from distrust.common.noise.law import Pmf
 
 SUM = 1e-9  # how far the masses of an input may be from 1
 
@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Randomizer:
+class LocalRandomizer:
     """Laws μ_x of one message for finitely many inputs x, cut into cells of outputs.
 
     masses    shape (inputs, cells): μ_x of each cell.
@@ -55,7 +55,7 @@ class Randomizer:
         return float(self.blanket.sum())
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Pairs of inputs to compare, the farthest apart first; mirror images once."""
+        """Return pairs of inputs to compare, the farthest apart first; mirror images once."""
         last = len(self.masses) - 1
         every = [(x, y) for x in range(last + 1) for y in range(last + 1) if x != y]
         once = [pair for pair in every if not self.mirrored or pair <= (last - pair[0], last - pair[1])]
@@ -88,29 +88,6 @@ def check_delta(delta: float) -> None:
         )
 
 
-def least_met(met: Callable[[float], bool], low: float, high: float, digits: float) -> float:
-    """The least x in [low, high] with `met`, to a relative error of `digits` and rounded up; `high` must meet it.
-
-    Where `met` is not monotone the answer still meets it.
-    """
-    if met(low):
-        return low
-    while high - low > digits * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if met(middle) else (middle, high)
-    return high
-
-
-def greatest_met(met: Callable[[float], bool], low: float, high: float, digits: float) -> float:
-    """The greatest x in [low, high] with `met`, rounded down; `low` must meet it."""
-    if met(high):
-        return high
-    while high - low > digits * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if met(middle) else (low, middle)
-    return low
-
-
 FINE = 256  # cells in one unit of noise, or of what changes the density by e
 FARTHEST = 9.0  # standard deviations beyond [0, 1] that are cut into cells; less than 1e-18 is beyond them
 MOST_INPUTS = 33
@@ -118,12 +95,12 @@ MOST_CELLS = 5000
 WIDER = 1e-12  # relative, for the rounding of densities
 
 
-def table(masses: Array) -> Randomizer:
+def tabulated(masses: Array) -> LocalRandomizer:
     """Any finite randomizer: row x holds the probabilities of the outputs for input x."""
     return _of_atoms(np.atleast_2d(masses), 0.0, mirrored=False)
 
 
-def added_noise(pmf: Pmf, precision: int) -> Randomizer:
+def added_noise(pmf: Pmf, precision: int) -> LocalRandomizer:
     """x̂ + noise for x̂ in {0..precision}: discrete Gaussian, any law on the integers.
 
     A law of more than MOST_CELLS outputs is cut into that many cells of neighbours, at least: the log-ratio of two
@@ -146,7 +123,7 @@ def added_noise(pmf: Pmf, precision: int) -> Randomizer:
         low.append(np.minimum.reduceat(law / blanket, starts))
         high.append(np.maximum.reduceat(law / blanket, starts))
         beyond = max(beyond, float(row[~kept].sum()))
-    return Randomizer(
+    return LocalRandomizer(
         np.array(masses),
         np.add.reduceat(blanket, starts),
         np.array(low),
@@ -157,13 +134,13 @@ def added_noise(pmf: Pmf, precision: int) -> Randomizer:
 
 
 def _moved(pmf: Pmf, shift: int, row: Array) -> Array:
-    """The law moved by `shift`, written into `row`."""
+    """Return the law moved by `shift`, written into `row`."""
     row[:] = 0.0
     row[shift : shift + pmf.masses.size] = pmf.masses
     return row
 
 
-def laplace_on_grid(scale: float, precision: int) -> Randomizer:
+def laplace_on_grid(scale: float, precision: int) -> LocalRandomizer:
     """x̂ + Lap_Z(scale) for x̂ in {0..precision}, put between 0 and `precision`.
 
     Beyond them all laws are proportional, so that it tells as much, and nothing is left out as in `added_noise`.
@@ -176,8 +153,11 @@ def laplace_on_grid(scale: float, precision: int) -> Randomizer:
     return _of_atoms(masses, 0.0, mirrored=True)
 
 
-def gaussian(sigma: float, precision: int = 1) -> Randomizer:
-    """Values x + N(0, σ²) for x in {0, 1/precision, …, 1}. There is no ε₀. γ = 2Φ(-1/(2σ)), whatever the grid."""
+def gaussian(sigma: float, precision: int = 1) -> LocalRandomizer:
+    """Return messages x + N(0, σ²) for x in {0, 1/precision, …, 1}.
+
+    There is no ε₀. γ = 2Φ(-1/(2σ)), whatever the grid.
+    """
     _check_scale("sigma", sigma)
     _check_inputs(precision)
     step = min(sigma, sigma**2) / FINE
@@ -189,8 +169,8 @@ def gaussian(sigma: float, precision: int = 1) -> Randomizer:
     return _of_cells(_between((edges - x) / sigma, special.ndtr), half, np.exp(ratios), lost)
 
 
-def laplace(scale: float, precision: int = 1) -> Randomizer:
-    """Values x + Lap(scale) for x in {0, 1/precision, …, 1}: ε₀ = 1/scale, γ = e^(-1/(2 scale))."""
+def laplace(scale: float, precision: int = 1) -> LocalRandomizer:
+    """Return messages x + Lap(scale) for x in {0, 1/precision, …, 1}: ε₀ = 1/scale, γ = e^(-1/(2 scale))."""
     _check_scale("scale", scale)
     _check_inputs(precision)
     # left of 0, and right of 1, all densities are proportional: one cell each
@@ -203,20 +183,20 @@ def laplace(scale: float, precision: int = 1) -> Randomizer:
 
 
 def _laplace_below(z: Array) -> Array:
-    """P(Lap(1) ≤ z)."""
+    """Return P(Lap(1) ≤ z)."""
     tail = np.exp(-np.abs(z)) / 2
     return np.where(z < 0, tail, 1 - tail)
 
 
 def _between(edges: Array, below: Callable[[Array], Array]) -> Array:
-    """Masses between neighbouring edges of a law that is symmetric about 0, each from its own smaller tail."""
+    """Return masses between neighbouring edges of a law that is symmetric about 0, each from its own smaller tail."""
     left, right = edges[:, :-1], edges[:, 1:]
     upper = left > 0
     masses: Array = below(np.where(upper, -left, right)) - below(np.where(upper, -right, left))
     return masses
 
 
-def _of_atoms(masses: Array, lost: float, *, mirrored: bool) -> Randomizer:
+def _of_atoms(masses: Array, lost: float, *, mirrored: bool) -> LocalRandomizer:
     """Outputs one by one; those that some input never gives have no blanket and count as lost."""
     blanket = masses.min(axis=0)
     kept = blanket > 0
@@ -224,10 +204,10 @@ def _of_atoms(masses: Array, lost: float, *, mirrored: bool) -> Randomizer:
         raise BadParameter("masses", "disjoint", "some output must be possible for every input")
     beyond = float(masses[:, ~kept].sum(axis=1).max(initial=0.0))
     masses, blanket = masses[:, kept], blanket[kept]
-    return Randomizer(masses, blanket, masses / blanket, masses / blanket, lost + beyond, mirrored=mirrored)
+    return LocalRandomizer(masses, blanket, masses / blanket, masses / blanket, lost + beyond, mirrored=mirrored)
 
 
-def _of_cells(masses: Array, half: int, ratios: Array, lost: float) -> Randomizer:
+def _of_cells(masses: Array, half: int, ratios: Array, lost: float) -> LocalRandomizer:
     """Intervals: `half` of them left of 1/2, where the last input's law is the least; right of it the first input's.
 
     Densities relative to the least law are monotone between edges; `ratios` holds them there.
@@ -235,7 +215,7 @@ def _of_cells(masses: Array, half: int, ratios: Array, lost: float) -> Randomize
     blanket = np.concatenate((masses[-1, :half], masses[0, half:]))
     low = np.minimum(ratios[:, :-1], ratios[:, 1:]) * (1 - WIDER)
     high = np.maximum(ratios[:, :-1], ratios[:, 1:]) * (1 + WIDER)
-    return Randomizer(masses, blanket, low, high, lost, mirrored=True)
+    return LocalRandomizer(masses, blanket, low, high, lost, mirrored=True)
 
 
 def _check_scale(field: str, value: float) -> None:

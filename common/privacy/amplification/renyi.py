@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from distrust.common.privacy.amplification.blanket import LEAST_EPSILON, extreme_delta, pair_delta
 from distrust.common.privacy.amplification.clones import clones_curve
-from distrust.common.privacy.amplification.randomizers import LARGEST_EPSILON, Randomizer
+from distrust.common.privacy.amplification.randomizers import LARGEST_EPSILON, LocalRandomizer
 
 Array = NDArray[np.float64]
 
@@ -42,7 +42,7 @@ TAILS = np.geomspace(1e-2, 1e4, 400)  # orders above α that a tail may be bound
 
 
 def clones_renyi(local_epsilon: float, users: int, orders: Sequence[float]) -> list[float]:
-    """Of `users` shuffled ε₀-LDP messages, whose randomizers may differ; inf for an ε₀ beyond the bound's range."""
+    """Return divergences of `users` shuffled ε₀-LDP messages; inf for an ε₀ beyond the bound's range."""
     if not local_epsilon <= LARGEST_EPSILON:
         return [math.inf] * len(orders)
     inner = _cheap(local_epsilon)
@@ -51,9 +51,11 @@ def clones_renyi(local_epsilon: float, users: int, orders: Sequence[float]) -> l
 
 
 def blanket_renyi(
-    randomizer: Randomizer, users: int, rho: float, orders: Sequence[float], pure: float = math.inf
+    randomizer: LocalRandomizer, users: int, rho: float, orders: Sequence[float], pure: float = math.inf
 ) -> list[float]:
-    """Of `users` shuffled messages of one randomizer that is ρ-zCDP by itself; inf where it has too many inputs.
+    """Return divergences of `users` shuffled messages of one randomizer that is ρ-zCDP by itself.
+
+    They are inf where it has too many inputs.
 
     pure  its ε₀, if it has one; then ρ is ε₀²/2 at most. The randomizer should leave out next to nothing: see FLOOR.
     """
@@ -71,7 +73,9 @@ def blanket_renyi(
 def concentrated_renyi(
     users: int, rho: float, orders: Sequence[float], local_epsilon: Callable[[float], float]
 ) -> list[float]:
-    """Of `users` shuffled ρ-zCDP messages, each (`local_epsilon`(δ₀), δ₀)-private: within δ₀ of an ε₀-private one.
+    """Return divergences of `users` shuffled ρ-zCDP messages.
+
+    Each is (`local_epsilon`(δ₀), δ₀)-private: within δ₀ of an ε₀-private one.
 
     δ(ε) is the clones' for ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀, the least over some δ₀: Feldman, McMillan & Talwar
     2021, Theorem 3.8.
@@ -91,7 +95,7 @@ def concentrated_renyi(
 
 
 def curve_renyi(epsilons: Array, deltas: Array, order: float, beyond: float = -math.inf) -> float:
-    """A bound of the Rényi divergence of `order` > 1 of a pair of laws, in both directions.
+    """Return a bound of the Rényi divergence of `order` > 1 of a pair of laws, in both directions.
 
     epsilons  above 0, increasing; deltas bound δ there, in both directions; 0 is allowed.
     beyond    ln of a bound of α(α-1) times the integral from the last ε on.
@@ -106,7 +110,9 @@ def curve_renyi(epsilons: Array, deltas: Array, order: float, beyond: float = -m
 
 
 def _chords(at: Array, logs: Array, power: float) -> Array:
-    """Logarithms of ∫ γ^(power-1) (chord of δ) dγ over each segment: the left ends' parts of it, and the right ends'.
+    """Return the logarithms of ∫ γ^(power-1) (chord of δ) dγ over each segment.
+
+    The left ends' parts of it, and the right ends'.
 
     γ = e^(a+u), 0 ≤ u ≤ h. With I(k) = ∫ e^(ku) du the weights of the ends are e^(power a)/(e^h - 1) times
     e^h I(power) - I(power+1) and I(power+1) - I(power).
@@ -121,12 +127,12 @@ def _chords(at: Array, logs: Array, power: float) -> Array:
 
 
 def _integral(k: float, h: Array, top: Array) -> Array:
-    """e^-top ∫ e^(ku) du from 0 to h, k ≠ 0."""
+    """Return e^-top ∫ e^(ku) du from 0 to h, k ≠ 0."""
     return np.asarray(-np.expm1(-abs(k) * h) * np.exp(max(k, 0.0) * h - top) / abs(k), dtype=np.float64)
 
 
 def _cheap(last: float) -> Array:
-    """Points below `last`, close to each other near 0 and near the end."""
+    """Return points below `last`, close to each other near 0 and near the end."""
     return np.union1d(np.geomspace(FIRST * last, last, POINTS)[:-1], np.linspace(0, last, POINTS)[1:-1])
 
 
@@ -134,7 +140,7 @@ def _cheap(last: float) -> Array:
 class _Shuffled:
     """δ(ε) of the messages of `users`, one of whom has either input of a pair: the larger of both directions."""
 
-    randomizer: Randomizer
+    randomizer: LocalRandomizer
     users: int
     pair: tuple[int, int]
 
@@ -145,15 +151,15 @@ class _Shuffled:
         return (self.pair,) if mirrored else (self.pair, self.pair[::-1])
 
     def rough(self, epsilon: float) -> float:
-        """A bound that is quick and good in the tail."""
+        """Return a bound that is quick and good in the tail."""
         return max(extreme_delta(self.randomizer, one, epsilon, self.users) for one in self.both)
 
     def close(self, epsilon: float, left_out: float) -> float:
-        """A bound by the blanket's convolution; `left_out` is mass that it may leave out, and adds."""
+        """Return a bound by the blanket's convolution; `left_out` is mass that it may leave out, and adds."""
         return max(pair_delta(self.randomizer, one, epsilon, self.users, left_out, fine=STEP) for one in self.both)
 
     def raised(self, epsilon: float, delta: float) -> float:
-        """The larger of `delta` and a bound of δ(ε), which is worked for only where it may be larger."""
+        """Return the larger of `delta` and a bound of δ(ε), which is worked for only where it may be larger."""
         rough = self.rough(epsilon)
         if rough <= delta or delta < BULK:
             return max(delta, rough)
@@ -161,7 +167,7 @@ class _Shuffled:
 
 
 def _blanket_curve(shuffled: _Shuffled, rho: float) -> tuple[Array, Array]:
-    """Points (ε, δ) of a pair of inputs, from where δ begins to fall to where no order feels it."""
+    """Return points (ε, δ) of a pair of inputs, from where δ begins to fall to where no order feels it."""
 
     def at(epsilon: float, before: float) -> float:
         rough = shuffled.rough(epsilon)
@@ -179,7 +185,10 @@ def _blanket_curve(shuffled: _Shuffled, rho: float) -> tuple[Array, Array]:
 def _with_tail(
     epsilons: Array, deltas: Array, rho: float, orders: Sequence[float], pure: float = math.inf
 ) -> list[float]:
-    """Divergences by a curve, the least of it and of ρ-zCDP at every ε; from its end on by ρ-zCDP alone, or nothing."""
+    """Return divergences by a curve, the least of it and of ρ-zCDP at every ε.
+
+    From its end on by ρ-zCDP alone, or nothing.
+    """
     end = max(float(epsilons[-1]) * FAR, min(4 * rho * max(orders), END))
     more = float(epsilons[-1]) * FAR ** np.arange(1, math.ceil(math.log(end / epsilons[-1]) / math.log(FAR)) + 1)
     at = np.concatenate((epsilons, more))
@@ -194,13 +203,13 @@ def _with_tail(
 
 
 def _alone(rho: float, epsilon: float) -> float:
-    """δ(ε) ≤ K_a e^(-(a-1)ε) of a ρ-zCDP message, the least over orders a."""
+    """Return δ(ε) ≤ K_a e^(-(a-1)ε) of a ρ-zCDP message, the least over orders a."""
     a = 1 + TAILS
     return math.exp(min(0.0, float((_constant(rho, a) - (a - 1) * epsilon).min())))
 
 
 def pair_tail(rho: float, order: float, epsilon: float) -> float:
-    """The logarithm of α(α-1) ∫ (γ^(α-2) + γ^(-α-1)) K_a γ^-(a-1) dγ from e^ε on, the least over orders a > α."""
+    """Return the logarithm of α(α-1) ∫ (γ^(α-2) + γ^(-α-1)) K_a γ^-(a-1) dγ from e^ε on; the least over a > α."""
     a = order + TAILS
     near = (order - a) * epsilon - np.log(a - order)
     far = (1 - order - a) * epsilon - np.log(a + order - 1)

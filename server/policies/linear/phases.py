@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.actions import action_vectors, check_actions
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy import LEAST_BETA, LinearSpec, RoundSize
+from distrust.common.messages.policy import LEAST_BETA, LinearPolicySpec, RoundSize
 from distrust.server.policies.base import Ask, Estimate, Interval, RunFacts
 from distrust.server.policies.elimination import Race
 from distrust.server.policies.linear.design import Design, near_optimal
@@ -23,7 +23,7 @@ LEAST_PRINTED = 1e-300
 """Of β for the papers' widths: 1/β and its logarithm are finite."""
 
 
-def arm_vectors(spec: LinearSpec, run: RunFacts) -> Floats:
+def arm_vectors(spec: LinearPolicySpec, run: RunFacts) -> Floats:
     """Return the action set, row a for arm a. Raises BadParameter where it has not K rows."""
     actions = action_vectors(spec.actions)
     if len(actions) != run.arms:
@@ -31,7 +31,7 @@ def arm_vectors(spec: LinearSpec, run: RunFacts) -> Floats:
     return actions
 
 
-def event_failure(spec: LinearSpec, run: RunFacts) -> float:
+def event_failure(spec: LinearPolicySpec, run: RunFacts) -> float:
     """Return β, the same in every round. Raises BadParameter for one that the widths have no quantiles for."""
     exact = run.calibration == "exact"
     least, widths = (LEAST_BETA, "exact widths") if exact else (LEAST_PRINTED, "the paper's widths")

@@ -9,14 +9,12 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 from typing_extensions import override
 
-from distrust.common.bandit.error_law import ErrorLaw, How
-from distrust.common.mechanisms.base import MechanismSpec
-from distrust.common.mechanisms.cohort_params import EPSILON_RULE, CohortParams, epsilon_allowed, needed, require
+from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
+from distrust.common.mechanisms.base import EPSILON_RULE, CohortParams, MechanismSpec, epsilon_allowed, needed, require
 from distrust.common.mechanisms.grid import GridMechanism
 from distrust.common.mechanisms.local.sphere import WORD, coin, coin_epsilon
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.coins import worst_quantile
-from distrust.common.noise.scaled import ScaledErrorLaw
 from distrust.common.privacy.guarantee import Guarantee, Model
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, of_pure
 from distrust.common.randomness import Stream
@@ -68,9 +66,9 @@ class LocalResponse(GridMechanism):
         return self
 
     @classmethod
-    def plan(cls, spec: MechanismSpec, frame: CohortParams) -> Self:
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         precision = spec.precision or 1
-        return cls.model_validate({**frame.shared(precision, frame.room(precision, None)), "epsilon": needed(spec)})
+        return cls(**cohort.shared(precision, cohort.room(precision, None)), epsilon=needed(spec))
 
     @property
     def _truths(self) -> int:

@@ -9,7 +9,7 @@ from distrust.common.database import Database
 from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.messages.batch import BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort, Masking
-from distrust.common.messages.stage import StageView
+from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import UploadAnswer
 from distrust.common.modular import unpack
 from tests.support.cohorts import MODULUS, Authority, Crowd

@@ -13,7 +13,7 @@ from distrust.aggregator.app import build, close
 from distrust.aggregator.routes import parse_slots
 from distrust.aggregator.settings import AggregatorSettings
 from distrust.common.errors import BadParameter
-from distrust.common.messages.stage import StageView, Statement, StatementList
+from distrust.common.messages.status import StageView, Statement, StatementList
 from distrust.common.web import waiting
 from tests.support.cohorts import Authority, Crowd
 

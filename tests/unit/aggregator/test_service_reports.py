@@ -7,7 +7,7 @@ import pytest
 
 from distrust.common.crypto.graph import Roster
 from distrust.common.crypto.statement import confirm_statement, masked_statement, unmask_statement
-from distrust.common.messages.stage import StageView
+from distrust.common.messages.status import StageView
 from tests.unit.aggregator.house import STAGES, House, server
 
 

@@ -20,9 +20,9 @@ from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.mechanisms import Mechanism, plan
 from distrust.common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
-from distrust.common.messages.round import Assignment, Round, cohort_terms
-from distrust.common.messages.run import RunConfig
 from distrust.common.modular import packed_size
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Assignment, Round, cohort_terms
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 from distrust.shuffler.service import Shuffler
 from tests.unit.client.sharers import EVERYONE, M, N

@@ -13,13 +13,11 @@ from distrust.aggregator.service import Aggregator
 from distrust.client.fleet.fleet import Fleet
 from distrust.common.errors import WrongStage
 from distrust.common.intermediary.service import Intermediary
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.deal import ActionAnswer, ActionRequest
-from distrust.common.messages.round import Round, RoundView
-from distrust.common.messages.run import RunConfig
-from distrust.common.messages.stage import StageView, StatementList
-from distrust.common.messages.ticket import Grant, KeyHashes, TicketAnswer, TicketRequest, ticket_text
-from distrust.common.messages.upload import Departure, Upload, UploadAnswer
+from distrust.common.messages.cohort import Cohort, Grant, KeyHashes, TicketAnswer, TicketRequest, ticket_text
+from distrust.common.messages.status import StageView, StatementList
+from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Upload, UploadAnswer
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Round, RoundView
 from distrust.shuffler.service import Shuffler
 
 CONFIGS: dict[bytes, RunConfig] = {}

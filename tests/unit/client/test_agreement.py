@@ -17,10 +17,10 @@ from distrust.client.fleet.agreement import (
 )
 from distrust.common.errors import Refused
 from distrust.common.mechanisms import plan
-from distrust.common.mechanisms.calibration.roots import SNAPPED_BITS
 from distrust.common.mechanisms.distributed.skellam import DistributedSkellam
-from distrust.common.messages.round import Assignment, Round
-from distrust.common.messages.run import RunConfig
+from distrust.common.privacy.searches import SNAPPED_BITS
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Assignment, Round
 from tests.unit.client.stand import CONFIGS
 
 MakeRound = Callable[..., Round]

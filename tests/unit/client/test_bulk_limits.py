@@ -15,8 +15,8 @@ from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
 from distrust.client.settings import FleetSettings
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.round import Round
 from distrust.common.messages.upload import MOST_LISTED, Upload, UploadAnswer
+from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
 from tests.unit.client.conftest import TICKET_KEY
 from tests.unit.client.stand import Stand, serve

@@ -17,11 +17,11 @@ from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import BadMessage, Refused, WrongCohort
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords
 from distrust.common.messages.cohort import Cohort, Dealt
-from distrust.common.messages.deal import ActionAnswer, ActionRequest
-from distrust.common.messages.round import Round
-from distrust.common.messages.stage import StageView
+from distrust.common.messages.status import StageView
+from distrust.common.messages.upload import ActionAnswer, ActionRequest
 from distrust.common.modular import unpack
 from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
 from tests.unit.client.conftest import SEAL_KEY, TICKET_KEY
 from tests.unit.client.stand import Lying, Stand, serve

@@ -15,10 +15,10 @@ from distrust.client.requirements import PrivacyRequirements
 from distrust.common.clock import ManualClock
 from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.round import Round
-from distrust.common.messages.stage import StageView
+from distrust.common.messages.status import StageView
 from distrust.common.modular import total, unpack
 from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.run.round import Round
 from tests.unit.client.conftest import TICKET_KEY
 from tests.unit.client.stand import Stand, serve
 

@@ -8,7 +8,7 @@ from distrust.client.fleet.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
 from distrust.common.errors import BudgetExceeded, ProtocolError, Refused
-from distrust.common.messages.round import Round
+from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
 from tests.unit.client.conftest import TICKET_KEY
 from tests.unit.client.stand import Lying, Stand, serve

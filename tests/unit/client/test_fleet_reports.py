@@ -17,12 +17,11 @@ from distrust.common.clock import ManualClock
 from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import Refused, Unavailable
 from distrust.common.messages.batch import BatchAnswer, PermutedBits, Records
-from distrust.common.messages.cohort import Cohort, Sealed
-from distrust.common.messages.round import Round
-from distrust.common.messages.ticket import TicketAnswer, TicketRequest
+from distrust.common.messages.cohort import Cohort, Sealed, TicketAnswer, TicketRequest
 from distrust.common.messages.upload import RefusedItem, Upload, UploadAnswer
 from distrust.common.modular import unpack
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
+from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
 from tests.unit.client.conftest import SEAL_KEY, TICKET_KEY
 from tests.unit.client.stand import Lying, Stand, serve

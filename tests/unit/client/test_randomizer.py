@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from distrust.client.randomizer import Randomizer, World
-from distrust.common.messages.round import Round
 from distrust.common.randomness import SystemStream, UnsafeSeededStream
+from distrust.common.run.round import Round
 
 NAMES = ["distributed-polya", "distributed-skellam", "local-laplace-discrete", "central-laplace-discrete"]
 

@@ -16,11 +16,10 @@ from distrust.client.http_transport import Addresses, HttpTransport, newest_runn
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
 from distrust.common.errors import Aborted, Unavailable
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.round import Round
-from distrust.common.messages.stage import StageView
-from distrust.common.messages.ticket import TicketRequest
+from distrust.common.messages.cohort import Cohort, TicketRequest
+from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import Departure, Upload, UploadAnswer
+from distrust.common.run.round import Round
 from distrust.common.web.client import Http, Patience
 from distrust.common.web.problems import Problem
 from tests.unit.client.conftest import TICKET_KEY

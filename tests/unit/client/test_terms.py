@@ -8,9 +8,9 @@ import pytest
 from distrust.client.requirements import PrivacyRequirements
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.errors import BudgetExceeded, Refused
-from distrust.common.messages.round import Assignment, Round, cohort_terms
-from distrust.common.messages.run import RunConfig
 from distrust.common.modular import packed_size
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Assignment, Round, cohort_terms
 from tests.unit.client.stand import CONFIGS
 
 MakeRound = Callable[..., Round]

@@ -10,7 +10,7 @@ import pytest
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
-from distrust.common.noise import PolyaDifference
+from distrust.common.noise.polya import PolyaDifference
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.audit.evidence import evidence, names, ratio
 from distrust.lab.audit.observation import shown

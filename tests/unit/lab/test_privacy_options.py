@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS
-from distrust.common.privacy.profile import ORDERS
+from distrust.common.privacy.profile import PROFILE_ORDERS
 from distrust.lab.__main__ import app
 from distrust.lab.privacy import calculator, compare, table
 from distrust.lab.privacy.query import PrivacyQuery
@@ -47,7 +47,7 @@ def test_every_mechanism_answers_for_a_vector_or_says_why_not(name: str, norm: s
         assert " = " in row["refused"]
         return
     assert {"pure", "approximate", "rdp", "rdp_how", "delta", "notes"} <= row["profile"].keys()
-    assert [order for order, _ in row["profile"]["rdp"]] == list(ORDERS)
+    assert [order for order, _ in row["profile"]["rdp"]] == list(PROFILE_ORDERS)
     known = name not in {"local-sphere", "relaxed-secagg-shuffle"}  # for all data; of the noise as it is cut off
     assert row["error"]["quantile_how"] == ("exact" if known else "bound")
 

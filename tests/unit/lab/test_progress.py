@@ -4,8 +4,8 @@ import pytest
 from rich.console import Console
 
 from distrust.common.bandit.decisions import PlayDesign
-from distrust.common.messages.listing import CohortEntry
-from distrust.common.messages.progress import CohortView, RoundReport, RunView
+from distrust.common.messages.status import CohortEntry
+from distrust.common.run.progress import CohortView, RoundReport, RunView
 from distrust.lab.run.progress import Progress, working
 from distrust.lab.run.run_file import parse
 from distrust.server.learner.learner import Learner

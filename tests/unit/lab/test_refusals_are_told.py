@@ -12,7 +12,7 @@ import pytest
 
 from distrust.client.fleet.stats import FleetStats
 from distrust.common.errors import ProtocolError, RunFailed, Unavailable
-from distrust.common.messages.progress import RunView
+from distrust.common.run.progress import RunView
 from distrust.lab.run.fleet_processes import Fleets, environment
 from distrust.lab.run.over_http import Play
 from distrust.lab.run.result import Wire

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from distrust.common.messages.progress import CohortView, RoundReport, Snapshot
+from distrust.common.run.progress import CohortView, RoundReport, Snapshot
 from distrust.lab.run import in_process
 from distrust.lab.run.replay import ReplayDiffers, replayed
 from distrust.lab.run.run_file import RunFile, parse

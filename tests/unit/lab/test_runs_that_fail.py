@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from distrust.common.errors import RunFailed
-from distrust.common.mechanisms.central.identity import UnsafeIdentity
-from distrust.common.messages.progress import RunView
+from distrust.common.mechanisms.central.additive import UnsafeIdentity
+from distrust.common.run.progress import RunView
 from distrust.lab.__main__ import app
 from distrust.lab.cli.console import BAD_INPUT, FAILED, guarded
 from distrust.lab.run import in_process

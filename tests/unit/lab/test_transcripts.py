@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from distrust.common.messages.transcript import TranscriptEntry
+from distrust.common.messages.status import TranscriptEntry
 from distrust.lab.run.transcripts import Pages, Sight, print_sights
 from tests.unit.lab.test_progress import REPORT
 

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from distrust.common.messages.round import RoundView
-from distrust.common.messages.ticket import TicketAnswer
+from distrust.common.messages.cohort import TicketAnswer
+from distrust.common.run.round import RoundView
 from distrust.server.app import build
 from distrust.server.settings import ServerSettings
 from tests.support.in_memory_intermediaries import Crowd, MemoryIntermediaries

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from distrust.common.errors import BudgetExceeded
-from distrust.common.messages.run import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.ledger import ledger
 from distrust.server.learner.outcome import Released

@@ -7,7 +7,7 @@ import pytest
 from distrust.common.errors import BadParameter
 from distrust.common.messages.batch import Batch, BatchAnswer, GroupedRecords
 from distrust.common.messages.cohort import Cohort, Dealt
-from distrust.common.messages.run import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.outcome import Lost, Released
 from distrust.server.learner.rounds import DEALT

@@ -2,8 +2,8 @@
 
 import pytest
 
-from distrust.common.messages.run import RunConfig
 from distrust.common.privacy.ledger import parallel
+from distrust.common.run.config import RunConfig
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.outcome import Released
 from distrust.server.learner.rounds import CohortPlan, RoundPlan

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distrust.common.errors import BadMessage, BadParameter, WrongCohort
-from distrust.common.messages.run import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.outcome import Lost, Released
 from distrust.server.learner.rounds import CohortPlan, RoundPlan

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distrust.common.errors import RunFailed
-from distrust.common.messages.progress import RunView
+from distrust.common.run.progress import RunView
 from distrust.server.learner import rounds
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.outcome import Lost, Released

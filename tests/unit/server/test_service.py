@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from distrust.common.errors import BadParameter, Conflict, WrongStage
-from distrust.common.messages.progress import RunView
 from distrust.common.modular import total
+from distrust.common.run.progress import RunView
 from distrust.server.runs.settlement import analyzer_stream
 from tests.support.in_memory_intermediaries import Crowd, MemoryIntermediaries
 from tests.support.server_harness import MECHANISMS, REWARDS, House, config, serve

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from distrust.common.errors import BadMessage, Conflict, ProtocolError
-from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.stage import Stated, Statement, StatementList
-from distrust.common.messages.ticket import TicketRequest
+from distrust.common.messages.cohort import Cohort, TicketRequest
+from distrust.common.messages.status import Stated, Statement, StatementList
 from tests.support.in_memory_intermediaries import MemoryIntermediaries
 from tests.support.server_harness import House, config
 

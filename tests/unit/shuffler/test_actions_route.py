@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.deal import ActionAnswer
+from distrust.common.messages.upload import ActionAnswer
 from tests.support.cohorts import SECONDS
 from tests.support.parties import ADealer, server
 

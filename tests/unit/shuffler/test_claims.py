@@ -11,7 +11,7 @@ from distrust.common.database import Database
 from distrust.common.errors import BadMessage, BadTicket, Conflict
 from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.deal import ActionRequest
+from distrust.common.messages.upload import ActionRequest
 from distrust.shuffler.assignment import ASKED
 from tests.support.cohorts import report, secret
 from tests.unit.shuffler.test_deal import Dealer, server

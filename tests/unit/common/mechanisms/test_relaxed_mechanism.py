@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms.base import MechanismSpec
-from distrust.common.mechanisms.cohort_params import CohortParams
-from distrust.common.mechanisms.pure_shuffle import RelaxedSecaggShuffle, plan_relaxed
+from distrust.common.mechanisms.base import CohortParams, MechanismSpec
+from distrust.common.mechanisms.pure_shuffle.mechanism import RelaxedSecaggShuffle
 from distrust.common.randomness import UnsafeSeededStream
 
 WRAP = 1e-6
@@ -19,8 +18,8 @@ WRAP = 1e-6
 
 def planned(clients: int = 64, floor: int | None = None, dimension: int = 1, **words: Any) -> RelaxedSecaggShuffle:
     spec = MechanismSpec.model_validate({"name": "distributed-polya", "epsilon": 1.0, "precision": 1, **words})
-    frame = CohortParams(clients, floor or clients, dimension, -1.0, 3.0, WRAP, spec.calibration, "shuffler")
-    return plan_relaxed(spec, frame)
+    cohort = CohortParams(clients, floor or clients, dimension, -1.0, 3.0, WRAP, spec.calibration, "shuffler")
+    return RelaxedSecaggShuffle.plan(spec, cohort)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from distrust.common.messages.explain import explain, explain_all, first
-from distrust.common.messages.run import RunConfig
+from distrust.common.run.config import RunConfig
 
 
 def _run(**changes: Any) -> dict[str, Any]:

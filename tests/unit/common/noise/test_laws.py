@@ -10,18 +10,11 @@ import numpy as np
 import pytest
 
 from distrust.common.errors import BadParameter
-from distrust.common.noise import (
-    Binomial,
-    DiscreteGaussian,
-    DiscreteGaussianSum,
-    DiscreteLaplace,
-    Law,
-    Poisson,
-    Polya,
-    PolyaDifference,
-    Skellam,
-)
-from distrust.common.noise.polya_difference import log_tail
+from distrust.common.noise.binomial import Binomial
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.law import Law
+from distrust.common.noise.polya import DiscreteLaplace, Polya, PolyaDifference, polya_difference_log_tail
+from distrust.common.noise.skellam import Poisson, Skellam
 
 Oracle = Callable[[int], mpmath.mpf]
 
@@ -161,7 +154,7 @@ def test_chernoff_is_above_the_tail(shape: Fraction, scale: float) -> None:
     pmf = law.pmf()
     for k in range(1, -pmf.first, 3):
         tail = math.fsum(pmf.masses[pmf.support >= k])
-        assert math.log(tail) <= log_tail(float(shape), 1 / scale, k) + 1e-12
+        assert math.log(tail) <= polya_difference_log_tail(float(shape), 1 / scale, k) + 1e-12
 
 
 def test_the_sum_of_shares_is_discrete_laplace() -> None:

@@ -5,9 +5,9 @@ from fractions import Fraction
 
 import pytest
 
-from distrust.common.noise import PolyaDifference, law
+from distrust.common.noise import law
 from distrust.common.noise.law import symmetric_quantile
-from distrust.common.noise.polya_difference import LEAST, PolyaTails, half_logs
+from distrust.common.noise.polya import LEAST, PolyaDifference, PolyaTails, polya_difference_logs
 
 LEVELS = (0.9, 0.5, 0.01, 1e-6, 1e-12, 1e-15)
 
@@ -29,7 +29,7 @@ def test_quantiles_of_a_law_too_long_to_be_stored_are_exact(shape: int, monkeypa
     assert noise.quantile_how == "exact"
     with monkeypatch.context() as patched:
         patched.setattr(law, "LIMIT", 1 << 22)
-        stored = half_logs.__wrapped__(noise.shape, noise.scale)
+        stored = polya_difference_logs.__wrapped__(noise.shape, noise.scale)
     assert stored.size > law.LIMIT
     assert found == [symmetric_quantile(stored, law.LOST, p) for p in LEVELS]
 

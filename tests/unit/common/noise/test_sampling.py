@@ -10,22 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from distrust.common.errors import BadParameter
-from distrust.common.noise import (
-    Binomial,
-    DiscreteGaussian,
-    DiscreteGaussianSum,
-    DiscreteLaplace,
-    Law,
-    Poisson,
-    Polya,
-    PolyaDifference,
-    Skellam,
-)
-from distrust.common.noise.binomial import table as binomial_table
-from distrust.common.noise.discrete_gaussian import table as gaussian_table
-from distrust.common.noise.poisson import table as poisson_table
-from distrust.common.noise.polya import table
-from distrust.common.noise.table import Table, tabulate
+from distrust.common.noise.binomial import Binomial, binomial_table
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum, gaussian_table
+from distrust.common.noise.law import Law, Table, tabulate
+from distrust.common.noise.polya import DiscreteLaplace, Polya, PolyaDifference, polya_table
+from distrust.common.noise.skellam import Poisson, Skellam, poisson_table
 from distrust.common.randomness import SystemStream, UnsafeSeededStream
 from tests.support.laws import chi_square
 
@@ -91,7 +80,7 @@ def test_golden_draws_hold_on_every_machine() -> None:
 
 
 def test_thresholds_are_the_cumulative_law_to_128_bits() -> None:
-    law = table(Fraction(1, 3), 2.0)
+    law = polya_table(Fraction(1, 3), 2.0)
     with mpmath.workprec(400):
         beta, mass, total = mpmath.exp(-mpmath.mpf(1) / 2), mpmath.mpf(1), mpmath.mpf(0)
         mass = (1 - beta) ** (mpmath.mpf(1) / 3)
@@ -156,7 +145,7 @@ class Words:
     ],
 )
 def test_the_second_word_decides_a_tie(second: Callable[[int], int], value: int) -> None:
-    law = table(Fraction(1, 3), 2.0)
+    law = polya_table(Fraction(1, 3), 2.0)
     high, low = int(law.high[0]), int(law.low[0])
     assert law.draw(Words(high, second(low)), 1).tolist() == [value]
     assert law.draw(Words(high - 1), 1).tolist() == [0]
@@ -164,7 +153,7 @@ def test_the_second_word_decides_a_tie(second: Callable[[int], int], value: int)
 
 
 def test_extreme_words_reach_both_ends_of_the_table() -> None:
-    law = table(Fraction(1, 3), 2.0)
+    law = polya_table(Fraction(1, 3), 2.0)
     assert law.draw(Words(0), 1).tolist() == [0]
     assert law.draw(Words(2**64 - 1, 2**64 - 1), 1).tolist() == [law.high.size]
 

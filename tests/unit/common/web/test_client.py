@@ -9,9 +9,9 @@ import pytest
 from starlette.responses import Response
 
 from distrust.common.errors import BadMessage, Conflict, ProtocolError, TooSmall, Unavailable
-from distrust.common.messages.base import Message
 from distrust.common.web.client import Http, Patience
 from distrust.common.web.problems import document, render
+from distrust.common.wire import Message
 
 QUICK = Patience(first=0.001, longest=0.002, total=5)
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.messages.policy import LEAST_BETA, ArmSpec, PolicySpec
-from distrust.common.messages.run import RunConfig
+from distrust.common.run.config import RunConfig
 from distrust.server.policies import Ask, Estimate, Policy
 from distrust.server.policies.linear.phases import LEAST_PRINTED
 from distrust.server.run_config import build

@@ -1,1 +1,0 @@
-"""What mechanisms of one noise share."""

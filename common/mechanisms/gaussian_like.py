@@ -1,0 +1,165 @@
+"""What the mechanisms share whose noise is Gaussian: discrete, in one piece or in shares, or one draw in reals."""
+
+import math
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+from typing_extensions import override
+
+from distrust.common.bandit.error_law import ScaledErrorLaw, Spread
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms.base import (
+    DELTA_RULE,
+    EPSILON_RULE,
+    SAMPLER,
+    CohortParams,
+    MechanismSpec,
+    Need,
+    delta_allowed,
+    epsilon_allowed,
+    needed,
+    needed_delta,
+    require,
+)
+from distrust.common.mechanisms.grid import FINE, INFLATED, GridMechanism, RealNoise
+from distrust.common.noise.continuous import Gaussian
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.privacy.gaussian_sums import (
+    GaussianTarget,
+    real_gaussian_profile,
+    sharpness,
+    sum_divergences,
+    sum_epsilon,
+    sum_precision,
+    sum_profile,
+    sum_variance,
+)
+from distrust.common.privacy.gaussian_vectors import gaussian_divergence, rounded_epsilon, rounded_variance
+from distrust.common.privacy.guarantee import GUARANTEE_ORDERS, Guarantee, no_guarantee
+from distrust.common.privacy.profile import SHOWN_DELTA, Profile
+from distrust.common.privacy.sensitivity import Grid, grid_for
+
+
+class GaussianLike(GridMechanism):
+    """Noise calibrated to the ℓ₂ norm of what one client can move, rounding included."""
+
+    epsilon: Annotated[float, Field(description="ε in nats, for one client's whole vector")]
+    delta: float | None = None
+    variance: Annotated[float, Field(gt=0, description="parameter of the noise that is counted on, grid steps squared")]
+
+    @model_validator(mode="after")
+    def _in_range(self) -> Self:
+        require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
+        require(self.delta is None or delta_allowed(self.delta), "delta", self.delta, DELTA_RULE)
+        return self
+
+    @property
+    def grid(self) -> Grid:
+        """What one client can move."""
+        return Grid(self.precision, self.dimension, self.norm)
+
+    def released(self, share: float, terms: int, assumptions: tuple[str, ...]) -> Guarantee:
+        """Return the guarantee of `terms` N_Z(0, share) on every coordinate; RDP by order always."""
+        delta = SHOWN_DELTA if self.delta is None else self.delta
+        epsilon = sum_epsilon(share, terms, self.grid, delta)
+        if math.isinf(epsilon):
+            return no_guarantee(self.calibration)
+        return Guarantee(
+            kind="approximate" if self.dimension == 1 and self.delta is not None else "renyi",
+            epsilon=epsilon,
+            delta=delta,
+            claimed=self.epsilon,
+            rdp=sum_divergences(share, terms, self.grid),
+            model=self.model,
+            calibration=self.calibration,
+            assumptions=(*assumptions, SAMPLER),
+        )
+
+    def scaled(self, law: Spread, variance: float) -> ScaledErrorLaw:
+        """Return the error law; sub-Gaussian with the parameter itself.
+
+        Above √(2 variance ln(2/p)) at most p remains.
+        """
+        return ScaledErrorLaw(law, self.step, (math.sqrt(2 * variance) * self.step, 0.0))
+
+
+class RealGaussian(RealNoise, GaussianLike):
+    """`variance` of one draw. paper: Δ₂² · 2 ln(1.25/δ)/ε², for ε < 1 only. exact: the least that is (ε, δ).
+
+    grid        N_Z(0, variance). One coordinate, and the box: (ε, δ) exactly, from the law. A ball: `lattice_epsilon`.
+    continuous  N(0, variance): the analytic Gaussian mechanism, exact for vectors too.
+    """
+
+    takes_delta: ClassVar[Need | None] = "needed"
+
+    @model_validator(mode="after")
+    def _has_delta(self) -> Self:
+        require(self.delta is not None, "delta", self.delta, DELTA_RULE)
+        return self
+
+    @classmethod
+    def calibrated(cls, spec: MechanismSpec, cohort: CohortParams, clients: int) -> tuple[int, dict[str, Any]]:
+        """Return the precision and the own fields: rounding `clients` values adds a hundredth of one draw's variance.
+
+        In a ball it adds half a hundredth to the sensitivity too, where it comes before the noise.
+        """
+        epsilon, delta = needed(spec), needed_delta(spec)
+        target = GaussianTarget(epsilon, delta, 1)
+        fine = sum_precision(target, cohort.dimension, cohort.norm, clients, FINE)
+        paper = spec.calibration == "paper"
+        sharp = math.inf if paper else sharpness(target)
+        precision = spec.precision or max(fine, grid_for(cohort.dimension, cohort.norm, sharp, INFLATED))
+        grid = Grid(precision, cohort.dimension, cohort.norm, rounded=cls.rounds_first or spec.noise == "grid")
+        if paper:
+            variance = grid.squared_l2 * textbook(epsilon, delta)
+        elif spec.noise == "continuous":
+            variance = rounded_variance(grid, epsilon, delta)
+        else:
+            variance = sum_variance(target, grid)
+        return precision, {"epsilon": epsilon, "delta": delta, "variance": variance, "noise": spec.noise}
+
+    def real_law(self) -> Gaussian:
+        return Gaussian(math.sqrt(self.variance))
+
+    def grid_law(self) -> DiscreteGaussian:
+        """One draw on the grid."""
+        return DiscreteGaussian(self.variance)
+
+    @override
+    def profile(
+        self,
+        survivors: int | None = None,
+        colluders: int = 0,
+        delta: float = SHOWN_DELTA,
+    ) -> Profile:
+        if not self.continuous:
+            return sum_profile(self.variance, 1, self.grid, delta)
+        found = real_gaussian_profile(self.variance, self.grid, delta, self.as_drawn)
+        return found.model_copy(update={"notes": self.warnings})
+
+    def one_draw(self, trust: str) -> Guarantee:
+        """Return the guarantee of one draw on every coordinate."""
+        if not self.continuous:
+            return self.released(self.variance, 1, (trust,))
+        assert self.delta is not None
+        epsilon = rounded_epsilon(self.grid, self.variance, self.delta)
+        if math.isinf(epsilon):
+            return no_guarantee(self.calibration)
+        return Guarantee(
+            kind="approximate",
+            epsilon=epsilon,
+            delta=self.delta,
+            claimed=self.epsilon,
+            rdp=tuple((order, gaussian_divergence(self.grid, self.variance, order)) for order in GUARANTEE_ORDERS),
+            model=self.model,
+            calibration=self.calibration,
+            assumptions=(*self.warnings, trust),
+        )
+
+
+def textbook(epsilon: float, delta: float) -> float:
+    """Return σ²/Δ² = 2 ln(1.25/δ)/ε², proven for ε < 1 (Dwork & Roth 2014, Theorem A.1)."""
+    if epsilon >= 1:
+        rule = "must lie in (0, 1) for the paper's Gaussian constants; calibration exact has no such limit"
+        raise BadParameter("mechanism.epsilon", epsilon, rule)
+    return 2 * math.log(1.25 / delta) / epsilon**2

@@ -1,0 +1,159 @@
+"""Noise that each client adds to its own vector: no other party is trusted."""
+
+import math
+from fractions import Fraction
+from typing import ClassVar, Literal, Self
+
+from typing_extensions import override
+
+from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
+from distrust.common.mechanisms.base import CohortParams, MechanismSpec, needed
+from distrust.common.mechanisms.gaussian_like import RealGaussian
+from distrust.common.mechanisms.grid import FINE, INFLATED, ClientNoise
+from distrust.common.mechanisms.laplace_like import LaplaceLike, laplace_precision, little_rounding
+from distrust.common.messages.cohort import Via
+from distrust.common.noise.continuous import Gaussian, Laplace, Rounded
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
+from distrust.common.privacy.guarantee import Guarantee, Model
+from distrust.common.privacy.laplace import real_laplace_profile
+from distrust.common.privacy.profile import SHOWN_DELTA, Profile
+from distrust.common.privacy.sensitivity import drawn_scale, l1, laplace_scale
+
+
+class LocalLaplaceDiscrete(LaplaceLike):
+    """Lap_Z(gD/ε) on each client's vector.
+
+    Guarantee  (ε, 0) for every single message, against every reader of it.
+    Exactness  messages are reduced modulo m; the sum of the n terms wraps with probability at most `wrap`.
+    Source     MAB Algorithms 4 and 5, Theorem 6, whose unnamed constant c is replaced by the exact quantile.
+    """
+
+    model: ClassVar[Model] = "local"
+    vias: ClassVar[tuple[Via, ...]] = ("shuffler", "aggregator")
+    parts: ClassVar[bool] = True
+
+    name: Literal["local-laplace-discrete"] = "local-laplace-discrete"
+
+    @classmethod
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
+        epsilon, precision = needed(spec), laplace_precision(cohort, spec, cohort.clients)
+        total = PolyaDifference(
+            Fraction(cohort.clients), laplace_scale(epsilon, precision, cohort.dimension, cohort.norm)
+        )
+        return cls(**cohort.shared(precision, cohort.room(precision, total)), epsilon=epsilon)
+
+    def client_law(self) -> DiscreteLaplace:
+        return DiscreteLaplace(self.scale)
+
+    @override
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+        epsilon = self.released_epsilon(PolyaDifference(Fraction(1), self.scale))
+        return self.promise(epsilon, ("each client's own device draws its noise",))
+
+    @override
+    def released_law(self, honest: int) -> DiscreteLaplace:
+        return self.client_law()
+
+    def error(self, survivors: int) -> ErrorLaw:
+        return self.scaled(PolyaDifference(Fraction(survivors), self.scale), survivors)
+
+
+class LocalLaplace(ClientNoise, LaplaceLike):
+    """Lap(Δ₁/ε₀) on each client's vector.
+
+    Guarantee    (ε, 0) for every single message, against every reader of it.
+    noise        grid: Lap_Z of the same ε on a grid so fine that rounding adds a hundredth of its variance, and in a
+                 ball takes a hundredth more of it. continuous: on the value itself, then rounded at random to the grid.
+    Calibration  the theorem is tight: `paper` and `exact` are the same.
+    Source       FREE Algorithm 2, with Δ₁ from the stated range.
+    """
+
+    model: ClassVar[Model] = "local"
+    vias: ClassVar[tuple[Via, ...]] = ("shuffler", "aggregator")
+
+    name: Literal["local-laplace"] = "local-laplace"
+
+    @classmethod
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
+        epsilon = needed(spec)
+        precision = spec.precision or little_rounding(cohort, epsilon, cohort.clients, FINE, INFLATED)
+        words = (epsilon, precision, cohort.dimension, cohort.norm)
+        drawn = Laplace(drawn_scale(*words), cohort.clients)
+        total = (
+            drawn if spec.noise == "continuous" else PolyaDifference(Fraction(cohort.clients), laplace_scale(*words))
+        )
+        return cls(
+            **cohort.shared(precision, cohort.room(precision, total, spec.noise)), epsilon=epsilon, noise=spec.noise
+        )
+
+    @property
+    def scale(self) -> float:
+        """Of the noise as it is drawn, in grid steps; continuous noise has no rounding to pay for."""
+        if not self.continuous:
+            return super().scale
+        return drawn_scale(self.epsilon, self.precision, self.dimension, self.norm)
+
+    @property
+    def one_term_epsilon(self) -> float:
+        if not self.continuous:
+            return super().one_term_epsilon
+        return l1(self.precision, self.dimension, self.norm) / self.scale
+
+    def client_law(self) -> DiscreteLaplace:
+        return DiscreteLaplace(self.scale)
+
+    def real_law(self) -> Laplace:
+        return Laplace(self.scale)
+
+    @override
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+        trust = "each client's own device draws its noise"
+        return self.promise(self.one_term_epsilon, (*self.warnings, trust))
+
+    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
+        if not self.continuous:
+            return super().profile(survivors, colluders, delta)
+        found = real_laplace_profile(self.scale, self.grid, self.one_term_epsilon, delta, self.as_drawn)
+        return found.model_copy(update={"notes": self.warnings})
+
+    def error(self, survivors: int) -> ErrorLaw:
+        if self.continuous:
+            rounded, unit = Rounded(Laplace(self.scale, survivors), survivors), self.scale * self.step
+            return ScaledErrorLaw(rounded, self.step, (math.sqrt(survivors * (4 * unit**2 + self.step**2 / 2)), unit))
+        return self.scaled(PolyaDifference(Fraction(survivors), self.scale), survivors)
+
+
+class LocalGaussian(ClientNoise, RealGaussian):
+    """N(0, σ²) on every coordinate of each client's vector.
+
+    Guarantee  (ε, δ) for every single message, against every reader of it.
+    Source     DLB equations 7 and 57, CTX Appendix F, GLB's OLS; calibrated as `central-gaussian` is.
+    """
+
+    model: ClassVar[Model] = "local"
+    vias: ClassVar[tuple[Via, ...]] = ("shuffler", "aggregator")
+
+    name: Literal["local-gaussian"] = "local-gaussian"
+
+    @classmethod
+    def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
+        precision, own = cls.calibrated(spec, cohort, 1)
+        variance, clients = own["variance"], cohort.clients
+        drawn = Gaussian(math.sqrt(clients * variance))
+        total = drawn if spec.noise == "continuous" else DiscreteGaussianSum(variance, clients)
+        modulus = cohort.room(precision, total, spec.noise)
+        return cls(**cohort.shared(precision, modulus), **own)
+
+    def client_law(self) -> DiscreteGaussian:
+        return self.grid_law()
+
+    @override
+    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+        return self.one_draw("each client's own device draws its noise")
+
+    def error(self, survivors: int) -> ErrorLaw:
+        variance = survivors * self.variance
+        if self.continuous:
+            return self.scaled(Rounded(Gaussian(math.sqrt(variance)), survivors), variance + survivors / 4)
+        return self.scaled(DiscreteGaussianSum(self.variance, survivors), variance)

@@ -1,0 +1,104 @@
+"""Where a cohort stands at an intermediary, as clients, the server and the operator read it; and what a party saw."""
+
+from typing import Annotated, Final, Literal, get_args
+
+from pydantic import Field
+
+from distrust.common.wire import Blob, Identifier, Message, Version
+
+Stated = Literal["confirm", "masked", "unmask"]
+STATED: Final[tuple[Stated, ...]] = get_args(Stated)
+"""Stages before which the aggregator makes a statement, in their order."""
+
+STATEMENT = 32  # bytes of a digest
+
+
+class Inbox(Message):
+    """The boxes for one slot: one from each neighbour that shared, in the order of the slot's neighbours."""
+
+    slot: Annotated[int, Field(ge=0)]
+    body: Blob
+
+
+class StageView(Message):
+    """The open stage of a cohort.
+
+    members   bitmap of the slots that take part in the open stage (bit i of byte i // 8, low bit first):
+              in `shares` those that sent keys, in `confirm` those that shared, in `masked` those whose shares were
+              confirmed, in `unmask` the survivors.
+    roster    only in `shares`: 64 bytes (mask key, channel key) for each member, ascending by slot.
+    challenge only in `confirm`: 32 random bytes, drawn when the stage opened.
+    inboxes   only in `confirm`, for the slots that were asked for.
+    statement in `confirm`, `masked` and `unmask`: the digest that the server publishes of this stage (32 bytes).
+    reason    only in `aborted`.
+    """
+
+    version: Version = 1
+    cohort: Identifier
+    stage: Literal["keys", "shares", "confirm", "masked", "unmask", "report", "done", "aborted"]
+    members: Blob
+    roster: Blob | None = None
+    challenge: Blob | None = None
+    statement: Blob | None = None
+    inboxes: list[Inbox] | None = None
+    reason: str | None = None
+
+
+class Statement(Message):
+    """The digest of everything that the aggregator told clients until a stage opened: 32 bytes."""
+
+    stage: Stated
+    digest: Blob
+
+
+class StatementList(Message):
+    """Statements of one cohort, in the order of the stages, without those that the server knows already.
+
+    over   the cohort is done or aborted: no further statement will come.
+    """
+
+    version: Version = 1
+    cohort: Identifier
+    statements: list[Statement]
+    over: bool
+
+
+class CohortEntry(Message):
+    """One cohort in one line. `answered`: the clients whose message of the open stage is here; absent in every end."""
+
+    cohort: Identifier
+    run: Identifier
+    round: int
+    clients: int
+    stage: Literal["keys", "shares", "masked", "unmask", "report", "done", "aborted"]
+    answered: int | None = None
+
+
+class CohortList(Message):
+    """Cohorts, oldest first."""
+
+    version: Version = 1
+    cohorts: list[CohortEntry]
+
+
+class TranscriptEntry(Message):
+    """One message in one party's eyes. `view` is what that party could read; `hex` a prefix of the body."""
+
+    number: Annotated[int, Field(ge=0, description="position in the cohort's transcript")]
+    direction: Literal["in", "out"]
+    peer: str  # "client 17", "server", "aggregator", "shuffler", "everyone"
+    stage: str
+    bytes: Annotated[int, Field(ge=0)]
+    view: dict[str, str | int | float | bool | list[int] | list[str]]
+    hex: str
+
+
+class Transcript(Message):
+    """A page of a cohort's messages. `next` is the `after` of the following page."""
+
+    version: Version = 1
+    party: Literal["server", "shuffler", "aggregator", "client"]
+    cohort: Identifier
+    total: int
+    next: int | None
+    messages: list[TranscriptEntry]

@@ -1,0 +1,213 @@
+"""Sums of discrete Gaussian noise on a grid: what they promise, and the least noise for a target."""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from distrust.common.bandit.error_law import How
+from distrust.common.bandit.statistics import Norm
+from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum, is_gaussian
+from distrust.common.noise.law import LIMIT
+from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_slope
+from distrust.common.privacy.gaussian_vectors import (
+    box_fits,
+    gaussian_box_epsilon,
+    gaussian_divergence,
+    lattice_epsilon,
+    lattice_variance,
+    log_delta,
+    rounded_epsilon,
+)
+from distrust.common.privacy.guarantee import GUARANTEE_ORDERS, RenyiCurve
+from distrust.common.privacy.hockey_stick import law_delta, law_epsilon, rdp, stretched
+from distrust.common.privacy.profile import RAISED, Profile, ProfilePairs, curve, exact, filled, law_curve, spent_as
+from distrust.common.privacy.searches import coarsest, least_root, snap_up
+from distrust.common.privacy.sensitivity import ROUNDING, Grid, grid_for
+from distrust.common.privacy.vector_bounds import vector_epsilon, vector_rdp, vector_variance, whole
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianTarget:
+    """(ε, δ), or ½ε²-CDP when δ is absent, out of `terms` equal shares."""
+
+    epsilon: float
+    delta: float | None
+    terms: int
+
+
+def sum_divergences(variance: float, terms: int, grid: Grid) -> RenyiCurve:
+    """Return (α, RDP(α)) of a sum of `terms` N_Z(0, variance) on every coordinate: αρ, or of the convolved law."""
+    if is_gaussian(variance, terms):
+        return tuple((order, gaussian_divergence(grid, terms * variance, order)) for order in GUARANTEE_ORDERS)
+    return _convolved(variance, terms, grid)
+
+
+def is_exact(variance: float, terms: int, grid: Grid) -> bool:
+    """Return whether `sum_epsilon` is what the law gives: for one coordinate, and for a box of shares not too small."""
+    return grid.dimension == 1 or _is_one_sum(variance, terms, grid)
+
+
+def sum_epsilon(variance: float, terms: int, grid: Grid, delta: float) -> float:
+    """Return an ε at δ. One coordinate, and the box: the law's, exactly. Else as continuous noise."""
+    law = DiscreteGaussianSum(variance, terms)
+    if grid.dimension == 1:
+        return law_epsilon(law, grid.precision, delta)
+    if _is_one_sum(variance, terms, grid):
+        return gaussian_box_epsilon(terms * variance, grid, delta)
+    if is_gaussian(variance, terms):
+        return lattice_epsilon(grid, terms * variance, delta)
+    return vector_epsilon(stretched(law, grid.precision), grid, delta, gaussian=True)
+
+
+@lru_cache(maxsize=256)
+def sum_variance(target: GaussianTarget, grid: Grid) -> float:
+    """Return the least total parameter, `terms` times a share's, that meets the target; snapped upwards.
+
+    In a ball, and in a box whose sum is too long to be stored, ROUNDED more than that at most.
+    """
+    guess = _continuous(target, grid)
+    gaussian = is_gaussian(guess / target.terms, target.terms)
+    if gaussian and target.delta is None and grid.is_box:
+        return math.nextafter(guess, math.inf)  # a quotient: the same on every machine
+    if gaussian and target.delta is not None and not is_exact(guess / target.terms, target.terms, grid):
+        return snap_up(lattice_variance(grid, target.epsilon, target.delta))
+    if target.delta is None or is_exact(guess / target.terms, target.terms, grid):
+        return snap_up(least_root(lambda variance: _excess(target, grid, variance), guess))
+
+    def law(variance: float) -> DiscreteGaussianSum:
+        return DiscreteGaussianSum(variance / target.terms, target.terms)
+
+    found = snap_up(vector_variance(law, grid, target.epsilon, target.delta))
+    while sum_epsilon(found / target.terms, target.terms, grid, target.delta) > target.epsilon:  # rough digits
+        found = snap_up(found)
+    return found
+
+
+@lru_cache(maxsize=256)
+def sum_precision(target: GaussianTarget, dimension: int, norm: Norm, clients: int, share: float = ROUNDING) -> int:
+    """Return the least g whose rounding variance, `clients`/4, is at most `share` of the least noise's.
+
+    In a ball also the least where rounding takes at most INFLATION more noise. For vectors the least noise is taken to
+    be that of continuous noise, which the search for it begins with.
+    """
+    wanted = clients / (4 * share)
+
+    def noise(g: int) -> float:
+        grid = Grid(g, dimension, norm)
+        return sum_variance(target, grid) if dimension == 1 else snap_up(_continuous(target, grid))
+
+    about = _continuous(target, Grid(1, dimension, norm))
+    return max(coarsest(noise, wanted, about), grid_for(dimension, norm, sharpness(target)))
+
+
+def sharpness(target: GaussianTarget) -> float:
+    """Return how much rounding counts, for `grid_for`: of (ε, δ), or of the largest Rényi order."""
+    if target.delta is None:
+        return GUARANTEE_ORDERS[-1] * (GUARANTEE_ORDERS[-1] - 1) * target.epsilon**2 / 2
+    ratio = largest_ratio(target.epsilon, target.delta)
+    return log_gaussian_slope(ratio, target.epsilon) / 2
+
+
+def _is_one_sum(variance: float, terms: int, grid: Grid) -> bool:
+    """Return whether the coordinates are discrete Gaussians of a box, whose sum can be computed with."""
+    return grid.is_box and is_gaussian(variance, terms) and box_fits(terms * variance, grid)
+
+
+def _continuous(target: GaussianTarget, grid: Grid) -> float:
+    """Return what continuous noise would need without rounding; exact for CDP in a box, a first guess otherwise."""
+    if target.delta is None:
+        return grid.unrounded / target.epsilon**2
+    return grid.unrounded / largest_ratio(target.epsilon, target.delta) ** 2
+
+
+def _excess(target: GaussianTarget, grid: Grid, variance: float) -> float:
+    """Return a number above 0 where the target is missed; it falls as the variance grows."""
+    share = variance / target.terms
+    if target.delta is None:
+        pairs = sum_divergences(share, target.terms, grid)
+        return math.log(max(2 * spent / (order * target.epsilon**2) for order, spent in pairs))
+    if grid.dimension == 1:
+        law = DiscreteGaussianSum(share, target.terms)
+        return math.log(law_delta(law, grid.precision, target.epsilon) / target.delta)
+    return log_delta(variance, grid, target.epsilon) - math.log(target.delta)
+
+
+@lru_cache(maxsize=64)
+def _convolved(variance: float, terms: int, grid: Grid) -> RenyiCurve:
+    """Every coordinate by g for the box; else the bound of `vector_rdp` on the worst move."""
+    margin = math.ceil(15 * math.sqrt(terms * variance)) + 30
+    orders = [order for order in GUARANTEE_ORDERS if order * grid.precision + margin <= LIMIT // 2] or [
+        GUARANTEE_ORDERS[0]
+    ]
+    pmf = DiscreteGaussianSum(variance, terms).pmf(least=math.ceil(orders[-1] * grid.precision) + margin)
+    if not grid.is_box:
+        losses = whole(pmf, margin)
+        return tuple((order, vector_rdp(losses, order, grid)) for order in orders)
+    spent = rdp(pmf, grid.precision, orders)
+    return tuple((order, grid.dimension * one) for order, one in zip(orders, spent, strict=True))
+
+
+DUAL = 0.5  # variance from which a theta series is added up by Poisson's formula
+
+
+def sum_profile(share: float, terms: int, grid: Grid, delta: float) -> Profile:
+    """`terms` N_Z(0, share) on every coordinate. No ε is pure: the ratio of law and shift grows without end."""
+    box = grid.norm == "linf" or grid.dimension == 1
+    if not box:
+        pairs = _in_a_ball(share, terms, grid)
+    elif is_gaussian(share, terms):
+        pairs = curve(lambda order: grid.dimension * lattice_renyi(terms * share, grid.precision, order) * RAISED)
+    else:
+        pairs = law_curve(DiscreteGaussianSum(share, terms), grid.precision, grid.dimension)
+    epsilon = sum_epsilon(share, terms, grid, delta)
+    return Profile(
+        delta=delta,
+        pure=exact(None),
+        approximate=spent_as(epsilon, "exact" if is_exact(share, terms, grid) else "bound"),
+        rdp=pairs,
+        rdp_how="exact" if box else "bound",
+    )
+
+
+def real_gaussian_profile(variance: float, grid: Grid, delta: float, how: How) -> Profile:
+    """N(0, variance) in reals on every coordinate: closed forms by the ℓ₂ sensitivity. `how`: for ℓ∞, as released."""
+    inside: How = how if grid.norm == "linf" or grid.dimension == 1 else "bound"
+    return Profile(
+        delta=delta,
+        pure=exact(None),
+        approximate=spent_as(rounded_epsilon(grid, variance, delta), inside),
+        rdp=curve(lambda order: gaussian_divergence(grid, variance, order) * RAISED),
+        rdp_how=inside,
+    )
+
+
+@lru_cache(maxsize=4096)
+def lattice_renyi(variance: float, shift: int, order: float) -> float:
+    """Return the Rényi divergence of N_Z(0, v) and its shift s.
+
+    αs²/(2v) + ln(θ((α-1)s)/θ(0))/(α-1), the second part at most 0.
+
+    θ(f) = Σ_j e^(-(j-f)²/(2v)) has period 1, so that orders with a whole αs have the continuous law's divergence.
+    """
+    gaussian = order * shift**2 / (2 * variance)
+    off = math.fmod((order - 1) * shift, 1.0)
+    if off == 0:
+        return gaussian
+    return gaussian + _log_theta(variance, off) / (order - 1)
+
+
+def _log_theta(variance: float, off: float) -> float:
+    """Return the second part, times α - 1."""
+    if variance >= DUAL:
+        decay = [math.exp(-2 * (math.pi * j) ** 2 * variance) for j in range(1, 5)]
+        lacks = math.fsum(2 * d * (math.cos(2 * math.pi * j * off) - 1) for j, d in enumerate(decay, 1))
+        return math.log1p(lacks / (1 + 2 * math.fsum(decay)))
+    sums = [math.fsum(math.exp(-((j - f) ** 2) / (2 * variance)) for j in range(-12, 13)) for f in (off, 0.0)]
+    return math.log(sums[0] / sums[1])
+
+
+def _in_a_ball(share: float, terms: int, grid: Grid) -> ProfilePairs:
+    """For ℓ₁ and ℓ₂: αρ with rounding averaged, or what the calibration's own orders know of small shares."""
+    if is_gaussian(share, terms):
+        return curve(lambda order: gaussian_divergence(grid, terms * share, order) * RAISED)
+    return filled((order, one * RAISED) for order, one in sum_divergences(share, terms, grid))

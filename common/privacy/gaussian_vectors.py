@@ -1,0 +1,267 @@
+"""Privacy of discrete Gaussian noise on vectors in a box and in a ball.
+
+In a box it is exact: all coordinates tell no more than their sum. The loss ln P(x)/P(x + g) of a coordinate with law
+N_Z(0, v) is (2gx + g²)/(2v), linear in x, so that the D losses add up to a function of Σ x_i: the likelihood ratio of
+that sum, D terms of N_Z(0, v), and its shift by Dg.
+
+In ℓ₁ and ℓ₂ balls it is taken as continuous noise of variance 3/2 less, rounding averaged. N(0, v₁), rounded to a
+whole number k with odds e^(-(k-y)²/(2v₂)), is N_Z(0, v₁ + v₂) but for a factor of 1 ± τ: the odds add up to √(2πv₂)(1
+± τ), τ = 2e^(-2π²v₂), wherever y lies (Poisson summation). So D coordinates of discrete noise, moved by any whole
+numbers, promise what v₂ less of continuous noise does, but for a factor of (1 + τ)^D on δ and of ((1 + τ)²/(1 - τ))^D
+on e^ε. Continuous noise needs the squared length S of the whole move only.
+
+S is random, because a client's vector is rounded at random. δ is at most the mean of what S gives (joint convexity),
+and ln δ is concave in S: with n = ε/r - r/2, r = √(S/v), and m Mills' ratio, its slope is φ(n)/(2rδv) = 1/(2rv(m(n) -
+m(n + r))), and r (m(n) - m(n + r)), r times an integral of -m' > 0, which falls, grows with r. So a tangent at any S*
+lies above it: ln δ ≤ ln δ(S*) + ln E[e^(λ(S - S*))], λ the slope there. The S* that gives the least is taken.
+
+The last part, `Covering`, finds continuous Gaussian noise for laws that are nearly Gaussian.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import ndtri, ndtri_exp
+
+from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum, gaussian_reach
+from distrust.common.noise.law import LIMIT, Pmf
+from distrust.common.privacy.gaussian import (
+    largest_ratio,
+    log_gaussian_delta,
+    log_gaussian_slope,
+    zcdp_epsilon,
+    zcdp_rho,
+)
+from distrust.common.privacy.hockey_stick import FAINT, least_epsilon
+from distrust.common.privacy.searches import least_root, snap_up
+from distrust.common.privacy.sensitivity import Grid
+
+NOT_ZERO = 1e-300  # of a mass whose logarithm is taken
+
+
+def box_fits(variance: float, grid: Grid) -> bool:
+    """Return whether the box's sum, and its shift, have a support that is worth its memory."""
+    return _last(variance, grid) <= LIMIT
+
+
+def log_delta(variance: float, grid: Grid, epsilon: float) -> float:
+    """Return the logarithm of δ(ε) of N_Z(0, variance) on every coordinate of a box that `box_fits`."""
+    return _log_delta(_pmf(variance, grid), grid.dimension * grid.precision, epsilon)
+
+
+@lru_cache(maxsize=256)
+def gaussian_box_epsilon(variance: float, grid: Grid, delta: float) -> float:
+    """Return the least ε at `delta`, to ten digits and rounded up.
+
+    Inf where no ε below 10⁴ will do. The box must fit.
+    """
+    pmf, shift = _pmf(variance, grid), grid.dimension * grid.precision
+
+    return least_epsilon(lambda epsilon: _log_delta(pmf, shift, epsilon) - math.log(delta))
+
+
+def _last(variance: float, grid: Grid) -> int:
+    """So far out that e^ε times what lies beyond is nothing, next to any δ that ε is asked at."""
+    return gaussian_reach(grid.dimension * variance, FAINT) + grid.dimension * grid.precision
+
+
+def _pmf(variance: float, grid: Grid) -> Pmf:
+    return DiscreteGaussianSum(variance, grid.dimension).pmf(FAINT, _last(variance, grid))
+
+
+def _log_delta(pmf: Pmf, shift: int, epsilon: float) -> float:
+    """Return the logarithm of Σ (P(y) - e^ε P(y + shift))₊ and the mass left out.
+
+    The losses grow, so that one tail is looked at; the law is symmetric, so that one direction is.
+    """
+    logs, common = pmf.logs, pmf.logs.size - shift
+    low, high = 0, common  # where the first loss above ε is
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if logs[middle] - logs[middle + shift] > epsilon else (middle + 1, high)
+    here, there = logs[low:common], logs[low + shift :]
+    gained = float(np.exp(here) @ -np.expm1(there - here + epsilon)) + float(np.exp(logs[common:]).sum())
+    return math.log(max(gained + pmf.lost, NOT_ZERO))
+
+
+ROUNDED = 1.5  # v₂
+BLUR = 7 * math.exp(-2 * math.pi**2 * ROUNDED)  # above 3τ
+NEAR = 1e-6  # of ln S*, where the bound is flat
+
+
+class Move(Protocol):
+    """How far one client can move all coordinates together, in grid steps."""
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates that have noise."""
+        ...
+
+    @property
+    def unrounded(self) -> int:
+        """Squared ℓ₂ length before rounding, at most."""
+        ...
+
+    @property
+    def squared_l2(self) -> int:
+        """Squared ℓ₂ length after rounding, at most."""
+        ...
+
+    def log_moment(self, rate: float) -> float:
+        """Return a bound on ln E[e^(rate · S)], S the squared ℓ₂ length after rounding, over the rounding."""
+        ...
+
+
+def rounded_log_delta(move: Move, variance: float, epsilon: float) -> float:
+    """Return a bound on ln δ(ε) of N(0, variance) in reals on every coordinate, values rounded before."""
+    most = log_gaussian_delta(math.sqrt(move.squared_l2 / variance), epsilon)
+    if move.squared_l2 <= move.unrounded:
+        return most
+
+    def tangent(log_square: float) -> float:
+        square = math.exp(log_square)
+        ratio = math.sqrt(square / variance)
+        rate = log_gaussian_slope(ratio, epsilon) / (2 * square)
+        return log_gaussian_delta(ratio, epsilon) + move.log_moment(rate) - rate * square
+
+    bounds = (math.log(move.unrounded), math.log(move.squared_l2))
+    return min(most, float(minimize_scalar(tangent, bounds=bounds, method="bounded", options={"xatol": NEAR}).fun))
+
+
+def rounded_epsilon(move: Move, variance: float, delta: float) -> float:
+    """Return the ε at δ that `rounded_log_delta` gives."""
+    return least_epsilon(lambda epsilon: rounded_log_delta(move, variance, epsilon) - math.log(delta))
+
+
+def rounded_variance(move: Move, epsilon: float, delta: float) -> float:
+    """Return the least variance of noise in reals for ε at δ, snapped upwards."""
+    most = move.squared_l2 / largest_ratio(epsilon, delta) ** 2
+    if move.squared_l2 <= move.unrounded:
+        return snap_up(most)
+    return snap_up(least_root(lambda variance: rounded_log_delta(move, variance, epsilon) - math.log(delta), most))
+
+
+def lattice_log_delta(move: Move, variance: float, epsilon: float) -> float:
+    """Return a bound on ln δ(ε) of N_Z(0, variance) on every coordinate."""
+    blur = move.dimension * BLUR
+    if variance <= ROUNDED or epsilon < blur:
+        return 0.0
+    return min(0.0, rounded_log_delta(move, variance - ROUNDED, epsilon - blur) + blur)
+
+
+def lattice_epsilon(move: Move, variance: float, delta: float) -> float:
+    """Return an ε at δ of N_Z(0, variance) on every coordinate: the lesser of the above, and of what its ρ-zCDP gives.
+
+    The discrete law has ρ = S/(2 variance) too (Canonne, Kamath & Steinke 2020), which is all there is below ROUNDED.
+    """
+    known = zcdp_epsilon(move.squared_l2 / (2 * variance), delta)[0]
+    found = least_epsilon(lambda epsilon: lattice_log_delta(move, variance, epsilon) - math.log(delta))
+    return min(known, found)
+
+
+def lattice_variance(move: Move, epsilon: float, delta: float) -> float:
+    """Return the least variance, to eleven digits and rounded up, whose `lattice_epsilon` is at most ε at δ."""
+    known = move.squared_l2 / (2 * zcdp_rho(epsilon, delta))
+    if lattice_log_delta(move, known, epsilon) > math.log(delta):  # so little noise that rounding it costs too much
+        return known
+    return least_root(lambda variance: lattice_log_delta(move, variance, epsilon) - math.log(delta), known)
+
+
+def gaussian_divergence(move: Move, variance: float, order: float) -> float:
+    """Return a bound on the Rényi divergence of N_Z(0, variance) on every coordinate: ρ-zCDP, rounding averaged."""
+    return move.log_moment(order * (order - 1) / (2 * variance)) / (order - 1)
+
+
+Numbers = NDArray[np.float64]
+
+ERROR = 2e-11  # relative, of a tail: its terms' logarithms, which have half of it, their sum, and its z
+SPAN = 500.0  # nats that are added up in one go: doubles have 700
+STEEPER = 1 + 1e-13  # of a slope, for its rounding
+PASSES = 100  # of the search for the largest slope, which takes less than ten
+
+
+@dataclass(frozen=True, eq=False)
+class Covering:
+    """A symmetric log-concave law on a support that is longer by the largest shift, and η.
+
+    Whole moves under noise that is nearly Gaussian are covered by continuous Gaussian noise of a little less variance.
+
+    For a law p on the integers and a shift s, let H(γ) = Σ (p(x) - γ p(x + s))₊, and G(γ) the same of N(0, v) and a
+    shift s. Let H ≤ G + η for γ ≥ 1 and s = 1 … g. For γ < 1 it follows: H(γ) = 1 - γ + γ H(1/γ), and G too. δ of a
+    product is the mean, over the other coordinates, of one coordinate's H at some γ. So Gaussian noise can be put in
+    for p in one coordinate after the other, and each adds η: D coordinates with noise p promise what N(0, v) on all of
+    them does, but for Dη more of δ, whatever whole numbers they are moved by. That needs the squared length of the move
+    only (`rounded_log_delta`).
+    """
+
+    pmf: Pmf
+    eta: float
+
+    @cached_property
+    def _half(self) -> Numbers:
+        """The logarithms of p(0), p(1), and so on, as far as there is mass."""
+        half = self.pmf.logs[self.pmf.logs.size // 2 :]
+        return half[np.isfinite(half)]
+
+    def variance(self, most: int) -> float:
+        """Return the largest variance of continuous noise that covers all shifts up to `most`, rounded down.
+
+        0 where the law is not known far enough out, and for noise so small that doubles have it as 0.
+        """
+        # With T(k) = P(X ≥ k), H(γ) is the largest T(j) - γ T(j + s) over j; for γ ≥ 1 at a j ≥ -s/2, as p is
+        # log-concave and symmetric, unless H is at most η. Q being the normal law's tail, G(γ) ≥ Q(z - s/√v) - γ Q(z)
+        # for every z. So H ≤ G + η if, for k = j + s, T(j) - η ≤ Q(z - s/√v) at the z with T(k) = Q(z). With a(k) the z
+        # of T(k), and b(j) that of T(j) - η (+∞ where that is not above 0), it is a(k) - b(j) ≤ (k - j)/√v. So 1/√v
+        # need only be the largest slope from any b(j) to any a(k) after it: one pass for all shifts together.
+        own = float(self.pmf.masses @ self.pmf.support.astype(np.float64) ** 2)
+        if own == 0.0:
+            return 0.0
+        logs = _log_tails(self._half) + math.log1p(-ERROR)
+        tails = np.exp(logs)  # from below
+        above = (tails * (1 + 3 * ERROR) + self.pmf.lost - self.eta)[1:]
+        inner = int(np.argmax(above <= 0)) if above.min() <= 0 else above.size
+        if inner + most >= logs.size:
+            return 0.0
+        mirrored = ndtri(np.minimum(tails[1 : most // 2 + 2] + self.eta, 1.0))[::-1]  # T(j) = 1 - T(1 - j), j ≤ 0
+        starts = np.concatenate((mirrored, -ndtri(above[:inner])))  # b(j) from below, j = -⌊most/2⌋ … inner
+        ends = -ndtri_exp(logs[1 : inner + most + 1])  # a(k) from above, k = 1 … inner + most
+        return 1 / _largest_slope(starts, -(most // 2), ends, 1 / math.sqrt(own)) ** 2
+
+
+def _largest_slope(starts: Numbers, first: int, ends: Numbers, guess: float) -> float:
+    """Return the largest slope from a start at j to an end at k > j; rounded upwards.
+
+    starts  at first, first + 1, and so on; ends: at 1, 2, and so on, at least as far.
+
+    How far the worst pair lies above a line from start to end is convex in the line's slope. So Newton's method, which
+    takes the slope of that pair, is above the largest slope at most at the guess, and then rises to it.
+    """
+    left, right = np.arange(first, first + starts.size), np.arange(1, ends.size + 1)
+    last = np.minimum(right - 1 - first, starts.size - 1)  # of the starts before each end
+    slope = guess
+    for _ in range(PASSES):
+        lines = starts - slope * left
+        end = int(np.argmax(ends - slope * right - np.minimum.accumulate(lines)[last]))
+        start = int(np.argmin(lines[: last[end] + 1]))
+        before, slope = slope, float((ends[end] - starts[start]) / (right[end] - left[start]))
+        if before <= slope <= before * STEEPER:
+            return slope * STEEPER
+    raise ArithmeticError(f"no largest slope after {PASSES} passes")
+
+
+def _log_tails(logs: Numbers) -> Numbers:
+    """Return ln Σ_(i ≥ k) e^(logs[i]) of falling logs, from the far end in pieces that doubles can add up."""
+    found = np.empty_like(logs)
+    stop, beyond = logs.size, -math.inf
+    while stop > 0:
+        start = min(stop - 1, int(np.searchsorted(-logs[:stop], -(logs[stop - 1] + SPAN))))
+        top = logs[start]
+        sums = np.cumsum(np.exp(logs[start:stop] - top)[::-1])[::-1] + math.exp(beyond - top)
+        found[start:stop] = top + np.log(sums)
+        stop, beyond = start, float(found[start])
+    return found

@@ -1,0 +1,216 @@
+"""Privacy of discrete Laplace noise on vectors: in a box, and as a profile of all δ.
+
+In a box at a δ it is exact: the losses of discrete Laplace noise lie on a lattice. A coordinate that is moved by g
+loses (g - 2x)/scale, where x is its noise, put between 0 and g. So D of them lose (Dg - 2j)/scale, j the sum of D
+such x: one convolution of positive terms. The neighbour's law is the mirror image.
+
+Other moves, with β = e^(-1/scale) and u_t(ε) = e^(-ε/2) Σ min(p, e^ε q) for the law p and its shift q by t: the larger,
+the less is told. For |ε| ≥ t/scale it is e^(-|ε|/2); at each loss (t - 2j)/scale it is e^(-t/(2 scale)), by a geometric
+series; and between those Σ min(p, e^ε q) is linear in e^ε.
+
+- One coordinate is the worst. Where two are moved by s and t, u is the mean of u_t(ε - loss) over √(pq) of the first.
+  At ε = (s + t - 2j)/scale that is e^(-(s+t)/(2 scale)) (1 + (1-β)/(1+β) min(j, s, t, s + t - j)), and so never below
+  u_(s+t): whole moves of several coordinates tell no more than their sum in one of them, at every ε.
+- The grid is the worst. Continuous noise has u(ε) = e^(-max(|ε|, t/scale)/2) everywhere, and discrete noise of the same
+  ε, on any grid, has the chords of its Σ min(p, e^ε q).
+
+Besides the pure ε the file has (ε, δ) and Rényi divergences, on the integers and in reals.
+"""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrust.common.bandit.error_law import How
+from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
+from distrust.common.privacy.guarantee import RenyiCurve
+from distrust.common.privacy.hockey_stick import epsilon_at, from_rdp, rdp, renyi_divergence
+from distrust.common.privacy.products import product_epsilon
+from distrust.common.privacy.profile import (
+    PROFILE_ORDERS,
+    RAISED,
+    Profile,
+    Spent,
+    bound,
+    curve,
+    exact,
+    response_epsilon,
+    response_renyi,
+    spent_as,
+)
+from distrust.common.privacy.searches import least_met
+from distrust.common.privacy.sensitivity import Grid
+from distrust.common.privacy.vector_bounds import vector_epsilon
+
+LONGEST = 1 << 13
+"""Dg of a box that is convolved: a few hundredths of a second."""
+
+DIGITS = 1e-10  # relative, of ε, upwards
+ROUNDING = 1e-12  # relative, of δ
+
+
+def has_few_losses(shift: int, dimension: int) -> bool:
+    """Return whether a box's losses are few enough."""
+    return shift * dimension <= LONGEST
+
+
+@lru_cache(maxsize=256)
+def laplace_box_epsilon(scale: float, shift: int, dimension: int, delta: float) -> float:
+    """Return the least ε at `delta` of Lap_Z(scale) on `dimension` coordinates, all moved by `shift`; rounded up."""
+    masses = _power(_coordinate(scale, shift), dimension)
+    losses = (dimension * shift - 2 * np.arange(masses.size)) / scale
+
+    def met(epsilon: float) -> bool:
+        above = losses > epsilon
+        return float(masses[above] @ -np.expm1(epsilon - losses[above])) <= delta * (1 - ROUNDING)
+
+    return least_met(met, 0.0, float(losses[0]), DIGITS)
+
+
+def continuous_box_epsilon(loss: float, dimension: int, delta: float) -> float:
+    """Return an ε at `delta` of Laplace noise in reals on `dimension` coordinates that lose `loss` each.
+
+    a fine grid's.
+    """
+    steps = max(1, LONGEST // dimension)
+    return laplace_box_epsilon(steps / loss, steps, dimension, delta)
+
+
+def _coordinate(scale: float, shift: int) -> NDArray[np.float64]:
+    """Return the law of a coordinate's noise, put between 0 and the shift."""
+    inner = math.tanh(1 / (2 * scale)) * np.exp(-np.arange(1, shift) / scale)
+    least, most = (1 / (1 + math.exp(sign / scale)) for sign in (-1, 1))
+    return np.concatenate(([least], inner, [most * math.exp(-(shift - 1) / scale)]))
+
+
+def _power(law: NDArray[np.float64], terms: int) -> NDArray[np.float64]:
+    """Return the law of the sum of `terms`, by squaring."""
+    if terms == 1:
+        return law
+    half = _power(law, terms // 2)
+    whole: NDArray[np.float64] = np.convolve(half, half)
+    return np.convolve(whole, law) if terms % 2 else whole
+
+
+SERIES = 0.1  # αε below which the continuous law's divergence is a series
+
+LONGEST_SCALE = 1000.0  # of noise whose law's moments are looked at, in grid steps
+UNFELT = 1e-11  # share of a sum that the law's truncation may add without a word
+
+
+def discrete_laplace_profile(law: PolyaDifference, grid: Grid, pure: float, delta: float) -> Profile:
+    """Noise `law` on every coordinate, `pure` its ε. One coordinate, or the box: the law's own divergences.
+
+    Worst pair  all coordinates moved by g. Noise of one term or more is log-concave. That of less falls log-convexly on
+                both sides of 0, and a set where it beats e^ε times its shift is an interval around 0, whose mass under
+                the shift falls as the shift grows: so does every smaller shift's divergence stay below.
+    """
+    if grid.dimension > 1 and grid.norm != "linf":
+        return _in_a_ball(law.scale, grid, pure, delta, whole=law.shape >= 1)
+    raw, known = _divergences(law, grid.precision, pure / grid.dimension)
+    pairs = tuple((order, min(pure, grid.dimension * one)) for order, one in zip(PROFILE_ORDERS, raw, strict=True))
+    return Profile(
+        delta=delta,
+        pure=exact(pure),
+        approximate=_approximate(law, grid, pure, delta, pairs),
+        rdp=pairs,
+        rdp_how="exact" if known else "bound",
+    )
+
+
+def real_laplace_profile(scale: float, grid: Grid, pure: float, delta: float, how: How) -> Profile:
+    """Laplace noise in reals, before anything is rounded: closed forms. `how`: whether that is what is released."""
+    if grid.dimension > 1 and grid.norm != "linf":
+        return _in_a_ball(scale, grid, pure, delta, whole=True)
+    pairs = curve(lambda order: grid.dimension * continuous_renyi(grid.precision / scale, order) * RAISED)
+    one = max(0.0, pure + 2 * math.log1p(-delta)) * RAISED
+    known = tuple((order, epsilon) for order, epsilon in pairs if epsilon is not None)
+    several = min(response_epsilon(pure, delta), from_rdp(known, delta))
+    if 1 < grid.dimension <= LONGEST:
+        several = min(several, continuous_box_epsilon(pure / grid.dimension, grid.dimension, delta))
+    approximate = spent_as(min(pure, one), how) if grid.dimension == 1 else bound(several)
+    return Profile(delta=delta, pure=spent_as(pure, how), approximate=approximate, rdp=pairs, rdp_how=how)
+
+
+def continuous_renyi(epsilon: float, order: float) -> float:
+    """Return ln[(α e^((α-1)ε) + (α-1) e^(-αε)) / (2α-1)] / (α-1): Mironov 2017, Table II, for a shift of ε scales."""
+    a = order
+    if a * epsilon < SERIES:
+        terms = (((a - 1) ** (k - 1) - (-a) ** (k - 1)) * epsilon**k / math.factorial(k) for k in range(12, 1, -1))
+        return math.log1p(a * (a - 1) / (2 * a - 1) * math.fsum(terms)) / (a - 1)
+    inner = a + (a - 1) * math.exp(-(2 * a - 1) * epsilon)
+    return epsilon + math.log(inner / (2 * a - 1)) / (a - 1)
+
+
+@lru_cache(maxsize=4096)
+def discrete_renyi(scale: float, shift: int, order: float) -> float:
+    """Return the Rényi divergence of Lap_Z(scale) and its shift: three stretches, the outer two with one loss each."""
+    others, losses = _stretches(scale, shift)
+    return renyi_divergence(others, losses, order)
+
+
+def _stretches(scale: float, shift: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return log-masses of Q and losses: x ≤ 0 together, x ≥ shift together, and each x between them."""
+    a = 1 / scale
+    between = np.arange(1, shift)
+    outer = -math.log1p(math.exp(-a)) + np.array([-a * shift, 0.0])
+    inner = math.log(math.tanh(a / 2)) - a * (shift - between)
+    losses = np.concatenate(([a * shift, -a * shift], a * (shift - 2.0 * between)))
+    return np.concatenate((outer, inner)), losses
+
+
+def _divergences(law: PolyaDifference, shift: int, pure: float) -> tuple[list[float], bool]:
+    """One coordinate's RDP at every order, and whether that is exact: mass outside the support has a loss ≤ `pure`."""
+    if law.shape == 1:
+        return [min(pure, discrete_renyi(law.scale, shift, order) * RAISED) for order in PROFILE_ORDERS], True
+    pmf = law.pmf()
+    inside = rdp(pmf, shift, PROFILE_ORDERS)
+    felt = [
+        math.log1p(pmf.lost * math.exp(min(700.0, (order - 1) * (pure - one))))
+        for order, one in zip(PROFILE_ORDERS, inside, strict=True)
+    ]
+    most = [one + more / (order - 1) for one, more, order in zip(inside, felt, PROFILE_ORDERS, strict=True)]
+    if law.shape > 1:  # more than one term is post-processing of one
+        most = [
+            min(one, discrete_renyi(law.scale, shift, order)) for one, order in zip(most, PROFILE_ORDERS, strict=True)
+        ]
+    return [min(pure, one * RAISED) for one in most], max(felt) < UNFELT
+
+
+def _approximate(law: PolyaDifference, grid: Grid, pure: float, delta: float, pairs: RenyiCurve) -> Spent:
+    if grid.dimension == 1:
+        return exact(min(pure, epsilon_at(law.pmf(), grid.precision, delta)))
+    if law.shape == 1 and has_few_losses(grid.precision, grid.dimension):
+        return exact(min(pure, laplace_box_epsilon(law.scale, grid.precision, grid.dimension, delta)))
+    ways = [response_epsilon(pure, delta), from_rdp(pairs, delta)]
+    if law.shape >= 1:  # log-concave; the rest composed on a grid of losses would not be
+        ways.append(product_epsilon(law.pmf(), grid.precision, grid.dimension, delta))
+    return bound(min(ways))
+
+
+def _in_a_ball(scale: float, grid: Grid, pure: float, delta: float, *, whole: bool) -> Profile:
+    """Return bounds for ℓ₁ and ℓ₂.
+
+    Any ε-pure law's, α Σ(s_i/scale)²/2 for shifts s_i that lose s_i/scale each, and the law's.
+
+    The last are for ε at δ: moments with the worst spread of the move. Noise in reals on rounded values tells no more
+    than on the grid: a Laplace variable is Lap_Z plus something independent.
+    """
+
+    def divergence(order: float) -> float:
+        general = response_renyi(pure, order)
+        return min(general, order * grid.squared_l2 / (2 * scale**2) * RAISED) if whole else general
+
+    pairs = tuple((order, divergence(order)) for order in PROFILE_ORDERS)
+    ways = [response_epsilon(pure, delta), from_rdp(pairs, delta)]
+    if whole and grid.rounded and scale <= LONGEST_SCALE:
+        ways.append(vector_epsilon(DiscreteLaplace(scale).pmf(), grid, delta))
+    return Profile(
+        delta=delta,
+        pure=bound(pure),
+        approximate=bound(min(ways)),
+        rdp=pairs,
+        rdp_how="bound",
+    )

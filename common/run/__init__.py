@@ -1,0 +1,1 @@
+"""A run in public: its configuration, the open round, and how it stands."""

@@ -1,0 +1,97 @@
+"""Operator → server: the configuration of a run. Immutable, canonical; its hash is in every seal and key derivation."""
+
+import hashlib
+import json
+import math
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from distrust.common.mechanisms import MechanismSpec
+from distrust.common.messages.policy import PolicySpec, RoundSize, SuccessiveEliminationSpec
+from distrust.common.privacy.guarantee import BudgetSpec
+from distrust.common.wire import Identifier, Message, Version
+
+YOUNGER = ("budget", "returning")
+"""Tables that older runs did not know: where they are absent the digest is what it always was."""
+YOUNGER_IN_POLICY = ("base", "constants")
+"""The same of the policy's own numbers."""
+
+
+class IntermediarySpec(Message):
+    """What an intermediary must survive, and how long it waits."""
+
+    dropout: Annotated[float, Field(ge=0, lt=0.5, description="clients that may vanish, as a share of a cohort")] = 0.1
+    corrupt: Annotated[float, Field(ge=0, lt=0.5, description="clients that may collude with the intermediary")] = 0.1
+    minimum: Annotated[int, Field(ge=1, description="smallest cohort that may ever be released")] = 2
+    stage_seconds: Annotated[float, Field(gt=0, le=86_400)] = 120.0
+
+    def least_survivors(self, clients: int) -> int:
+        """Return the fewest clients of a cohort that may answer: n - ⌊d·n⌋, and never below `minimum`."""
+        return max(clients - math.floor(self.dropout * clients), self.minimum)
+
+    def noise_floor(self, clients: int) -> int:
+        """Return t, the honest survivors that the noise is calibrated to: `least_survivors` - ⌊c·n⌋, at least 1."""
+        return max(1, self.least_survivors(clients) - math.floor(self.corrupt * clients))
+
+
+class ReturningSpec(Message):
+    """`[returning]`: clients that come again. Without it every client takes part in one cohort."""
+
+    contributions: Annotated[int, Field(ge=1, le=1000, description="R: cohorts that one identity may take part in")]
+
+
+class UnsafeSpec(Message):
+    """Switches that remove the privacy; a run that has them says so wherever its guarantee is printed."""
+
+    noise_seed: Annotated[int, Field(ge=0, lt=2**63, description="noise from a seed: repeatable, not private")]
+
+
+class RunConfig(Message):
+    """Everything the server needs, and nothing of the environment: true means never leave the client's side."""
+
+    version: Version = 1
+    run: Identifier
+    arms: Annotated[int, Field(ge=2, le=100_000, description="K")]
+    horizon: Annotated[int, Field(ge=2, le=10**9, description="T: pulls in all, most often one a client")]
+    policy: PolicySpec = SuccessiveEliminationSpec()
+    mechanism: MechanismSpec
+    intermediary: IntermediarySpec = IntermediarySpec()
+    unsafe: UnsafeSpec | None = None
+    budget: BudgetSpec | None = None
+    returning: ReturningSpec | None = None
+
+    @model_validator(mode="after")
+    def _horizon_serves_every_arm(self) -> Self:
+        if self.policy.EVERY_ARM and self.horizon < self.arms:
+            raise ValueError(f"horizon = {self.horizon}: must be at least arms = {self.arms}, one client an arm")
+        return self
+
+    def canonical(self) -> bytes:
+        """Return the configuration as canonical JSON.
+
+        Sorted keys, no spaces; younger tables only where they are given.
+        """
+        whole = self.model_dump(mode="json")
+        kept = {key: value for key, value in whole.items() if value is not None or key not in YOUNGER}
+        policy = kept["policy"].items()
+        kept["policy"] = {key: value for key, value in policy if value is not None or key not in YOUNGER_IN_POLICY}
+        return json.dumps(kept, sort_keys=True, separators=(",", ":")).encode()
+
+    @property
+    def contributions(self) -> int:
+        """R, 1 without `[returning]`."""
+        return 1 if self.returning is None else self.returning.contributions
+
+    def overflow_probability(self, number: int, active: int) -> float:
+        """Return p' of round `number`: the probability with which its policy lets a sum wrap around.
+
+        active  arms still in the race as the round is planned.
+        """
+        calibration = self.mechanism.calibration
+        size = RoundSize(self.arms, self.horizon, calibration, number, active)
+        return self.policy.event_probability(size)
+
+    def digest(self) -> bytes:
+        """Return SHA-256 of the canonical form, 32 bytes."""
+        return hashlib.sha256(self.canonical()).digest()

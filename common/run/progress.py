@@ -1,0 +1,205 @@
+"""Server → operator: how a run stands. Everything here is a consequence of released sums, so it is public."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from distrust.common.bandit.decisions import AssignedArm, Decision
+from distrust.common.mechanisms import AnyMechanism
+from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
+from distrust.common.run.config import RunConfig
+from distrust.common.wire import Blob, Identifier, Message, Version
+
+RunState = Literal["running", "finished", "cancelled", "failed"]
+CohortState = Literal["planned", "open", "released", "aborted"]
+
+
+class ArmView(Message):
+    """One arm. `pulls` counts every client that was asked to play it, also in cohorts that came to nothing.
+
+    batch, mean, lower, upper  the arm's latest interval, not clipped to [0, 1]; absent before its first batch is over.
+    eliminated                 the round after which the arm was dropped.
+    """
+
+    arm: Annotated[int, Field(ge=0)]
+    active: bool
+    pulls: Annotated[int, Field(ge=0)]
+    batch: int | None = None
+    mean: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+    eliminated: int | None = None
+
+
+class Snapshot(Message):
+    """What the learner knows.
+
+    round       the open round, or the last one.
+    aborted     cohorts that were replaced, or that ended the run.
+    unfinished  pulls that taught nothing: the horizon ended their batch, or nothing more was asked. They count.
+    chosen      the arm with the highest estimate among the active ones after the last finished batch.
+    guarantee   the weakest over the rounds so far: each client is in one cohort (parallel composition). (ε, δ) where
+                the rounds' own are of several kinds, as when a design shrinks to a single action: see
+                server.learner.ledger.
+    """
+
+    arms: list[ArmView]
+    horizon: int
+    pulls: int
+    round: int
+    aborted: int
+    unfinished: int
+    chosen: int | None
+    finished: bool
+    guarantee: Guarantee
+
+
+class RunView(Message):
+    """A run: its configuration, its state, what was learned, and how many clients and cohorts it took.
+
+    clients   tickets handed out.
+    state     failed: a round could not be planned, the server's own code raised an exception, no round was closed, or
+              the server that started refuses the stored configuration.
+    reason    why the run failed or was cancelled; an exception with its type and round.
+    """
+
+    version: Version = 1
+    run: Identifier
+    state: RunState
+    config: RunConfig
+    digest: Blob
+    snapshot: Snapshot
+    clients: int
+    cohorts_open: int
+    cohorts_released: int
+    cohorts_aborted: int
+    reason: str | None = None
+
+
+class RunLine(Message):
+    """A run in one line."""
+
+    run: Identifier
+    state: RunState
+    arms: int
+    horizon: int
+    mechanism: str
+
+
+class RunList(Message):
+    """All the runs of a server, in the order of their creation."""
+
+    version: Version = 1
+    runs: list[RunLine]
+
+
+class CohortView(Message):
+    """One cohort. `estimate` is of the survivors' sum, one number a coordinate, in data units.
+
+    counts    of dealt actions: survivors by action, like `estimate`, in the order of the decision's list.
+    liars     slots of clients that provably dealt, confirmed or returned false shares, as the aggregator names them.
+    disputes  pairs of clients of which one lied, and the aggregator cannot tell which.
+    """
+
+    cohort: Identifier
+    arm: int | None
+    attempt: int
+    clients: int
+    granted: int
+    state: CohortState
+    survivors: int | None = None
+    lost: int | None = None
+    estimate: list[float] | None = None
+    counts: list[Annotated[int, Field(ge=0)]] | None = None
+    liars: list[int] = Field(default_factory=list)
+    disputes: int = 0
+    reason: str | None = None
+
+
+class RoundReport(Message):
+    """One round with all its cohorts, replaced ones too. `mechanism` is that of the largest cohort.
+
+    decision   what was played.
+    guarantee  the weakest of its cohorts'.
+    """
+
+    version: Version = 1
+    run: Identifier
+    number: int
+    batch: int
+    decision: Decision = AssignedArm()
+    state: Literal["open", "closed", "unfinished"]
+    arms: list[int]
+    eliminated: list[int]
+    minimum: int
+    mechanism: AnyMechanism
+    guarantee: Guarantee
+    cohorts: list[CohortView]
+
+
+class RoundList(Message):
+    """A page of rounds. `next` is the `after` of the following page."""
+
+    version: Version = 1
+    run: Identifier
+    total: int
+    next: int | None
+    rounds: list[RoundReport]
+
+
+class LedgerLine(Message):
+    """What one round cost the clients that took part in it."""
+
+    round: int
+    clients: int
+    guarantee: Guarantee
+
+
+class LedgerClass(Message):
+    """What clients have spent at most that took part `contributions` times."""
+
+    contributions: int
+    guarantee: Guarantee
+
+
+class LedgerView(Message):
+    """Privacy spent. Rounds have disjoint clients and compose in parallel; one client's own contributions in sequence.
+
+    contributions  R: cohorts that one client may take part in.
+    classes        clients by how often they took part: 1, 2, 4, … and as often as any client can have, R times at most.
+    total          the most that any client has spent. budget: the most that one may; null when none was declared.
+    """
+
+    version: Version = 1
+    run: Identifier
+    composition: Literal["parallel", "sequential"] = "parallel"
+    contributions: int = 1
+    lines: list[LedgerLine]
+    classes: tuple[LedgerClass, ...] = ()
+    total: Guarantee
+    budget: BudgetSpec | None = None
+
+
+EventKind = Literal[
+    "round-opened",
+    "cohort-opened",
+    "cohort-released",
+    "cohort-aborted",
+    "arm-eliminated",
+    "finished",
+    "cancelled",
+    "failed",
+]
+
+
+class RunEvent(Message):
+    """Something that happened. Numbers rise; a listener that comes back names the last one it saw."""
+
+    number: Annotated[int, Field(ge=1)]
+    run: Identifier
+    kind: EventKind
+    round: int | None = None
+    cohort: str | None = None
+    arm: int | None = None
+    survivors: int | None = None
+    detail: str | None = None

@@ -1,0 +1,66 @@
+"""Server → clients: what the open round asks. It is public."""
+
+import json
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from distrust.common.bandit.decisions import Decision
+from distrust.common.bandit.statistics import Statistic
+from distrust.common.mechanisms import AnyMechanism
+from distrust.common.messages.cohort import Cohort
+from distrust.common.wire import Blob, Identifier, Message, Version
+
+
+class Assignment(Message):
+    """A cohort and what is its own in the round.
+
+    arm        the arm that its clients play; absent when the decision says what is played.
+    mechanism  where the cohorts of a round differ in size; absent: the round's.
+    """
+
+    arm: Annotated[int, Field(ge=0)] | None = None
+    cohort: Cohort
+    mechanism: AnyMechanism | None = None
+
+
+class Round(Message):
+    """One round: decision rule + statistic + mechanism + cohorts. Public.
+
+    dropout, corrupt   the rates that the neighbour graph's k and t are computed from; clients compute them again.
+    """
+
+    version: Version = 1
+    run: Identifier
+    number: Annotated[int, Field(ge=1)]
+    decision: Decision
+    statistic: Statistic
+    mechanism: AnyMechanism
+    dropout: Annotated[float, Field(ge=0, lt=0.5)]
+    corrupt: Annotated[float, Field(ge=0, lt=0.5)]
+    assignments: list[Assignment]
+
+    def mechanism_of(self, assignment: Assignment) -> AnyMechanism:
+        """Return what randomizes the reports of this cohort."""
+        return assignment.mechanism or self.mechanism
+
+
+def cohort_terms(round_: Round, arm: int | None, mechanism: AnyMechanism) -> str:
+    """Return what a round asks of one cohort's clients as canonical JSON: `Cohort.terms`.
+
+    The server writes it, the intermediary stores it, and each client writes it again from the round that it was told.
+    """
+    fields = ("run", "number", "decision", "statistic", "dropout", "corrupt")
+    public = round_.model_dump(mode="json", include=set(fields))
+    whole = {**public, "arm": arm, "mechanism": mechanism.model_dump(mode="json")}
+    return json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+class RoundView(Message):
+    """The answer to GET /round: the open round, or that there will be none."""
+
+    version: Version = 1
+    run: Identifier
+    state: Literal["open", "between", "finished", "cancelled", "failed"]
+    config: Blob
+    round: Round | None = None

@@ -1,0 +1,49 @@
+"""What every value that travels has in common: closed and frozen models, identifiers, and bytes as text."""
+
+import base64
+import binascii
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+
+Version = Literal[1]
+
+Identifier = Annotated[
+    str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,79}$", description="lower-case letters, digits, dot, dash, underscore")
+]
+
+
+def encode_blob(raw: bytes) -> str:
+    """Return bytes as unpadded base64url text."""
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+
+
+def decode_blob(value: object) -> object:
+    """Return Text back to bytes; bytes pass. Anything that is not canonical base64url is refused."""
+    if not isinstance(value, str):
+        return value
+    if any(sign in value for sign in "+/="):
+        raise ValueError("must be unpadded base64url")
+    try:
+        text = value.replace("-", "+").replace("_", "/")  # two copies; b64decode makes four, and a body may be large
+        raw = binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError("must be unpadded base64url") from error
+    if encode_blob(raw[len(raw) // 3 * 3 :]) != value[len(value) // 4 * 4 :]:  # whole groups have one spelling only
+        raise ValueError("must be canonical unpadded base64url")
+    return raw
+
+
+Blob = Annotated[
+    bytes,
+    BeforeValidator(decode_blob),
+    PlainSerializer(encode_blob, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "base64url", "pattern": "^[A-Za-z0-9_-]*$"}),
+]
+"""Bytes that travel as base64url text."""
+
+
+class Message(BaseModel):
+    """A closed, frozen value: unknown fields, wrong types, NaN and infinities are refused."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
