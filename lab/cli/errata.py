@@ -9,8 +9,7 @@ import typer
 
 from distrust.lab.cli.console import out
 from distrust.lab.cli.run import JsonOption
-from distrust.lab.papers import errata as compute
-from distrust.lab.papers import table
+from distrust.lab.papers.errata import checked_errata, errata_markdown, errata_table
 from distrust.lab.stack.data_dir import put
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -19,13 +18,13 @@ PaperOption = Annotated[str | None, typer.Option("--paper", metavar="PAPER", hel
 Markdown = Annotated[bool, typer.Option("--markdown", help="As docs/privacy/errata.md has them, with the reasons")]
 
 
-@app.command()
-def errata(*, paper: PaperOption = None, markdown: Markdown = False, json: JsonOption = None) -> None:
+@app.command("errata")
+def errata_command(*, paper: PaperOption = None, markdown: Markdown = False, json: JsonOption = None) -> None:
     """Show the papers' errors, each with a counter-example."""
-    found = compute(paper)
+    found = checked_errata(paper)
     if markdown:
-        sys.stdout.write(table.markdown(found))
+        sys.stdout.write(errata_markdown(found))
     elif json != "-":
-        out.print(table.terminal(found))
+        out.print(errata_table(found))
     if json is not None:
         put(json_text.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False) + "\n", json)

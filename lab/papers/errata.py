@@ -1,20 +1,33 @@
-"""Errata for people: a table in the terminal, and the two lists of docs/privacy/errata.md."""
+"""Errors of the papers: all the rows, their figures computed on demand, and lists of them for people."""
 
 import re
 import textwrap
 from collections.abc import Sequence
+from typing import get_args
 
 from rich.markup import escape
 from rich.table import Table
 
-from distrust.lab.papers.erratum import Erratum
+from distrust.common.errors import BadParameter
+from distrust.lab.papers import ctx, dlb, free, glb, mab
+from distrust.lab.papers.erratum import CheckedErratum, Erratum, Paper
+
+ERRATA: tuple[Erratum, ...] = (*mab.ERRATA, *dlb.ERRATA, *ctx.ERRATA, *free.ERRATA, *glb.ERRATA)
 
 WIDTH = 100  # of a line of docs/, tables excepted
 HEADER = ("paper, place", "measure", "claimed", "computed", "ours", "verdict")
 
 
-def terminal(found: Sequence[Erratum]) -> Table:
-    """One row an erratum, in eighty columns."""
+def checked_errata(paper: str | None = None) -> list[CheckedErratum]:
+    """Compute all of them, or one paper's. Raises BadParameter for a paper that is not among ours."""
+    papers = get_args(Paper)
+    if paper is not None and paper not in papers:
+        raise BadParameter("paper", paper, f"must be one of {', '.join(papers)}")
+    return [erratum.checked() for erratum in ERRATA if paper in (None, erratum.paper)]
+
+
+def errata_table(found: Sequence[CheckedErratum]) -> Table:
+    """Return a row an erratum, for a terminal of eighty columns."""
     shown = Table("claim, measure, setting", title="what the papers print, and what an exact computation says")
     for name in HEADER[2:]:
         shown.add_column(name, no_wrap=True)
@@ -24,15 +37,15 @@ def terminal(found: Sequence[Erratum]) -> Table:
     return shown
 
 
-def markdown(found: Sequence[Erratum]) -> str:
+def errata_markdown(found: Sequence[CheckedErratum]) -> str:
     """Return the table, then a paragraph for each: what docs/privacy/errata.md holds between its two marks."""
     lines = [f"| {' | '.join(HEADER)} |", "|---|---|---:|---:|---:|---|"]
     lines += [f"| {' | '.join(_escaped(cell) for cell in _cells(one))} |" for one in found]
     return "\n".join([*lines, "", *(_paragraph(one) for one in found)]) + "\n"
 
 
-def number(value: float) -> str:
-    """Five digits; a value that differs from 1 in later ones shows its excess."""
+def five_digits(value: float) -> str:
+    """Return five digits; a value that differs from 1 in later ones shows its excess."""
     if value != 1 and abs(value - 1) < 1e-5:
         return "1" if abs(value - 1) < 1e-9 else f"1 {'+' if value > 1 else '-'} {abs(value - 1):.2g}"
     return f"{value:.5g}"
@@ -42,13 +55,13 @@ def _escaped(cell: str) -> str:
     return cell.replace("|", r"\|")
 
 
-def _cells(one: Erratum) -> tuple[str, ...]:
-    figures = (number(one.claimed), number(one.computed), number(one.ours))
+def _cells(one: CheckedErratum) -> tuple[str, ...]:
+    figures = (five_digits(one.claimed), five_digits(one.computed), five_digits(one.ours))
     return (f"{one.paper} {one.place}", f"{one.measure}; {one.setting}", *figures, one.verdict)
 
 
-def _paragraph(one: Erratum) -> str:
-    facts = "".join(f" {label}: {number(value)}." for label, value in one.facts)
+def _paragraph(one: CheckedErratum) -> str:
+    facts = "".join(f" {label}: {five_digits(value)}." for label, value in one.facts)
     lines = (
         f"- **{one.paper} {one.place}** (`{one.key}`). Printed: {one.printed}.",
         f"  Wrong: {one.wrong}.",
