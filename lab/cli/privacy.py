@@ -1,5 +1,8 @@
-"""`distrust privacy MECHANISM`: what a mechanism promises and costs, before a run."""
+"""`distrust privacy` and `errata`: what a mechanism promises and costs, and where the papers are wrong."""
 
+import json as json_text
+import sys
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -36,6 +39,8 @@ NoiseOf = Annotated[str, typer.Option("--noise", help="grid, or continuous, whic
 Scale = Annotated[float | None, typer.Option("--scale", help="s of MAB Theorems 2 and 4")]
 Precision = Annotated[int | None, typer.Option("--precision", help="g: steps of the grid")]
 Compare = Annotated[bool, typer.Option("--compare", help="All the mechanisms side by side")]
+PaperOption = Annotated[str | None, typer.Option("--paper", metavar="PAPER", help="MAB, DLB, CTX, FREE or GLB")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="As docs/privacy/errata.md has them, with the reasons")]
 
 
 @app.command("privacy")
@@ -107,3 +112,18 @@ def _compared(mechanism: str | None, query: PrivacyQuery) -> tuple[Table, dict[s
     with one_thread(), working("all mechanisms", err):
         comparison = compared(query)
     return comparison_table(comparison), comparison.described()
+
+
+@app.command("errata")
+def errata_command(*, paper: PaperOption = None, markdown: Markdown = False, json: JsonOption = None) -> None:
+    """Show the papers' errors, each with a counter-example."""
+    # scipy.stats takes half a second to import.
+    from distrust.lab.papers.errata import checked_errata, errata_markdown, errata_table  # noqa: PLC0415
+
+    found = checked_errata(paper)
+    if markdown:
+        sys.stdout.write(errata_markdown(found))
+    elif json != "-":
+        out.print(errata_table(found))
+    if json is not None:
+        put(json_text.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False) + "\n", json)

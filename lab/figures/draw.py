@@ -9,11 +9,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from distrust.lab.figures.drawing import Drawing, Value, drawing
-from distrust.lab.figures.rows import Band, Floats, Spread, band, number, of
-from distrust.lab.figures.sheet import Sheet, save
-from distrust.lab.figures.stamp import stamp
-from distrust.lab.figures.style import Style, name_of, styles, variant_of
+from distrust.lab.figures.drawing import (
+    Band,
+    Drawing,
+    Floats,
+    Spread,
+    Value,
+    band,
+    drawing,
+    panel_number,
+    repetitions_of,
+    stamp,
+)
+from distrust.lab.figures.sheet import Sheet, Style, name_of, save, styles, variant_of
 from distrust.lab.sweep import Experiment, Overlay, Row
 
 COLUMNS = 3
@@ -86,7 +94,7 @@ def _variants(experiment: Experiment) -> list[str]:
 def _caption(experiment: Experiment, rows: Sequence[Row], how: Drawing) -> str:
     """Return what stands below a figure: source, T where it is one number, spread, repetitions, note."""
     counts = {
-        series.label: min(len(of(rows, panel.label, series.label)) for panel in experiment.panels)
+        series.label: min(len(repetitions_of(rows, panel.label, series.label)) for panel in experiment.panels)
         for series in experiment.series
     }
     most = max(counts.values())
@@ -127,7 +135,7 @@ def _panel(
     looks = styles([series.label for series in experiment.series])
     shown = [s.label for s in experiment.series if variant is None or variant_of(s.label) == variant]
     for place, label in enumerate(shown):
-        mine = of(rows, panel.label, label)
+        mine = repetitions_of(rows, panel.label, label)
         xs = experiment.places(mine[0].horizon)
         divided = xs if how.kind == "time-average" else np.ones_like(xs)
         look = looks[label]._replace(place=place, among=len(shown))
@@ -146,7 +154,7 @@ def _finals(axes: Axes, experiment: Experiment, rows: Sequence[Row], panel: Over
     for label, look in looks.items():
         mine = [other for other in looks if name_of(other) == name_of(label)]
         beside = DODGE * (2 * mine.index(label) - (len(mine) - 1))
-        ends = band(of(rows, panel.label, label), lambda row: [row.regret], spread)
+        ends = band(repetitions_of(rows, panel.label, label), lambda row: [row.regret], spread)
         axes.errorbar(
             [names.index(name_of(label)) + beside],
             ends.mean,
@@ -175,8 +183,8 @@ def _within(ends: Band) -> Floats:
 def _by_panel(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how: Drawing) -> None:
     """Axes for each value, the panels along the x axis."""
     looks = styles([series.label for series in experiment.series])
-    panels = sorted(experiment.panels, key=lambda panel: number(experiment, panel, how.key))
-    xs = np.array([number(experiment, panel, how.key) for panel in panels])
+    panels = sorted(experiment.panels, key=lambda panel: panel_number(experiment, panel, how.key))
+    xs = np.array([panel_number(experiment, panel, how.key) for panel in panels])
     every = above.subplots(1, len(how.values), squeeze=False)[0]
     for series in experiment.series:
         along = [_along(rows, panels, series, value, how.spread) for value in how.values]
@@ -205,7 +213,7 @@ def _along(rows: Sequence[Row], panels: Sequence[Overlay], series: Overlay, valu
     def of_row(row: Row) -> list[float]:
         return [float(getattr(row, value))]
 
-    each = [band(of(rows, panel.label, series.label), of_row, spread) for panel in panels]
+    each = [band(repetitions_of(rows, panel.label, series.label), of_row, spread) for panel in panels]
     return Band(np.concatenate([one.mean for one in each]), np.concatenate([one.spread for one in each]))
 
 

@@ -1,25 +1,53 @@
-"""`distrust inspect RUN`: what every party saw, side by side, from the parties' own APIs."""
+"""`distrust up`, `token` and `inspect`: the three services on loopback, their tokens, and what each party saw."""
 
 import asyncio
+import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from distrust.lab.cli.console import out
-from distrust.lab.cli.up import DataOption
 from distrust.lab.run.transcripts import Wanted, gather, print_sights
 from distrust.lab.stack.data_dir import DEFAULT, Folder
-from distrust.lab.stack.stack import Stack, Urls, running
+from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
+DataOption = Annotated[Path, typer.Option("--data", help="Folder for databases, logs and the operator's token")]
+PortOption = Annotated[int, typer.Option("--port-base", min=0, max=65_000, help="First of three ports; 0: free ones")]
+
+LOOK_SECONDS = 0.5
 RoundOption = Annotated[int | None, typer.Option("--round", min=1, help="Which round; else the cohort's, or the first")]
 CohortOption = Annotated[str | None, typer.Option("--cohort", help="Only this cohort")]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Messages shown of each stage")]
 
 
-@app.command()
-def inspect(
+@app.command("up")
+def up_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT) -> None:
+    """Start the three services on loopback, until Ctrl-C."""
+    with Stack(Folder(data), port_base) as stack:
+        urls = stack.urls
+        out.print(f"server      {urls.server}/  (its API: /openapi.json)")
+        out.print(f"shuffler    {urls.shuffler}/")
+        out.print(f"aggregator  {urls.aggregator}/")
+        out.print(f"operator's token in {stack.folder.token_file}, logs in {stack.folder.path / 'logs'}; Ctrl-C stops")
+        while True:
+            stack.check()
+            time.sleep(LOOK_SECONDS)
+
+
+@app.command("token")
+def token_command(data: DataOption = DEFAULT) -> None:
+    """Make the operator's and the inspector's token, once."""
+    folder = Folder(data)
+    folder.make()
+    folder.make_tokens()
+    out.print(f"{folder.token_file}\n{folder.inspector_file}", markup=False)
+
+
+@app.command("inspect")
+def inspect_command(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name")],
     *,
     round_number: RoundOption = None,

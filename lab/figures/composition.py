@@ -19,9 +19,8 @@ from matplotlib.figure import Figure
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.cohort_params import DELTA_RULE, EPSILONS, LEAST_DELTA
 from distrust.common.privacy.gaussian import largest_ratio, zcdp_rho
-from distrust.lab.figures.sheet import Sheet, save
-from distrust.lab.figures.stamp import digest
-from distrust.lab.figures.style import styles
+from distrust.lab.figures.drawing import json_digest
+from distrust.lab.figures.sheet import Sheet, save, styles
 
 PAPER, RENYI, EXACT = "advanced composition (Theorem 7)", "Rényi (Lemma 10)", "exact (Remark 8)"
 CAPTION = (
@@ -46,7 +45,7 @@ class Curves:
     exact: tuple[float, ...]
 
 
-def curves(epsilon: float, delta: float, batches: Sequence[int] = BATCHES) -> Curves:
+def composition_curves(epsilon: float, delta: float, batches: Sequence[int] = BATCHES) -> Curves:
     """The three curves. Raises BadParameter outside ε below 1, where Theorem 7 holds, and what can be computed."""
     least, most = EPSILONS[0], BATCHES[-1]
     if not least <= epsilon < 1:
@@ -59,13 +58,13 @@ def curves(epsilon: float, delta: float, batches: Sequence[int] = BATCHES) -> Cu
         epsilon,
         delta,
         tuple(batches),
-        tuple(advanced(epsilon, delta, count) for count in batches),
-        tuple(renyi(epsilon, delta, count) for count in batches),
+        tuple(advanced_sigma(epsilon, delta, count) for count in batches),
+        tuple(renyi_sigma(epsilon, delta, count) for count in batches),
         tuple(math.sqrt(count) * least_sigma(epsilon, delta) for count in batches),
     )
 
 
-def advanced(epsilon: float, delta: float, count: int) -> float:
+def advanced_sigma(epsilon: float, delta: float, count: int) -> float:
     """σ/Δ by advanced composition; one batch needs none, and is calibrated directly."""
     if count == 1:
         return _classical(epsilon, delta)
@@ -73,7 +72,7 @@ def advanced(epsilon: float, delta: float, count: int) -> float:
     return _classical(own, delta / (2 * count))
 
 
-def renyi(epsilon: float, delta: float, count: int) -> float:
+def renyi_sigma(epsilon: float, delta: float, count: int) -> float:
     """The least σ/Δ for which `count` times α/(2σ²), which is zero-concentrated, converts to (ε, δ)."""
     return math.sqrt(count / (2 * zcdp_rho(epsilon, delta)))
 
@@ -83,7 +82,7 @@ def least_sigma(epsilon: float, delta: float) -> float:
     return 1 / largest_ratio(epsilon, delta)
 
 
-def figure(found: Curves) -> Figure:
+def composition_figure(found: Curves) -> Figure:
     """Return the curves over the number of batches, both axes logarithmic, with title, legend and caption."""
     curves_ = {PAPER: found.paper, RENYI: found.rdp, EXACT: found.exact}
     title = f"Noise that returning clients cost: ε = {found.epsilon:g}, δ = {found.delta:g} for all batches together"
@@ -99,15 +98,15 @@ def figure(found: Curves) -> Figure:
     return sheet.figure
 
 
-def draw(found: Curves, stem: Path) -> list[Path]:
+def draw_composition(found: Curves, stem: Path) -> list[Path]:
     """Write the figure as `stem`.png, `stem`.svg and `stem`.pdf, stamped with what it shows."""
-    return save(figure(found), stem, stem.name, stamp(found))
+    return save(composition_figure(found), stem, stem.name, composition_stamp(found))
 
 
-def stamp(found: Curves) -> str:
+def composition_stamp(found: Curves) -> str:
     """Hex, 64 digits: of the words and the curves, to nine digits, which all processors agree on."""
     values = [[f"{value:.9g}" for value in curve] for curve in (found.paper, found.rdp, found.exact)]
-    return digest([CAPTION, found.epsilon, found.delta, found.batches, values])
+    return json_digest([CAPTION, found.epsilon, found.delta, found.batches, values])
 
 
 def _classical(epsilon: float, delta: float) -> float:
