@@ -55,7 +55,7 @@ class SumError(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class MechanismFigures:
     """One calibrated mechanism in numbers. parameters: the theorem's letters. bits: of one client's message."""
 
     parameters: Mapping[str, float]
@@ -76,7 +76,7 @@ class Report:
 
     mechanism: str
     query: PrivacyQuery
-    sides: Mapping[Calibration, Figures | str]
+    sides: Mapping[Calibration, MechanismFigures | str]
 
     def described(self) -> dict[str, Any]:
         """Return the JSON-able object: mechanism, question, and a place for each calibration."""
@@ -95,13 +95,13 @@ def report_on(name: str, query: PrivacyQuery) -> Report:
     """Answer the question for one mechanism. Raises BadParameter, but where `paper` alone is refused."""
     exact = figures_of(name, query, "exact")
     try:
-        paper: Figures | str = figures_of(name, query, "paper")
+        paper: MechanismFigures | str = figures_of(name, query, "paper")
     except BadParameter as error:
         paper = str(error)
     return Report(name, query, {"exact": exact, "paper": paper})
 
 
-def figures_of(name: str, query: PrivacyQuery, calibration: Calibration) -> Figures:
+def figures_of(name: str, query: PrivacyQuery, calibration: Calibration) -> MechanismFigures:
     """Return a calibrated mechanism in numbers. Raises BadParameter."""
     mechanism = query.planned(name, calibration)
     law = mechanism.error(query.answered)
@@ -113,7 +113,7 @@ def figures_of(name: str, query: PrivacyQuery, calibration: Calibration) -> Figu
         quantiles=tuple((p, law.quantile(p)) for p in TAILS),
         quantiles_how=law.quantile_how if isinstance(law, ScaledErrorLaw) else "bound",
     )
-    return Figures(_parameters(mechanism), mechanism.bits, mechanism.via, error, promised(mechanism, query))
+    return MechanismFigures(_parameters(mechanism), mechanism.bits, mechanism.via, error, promised(mechanism, query))
 
 
 def _parameters(mechanism: Mechanism) -> dict[str, float]:

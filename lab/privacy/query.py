@@ -68,9 +68,9 @@ class PrivacyQuery:
             raise BadParameter("high", self.high, f"must be above low = {self.low:g}")
         for field, given, known in (("norm", self.norm, get_args(Norm)), ("noise", self.noise, get_args(Noise))):
             _known(field, given, known)
-        self._check_answers()
+        self._check_participation()
 
-    def _check_answers(self) -> None:
+    def _check_participation(self) -> None:
         """Refuse more answers than clients, more colluders than answers, and too many contributions."""
         if self.survivors is not None and not 1 <= self.survivors <= self.clients:
             raise BadParameter("survivors", self.survivors, f"must lie in [1, clients = {self.clients}]")

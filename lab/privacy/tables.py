@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from distrust.common.privacy.profile import Profile
-from distrust.lab.privacy.calculator import Figures, LabelledGuarantee, Report, SumError
+from distrust.lab.privacy.calculator import MechanismFigures, LabelledGuarantee, Report, SumError
 from distrust.lab.privacy.compare import TAIL, Comparison, Offer
 from distrust.lab.privacy.query import PrivacyQuery
 
@@ -23,7 +23,7 @@ EXPLAINED = (
 
 def report_table(report: Report) -> Table:
     """Return parameters, guarantee, profile, bits and error; refusals and assumptions stand below."""
-    sides = {name: side for name, side in report.sides.items() if isinstance(side, Figures)}
+    sides = {name: side for name, side in report.sides.items() if isinstance(side, MechanismFigures)}
     refused = [f"{name}: {side}" for name, side in report.sides.items() if isinstance(side, str)]
     figures = list(sides.values())
     shown = Table("", *sides, title=_title(report.mechanism, report.query))

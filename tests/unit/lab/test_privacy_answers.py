@@ -95,3 +95,47 @@ def test_what_is_compared_is_compared_at_one_delta() -> None:
     assert deltas == {0.0, found["shared_delta"]}
     assert found["shared_delta"] == pytest.approx(2e-6)
     assert "2 contributions, compared at δ = 2e-06" in text(comparison_table(both))
+
+
+QUESTION = [
+    *("clients", "epsilon", "delta", "dropout", "corrupt", "batches", "dimension", "norm", "low", "high", "noise"),
+    *(
+        "scale",
+        "precision",
+        "least",
+        "floor",
+        "wrap",
+        "survivors",
+        "colluders",
+        "contributions",
+        "target_delta",
+        "notes",
+    ),
+]
+PROMISE = {
+    "guarantee": [
+        *("kind", "epsilon", "delta", "claimed", "rdp", "neighbours", "model", "calibration", "assumptions", "how"),
+    ],
+    "profile": ["delta", "pure", "approximate", "rdp", "rdp_how", "notes"],
+}
+
+
+def test_the_object_of_one_mechanism_has_these_keys_in_this_order() -> None:
+    found = read(answer("distributed-polya", clients=20, epsilon=1.0))
+    assert list(found) == ["mechanism", *QUESTION, "exact", "paper"]
+    for side in (found["exact"], found["paper"]):
+        assert list(side) == ["parameters", "bits", "via", "error", *PROMISE]
+        assert list(side["parameters"]) == ["g", "m", "tau", "scale"]
+        assert list(side["error"]) == ["survivors", "of", "std", "rounding_std", "quantiles", "quantiles_how"]
+        assert {name: list(side[name]) for name in PROMISE} == PROMISE
+    assert list(read(answer("tree", clients=20, epsilon=1.0, delta=1e-3, batches=2))["paper"]) == ["refused"]
+
+
+def test_the_object_of_all_mechanisms_has_these_keys_in_this_order() -> None:
+    found = compared(delta=None)
+    assert list(found) == [*QUESTION, "shared_delta", "tail", "mechanisms"]
+    row = next(row for row in found["mechanisms"] if "refused" not in row)
+    assert list(row) == ["mechanism", "calibration", *PROMISE, "error", "bits", "via", "trust"]
+    assert list(row["error"]) == ["std", "quantile", "quantile_how"]
+    refused = next(row for row in found["mechanisms"] if "refused" in row)
+    assert list(refused) == ["mechanism", "calibration", "refused"]
