@@ -64,7 +64,7 @@ class AuditQuery:
         if self.intermediary is None:
             return mechanism
         try:
-            return type(mechanism).model_validate({**mechanism.model_dump(), "via": self.intermediary})
+            return type(mechanism)(**(mechanism.model_dump() | {"via": self.intermediary}))
         except ValidationError as error:
             raise BadParameter("via", self.intermediary, wanted(error)) from error
 

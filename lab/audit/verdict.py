@@ -140,7 +140,7 @@ def _edges(pooled: Outcomes) -> Outcomes:
 
 
 class Finding(Message):
-    """A lower bound on ε that holds but for the false-alarm rate, beside the claim.
+    """A lower bound on ε, which may be wrong with the false-alarm rate, beside the claim.
 
     view        what was looked at: see `Setting.view`.
     evidence    the number of a trial that the event is about: see `evidence_names`.

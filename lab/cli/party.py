@@ -21,7 +21,7 @@ TIMEOUT_SECONDS = 5.0
 
 
 class ServiceName(StrEnum):
-    """The services."""
+    """Names of the services."""
 
     SERVER = "server"
     SHUFFLER = "shuffler"
@@ -51,14 +51,14 @@ def health_command(
 ) -> None:
     """Ask a service whether it is ready."""
     try:
-        asked = urlsplit(url)
-        kind = {"http": HTTPConnection, "https": HTTPSConnection}[asked.scheme]
+        address = urlsplit(url)
+        kind = {"http": HTTPConnection, "https": HTTPSConnection}[address.scheme]
         # The standard library's client: httpx takes longer to import than the whole answer takes.
-        connection = kind(asked.hostname or "", asked.port, timeout=TIMEOUT_SECONDS)
+        connection = kind(address.hostname or "", address.port, timeout=TIMEOUT_SECONDS)
     except (KeyError, ValueError) as error:
         raise BadParameter("url", url, "must be the address of a service, such as http://127.0.0.1:8701") from error
     try:
-        connection.request("GET", f"{asked.path.rstrip('/')}/readyz")
+        connection.request("GET", f"{address.path.rstrip('/')}/readyz")
         answer = connection.getresponse()
         body = answer.read().decode("utf-8", errors="replace")
     except (OSError, HTTPException) as error:

@@ -67,7 +67,7 @@ def inspect_command(
 
 
 def _round_of(cohort: str | None) -> int:
-    """The round that a cohort's name says, RUN.ROUND.ARM.ATTEMPT; else the first."""
+    """Return the round in a cohort's name, RUN.ROUND.ARM.ATTEMPT; else the first."""
     parts = (cohort or "").rsplit(".", 3)[1:]
     return int(parts[0]) if len(parts) == 3 and parts[0].isdecimal() else 1
 
@@ -77,6 +77,6 @@ def _print(urls: Urls, wanted: Wanted) -> None:
 
 
 def _existing(folder: Folder) -> Folder:
-    """A folder in which a stack has run; inspecting must not make an empty one."""
+    """Return a folder in which a stack has run; inspecting must not make an empty one."""
     folder.token()
     return folder

@@ -188,7 +188,7 @@ def _unused(options: dict[str, object], why: str) -> None:
 
 
 def _played(experiment: Experiment, sweeps: Path, backend: str, jobs: int | None) -> list[Row]:
-    """All the rows, those of an earlier sweep first. Raises BadParameter when a cell came to nothing."""
+    """Play missing cells, and return all the rows. Raises BadParameter when a cell failed."""
     _print_others(experiment, sweeps)
     with SweepProgress(err, experiment.name) as progress:
         outcome = run(experiment, sweeps, backend=backend, jobs=jobs, watch=progress)

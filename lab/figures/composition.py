@@ -1,4 +1,4 @@
-"""MAB Appendix I: what returning clients cost, by advanced composition of (ε, δ) and by Rényi. As data and as a figure.
+"""MAB Appendix I: the noise that returning clients cost, by advanced composition and by Rényi, computed and drawn.
 
 Every client takes part in B batches and wants (ε, δ) for all of them. Curves, per batch, of σ/Δ: the standard deviation
 of Gaussian-like noise over the sensitivity.
@@ -46,7 +46,7 @@ class Curves:
 
 
 def composition_curves(epsilon: float, delta: float, batches: Sequence[int] = BATCHES) -> Curves:
-    """The three curves. Raises BadParameter outside ε below 1, where Theorem 7 holds, and what can be computed."""
+    """Return the three curves. Raises BadParameter unless ε < 1 (Theorem 7), and for what cannot be computed."""
     least, most = EPSILONS[0], BATCHES[-1]
     if not least <= epsilon < 1:
         raise BadParameter("epsilon", epsilon, f"must lie in [{least:g}, 1) (MAB Theorem 7: below 1)")
@@ -65,7 +65,7 @@ def composition_curves(epsilon: float, delta: float, batches: Sequence[int] = BA
 
 
 def advanced_sigma(epsilon: float, delta: float, count: int) -> float:
-    """σ/Δ by advanced composition; one batch needs none, and is calibrated directly."""
+    """Return σ/Δ by advanced composition; one batch needs none, and is calibrated directly."""
     if count == 1:
         return _classical(epsilon, delta)
     own = epsilon / (2 * math.sqrt(2 * count * math.log(2 / delta)))
@@ -73,12 +73,12 @@ def advanced_sigma(epsilon: float, delta: float, count: int) -> float:
 
 
 def renyi_sigma(epsilon: float, delta: float, count: int) -> float:
-    """The least σ/Δ for which `count` times α/(2σ²), which is zero-concentrated, converts to (ε, δ)."""
+    """Return the least σ/Δ for which `count` times α/(2σ²), which is zero-concentrated, converts to (ε, δ)."""
     return math.sqrt(count / (2 * zcdp_rho(epsilon, delta)))
 
 
 def least_sigma(epsilon: float, delta: float) -> float:
-    """The analytic Gaussian mechanism (Balle & Wang 2018)."""
+    """Return the least σ/Δ by the analytic Gaussian mechanism (Balle & Wang 2018)."""
     return 1 / largest_ratio(epsilon, delta)
 
 
@@ -104,7 +104,7 @@ def draw_composition(found: Curves, stem: Path) -> list[Path]:
 
 
 def composition_stamp(found: Curves) -> str:
-    """Hex, 64 digits: of the words and the curves, to nine digits, which all processors agree on."""
+    """Return the digest of the words and of the curves to nine digits, on which all processors agree; 64 hex digits."""
     values = [[f"{value:.9g}" for value in curve] for curve in (found.paper, found.rdp, found.exact)]
     return json_digest([CAPTION, found.epsilon, found.delta, found.batches, values])
 

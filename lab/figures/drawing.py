@@ -58,7 +58,7 @@ class Drawing(Message):
 
 
 def drawing(experiment: Experiment) -> Drawing:
-    """Return the experiment's own.
+    """Return the experiment's drawing.
 
     Raises BadParameter for a table that is none, no value, or a panel that has no place on the axis.
     """
@@ -85,37 +85,37 @@ class Band(NamedTuple):
 
 
 def matched(experiment: Experiment, rows: Sequence[Row]) -> list[Row]:
-    """The experiment's rows. Raises BadParameter for rows of another one, or where a pair has none.
+    """Return the experiment's rows. Raises BadParameter for rows of another one, or where a pair has none.
 
-    Another one: by its name, or by the digest of a cell: its run file was another one when the row was played.
-    `rows` may be more than the experiment asks for: what its panels and series do not name is left out.
+    A row is of another experiment by its name, or by the digest of its cell's run file when it was played. Rows of
+    panels and series that the experiment does not name are left out.
     """
-    asked = [(panel.label, series.label) for panel, series in experiment.all_pairs()]
-    kept = [row for row in rows if row.experiment == experiment.name and (row.panel, row.series) in asked]
+    pairs = [(panel.label, series.label) for panel, series in experiment.all_pairs()]
+    kept = [row for row in rows if row.experiment == experiment.name and (row.panel, row.series) in pairs]
     for row in kept:
         if row.digest != digest(experiment, Cell(row.panel, row.series, row.repetition)):
             where = f"panel {row.panel!r}, series {row.series!r}, repetition {row.repetition}"
             raise BadParameter("results", row.digest, f"{where}: a row of another run file; --quick is another one")
-    for panel, series in asked:
+    for panel, series in pairs:
         if not repetitions_of(kept, panel, series):
             raise BadParameter("results", 0, f"rows are missing: panel {panel!r}, series {series!r}")
     return kept
 
 
 def repetitions_of(rows: Sequence[Row], panel: str, series: str) -> list[Row]:
-    """A pair's repetitions."""
+    """Return a pair's repetitions."""
     return [row for row in rows if (row.panel, row.series) == (panel, series)]
 
 
 def band(rows: Sequence[Row], value: Callable[[Row], Sequence[float] | Floats], spread: Spread = "deviation") -> Band:
-    """Over the repetitions of one pair; `value` gives as many numbers for each."""
+    """Return mean and spread over the repetitions of one pair; `value` gives as many numbers for each."""
     table = np.array([value(row) for row in rows], dtype=np.float64)
     deviation = table.std(axis=0, ddof=1) if len(table) > 1 else np.zeros(table.shape[1])
     return Band(table.mean(axis=0), deviation if spread == "deviation" else deviation / np.sqrt(len(table)))
 
 
 def panel_number(experiment: Experiment, panel: Overlay, key: str) -> float:
-    """What the panel says at a dotted key of the run file. Raises BadParameter when that is no number."""
+    """Return the number that a panel has at a dotted key of the run file. Raises BadParameter when there is none."""
     found: Any = experiment.table(panel, Overlay(label="any"))
     for part in key.split("."):
         found = found.get(part) if isinstance(found, dict) else None
@@ -125,10 +125,10 @@ def panel_number(experiment: Experiment, panel: Overlay, key: str) -> float:
 
 
 def stamp(experiment: Experiment, rows: Sequence[Row]) -> str:
-    """Hex, 64 digits: of the experiment, its words and its drawing, and of all that lasts of its rows."""
+    """Return the digest of experiment, words, drawing and lasting columns of the rows, as 64 hex digits."""
     return json_digest([experiment.model_dump(), [row.lasting() for row in rows]])
 
 
 def json_digest(shown: object) -> str:
-    """Hex, 64 digits: of anything that JSON can hold."""
+    """Return the SHA-256 of anything that JSON can hold, as 64 hex digits."""
     return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()

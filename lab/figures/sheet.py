@@ -31,7 +31,7 @@ MARKED = 5
 
 
 class Sheet:
-    """A figure of width × height inches, without its caption: axes belong into `above`."""
+    """A figure of width × height inches, without its caption: axes are made in `above`."""
 
     def __init__(self, width: float, height: float, title: str, caption: str) -> None:
         note = textwrap.fill(caption, int(width * 15))
@@ -121,7 +121,7 @@ class Style(NamedTuple):
 
 
 def styles(labels: list[str]) -> dict[str, Style]:
-    """A label is a name, or "name, variant": the name picks colour and marker, the variant the line."""
+    """Return a style for each label. Of "name, variant" the name picks colour and marker, the variant the line."""
     names = list(dict.fromkeys(name_of(label) for label in labels))
     variants = ["", *dict.fromkeys(variant for variant in map(variant_of, labels) if variant)]
     found: dict[str, Style] = {}

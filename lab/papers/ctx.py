@@ -54,12 +54,12 @@ def _printed() -> tuple[float, float]:
 
 
 def _repaired() -> float:
-    """The ε₀ whose amplified ε is the promised one."""
+    """Return the ε₀ whose amplified ε is the promised one."""
     return float(brentq(lambda local: amplified(local, DELTA / 2, CLIENTS) - EPSILON, 0.0, 5.0)) * (1 - 1e-12)
 
 
 def _weight(epsilon: float, local: float) -> float:
-    """What multiplies Bδ₀ in δ̃."""
+    """Return the factor of Bδ₀ in δ̃."""
     return (math.exp(epsilon) + 1) * (1 + math.exp(-local) / 2)
 
 
@@ -135,12 +135,12 @@ def _printed_std(epsilon: float, delta: float) -> float:
 
 
 def _printed_epsilon(epsilon: float, delta: float) -> float:
-    """Of Bin(Bb, 1/4), by its Gaussian: so many bits that no table could hold their law; and no claim rests on it."""
+    """Return ε of Bin(Bb, 1/4) by its Gaussian, as no table could hold so many bits. No claim rests on it."""
     return gaussian_epsilon(2 / _printed_std(epsilon, delta), delta)
 
 
 def _fewest(epsilon: float, delta: float) -> int:
-    """Fair bits a client."""
+    """Return the fewest fair bits a client."""
     return least(lambda b: hockey_stick(Binomial(BATCH * b, 0.5).pmf(), GRID, epsilon) <= delta, 8)
 
 

@@ -67,7 +67,7 @@ def _theorem_a2_variance() -> Figures:
 
 
 def _normalized_variance(epsilon: float, delta: float, clients: int = 660_000) -> float:
-    """Var |U|² ε̂² / (Δ² ln(4s/δ)) of one coordinate, s = 1: 4/g² times the sums' variances."""
+    """Return Var |U|² ε̂² / (Δ² ln(4s/δ)) of one coordinate, s = 1: 4/g² times the sums' variances."""
     hat, spread = epsilon / (18 * math.sqrt(math.log(2 / delta))), math.log(4 / delta)
     grid = math.ceil(max(hat * math.sqrt(clients) / (6 * math.sqrt(5 * spread)), 10))
     ones = 90 * grid**2 * spread / (hat**2 * clients)
@@ -77,7 +77,7 @@ def _normalized_variance(epsilon: float, delta: float, clients: int = 660_000) -
 
 
 def _order(delta: float) -> float:
-    """Var ε²|U|²/(Δ² ln(4/δ)) for 1000 clients, ε = 1."""
+    """Return Var ε²|U|²/(Δ² ln(4/δ)) for 1000 clients, ε = 1."""
     return _normalized_variance(1.0, delta, 1000) * 324 * math.log(2 / delta)
 
 

@@ -24,7 +24,7 @@ harmless    the wrong letter, and the same number."""
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A counter-example in one measure: the larger, the worse for who relies on the claim.
+    """A counter-example in one measure, in which larger is worse.
 
     claimed   what the paper promises at `setting`.
     computed  what an exact computation gives; above `claimed`, but for `harmless`, where they are equal.

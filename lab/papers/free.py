@@ -62,14 +62,14 @@ def _lemma_4c() -> Figures:
 
 
 def _laplace_sum_tail(terms: int, t: float) -> float:
-    """P(Σ z_i ≥ t) for standard Laplace z_i: the difference of two Gamma(n) variables, integrated."""
+    """Return P(Σ z_i ≥ t) for standard Laplace z_i: the difference of two Gamma(n) variables, integrated."""
     law = stats.gamma(terms)
     low, high = law.ppf(1e-16), law.isf(1e-16)
     return float(integrate.quad(lambda x: law.pdf(x) * law.sf(x + t), low, high, epsabs=0, epsrel=1e-10)[0])
 
 
 def _sub_gamma(terms: int, t: float) -> float:
-    """Chernoff's bound with the true moments: min over λ < 1 of (1 - λ²)^(-n) e^(-λt)."""
+    """Return Chernoff's bound with the true moments: min over λ < 1 of (1 - λ²)^(-n) e^(-λt)."""
     rate = (math.sqrt(terms**2 + t**2) - terms) / t
     return math.exp(-terms * math.log1p(-(rate**2)) - rate * t)
 

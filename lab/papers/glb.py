@@ -23,7 +23,7 @@ def _ols_scale() -> Figures:
 
 
 def _joint(bound: float, matrix: float, vector: float) -> float:
-    """The largest ‖·‖/σ of a change of (xxᵀ, rx) with |r| = 1 and an angle between the two contexts.
+    """Return the largest ‖·‖/σ of a change of (xxᵀ, rx) with |r| = 1 and an angle between the two contexts.
 
     With c = -cos of the angle between rx and r'x': |rx - r'x'|² = 2C²(1 + c), and in a plane whose axes are chosen
     well the upper triangle moves by all of the Frobenius norm: |xxᵀ - x'x'ᵀ|² = 2C⁴(1 - c²).

@@ -144,7 +144,7 @@ def _exact_wrap(clients: int, allowed: float) -> float:
 
 
 def _wraps(grid: int, tau: int, clients: int) -> float:
-    """P(η < -τ or η > ng + τ), ε = 1: what Algorithm 1 decodes wrongly when every reward is 0."""
+    """Return P(η < -τ or η > ng + τ), ε = 1: what Algorithm 1 decodes wrongly when every reward is 0."""
     return math.exp(-(tau + 1) / grid) * (1 + math.exp(-clients)) / (1 + math.exp(-1 / grid))
 
 
@@ -166,13 +166,13 @@ def _theorem_4_hat() -> Figures:
 
 
 def _ours(epsilon: float) -> float:
-    """The largest divergence of our mechanism over ½αε², at all of its orders."""
+    """Return the largest divergence of our mechanism over ½αε², at all of its orders."""
     made = planned("distributed-discrete-gaussian", 2, epsilon)
     return max(spent / order for order, spent in made.guarantee().rdp) / (epsilon**2 / 2)
 
 
 def _concentrated(law: DiscreteGaussianSum, order: float) -> float:
-    """Rényi divergence over its order, shift 1."""
+    """Return the Rényi divergence over its order, shift 1."""
     return rdp(law.pmf(least=60), 1, (order,))[0] / order
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from distrust.common.privacy.profile import Profile
-from distrust.lab.privacy.calculator import MechanismFigures, LabelledGuarantee, Report, SumError
+from distrust.lab.privacy.calculator import LabelledGuarantee, MechanismFigures, Report, SumError
 from distrust.lab.privacy.compare import TAIL, Comparison, Offer
 from distrust.lab.privacy.query import PrivacyQuery
 
