@@ -120,5 +120,5 @@ def _plan(
 ) -> dict[str, Any]:
     """Return the fields of an honest mechanism."""
     spec = PrivacyQuery(clients=clients, epsilon=epsilon, delta=delta, precision=precision).spec(name, "exact")
-    made = plan(spec, clients=clients, least=floor, floor=floor, wrap=WRAP, statistic=Reward())
-    return made.model_dump()
+    mechanism = plan(spec, clients=clients, least=floor, floor=floor, wrap=WRAP, statistic=Reward())
+    return mechanism.model_dump()

@@ -101,8 +101,8 @@ def centred(mechanism: Mechanism, sums: Vector, clients: int) -> Observation:
 def _estimates(setting: Setting, sums: Vector, stream: Stream) -> Observation:
     """Return the analyzer's own estimates of all trials at once, shape (T, D)."""
     wide = replicated(setting.mechanism, len(sums))
-    found = wide.estimate(sums.ravel(), setting.survivors, stream).reshape(sums.shape)
-    return _steps(setting.mechanism, found, setting.survivors)
+    estimates = wide.estimate(sums.ravel(), setting.survivors, stream).reshape(sums.shape)
+    return _steps(setting.mechanism, estimates, setting.survivors)
 
 
 def _released(setting: Setting, contents: Vector, stream: Stream) -> Observation:
@@ -165,8 +165,8 @@ class Ratio:
 
     def of(self, values: Observation) -> NDArray[np.float64]:
         """Return it entry by entry; other numbers count as the nearest integer."""
-        found: NDArray[np.float64] = self.logs[np.clip(np.rint(values) - self.first, 0, self.logs.size - 1).astype(int)]
-        return found
+        logs: NDArray[np.float64] = self.logs[np.clip(np.rint(values) - self.first, 0, self.logs.size - 1).astype(int)]
+        return logs
 
 
 def likelihood_ratio(setting: Setting) -> Ratio | None:

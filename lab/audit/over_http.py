@@ -128,5 +128,5 @@ async def audit_over_http(setting: Setting, urls: Urls, *, trials: int, alarm: f
         with ThreadPoolExecutor(1, "audit") as worker:
             stage = staged(setting, urls, http, worker, trials)
             worlds = [await stage.outcomes(world, trials) for world in (0, 1)]
-    found = judge_worlds(setting, worlds[0], worlds[1], alarm=alarm)
-    return found.model_copy(update={"cohorts": stage.cohorts(trials) * setting.batches})
+    finding = judge_worlds(setting, worlds[0], worlds[1], alarm=alarm)
+    return finding.model_copy(update={"cohorts": stage.cohorts(trials) * setting.batches})

@@ -63,8 +63,8 @@ def epsilon_at_least(likely: Counts, rare: Counts, trials: int, delta: float, al
     surplus = at_least(likely, trials, alarm / 2) - delta
     ceiling = at_most(rare, trials, alarm / 2)
     with np.errstate(divide="ignore"):
-        found = np.log(np.maximum(surplus, 0.0)) - np.log(ceiling)
-    return np.asarray(np.maximum(found, 0.0), dtype=np.float64)
+        epsilons = np.log(np.maximum(surplus, 0.0)) - np.log(ceiling)
+    return np.asarray(np.maximum(epsilons, 0.0), dtype=np.float64)
 
 
 def largest_bound(trials: int, delta: float, alarm: float) -> float:
@@ -109,7 +109,7 @@ def choose_events(world0: Outcomes, world1: Outcomes, delta: float, alarm: float
     edges = _edges(np.concatenate((world0, world1)))
     counts = [np.bincount(cell(edges, one), minlength=edges.size) for one in (world0, world1)]
     trials = len(world0)
-    found = []
+    events = []
     for likely in (0, 1):
         a, b = counts[likely], counts[1 - likely]
         for family, order, size in _candidates(a, b):
@@ -118,8 +118,8 @@ def choose_events(world0: Outcomes, world1: Outcomes, delta: float, alarm: float
             best = int(np.argmax(scores))
             inside = np.zeros(edges.size, dtype=np.bool_)
             inside[order[: best + 1] if size == 0 else order[best : best + 1]] = True
-            found.append(CountedEvent(family, likely, edges, inside))
-    return found
+            events.append(CountedEvent(family, likely, edges, inside))
+    return events
 
 
 def _candidates(a: Counts, b: Counts) -> Iterator[tuple[str, NDArray[np.intp], int]]:

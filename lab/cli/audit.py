@@ -103,11 +103,11 @@ def audit_command(
         http=http,
     )
     setting = query.setting()
-    found = _over_http(query, setting) if http else audit_in_process(query, setting)
+    finding = _over_http(query, setting) if http else audit_in_process(query, setting)
     if counter_example is not None:
-        found = found.model_copy(update={"mechanism": f"{counter_example}, broken on purpose"})
-    _deliver(found, json)
-    if found.violated:
+        finding = finding.model_copy(update={"mechanism": f"{counter_example}, broken on purpose"})
+    _deliver(finding, json)
+    if finding.violated:
         raise typer.Exit(VIOLATED)
 
 
@@ -121,38 +121,38 @@ def _over_http(query: AuditQuery, setting: Setting) -> Finding:
         return asyncio.run(audit_over_http(setting, stack.urls, trials=trials, alarm=alarm))
 
 
-def _deliver(found: Finding, json: str | None) -> None:
+def _deliver(finding: Finding, json: str | None) -> None:
     if json != "-":
-        out.print(_table(found))
+        out.print(_table(finding))
     if json is not None:
-        put(found.model_dump_json(indent=2) + "\n", json)
+        put(finding.model_dump_json(indent=2) + "\n", json)
 
 
-def _table(found: Finding) -> Table:
+def _table(finding: Finding) -> Table:
     """Return the finding for people."""
-    table = Table("", _verdict(found), title=f"{found.mechanism} ({found.calibration}), {found.transport}")
-    claim = "none" if found.claim is None else f"{found.claim:.6g}"
+    table = Table("", _verdict(finding), title=f"{finding.mechanism} ({finding.calibration}), {finding.transport}")
+    claim = "none" if finding.claim is None else f"{finding.claim:.6g}"
     table.add_row("claimed ε", claim)
-    table.add_row("δ", f"{found.delta:g}")
-    table.add_row(f"ε is at least, at {1 - found.alarm:.9g} confidence", f"{found.lower:.6g}")
-    table.add_row("so many trials show at most", f"{found.reach:.6g}")
-    table.add_row("seen", f"the {found.view}, {found.survivors} of {found.clients} clients")
-    if found.dimension > 1:
-        table.add_row("vectors", f"{found.dimension} coordinates, bounded in {found.norm}")
-    table.add_row("colluders", str(found.colluders))
-    table.add_row("trials of each world", _trials(found))
-    table.add_row("event", f"{found.evidence} {found.event}")
-    table.add_row("hits in either world", f"{found.hits[0]} and {found.hits[1]}")
+    table.add_row("δ", f"{finding.delta:g}")
+    table.add_row(f"ε is at least, at {1 - finding.alarm:.9g} confidence", f"{finding.lower:.6g}")
+    table.add_row("so many trials show at most", f"{finding.reach:.6g}")
+    table.add_row("seen", f"the {finding.view}, {finding.survivors} of {finding.clients} clients")
+    if finding.dimension > 1:
+        table.add_row("vectors", f"{finding.dimension} coordinates, bounded in {finding.norm}")
+    table.add_row("colluders", str(finding.colluders))
+    table.add_row("trials of each world", _trials(finding))
+    table.add_row("event", f"{finding.evidence} {finding.event}")
+    table.add_row("hits in either world", f"{finding.hits[0]} and {finding.hits[1]}")
     return table
 
 
-def _verdict(found: Finding) -> str:
-    if found.violated:
+def _verdict(finding: Finding) -> str:
+    if finding.violated:
         return "the claim is broken"
-    far = found.claim is None or found.reach > found.claim
+    far = finding.claim is None or finding.reach > finding.claim
     return "nothing against the claim" if far else "too few trials to contradict the claim"
 
 
-def _trials(found: Finding) -> str:
-    cohorts = "" if found.cohorts is None else f" in {found.cohorts} cohorts"
-    return f"{found.trials}{cohorts}, {found.counted} of them counted"
+def _trials(finding: Finding) -> str:
+    cohorts = "" if finding.cohorts is None else f" in {finding.cohorts} cohorts"
+    return f"{finding.trials}{cohorts}, {finding.counted} of them counted"

@@ -87,9 +87,9 @@ def privacy_command(
         contributions=contributions,
         target_delta=target_delta,
     )
-    shown, described = _compared(mechanism, query) if compare else _reported(mechanism, query)
+    table, described = _compared(mechanism, query) if compare else _reported(mechanism, query)
     if json != "-":
-        out.print(shown)
+        out.print(table)
     if json is not None:
         put(json_of(described), json)
 
@@ -120,10 +120,10 @@ def errata_command(*, paper: PaperOption = None, markdown: Markdown = False, jso
     # scipy.stats takes half a second to import.
     from distrust.lab.papers.errata import checked_errata, errata_markdown, errata_table  # noqa: PLC0415
 
-    found = checked_errata(paper)
+    errata = checked_errata(paper)
     if markdown:
-        sys.stdout.write(errata_markdown(found))
+        sys.stdout.write(errata_markdown(errata))
     elif json != "-":
-        out.print(errata_table(found))
+        out.print(errata_table(errata))
     if json is not None:
-        put(json_text.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False) + "\n", json)
+        put(json_text.dumps([asdict(one) for one in errata], indent=2, ensure_ascii=False) + "\n", json)

@@ -93,9 +93,9 @@ def there(file: RunFile, urls: Urls, folder: Folder, *, fleet: bool = True) -> R
 
 def on_own_stack(file: RunFile, folder: Folder, port_base: int) -> Result:
     """Play the run over the stack that holds the folder, or over one of our own for as long as the run lasts."""
-    found = running(folder)
-    if found is not None:
-        return there(file, found, folder)
+    urls = running(folder)
+    if urls is not None:
+        return there(file, urls, folder)
     with Stack(folder, port_base, file.extensions) as stack:
         fleets = Fleets(file, stack.urls, folder.path / "logs")
         return asyncio.run(Play(file, stack.urls, fleets, Progress(err), stack.check).run())
@@ -145,8 +145,8 @@ def demo_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, 
 
 def _our_name() -> str:
     """Return what to type for `distrust`: its path, where the shell would not find it."""
-    me, found = Path(sys.argv[0]), shutil.which("distrust")
-    known = found is not None and Path(found).resolve() == me.resolve()
+    me, installed = Path(sys.argv[0]), shutil.which("distrust")
+    known = installed is not None and Path(installed).resolve() == me.resolve()
     return "distrust" if known or me.name != "distrust" else str(me)
 
 

@@ -58,9 +58,9 @@ def inspect_command(
     """Print a run's messages side by side, as each party saw them."""
     wanted = Wanted(run, round_number or _round_of(cohort), cohort, limit)
     folder = Folder(data)
-    found = running(folder)
-    if found is not None:
-        _print(found, wanted)
+    urls = running(folder)
+    if urls is not None:
+        _print(urls, wanted)
         return
     with Stack(_existing(folder), 0) as stack:  # nothing runs here: start the parties on what they remember
         _print(stack.urls, wanted)

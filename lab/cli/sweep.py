@@ -117,11 +117,11 @@ def _print_others(experiment: Experiment, folder: Path) -> None:
 
 def _same(path: Path, published: list[Row], played: list[Row]) -> bool:
     """Compare played rows with published ones, and print the differences."""
-    found = differing(published, played)
-    for cell, columns in list(found.items())[:SHOWN]:
+    differences = differing(published, played)
+    for cell, columns in list(differences.items())[:SHOWN]:
         err.print(f"differs: {_place(cell)}: {', '.join(columns)}", markup=False)
-    out.print(f"{len(played) - len(found)} of {len(played)} rows equal those of {path}", markup=False)
-    return not found
+    out.print(f"{len(played) - len(differences)} of {len(played)} rows equal those of {path}", markup=False)
+    return not differences
 
 
 def _place(cell: Cell) -> str:
@@ -158,10 +158,10 @@ def figure_command(
             {"quick": quick or None, "results": results, **plays}, f"an experiment's alone: leave it out for {name}"
         )
         budget = EPSILON if epsilon is None else epsilon, DELTA if delta is None else delta
-        found = composition.composition_curves(*budget)
+        curves = composition.composition_curves(*budget)
         with writing(out_, "choose another --out"):
             out_.mkdir(parents=True, exist_ok=True)
-            _print(composition.draw_composition(found, out_ / name))
+            _print(composition.draw_composition(curves, out_ / name))
         return
     _unused({"epsilon": epsilon, "delta": delta}, f"{COMPOSITION}'s alone: leave it out for {name}")
     if results is not None:
@@ -182,9 +182,9 @@ def figure_command(
 
 def _unused(options: dict[str, object], why: str) -> None:
     """Raises BadParameter for an option that was given, and that this figure would not look at."""
-    for field, given in options.items():
-        if given is not None:
-            raise BadParameter(field, str(given) if isinstance(given, Path) else given, f"is {why}")
+    for field, value in options.items():
+        if value is not None:
+            raise BadParameter(field, str(value) if isinstance(value, Path) else value, f"is {why}")
 
 
 def _played(experiment: Experiment, sweeps: Path, backend: str, jobs: int | None) -> list[Row]:

@@ -82,15 +82,15 @@ def least_sigma(epsilon: float, delta: float) -> float:
     return 1 / largest_ratio(epsilon, delta)
 
 
-def composition_figure(found: Curves) -> Figure:
+def composition_figure(curves: Curves) -> Figure:
     """Return the curves over the number of batches, both axes logarithmic, with title, legend and caption."""
-    curves_ = {PAPER: found.paper, RENYI: found.rdp, EXACT: found.exact}
-    title = f"Noise that returning clients cost: ε = {found.epsilon:g}, δ = {found.delta:g} for all batches together"
+    by_label = {PAPER: curves.paper, RENYI: curves.rdp, EXACT: curves.exact}
+    title = f"Noise that returning clients cost: ε = {curves.epsilon:g}, δ = {curves.delta:g} for all batches together"
     sheet = Sheet(6.8, 5.0, title, CAPTION)
     axes = sheet.above.subplots()
-    looks = styles(list(curves_))
-    for label, values in curves_.items():
-        axes.loglog(found.batches, values, label=label, **looks[label].words(len(found.batches)))
+    looks = styles(list(by_label))
+    for label, values in by_label.items():
+        axes.loglog(curves.batches, values, label=label, **looks[label].words(len(curves.batches)))
     axes.set_xlabel("batches B that one client takes part in")
     axes.set_ylabel("noise of one batch: σ / sensitivity")
     axes.grid(visible=True, which="both", alpha=0.2, linewidth=0.6)
@@ -98,15 +98,15 @@ def composition_figure(found: Curves) -> Figure:
     return sheet.figure
 
 
-def draw_composition(found: Curves, stem: Path) -> list[Path]:
+def draw_composition(curves: Curves, stem: Path) -> list[Path]:
     """Write the figure as `stem`.png, `stem`.svg and `stem`.pdf, stamped with what it shows."""
-    return save(composition_figure(found), stem, stem.name, composition_stamp(found))
+    return save(composition_figure(curves), stem, stem.name, composition_stamp(curves))
 
 
-def composition_stamp(found: Curves) -> str:
+def composition_stamp(curves: Curves) -> str:
     """Return the digest of the words and of the curves to nine digits, on which all processors agree; 64 hex digits."""
-    values = [[f"{value:.9g}" for value in curve] for curve in (found.paper, found.rdp, found.exact)]
-    return json_digest([CAPTION, found.epsilon, found.delta, found.batches, values])
+    values = [[f"{value:.9g}" for value in curve] for curve in (curves.paper, curves.rdp, curves.exact)]
+    return json_digest([CAPTION, curves.epsilon, curves.delta, curves.batches, values])
 
 
 def _classical(epsilon: float, delta: float) -> float:

@@ -133,12 +133,12 @@ def _panel(
 ) -> None:
     """Draw one panel's curves: those of one variant, or all of them for None."""
     looks = styles([series.label for series in experiment.series])
-    shown = [s.label for s in experiment.series if variant is None or variant_of(s.label) == variant]
-    for place, label in enumerate(shown):
+    labels = [s.label for s in experiment.series if variant is None or variant_of(s.label) == variant]
+    for place, label in enumerate(labels):
         mine = repetitions_of(rows, panel.label, label)
         xs = experiment.places(mine[0].horizon)
         divided = xs if how.kind == "time-average" else np.ones_like(xs)
-        look = looks[label]._replace(place=place, among=len(shown))
+        look = looks[label]._replace(place=place, among=len(labels))
         _curve(axes, xs, band(mine, partial(_curve_of, divided=divided), how.spread), look, label)
     axes.set_title(panel.label + (f", {variant}" if variant else ""), fontsize=10)
     _finish(axes, how)

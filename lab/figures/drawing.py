@@ -116,12 +116,12 @@ def band(rows: Sequence[Row], value: Callable[[Row], Sequence[float] | Floats], 
 
 def panel_number(experiment: Experiment, panel: Overlay, key: str) -> float:
     """Return the number that a panel has at a dotted key of the run file. Raises BadParameter when there is none."""
-    found: Any = experiment.table(panel, Overlay(label="any"))
+    value: Any = experiment.table(panel, Overlay(label="any"))
     for part in key.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    if isinstance(found, bool) or not isinstance(found, int | float):
+        value = value.get(part) if isinstance(value, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadParameter("draw.key", key, f"panel {panel.label!r} has no number there")
-    return float(found)
+    return float(value)
 
 
 def stamp(experiment: Experiment, rows: Sequence[Row]) -> str:
@@ -129,6 +129,6 @@ def stamp(experiment: Experiment, rows: Sequence[Row]) -> str:
     return json_digest([experiment.model_dump(), [row.lasting() for row in rows]])
 
 
-def json_digest(shown: object) -> str:
+def json_digest(value: object) -> str:
     """Return the SHA-256 of anything that JSON can hold, as 64 hex digits."""
-    return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

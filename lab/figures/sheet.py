@@ -46,12 +46,12 @@ class Sheet:
 
     def legend(self) -> None:
         """Name every series of every axes once, below them."""
-        found: dict[str, Artist] = {}
+        handles: dict[str, Artist] = {}
         for axes in self.above.axes:
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-                found.setdefault(label, handle)
-        ncols = self._columns(list(found))
-        self.above.legend(list(found.values()), list(found), loc="outside lower center", ncols=ncols, fontsize=9)
+                handles.setdefault(label, handle)
+        ncols = self._columns(list(handles))
+        self.above.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=ncols, fontsize=9)
 
     def _columns(self, labels: list[str]) -> int:
         """Columns that fit below the axes, evenly filled."""
@@ -124,12 +124,12 @@ def styles(labels: list[str]) -> dict[str, Style]:
     """Return a style for each label. Of "name, variant" the name picks colour and marker, the variant the line."""
     names = list(dict.fromkeys(name_of(label) for label in labels))
     variants = ["", *dict.fromkeys(variant for variant in map(variant_of, labels) if variant)]
-    found: dict[str, Style] = {}
+    chosen: dict[str, Style] = {}
     for at, label in enumerate(labels):
         place, line = names.index(name_of(label)), variants.index(variant_of(label))
         colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
-        found[label] = Style(colour, marker, LINES[line % len(LINES)], at, len(labels))
-    return found
+        chosen[label] = Style(colour, marker, LINES[line % len(LINES)], at, len(labels))
+    return chosen
 
 
 def name_of(label: str) -> str:

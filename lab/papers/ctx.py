@@ -112,15 +112,15 @@ def _algorithm_5_shift() -> Figures:
 
 def _theorem_c1_constants() -> Figures:
     epsilon, delta = 0.2, 0.1
-    made = planned("shuffled-binomial", BATCH, epsilon, delta=delta)
+    mechanism = planned("shuffled-binomial", BATCH, epsilon, delta=delta)
     return Figures(
         setting=f"B = {BATCH}, d = {DIMENSION}, ε = {epsilon}, δ = {delta}, values in [0, 1]",
         claimed=float(BATCH),
         computed=_printed_std(epsilon, delta),
-        ours=made.error(BATCH).std,
+        ours=mechanism.error(BATCH).std,
         facts=(
             ("bits a client and coordinate, as printed", GRID + _printed_bits(epsilon, delta)),
-            ("ours", float(made.bits)),
+            ("ours", float(mechanism.bits)),
         ),
     )
 

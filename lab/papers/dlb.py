@@ -31,12 +31,12 @@ def _lemma_c5_grid() -> Figures:
     half = epsilon / 2
     coins = math.ceil(180 * math.log(2 / delta) / (half**2 * clients))
     exact = epsilon_at(Binomial(clients * coins, 0.5).pmf(), 1, delta)
-    made = planned("shuffled-binomial", clients, epsilon, delta=delta, bound=0.01, calibration="paper")
+    mechanism = planned("shuffled-binomial", clients, epsilon, delta=delta, bound=0.01, calibration="paper")
     return Figures(
         setting=f"B = 0.01, n = {clients}, ε = {epsilon:g}, δ = {delta:g}, g = 1 > 2B√n",
         claimed=epsilon,
         computed=half * (2 / 1 + 1),
-        ours=half * (2 / made.precision + 1),
+        ours=half * (2 / mechanism.precision + 1),
         facts=(("exact ε of the law at g = 1: the constants hide the slip", exact),),
     )
 

@@ -26,22 +26,22 @@ def checked_errata(paper: str | None = None) -> list[CheckedErratum]:
     return [erratum.checked() for erratum in ERRATA if paper in (None, erratum.paper)]
 
 
-def errata_table(found: Sequence[CheckedErratum]) -> Table:
+def errata_table(errata: Sequence[CheckedErratum]) -> Table:
     """Return a row an erratum, for a terminal of eighty columns."""
-    shown = Table("claim, measure, setting", title="what the papers print, and what an exact computation says")
+    table = Table("claim, measure, setting", title="what the papers print, and what an exact computation says")
     for name in HEADER[2:]:
-        shown.add_column(name, no_wrap=True)
-    for one in found:
+        table.add_column(name, no_wrap=True)
+    for one in errata:
         place, measure, *figures = _cells(one)
-        shown.add_row(escape(f"{place}\n{measure}"), *figures, end_section=True)
-    return shown
+        table.add_row(escape(f"{place}\n{measure}"), *figures, end_section=True)
+    return table
 
 
-def errata_markdown(found: Sequence[CheckedErratum]) -> str:
+def errata_markdown(errata: Sequence[CheckedErratum]) -> str:
     """Return the table, then a paragraph for each: what docs/privacy/errata.md holds between its two marks."""
     lines = [f"| {' | '.join(HEADER)} |", "|---|---|---:|---:|---:|---|"]
-    lines += [f"| {' | '.join(_escaped(cell) for cell in _cells(one))} |" for one in found]
-    return "\n".join([*lines, "", *(_paragraph(one) for one in found)]) + "\n"
+    lines += [f"| {' | '.join(_escaped(cell) for cell in _cells(one))} |" for one in errata]
+    return "\n".join([*lines, "", *(_paragraph(one) for one in errata)]) + "\n"
 
 
 def five_digits(value: float) -> str:

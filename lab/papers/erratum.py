@@ -60,7 +60,7 @@ class Erratum:
 
     def checked(self) -> "CheckedErratum":
         """Compute the counter-example."""
-        found = self.figures()
+        figures = self.figures()
         return CheckedErratum(
             key=self.key,
             paper=self.paper,
@@ -68,14 +68,14 @@ class Erratum:
             printed=self.printed,
             wrong=self.wrong,
             verdict=self.verdict,
-            setting=found.setting,
+            setting=figures.setting,
             measure=self.measure,
-            claimed=found.claimed,
-            computed=found.computed,
-            ours=found.ours,
+            claimed=figures.claimed,
+            computed=figures.computed,
+            ours=figures.ours,
             instead=self.instead,
             code=self.code,
-            facts=found.facts,
+            facts=figures.facts,
         )
 
 

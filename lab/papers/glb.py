@@ -32,8 +32,8 @@ def _joint(bound: float, matrix: float, vector: float) -> float:
     def square(c: float) -> float:
         return 2 * bound**4 * (1 - c * c) / matrix**2 + 2 * bound**2 * (1 + c) / vector**2
 
-    found = minimize_scalar(lambda c: -square(c), bounds=(-1, 1), method="bounded")
-    return math.sqrt(max(-float(found.fun), square(1.0)))
+    minimum = minimize_scalar(lambda c: -square(c), bounds=(-1, 1), method="bounded")
+    return math.sqrt(max(-float(minimum.fun), square(1.0)))
 
 
 ERRATA = (

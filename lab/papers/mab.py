@@ -167,8 +167,8 @@ def _theorem_4_hat() -> Figures:
 
 def _ours(epsilon: float) -> float:
     """Return the largest divergence of our mechanism over ½αε², at all of its orders."""
-    made = planned("distributed-discrete-gaussian", 2, epsilon)
-    return max(spent / order for order, spent in made.guarantee().rdp) / (epsilon**2 / 2)
+    mechanism = planned("distributed-discrete-gaussian", 2, epsilon)
+    return max(spent / order for order, spent in mechanism.guarantee().rdp) / (epsilon**2 / 2)
 
 
 def _concentrated(law: DiscreteGaussianSum, order: float) -> float:
@@ -209,9 +209,9 @@ def _theorem_6_constant() -> Figures:
 
 
 def _ours_beyond(clients: int, failure: float) -> float:
-    made = planned("local-laplace-discrete", clients, 1.0, wrap=failure)
-    tau = (made.modulus - clients * made.precision - 1) // 2
-    return _beyond(PolyaDifference(Fraction(clients), float(made.precision)), tau)
+    mechanism = planned("local-laplace-discrete", clients, 1.0, wrap=failure)
+    tau = (mechanism.modulus - clients * mechanism.precision - 1) // 2
+    return _beyond(PolyaDifference(Fraction(clients), float(mechanism.precision)), tau)
 
 
 def _beyond(law: PolyaDifference, tau: int) -> float:

@@ -80,10 +80,10 @@ class Report:
 
     def described(self) -> dict[str, Any]:
         """Return the JSON-able object: mechanism, question, and a place for each calibration."""
-        shown: dict[str, Any] = {"mechanism": self.mechanism, **self.query.described()}
+        described: dict[str, Any] = {"mechanism": self.mechanism, **self.query.described()}
         for calibration, side in self.sides.items():
-            shown[calibration] = {"refused": side} if isinstance(side, str) else side.described()
-        return shown
+            described[calibration] = {"refused": side} if isinstance(side, str) else side.described()
+        return described
 
 
 def json_of(described: Mapping[str, Any]) -> str:
@@ -118,12 +118,12 @@ def figures_of(name: str, query: PrivacyQuery, calibration: Calibration) -> Mech
 
 def _parameters(mechanism: Mechanism) -> dict[str, float]:
     """Return the theorem's letters, where the mechanism has them."""
-    shown: dict[str, float] = {"g": mechanism.precision, "m": mechanism.modulus}
+    letters: dict[str, float] = {"g": mechanism.precision, "m": mechanism.modulus}
     if mechanism.has_room:
-        shown["tau"] = (mechanism.modulus - mechanism.clients * mechanism.precision - 1) // 2
+        letters["tau"] = (mechanism.modulus - mechanism.clients * mechanism.precision - 1) // 2
     own = {**NOISE, **mechanism.letters}
     return {
-        **shown,
+        **letters,
         **{letter: getattr(mechanism, field) for field, letter in own.items() if hasattr(mechanism, field)},
     }
 

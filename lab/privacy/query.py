@@ -66,8 +66,8 @@ class PrivacyQuery:
                 raise BadParameter(field, end, f"must lie in [{-WIDEST:g}, {WIDEST:g}]")
         if not self.low < self.high:
             raise BadParameter("high", self.high, f"must be above low = {self.low:g}")
-        for field, given, known in (("norm", self.norm, get_args(Norm)), ("noise", self.noise, get_args(Noise))):
-            _known(field, given, known)
+        for field, value, known in (("norm", self.norm, get_args(Norm)), ("noise", self.noise, get_args(Noise))):
+            _known(field, value, known)
         self._check_participation()
 
     def _check_participation(self) -> None:
@@ -139,11 +139,11 @@ class PrivacyQuery:
         _known("calibration", calibration, get_args(Calibration))
         words: dict[str, Any] = {"name": name, "calibration": calibration, "noise": self.noise}
         for field in ("epsilon", "delta", "batches", "scale", "precision"):
-            given = getattr(self, field)
-            if given is not None:
-                words[field] = given
-                if not math.isfinite(given):
-                    raise BadParameter(f"mechanism.{field}", given, "must be a finite number")
+            value = getattr(self, field)
+            if value is not None:
+                words[field] = value
+                if not math.isfinite(value):
+                    raise BadParameter(f"mechanism.{field}", value, "must be a finite number")
         try:
             return MechanismSpec.model_validate(words)
         except ValidationError as error:
@@ -151,6 +151,6 @@ class PrivacyQuery:
             raise BadParameter(f"mechanism.{field}", words.get(field), wanted(error)) from error
 
 
-def _known(field: str, given: str, known: tuple[str, ...]) -> None:
-    if given not in known:
-        raise BadParameter(field, given, f"must be one of {', '.join(known)}")
+def _known(field: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise BadParameter(field, value, f"must be one of {', '.join(known)}")

@@ -26,22 +26,22 @@ def report_table(report: Report) -> Table:
     sides = {name: side for name, side in report.sides.items() if isinstance(side, MechanismFigures)}
     refused = [f"{name}: {side}" for name, side in report.sides.items() if isinstance(side, str)]
     figures = list(sides.values())
-    shown = Table("", *sides, title=_title(report.mechanism, report.query))
+    table = Table("", *sides, title=_title(report.mechanism, report.query))
     for letter in dict.fromkeys(letter for side in figures for letter in side.parameters):
-        shown.add_row(letter, *(six_digits(side.parameters.get(letter)) for side in figures))
+        table.add_row(letter, *(six_digits(side.parameters.get(letter)) for side in figures))
     promises = [side.promise.guarantee for side in figures]
-    shown.add_row("kind", *(one.kind for one in promises))
-    shown.add_row("epsilon", *(labelled(one.epsilon, one.how) for one in promises))
-    shown.add_row("delta", *(six_digits(one.delta) for one in promises))
+    table.add_row("kind", *(one.kind for one in promises))
+    table.add_row("epsilon", *(labelled(one.epsilon, one.how) for one in promises))
+    table.add_row("delta", *(six_digits(one.delta) for one in promises))
     profiles = [side.promise.profile for side in figures]
     for label, cells in _profile_rows(profiles):
-        shown.add_row(label, *cells)
-    shown.add_row("bits a client", *(six_digits(side.bits) for side in figures))
+        table.add_row(label, *cells)
+    table.add_row("bits a client", *(six_digits(side.bits) for side in figures))
     for label, cells in _error_rows([side.error for side in figures]):
-        shown.add_row(label, *cells)
+        table.add_row(label, *cells)
     notes = [*report.query.notes, *promises[0].assumptions, *profiles[0].notes]
-    shown.caption = "; ".join(dict.fromkeys([*notes, *refused]))
-    return shown
+    table.caption = "; ".join(dict.fromkeys([*notes, *refused]))
+    return table
 
 
 def six_digits(value: float | None) -> str:
@@ -89,28 +89,28 @@ def _error_rows(errors: Sequence[SumError]) -> list[tuple[str, list[str]]]:
     return rows
 
 
-def comparison_table(found: Comparison) -> Table:
+def comparison_table(comparison: Comparison) -> Table:
     """Return a line for each mechanism and calibration; refused ones stand at the end, in a sentence each."""
-    query = found.query
+    query = comparison.query
     title = f"n = {query.clients}, ε = {query.epsilon:g}"
     if query.contributions > 1:
         title += f", {query.contributions} contributions"
-    if found.shared_delta:
-        title += f", compared at δ = {found.shared_delta:g}"
+    if comparison.shared_delta:
+        title += f", compared at δ = {comparison.shared_delta:g}"
     if query.dimension > 1:
         title += f", D = {query.dimension}, {query.norm}; errors of one coordinate"
-    shown = Table(title=title, box=None, padding=(0, 2, 0, 0), width=WIDE)
+    table = Table(title=title, box=None, padding=(0, 2, 0, 0), width=WIDE)
     for head in ("mechanism", "", "guarantee", "std", f"p = {TAIL:g}", "bits", "trust needed"):
-        shown.add_column(head, no_wrap=True)
-    for name, calibration, offer in found.rows:
+        table.add_column(head, no_wrap=True)
+    for name, calibration, offer in comparison.rows:
         if isinstance(offer, Offer):
             most = "≤ " if offer.error.quantile_how == "bound" else ""
             error = (f"{offer.error.std:.5g}", f"{most}{offer.error.quantile:.5g}")
             promise = _promise(offer.promise.guarantee)
-            shown.add_row(name, calibration, promise, *error, str(offer.bits), offer.trust)
-    refused = [f"{name} ({calibration}): {one}" for name, calibration, one in found.rows if isinstance(one, str)]
-    shown.caption = "\n".join([*query.notes, EXPLAINED, *refused])
-    return shown
+            table.add_row(name, calibration, promise, *error, str(offer.bits), offer.trust)
+    refused = [f"{name} ({calibration}): {one}" for name, calibration, one in comparison.rows if isinstance(one, str)]
+    table.caption = "\n".join([*query.notes, EXPLAINED, *refused])
+    return table
 
 
 def _promise(guarantee: LabelledGuarantee) -> str:
