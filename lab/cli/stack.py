@@ -2,13 +2,14 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from distrust.lab.cli.console import out
-from distrust.lab.run.transcripts import Wanted, gather, print_sights
 from distrust.lab.stack.data_dir import DEFAULT, Folder
 from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running
 
@@ -56,14 +57,13 @@ def inspect_command(
     data: DataOption = DEFAULT,
 ) -> None:
     """Print a run's messages side by side, as each party saw them."""
+    # The analyzer's code takes a second to import, and `up` and `token` need none of it.
+    from distrust.lab.run.transcripts import Wanted, gather, print_sights  # noqa: PLC0415
+
     wanted = Wanted(run, round_number or _round_of(cohort), cohort, limit)
     folder = Folder(data)
-    urls = running(folder)
-    if urls is not None:
-        _print(urls, wanted)
-        return
-    with Stack(_existing(folder), 0) as stack:  # nothing runs here: start the parties on what they remember
-        _print(stack.urls, wanted)
+    with _running_or_started(folder) as urls:
+        print_sights(asyncio.run(gather(urls, wanted)), out)
 
 
 def _round_of(cohort: str | None) -> int:
@@ -72,11 +72,13 @@ def _round_of(cohort: str | None) -> int:
     return int(parts[0]) if len(parts) == 3 and parts[0].isdecimal() else 1
 
 
-def _print(urls: Urls, wanted: Wanted) -> None:
-    print_sights(asyncio.run(gather(urls, wanted)), out)
-
-
-def _existing(folder: Folder) -> Folder:
-    """Return a folder in which a stack has run; inspecting must not make an empty one."""
-    folder.token()
-    return folder
+@contextmanager
+def _running_or_started(folder: Folder) -> Iterator[Urls]:
+    """Yield the services on a folder. Where none run, start them on what they stored."""
+    urls = running(folder)
+    if urls is not None:
+        yield urls
+        return
+    folder.token()  # refuses a folder in which no stack has run
+    with Stack(folder, 0) as stack:
+        yield stack.urls
