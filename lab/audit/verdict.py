@@ -55,11 +55,11 @@ def at_most(hits: Counts, trials: int, alarm: float) -> NDArray[np.float64]:
 def epsilon_at_least(likely: Counts, rare: Counts, trials: int, delta: float, alarm: float) -> NDArray[np.float64]:
     """Return ln((p₀ - δ) / p₁) with p₀ at its lower end and p₁ at its upper end; at least 0.
 
-    The mechanism's ε is above it with probability 1 - alarm.
+    The mechanism's ε is above it with probability at least 1 - alarm.
 
     likely, rare  hits of one event in `trials` runs of either world.
     """
-    # (ε, δ)-DP means p₀ ≤ e^ε p₁ + δ for every event. Each of the two ends is wrong with probability alarm / 2.
+    # (ε, δ)-DP means p₀ ≤ e^ε p₁ + δ for every event. Each end is wrong with probability at most alarm / 2.
     surplus = at_least(likely, trials, alarm / 2) - delta
     ceiling = at_most(rare, trials, alarm / 2)
     with np.errstate(divide="ignore"):
