@@ -8,25 +8,28 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from distrust.lab.cli.console import guarded, out
+from distrust.lab.cli.console import exit_code_of, out
 
 COMMANDS = {
-    "up": "Start the three services on loopback, until Ctrl-C.",
-    "serve": "Run one service, configured by DISTRUST_… variables.",
-    "fleet": "Play clients in one process; `fleet --help` has the options.",
-    "run": "Play a run to its end.",
-    "inspect": "Print a run's messages side by side, as each party saw them.",
-    "privacy": "Show what a mechanism promises and costs, in both calibrations; or all of them side by side.",
-    "audit": "Try to break a mechanism's claim: neighbouring inputs, many trials, an exact test.",
-    "errata": "Show the papers' errors, each with a counter-example.",
-    "sweep": "Play an experiment on all cores.",
-    "figure": "Draw a figure of the papers.",
-    "data": "Make the tables that environments draw from.",
-    "demo": "Find the best of ten arms of real ratings that nobody sees.",
-    "health": "Ask a service whether it is ready.",
-    "token": "Make the operator's and the inspector's token, once.",
+    "up": ("stack", "Start the three services on loopback, until Ctrl-C."),
+    "serve": ("party", "Run one service, configured by DISTRUST_… variables."),
+    "fleet": ("party", "Play clients in one process; `fleet --help` has the options."),
+    "run": ("run", "Play a run to its end."),
+    "inspect": ("stack", "Print a run's messages side by side, as each party saw them."),
+    "privacy": (
+        "privacy",
+        "Show what a mechanism promises and costs, in both calibrations; or all of them side by side.",
+    ),
+    "audit": ("audit", "Try to break a mechanism's claim: neighbouring inputs, many trials, an exact test."),
+    "errata": ("privacy", "Show the papers' errors, each with a counter-example."),
+    "sweep": ("sweep", "Play an experiment on all cores."),
+    "figure": ("sweep", "Draw a figure of the papers."),
+    "data": ("run", "Make the tables that environments draw from."),
+    "demo": ("run", "Find the best of ten arms of real ratings that nobody sees."),
+    "health": ("party", "Ask a service whether it is ready."),
+    "token": ("stack", "Make the operator's and the inspector's token, once."),
 }
-"""Name and summary, in the order of `--help`. `lab/cli/` has a module of each name, with an `app`."""
+"""Name, the module of `lab/cli/` that has the command in its `app`, and summary, in the order of `--help`."""
 
 
 class Commands(TyperGroup):
@@ -41,12 +44,13 @@ class Commands(TyperGroup):
         """Return a command with its options; None for an unknown name."""
         if name not in COMMANDS:
             return None
-        return typer.main.get_command(import_module(f"distrust.lab.cli.{name}").app)
+        module, _ = COMMANDS[name]
+        return typer.main.get_group(import_module(f"distrust.lab.cli.{module}").app).commands[name]
 
     def format_commands(self, _context: object, formatter: Any) -> None:
         """Write the summaries, without importing the commands."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
 app = typer.Typer(
@@ -78,7 +82,7 @@ def distrust(
 
 def main() -> None:
     """Entry point of the console script."""
-    sys.exit(guarded(app))  # typer itself exits 2 on a bad option
+    sys.exit(exit_code_of(app))  # typer itself exits 2 on a bad option
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The five stages of secure aggregation in one process, for tests and benchmarks: the wire's bytes, no wire."""
+"""Play the five stages of secure aggregation in one process, with the wire's bytes, for tests and benchmarks."""
 
 import os
 from collections.abc import Collection, Sequence
@@ -80,7 +80,7 @@ class Simulation:
         return self.verdict.sharing.members
 
     def bitmap(self, members: Collection[int]) -> bytes:
-        """Members as on the wire."""
+        """Return members as on the wire."""
         return members_to_bitmap(members, self.cohort.clients)
 
     def send_keys(self, slots: Sequence[int]) -> None:
@@ -99,7 +99,7 @@ class Simulation:
         self.settle(self.roster)
 
     def settle(self, roster: Roster) -> None:
-        """Close stage `shares`: who goes on, with which boxes, to which challenge."""
+        """Close stage `shares`: fix the members, their inboxes and the challenge."""
         self._roster, self._sharing = roster, protocol.Sharing(roster, protocol.settle_shared(roster, self.shares))
         self.inboxes = protocol.route(self.sharing, self.shares)
         self.challenge = os.urandom(CHALLENGE)
@@ -115,7 +115,7 @@ class Simulation:
         self.judge()
 
     def judge(self) -> None:
-        """Close stage `confirm`: who goes on."""
+        """Close stage `confirm`: fix the members of the next stage."""
         self._verdict = protocol.judge(self.sharing, self.confirmed)
         members = self.bitmap(self.members)
         self.statements["masked"] = masked_statement(self.statements["confirm"], self.cohort, members)
@@ -129,7 +129,7 @@ class Simulation:
         self.freeze()
 
     def freeze(self) -> None:
-        """Close stage `masked`: the survivors."""
+        """Close stage `masked`: fix the survivors."""
         protocol.check_survivors(self.verdict.sharing, self.masked)
         survivors = self.bitmap(self.masked)
         self.statements["unmask"] = unmask_statement(self.statements["masked"], self.cohort, survivors)
@@ -142,12 +142,12 @@ class Simulation:
             protocol.check_unmask(self.verdict.sharing, slot, self.answers[slot])
 
     def release(self) -> protocol.Recovered:
-        """The survivors' sum modulo m, and who lied."""
+        """Return the survivors' sum modulo m, and the clients that lied."""
         commitments = {slot: protocol.commitment_of(self.shares[slot]) for slot in self.members}
         return protocol.recover(self.verdict, self.masked, commitments, self.answers)
 
     def recover(self) -> Vector:
-        """The survivors' sum modulo m."""
+        """Return the survivors' sum modulo m."""
         return self.release().total
 
 
@@ -161,7 +161,7 @@ def make_cohort(
     minimum: int = 0,
     name: str = "c",
 ) -> Cohort:
-    """A masked cohort as the learner plans it: k, t and the minimum follow from the rates."""
+    """Return a masked cohort as the learner plans it: k, t and the minimum follow from the rates."""
     k, t = neighbourhood(n, dropout, corrupt, minimum)
     return Cohort(
         run="simulation",
@@ -178,15 +178,18 @@ def make_cohort(
 
 
 def enrol(cohort: Cohort, *, dropout: float = 0.1, corrupt: float = 0.1, floor: int = 1) -> Simulation:
-    """A simulation with a fresh client in every slot."""
+    """Return a simulation with a new client in every slot."""
     slots = range(cohort.clients)
     rates = {"dropout": dropout, "corrupt": corrupt}
     clients = {s: MaskingClient(cohort, s, Secrets(), floor=floor, **rates) for s in slots}
     return Simulation(cohort, clients)
 
 
-def play(simulation: Simulation, vectors: Vector, departures: Departures, order: Sequence[int]) -> Vector:
-    """All five stages, messages in `order`: the sum of those that sent a masked vector. Raises ProtocolError."""
+def play_stages(simulation: Simulation, vectors: Vector, departures: Departures, order: Sequence[int]) -> Vector:
+    """Play all five stages, messages in `order`; return the sum of the clients that sent a masked vector.
+
+    Raises ProtocolError.
+    """
     gone: set[int] = set(departures.keys)
     simulation.send_keys([s for s in order if s not in gone])
     gone |= set(departures.shares)

@@ -1,8 +1,9 @@
-"""Mechanisms that are broken on purpose, as a paper or a careless deployment is: an audit must notice."""
+"""Mechanisms that are broken on purpose, as a paper or a careless deployment is. An audit must find them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +23,16 @@ WRAP = 1e-6
 
 
 class NoiseForEverybody(DistributedPolya):
-    """Each client adds its share of n, whoever answers; the claim is for the floor: MAB Theorem 1, n for t."""
+    """MAB Theorem 1 with n for t: each client adds a share for n clients, and the claim is for the floor."""
 
     def client_law(self) -> PolyaDifference:
         return PolyaDifference(Fraction(1, self.clients), self.scale)
 
 
 class NoiseThatSaturates(DistributedPolya):
-    """A modulus without room for noise, and messages cut off at its ends instead of wrapped around.
+    """A modulus without room for noise, and messages that are clamped to [0, m) instead of reduced modulo m.
 
-    A wrapped sum is wrong, but private: x mod m is post-processing. What is cut off at the ends was the noise.
+    A wrapped sum is wrong, but private: x mod m is post-processing. Clamping cuts off noise.
     """
 
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
@@ -73,27 +74,27 @@ class Broken:
 
 
 def noise_for_everybody(clients: int, epsilon: float) -> NoiseForEverybody:
-    """Half of the clients answer (rounded up)."""
+    """Return the mechanism of a cohort of which half answer (rounded up)."""
     honest = _plan("distributed-polya", clients, epsilon, floor=(clients + 1) // 2, precision=32)
-    return NoiseForEverybody.model_validate(honest)
+    return NoiseForEverybody(**honest)
 
 
 def noise_that_saturates(clients: int, epsilon: float) -> NoiseThatSaturates:
-    """No room at all: m = ng + 1."""
+    """Return the mechanism with no room at all: m = ng + 1."""
     honest = _plan("distributed-polya", clients, epsilon, floor=clients, precision=4)
-    return NoiseThatSaturates.model_validate({**honest, "modulus": 4 * clients + 1})
+    return NoiseThatSaturates(**(honest | {"modulus": 4 * clients + 1}))
 
 
 def laplace_for_half_the_range(clients: int, epsilon: float) -> LaplaceForHalfTheRange:
-    """Rewards in [-1, 1]."""
+    """Return the mechanism for rewards in [-1, 1]."""
     honest = _plan("local-laplace-discrete", clients, epsilon, floor=clients, precision=16)
-    return LaplaceForHalfTheRange.model_validate({**honest, "low": -1.0})
+    return LaplaceForHalfTheRange(**(honest | {"low": -1.0}))
 
 
 def misshifted_bits(clients: int, epsilon: float) -> MisshiftedBits:
-    """Δ = 1."""
+    """Return the mechanism for Δ = 1."""
     honest = _plan("shuffled-binomial", clients, epsilon, floor=clients, precision=4, delta=1e-2)
-    return MisshiftedBits.model_validate({**honest, "low": -1.0})
+    return MisshiftedBits(**(honest | {"low": -1.0}))
 
 
 BROKEN: dict[str, Broken] = {
@@ -105,7 +106,7 @@ BROKEN: dict[str, Broken] = {
 
 
 def broken(name: str, clients: int, epsilon: float = 1.0) -> Mechanism:
-    """A counter-example by its name. Raises BadParameter."""
+    """Return a counter-example by its name. Raises BadParameter."""
     if name not in BROKEN:
         raise BadParameter("broken", name, f"must be one of {', '.join(BROKEN)}")
     return BROKEN[name].make(clients, epsilon)
@@ -113,8 +114,8 @@ def broken(name: str, clients: int, epsilon: float = 1.0) -> Mechanism:
 
 def _plan(
     name: str, clients: int, epsilon: float, *, floor: int, precision: int, delta: float | None = None
-) -> dict[str, object]:
-    """An honest mechanism, as fields."""
+) -> dict[str, Any]:
+    """Return the fields of an honest mechanism."""
     spec = PrivacyQuery(clients=clients, epsilon=epsilon, delta=delta, precision=precision).spec(name, "exact")
-    made = plan(spec, clients=clients, least=floor, floor=floor, wrap=WRAP, statistic=Reward())
-    return made.model_dump()
+    mechanism = plan(spec, clients=clients, least=floor, floor=floor, wrap=WRAP, statistic=Reward())
+    return mechanism.model_dump()

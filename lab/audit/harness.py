@@ -1,4 +1,4 @@
-"""Both S at their addresses, and cohorts of real clients that come by, one after another or a few at once."""
+"""Play cohorts of real clients at running intermediaries, a few at once, with the auditor in the server's place."""
 
 import asyncio
 import math
@@ -50,7 +50,7 @@ BLOCK = 512
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
-    """An environment whose clients hold what they are told."""
+    """An environment whose clients hold given values."""
 
     values: NDArray[np.float64]
     name: str = "audit"
@@ -62,7 +62,7 @@ class Rewards:
         return np.full(self.arms, self.values.mean())
 
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
-        """The first `count` values, whatever the arm."""
+        """Return the first `count` values, whatever the arm."""
         del arm, stream
         return self.values[:count]
 
@@ -88,9 +88,9 @@ class _AuditorAsServer(HttpTransport):
 
 @dataclass
 class CohortHarness:
-    """Where cohorts of `mechanism.clients` play, and all but the first `survivors` leave.
+    """Cohorts of `mechanism.clients` clients, of which all but the first `survivors` leave.
 
-    apart  whether a batch of sealed records is given record by record; else added up as the analyzer does.
+    apart  whether a batch of sealed records is returned record by record; else its sum, by the analyzer's code.
     """
 
     mechanism: Mechanism
@@ -107,33 +107,33 @@ class CohortHarness:
         addresses = Addresses(self.urls.server, self.urls.shuffler, self.urls.aggregator)
         self._parties = HttpIntermediaries(self.urls.shuffler, self.urls.aggregator, self.urls.token, self.http)
         self._transport = _AuditorAsServer(self.http, addresses, self.name, self._parties)
-        self._courier = Uploader(self._transport, FleetStats())
+        self._uploader = Uploader(self._transport, FleetStats())
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def cohort(self, name: str, values: NDArray[np.float64]) -> Vector:
-        """What S handed over of clients with these vectors, shape (n, D): one row, or the survivors'.
+        """Return what the intermediary handed over of clients with these vectors, shape (n, D).
 
-        Raises Unavailable when the cohort comes to nothing.
+        That is one row, or a row for each survivor. Raises Unavailable when the cohort is aborted.
         """
         async with self._turns:
-            asked = self._round(f"{self.name}.{name}")
-            cohort = asked.assignments[0].cohort
+            round_ = self._round(f"{self.name}.{name}")
+            cohort = round_.assignments[0].cohort
             await self._parties.open(cohort)
-            await self._play(asked, values)
+            await self._play(round_, values)
             return self._content(cohort, await self._collect(cohort))
 
-    async def _play(self, asked: Round, values: NDArray[np.float64]) -> None:
-        """Everybody joins; those that are to be lost leave before they have said anything."""
-        assignment = asked.assignments[0]
-        rewards = values[:, 0] if isinstance(asked.statistic, Reward) else values
-        randomizer = Randomizer(asked, assignment, World(Rewards(rewards), seed=0))
+    async def _play(self, round_: Round, values: NDArray[np.float64]) -> None:
+        """Let all clients join; those that are to be lost leave before they send anything."""
+        assignment = round_.assignments[0]
+        rewards = values[:, 0] if isinstance(round_.statistic, Reward) else values
+        randomizer = Randomizer(round_, assignment, World(Rewards(rewards), seed=0))
         masked = assignment.cohort.via == "aggregator"
-        script = SecAggProtocol(randomizer, 1) if masked else ShuffleProtocol(randomizer)
-        crew = CohortSession(assignment.cohort, script, self._courier, self.worker, BLOCK)
+        protocol = SecAggProtocol(randomizer, 1) if masked else ShuffleProtocol(randomizer)
+        session = CohortSession(assignment.cohort, protocol, self._uploader, self.worker, BLOCK)
         users = self._users(assignment.cohort)
-        await crew.join(users)
-        await crew.open(await crew.begin(users))
-        await crew.follow()
+        await session.join(users)
+        await session.open(await session.begin(users))
+        await session.follow()
 
     def _users(self, cohort: Cohort) -> Sequence[User]:
         leaves = np.full(cohort.clients, NEVER, dtype=np.int64)
@@ -173,7 +173,7 @@ class CohortHarness:
         return BoundedVector(dimension=self.mechanism.dimension, norm=self.mechanism.norm, bound=bound)
 
     def _configured(self) -> RunConfig:
-        """Only its digest and its rates are used: the mechanism is there already."""
+        """Return a configuration of which only the digest and the rates are used: the mechanism is there already."""
         clients = self.mechanism.clients
         lost = clients - self.survivors
         rate = min(math.nextafter(0.5, 0), (lost + 0.5) / clients) if lost else 0.0

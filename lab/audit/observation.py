@@ -1,20 +1,79 @@
-"""From what S handed over to what the mechanism shows of it: numbers in grid steps, without the modulus."""
+"""Turn what an intermediary handed over into a few numbers for each trial, in which an audit looks for events.
+
+Contents in Z_m become integers in grid steps (`observed`), and these become the evidence: a sum, and where the law of
+the noise is known its likelihood ratio. However little a number tells, the test stays exact: it then only sees fewer
+differences between the worlds. Replicas of a mechanism side by side make one message, or one call, many trials.
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
+from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism
 from distrust.common.mechanisms.central.tree import Counter, Tree
+from distrust.common.mechanisms.laplace_like import LaplaceLike
 from distrust.common.modular import Vector
+from distrust.common.noise.law import Law
 from distrust.common.randomness import Stream
-from distrust.lab.audit.replicas import in_lanes
 from distrust.lab.audit.setting import Setting
 
-Shown = NDArray[np.float64]
+M = TypeVar("M", bound=Mechanism)
+Observation = NDArray[np.float64]
+
+MOST_REPLICAS = 64
+
+LEAST = 1e-300
+"""Stands for a probability of nothing."""
+
+DIGITS = 9
+"""Of a likelihood ratio, so that equal ones are equal whatever they were added up from."""
 
 
-def shown(setting: Setting, contents: Vector, stream: Stream) -> Shown:
-    """What is seen of T trials, shape (T, pieces, D), in grid steps.
+def most_replicas(mechanism: Mechanism) -> int:
+    """Return how many replicas the mechanism allows in one message, up to `MOST_REPLICAS`.
+
+    One, where vectors lie in ℓ₁ or ℓ₂ balls, because they are clamped as a whole; and for the sphere, which has one
+    answer for all coordinates.
+    """
+    if mechanism.joint or mechanism.norm != "linf":
+        return 1
+    more = range(2, MOST_REPLICAS + 1)
+    return 1 + bisect_left(more, True, key=lambda replicas: not _allowed(replicated(mechanism, replicas)))
+
+
+def _allowed(mechanism: Mechanism) -> bool:
+    try:
+        type(mechanism).model_validate(mechanism.model_dump())
+    except ValidationError:
+        return False
+    return True
+
+
+def replicated(mechanism: M, replicas: int) -> M:
+    """Return the mechanism whose vectors are `replicas` vectors of this one. Each coordinate keeps the noise it has.
+
+    The wide mechanism's own guarantee, for all coordinates that move at once, is not used: an audit tests the
+    original's. Raises BadParameter where coordinates have no noise of their own.
+    """
+    if replicas == 1:
+        return mechanism
+    if mechanism.joint:
+        raise BadParameter("mechanism", mechanism.name, "has one answer for all coordinates: no lanes")
+    own = {"dimension": mechanism.dimension * replicas, "norm": "linf", "wrap": min(mechanism.wrap * replicas, 0.5)}
+    wide = mechanism.model_copy(update=own)
+    if not isinstance(mechanism, LaplaceLike) or not isinstance(wide, LaplaceLike):
+        return wide
+    kept = getattr(wide, wide.scaled_by) * wide.scale / mechanism.scale  # the scale is by ε and dimension: keep it
+    return wide.model_copy(update={wide.scaled_by: kept})
+
+
+def observed(setting: Setting, contents: Vector, stream: Stream) -> Observation:
+    """Return what an adversary sees of T trials, shape (T, pieces, D), in grid steps.
 
     contents  in Z_m, shape (batches, T, messages, D): sums (one message), or a trial's messages.
     stream    for the noise of mechanisms that add it here.
@@ -26,8 +85,8 @@ def shown(setting: Setting, contents: Vector, stream: Stream) -> Shown:
     return centred(setting.mechanism, contents[0], setting.visible if setting.view == "sum" else 1)
 
 
-def centred(mechanism: Mechanism, sums: Vector, clients: int) -> Shown:
-    """Sums in Z_m as integers in a window around 0 … clients · g, of the same shape.
+def centred(mechanism: Mechanism, sums: Vector, clients: int) -> Observation:
+    """Return sums in Z_m as integers in a window around 0 … clients · g, of the same shape.
 
     Counts of ones never wrap, and stay as they are.
     """
@@ -39,18 +98,18 @@ def centred(mechanism: Mechanism, sums: Vector, clients: int) -> Shown:
     return whole
 
 
-def _estimates(setting: Setting, sums: Vector, stream: Stream) -> Shown:
-    """A's own estimates of all trials at once, shape (T, D)."""
-    wide = in_lanes(setting.mechanism, len(sums))
-    found = wide.estimate(sums.ravel(), setting.survivors, stream).reshape(sums.shape)
-    return _steps(setting.mechanism, found, setting.survivors)
+def _estimates(setting: Setting, sums: Vector, stream: Stream) -> Observation:
+    """Return the analyzer's own estimates of all trials at once, shape (T, D)."""
+    wide = replicated(setting.mechanism, len(sums))
+    estimates = wide.estimate(sums.ravel(), setting.survivors, stream).reshape(sums.shape)
+    return _steps(setting.mechanism, estimates, setting.survivors)
 
 
-def _released(setting: Setting, contents: Vector, stream: Stream) -> Shown:
-    """Batches, then prefix sums, of T streams that one counter counts side by side: shape (T, 2 batches, D)."""
+def _released(setting: Setting, contents: Vector, stream: Stream) -> Observation:
+    """Return batches, then prefix sums, of T streams that one counter counts side by side: (T, 2 batches, D)."""
     mechanism, shape = setting.mechanism, contents[0, :, 0].shape
     assert isinstance(mechanism, Tree)
-    counter = Counter(in_lanes(mechanism, len(contents[0])))
+    counter = Counter(replicated(mechanism, len(contents[0])))
     batches, prefixes = [], []
     for number, batch in enumerate(contents, 1):
         counter, out = counter.add(batch.ravel(), setting.survivors, stream)
@@ -59,6 +118,102 @@ def _released(setting: Setting, contents: Vector, stream: Stream) -> Shown:
     return np.stack([*batches, *prefixes], axis=1)
 
 
-def _steps(mechanism: Mechanism, estimates: NDArray[np.float64], survivors: int) -> Shown:
+def _steps(mechanism: Mechanism, estimates: NDArray[np.float64], survivors: int) -> Observation:
     steps = mechanism.precision / (mechanism.high - mechanism.low)
     return np.asarray((estimates - survivors * mechanism.low) * steps, dtype=np.float64)
+
+
+def evidence_names(setting: Setting) -> tuple[str, ...]:
+    """Return the names of the numbers that `evidence` computes for a trial.
+
+    sum         of all telling coordinates; of all records.
+    likelihood  ln of the two worlds' likelihood ratio, by the noise's own law. It is used for several coordinates,
+                where a sum tells less unless noise is Gaussian, and for permuted records: the mean of their ratios.
+    nodes       of a stream: the prefix sums that are single nodes and hold the first batch, added up. This decides as
+                the likelihood ratio does, because every node has Gaussian noise of its own.
+    everything  of a stream: all batches and prefixes. It finds noise that should have been added once more.
+    """
+    if setting.view == "stream":
+        return ("nodes", "everything")
+    finer = setting.view == "records" or setting.telling > 1
+    return ("sum", "likelihood") if finer and likelihood_ratio(setting) is not None else ("sum",)
+
+
+def evidence(setting: Setting, seen: Observation) -> NDArray[np.float64]:
+    """Return a row a trial, shape (T, len(evidence_names)), of what was observed, shape (T, pieces, D)."""
+    telling = seen[..., : setting.telling]
+    whole: NDArray[np.float64] = telling.sum(axis=(1, 2))
+    if setting.view == "stream":
+        count = setting.batches
+        nodes = [count + (1 << level) - 1 for level in range(count.bit_length())]
+        return np.column_stack((telling[:, nodes].sum(axis=(1, 2)), whole))
+    if len(evidence_names(setting)) == 1:
+        return whole[:, np.newaxis]
+    table = likelihood_ratio(setting)
+    assert table is not None
+    logs = table.of(telling).sum(axis=2)
+    mixed = np.logaddexp.reduce(logs, axis=1) - np.log(logs.shape[1])
+    return np.column_stack((whole, np.round(mixed, DIGITS)))
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """ln P₁(y)/P₀(y) of one telling coordinate, for y from `first` on; beyond its ends that of the nearest end."""
+
+    first: int
+    logs: NDArray[np.float64]
+
+    def of(self, values: Observation) -> NDArray[np.float64]:
+        """Return it entry by entry; other numbers count as the nearest integer."""
+        logs: NDArray[np.float64] = self.logs[np.clip(np.rint(values) - self.first, 0, self.logs.size - 1).astype(int)]
+        return logs
+
+
+def likelihood_ratio(setting: Setting) -> Ratio | None:
+    """Return the ratio by the law of the noise in what is seen; None where that is not known."""
+    law = _noise(setting)
+    try:
+        pmf = None if law is None else law.pmf()
+    except BadParameter:  # too long for a table
+        pmf = None
+    if pmf is None:
+        return None
+    first, masses = pmf.first + _center(setting), pmf.masses
+    both = [_likelihood(masses, steps, setting.mechanism.precision) for steps in _clean(setting)]
+    return Ratio(first, np.log(both[1]) - np.log(both[0]))
+
+
+def _likelihood(masses: NDArray[np.float64], steps: float, most: int) -> NDArray[np.float64]:
+    """Return the law of noise + randomized rounding of `steps`, on a support that is longer by all possible steps."""
+    whole = min(int(steps), most - 1)
+    chances = np.zeros(most + 1)
+    chances[whole : whole + 2] = 1 - (steps - whole), steps - whole
+    return np.maximum(np.convolve(masses, chances) if most < masses.size else np.convolve(chances, masses), LEAST)
+
+
+def _clean(setting: Setting) -> NDArray[np.float64]:
+    """Return the differing client's first coordinate in either world, in grid steps, shape (2,)."""
+    mechanism = setting.mechanism
+    steps = (setting.ends[:, 0] - mechanism.low) * (mechanism.precision / (mechanism.high - mechanism.low))
+    return np.clip(steps, 0, mechanism.precision)
+
+
+def _center(setting: Setting) -> int:
+    """Return what the other clients' values, and bits that carry no value, add to a sum."""
+    mechanism, others = setting.mechanism, setting.visible - 1
+    if setting.view not in {"sum", "estimate"}:
+        return 0
+    step = (mechanism.high - mechanism.low) / mechanism.precision
+    still = round(float(setting.others[0] - mechanism.low) / step)
+    return others * still + mechanism.silent_ones * setting.visible
+
+
+def _noise(setting: Setting) -> Law | None:
+    """Return the noise of one coordinate of what is seen; for continuous noise the discrete law of its size."""
+    mechanism = setting.mechanism
+    if setting.view == "estimate":
+        return getattr(mechanism, "server_law", lambda: None)()
+    if setting.view in {"message", "records"}:
+        return getattr(mechanism, "client_law", lambda: None)()
+    law = getattr(mechanism.error(setting.visible), "law", None)
+    return law if hasattr(law, "pmf") else None

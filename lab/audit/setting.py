@@ -1,4 +1,4 @@
-"""What is audited, and the two worlds that it has to hide from each other."""
+"""What an audit tests: a mechanism and its cohort, what is looked at, and the two worlds to be told apart."""
 
 import math
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ LONGEST_STREAM = 1024  # batches of `tree` that a trial runs through
 
 @dataclass(frozen=True)
 class Setting:
-    """A mechanism, how many answered, how many of these tell their noise, and how the messages travel.
+    """A mechanism, how many clients answered, how many of these reveal their noise, and how the messages travel.
 
     Neighbours  one client holds `ends[0]` in world 0 and `ends[1]` in world 1, the others the same in both.
     """
@@ -42,7 +42,7 @@ class Setting:
 
     @cached_property
     def claim(self) -> Guarantee:
-        """What is promised for these survivors and colluders."""
+        """Return the guarantee for these survivors and colluders."""
         return self.mechanism.guarantee(self.survivors, self.colluders)
 
     def check(self) -> None:
@@ -52,7 +52,7 @@ class Setting:
 
     @cached_property
     def view(self) -> View:
-        """What the guarantee is about, or, if that stays on the device, the first thing that leaves S.
+        """Return what the guarantee is about; if that stays on the device, what the intermediary first hands over.
 
         message   one client's message: local guarantees. Secure aggregation hides it, and over HTTP shows a sum.
         sum       the sum modulo m, or the count of ones under each label.
@@ -71,24 +71,24 @@ class Setting:
 
     @property
     def visible(self) -> int:
-        """Messages that hide each other: the colluders' are known and could be taken off again."""
+        """Return how many messages hide each other: the colluders' are known and could be taken off again."""
         return 1 if self.view == "message" else self.survivors - self.colluders
 
     @property
     def batches(self) -> int:
-        """Cohorts of one trial: the stream of `tree`, whose first batch, the client's, is in the most nodes."""
+        """Return the cohorts of one trial: for `tree` a stream, with the client in the first batch."""
         return self.mechanism.stream_length
 
     @property
     def telling(self) -> int:
-        """Coordinates that differ between the worlds: the first ones."""
+        """Return how many coordinates differ between the worlds: the first ones."""
         mechanism = self.mechanism
         whole = mechanism.norm == "linf" or (mechanism.norm == "l2" and isinstance(mechanism, LaplaceLike))
         return mechanism.dimension if whole else 1
 
     @cached_property
     def ends(self) -> NDArray[np.float64]:
-        """The differing client's vector in either world, shape (2, D): the pair that the noise hides worst.
+        """Return the differing client's vector in either world, shape (2, D): the pair that the noise hides worst.
 
         linf  opposite corners of the box.
         l1    the poles of the first axis: in ℓ₁ nothing is farther apart, and in ℓ₂ neither.
@@ -104,7 +104,7 @@ class Setting:
 
     @cached_property
     def others(self) -> NDArray[np.float64]:
-        """Everybody else's vector, shape (D,): that of world 0, but a grid point, as rounding would add noise."""
+        """Return the other clients' vector, shape (D,): that of world 0, on a grid point, as rounding adds noise."""
         mechanism = self.mechanism
         if mechanism.norm != "l2" or self.telling == 1:
             own: NDArray[np.float64] = self.ends[0]
@@ -113,5 +113,5 @@ class Setting:
         return np.full(mechanism.dimension, mechanism.low + step * (mechanism.precision // 2))
 
     def vectors(self, world: int, count: int) -> NDArray[np.float64]:
-        """The differing client's vector, `count` times."""
+        """Return the differing client's vector, `count` times."""
         return np.repeat(self.ends[world : world + 1], count, axis=0)

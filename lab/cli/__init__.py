@@ -1,1 +1,1 @@
-"""The `distrust` commands, one a file."""
+"""The `distrust` commands; `lab.__main__` says which module has which."""

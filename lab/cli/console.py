@@ -1,4 +1,4 @@
-"""Where the command line speaks: results on stdout, errors by code on stderr, and the exit codes."""
+"""The command line's output and exit codes: results on stdout, errors by code on stderr."""
 
 import signal
 import sys
@@ -22,7 +22,7 @@ out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
-def guarded(command: Callable[[], object]) -> int:
+def exit_code_of(command: Callable[[], object]) -> int:
     """Run the command line and return its exit code; never a traceback.
 
     0 for success, 1 for a run that failed or was cancelled, 2 for bad input or a service that is not there,

@@ -1,17 +1,21 @@
-"""`distrust privacy MECHANISM`: what a mechanism promises and costs, before anybody runs it."""
+"""`distrust privacy` and `errata`: what a mechanism promises and costs, and where the papers are wrong."""
 
 import json as json_text
+import sys
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from distrust.common.errors import BadParameter
 from distrust.common.threads import one_thread
 from distrust.lab.cli.console import err, out
 from distrust.lab.cli.run import JsonOption
-from distrust.lab.privacy import calculator as figures
-from distrust.lab.privacy import compare as side_by_side
-from distrust.lab.privacy.table import table
+from distrust.lab.privacy.calculator import json_of, report_on
+from distrust.lab.privacy.compare import compared
+from distrust.lab.privacy.query import PrivacyQuery
+from distrust.lab.privacy.tables import comparison_table, report_table
 from distrust.lab.run.progress import working
 from distrust.lab.stack.data_dir import put
 
@@ -35,10 +39,12 @@ NoiseOf = Annotated[str, typer.Option("--noise", help="grid, or continuous, whic
 Scale = Annotated[float | None, typer.Option("--scale", help="s of MAB Theorems 2 and 4")]
 Precision = Annotated[int | None, typer.Option("--precision", help="g: steps of the grid")]
 Compare = Annotated[bool, typer.Option("--compare", help="All the mechanisms side by side")]
+PaperOption = Annotated[str | None, typer.Option("--paper", metavar="PAPER", help="MAB, DLB, CTX, FREE or GLB")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="As docs/privacy/errata.md has them, with the reasons")]
 
 
-@app.command()
-def privacy(
+@app.command("privacy")
+def privacy_command(
     mechanism: Annotated[str | None, typer.Argument(metavar="[MECHANISM]", help="Its name, as in a run file")] = None,
     *,
     clients: Clients,
@@ -62,33 +68,62 @@ def privacy(
     json: JsonOption = None,
 ) -> None:
     """Show what a mechanism promises and costs, in both calibrations; or all of them side by side."""
-    rates: dict[str, Any] = {"clients": clients, "delta": delta, "dropout": dropout, "corrupt": corrupt}
-    taken: dict[str, Any] = {"survivors": survivors, "colluders": colluders, "contributions": contributions}
-    taken |= {"target_delta": target_delta, "batches": batches}
-    data = {"dimension": dimension, "norm": norm, "low": low, "high": high}
-    words = {**rates, **taken, **data, "noise": noise, "scale": scale, "precision": precision}
-    with one_thread(), working(mechanism or "all mechanisms", err):
-        found = _compared(mechanism, epsilon, words) if compare else _reported(mechanism, epsilon, words)
-    shown = side_by_side.table(found) if compare else table(found)
+    query = PrivacyQuery(
+        clients=clients,
+        epsilon=epsilon,
+        delta=delta,
+        dropout=dropout,
+        corrupt=corrupt,
+        batches=batches,
+        dimension=dimension,
+        norm=norm,
+        low=low,
+        high=high,
+        noise=noise,
+        scale=scale,
+        precision=precision,
+        survivors=survivors,
+        colluders=colluders,
+        contributions=contributions,
+        target_delta=target_delta,
+    )
+    table, described = _compared(mechanism, query) if compare else _reported(mechanism, query)
     if json != "-":
-        out.print(shown)
+        out.print(table)
     if json is not None:
-        put(_json(found), json)
+        put(json_of(described), json)
 
 
-def _reported(mechanism: str | None, epsilon: float | None, words: dict[str, Any]) -> dict[str, Any]:
+def _reported(mechanism: str | None, query: PrivacyQuery) -> tuple[Table, dict[str, Any]]:
+    """Return one mechanism's answer for people and for programs."""
     if mechanism is None:
         raise BadParameter("mechanism", None, "name one, or --compare all of them")
-    return figures.report(mechanism, epsilon=epsilon, **words)
+    with one_thread(), working(mechanism, err):
+        report = report_on(mechanism, query)
+    return report_table(report), report.described()
 
 
-def _compared(mechanism: str | None, epsilon: float | None, words: dict[str, Any]) -> dict[str, Any]:
+def _compared(mechanism: str | None, query: PrivacyQuery) -> tuple[Table, dict[str, Any]]:
+    """Return the answer of all of them for people and for programs."""
     if mechanism is not None:
         raise BadParameter("mechanism", mechanism, "--compare shows all of them: leave it out")
-    if epsilon is None:
+    if query.epsilon is None:
         raise BadParameter("epsilon", None, "--compare needs one")
-    return side_by_side.compare(epsilon=epsilon, **words)
+    with one_thread(), working("all mechanisms", err):
+        comparison = compared(query)
+    return comparison_table(comparison), comparison.described()
 
 
-def _json(report: dict[str, Any]) -> str:
-    return json_text.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+@app.command("errata")
+def errata_command(*, paper: PaperOption = None, markdown: Markdown = False, json: JsonOption = None) -> None:
+    """Show the papers' errors, each with a counter-example."""
+    # scipy.stats takes half a second to import.
+    from distrust.lab.papers.errata import checked_errata, errata_markdown, errata_table  # noqa: PLC0415
+
+    errata = checked_errata(paper)
+    if markdown:
+        sys.stdout.write(errata_markdown(errata))
+    elif json != "-":
+        out.print(errata_table(errata))
+    if json is not None:
+        put(json_text.dumps([asdict(one) for one in errata], indent=2, ensure_ascii=False) + "\n", json)

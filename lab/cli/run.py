@@ -1,15 +1,20 @@
-"""`distrust run RUN.toml`: one run, over services or in this process."""
+"""`distrust run`, `demo` and `data`: one run, over services or in this process; the demo; tables to draw from."""
 
 import asyncio
+import shutil
+import sys
+from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from distrust.client.environments.counts import write_counts
 from distrust.common.errors import BadParameter, RunFailed
 from distrust.common.threads import one_thread
 from distrust.lab.cli.console import err, out
-from distrust.lab.cli.up import DataOption, PortOption
+from distrust.lab.cli.stack import DataOption, PortOption
 from distrust.lab.run import in_process
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.over_http import Play
@@ -17,10 +22,13 @@ from distrust.lab.run.progress import Progress
 from distrust.lab.run.result import Result
 from distrust.lab.run.result_table import print_result
 from distrust.lab.run.run_file import RunFile, read
-from distrust.lab.stack.data_dir import DEFAULT, Folder, put
+from distrust.lab.stack.data_dir import DEFAULT, Folder, put, writing
 from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+tables = typer.Typer(help="Make the tables that environments draw from.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(tables, name="data")
 
 JsonOption = Annotated[str | None, typer.Option("--json", help="Write the result as one JSON object; - for stdout")]
 InProcess = Annotated[bool, typer.Option("--in-process", help="No sockets: everything in this process")]
@@ -32,8 +40,8 @@ Aggregator = Annotated[str | None, typer.Option("--aggregator", help="Address of
 TokenFile = Annotated[Path | None, typer.Option("--token-file", help="The operator's token for --server")]
 
 
-@app.command()
-def run(
+@app.command("run")
+def run_command(
     file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file")],
     *,
     in_process: InProcess = False,
@@ -65,15 +73,16 @@ def run(
 
 
 def here(file: RunFile) -> Result:
-    """In this process."""
+    """Play the run in this process."""
     with one_thread():
         return in_process.run(file)
 
 
 def there(file: RunFile, urls: Urls, folder: Folder, *, fleet: bool = True) -> Result:
-    """Over services that somebody runs; the fleets' logs go to `folder`. `fleet`: whether ours play.
+    """Play the run over services that are running already; the fleets' logs go to `folder`.
 
-    Raises BadParameter for a world that other fleets cannot be playing: regret and failures are counted in it.
+    fleet   whether fleets of ours play; else fleets that are started elsewhere.
+    Raises  BadParameter for a world that other fleets cannot know, because its seed was drawn here.
     """
     if file.drawn and not fleet:
         raise BadParameter("environment.seed", None, "other fleets play with --no-fleet: give the seed of their world")
@@ -83,10 +92,10 @@ def there(file: RunFile, urls: Urls, folder: Folder, *, fleet: bool = True) -> R
 
 
 def on_own_stack(file: RunFile, folder: Folder, port_base: int) -> Result:
-    """Over the stack that holds the folder, or over one of our own for as long as the run lasts."""
-    found = running(folder)
-    if found is not None:
-        return there(file, found, folder)
+    """Play the run over the stack that holds the folder, or over one of our own for as long as the run lasts."""
+    urls = running(folder)
+    if urls is not None:
+        return there(file, urls, folder)
     with Stack(folder, port_base, file.extensions) as stack:
         fleets = Fleets(file, stack.urls, folder.path / "logs")
         return asyncio.run(Play(file, stack.urls, fleets, Progress(err), stack.check).run())
@@ -103,7 +112,7 @@ def deliver(result: Result, json: str | None) -> None:
 
 
 def _given(server: str | None, shuffler: str | None, aggregator: str | None, token_file: Path | None) -> Urls | None:
-    """The services named on the command line: all three, or none."""
+    """Return the services named on the command line: all three, or none."""
     if server is None and shuffler is None and aggregator is None:
         return None
     if server is None or shuffler is None or aggregator is None:
@@ -116,3 +125,48 @@ def _token(path: Path | None) -> str | None:
         return path.read_text("ascii").strip() if path is not None else None
     except OSError as error:
         raise BadParameter("token-file", str(path), f"{error.strerror}") from error
+
+
+@app.command("demo")
+def demo_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, json: JsonOption = None) -> None:
+    """Find the best of ten arms of real ratings that nobody sees."""
+    with resources.as_file(resources.files("distrust.lab") / "runs" / "demo.toml") as path:
+        file = read(Path(path))
+    file = file.renamed(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    config = file.config
+    err.print(f"{config.arms} arms of MSLR-WEB30K ratings, at most {config.horizon:,} clients; data and logs in {data}")
+    result = on_own_stack(file, Folder(data), port_base)
+    deliver(result, json)
+    if json != "-":
+        us, where = _our_name(), "" if data == DEFAULT else f" --data {data}"
+        out.print(f"messages    {us} inspect {config.run}{where}")
+        out.print(f"APIs        {us} up{where}, then http://127.0.0.1:{BASE_PORT}/openapi.json")
+
+
+def _our_name() -> str:
+    """Return what to type for `distrust`: its path, where the shell would not find it."""
+    me, installed = Path(sys.argv[0]), shutil.which("distrust")
+    known = installed is not None and Path(installed).resolve() == me.resolve()
+    return "distrust" if known or me.name != "distrust" else str(me)
+
+
+@tables.callback()
+def data_command() -> None:
+    """Make the tables that environments draw from."""
+
+
+@tables.command()
+def mslr(
+    files: Annotated[list[Path], typer.Argument(help="LETOR files: label qid:q 1:v 2:v …")],
+    out_file: Annotated[Path, typer.Option("--out", help="CSV to write: per arm, rows of each relevance label")],
+    clusters: Annotated[int, typer.Option(min=2, help="K-means clusters, one an arm")] = 50,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of K-means")] = 0,
+    minimum_rows: Annotated[int, typer.Option(min=1, help="Drop clusters with fewer rows")] = 1,
+) -> None:
+    """Group the rows of LETOR files into arms and count their relevance labels."""
+    from distrust.client.environments.mslr_build import build_counts  # noqa: PLC0415 - scikit-learn takes a second to import
+
+    table = build_counts(files, clusters, seed, minimum_rows)
+    with writing(out_file, "name another file"):
+        write_counts(table, out_file)
+    out.print(f"{out_file}: {len(table)} arms, {table.sum()} rows")

@@ -1,16 +1,19 @@
-"""`distrust sweep EXPERIMENT`: every panel, series and repetition of an experiment, on all cores."""
+"""`distrust sweep` and `figure`: play an experiment on all cores, and draw what came of it."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from distrust.common.errors import BadParameter
 from distrust.lab.cli.console import err, out
+from distrust.lab.figures.drawing import drawing, matched
+from distrust.lab.stack.data_dir import writing
 from distrust.lab.sweep.cells import Cell
 from distrust.lab.sweep.compare import differing
 from distrust.lab.sweep.engine import Outcome, run
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.files import load
+from distrust.lab.sweep.files import known, load
 from distrust.lab.sweep.progress import SweepProgress
 from distrust.lab.sweep.result_store import ResultStore, home, others
 from distrust.lab.sweep.row import Row
@@ -33,10 +36,34 @@ Repetitions = Annotated[int | None, typer.Option("--repetitions", help="Another 
 Check = Annotated[Path | None, typer.Option("--check", help="Published rows: exit 1 unless what is played equals them")]
 
 DEFAULT_OUT = Path("sweeps")
+COMPOSITION = "composition"
+EPSILON, DELTA = 0.5, 1e-6
+
+FigureName = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="An experiment, or composition: MAB Appendix I, what returning clients cost",
+    ),
+]
+QuickFigure = Annotated[bool, typer.Option("--quick", help="The experiment's reduced version, a minute at most")]
+PictureFolder = Annotated[Path, typer.Option("--out", help="Folder for NAME.png, NAME.svg and NAME.pdf")]
+Results = Annotated[Path | None, typer.Option("--results", help="The rows, Parquet or CSV; nothing is played then")]
+Backend = Annotated[str | None, typer.Option("--backend", help="joblib's: loky, dask or ray; loky when not given")]
+Sweeps = Annotated[Path, typer.Option("--sweeps", help="Folder of `distrust sweep`: missing cells are played there")]
+Epsilon = Annotated[
+    float | None,
+    typer.Option(
+        "--epsilon", help="composition: a client's budget for all batches, in [0.0001, 1); 0.5 when not given"
+    ),
+]
+Delta = Annotated[
+    float | None, typer.Option("--delta", help="composition: its δ, in [1e-18, 1/2); 1e-6 when not given")
+]
 
 
-@app.command()
-def sweep(
+@app.command("sweep")
+def sweep_command(
     name: Name,
     *,
     quick: Quick = False,
@@ -53,21 +80,21 @@ def sweep(
     """
     experiment = load(name, quick=quick, repetitions=repetitions)
     published = [] if check is None else read(check, "check")
-    say_others(experiment, out_)
+    _print_others(experiment, out_)
     try:
         with SweepProgress(err, experiment.name) as progress:
             outcome = run(experiment, out_, backend=backend, jobs=jobs, form=format_, watch=progress)
     except (KeyboardInterrupt, SystemExit):
         err.print(_stopped(experiment, out_), markup=False)
         raise
-    report(experiment, outcome)
+    _report(experiment, outcome)
     same = check is None or _same(check, published, outcome.rows)
     if outcome.failures or not same:
         raise typer.Exit(FAILED)
 
 
-def report(experiment: Experiment, outcome: Outcome) -> None:
-    """The tables, where the rows are, and what failed."""
+def _report(experiment: Experiment, outcome: Outcome) -> None:
+    """Print the tables, where the rows are, and what failed."""
     out.print(experiment.title, markup=False, style="bold")
     if outcome.rows:
         out.print(regret_table(outcome.rows))
@@ -81,20 +108,20 @@ def report(experiment: Experiment, outcome: Outcome) -> None:
     out.print(f"{len(outcome.rows)} rows in {outcome.path}", markup=False)
 
 
-def say_others(experiment: Experiment, folder: Path) -> None:
-    """That a sweep begins anew though there are rows, because other code has played them."""
+def _print_others(experiment: Experiment, folder: Path) -> None:
+    """Say that a sweep begins anew although there are rows, because other code has played them."""
     for path, count, changed in others(experiment, folder):
         listed = ", ".join(changed[:NAMED]) + (f" and {len(changed) - NAMED} more" if len(changed) > NAMED else "")
         err.print(f"{count} cells in {path} were played by other code ({listed} differ): kept, not used", markup=False)
 
 
 def _same(path: Path, published: list[Row], played: list[Row]) -> bool:
-    """Compare, and say what came of it."""
-    found = differing(published, played)
-    for cell, columns in list(found.items())[:SHOWN]:
+    """Compare played rows with published ones, and print the differences."""
+    differences = differing(published, played)
+    for cell, columns in list(differences.items())[:SHOWN]:
         err.print(f"differs: {_place(cell)}: {', '.join(columns)}", markup=False)
-    out.print(f"{len(played) - len(found)} of {len(played)} rows equal those of {path}", markup=False)
-    return not found
+    out.print(f"{len(played) - len(differences)} of {len(played)} rows equal those of {path}", markup=False)
+    return not differences
 
 
 def _place(cell: Cell) -> str:
@@ -105,3 +132,71 @@ def _stopped(experiment: Experiment, folder: Path) -> str:
     with ResultStore(experiment, folder) as shelf:
         done = len(shelf.rows())
     return f"stopped: {done} finished cells are kept in {home(experiment, folder)}; the same command goes on from there"
+
+
+@app.command("figure")
+def figure_command(
+    name: FigureName,
+    *,
+    quick: QuickFigure = False,
+    out_: PictureFolder = Path(),
+    results: Results = None,
+    sweeps: Sweeps = DEFAULT_OUT,
+    backend: Backend = None,
+    jobs: Jobs = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+) -> None:
+    """Draw a figure of the papers."""
+    # Matplotlib takes most of a second to import.
+    from distrust.lab.figures import composition  # noqa: PLC0415
+    from distrust.lab.figures.draw import draw  # noqa: PLC0415
+
+    plays: dict[str, object] = {"backend": backend, "jobs": jobs}
+    if name == COMPOSITION:
+        _unused(
+            {"quick": quick or None, "results": results, **plays}, f"an experiment's alone: leave it out for {name}"
+        )
+        budget = EPSILON if epsilon is None else epsilon, DELTA if delta is None else delta
+        curves = composition.composition_curves(*budget)
+        with writing(out_, "choose another --out"):
+            out_.mkdir(parents=True, exist_ok=True)
+            _print(composition.draw_composition(curves, out_ / name))
+        return
+    _unused({"epsilon": epsilon, "delta": delta}, f"{COMPOSITION}'s alone: leave it out for {name}")
+    if results is not None:
+        _unused(plays, "for what is played, and --results plays nothing: leave it out")
+    if not name.endswith(".toml") and name not in known():
+        raise BadParameter("figure", name, f"must be one of {', '.join((COMPOSITION, *known()))}")
+    experiment = load(name, quick=quick)
+    drawing(experiment)  # a sweep may take minutes: what would fail after it fails before
+    with writing(out_, "choose another --out"):
+        out_.mkdir(parents=True, exist_ok=True)
+    rows = (
+        _played(experiment, sweeps, backend or "loky", jobs) if results is None else matched(experiment, read(results))
+    )
+    stem = out_ / (experiment.name + ("-quick" if quick else ""))
+    with writing(out_, "choose another --out"):
+        _print(draw(experiment, rows, stem))
+
+
+def _unused(options: dict[str, object], why: str) -> None:
+    """Raises BadParameter for an option that was given, and that this figure would not look at."""
+    for field, value in options.items():
+        if value is not None:
+            raise BadParameter(field, str(value) if isinstance(value, Path) else value, f"is {why}")
+
+
+def _played(experiment: Experiment, sweeps: Path, backend: str, jobs: int | None) -> list[Row]:
+    """Play missing cells, and return all the rows. Raises BadParameter when a cell failed."""
+    _print_others(experiment, sweeps)
+    with SweepProgress(err, experiment.name) as progress:
+        outcome = run(experiment, sweeps, backend=backend, jobs=jobs, watch=progress)
+    for cell, reason in outcome.failures.items():
+        raise BadParameter("experiment", experiment.name, f"{cell.panel}, {cell.series}: {reason}")
+    return matched(experiment, outcome.rows)
+
+
+def _print(paths: list[Path]) -> None:
+    for path in paths:
+        out.print(path, markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""Curves with bands and points with bars: over time, at the horizon, or over the panels."""
+"""Draw an experiment: curves with bands and points with bars, over time, at the horizon, or over the panels."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,11 +9,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from distrust.lab.figures.drawing import Drawing, Value, drawing
-from distrust.lab.figures.rows import Band, Floats, Spread, band, number, of
-from distrust.lab.figures.sheet import Sheet, save
-from distrust.lab.figures.stamp import stamp
-from distrust.lab.figures.style import Style, name_of, styles, variant_of
+from distrust.lab.figures.drawing import (
+    Band,
+    Drawing,
+    Floats,
+    Spread,
+    Value,
+    band,
+    drawing,
+    panel_number,
+    repetitions_of,
+    stamp,
+)
+from distrust.lab.figures.sheet import Sheet, Style, name_of, save, styles, variant_of
 from distrust.lab.sweep import Experiment, Overlay, Row
 
 COLUMNS = 3
@@ -53,7 +61,7 @@ def figure(experiment: Experiment, rows: Sequence[Row]) -> Figure:
 
 
 def _size(experiment: Experiment, how: Drawing) -> tuple[float, float]:
-    """Inches: across and down, without the caption."""
+    """Return inches, across and down, without the caption."""
     if how.kind == "by-panel":
         return (6.8, 5.0) if len(how.values) == 1 else (1.0 + 4.4 * len(how.values), 4.8)
     panels = len(experiment.panels)
@@ -64,7 +72,7 @@ def _size(experiment: Experiment, how: Drawing) -> tuple[float, float]:
 
 
 def _lines(experiment: Experiment, how: Drawing) -> int:
-    """Rows of axes of a figure over time."""
+    """Return the number of rows of axes of a figure over time."""
     return (len(_curves(experiment, how)) + _ends(how)) * -(-len(experiment.panels) // COLUMNS)
 
 
@@ -86,7 +94,7 @@ def _variants(experiment: Experiment) -> list[str]:
 def _caption(experiment: Experiment, rows: Sequence[Row], how: Drawing) -> str:
     """Return what stands below a figure: source, T where it is one number, spread, repetitions, note."""
     counts = {
-        series.label: min(len(of(rows, panel.label, series.label)) for panel in experiment.panels)
+        series.label: min(len(repetitions_of(rows, panel.label, series.label)) for panel in experiment.panels)
         for series in experiment.series
     }
     most = max(counts.values())
@@ -99,7 +107,7 @@ def _caption(experiment: Experiment, rows: Sequence[Row], how: Drawing) -> str:
 
 
 def _over_time(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how: Drawing) -> None:
-    """Axes for each panel, three in a line; lines for each variant and for the ends where they are asked for."""
+    """Draw axes for each panel, three in a line. Variants and regret at T have lines of their own, where wanted."""
     count, across = len(experiment.panels), min(COLUMNS, len(experiment.panels))
     grid = above.subplots(_lines(experiment, how), across, squeeze=False)
     over_time = "regret" if how.kind == "regret" else f"regret per {how.unit.removesuffix('s')}"
@@ -123,14 +131,14 @@ def _over_time(above: SubFigure, experiment: Experiment, rows: Sequence[Row], ho
 def _panel(
     axes: Axes, experiment: Experiment, rows: Sequence[Row], panel: Overlay, *, how: Drawing, variant: str | None
 ) -> None:
-    """One panel's curves: those of one variant, or all of them for None."""
+    """Draw one panel's curves: those of one variant, or all of them for None."""
     looks = styles([series.label for series in experiment.series])
-    shown = [s.label for s in experiment.series if variant is None or variant_of(s.label) == variant]
-    for place, label in enumerate(shown):
-        mine = of(rows, panel.label, label)
+    labels = [s.label for s in experiment.series if variant is None or variant_of(s.label) == variant]
+    for place, label in enumerate(labels):
+        mine = repetitions_of(rows, panel.label, label)
         xs = experiment.places(mine[0].horizon)
         divided = xs if how.kind == "time-average" else np.ones_like(xs)
-        look = looks[label]._replace(place=place, among=len(shown))
+        look = looks[label]._replace(place=place, among=len(labels))
         _curve(axes, xs, band(mine, partial(_curve_of, divided=divided), how.spread), look, label)
     axes.set_title(panel.label + (f", {variant}" if variant else ""), fontsize=10)
     _finish(axes, how)
@@ -140,13 +148,13 @@ def _panel(
 
 
 def _finals(axes: Axes, experiment: Experiment, rows: Sequence[Row], panel: Overlay, spread: Spread) -> None:
-    """Regret at T: a column for each name, its variants side by side in it."""
+    """Draw the regret at T: a column for each name, its variants side by side in it."""
     looks = styles([series.label for series in experiment.series])
     names = list(dict.fromkeys(name_of(label) for label in looks))
     for label, look in looks.items():
         mine = [other for other in looks if name_of(other) == name_of(label)]
         beside = DODGE * (2 * mine.index(label) - (len(mine) - 1))
-        ends = band(of(rows, panel.label, label), lambda row: [row.regret], spread)
+        ends = band(repetitions_of(rows, panel.label, label), lambda row: [row.regret], spread)
         axes.errorbar(
             [names.index(name_of(label)) + beside],
             ends.mean,
@@ -168,15 +176,15 @@ def _finals(axes: Axes, experiment: Experiment, rows: Sequence[Row], panel: Over
 
 
 def _within(ends: Band) -> Floats:
-    """Lengths of error bars, shape (2, k): the spread, but no farther down than nine tenths of the way to 0."""
+    """Return lengths of error bars, shape (2, k): the spread, downwards at most nine tenths of the way to 0."""
     return np.stack([np.minimum(ends.spread, 0.9 * ends.mean), ends.spread])
 
 
 def _by_panel(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how: Drawing) -> None:
-    """Axes for each value, the panels along the x axis."""
+    """Draw axes for each value, with the panels along the x axis."""
     looks = styles([series.label for series in experiment.series])
-    panels = sorted(experiment.panels, key=lambda panel: number(experiment, panel, how.key))
-    xs = np.array([number(experiment, panel, how.key) for panel in panels])
+    panels = sorted(experiment.panels, key=lambda panel: panel_number(experiment, panel, how.key))
+    xs = np.array([panel_number(experiment, panel, how.key) for panel in panels])
     every = above.subplots(1, len(how.values), squeeze=False)[0]
     for series in experiment.series:
         along = [_along(rows, panels, series, value, how.spread) for value in how.values]
@@ -200,17 +208,17 @@ def _name(how: Drawing) -> str:
 
 
 def _along(rows: Sequence[Row], panels: Sequence[Overlay], series: Overlay, value: Value, spread: Spread) -> Band:
-    """Means and spreads of one series, panel by panel."""
+    """Return means and spreads of one series, panel by panel."""
 
     def of_row(row: Row) -> list[float]:
         return [float(getattr(row, value))]
 
-    each = [band(of(rows, panel.label, series.label), of_row, spread) for panel in panels]
+    each = [band(repetitions_of(rows, panel.label, series.label), of_row, spread) for panel in panels]
     return Band(np.concatenate([one.mean for one in each]), np.concatenate([one.spread for one in each]))
 
 
 def exponent(xs: Floats, ys: Floats) -> float:
-    """Slope of the least-squares line through (ln x, ln y)."""
+    """Return the slope of the least-squares line through (ln x, ln y)."""
     return float(np.polynomial.polynomial.polyfit(np.log(xs), np.log(ys), 1)[1])
 
 
@@ -225,7 +233,7 @@ def _curve(axes: Axes, xs: Floats, values: Band, style: Style, label: str) -> No
 
 
 def _finish(axes: Axes, how: Drawing) -> None:
-    """Scales, and a floor for what would reach 0 where a scale has none. Zeros alone stay on a linear one."""
+    """Set the scales. A logarithmic y axis ends below the least positive mean; zeros alone get a linear one."""
     axes.set_xscale(how.x)
     means = np.concatenate([np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.get_lines()])
     if how.y == "log" and (means > 0).any():
@@ -238,7 +246,7 @@ def _finish(axes: Axes, how: Drawing) -> None:
 
 
 def _name_ticks(axes: Axes) -> None:
-    """Plain numbers on a logarithmic y axis of few decades: at 1, 2 and 5 of each, evenly on less than one."""
+    """Put plain numbers on a logarithmic y axis of few decades: at 1, 2 and 5 of each, or evenly on less than one."""
     low, high = axes.get_ylim()
     if high < low * 10**FEW_DECADES:
         locator = LogLocator(subs=(1, 2, 5)) if high > NARROW * low else MaxNLocator(5, steps=[1, 2, 5, 10])

@@ -1,17 +1,27 @@
-"""The `[draw]` table of an experiment: how its rows are shown."""
+"""What a figure shows: the `[draw]` table of its experiment, the rows that it is drawn from, and their digest."""
 
-from typing import Literal
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter
 from distrust.common.messages.explain import first
 from distrust.common.wire import Message
-from distrust.lab.figures.rows import Spread, number
-from distrust.lab.sweep import Experiment
+from distrust.lab.sweep import Cell, Experiment, Overlay, Row
+from distrust.lab.sweep.cells import digest
 
+Floats = NDArray[np.float64]
+Spread = Literal["deviation", "error"]
 Scale = Literal["linear", "log"]
 Value = Literal["regret", "bits", "payload_bits"]
+
+KEY = "drawn-from"
+"""The name of the PNG's text that holds the stamp, and the word before it in the PDF's keywords."""
 
 
 class Drawing(Message):
@@ -48,7 +58,7 @@ class Drawing(Message):
 
 
 def drawing(experiment: Experiment) -> Drawing:
-    """Return the experiment's own.
+    """Return the experiment's drawing.
 
     Raises BadParameter for a table that is none, no value, or a panel that has no place on the axis.
     """
@@ -60,5 +70,65 @@ def drawing(experiment: Experiment) -> Drawing:
         raise BadParameter("draw.value", how.value, "must be one of the columns, or a list of different ones")
     if how.kind == "by-panel":
         for panel in experiment.panels:
-            number(experiment, panel, how.key)
+            panel_number(experiment, panel, how.key)
     return how
+
+
+class Band(NamedTuple):
+    """Mean over n repetitions at each place, and how far it spreads; 0 for one repetition.
+
+    spread  deviation: the standard deviation of one repetition (n - 1). error: that divided by √n, of the mean.
+    """
+
+    mean: Floats
+    spread: Floats
+
+
+def matched(experiment: Experiment, rows: Sequence[Row]) -> list[Row]:
+    """Return the experiment's rows. Raises BadParameter for rows of another one, or where a pair has none.
+
+    A row is of another experiment by its name, or by the digest of its cell's run file when it was played. Rows of
+    panels and series that the experiment does not name are left out.
+    """
+    pairs = [(panel.label, series.label) for panel, series in experiment.all_pairs()]
+    kept = [row for row in rows if row.experiment == experiment.name and (row.panel, row.series) in pairs]
+    for row in kept:
+        if row.digest != digest(experiment, Cell(row.panel, row.series, row.repetition)):
+            where = f"panel {row.panel!r}, series {row.series!r}, repetition {row.repetition}"
+            raise BadParameter("results", row.digest, f"{where}: a row of another run file; --quick is another one")
+    for panel, series in pairs:
+        if not repetitions_of(kept, panel, series):
+            raise BadParameter("results", 0, f"rows are missing: panel {panel!r}, series {series!r}")
+    return kept
+
+
+def repetitions_of(rows: Sequence[Row], panel: str, series: str) -> list[Row]:
+    """Return a pair's repetitions."""
+    return [row for row in rows if (row.panel, row.series) == (panel, series)]
+
+
+def band(rows: Sequence[Row], value: Callable[[Row], Sequence[float] | Floats], spread: Spread = "deviation") -> Band:
+    """Return mean and spread over the repetitions of one pair; `value` gives as many numbers for each."""
+    table = np.array([value(row) for row in rows], dtype=np.float64)
+    deviation = table.std(axis=0, ddof=1) if len(table) > 1 else np.zeros(table.shape[1])
+    return Band(table.mean(axis=0), deviation if spread == "deviation" else deviation / np.sqrt(len(table)))
+
+
+def panel_number(experiment: Experiment, panel: Overlay, key: str) -> float:
+    """Return the number that a panel has at a dotted key of the run file. Raises BadParameter when there is none."""
+    value: Any = experiment.table(panel, Overlay(label="any"))
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadParameter("draw.key", key, f"panel {panel.label!r} has no number there")
+    return float(value)
+
+
+def stamp(experiment: Experiment, rows: Sequence[Row]) -> str:
+    """Return the digest of experiment, words, drawing and lasting columns of the rows, as 64 hex digits."""
+    return json_digest([experiment.model_dump(), [row.lasting() for row in rows]])
+
+
+def json_digest(value: object) -> str:
+    """Return the SHA-256 of anything that JSON can hold, as 64 hex digits."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

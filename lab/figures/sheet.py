@@ -1,21 +1,37 @@
-"""What every figure has around its axes: a title above, one legend below them, and a caption."""
+"""How every figure looks: title, legend, caption; colours, markers and lines that every eye tells apart."""
 
 import textwrap
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure, SubFigure
 
-from distrust.lab.figures.stamp import KEY
+from distrust.lab.figures.drawing import KEY
 
 DPI = 95
 SUFFIXES = ("png", "svg", "pdf")
 GREY = "#444444"
 
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
+"""Okabe and Ito's, told apart under every colour vision deficiency; yellow is left out, it fades on white."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", ":", "-.")
+
+WIDTHS = (3.6, 1.0)
+"""Points: the first and the last line of one pair of axes. Equal curves show as a thin line on a thick one."""
+SIZES = (6.5, 3.5)
+"""Points: their markers."""
+PALE = 0.4
+"""Share of the colour in a pale marker."""
+MARKED = 5
+"""Markers on a curve of many points; each series has them at places of its own."""
+
 
 class Sheet:
-    """A figure of width × height inches, without its caption: axes belong into `above`."""
+    """A figure of width × height inches, without its caption: axes are made in `above`."""
 
     def __init__(self, width: float, height: float, title: str, caption: str) -> None:
         note = textwrap.fill(caption, int(width * 15))
@@ -30,12 +46,12 @@ class Sheet:
 
     def legend(self) -> None:
         """Name every series of every axes once, below them."""
-        found: dict[str, Artist] = {}
+        handles: dict[str, Artist] = {}
         for axes in self.above.axes:
             for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-                found.setdefault(label, handle)
-        ncols = self._columns(list(found))
-        self.above.legend(list(found.values()), list(found), loc="outside lower center", ncols=ncols, fontsize=9)
+                handles.setdefault(label, handle)
+        ncols = self._columns(list(handles))
+        self.above.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=ncols, fontsize=9)
 
     def _columns(self, labels: list[str]) -> int:
         """Columns that fit below the axes, evenly filled."""
@@ -59,3 +75,68 @@ def save(drawn: Figure, stem: Path, salt: str, stamp: str) -> list[Path]:
         for path, suffix in zip(paths, SUFFIXES, strict=True):
             drawn.savefig(path, dpi=DPI, metadata=words[suffix])
     return paths
+
+
+class Style(NamedTuple):
+    """How one series looks. `place`: when it is drawn on axes that `among` series share; later ones are thinner."""
+
+    colour: str
+    marker: str
+    line: str
+    place: int = 0
+    among: int = 1
+
+    @property
+    def face(self) -> str | tuple[float, ...]:
+        """Markers of the first variant are filled, those of the second hollow, those of others pale."""
+        if self.line in LINES[:2]:
+            return self.colour if self.line == LINES[0] else "white"
+        return tuple(1 - PALE * (1 - part) for part in to_rgb(self.colour))
+
+    @property
+    def width(self) -> float:
+        return self._between(WIDTHS)
+
+    @property
+    def size(self) -> float:
+        return self._between(SIZES)
+
+    def _between(self, ends: tuple[float, float]) -> float:
+        thick, thin = ends
+        return thick + (thin - thick) * self.place / max(1, self.among - 1)
+
+    def words(self, points: int) -> dict[str, Any]:
+        """Return the keywords of `Axes.plot` for a curve of so many points."""
+        every = max(1, points // MARKED)
+        start = (every - 1 + self.place * every // self.among) % every
+        return {
+            "color": self.colour,
+            "marker": self.marker,
+            "linestyle": self.line,
+            "markevery": (start, every),
+            "markersize": self.size,
+            "markerfacecolor": self.face,
+            "linewidth": self.width,
+        }
+
+
+def styles(labels: list[str]) -> dict[str, Style]:
+    """Return a style for each label. Of "name, variant" the name picks colour and marker, the variant the line."""
+    names = list(dict.fromkeys(name_of(label) for label in labels))
+    variants = ["", *dict.fromkeys(variant for variant in map(variant_of, labels) if variant)]
+    chosen: dict[str, Style] = {}
+    for at, label in enumerate(labels):
+        place, line = names.index(name_of(label)), variants.index(variant_of(label))
+        colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
+        chosen[label] = Style(colour, marker, LINES[line % len(LINES)], at, len(labels))
+    return chosen
+
+
+def name_of(label: str) -> str:
+    """Return what stands before the first comma: the algorithm."""
+    return label.partition(", ")[0]
+
+
+def variant_of(label: str) -> str:
+    """Return what stands behind it: the constants; empty for the first variant."""
+    return label.partition(", ")[2]

@@ -1,9 +1,7 @@
-"""One error of a paper: what is printed, a counter-example in numbers, and what the project does instead.
-
-The file also has formulas that several papers print, as they print them, and plans of our own mechanisms.
-"""
+"""The row of an erratum, its computed figures, and what several rows share: formulas as printed, our mechanisms."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +9,7 @@ from scipy.optimize import brentq
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.mechanisms import Calibration, Mechanism, MechanismName, MechanismSpec, plan
+from distrust.common.privacy.gaussian import gaussian_delta, largest_ratio
 
 Paper = Literal["MAB", "DLB", "CTX", "FREE", "GLB"]
 
@@ -24,14 +23,65 @@ harmless    the wrong letter, and the same number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Erratum:
-    """A claim and its counter-example, in one measure: the larger, the worse for who relies on the claim.
+class Figures:
+    """A counter-example in one measure, in which larger is worse.
 
     claimed   what the paper promises at `setting`.
     computed  what an exact computation gives; above `claimed`, but for `harmless`, where they are equal.
     ours      the same measure under our resolution; at most `claimed`.
-    code      the file where the resolution lives. facts: further computed numbers.
+    facts     further computed numbers, each with its label.
     """
+
+    setting: str
+    claimed: float
+    computed: float
+    ours: float
+    facts: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Erratum:
+    """One error of a paper, in words: where it stands, what is printed, what is wrong, what the project does instead.
+
+    measure   what the figures count. code: the file where the resolution is.
+    figures   computes the counter-example.
+    """
+
+    key: str
+    paper: Paper
+    place: str
+    printed: str
+    wrong: str
+    verdict: Verdict
+    measure: str
+    instead: str
+    code: str
+    figures: Callable[[], Figures]
+
+    def checked(self) -> "CheckedErratum":
+        """Compute the counter-example."""
+        figures = self.figures()
+        return CheckedErratum(
+            key=self.key,
+            paper=self.paper,
+            place=self.place,
+            printed=self.printed,
+            wrong=self.wrong,
+            verdict=self.verdict,
+            setting=figures.setting,
+            measure=self.measure,
+            claimed=figures.claimed,
+            computed=figures.computed,
+            ours=figures.ours,
+            instead=self.instead,
+            code=self.code,
+            facts=figures.facts,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedErratum:
+    """An erratum with its figures, in the order of the fields of `distrust errata --json`."""
 
     key: str
     paper: Paper
@@ -46,22 +96,32 @@ class Erratum:
     ours: float
     instead: str
     code: str
-    facts: tuple[tuple[str, float], ...] = ()
+    facts: tuple[tuple[str, float], ...]
 
 
 def classical_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
-    """σ = Δ√(2 ln(1.25/δ))/ε: Dwork & Roth 2014, Theorem A.1, proven for ε < 1."""
+    """Return σ = Δ√(2 ln(1.25/δ))/ε: Dwork & Roth 2014, Theorem A.1, proven for ε < 1."""
     return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 
 
+def classical_gaussian(*, epsilon: float, delta: float) -> Figures:
+    """Return the exact δ of the classical calibration, which DLB and GLB use beyond ε < 1."""
+    return Figures(
+        setting=f"ε = {epsilon:g}, δ = {delta}",
+        claimed=delta,
+        computed=gaussian_delta(1 / classical_sigma(epsilon, delta, 1.0), epsilon),
+        ours=gaussian_delta(largest_ratio(epsilon, delta), epsilon),
+    )
+
+
 def amplified(local: float, delta: float, clients: int) -> float:
-    """ε after shuffling n reports that are each ε₀-LDP: FREE eq. (10), CTX Lemma B.4, with its ln(4/δ)."""
+    """Return ε after shuffling n reports that are each ε₀-LDP: FREE eq. (10), CTX Lemma B.4, with its ln(4/δ)."""
     root = 8 * math.sqrt(math.exp(local) * math.log(4 / delta) / clients)
     return math.log1p(math.tanh(local / 2) * (root + 8 * math.exp(local) / clients))
 
 
 def amplified_inverse(epsilon: float, delta: float, clients: int) -> float:
-    """f⁻¹(ε): the ε₀ whose closed form is ε."""
+    """Return f⁻¹(ε): the ε₀ whose closed form is ε."""
     return float(brentq(lambda local: amplified(local, delta, clients) - epsilon, 0.0, 50.0, xtol=1e-13))
 
 
@@ -77,7 +137,7 @@ def planned(
     scale: float | None = None,
     wrap: float = 1e-6,
 ) -> Mechanism:
-    """A cohort that opens at `floor` survivors, all by default; rewards in [0, 1], or in [-bound, bound]."""
+    """Return a cohort that opens at `floor` survivors, all by default; rewards lie in [0, 1], or in [-bound, bound]."""
     spec = MechanismSpec(name=name, epsilon=epsilon, delta=delta, calibration=calibration, scale=scale)
     statistic = Reward() if bound is None else BoundedVector(dimension=1, norm="linf", bound=bound)
     least = clients if floor is None else floor
@@ -85,11 +145,11 @@ def planned(
 
 
 def epsilon_of(mechanism: Mechanism, survivors: int | None = None) -> float:
-    """The ε that the mechanism computes for itself; infinite where it has none."""
+    """Return the ε that the mechanism computes for itself; infinite where it has none."""
     epsilon = mechanism.guarantee(survivors).epsilon
     return float("inf") if epsilon is None else epsilon
 
 
 def divergence_of(mechanism: Mechanism, order: float) -> float:
-    """The Rényi divergence of that order."""
+    """Return the Rényi divergence of that order."""
     return dict(mechanism.guarantee().rdp)[order]

@@ -9,30 +9,21 @@ from distrust.common.messages.policy import event_share
 from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.hockey_stick import pure_epsilon, rdp
-from distrust.lab.papers.erratum import Erratum, divergence_of, epsilon_of, planned
+from distrust.lab.papers.erratum import Erratum, Figures, divergence_of, epsilon_of, planned
 
 CLIENTS, EPSILON, GRID = 1000, 1.0, 32  # g = ⌈ε√n⌉
 
 
-def theorem_1_dropouts() -> Erratum:
-    """Pólya(1/n) noise of which a tenth never arrives."""
+def _theorem_1_survivors() -> Figures:
+    # A tenth of the Pólya(1/n) noise never arrives.
     facts = tuple(
         (f"ε with {share} of {CLIENTS} users", _survivors(Fraction(share, CLIENTS))) for share in (1, 500, 750)
     )
-    return Erratum(
-        key="mab-theorem-1-survivors",
-        paper="MAB",
-        place="Theorem 1",
-        printed="Pólya(1/n, e^(-ε/g)) noise at each of n users gives (ε, 0)-DP",
-        wrong="only if all n answer and none tells its noise: n' < n of them add up to Pólya(n'/n), not to Laplace",
-        verdict="assumption",
+    return Figures(
         setting=f"n = {CLIENTS}, ε = {EPSILON:g}, g = {GRID}, 900 survivors",
-        measure="pure ε of the released sum",
         claimed=EPSILON,
         computed=_survivors(Fraction(9, 10)),
         ours=epsilon_of(planned("distributed-polya", CLIENTS, EPSILON, floor=900), 900),
-        instead="noise for the floor t of honest survivors; a sum with fewer is never opened",
-        code="common/mechanisms/distributed/additive.py",
         facts=facts,
     )
 
@@ -41,45 +32,25 @@ def _survivors(shape: Fraction) -> float:
     return pure_epsilon(PolyaDifference(shape, GRID / EPSILON).pmf(), GRID)
 
 
-def theorem_2_noise() -> Erratum:
-    """A variance without g."""
+def _theorem_2_noise() -> Figures:
     grid = 10  # ⌈sε√n⌉ for s = 1, ε = 1, n = 100
-    return Erratum(
-        key="mab-theorem-2-noise",
-        paper="MAB",
-        place="Theorem 2",
-        printed="η ~ Sk(0, σ²/(nε²))",
-        wrong="σ is nowhere a value; the sum moves by g, and the proof takes g²/(nε²)",
-        verdict="misprint",
+    return Figures(
         setting="n = 100, ε = 1, s = 1, α = 2, σ read as 1",
-        measure="Rényi divergence of order 2",
         claimed=_theorem_2(2, 1.0, 1.0),
         computed=_rdp(1.0, grid, 2.0),
         ours=divergence_of(_paper_skellam(1.0), 2.0),
-        instead="variance g²/ε² (paper), or the least whose exact privacy meets the target (exact)",
-        code="common/mechanisms/distributed/skellam.py",
     )
 
 
-def theorem_2_last_term() -> Erratum:
-    """ε² where the lemma gives ε."""
+def _theorem_2_last_term() -> Figures:
     clients, epsilon, order = 100, 0.1, 64
     grid = math.ceil(epsilon * math.sqrt(clients))
     exact = divergence_of(_paper_skellam(epsilon), float(order))
-    return Erratum(
-        key="mab-theorem-2-last-term",
-        paper="MAB",
-        place="Theorem 2, proof",
-        printed="ε̂(α) = αε²/2 + min{…, 3ε²/(2s√n)}",
-        wrong="Lemma 3 with Δ = g, σ² = g²/ε² gives 3ε²/(2g), which is 3ε/(2s√n) at g = sε√n",
-        verdict="unproved",
+    return Figures(
         setting=f"n = {clients}, ε = {epsilon}, s = 1, g = {grid}, α = {order}",
-        measure=f"bound on the Rényi divergence of order {order}",
         claimed=_theorem_2(order, epsilon, math.sqrt(clients)),
         computed=_lemma_3(order, grid, epsilon),
         ours=exact,
-        instead="the divergence is computed on the Skellam law; no bound is used",
-        code="common/mechanisms/distributed/skellam.py",
         facts=(("exact divergence of the law", exact),),
     )
 
@@ -104,25 +75,15 @@ def _rdp(variance: float, shift: int, order: float) -> float:
     return dict(skellam_divergences(variance, shift, 1))[order]
 
 
-def theorem_3() -> Erratum:
-    """The noise of the relaxed protocol."""
+def _theorem_3_scale() -> Figures:
     clients, epsilon = 10_000, 1.0
     grid = math.ceil(epsilon / 2 * math.sqrt(clients))
     relaxed = 2 * epsilon / 4  # both directions of the relaxed secure sum cost ε̂ = ε/4
-    return Erratum(
-        key="mab-theorem-3-scale",
-        paper="MAB",
-        place="Theorem 3",
-        printed="Pólya(1/n, e^(-ε/9)) with ε̂ = ε/4, ε' = ε/2, g = ⌈ε'√n⌉ gives (ε, 0)-DP",
-        wrong="the noise must have the scale g/ε'; the text has a 9 for g, and ε for ε'",
-        verdict="misprint",
+    return Figures(
         setting=f"n = {clients}, ε = {epsilon:g}, g = {grid}",
-        measure="pure ε: noise and 2ε̂",
         claimed=epsilon,
         computed=_laplace(9 / epsilon, grid) + relaxed,
         ours=_laplace(2 * grid / epsilon, grid) + relaxed,
-        instead="scale g/ε', g = ⌈ε'√n⌉; our own construction is certified by direct convolution",
-        code="common/mechanisms/pure_shuffle/certificate.py",
         facts=(("ε if 9 is read as g", _laplace(grid / epsilon, grid) + relaxed),),
     )
 
@@ -131,25 +92,16 @@ def _laplace(scale: float, shift: int) -> float:
     return pure_epsilon(DiscreteLaplace(scale).pmf(), shift)
 
 
-def footnote_3() -> Erratum:
-    """A Gamma variable with a rate for a scale: the sum of n Poisson mixtures is geometric with 1 - β for β."""
+def _footnote_3() -> Figures:
+    # With a rate for a scale, the sum of n Poisson mixtures is geometric with 1 - β for β.
     beta = math.exp(-EPSILON / GRID)
     inverted = DiscreteLaplace(-1 / math.log1p(-beta))
     meant = DiscreteLaplace(GRID / EPSILON)
-    return Erratum(
-        key="mab-footnote-3",
-        paper="MAB",
-        place="footnote 3",
-        printed="λ ~ Gamma(r, β/(1-β)), then Poisson(λ), is Pólya(r, β)",
-        wrong="true when β/(1-β) is the scale; after (shape, rate), the usual reading, β and 1 - β change places",
-        verdict="misprint",
+    return Figures(
         setting=f"ε = {EPSILON:g}, g = {GRID}, all n users, β/(1-β) taken as the rate",
-        measure="pure ε of the released sum",
         claimed=EPSILON,
         computed=GRID / inverted.scale,
         ours=epsilon_of(planned("distributed-polya", CLIENTS, EPSILON)),
-        instead="no Gamma variable at all: inverse transform with 128-bit thresholds",
-        code="common/noise/polya.py",
         facts=(("its standard deviation over the intended one", inverted.std / meant.std),),
     )
 
@@ -157,23 +109,9 @@ def footnote_3() -> Erratum:
 BASEL = math.pi**2 / 6  # Σ 1/b²
 
 
-def lemma_2() -> Erratum:
-    """Every event of one arm and batch, in shares of p/(|Φ|b²), then Σ 1/b²."""
-    return Erratum(
-        key="mab-lemma-2",
-        paper="MAB",
-        place="Lemma 2",
-        printed="with ln(4|Φ|b²/p) for the rewards and ln(2|Φ|b²/p) for the noise, P[E] ≥ 1 - 3p",
-        wrong="ln(2|Φ|b²/p) = ln(2/p') has p' = p/(|Φ|b²), which fails with 2p'; and Σ 1/b² = π²/6, not 1",
-        verdict="unproved",
-        setting="any |Φ| and p",
-        measure="union bound, in units of p",
-        claimed=3.0,
-        computed=_union(4, 2),
-        ours=_union(4, 4),
-        instead="ln(4|Φ|b²/p) in every term (paper); exact quantiles at p/(5|Φ|b²) (exact)",
-        code="server/policies/elimination.py",
-    )
+def _lemma_2() -> Figures:
+    # Every event of one arm and batch fails with a share of p/(|Φ|b²); then Σ 1/b² over the batches.
+    return Figures(setting="any |Φ| and p", claimed=3.0, computed=_union(4, 2), ours=_union(4, 4))
 
 
 def _union(rewards: float, noise: float) -> float:
@@ -181,26 +119,17 @@ def _union(rewards: float, noise: float) -> float:
     return (2 / rewards + 2 * 2 / noise) * BASEL
 
 
-def theorem_1_tau() -> Erratum:
-    """Room for noise that is chosen for one sum, and a lemma that needs it for all of them."""
+def _theorem_1_tau() -> Figures:
+    # The room for noise is chosen for one sum, and the lemma needs it for all of them.
     horizon, arms = 10**6, 10
     batches = range(1, int(math.log2(horizon / arms)) + 1)
     printed = _any_wraps([_paper_wrap(2**b, horizon) for b in batches], arms)
     exact = _any_wraps([_exact_wrap(2**b, event_share(arms, b, 1 / horizon)) for b in batches], arms)
-    return Erratum(
-        key="mab-theorem-1-tau",
-        paper="MAB",
-        place="Theorem 1",
-        printed="τ = ⌈(g/ε) ln(2T)⌉, so that Lemma 2 holds with p = 1/T",
-        wrong="1/T for each sum; Lemma 2 asks it of all arms and batches, and a wrapped sum is wrong by m/g",
-        verdict="refuted",
+    return Figures(
         setting=f"T = {horizon}, K = {arms}, ε = 1, all arms active, all rewards 0",
-        measure="probability that some sum wraps around, in units of 1/T",
         claimed=3.0,
         computed=printed * horizon,
         ours=exact * horizon,
-        instead="τ is the exact quantile at the arm's and batch's share of p",
-        code="common/mechanisms/base.py",
     )
 
 
@@ -215,7 +144,7 @@ def _exact_wrap(clients: int, allowed: float) -> float:
 
 
 def _wraps(grid: int, tau: int, clients: int) -> float:
-    """P(η < -τ or η > ng + τ), ε = 1: what Algorithm 1 decodes wrongly when every reward is 0."""
+    """Return P(η < -τ or η > ng + τ), ε = 1: what Algorithm 1 decodes wrongly when every reward is 0."""
     return math.exp(-(tau + 1) / grid) * (1 + math.exp(-clients)) / (1 + math.exp(-1 / grid))
 
 
@@ -223,37 +152,27 @@ def _any_wraps(chances: list[float], arms: int) -> float:
     return -math.expm1(arms * math.fsum(math.log1p(-chance) for chance in chances))
 
 
-def theorem_4() -> Erratum:
-    """The hat that is missing."""
+def _theorem_4_hat() -> Figures:
     epsilon, order = math.sqrt(0.5), 1.01
     exact = _concentrated(DiscreteGaussianSum(1.0, 2), order) / (epsilon**2 / 2)
     hat = _lemma_4(epsilon, 1.0, 2)
-    return Erratum(
-        key="mab-theorem-4-hat",
-        paper="MAB",
-        place="Theorem 4",
-        printed="Algorithm 1 achieves ½ε²-CDP with ε̂ given by …",
-        wrong="½ε̂²; a sum of discrete Gaussians is no discrete Gaussian, and hides a little less",
-        verdict="refuted",
+    return Figures(
         setting=f"n = 2, s = 1, ε = √½, g = 1, α = {order}",
-        measure="exact Rényi divergence over ½αε²",
         claimed=1.0,
         computed=exact,
         ours=_ours(epsilon),
-        instead="the divergence of the convolved law, computed",
-        code="common/noise/discrete_gaussian.py",
         facts=(("excess", exact - 1), ("the same over ½αε̂²", exact * (epsilon / hat) ** 2)),
     )
 
 
 def _ours(epsilon: float) -> float:
-    """The largest divergence of our mechanism over ½αε², at all of its orders."""
-    made = planned("distributed-discrete-gaussian", 2, epsilon)
-    return max(spent / order for order, spent in made.guarantee().rdp) / (epsilon**2 / 2)
+    """Return the largest divergence of our mechanism over ½αε², at all of its orders."""
+    mechanism = planned("distributed-discrete-gaussian", 2, epsilon)
+    return max(spent / order for order, spent in mechanism.guarantee().rdp) / (epsilon**2 / 2)
 
 
 def _concentrated(law: DiscreteGaussianSum, order: float) -> float:
-    """Rényi divergence over its order, shift 1."""
+    """Return the Rényi divergence over its order, shift 1."""
     return rdp(law.pmf(least=60), 1, (order,))[0] / order
 
 
@@ -263,58 +182,162 @@ def _lemma_4(epsilon: float, variance: float, clients: int) -> float:
     return min(math.sqrt(epsilon**2 + xi / 2), epsilon + xi)
 
 
-def lemma_4() -> Erratum:
-    """A bound with room for the whole budget."""
+def _lemma_4_slack() -> Figures:
     clients, variance = 100, 0.25
     gaussian = 1 / math.sqrt(clients * variance)
     law = DiscreteGaussianSum(variance, clients)
     exact = math.sqrt(2 * max(_concentrated(law, order) for order in (1.01, 2.0, 4.0, 8.0)))
-    return Erratum(
+    return Figures(
+        setting=f"n = {clients}, σ = 1/2, Δ = 1",
+        claimed=1.0,
+        computed=_lemma_4(gaussian, variance, clients) / exact,
+        ours=1.0,
+        facts=(("exact ε, orders 1.01 to 8", exact),),
+    )
+
+
+def _theorem_6_constant() -> Figures:
+    clients, failure = 1024, 1e-3
+    grid = math.ceil(math.sqrt(clients))
+    law = PolyaDifference(Fraction(clients), float(grid))
+    return Figures(
+        setting=f"n = {clients}, ε = 1, p = {failure:g}, c read as 1",
+        claimed=failure,
+        computed=_beyond(law, math.ceil(grid * math.sqrt(2 * clients * math.log(2 / failure)))),
+        ours=_ours_beyond(clients, failure),
+    )
+
+
+def _ours_beyond(clients: int, failure: float) -> float:
+    mechanism = planned("local-laplace-discrete", clients, 1.0, wrap=failure)
+    tau = (mechanism.modulus - clients * mechanism.precision - 1) // 2
+    return _beyond(PolyaDifference(Fraction(clients), float(mechanism.precision)), tau)
+
+
+def _beyond(law: PolyaDifference, tau: int) -> float:
+    pmf = law.pmf()
+    return float(pmf.masses[abs(pmf.support) > tau].sum())
+
+
+ERRATA = (
+    Erratum(
+        key="mab-theorem-1-survivors",
+        paper="MAB",
+        place="Theorem 1",
+        printed="Pólya(1/n, e^(-ε/g)) noise at each of n users gives (ε, 0)-DP",
+        wrong="only if all n answer and none tells its noise: n' < n of them add up to Pólya(n'/n), not to Laplace",
+        verdict="assumption",
+        measure="pure ε of the released sum",
+        instead="noise for the floor t of honest survivors; a sum with fewer is never opened",
+        code="common/mechanisms/distributed/polya.py",
+        figures=_theorem_1_survivors,
+    ),
+    Erratum(
+        key="mab-theorem-1-tau",
+        paper="MAB",
+        place="Theorem 1",
+        printed="τ = ⌈(g/ε) ln(2T)⌉, so that Lemma 2 holds with p = 1/T",
+        wrong="1/T for each sum; Lemma 2 asks it of all arms and batches, and a wrapped sum is wrong by m/g",
+        verdict="refuted",
+        measure="probability that some sum wraps around, in units of 1/T",
+        instead="τ is the exact quantile at the arm's and batch's share of p",
+        code="common/mechanisms/cohort_params.py",
+        figures=_theorem_1_tau,
+    ),
+    Erratum(
+        key="mab-theorem-2-noise",
+        paper="MAB",
+        place="Theorem 2",
+        printed="η ~ Sk(0, σ²/(nε²))",
+        wrong="σ is nowhere a value; the sum moves by g, and the proof takes g²/(nε²)",
+        verdict="misprint",
+        measure="Rényi divergence of order 2",
+        instead="variance g²/ε² (paper), or the least whose exact privacy meets the target (exact)",
+        code="common/mechanisms/distributed/skellam.py",
+        figures=_theorem_2_noise,
+    ),
+    Erratum(
+        key="mab-theorem-2-last-term",
+        paper="MAB",
+        place="Theorem 2, proof",
+        printed="ε̂(α) = αε²/2 + min{…, 3ε²/(2s√n)}",
+        wrong="Lemma 3 with Δ = g, σ² = g²/ε² gives 3ε²/(2g), which is 3ε/(2s√n) at g = sε√n",
+        verdict="unproved",
+        measure="bound on the Rényi divergence of order 64",
+        instead="the divergence is computed on the Skellam law; no bound is used",
+        code="common/mechanisms/calibration/skellam.py",
+        figures=_theorem_2_last_term,
+    ),
+    Erratum(
+        key="mab-theorem-3-scale",
+        paper="MAB",
+        place="Theorem 3",
+        printed="Pólya(1/n, e^(-ε/9)) with ε̂ = ε/4, ε' = ε/2, g = ⌈ε'√n⌉ gives (ε, 0)-DP",
+        wrong="the noise must have the scale g/ε'; the text has a 9 for g, and ε for ε'",
+        verdict="misprint",
+        measure="pure ε: noise and 2ε̂",
+        instead="scale g/ε', g = ⌈ε'√n⌉; our own construction is certified by direct convolution",
+        code="common/mechanisms/pure_shuffle/certificate.py",
+        figures=_theorem_3_scale,
+    ),
+    Erratum(
+        key="mab-theorem-4-hat",
+        paper="MAB",
+        place="Theorem 4",
+        printed="Algorithm 1 achieves ½ε²-CDP with ε̂ given by …",
+        wrong="½ε̂²; a sum of discrete Gaussians is no discrete Gaussian, and hides a little less",
+        verdict="refuted",
+        measure="exact Rényi divergence over ½αε²",
+        instead="the divergence of the convolved law, computed",
+        code="common/noise/discrete_gaussian_sum.py",
+        figures=_theorem_4_hat,
+    ),
+    Erratum(
         key="mab-lemma-4-slack",
         paper="MAB",
         place="Lemma 4",
         printed="for σ ≥ 1/2 the sum is ½ε²-CDP with ε = min{√(Δ²/(nσ²) + ξ/2), Δ/(√nσ) + ξ}",
         wrong="below σ = 1 a client, ξ swallows the bound",
         verdict="slack",
-        setting=f"n = {clients}, σ = 1/2, Δ = 1",
         measure="the lemma's ε over the exact one",
-        claimed=1.0,
-        computed=_lemma_4(gaussian, variance, clients) / exact,
-        ours=1.0,
         instead="the convolved law itself",
-        code="common/noise/discrete_gaussian.py",
-        facts=(("exact ε, orders 1.01 to 8", exact),),
-    )
-
-
-def theorem_6() -> Erratum:
-    """A constant without a value, and a second branch left out."""
-    clients, failure = 1024, 1e-3
-    grid = math.ceil(math.sqrt(clients))
-    law = PolyaDifference(Fraction(clients), float(grid))
-    return Erratum(
+        code="common/noise/discrete_gaussian_sum.py",
+        figures=_lemma_4_slack,
+    ),
+    Erratum(
         key="mab-theorem-6-constant",
         paper="MAB",
         place="Theorem 6",
         printed="τ = ⌈(cg/ε)√(2n ln(2/p))⌉, c the constant of Lemma 5",
         wrong="Lemma 5 only says that c exists, and asks for the larger of two terms; with c = 1 it fails",
         verdict="unproved",
-        setting=f"n = {clients}, ε = 1, p = {failure:g}, c read as 1",
         measure="P(|noise of the sum| > τ)",
-        claimed=failure,
-        computed=_beyond(law, math.ceil(grid * math.sqrt(2 * clients * math.log(2 / failure)))),
-        ours=_ours_beyond(clients, failure),
         instead="τ is the exact quantile of the n-fold sum",
-        code="common/mechanisms/local/additive.py",
-    )
-
-
-def _ours_beyond(clients: int, failure: float) -> float:
-    made = planned("local-laplace-discrete", clients, 1.0, wrap=failure)
-    tau = (made.modulus - clients * made.precision - 1) // 2
-    return _beyond(PolyaDifference(Fraction(clients), float(made.precision)), tau)
-
-
-def _beyond(law: PolyaDifference, tau: int) -> float:
-    pmf = law.pmf()
-    return float(pmf.masses[abs(pmf.support) > tau].sum())
+        code="common/mechanisms/local/laplace_discrete.py",
+        figures=_theorem_6_constant,
+    ),
+    Erratum(
+        key="mab-lemma-2",
+        paper="MAB",
+        place="Lemma 2",
+        printed="with ln(4|Φ|b²/p) for the rewards and ln(2|Φ|b²/p) for the noise, P[E] ≥ 1 - 3p",
+        wrong="ln(2|Φ|b²/p) = ln(2/p') has p' = p/(|Φ|b²), which fails with 2p'; and Σ 1/b² = π²/6, not 1",
+        verdict="unproved",
+        measure="union bound, in units of p",
+        instead="ln(4|Φ|b²/p) in every term (paper); exact quantiles at p/(5|Φ|b²) (exact)",
+        code="server/policies/elimination.py",
+        figures=_lemma_2,
+    ),
+    Erratum(
+        key="mab-footnote-3",
+        paper="MAB",
+        place="footnote 3",
+        printed="λ ~ Gamma(r, β/(1-β)), then Poisson(λ), is Pólya(r, β)",
+        wrong="true when β/(1-β) is the scale; after (shape, rate), the usual reading, β and 1 - β change places",
+        verdict="misprint",
+        measure="pure ε of the released sum",
+        instead="no Gamma variable at all: inverse transform with 128-bit thresholds",
+        code="common/noise/polya.py",
+        figures=_footnote_3,
+    ),
+)

@@ -1,22 +1,24 @@
-"""What a mechanism promises and costs for one cohort, in both calibrations; no cohort needed."""
+"""Compute what a mechanism promises and costs for one cohort, in both calibrations, from its laws alone."""
 
+import json
 import math
-from dataclasses import asdict
-from typing import Any, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from distrust.common.bandit.error_law import How, ScaledErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Calibration, Mechanism, check_returning
-from distrust.common.mechanisms.base import DELTA_RULE, delta_allowed
+from distrust.common.mechanisms.base import delta_allowed
 from distrust.common.noise.law import Pmf
 from distrust.common.privacy.composition import LONGEST, compose, compose_exactly
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.profile import SHOWN_DELTA, Profile, bound
-from distrust.lab.privacy.query import WRAP, PrivacyQuery
+from distrust.common.wire import Message
+from distrust.lab.privacy.query import PrivacyQuery
 
-MOST = 10_000  # contributions
 NINE_DIGITS = 1e-9
-"""To which exact figures of one law agree, whatever they were computed by."""
+"""Relative difference up to which exact figures of one law agree, whatever they were computed by."""
 
 TAILS = (0.5, 0.1, 0.01, 1e-3, 1e-6, 1e-9, 1e-12)
 
@@ -24,68 +26,119 @@ NOISE = {"variance": "variance", "scale": "scale"}
 """Size of the noise that the guarantee rests on, in grid steps: every mechanism that has the field."""
 
 
-def report(
-    name: str,
-    *,
-    survivors: int | None,
-    colluders: int,
-    contributions: int = 1,
-    target_delta: float | None = None,
-    **words: Any,
-) -> dict[str, Any]:
-    """One JSON-able object: parameters, guarantee, profile, bits and error of `exact` and of `paper`.
+class LabelledGuarantee(Guarantee):
+    """A guarantee; `how` is "exact" where its ε is the profile's own exact one, else "bound"."""
 
-    words      of a `PrivacyQuery`.
-    survivors  who answered, for the guarantee and the error; t and n when None. colluders: those of them, or of the
-               least that may answer, who tell their noise.
-    contributions  cohorts like this that one client takes part in; `target_delta`: δ that their sum is shown at.
-    Raises     BadParameter, naming the field. Where only `paper` is refused, its place says why.
+    how: How
+
+
+class Promise(Message):
+    """What one client is promised: by the mechanism's one kind of privacy, and by every kind.
+
+    The guarantee's Rényi orders are the profile's where its kind has none of its own.
     """
-    asked = PrivacyQuery(**words)
-    answers = asked.answers(survivors, colluders)
-    both: dict[str, Any] = {}
-    for calibration in get_args(Calibration):
-        try:
-            made = asked.planned(name, calibration)
-            both[calibration] = {
-                **_one(made, survivors),
-                **promised(made, answers, colluders, contributions, target_delta),
-            }
-        except BadParameter as error:
-            if calibration == "exact":
-                raise
-            both[calibration] = {"refused": str(error)}
-    taken = {"survivors": survivors, "colluders": colluders, "contributions": contributions}
-    said = described(asked, **taken, target_delta=target_delta)
-    return {"mechanism": name, **said, **both}
+
+    guarantee: LabelledGuarantee
+    profile: Profile
 
 
-def described(asked: PrivacyQuery, **taken: float | None) -> dict[str, Any]:
-    """The question, JSON-able, the same in every report: the cohort, what was `taken` of it, and what follows."""
-    fixed = {"least": asked.least, "floor": asked.floor, "wrap": WRAP}
-    survivors = taken["survivors"]
-    return {**asdict(asked), **fixed, **taken, "notes": asked.notes(None if survivors is None else int(survivors))}
+class SumError(Message):
+    """The noise in the sum of `survivors` vectors, in the data's units. quantiles: (p, q), P(|noise| > q) ≤ p."""
+
+    survivors: int
+    of: str
+    std: float
+    rounding_std: float
+    quantiles: tuple[tuple[float, float], ...]
+    quantiles_how: How
 
 
-def promised(
-    mechanism: Mechanism, survivors: int | None, colluders: int, contributions: int, target: float | None
-) -> dict[str, Any]:
-    """`guarantee`, of the mechanism's one kind, and `profile`, of every kind; its RDP stands in the former too.
+@dataclass(frozen=True, slots=True)
+class MechanismFigures:
+    """One calibrated mechanism in numbers. parameters: the theorem's letters. bits: of one client's message."""
 
-    `how` of a guarantee: "exact" where its ε is the profile's own exact one, else "bound".
-    """
-    promise = guaranteed(mechanism, survivors, colluders, contributions, target)
-    delta = target or (promise.delta if 0 < promise.delta < 1 else SHOWN_DELTA)
-    profile = mechanism.profile(survivors, colluders, delta)
-    if contributions > 1:
-        known = promise.delta == delta
-        whole = promise if known else guaranteed(mechanism, survivors, colluders, contributions, delta)
-        profile = _repeated(profile, contributions, whole)
+    parameters: Mapping[str, float]
+    bits: int
+    via: str
+    error: SumError
+    promise: Promise
+
+    def described(self) -> dict[str, Any]:
+        """Return the JSON-able object."""
+        cost = {"parameters": dict(self.parameters), "bits": self.bits, "via": self.via}
+        return {**cost, "error": self.error.model_dump(), **self.promise.model_dump()}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The answer for one mechanism. A calibration that is refused is a sentence: `exact` never is."""
+
+    mechanism: str
+    query: PrivacyQuery
+    sides: Mapping[Calibration, MechanismFigures | str]
+
+    def described(self) -> dict[str, Any]:
+        """Return the JSON-able object: mechanism, question, and a place for each calibration."""
+        described: dict[str, Any] = {"mechanism": self.mechanism, **self.query.described()}
+        for calibration, side in self.sides.items():
+            described[calibration] = {"refused": side} if isinstance(side, str) else side.described()
+        return described
+
+
+def json_of(described: Mapping[str, Any]) -> str:
+    """Return the JSON text of a report. NaN and infinity, which JSON has not, are errors."""
+    return json.dumps(described, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def report_on(name: str, query: PrivacyQuery) -> Report:
+    """Answer the question for one mechanism. Raises BadParameter, but where `paper` alone is refused."""
+    exact = figures_of(name, query, "exact")
+    try:
+        paper: MechanismFigures | str = figures_of(name, query, "paper")
+    except BadParameter as error:
+        paper = str(error)
+    return Report(name, query, {"exact": exact, "paper": paper})
+
+
+def figures_of(name: str, query: PrivacyQuery, calibration: Calibration) -> MechanismFigures:
+    """Return a calibrated mechanism in numbers. Raises BadParameter."""
+    mechanism = query.planned(name, calibration)
+    law = mechanism.error(query.answered)
+    error = SumError(
+        survivors=query.answered,
+        of="the sum" if mechanism.dimension == 1 else "one coordinate of the sum",
+        std=law.std,
+        rounding_std=math.sqrt(query.answered) * mechanism.rounding,
+        quantiles=tuple((p, law.quantile(p)) for p in TAILS),
+        quantiles_how=law.quantile_how if isinstance(law, ScaledErrorLaw) else "bound",
+    )
+    return MechanismFigures(_parameters(mechanism), mechanism.bits, mechanism.via, error, promised(mechanism, query))
+
+
+def _parameters(mechanism: Mechanism) -> dict[str, float]:
+    """Return the theorem's letters, where the mechanism has them."""
+    letters: dict[str, float] = {"g": mechanism.precision, "m": mechanism.modulus}
+    if mechanism.has_room:
+        letters["tau"] = (mechanism.modulus - mechanism.clients * mechanism.precision - 1) // 2
+    own = {**NOISE, **mechanism.letters}
+    return {
+        **letters,
+        **{letter: getattr(mechanism, field) for field, letter in own.items() if hasattr(mechanism, field)},
+    }
+
+
+def promised(mechanism: Mechanism, query: PrivacyQuery) -> Promise:
+    """Return the guarantee and the profile of all the contributions. Raises BadParameter as `guaranteed` does."""
+    promise = guaranteed(mechanism, query)
+    delta = query.target_delta or (promise.delta if 0 < promise.delta < 1 else SHOWN_DELTA)
+    profile = mechanism.profile(query.answers, query.colluders, delta)
+    if query.contributions > 1:
+        whole = promise if promise.delta == delta else _composed(mechanism, query, delta)
+        profile = _repeated(profile, query.contributions, whole)
         promise = _better(promise, profile)
-    shown = promise.model_dump(mode="json")
-    shown["rdp"] = shown["rdp"] or [list(pair) for pair in profile.known]
-    shown["how"] = _how(promise, profile)
-    return {"guarantee": shown, "profile": profile.model_dump(mode="json")}
+    words = {name: getattr(promise, name) for name in Guarantee.model_fields}
+    words["rdp"] = promise.rdp or profile.known
+    return Promise(guarantee=LabelledGuarantee(**words, how=_how(promise, profile)), profile=profile)
 
 
 def _how(promise: Guarantee, profile: Profile) -> How:
@@ -97,7 +150,10 @@ def _how(promise: Guarantee, profile: Profile) -> How:
 
 
 def _better(promise: Guarantee, profile: Profile) -> Guarantee:
-    """A composed guarantee, by the profile's ε where that is smaller at the same δ: they may rest on other bounds."""
+    """Return a composed guarantee, with the profile's ε where that is smaller at the same δ.
+
+    The two may rest on different bounds.
+    """
     epsilon = profile.approximate.epsilon
     if epsilon is None or promise.epsilon is None or promise.delta != profile.delta or promise.epsilon <= epsilon:
         return promise
@@ -105,41 +161,36 @@ def _better(promise: Guarantee, profile: Profile) -> Guarantee:
 
 
 def _repeated(once: Profile, contributions: int, composed: Guarantee) -> Profile:
-    """The profile for a client of so many such cohorts; ε at δ by the best composition that is known."""
+    """Return the profile of so many such cohorts; its ε at δ is by the best composition that is known."""
     profile = once.repeated(contributions)
     known = [epsilon for epsilon in (composed.epsilon, profile.approximate.epsilon) if epsilon is not None]
     return profile.model_copy(update={"approximate": bound(min(known, default=None))})
 
 
-def check_composed(contributions: int, target_delta: float | None) -> None:
-    """Refuse so many contributions, or a δ of all of them, for every mechanism alike."""
-    if not 1 <= contributions <= MOST:
-        raise BadParameter("contributions", contributions, f"must lie in [1, {MOST}]")
-    if target_delta is not None and not delta_allowed(target_delta):
-        raise BadParameter("target-delta", target_delta, DELTA_RULE)
-
-
-def guaranteed(
-    mechanism: Mechanism, survivors: int | None, colluders: int, contributions: int, target_delta: float | None
-) -> Guarantee:
-    """The guarantee for a client that takes part in `contributions` such cohorts, composed at `target_delta`.
+def guaranteed(mechanism: Mechanism, query: PrivacyQuery) -> Guarantee:
+    """Return the guarantee for a client of `query.contributions` such cohorts, composed at `query.target_delta`.
 
     Where the released law is known and log-concave, its own loss distribution is composed if that is better. Raises
     BadParameter, naming the least δ of the sum, where nothing is proven at the target.
     """
-    check_composed(contributions, target_delta)
+    return _composed(mechanism, query, query.target_delta)
+
+
+def _composed(mechanism: Mechanism, query: PrivacyQuery, target_delta: float | None) -> Guarantee:
+    """Return `guaranteed` at another target."""
+    contributions, answers = query.contributions, (query.answers, query.colluders)
     check_returning(mechanism.name, contributions)
-    once = mechanism.guarantee(survivors, colluders)
+    once = mechanism.guarantee(*answers)
     if contributions == 1:
         return compose(((once, 1),), target_delta)
-    once = mechanism.composable(survivors, colluders)
+    once = mechanism.composable(*answers)
     composed = compose(((once, contributions),), target_delta)
     if target_delta is not None and target_delta < contributions * once.delta:
-        composed = _below(composed, mechanism, (survivors, colluders), contributions, target_delta)
+        composed = _below(composed, mechanism, answers, contributions, target_delta)
         if composed.kind == "none" != once.kind:
             least = contributions * once.delta
             raise BadParameter("target-delta", target_delta, f"{contributions} contributions need at least {least:g}")
-    honest = (mechanism.floor if survivors is None else survivors) - colluders
+    honest = (mechanism.floor if query.answers is None else query.answers) - query.colluders
     pmf = released(mechanism, honest)
     delta = composed.delta or target_delta
     if pmf is None or not delta:
@@ -153,7 +204,10 @@ def guaranteed(
 def _below(
     composed: Guarantee, mechanism: Mechanism, answers: tuple[int | None, int], contributions: int, target: float
 ) -> Guarantee:
-    """Below what the mechanism's own δ adds up to: of each release the ε at its share of half the target."""
+    """Return a guarantee at a target below what the mechanism's own δ adds up to.
+
+    Each release counts with its ε at an equal share of half the target.
+    """
     share = target / (2 * contributions)
     if not delta_allowed(share):
         return composed
@@ -166,41 +220,10 @@ def _below(
 
 
 def released(mechanism: Mechanism, honest: int) -> Pmf | None:
-    """The law of the noise that the guarantee rests on, where that is all and short; vectors have no single one."""
+    """Return the law of the noise that the guarantee rests on; None for vectors, and where it is too long to store."""
     law = mechanism.released_law(honest) if mechanism.dimension == 1 else None
     try:
         pmf = None if law is None else law.pmf()
     except BadParameter:  # longer than any that is stored
         return None
     return None if pmf is None or pmf.logs.size > LONGEST else pmf
-
-
-def _one(mechanism: Mechanism, survivors: int | None) -> dict[str, Any]:
-    """A calibrated mechanism in numbers, in the data's units."""
-    answered = mechanism.clients if survivors is None else survivors
-    law = mechanism.error(answered)
-    return {
-        "parameters": _parameters(mechanism),
-        "bits": mechanism.bits,
-        "via": mechanism.via,
-        "error": {
-            "survivors": answered,
-            "of": "the sum" if mechanism.dimension == 1 else "one coordinate of the sum",
-            "std": law.std,
-            "rounding_std": math.sqrt(answered) * mechanism.rounding,
-            "quantiles": [[p, law.quantile(p)] for p in TAILS],
-            "quantiles_how": law.quantile_how if isinstance(law, ScaledErrorLaw) else "bound",
-        },
-    }
-
-
-def _parameters(mechanism: Mechanism) -> dict[str, float]:
-    """The theorem's letters, where the mechanism has them."""
-    shown: dict[str, float] = {"g": mechanism.precision, "m": mechanism.modulus}
-    if mechanism.has_room:
-        shown["tau"] = (mechanism.modulus - mechanism.clients * mechanism.precision - 1) // 2
-    own = {**NOISE, **mechanism.letters}
-    return {
-        **shown,
-        **{letter: getattr(mechanism, field) for field, letter in own.items() if hasattr(mechanism, field)},
-    }

@@ -1,7 +1,7 @@
-"""What `distrust privacy` is asked: a cohort, what its clients send, and the words of a mechanism."""
+"""The question that `distrust privacy` answers: a cohort, what its clients send, who answered, how often."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -9,24 +9,29 @@ from pydantic import ValidationError
 from distrust.common.bandit.statistics import BoundedVector, Norm, Reward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, MechanismSpec, check_spec, plan
-from distrust.common.mechanisms.base import Noise
+from distrust.common.mechanisms.base import DELTA_RULE, Noise, delta_allowed
 from distrust.common.messages.explain import wanted
 
 WRAP = 1e-6  # p': the run's own value depends on its failure probability, arms and batch
 MOST_CLIENTS = 1_000_000
 MOST_COORDINATES = 1_000_000
+MOST_CONTRIBUTIONS = 10_000
 WIDEST = 1e12  # of [low, high]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyQuery:
-    """One cohort and its statistic; the mechanism's name comes later. Raises BadParameter, naming the field.
+    """One cohort, its statistic and who answered. The mechanism's name is no part of it: `--compare` asks all of them.
 
-    clients    n. dropout, corrupt: shares of n that may vanish, or collude, each in [0, 1/2); they fix the floor t.
+    clients    n. dropout, corrupt: shares of n that may vanish, or collude, each in [0, 1/2). They fix the floor t.
     dimension  D coordinates, each in [low, high]; of the box, or of the ball of radius (high - low)/2 in `norm`.
                Only high - low matters: moving the interval moves the sum and nothing else.
     batches    length of the stream, for `tree`.
     noise, scale, precision  as in a run file: "grid" or "continuous", s and g.
+    survivors  clients that answered. None: for the guarantee the floor t, for the error all n.
+    colluders  clients, of those that answered or of the fewest that may answer, that reveal their noise.
+    contributions  cohorts like this one that one client takes part in. target_delta: δ of all of them together.
+    Raises     BadParameter, naming the field.
     """
 
     clients: int
@@ -42,6 +47,10 @@ class PrivacyQuery:
     noise: str = "grid"
     scale: float | None = None
     precision: int | None = None
+    survivors: int | None = None
+    colluders: int = 0
+    contributions: int = 1
+    target_delta: float | None = None
 
     def __post_init__(self) -> None:
         whole = (("clients", self.clients, MOST_CLIENTS), ("dimension", self.dimension, MOST_COORDINATES))
@@ -56,17 +65,30 @@ class PrivacyQuery:
                 raise BadParameter(field, end, f"must lie in [{-WIDEST:g}, {WIDEST:g}]")
         if not self.low < self.high:
             raise BadParameter("high", self.high, f"must be above low = {self.low:g}")
-        for field, given, known in (("norm", self.norm, get_args(Norm)), ("noise", self.noise, get_args(Noise))):
-            _known(field, given, known)
+        for field, value, known in (("norm", self.norm, get_args(Norm)), ("noise", self.noise, get_args(Noise))):
+            _known(field, value, known)
+        self._check_participation()
+
+    def _check_participation(self) -> None:
+        """Refuse more answers than clients, more colluders than answers, and too many contributions."""
+        if self.survivors is not None and not 1 <= self.survivors <= self.clients:
+            raise BadParameter("survivors", self.survivors, f"must lie in [1, clients = {self.clients}]")
+        field, most = ("least", self.least) if self.survivors is None else ("survivors", self.survivors)
+        if not 0 <= self.colluders <= most:
+            raise BadParameter("colluders", self.colluders, f"must lie in [0, {field} = {most}]")
+        if not 1 <= self.contributions <= MOST_CONTRIBUTIONS:
+            raise BadParameter("contributions", self.contributions, f"must lie in [1, {MOST_CONTRIBUTIONS}]")
+        if self.target_delta is not None and not delta_allowed(self.target_delta):
+            raise BadParameter("target-delta", self.target_delta, DELTA_RULE)
 
     @property
     def least(self) -> int:
-        """The fewest that answer: n without the dropouts."""
+        """The fewest clients that answer: n without the dropouts."""
         return self.clients - math.floor(self.dropout * self.clients)
 
     @property
     def floor(self) -> int:
-        """t: what is left of them without the colluders, at least 1."""
+        """t: the fewest honest clients that answer, at least 1."""
         return max(1, self.least - math.floor(self.corrupt * self.clients))
 
     @property
@@ -78,41 +100,49 @@ class PrivacyQuery:
         return BoundedVector.model_validate(words)
 
     def planned(self, name: str, calibration: str) -> Mechanism:
-        """The calibrated mechanism for this cohort."""
+        """Return the calibrated mechanism for this cohort. Raises BadParameter."""
         spec, statistic = self.spec(name, calibration), self.statistic
         check_spec(spec, statistic)
         return plan(spec, clients=self.clients, least=self.least, floor=self.floor, wrap=WRAP, statistic=statistic)
 
-    def answers(self, survivors: int | None, colluders: int) -> int | None:
-        """Who answered, for a guarantee: `survivors` if told; None, the floor of honest ones, if nobody colludes.
+    @property
+    def answers(self) -> int | None:
+        """Return how many answered, as a mechanism's guarantee takes it; None stands for the floor of honest clients.
 
-        The floor leaves the colluders out already, so that told ones are taken off `least`. Raises BadParameter for
-        more answers than clients and more colluders than answers.
+        The floor leaves the colluders out already. Where there are colluders and no stated survivors, they are
+        therefore taken off `least`.
         """
-        if survivors is not None and not 1 <= survivors <= self.clients:
-            raise BadParameter("survivors", survivors, f"must lie in [1, clients = {self.clients}]")
-        field, most = ("least", self.least) if survivors is None else ("survivors", survivors)
-        if not 0 <= colluders <= most:
-            raise BadParameter("colluders", colluders, f"must lie in [0, {field} = {most}]")
-        return self.least if survivors is None and colluders else survivors
+        return self.least if self.survivors is None and self.colluders else self.survivors
 
-    def notes(self, survivors: int | None) -> list[str]:
-        """What a reader must know of a sum over so few."""
-        if survivors is None or survivors >= self.least:
+    @property
+    def answered(self) -> int:
+        """Return the number of clients whose sum the error is about."""
+        return self.clients if self.survivors is None else self.survivors
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what a reader must know of a sum over so few."""
+        if self.survivors is None or self.survivors >= self.least:
             return []
-        return [f"never opened: a release needs {self.least} answers, and {survivors} came"]
+        return [f"never opened: a release needs {self.least} answers, and {self.survivors} came"]
+
+    def described(self) -> dict[str, Any]:
+        """Return the question and what follows from it, JSON-able, in the order that every report has."""
+        words = asdict(self)
+        answered = {name: words.pop(name) for name in ("survivors", "colluders", "contributions", "target_delta")}
+        return {**words, "least": self.least, "floor": self.floor, "wrap": WRAP, **answered, "notes": self.notes}
 
     def spec(self, name: str, calibration: str) -> MechanismSpec:
-        """The words of a run file."""
+        """Return the mechanism's table of a run file. Raises BadParameter."""
         _known("mechanism", name, tuple(MECHANISMS))
         _known("calibration", calibration, get_args(Calibration))
         words: dict[str, Any] = {"name": name, "calibration": calibration, "noise": self.noise}
         for field in ("epsilon", "delta", "batches", "scale", "precision"):
-            given = getattr(self, field)
-            if given is not None:
-                words[field] = given
-                if not math.isfinite(given):
-                    raise BadParameter(f"mechanism.{field}", given, "must be a finite number")
+            value = getattr(self, field)
+            if value is not None:
+                words[field] = value
+                if not math.isfinite(value):
+                    raise BadParameter(f"mechanism.{field}", value, "must be a finite number")
         try:
             return MechanismSpec.model_validate(words)
         except ValidationError as error:
@@ -120,6 +150,6 @@ class PrivacyQuery:
             raise BadParameter(f"mechanism.{field}", words.get(field), wanted(error)) from error
 
 
-def _known(field: str, given: str, known: tuple[str, ...]) -> None:
-    if given not in known:
-        raise BadParameter(field, given, f"must be one of {', '.join(known)}")
+def _known(field: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise BadParameter(field, value, f"must be one of {', '.join(known)}")

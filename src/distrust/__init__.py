@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from distrust.common.errors import BadParameter as BadParameter
     from distrust.common.privacy.guarantee import Guarantee as Guarantee
     from distrust.common.randomness import SystemStream as SystemStream
-    from distrust.lab.audit.finding import Finding as Finding
-    from distrust.lab.audit.finding import audit as audit
+    from distrust.lab.audit.in_process import audit as audit
+    from distrust.lab.audit.verdict import Finding as Finding
     from distrust.lab.privacy.query import PrivacyQuery as PrivacyQuery
     from distrust.lab.run.in_process import run as run
     from distrust.lab.run.result import Result as Result
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 MODULES = {
     "BadParameter": "common.errors",
     "BadRunFile": "lab.run.run_file",
-    "Finding": "lab.audit.finding",
+    "Finding": "lab.audit.verdict",
     "Guarantee": "common.privacy.guarantee",
     "PrivacyQuery": "lab.privacy.query",
     "Result": "lab.run.result",
     "RunFile": "lab.run.run_file",
     "SystemStream": "common.randomness",
-    "audit": "lab.audit.finding",
+    "audit": "lab.audit.in_process",
     "parse": "lab.run.run_file",
     "read": "lab.run.run_file",
     "run": "lab.run.in_process",

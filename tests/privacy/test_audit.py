@@ -19,8 +19,9 @@ from distrust.common.mechanisms import (
 from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.lab.audit import Finding, Setting, audit, judge, outcomes
-from distrust.lab.audit.bound import epsilon_at_least
+from distrust.lab.audit.in_process import audit, outcomes
+from distrust.lab.audit.setting import Setting
+from distrust.lab.audit.verdict import Finding, epsilon_at_least, judge_worlds
 
 EXACT_ONLY = tuple(name for name, kind in MECHANISMS.items() if kind.calibrations == ("exact",))
 
@@ -41,7 +42,7 @@ def kept(mechanism: Mechanism, seed: int, trials: int) -> Finding:
     """The finding at 1 - ALARM, after the claim has been held to 99.9 % too, on the same outcomes."""
     setting, stream = Setting(mechanism, mechanism.floor), UnsafeSeededStream(seed)
     worlds = [outcomes(setting, world, trials, stream) for world in (0, 1)]
-    usual, rare = (judge(setting, worlds[0], worlds[1], alarm=alarm) for alarm in (1e-3, ALARM))
+    usual, rare = (judge_worlds(setting, worlds[0], worlds[1], alarm=alarm) for alarm in (1e-3, ALARM))
     assert usual.claim is not None
     assert rare.lower <= usual.lower <= usual.claim
     assert not usual.violated
@@ -188,7 +189,7 @@ def test_equal_worlds_alarm_no_more_often_than_stated() -> None:
     alarms = 0
     for _ in range(1000):
         worlds = rng.poisson(3.0, (2, 200)).astype(float)
-        alarms += judge(setting, worlds[0], worlds[1], alarm=0.05).lower > 0
+        alarms += judge_worlds(setting, worlds[0], worlds[1], alarm=0.05).lower > 0
     assert alarms <= 90
 
 
@@ -199,7 +200,7 @@ def a_pair() -> Setting:
 def test_the_half_that_chooses_is_not_counted() -> None:
     """The worlds are far apart in the first half, and one and the same in the second: nothing is shown."""
     same = np.tile([0.0, 5.0], 500)
-    found = judge(a_pair(), np.concatenate((np.zeros(1000), same)), np.concatenate((np.full(1000, 5.0), same)))
+    found = judge_worlds(a_pair(), np.concatenate((np.zeros(1000), same)), np.concatenate((np.full(1000, 5.0), same)))
     assert found.counted == 1000
     assert found.lower == 0
 
@@ -210,7 +211,7 @@ def test_all_the_events_tried_share_the_alarm(dimension: int, columns: int) -> N
     setting = Setting(vectors("distributed-polya", dimension, "linf"), FLOOR)
     rng = np.random.default_rng(3)
     worlds = [rng.poisson(mean, (4000, columns)).astype(float) for mean in (3.0, 4.0)]
-    found = judge(setting, worlds[0], worlds[1], alarm=0.01)
+    found = judge_worlds(setting, worlds[0], worlds[1], alarm=0.01)
     likely, rare = (np.array([hits]) for hits in found.hits)
     assert found.lower > 0
     assert found.lower == epsilon_at_least(likely, rare, 2000, 0.0, 0.01 / (8 * columns))[0]

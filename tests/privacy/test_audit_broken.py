@@ -12,8 +12,8 @@ from distrust.common.mechanisms.distributed.additive import DistributedPolya
 from distrust.common.noise.polya import PolyaDifference
 from distrust.common.privacy.hockey_stick import pure_epsilon
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.lab.audit import audit
 from distrust.lab.audit.broken import BROKEN, broken
+from distrust.lab.audit.in_process import audit
 
 ALARM = 1e-9
 

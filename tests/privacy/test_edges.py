@@ -8,8 +8,9 @@ import pytest
 from distrust.common.errors import BadParameter
 from distrust.common.privacy.composition import compose
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.lab.privacy import calculator
+from distrust.lab.privacy.calculator import guaranteed, released
 from distrust.lab.privacy.query import PrivacyQuery
+from tests.support.calculator import answer, read
 
 
 def made(name: str, **words: object):  # noqa: ANN201 - one of sixteen kinds
@@ -17,8 +18,7 @@ def made(name: str, **words: object):  # noqa: ANN201 - one of sixteen kinds
 
 
 def report(name: str, **words: object) -> dict:
-    free = {"survivors": None, "colluders": 0, "clients": 1000, "epsilon": 1.0}
-    return calculator.report(name, **{**free, **words})["exact"]
+    return read(answer(name, **{"clients": 1000, "epsilon": 1.0, **words}))["exact"]
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
@@ -76,9 +76,9 @@ def test_skellam_vectors_have_one_epsilon(epsilon: float, precision: int, norm: 
 
 @pytest.mark.parametrize("survivors", [None, 500])
 def test_more_colluders_than_answers_are_refused(survivors: int | None) -> None:
-    asked = PrivacyQuery(clients=1000, epsilon=1.0, dropout=0.4)
+    colluders = 501 if survivors else 601
     with pytest.raises(BadParameter, match="colluders"):
-        asked.answers(survivors, 501 if survivors else 601)
+        PrivacyQuery(clients=1000, epsilon=1.0, dropout=0.4, survivors=survivors, colluders=colluders)
 
 
 @pytest.mark.parametrize("name", ["distributed-skellam", "distributed-discrete-gaussian"])
@@ -109,9 +109,8 @@ def test_constants_of_a_paper_that_cannot_be_computed_leave_the_exact_ones_alone
 
 @pytest.mark.parametrize("contributions", [1, 3])
 def test_more_bits_than_are_computed_with_still_have_a_guarantee(contributions: int) -> None:
-    asked = PrivacyQuery(clients=100_000, epsilon=0.1, delta=1e-6)
-    paper = asked.planned("shuffled-binomial", "paper")
-    assert 0 < calculator.guaranteed(paper, None, 0, contributions, None).epsilon < 0.1
+    query = PrivacyQuery(clients=100_000, epsilon=0.1, delta=1e-6, contributions=contributions)
+    assert 0 < guaranteed(query.planned("shuffled-binomial", "paper"), query).epsilon < 0.1
 
 
 @pytest.mark.parametrize(("survivors", "colluders"), [(1001, 0), (1000, -1), (-1, 0)])
@@ -157,4 +156,4 @@ def _shuffled_laws(weights: np.ndarray, clients: int) -> tuple[np.ndarray, np.nd
 @pytest.mark.parametrize("name", ["shuffled-laplace", "relaxed-secagg-shuffle", "shuffled-gaussian"])
 def test_only_mechanisms_that_release_nothing_but_the_sum_are_composed_by_its_law(name: str) -> None:
     mechanism = made(name, clients=100, delta=None if name == "relaxed-secagg-shuffle" else 1e-6)
-    assert calculator.released(mechanism, 100) is None
+    assert released(mechanism, 100) is None

@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS
 from distrust.lab.__main__ import app
-from distrust.lab.papers import ERRATA, errata
-from distrust.lab.papers.erratum import Erratum, Paper
-from distrust.lab.papers.table import markdown
+from distrust.lab.papers.errata import ERRATA, checked_errata, errata_markdown
+from distrust.lab.papers.erratum import CheckedErratum, Paper
 
 ROOT = Path(__file__).parents[2]
 ERRATA_PAGE = (ROOT / "docs/privacy/errata.md").read_text("utf-8")
@@ -23,11 +22,11 @@ TOLERANCE = 1e-9
 
 
 @cache
-def found() -> dict[str, Erratum]:
-    return {one.key: one for one in errata()}
+def found() -> dict[str, CheckedErratum]:
+    return {one.key: one for one in checked_errata()}
 
 
-KEYS = [compute().key for compute in ERRATA]
+KEYS = [erratum.key for erratum in ERRATA]
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -52,12 +51,12 @@ def test_an_erratum_says_where_it_stands_and_where_its_resolution_lives(key: str
 def test_keys_are_unique_and_every_paper_has_errata() -> None:
     assert len(set(KEYS)) == len(KEYS) == len(found())
     for paper in get_args(Paper):
-        assert errata(paper) == [one for one in found().values() if one.paper == paper] != []
+        assert checked_errata(paper) == [one for one in found().values() if one.paper == paper] != []
 
 
 def test_an_unknown_paper_is_refused() -> None:
     with pytest.raises(BadParameter, match="paper"):
-        errata("XYZ")
+        checked_errata("XYZ")
 
 
 def said(*words: str) -> str:
@@ -72,17 +71,17 @@ def test_the_command_speaks_to_people_to_programs_and_to_the_document() -> None:
     table = said("--paper", "FREE")
     assert "Pr[x̄ ≥ t]" in table
     assert "999.8" in table
-    assert said("--paper", "GLB", "--markdown").count("- **GLB") == len(errata("GLB"))
+    assert said("--paper", "GLB", "--markdown").count("- **GLB") == len(checked_errata("GLB"))
 
 
 def test_the_command_writes_a_file(tmp_path: Path) -> None:
     said("--paper", "DLB", "--json", str(tmp_path / "dlb.json"))
-    assert len(json.loads((tmp_path / "dlb.json").read_text("utf-8"))) == len(errata("DLB"))
+    assert len(json.loads((tmp_path / "dlb.json").read_text("utf-8"))) == len(checked_errata("DLB"))
 
 
 def test_the_document_shows_what_the_command_computes() -> None:
     shown = ERRATA_PAGE.split("<!-- errata -->\n")[1].split("<!-- /errata -->")[0]
-    assert shown.strip() == markdown(list(found().values())).strip()
+    assert shown.strip() == errata_markdown(list(found().values())).strip()
 
 
 @pytest.mark.parametrize("row", [row for row in DOCUMENT.splitlines() if row.startswith("| `distrust privacy ")])

@@ -11,13 +11,13 @@ from mpmath import mpf
 from scipy import stats
 from scipy.special import ive
 
-from distrust.lab.papers import errata
-from distrust.lab.papers.erratum import Erratum
+from distrust.lab.papers.errata import checked_errata
+from distrust.lab.papers.erratum import CheckedErratum
 
 
 @cache
-def found() -> dict[str, Erratum]:
-    return {one.key: one for one in errata()}
+def found() -> dict[str, CheckedErratum]:
+    return {one.key: one for one in checked_errata()}
 
 
 def near(key: str, expected: float, rel: float = 1e-9) -> None:

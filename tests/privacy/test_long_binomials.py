@@ -9,7 +9,7 @@ from distrust.common.mechanisms.shuffled.binomial import LONG
 from distrust.common.noise.binomial import Binomial
 from distrust.common.privacy.binomial import long_epsilon
 from distrust.common.privacy.hockey_stick import epsilon_at
-from distrust.lab.privacy.calculator import report
+from tests.support.calculator import answer, read
 
 DIGITS = 40
 
@@ -115,7 +115,7 @@ def test_a_quantile_is_the_least_of_forty_digits(trials: int, chance: float, p: 
 def test_the_papers_constants_are_shown_as_they_are_however_many_bits_they_take(
     clients: int, epsilon: float, delta: float, true: float, middle: float
 ) -> None:
-    found = report("shuffled-binomial", survivors=None, colluders=0, clients=clients, epsilon=epsilon, delta=delta)
+    found = read(answer("shuffled-binomial", clients=clients, epsilon=epsilon, delta=delta))
     paper = found["paper"]
     assert paper["guarantee"]["epsilon"] == pytest.approx(true, rel=1e-3)
     assert paper["profile"]["approximate"]["how"] == "exact"

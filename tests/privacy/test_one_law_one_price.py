@@ -7,7 +7,7 @@ from dp_accounting import dp_event
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
 from distrust.common.mechanisms import MECHANISMS, Mechanism
-from distrust.lab.privacy import calculator
+from distrust.lab.privacy.calculator import guaranteed, released
 from distrust.lab.privacy.query import PrivacyQuery
 
 LAPLACE = ("central-laplace-discrete", "central-laplace", "local-laplace-discrete", "local-laplace")
@@ -15,14 +15,17 @@ GAUSSIAN = ("central-gaussian", "local-gaussian", "distributed-discrete-gaussian
 CARRIED = ("distributed-polya", "distributed-skellam", "distributed-discrete-gaussian", "shuffled-binomial")
 
 
-def planned(name: str, **words: Any) -> Mechanism:
+def question(name: str, **words: Any) -> PrivacyQuery:
     given = None if name == "identity" else 0.1
-    delta = 1e-6 if MECHANISMS[name].takes_delta else None
-    return PrivacyQuery(clients=100, epsilon=given, delta=delta, **words).planned(name, "exact")
+    return PrivacyQuery(clients=100, epsilon=given, delta=1e-6 if MECHANISMS[name].takes_delta else None, **words)
+
+
+def planned(name: str, **words: Any) -> Mechanism:
+    return question(name, **words).planned(name, "exact")
 
 
 def price(name: str, **words: int) -> float:
-    found = calculator.guaranteed(planned(name, **words), None, 0, 20, 1e-6).epsilon
+    found = guaranteed(planned(name, **words), question(name, contributions=20, target_delta=1e-6, **words)).epsilon
     assert found is not None
     return found
 
@@ -49,19 +52,19 @@ def test_a_gaussian_law_has_one_price(name: str) -> None:
 
 def test_who_has_one_law_and_who_has_none() -> None:
     words: dict[str, dict[str, int]] = {"tree": {"batches": 4}}
-    having = {name for name in MECHANISMS if calculator.released(planned(name, **words.get(name, {})), 100) is not None}
+    having = {name for name in MECHANISMS if released(planned(name, **words.get(name, {})), 100) is not None}
     assert having == {*LAPLACE, *GAUSSIAN, *CARRIED}
 
 
 @pytest.mark.parametrize("name", [*LAPLACE, *CARRIED])
 def test_vectors_have_no_single_law(name: str) -> None:
-    assert calculator.released(planned(name, dimension=3), 100) is None
+    assert released(planned(name, dimension=3), 100) is None
 
 
 @pytest.mark.parametrize("name", CARRIED)
 def test_without_honest_clients_there_is_none(name: str) -> None:
-    assert calculator.released(planned(name), 0) is None
+    assert released(planned(name), 0) is None
 
 
 def test_too_few_shares_of_a_polya_law_are_not_log_concave() -> None:
-    assert calculator.released(planned("distributed-polya"), 99) is None
+    assert released(planned("distributed-polya"), 99) is None

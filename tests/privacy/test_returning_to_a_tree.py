@@ -15,12 +15,11 @@ from distrust.common.privacy.gaussian import gaussian_epsilon
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.privacy.ledger import Entry, PrivacyLedger
 from distrust.common.run.config import RunConfig
-from distrust.lab.privacy import calculator
+from distrust.lab.privacy.calculator import report_on
 from distrust.lab.privacy.query import PrivacyQuery
 from distrust.server.run_config import check
 
 COHORT: dict[str, Any] = {"clients": 100, "epsilon": 0.8, "delta": 1e-6, "batches": 8}
-TAKEN: dict[str, Any] = {"survivors": None, "colluders": 0, "contributions": 3, "target_delta": None}
 SAID = "contributions = 3: must be 1: tree's promise is for one batch a client"
 RUN: dict[str, Any] = {
     "run": "demo",
@@ -69,7 +68,7 @@ def test_a_run_whose_clients_return_to_a_tree_is_refused() -> None:
 
 def test_the_calculator_refuses_it_too() -> None:
     with pytest.raises(BadParameter, match=SAID):
-        calculator.report("tree", **COHORT, **TAKEN)
+        report_on("tree", PrivacyQuery(**COHORT, contributions=3))
 
 
 def test_it_is_the_only_one_that_is() -> None:

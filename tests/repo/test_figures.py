@@ -2,10 +2,9 @@
 
 import pytest
 
-from distrust.lab.cli.figure import COMPOSITION, DELTA, EPSILON
-from distrust.lab.figures import matched
-from distrust.lab.figures.stamp import stamp
-from distrust.lab.privacy import composition
+from distrust.lab.cli.sweep import COMPOSITION, DELTA, EPSILON
+from distrust.lab.figures.composition import composition_curves, composition_stamp
+from distrust.lab.figures.drawing import matched, stamp
 from distrust.lab.sweep import Cell, Experiment, cells, load
 from distrust.lab.sweep.cells import digest
 from tests.support.published import FIGURES, PUBLISHED, drawn_from, rows
@@ -47,8 +46,8 @@ def test_a_picture_was_drawn_from_the_published_rows_and_the_committed_words(
 
 @pytest.mark.parametrize("suffix", ["png", "pdf"])
 def test_composition_was_drawn_from_what_is_computed_now(suffix: str) -> None:
-    found = composition.curves(EPSILON, DELTA)
-    assert drawn_from(FIGURES / f"{COMPOSITION}.{suffix}") == composition.stamp(found)
+    found = composition_curves(EPSILON, DELTA)
+    assert drawn_from(FIGURES / f"{COMPOSITION}.{suffix}") == composition_stamp(found)
 
 
 @pytest.mark.parametrize("name", [*PUBLISHED, COMPOSITION])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from distrust.lab.figures.stamp import KEY
+from distrust.lab.figures.drawing import KEY
 from distrust.lab.sweep import Row, known, read
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"

@@ -13,9 +13,10 @@ import pytest
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter, TooSmall
 from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, plan
-from distrust.lab.audit import Finding, Setting
 from distrust.lab.audit.broken import broken
 from distrust.lab.audit.over_http import audit_over_http
+from distrust.lab.audit.setting import Setting
+from distrust.lab.audit.verdict import Finding
 from distrust.lab.stack.data_dir import Folder
 from distrust.lab.stack.stack import Stack
 

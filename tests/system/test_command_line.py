@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from distrust.lab.__main__ import app
-from distrust.lab.cli.console import guarded
+from distrust.lab.cli.console import exit_code_of
 from distrust.lab.stack.stack import BASE_PORT, LOOPBACK
 from tests.system.play import until
 
@@ -76,7 +76,7 @@ def test_every_fault_of_a_run_file_is_one_line_that_names_it(
     monkeypatch.setattr("distrust.lab.cli.console.signal.signal", lambda *_: None)
     (old, new, names), bad = BAD[fault], tmp_path / "bad.toml"
     bad.write_text(SMALL.replace(old, new), "utf-8")
-    code = guarded(lambda: app(["run", str(bad), "--in-process"]))
+    code = exit_code_of(lambda: app(["run", str(bad), "--in-process"]))
     check_one_line(code, *capsys.readouterr(), names)
 
 

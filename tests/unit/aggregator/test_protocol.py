@@ -15,7 +15,7 @@ from distrust.common.crypto.graph import Roster
 from distrust.common.errors import BadMessage, BadParameter, BadShare, TooSmall
 from distrust.common.messages.cohort import Masking
 from distrust.common.modular import Vector, pack
-from distrust.lab.secagg_simulation import Departures, Simulation, enrol, make_cohort, play
+from distrust.lab.secagg_simulation import Departures, Simulation, enrol, make_cohort, play_stages
 
 MODULI = st.one_of(st.integers(2, 2**63 - 1), st.integers(2**62, 2**63 - 1), st.integers(2, 1000))
 
@@ -48,7 +48,7 @@ def test_the_exact_sum_of_the_survivors_or_a_named_error(
     gone = [frozenset(slot for slot in leaving if stage[slot] == i) for i in range(5)]
     vectors, simulation = unique(n, dimension, modulus), enrol(cohort, dropout=dropout, corrupt=corrupt)
     try:
-        found = play(simulation, vectors, Departures(*gone), chance.sample(range(n), n))
+        found = play_stages(simulation, vectors, Departures(*gone), chance.sample(range(n), n))
     except TooSmall:  # only if more left than the rate allows, or the cohort is too small for any loss
         assert len(leaving) > int(dropout * n) or n - len(leaving) < protocol.least(cohort)
         return
@@ -63,7 +63,7 @@ def test_on_a_sparse_graph_clients_may_be_lost_at_any_stage(n: int, stage: str) 
     chance = random.Random(n)
     lost = chance.sample(range(n), n // 10)
     vectors, simulation = unique(n, 3, 2**62 - 57), enrol(make_cohort(n, 2**62 - 57, 3))
-    found = play(simulation, vectors, Departures(**{stage: lost}), chance.sample(range(n), n))
+    found = play_stages(simulation, vectors, Departures(**{stage: lost}), chance.sample(range(n), n))
     survivors = [slot for slot in range(n) if slot not in lost or stage == "unmask"]
     assert found.tolist() == honest_sum(vectors, survivors, 2**62 - 57)
 
@@ -72,7 +72,9 @@ def test_losses_at_all_stages_together_are_survived() -> None:
     simulation, vectors = enrol(make_cohort(100, 1000, 1)), unique(100, 1, 1000)
     gone = [range(2 * i, 2 * i + 2) for i in range(5)]
     departures = Departures(*gone)
-    assert play(simulation, vectors, departures, range(100)).tolist() == honest_sum(vectors, list(range(8, 100)), 1000)
+    assert play_stages(simulation, vectors, departures, range(100)).tolist() == honest_sum(
+        vectors, list(range(8, 100)), 1000
+    )
 
 
 def finished(n: int = 24, modulus: int = 97, lost: tuple[int, ...] = (3,)) -> tuple[Simulation, Vector]:
@@ -102,7 +104,7 @@ def test_below_the_minimum_nothing_is_released_at_any_stage() -> None:
     assert protocol.least(cohort) == 22
     for stage in ("keys", "shares", "confirm", "masked"):
         with pytest.raises(TooSmall, match="nothing is released"):
-            play(enrol(cohort), unique(24, 1, 97), Departures(**{stage: range(3)}), range(24))
+            play_stages(enrol(cohort), unique(24, 1, 97), Departures(**{stage: range(3)}), range(24))
 
 
 def test_without_t_answers_nothing_is_released() -> None:

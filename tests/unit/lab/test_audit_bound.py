@@ -8,8 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from distrust.lab.audit.bound import at_least, at_most, epsilon_at_least, fewest, reach
-from distrust.lab.audit.events import FAMILIES, cell, choose
+from distrust.lab.audit.verdict import (
+    FAMILIES,
+    at_least,
+    at_most,
+    cell,
+    choose_events,
+    epsilon_at_least,
+    fewest_trials,
+    largest_bound,
+)
 
 
 def counts(*hits: int) -> np.ndarray:
@@ -47,7 +55,7 @@ def test_equal_counts_show_nothing(delta: float) -> None:
 
 def test_the_best_threshold_is_found_in_both_directions() -> None:
     world0, world1 = np.repeat([0.0, 1, 2], [60, 30, 10]), np.repeat([0.0, 1, 2], [10, 30, 60])
-    events = choose(world0, world1, 0.0, 0.1)
+    events = choose_events(world0, world1, 0.0, 0.1)
     assert [event.family for event in events] == [*FAMILIES, *FAMILIES]
     down, up = events[0], events[len(FAMILIES) + 1]
     assert (down.likely, down.hits(world0), down.hits(world1)) == (0, 60, 10)
@@ -61,24 +69,24 @@ def test_an_outcome_between_or_below_the_cells_still_has_one() -> None:
 
 def test_continuous_outcomes_are_cut_at_quantiles() -> None:
     rng = np.random.default_rng(1)
-    events = choose(rng.normal(0, 1, 50_000), rng.normal(1, 1, 50_000), 0.0, 1e-3)
+    events = choose_events(rng.normal(0, 1, 50_000), rng.normal(1, 1, 50_000), 0.0, 1e-3)
     assert 1000 < events[0].edges.size < 2200
     assert "cells from" in events[0].describe()
 
 
 @given(st.floats(0, 0.95), st.floats(1e-12, 0.5))
 def test_fewest_is_the_least_number_of_trials_that_reaches_above_nothing(delta: float, alarm: float) -> None:
-    least = int(fewest(delta, alarm))
-    assert reach(least + 1, delta, alarm) > 0  # one more: `least` itself may be lost to rounding at the border
-    assert least == 1 or reach(least - 1, delta, alarm) == 0
+    least = int(fewest_trials(delta, alarm))
+    assert largest_bound(least + 1, delta, alarm) > 0  # one more: `least` itself may be lost to rounding at the border
+    assert least == 1 or largest_bound(least - 1, delta, alarm) == 0
 
 
 def test_what_everything_allows_is_never_reached() -> None:
-    assert fewest(1.0, 0.001) == math.inf
-    assert reach(10**6, 1.0, 0.001) == 0
+    assert fewest_trials(1.0, 0.001) == math.inf
+    assert largest_bound(10**6, 1.0, 0.001) == 0
 
 
 def test_the_reach_is_the_logarithm_of_the_only_event_there_is() -> None:
     """All of 1000 runs and none of 1000: p = (alarm/2)^(1/1000) at either end."""
     p = (1e-3 / 2) ** (1 / 1000)
-    assert reach(1000, 0.0, 1e-3) == pytest.approx(math.log(p / (1 - p)), rel=1e-9)
+    assert largest_bound(1000, 0.0, 1e-3) == pytest.approx(math.log(p / (1 - p)), rel=1e-9)

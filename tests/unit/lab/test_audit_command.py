@@ -7,7 +7,7 @@ from typer.testing import CliRunner, Result
 
 from distrust.common.errors import BadParameter, ProtocolError
 from distrust.lab.__main__ import app
-from distrust.lab.audit import trials
+from distrust.lab.audit import in_process
 from distrust.lab.cli import audit as command
 
 
@@ -94,7 +94,7 @@ def test_what_can_show_nothing_is_refused_before_anything_is_played(
     def played(*_: object) -> None:
         pytest.fail("played before it was refused")
 
-    monkeypatch.setattr(trials, "_contents", played)
+    monkeypatch.setattr(in_process, "_contents", played)
     monkeypatch.setattr(command, "Stack", played)
     refused = audit("distributed-polya", "--epsilon", "1", *words, *http)
     assert isinstance(refused.exception, BadParameter)

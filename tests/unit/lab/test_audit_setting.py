@@ -12,9 +12,14 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
 from distrust.common.noise.polya import PolyaDifference
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.lab.audit.evidence import evidence, names, ratio
-from distrust.lab.audit.observation import shown
-from distrust.lab.audit.replicas import in_lanes, most_lanes
+from distrust.lab.audit.observation import (
+    evidence,
+    evidence_names,
+    likelihood_ratio,
+    most_replicas,
+    observed,
+    replicated,
+)
 from distrust.lab.audit.setting import Setting
 
 
@@ -65,14 +70,14 @@ def test_the_aggregator_hands_over_no_single_message(via: str, view: str) -> Non
 def test_the_ratio_is_that_of_the_noise() -> None:
     """Lap_Z(g/ε) on both ends of the range: ln(P₁/P₀) goes from -ε to ε in steps of 2ε/g, and stays there."""
     mechanism = made("local-laplace-discrete", precision=4)
-    table = ratio(Setting(mechanism, 6))
+    table = likelihood_ratio(Setting(mechanism, 6))
     assert table is not None
     assert table.of(np.arange(-3.0, 8.0)) == pytest.approx([-1, -1, -1, -1, -0.5, 0, 0.5, 1, 1, 1, 1])
 
 
 def test_a_sum_is_told_by_the_law_of_the_sum() -> None:
     mechanism = made("distributed-polya", 3)
-    table = ratio(Setting(mechanism, 6, 2))
+    table = likelihood_ratio(Setting(mechanism, 6, 2))
     assert table is not None
     pmf, g = PolyaDifference(Fraction(4, 6), getattr(mechanism, "scale")).pmf(), mechanism.precision  # noqa: B009
     at = np.array([-g, 0, g, 2 * g])
@@ -81,9 +86,9 @@ def test_a_sum_is_told_by_the_law_of_the_sum() -> None:
 
 def test_permuted_records_are_told_by_the_mean_of_their_ratios() -> None:
     setting = Setting(made("shuffled-laplace", delta=0.1), 6)
-    table = ratio(setting)
+    table = likelihood_ratio(setting)
     assert table is not None
-    assert names(setting) == ("sum", "likelihood")
+    assert evidence_names(setting) == ("sum", "likelihood")
     records = np.array([[[0.0], [1], [0], [2], [-1], [0]]])
     found = evidence(setting, records)
     assert found[0, 0] == 2
@@ -103,7 +108,7 @@ def test_a_stream_shows_sums_that_are_right_but_for_noise(batches: int) -> None:
     mechanism = made("tree", delta=0.1, batches=batches)
     setting = Setting(mechanism, 6)
     sums = np.full((batches, 400, 1, 1), 3, dtype=np.uint64)
-    means = shown(setting, sums, UnsafeSeededStream(1))[:, :, 0].mean(axis=0)
+    means = observed(setting, sums, UnsafeSeededStream(1))[:, :, 0].mean(axis=0)
     error = 6 * mechanism.error(6).std * mechanism.precision * math.sqrt(mechanism.batches.bit_length() / 400)  # type: ignore[attr-defined]
     assert means[:batches] == pytest.approx(3, abs=error)
     assert means[batches:] == pytest.approx(3 * np.arange(1, batches + 1), abs=error)
@@ -114,7 +119,7 @@ def test_a_stream_shows_sums_that_are_right_but_for_noise(batches: int) -> None:
 def test_copies_side_by_side_keep_their_noise(name: str, dimension: int, norm: str) -> None:
     words = {"delta": 0.1} if name == "shuffled-laplace" else {}
     alone = made(name, dimension, norm, **words)
-    wide = in_lanes(alone, 7)
+    wide = replicated(alone, 7)
     assert wide.dimension == 7 * dimension
     assert wide.scale == pytest.approx(alone.scale, rel=1e-12)  # type: ignore[attr-defined]
 
@@ -129,12 +134,12 @@ def test_copies_side_by_side_keep_their_noise(name: str, dimension: int, norm: s
     ],
 )
 def test_as_many_copies_as_the_mechanism_allows(words: dict[str, Any], lanes: int) -> None:
-    assert most_lanes(made(**words)) == lanes
+    assert most_replicas(made(**words)) == lanes
 
 
 def test_the_sphere_has_no_copies() -> None:
     with pytest.raises(BadParameter, match="no lanes"):
-        in_lanes(made("local-sphere"), 2)
+        replicated(made("local-sphere"), 2)
 
 
 def test_a_stream_too_long_to_be_run_is_refused() -> None:

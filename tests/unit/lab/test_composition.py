@@ -10,9 +10,19 @@ from typer.testing import CliRunner
 
 from distrust.common.errors import BadParameter
 from distrust.lab.__main__ import app
-from distrust.lab.privacy.composition import BATCHES, EXACT, PAPER, RENYI, advanced, curves, draw, figure, least_sigma
+from distrust.lab.figures.composition import (
+    BATCHES,
+    EXACT,
+    PAPER,
+    RENYI,
+    advanced_sigma,
+    composition_curves,
+    composition_figure,
+    draw_composition,
+    least_sigma,
+)
 
-FOUND = curves(0.5, 1e-6)
+FOUND = composition_curves(0.5, 1e-6)
 
 
 def test_exact_is_below_renyi_is_below_the_paper() -> None:
@@ -40,18 +50,18 @@ def test_the_exact_noise_is_what_dp_accounting_composes_to(count: int) -> None:
 
 
 def test_one_batch_is_not_composed() -> None:
-    assert advanced(0.5, 1e-6, 1) == pytest.approx(math.sqrt(2 * math.log(1.25e6)) / 0.5)
+    assert advanced_sigma(0.5, 1e-6, 1) == pytest.approx(math.sqrt(2 * math.log(1.25e6)) / 0.5)
 
 
 def test_the_figure_is_written_as_png_svg_and_pdf(tmp_path: Path) -> None:
-    png, svg, pdf = draw(FOUND, tmp_path / "returning")
+    png, svg, pdf = draw_composition(FOUND, tmp_path / "returning")
     assert png.read_bytes().startswith(b"\x89PNG")
     assert "<svg" in svg.read_text("utf-8")
     assert pdf.read_bytes().startswith(b"%PDF")
 
 
 def test_the_figure_has_title_legend_and_caption_like_the_others() -> None:
-    above, foot = figure(FOUND).subfigs
+    above, foot = composition_figure(FOUND).subfigs
     assert above.get_suptitle() == "Noise that returning clients cost: ε = 0.5, δ = 1e-06 for all batches together"
     assert [text.get_text() for text in above.legends[0].get_texts()] == [PAPER, RENYI, EXACT]
     assert foot.texts[0].get_text().startswith("MAB Appendix I, computed: nothing is played.")
@@ -67,13 +77,13 @@ def test_the_figure_has_title_legend_and_caption_like_the_others() -> None:
 )
 def test_outside_the_theorem_it_is_refused(epsilon: float, delta: float, batches: tuple[int, ...], field: str) -> None:
     with pytest.raises(BadParameter, match=rf"^{field} = .*\[") as refused:
-        curves(epsilon, delta, batches)
+        composition_curves(epsilon, delta, batches)
     assert refused.value.field == field
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e-4, 1e-18), (1e-4, 0.499), (0.999, 1e-18), (0.999, 0.499)])
 def test_at_the_ends_of_what_is_allowed_there_are_figures(epsilon: float, delta: float) -> None:
-    found = curves(epsilon, delta)
+    found = composition_curves(epsilon, delta)
     assert all(math.isfinite(value) and value > 0 for curve in (found.paper, found.rdp, found.exact) for value in curve)
     assert list(found.rdp) == sorted(found.rdp)
 

@@ -1,36 +1,32 @@
 """`distrust privacy` by who answered and who colludes, what it says of the question, and its labels."""
 
-import io
 from dataclasses import fields
 from typing import Any
 
 import pytest
-from rich.console import Console
-from rich.table import Table
 
 from distrust.common.errors import BadParameter
-from distrust.lab.privacy import calculator, compare, table
+from distrust.lab.privacy.compare import Comparison
 from distrust.lab.privacy.query import PrivacyQuery
+from distrust.lab.privacy.tables import comparison_table, report_table
+from tests.support.calculator import answer, comparison, read, text
 
 COHORT: dict[str, Any] = {"clients": 1000, "dropout": 0.1, "corrupt": 0.1}
 SMALL: dict[str, Any] = {"clients": 40, "epsilon": 0.5, "delta": 1e-6, "target_delta": None}
-TAKEN = ("survivors", "colluders", "contributions", "target_delta")
 
 
 def epsilon(survivors: int | None = None, colluders: int = 0) -> float:
-    asked = calculator.report("distributed-polya", epsilon=1.0, survivors=survivors, colluders=colluders, **COHORT)
-    found: float = asked["exact"]["guarantee"]["epsilon"]
+    asked = answer("distributed-polya", epsilon=1.0, survivors=survivors, colluders=colluders, **COHORT)
+    found: float = read(asked)["exact"]["guarantee"]["epsilon"]
     return found
 
 
+def small(**words: Any) -> Comparison:
+    return comparison(**{**SMALL, **words})
+
+
 def compared(**words: Any) -> dict[str, Any]:
-    return compare.compare(**{**SMALL, "survivors": None, "colluders": 0, "contributions": 1, **words})
-
-
-def text(shown: Table) -> str:
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(shown)
-    return console.export_text()
+    return read(small(**words))
 
 
 def test_colluders_are_taken_off_once() -> None:
@@ -52,37 +48,38 @@ def test_more_colluders_than_may_answer_are_refused() -> None:
 
 @pytest.mark.parametrize(("survivors", "opened"), [(None, True), (900, True), (899, False)])
 def test_a_sum_that_is_never_opened_is_said_to_be_one(survivors: int | None, opened: bool) -> None:  # noqa: FBT001
-    found = calculator.report("distributed-polya", epsilon=1.0, survivors=survivors, colluders=0, **COHORT)
-    assert found["notes"] == ([] if opened else ["never opened: a release needs 900 answers, and 899 came"])
-    assert ("never opened" in text(table.table(found))) != opened
+    found = answer("distributed-polya", epsilon=1.0, survivors=survivors, **COHORT)
+    assert read(found)["notes"] == ([] if opened else ["never opened: a release needs 900 answers, and 899 came"])
+    assert ("never opened" in text(report_table(found))) != opened
 
 
 def test_side_by_side_it_is_said_once() -> None:
-    shown = text(compare.table(compared(survivors=30, delta=None)))
+    shown = text(comparison_table(small(survivors=30, delta=None)))
     assert shown.count("never opened: a release needs 40 answers, and 30 came") == 1
 
 
 def test_both_reports_say_all_that_was_asked() -> None:
-    one = calculator.report("distributed-polya", **{**SMALL, "delta": None, "survivors": 39, "colluders": 1})
-    asked = {field.name for field in fields(PrivacyQuery)} | set(TAKEN) | {"least", "floor", "wrap", "notes"}
+    one = read(answer("distributed-polya", **{**SMALL, "delta": None, "survivors": 39, "colluders": 1}))
+    asked = {field.name for field in fields(PrivacyQuery)} | {"least", "floor", "wrap", "notes"}
     for said in (one, compared(delta=None)):
         assert asked <= said.keys()
     assert (one["survivors"], one["colluders"], one["contributions"], one["target_delta"]) == (39, 1, 1, None)
 
 
 def test_bounds_are_labelled_in_both_tables() -> None:
-    words: dict[str, Any] = {"clients": 40, "epsilon": 0.5, "delta": 1e-3, "survivors": None, "colluders": 0}
-    exact, bound = (calculator.report(name, **words) for name in ("central-gaussian", "shuffled-laplace"))
-    assert "│ epsilon                  │ 0.5" in text(table.table(exact))
-    assert "│ epsilon                  │ ≤ 0." in text(table.table(bound))
-    rows = compared(clients=200, delta=1e-3)["mechanisms"]
+    words: dict[str, Any] = {"clients": 40, "epsilon": 0.5, "delta": 1e-3}
+    exact, bound = (answer(name, **words) for name in ("central-gaussian", "shuffled-laplace"))
+    assert "│ epsilon                  │ 0.5" in text(report_table(exact))
+    assert "│ epsilon                  │ ≤ 0." in text(report_table(bound))
+    both = small(clients=200, delta=1e-3)
+    rows = read(both)["mechanisms"]
     how = {
         row["mechanism"]: row["guarantee"]["how"]
         for row in rows
         if row["calibration"] == "exact" and "guarantee" in row
     }
     assert {name for name, label in how.items() if label == "bound"} == BOUNDS
-    lines = text(compare.table(compared(clients=200, delta=1e-3))).splitlines()
+    lines = text(comparison_table(both)).splitlines()
     assert all(("ε ≤" in line) == (line.split()[0] in BOUNDS) for line in lines if " exact " in line)
 
 
@@ -92,8 +89,53 @@ BOUNDS = {"shuffled-gaussian", "shuffled-laplace", "relaxed-secagg-shuffle"}
 @pytest.mark.slow
 def test_what_is_compared_is_compared_at_one_delta() -> None:
     """Two contributions at 1e-6 each: those that add up by basic composition need 2e-6, the others less."""
-    found = compared(contributions=2)
+    both = small(contributions=2)
+    found = read(both)
     deltas = {row["guarantee"]["delta"] for row in found["mechanisms"] if "guarantee" in row}
     assert deltas == {0.0, found["shared_delta"]}
     assert found["shared_delta"] == pytest.approx(2e-6)
-    assert "2 contributions, compared at δ = 2e-06" in text(compare.table(found))
+    assert "2 contributions, compared at δ = 2e-06" in text(comparison_table(both))
+
+
+QUESTION = [
+    *("clients", "epsilon", "delta", "dropout", "corrupt", "batches", "dimension", "norm", "low", "high", "noise"),
+    *(
+        "scale",
+        "precision",
+        "least",
+        "floor",
+        "wrap",
+        "survivors",
+        "colluders",
+        "contributions",
+        "target_delta",
+        "notes",
+    ),
+]
+PROMISE = {
+    "guarantee": [
+        *("kind", "epsilon", "delta", "claimed", "rdp", "neighbours", "model", "calibration", "assumptions", "how"),
+    ],
+    "profile": ["delta", "pure", "approximate", "rdp", "rdp_how", "notes"],
+}
+
+
+def test_the_object_of_one_mechanism_has_these_keys_in_this_order() -> None:
+    found = read(answer("distributed-polya", clients=20, epsilon=1.0))
+    assert list(found) == ["mechanism", *QUESTION, "exact", "paper"]
+    for side in (found["exact"], found["paper"]):
+        assert list(side) == ["parameters", "bits", "via", "error", *PROMISE]
+        assert list(side["parameters"]) == ["g", "m", "tau", "scale"]
+        assert list(side["error"]) == ["survivors", "of", "std", "rounding_std", "quantiles", "quantiles_how"]
+        assert {name: list(side[name]) for name in PROMISE} == PROMISE
+    assert list(read(answer("tree", clients=20, epsilon=1.0, delta=1e-3, batches=2))["paper"]) == ["refused"]
+
+
+def test_the_object_of_all_mechanisms_has_these_keys_in_this_order() -> None:
+    found = compared(delta=None)
+    assert list(found) == [*QUESTION, "shared_delta", "tail", "mechanisms"]
+    row = next(row for row in found["mechanisms"] if "refused" not in row)
+    assert list(row) == ["mechanism", "calibration", *PROMISE, "error", "bits", "via", "trust"]
+    assert list(row["error"]) == ["std", "quantile", "quantile_how"]
+    refused = next(row for row in found["mechanisms"] if "refused" in row)
+    assert list(refused) == ["mechanism", "calibration", "refused"]

@@ -1,41 +1,37 @@
 """`distrust privacy` for vectors, norms, ranges and kinds of noise: what is shown, labelled and refused."""
 
-import io
 import json
 import math
 from functools import cache
 from typing import Any
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.privacy.profile import PROFILE_ORDERS
 from distrust.lab.__main__ import app
-from distrust.lab.privacy import calculator, compare, table
 from distrust.lab.privacy.query import PrivacyQuery
+from distrust.lab.privacy.tables import report_table
+from tests.support.calculator import answer, comparison, read, text
 
-TAKEN: dict[str, Any] = {"survivors": None, "colluders": 0}
+COHORT: dict[str, Any] = {"clients": 200, "epsilon": 0.9}
 
 
 def report(name: str, **words: Any) -> dict[str, Any]:
-    own: dict[str, Any] = {"clients": 200, "epsilon": 0.9, **TAKEN}
-    return calculator.report(name, **{**own, **words})
+    return read(answer(name, **{**COHORT, **words}))
 
 
-def text(shown: dict[str, Any]) -> str:
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(table.table(shown))
-    return console.export_text()
+def printed(name: str, **words: Any) -> str:
+    return text(report_table(answer(name, **{**COHORT, **words})))
 
 
 @cache
 def compared(norm: str) -> dict[str, dict[str, Any]]:
     """The row of every mechanism's exact calibration, for vectors of three coordinates."""
-    words: dict[str, Any] = {"dimension": 3, "norm": norm, "low": -2.0, "high": 2.0, **TAKEN}
-    shown = compare.compare(clients=60, epsilon=0.9, delta=1e-5, batches=4, contributions=1, target_delta=None, **words)
+    words: dict[str, Any] = {"dimension": 3, "norm": norm, "low": -2.0, "high": 2.0}
+    shown = read(comparison(clients=60, epsilon=0.9, delta=1e-5, batches=4, **words))
     return {row["mechanism"]: row for row in shown["mechanisms"] if row["calibration"] == "exact"}
 
 
@@ -79,21 +75,22 @@ def test_a_vector_s_errors_are_said_to_be_of_one_coordinate() -> None:
     shown = report("local-sphere", dimension=5, norm="l2")
     assert shown["exact"]["error"]["of"] == "one coordinate of the sum"
     assert shown["exact"]["error"]["quantiles_how"] == "bound"
-    table = text(shown)
+    table = printed("local-sphere", dimension=5, norm="l2")
     assert "D = 5, l2" in table
     assert "error of one coordinate of the sum: std" in table
     assert "≤ " in table.split("p = 0.001")[1].splitlines()[0]
 
 
 def test_the_table_tells_infinite_from_unknown() -> None:
-    skellam = text(report("distributed-skellam", dimension=4, norm="l2"))
+    skellam = printed("distributed-skellam", dimension=4, norm="l2")
     assert "∞" in skellam.split("pure epsilon")[1].splitlines()[0]
-    assert "∞" in text(report("shuffled-binomial", delta=1e-5)).split("RDP(2)")[1].splitlines()[0]
+    assert "∞" in printed("shuffled-binomial", delta=1e-5).split("RDP(2)")[1].splitlines()[0]
 
 
 def test_continuous_noise_is_shown_with_its_warning_once() -> None:
-    shown = report("central-gaussian", delta=1e-5, noise="continuous")
-    assert text(shown).replace("\n", " ").count("UNSAFE") == 1
+    words = {"delta": 1e-5, "noise": "continuous"}
+    shown = report("central-gaussian", **words)
+    assert printed("central-gaussian", **words).replace("\n", " ").count("UNSAFE") == 1
     assert shown["exact"]["guarantee"]["epsilon"] == pytest.approx(0.9)
 
 

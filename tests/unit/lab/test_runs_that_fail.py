@@ -11,7 +11,7 @@ from distrust.common.errors import RunFailed
 from distrust.common.mechanisms.central.additive import UnsafeIdentity
 from distrust.common.run.progress import RunView
 from distrust.lab.__main__ import app
-from distrust.lab.cli.console import BAD_INPUT, FAILED, guarded
+from distrust.lab.cli.console import BAD_INPUT, FAILED, exit_code_of
 from distrust.lab.run import in_process
 from distrust.lab.run.over_http import _finished
 from distrust.lab.run.run_file import parse
@@ -47,7 +47,7 @@ def distrust(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
     def command(*words: str) -> int:
         try:
-            return guarded(lambda: app(list(words)))
+            return exit_code_of(lambda: app(list(words)))
         except SystemExit as end:
             return int(end.code or 0)
 

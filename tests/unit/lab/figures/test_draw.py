@@ -8,11 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from distrust.common.errors import BadParameter
-from distrust.lab.figures import draw, figure, matched
-from distrust.lab.figures.draw import exponent
-from distrust.lab.figures.sheet import DPI
-from distrust.lab.figures.stamp import stamp
-from distrust.lab.figures.style import LINES, styles
+from distrust.lab.figures.draw import draw, exponent, figure
+from distrust.lab.figures.drawing import matched, stamp
+from distrust.lab.figures.sheet import DPI, LINES, styles
 from distrust.lab.sweep import Cell, Experiment, Row, known, load
 from distrust.lab.sweep.cells import digest
 from tests.support.published import drawn_from

@@ -1,4 +1,4 @@
-"""MAB Appendix I: what returning clients cost, by advanced composition of (ε, δ) and by Rényi. As data and as a figure.
+"""MAB Appendix I: the noise that returning clients cost, by advanced composition and by Rényi, computed and drawn.
 
 Every client takes part in B batches and wants (ε, δ) for all of them. Curves, per batch, of σ/Δ: the standard deviation
 of Gaussian-like noise over the sensitivity.
@@ -19,9 +19,8 @@ from matplotlib.figure import Figure
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.base import DELTA_RULE, EPSILONS, LEAST_DELTA
 from distrust.common.privacy.gaussian import largest_ratio, zcdp_rho
-from distrust.lab.figures.sheet import Sheet, save
-from distrust.lab.figures.stamp import digest
-from distrust.lab.figures.style import styles
+from distrust.lab.figures.drawing import json_digest
+from distrust.lab.figures.sheet import Sheet, save, styles
 
 PAPER, RENYI, EXACT = "advanced composition (Theorem 7)", "Rényi (Lemma 10)", "exact (Remark 8)"
 CAPTION = (
@@ -46,8 +45,8 @@ class Curves:
     exact: tuple[float, ...]
 
 
-def curves(epsilon: float, delta: float, batches: Sequence[int] = BATCHES) -> Curves:
-    """The three curves. Raises BadParameter outside ε below 1, where Theorem 7 holds, and what can be computed."""
+def composition_curves(epsilon: float, delta: float, batches: Sequence[int] = BATCHES) -> Curves:
+    """Return the three curves. Raises BadParameter unless ε < 1 (Theorem 7), and for what cannot be computed."""
     least, most = EPSILONS[0], BATCHES[-1]
     if not least <= epsilon < 1:
         raise BadParameter("epsilon", epsilon, f"must lie in [{least:g}, 1) (MAB Theorem 7: below 1)")
@@ -59,39 +58,39 @@ def curves(epsilon: float, delta: float, batches: Sequence[int] = BATCHES) -> Cu
         epsilon,
         delta,
         tuple(batches),
-        tuple(advanced(epsilon, delta, count) for count in batches),
-        tuple(renyi(epsilon, delta, count) for count in batches),
+        tuple(advanced_sigma(epsilon, delta, count) for count in batches),
+        tuple(renyi_sigma(epsilon, delta, count) for count in batches),
         tuple(math.sqrt(count) * least_sigma(epsilon, delta) for count in batches),
     )
 
 
-def advanced(epsilon: float, delta: float, count: int) -> float:
-    """σ/Δ by advanced composition; one batch needs none, and is calibrated directly."""
+def advanced_sigma(epsilon: float, delta: float, count: int) -> float:
+    """Return σ/Δ by advanced composition; one batch needs none, and is calibrated directly."""
     if count == 1:
         return _classical(epsilon, delta)
     own = epsilon / (2 * math.sqrt(2 * count * math.log(2 / delta)))
     return _classical(own, delta / (2 * count))
 
 
-def renyi(epsilon: float, delta: float, count: int) -> float:
-    """The least σ/Δ for which `count` times α/(2σ²), which is zero-concentrated, converts to (ε, δ)."""
+def renyi_sigma(epsilon: float, delta: float, count: int) -> float:
+    """Return the least σ/Δ for which `count` times α/(2σ²), which is zero-concentrated, converts to (ε, δ)."""
     return math.sqrt(count / (2 * zcdp_rho(epsilon, delta)))
 
 
 def least_sigma(epsilon: float, delta: float) -> float:
-    """The analytic Gaussian mechanism (Balle & Wang 2018)."""
+    """Return the least σ/Δ by the analytic Gaussian mechanism (Balle & Wang 2018)."""
     return 1 / largest_ratio(epsilon, delta)
 
 
-def figure(found: Curves) -> Figure:
+def composition_figure(curves: Curves) -> Figure:
     """Return the curves over the number of batches, both axes logarithmic, with title, legend and caption."""
-    curves_ = {PAPER: found.paper, RENYI: found.rdp, EXACT: found.exact}
-    title = f"Noise that returning clients cost: ε = {found.epsilon:g}, δ = {found.delta:g} for all batches together"
+    by_label = {PAPER: curves.paper, RENYI: curves.rdp, EXACT: curves.exact}
+    title = f"Noise that returning clients cost: ε = {curves.epsilon:g}, δ = {curves.delta:g} for all batches together"
     sheet = Sheet(6.8, 5.0, title, CAPTION)
     axes = sheet.above.subplots()
-    looks = styles(list(curves_))
-    for label, values in curves_.items():
-        axes.loglog(found.batches, values, label=label, **looks[label].words(len(found.batches)))
+    looks = styles(list(by_label))
+    for label, values in by_label.items():
+        axes.loglog(curves.batches, values, label=label, **looks[label].words(len(curves.batches)))
     axes.set_xlabel("batches B that one client takes part in")
     axes.set_ylabel("noise of one batch: σ / sensitivity")
     axes.grid(visible=True, which="both", alpha=0.2, linewidth=0.6)
@@ -99,15 +98,15 @@ def figure(found: Curves) -> Figure:
     return sheet.figure
 
 
-def draw(found: Curves, stem: Path) -> list[Path]:
+def draw_composition(curves: Curves, stem: Path) -> list[Path]:
     """Write the figure as `stem`.png, `stem`.svg and `stem`.pdf, stamped with what it shows."""
-    return save(figure(found), stem, stem.name, stamp(found))
+    return save(composition_figure(curves), stem, stem.name, composition_stamp(curves))
 
 
-def stamp(found: Curves) -> str:
-    """Hex, 64 digits: of the words and the curves, to nine digits, which all processors agree on."""
-    values = [[f"{value:.9g}" for value in curve] for curve in (found.paper, found.rdp, found.exact)]
-    return digest([CAPTION, found.epsilon, found.delta, found.batches, values])
+def composition_stamp(curves: Curves) -> str:
+    """Return the digest of the words and of the curves to nine digits, on which all processors agree; 64 hex digits."""
+    values = [[f"{value:.9g}" for value in curve] for curve in (curves.paper, curves.rdp, curves.exact)]
+    return json_digest([CAPTION, curves.epsilon, curves.delta, curves.batches, values])
 
 
 def _classical(epsilon: float, delta: float) -> float:

@@ -1,0 +1,84 @@
+"""`distrust up`, `token` and `inspect`: the three services on loopback, their tokens, and what each party saw."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from distrust.lab.cli.console import out
+from distrust.lab.stack.data_dir import DEFAULT, Folder
+from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+DataOption = Annotated[Path, typer.Option("--data", help="Folder for databases, logs and the operator's token")]
+PortOption = Annotated[int, typer.Option("--port-base", min=0, max=65_000, help="First of three ports; 0: free ones")]
+
+LOOK_SECONDS = 0.5
+RoundOption = Annotated[int | None, typer.Option("--round", min=1, help="Which round; else the cohort's, or the first")]
+CohortOption = Annotated[str | None, typer.Option("--cohort", help="Only this cohort")]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Messages shown of each stage")]
+
+
+@app.command("up")
+def up_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT) -> None:
+    """Start the three services on loopback, until Ctrl-C."""
+    with Stack(Folder(data), port_base) as stack:
+        urls = stack.urls
+        out.print(f"server      {urls.server}/  (its API: /openapi.json)")
+        out.print(f"shuffler    {urls.shuffler}/")
+        out.print(f"aggregator  {urls.aggregator}/")
+        out.print(f"operator's token in {stack.folder.token_file}, logs in {stack.folder.path / 'logs'}; Ctrl-C stops")
+        while True:
+            stack.check()
+            time.sleep(LOOK_SECONDS)
+
+
+@app.command("token")
+def token_command(data: DataOption = DEFAULT) -> None:
+    """Make the operator's and the inspector's token, once."""
+    folder = Folder(data)
+    folder.make()
+    folder.make_tokens()
+    out.print(f"{folder.token_file}\n{folder.inspector_file}", markup=False)
+
+
+@app.command("inspect")
+def inspect_command(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name")],
+    *,
+    round_number: RoundOption = None,
+    cohort: CohortOption = None,
+    limit: LimitOption = 3,
+    data: DataOption = DEFAULT,
+) -> None:
+    """Print a run's messages side by side, as each party saw them."""
+    # The analyzer's code takes a second to import, and `up` and `token` need none of it.
+    from distrust.lab.run.transcripts import Wanted, gather, print_sights  # noqa: PLC0415
+
+    wanted = Wanted(run, round_number or _round_of(cohort), cohort, limit)
+    folder = Folder(data)
+    with _running_or_started(folder) as urls:
+        print_sights(asyncio.run(gather(urls, wanted)), out)
+
+
+def _round_of(cohort: str | None) -> int:
+    """Return the round in a cohort's name, RUN.ROUND.ARM.ATTEMPT; else the first."""
+    parts = (cohort or "").rsplit(".", 3)[1:]
+    return int(parts[0]) if len(parts) == 3 and parts[0].isdecimal() else 1
+
+
+@contextmanager
+def _running_or_started(folder: Folder) -> Iterator[Urls]:
+    """Yield the services on a folder. Where none run, start them on what they stored."""
+    urls = running(folder)
+    if urls is not None:
+        yield urls
+        return
+    folder.token()  # refuses a folder in which no stack has run
+    with Stack(folder, 0) as stack:
+        yield stack.urls

@@ -1,0 +1,32 @@
+"""What `distrust privacy` answers, without the command line: as programs read it, and as people do."""
+
+import io
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from distrust.lab.privacy.calculator import Report, json_of, report_on
+from distrust.lab.privacy.compare import Comparison, compared
+from distrust.lab.privacy.query import PrivacyQuery
+
+
+def answer(name: str, **words: Any) -> Report:
+    return report_on(name, PrivacyQuery(**words))
+
+
+def comparison(**words: Any) -> Comparison:
+    return compared(PrivacyQuery(**words))
+
+
+def read(answered: Report | Comparison) -> dict[str, Any]:
+    """Return the object that a program parses."""
+    found: dict[str, Any] = json.loads(json_of(answered.described()))
+    return found
+
+
+def text(shown: Table) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(shown)
+    return console.export_text()
