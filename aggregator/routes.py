@@ -10,9 +10,9 @@ from distrust.aggregator.service import CONFIRM, KEYS, MASKED, SHARES, UNMASK, A
 from distrust.common.errors import BadParameter, Unauthorized, WrongCohort
 from distrust.common.messages.stage import STATED, StageView, StatementList
 from distrust.common.messages.upload import UploadAnswer
+from distrust.common.web.app import OperatorOnly
 from distrust.common.web.body import MessageRoute
 from distrust.common.web.intermediary import UPLOAD_PROBLEMS, DoorbellDep, UploadBody, Wait
-from distrust.common.web.operator import OperatorOnly
 from distrust.common.web.problems import problems
 
 

@@ -12,16 +12,17 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.stage import PATIENCE
-from distrust.client.fleet.departures import NEVER, STAGES
-from distrust.client.fleet.session import CohortSession
-from distrust.client.fleet.stats import FleetStats
-from distrust.client.fleet.uploader import Uploader
-from distrust.client.fleet.user import User, granted
+from distrust.client.departures import NEVER, STAGES
 from distrust.client.http_transport import Addresses, HttpTransport
-from distrust.client.protocols.secagg import SecAggProtocol
-from distrust.client.secagg.secrets import Secrets
-from distrust.common.crypto.agree import KEY_HASH, key_hash
-from distrust.common.crypto.graph import Roster, masking
+from distrust.client.protocols import SecAggProtocol
+from distrust.client.secagg import Secrets
+from distrust.client.session import CohortSession
+from distrust.client.stats import FleetStats
+from distrust.client.uploader import Uploader
+from distrust.client.user import User, granted
+from distrust.common.crypto.context import masking
+from distrust.common.crypto.graph import Roster
+from distrust.common.crypto.keys import KEY_HASH, key_hash
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.stage import StatementList
 from distrust.common.messages.ticket import KeyHashes

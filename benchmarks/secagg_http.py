@@ -20,7 +20,7 @@ from benchmarks.masked_fleet import Part, Played, play, warm_up
 from benchmarks.meter import deliver, options, process_seconds, write
 from benchmarks.secagg import MODULUS, Primitives, aggregator_model, client_model, measure_primitives
 from benchmarks.stage import TICKETS, Party, party
-from distrust.common.crypto.graph import masking
+from distrust.common.crypto.context import masking
 from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import Vector, unpack
 from distrust.lab.secagg_simulation import make_cohort

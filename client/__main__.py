@@ -12,13 +12,13 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
-from distrust.client.fleet.fleet import Fleet
-from distrust.client.fleet.stats import write_report
+from distrust.client.fleet import Fleet
 from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience
 from distrust.client.settings import AUTO, FleetSettings
+from distrust.client.stats import write_report
 from distrust.common.errors import ProtocolError
+from distrust.common.machine import one_thread
 from distrust.common.messages.explain import first
-from distrust.common.threads import one_thread
 from distrust.common.web.client import Http
 from distrust.common.web.observability import configure
 

@@ -1,6 +1,6 @@
 """The local randomizer R: a true reward becomes the message that leaves the client, packed in Z_m or as labelled bits.
 
-No true reward exists beyond this file.
+True rewards are drawn here from the simulated environment, and none leaves this file.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,14 +10,32 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.client import play
-from distrust.client.environments import Environment
-from distrust.common.bandit.decisions import AssignedAction
+from distrust.client.environments import Environment, SideBySide
+from distrust.common.bandit.decisions import AssignedAction, AssignedArm, Decision, PlayDesign
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.mechanisms import AnyMechanism
 from distrust.common.messages.round import Assignment, Round
 from distrust.common.modular import pack
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
+
+
+def draw_rewards(
+    environment: Environment, decision: Decision, arm: int | None, clients: int, stream: Stream
+) -> NDArray[np.float64]:
+    """Return the true rewards of a whole cohort, one row a client, in the form that the round's statistic takes.
+
+    For assigned actions the rows are by play: only the shuffler knows which client has which play. Raises BadParameter
+    for a decision that this world cannot play.
+    """
+    match decision:
+        case AssignedArm() if arm is not None:
+            return environment.rewards(arm, clients, stream)
+        case PlayDesign() if isinstance(environment, SideBySide):
+            return environment.averages(decision.actions, decision.times, clients, stream)
+        case AssignedAction():
+            pulls = zip(decision.actions, decision.times, strict=True)
+            return np.concatenate([environment.rewards(action, times, stream) for action, times in pulls])
+    raise BadParameter("decision", decision.kind, f"cannot be played by one client alone in {environment.name}")
 
 
 def record(row: NDArray[np.uint64], modulus: int) -> bytes:
@@ -111,8 +129,8 @@ class Randomizer:
         """True vectors of the whole cohort, by slot or by play, shape (n, dimension). They never leave this class."""
         cohort = self.assignment.cohort
         stream = UnsafeSeededStream(self.world.seed, cohort.run, cohort.cohort, "rewards")
-        asked = (self.round.decision, self.assignment.arm, cohort.clients)
-        rewards = play.rewards(self.world.environment, *asked, stream)
+        decision, arm = self.round.decision, self.assignment.arm
+        rewards = draw_rewards(self.world.environment, decision, arm, cohort.clients, stream)
         return self.round.statistic.vectors(rewards)
 
     @cached_property

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from distrust.client.fleet.agreement import check_round
+from distrust.client.agreement import check_round
 from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.errors import BudgetExceeded, Refused
 from distrust.common.mechanisms import AnyMechanism

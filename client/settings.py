@@ -9,10 +9,10 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from distrust.client.environments import build, read_spec
-from distrust.client.fleet.fleet import FleetOptions
-from distrust.client.fleet.uploader import Limits
+from distrust.client.fleet import FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import MAX_DELTA, MAX_EPSILON, PrivacyRequirements
+from distrust.client.uploader import Limits
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow
 from distrust.common.messages.upload import MOST_LISTED

@@ -1,6 +1,6 @@
 """`python -m distrust.server`: configured by DISTRUST_… variables, until SIGTERM."""
 
-from distrust.common.threads import one_thread
+from distrust.common.machine import one_thread
 from distrust.common.web.serve import main
 from distrust.server.app import build
 from distrust.server.settings import ServerSettings

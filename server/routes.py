@@ -24,8 +24,8 @@ from distrust.common.messages.run import RunConfig
 from distrust.common.messages.stage import StatementList
 from distrust.common.messages.ticket import KeyHashes, TicketAnswer, TicketRequest
 from distrust.common.messages.transcript import Transcript
+from distrust.common.web.app import OperatorOnly
 from distrust.common.web.body import OPERATORS_VALUES, JsonBody, MessageRoute
-from distrust.common.web.operator import OperatorOnly
 from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.waiting import LONGEST_WAIT, ChangeNotifier, Waiting, waiting
 from distrust.server.runs.coordinator import RunCoordinator

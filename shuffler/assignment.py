@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.crypto.claim import CLAIM, SECRET, claim
+from distrust.common.crypto.context import CLAIM, SECRET, claim
 from distrust.common.crypto.seal import REPORT_ID
 from distrust.common.errors import BadMessage, BadParameter, BadTicket, Conflict, ProtocolError
 from distrust.common.intermediary.intake import Fault, digest, ticketed

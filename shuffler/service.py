@@ -5,9 +5,8 @@ from functools import lru_cache
 
 from sqlalchemy import Connection
 
-from distrust.common.clock import Clock
-from distrust.common.crypto.claim import SECRET
-from distrust.common.crypto.members import members_to_bitmap
+from distrust.common.crypto.context import SECRET
+from distrust.common.crypto.graph import members_to_bitmap
 from distrust.common.crypto.seal import REPORT_ID, sealed_size
 from distrust.common.database import Database
 from distrust.common.errors import BadMessage, BadParameter
@@ -16,6 +15,7 @@ from distrust.common.intermediary.intake import Fault, Intake, check_size, measu
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.stages import silence
 from distrust.common.intermediary.store import Span, State
+from distrust.common.machine import Clock
 from distrust.common.messages.batch import Batch, Content, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, SealedRecords
 from distrust.common.messages.deal import ActionAnswer, ActionRequest

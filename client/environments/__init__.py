@@ -9,9 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from distrust.client.environments.arms import Bernoulli, BernoulliSpec, ClippedGaussian, GaussianSpec
 from distrust.client.environments.base import ENVIRONMENTS, Environment, EnvironmentSpec, check_world
-from distrust.client.environments.bernoulli import Bernoulli, BernoulliSpec
-from distrust.client.environments.gaussian import ClippedGaussian, GaussianSpec
 from distrust.client.environments.linear import (
     LinearDistributed,
     LinearDistributedSpec,

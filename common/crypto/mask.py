@@ -21,17 +21,17 @@ _WORD = 8
 _ZEROS = bytes(_WORD * _SMALL)
 
 
-def total(keys: Iterable[bytes], modulus: int, dimension: int) -> Vector:
+def sum_masks(keys: Iterable[bytes], modulus: int, dimension: int) -> Vector:
     """Return the sum mod m of the masks under `keys` (32 bytes each), shape (dimension,); of one key its mask."""
     if dimension == 1:
         return np.array([sum(_one(key, modulus) for key in keys) % modulus], dtype=np.uint64)
     if dimension <= _SMALL:
         rows = zip(*(_few(key, modulus, dimension) for key in keys), strict=True)
         return np.array([sum(row) % modulus for row in rows] or [0] * dimension, dtype=np.uint64)
-    return _total_many(keys, modulus, dimension)
+    return _sum_many(keys, modulus, dimension)
 
 
-def _total_many(keys: Iterable[bytes], modulus: int, dimension: int) -> Vector:
+def _sum_many(keys: Iterable[bytes], modulus: int, dimension: int) -> Vector:
     sum_, room, m = np.zeros(dimension, dtype=np.uint64), rows_per_word(modulus) - 1, np.uint64(modulus)
     left = room
     for key in keys:

@@ -8,8 +8,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
-from distrust.common.crypto.agree import load_public
 from distrust.common.crypto.context import context, encode
+from distrust.common.crypto.keys import load_public
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.messages.cohort import Cohort, SealedRecords
 

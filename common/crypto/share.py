@@ -15,8 +15,10 @@ from operator import mul
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.crypto.agree import SEED
 from distrust.common.errors import BadParameter, BadShare
+
+SEED = 16
+"""Bytes of a seed: a secret that is shared. Of the mask key pair, or of the self mask."""
 
 PRIME = 2**130 - 5
 SHARE = 17

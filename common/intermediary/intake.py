@@ -10,8 +10,8 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from distrust.common.crypto.agree import KEY_HASH
-from distrust.common.crypto.claim import SECRET
+from distrust.common.crypto.context import SECRET
+from distrust.common.crypto.keys import KEY_HASH
 from distrust.common.crypto.seal import REPORT_ID, sealed_size
 from distrust.common.errors import BadMessage, BadParameter, BadTicket, Conflict, ProtocolError, WrongStage
 from distrust.common.messages.cohort import Cohort, LabelledBits, Masking, Via

@@ -16,11 +16,11 @@ from typing import ClassVar
 
 from sqlalchemy import Connection
 
-from distrust.common.clock import Clock
 from distrust.common.database import Database
 from distrust.common.errors import ProtocolError, TooSmall, Unavailable
 from distrust.common.intermediary import store
 from distrust.common.intermediary.store import State
+from distrust.common.machine import Clock
 from distrust.common.messages.batch import Batch, BatchAnswer
 
 MIXING = "mixing"

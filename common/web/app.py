@@ -1,23 +1,50 @@
-"""What every service's app has in common: problems, a body limit, health, metrics, a log without secrets."""
+"""What every service's app has in common: the operator's token, problems, a body limit, health, metrics, a log."""
 
 import asyncio
+import hmac
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import structlog
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
-from distrust.common.errors import Unavailable
+from distrust.common.errors import Unauthorized, Unavailable
 from distrust.common.web.body import PARSERS, describe
 from distrust.common.web.observability import Metrics
 from distrust.common.web.problems import install
 from distrust.common.web.settings import ServiceSettings
 from distrust.common.web.visit import Bodies, Visit
 from distrust.common.web.waiting import ChangeNotifier
+
+
+async def require_operator(request: Request) -> None:
+    """Raise Unauthorized unless the request carries the operator's token. Without a token only loopback is served."""
+    _require(request, request.app.state.operator_token, "operator's")
+
+
+async def require_inspector(request: Request) -> None:
+    """Raise Unauthorized unless the request carries the token that reads an S's transcripts."""
+    _require(request, request.app.state.inspector_token, "inspector's")
+
+
+def _require(request: Request, token: str | None, whose: str) -> None:
+    if token is None:
+        return
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
+        raise Unauthorized(f"this call needs the {whose} token: Authorization: Bearer …")
+
+
+InspectorOnly = Depends(require_inspector)
+"""For the routes that show who sent what."""
+
+OperatorOnly = Depends(require_operator)
+"""For a route's `dependencies=[…]`; add `Unauthorized` to its `problems(…)`."""
+
 
 READY_SECONDS = 0.5
 """How long an answer of /readyz is good: asking costs the disk nothing more."""

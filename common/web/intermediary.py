@@ -8,7 +8,6 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from distrust.common.clock import Clock, SystemClock
 from distrust.common.database import Database
 from distrust.common.errors import (
     Aborted,
@@ -23,15 +22,15 @@ from distrust.common.errors import (
 from distrust.common.intermediary.intake import check_fits
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.machine import Clock, SystemClock
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.listing import CohortList
 from distrust.common.messages.transcript import Transcript
 from distrust.common.messages.upload import Departure, Upload, UploadAnswer
 from distrust.common.web import intermediary
-from distrust.common.web.app import make_app
+from distrust.common.web.app import InspectorOnly, OperatorOnly, make_app
 from distrust.common.web.body import OPERATORS_VALUES, JsonBody, MessageRoute
-from distrust.common.web.operator import InspectorOnly, OperatorOnly
 from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.settings import IntermediarySettings
 from distrust.common.web.waiting import LONGEST_WAIT, Waiting, waiting

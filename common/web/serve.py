@@ -19,8 +19,7 @@ from pydantic import ValidationError
 from uvicorn.config import STARTUP_FAILURE
 
 from distrust.common.errors import ProtocolError
-from distrust.common.web.connections import Connections, guarded
-from distrust.common.web.entrance import Entrance
+from distrust.common.web.connections import Connections, Entrance, guarded
 from distrust.common.web.observability import configure
 from distrust.common.web.problems import bad_fields
 from distrust.common.web.settings import ServiceSettings

@@ -1,7 +1,7 @@
 """The same two worlds over the real services: cohorts opened at S, real clients, batches collected over HTTP.
 
 The auditor stands where the server stands: its own keys sign tickets and open records. Clients are the fleet's own
-(`client.fleet.session`), each with noise from the operating system; the batch goes through the analyzer's own code.
+(`client.session`), each with noise from the operating system; the batch goes through the analyzer's own code.
 
 One cohort carries many trials: every record is one where a single message is looked at, and where all coordinates have
 noise of their own a message holds many copies of the mechanism side by side (`lab.audit.replicas`). The cohorts

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from distrust.client.environments.counts import write_counts
+from distrust.client.environments.mslr import write_counts
 from distrust.lab.cli.console import out
 from distrust.lab.stack.data_dir import writing
 
@@ -26,7 +26,7 @@ def mslr(
     minimum_rows: Annotated[int, typer.Option(min=1, help="Drop clusters with fewer rows")] = 1,
 ) -> None:
     """Group the rows of LETOR files into arms and count their relevance labels."""
-    from distrust.client.environments.mslr_build import build_counts  # noqa: PLC0415 - scikit-learn takes a second to import
+    from distrust.client.environments.letor import build_counts  # noqa: PLC0415 - scikit-learn takes a second to import
 
     table = build_counts(files, clusters, seed, minimum_rows)
     with writing(out_file, "name another file"):

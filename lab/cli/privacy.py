@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from distrust.common.errors import BadParameter
-from distrust.common.threads import one_thread
+from distrust.common.machine import one_thread
 from distrust.lab.cli.console import err, out
 from distrust.lab.cli.run import JsonOption
 from distrust.lab.privacy import calculator as figures

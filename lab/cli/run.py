@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from distrust.common.errors import BadParameter, RunFailed
-from distrust.common.threads import one_thread
+from distrust.common.machine import one_thread
 from distrust.lab.cli.console import err, out
 from distrust.lab.cli.up import DataOption, PortOption
 from distrust.lab.run import in_process

@@ -11,9 +11,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.client import play as clients
+from distrust.client.departures import NEVER, departures, survives
 from distrust.client.environments import Environment
-from distrust.client.fleet.departures import NEVER, departures, survives
+from distrust.client.randomizer import draw_rewards
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.errors import described
 from distrust.common.messages.run import RunConfig
@@ -87,7 +87,7 @@ def _rewards(
     file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortPlan, order: Order | None
 ) -> NDArray[np.float64]:
     stream = UnsafeSeededStream(_seed(file), file.config.run, cohort.cohort, "rewards")
-    rewards = clients.rewards(world, plan.decision, cohort.arm, cohort.clients, stream)
+    rewards = draw_rewards(world, plan.decision, cohort.arm, cohort.clients, stream)
     return rewards if order is None else rewards[order]
 
 

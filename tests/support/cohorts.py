@@ -7,12 +7,11 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from distrust.client.secagg.client import MaskingClient
-from distrust.client.secagg.secrets import Secrets
+from distrust.client.secagg import MaskingClient, Secrets
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.crypto.agree import key_hash
-from distrust.common.crypto.claim import SECRET, claim
+from distrust.common.crypto.context import SECRET, claim
 from distrust.common.crypto.graph import Roster
+from distrust.common.crypto.keys import key_hash
 from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.crypto.seal import REPORT_ID, seal
 from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, Masking, Sealed, SealedRecords

@@ -27,11 +27,11 @@ import distrust.server.app
 import distrust.shuffler.app
 from distrust.aggregator.settings import AggregatorSettings
 from distrust.client.environments import Environment, build, read_spec
-from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.http_transport import Addresses, HttpTransport, patience
 from distrust.client.randomizer import Randomizer, World, record
 from distrust.client.requirements import PrivacyRequirements
-from distrust.client.secagg.secrets import Secrets
+from distrust.client.secagg import Secrets
 from distrust.common.errors import WrongCohort
 from distrust.common.messages.base import decode_blob
 from distrust.common.messages.progress import RunView

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from distrust.client.fleet.departures import NEVER
-from distrust.client.fleet.session import CohortSession
-from distrust.client.fleet.stats import FleetStats
-from distrust.client.fleet.uploader import Uploader
-from distrust.client.fleet.user import User, granted
+from distrust.client.departures import NEVER
 from distrust.client.http_transport import Addresses, HttpTransport, patience
-from distrust.client.protocols.shuffle import ShuffleProtocol
+from distrust.client.protocols import ShuffleProtocol
 from distrust.client.randomizer import Randomizer, World
+from distrust.client.session import CohortSession
+from distrust.client.stats import FleetStats
+from distrust.client.uploader import Uploader
+from distrust.client.user import User, granted
 from distrust.common.messages.progress import RoundReport, RunView
 from distrust.common.messages.round import Round
 from distrust.common.messages.ticket import TicketRequest

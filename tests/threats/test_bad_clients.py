@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distrust.client.fleet.fleet import FleetOptions
+from distrust.client.fleet import FleetOptions
 from distrust.client.requirements import PrivacyRequirements
-from distrust.client.secagg.client import MaskingClient
-from distrust.client.secagg.secrets import Secrets
+from distrust.client.secagg import MaskingClient, Secrets
 from distrust.common.bandit.statistics import Reward
-from distrust.common.crypto.box import BOX
+from distrust.common.crypto.keys import BOX
 from distrust.common.crypto.share import SHARE
 from distrust.common.mechanisms import plan
 from distrust.common.messages.run import RunConfig

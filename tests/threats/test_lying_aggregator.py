@@ -20,13 +20,12 @@ from distrust.aggregator import protocol
 from distrust.aggregator import service as aggregator_service
 from distrust.aggregator.service import Aggregator
 from distrust.client.environments import build, read_spec
-from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
-from distrust.client.secagg.client import MaskingClient
-from distrust.client.secagg.secrets import Secrets
-from distrust.common.crypto.graph import KEYS, Roster, masking
-from distrust.common.crypto.members import bitmap_to_members, members_to_bitmap
+from distrust.client.secagg import MaskingClient, Secrets
+from distrust.common.crypto.context import masking
+from distrust.common.crypto.graph import KEYS, Roster, bitmap_to_members, members_to_bitmap
 from distrust.common.intermediary import store
 from distrust.common.messages.base import decode_blob, encode_blob
 from distrust.common.messages.batch import Batch, ModularSum

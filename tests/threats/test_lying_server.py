@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from distrust.client.environments import build, read_spec
-from distrust.client.fleet.fleet import FleetOptions
+from distrust.client.fleet import FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
 from distrust.common.errors import ProtocolError

@@ -13,11 +13,11 @@ from distrust.client.environments import Bernoulli, build, read_spec
 from distrust.client.randomizer import World
 from distrust.common.bandit.decisions import AssignedAction, AssignedArm
 from distrust.common.bandit.statistics import BoundedReward, Reward, Statistic
-from distrust.common.clock import ManualClock
 from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.database import Database
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.machine import ManualClock
 from distrust.common.mechanisms import Mechanism, plan
 from distrust.common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
 from distrust.common.messages.round import Assignment, Round, cohort_terms

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from distrust.client.fleet.fleet import Fleet, FleetOptions
-from distrust.client.fleet.stats import FleetStats
-from distrust.client.fleet.uploader import Limits, Uploader
-from distrust.client.fleet.user import granted
+from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
 from distrust.client.settings import FleetSettings
+from distrust.client.stats import FleetStats
+from distrust.client.uploader import Limits, Uploader
+from distrust.client.user import granted
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.round import Round
 from distrust.common.messages.upload import MOST_LISTED, Upload, UploadAnswer

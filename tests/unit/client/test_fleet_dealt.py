@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from distrust.client import play
-from distrust.client.fleet.departures import departures
-from distrust.client.fleet.fleet import Fleet, FleetOptions
-from distrust.client.fleet.uploader import Limits
-from distrust.client.randomizer import Randomizer, World
+from distrust.client.departures import departures
+from distrust.client.fleet import Fleet, FleetOptions
+from distrust.client.randomizer import Randomizer, World, draw_rewards
 from distrust.client.requirements import PrivacyRequirements
+from distrust.client.uploader import Limits
 from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import BadMessage, Refused, WrongCohort
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords
@@ -72,7 +71,7 @@ def test_the_same_seed_gives_the_same_rows_by_slot_as_in_process(
     cohort = asked.assignments[0].cohort
     order = shuffler._order(cohort.cohort)
     stream = UnsafeSeededStream(world.seed, cohort.run, cohort.cohort, "rewards")
-    by_play = play.rewards(world.environment, asked.decision, None, 20, stream)
+    by_play = draw_rewards(world.environment, asked.decision, None, 20, stream)
     noise = UnsafeSeededStream(9, cohort.run, cohort.cohort)
     rows = asked.mechanism.randomize(asked.statistic.vectors(by_play[order]), noise)[:, 0]
     assert asked.decision.kind == "assigned-action"

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from distrust.aggregator.service import Aggregator
-from distrust.client.fleet.departures import departures, survives
-from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.departures import departures, survives
+from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
-from distrust.common.clock import ManualClock
+from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.round import Round

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
 from distrust.common.errors import BudgetExceeded, ProtocolError, Refused

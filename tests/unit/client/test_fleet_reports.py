@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from distrust.client.fleet.departures import departures, survives
-from distrust.client.fleet.fleet import Fleet, FleetOptions
-from distrust.client.fleet.uploader import Limits
+from distrust.client.departures import departures, survives
+from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
-from distrust.common.clock import ManualClock
+from distrust.client.uploader import Limits
 from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import Refused, Unavailable
+from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Sealed
 from distrust.common.messages.round import Round

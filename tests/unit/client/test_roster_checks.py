@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from distrust.client.secagg.client import MaskingClient
-from distrust.client.secagg.secrets import Secrets
-from distrust.common.crypto.agree import key_hash
+from distrust.client.secagg import MaskingClient, Secrets
 from distrust.common.crypto.graph import KEYS, Roster
+from distrust.common.crypto.keys import key_hash
 from distrust.common.errors import BadMessage, BadParameter, Refused
 from distrust.common.messages.cohort import Masking
 from distrust.common.modular import Vector

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distrust.client.secagg.client import MaskingClient
-from distrust.client.secagg.secrets import Secrets
-from distrust.common.crypto.box import BOX
+from distrust.client.secagg import MaskingClient, Secrets
 from distrust.common.crypto.graph import Roster
+from distrust.common.crypto.keys import BOX
 from distrust.common.crypto.share import MISSING, PRIME, SHARE
 from distrust.common.errors import BadMessage, Refused, WrongStage
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort

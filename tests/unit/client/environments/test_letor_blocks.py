@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distrust.client.environments import letor, mslr_build
-from distrust.client.environments.letor import FEATURES, blocks, rows
-from distrust.client.environments.mslr_build import build_counts
+from distrust.client.environments import letor
+from distrust.client.environments.letor import FEATURES, blocks, build_counts, rows
 from distrust.common.errors import BadParameter
 
 
@@ -108,7 +107,7 @@ def test_many_rows_are_clustered_from_starts_on_a_sample(tmp_path: Path, monkeyp
     labelled = zip(groups.tolist(), values.tolist(), strict=True)
     path = written(tmp_path, [f"{group} qid:1 1:{a} 2:{b} 3:{c}" for group, (a, b, c) in labelled])
     thorough = build_counts([path], 3)
-    monkeypatch.setattr(mslr_build, "MANY", 100)
-    monkeypatch.setattr(mslr_build, "SAMPLE", 40)
+    monkeypatch.setattr(letor, "MANY", 100)
+    monkeypatch.setattr(letor, "SAMPLE", 40)
     assert (build_counts([path], 3) == thorough).all()
     assert sorted(thorough.max(axis=1).tolist()) == sorted(np.bincount(groups).tolist())

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from distrust.common.crypto.graph import KEYS, Roster, harary, permutation
-from distrust.common.crypto.members import members_to_bitmap
+from distrust.common.crypto.graph import KEYS, Roster, harary, members_to_bitmap, permutation
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.lab.secagg_simulation import make_cohort

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distrust.common.crypto.box import BOX
 from distrust.common.crypto.graph import KEYS, harary
+from distrust.common.crypto.keys import BOX
 from distrust.common.crypto.parameters import (
     holders_needed,
     liars_near,

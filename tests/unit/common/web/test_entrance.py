@@ -6,8 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from distrust.common.web.connections import KNOWN, Connections, GuardedProtocol
-from distrust.common.web.entrance import BURST, Entrance, Pace, is_closed_by_caller
+from distrust.common.web.connections import (
+    BURST,
+    KNOWN,
+    Connections,
+    Entrance,
+    GuardedProtocol,
+    Pace,
+    is_closed_by_caller,
+)
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from distrust.client.fleet.agreement import differing_field
-from distrust.client.fleet.stats import FleetStats
-from distrust.client.fleet.user import AnyStage, User
+from distrust.client.agreement import differing_field
+from distrust.client.stats import FleetStats
 from distrust.client.transport import Transport
-from distrust.common.crypto.agree import KEY_HASH
+from distrust.client.user import AnyStage, User
 from distrust.common.crypto.context import cohort_digest
+from distrust.common.crypto.keys import KEY_HASH
 from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, Refused, Unavailable
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.deal import ActionAnswer, ActionRequest

@@ -1,8 +1,8 @@
-"""One client's five stages of secure aggregation, without I/O.
+"""One client's five stages of secure aggregation, and the secrets that it holds meanwhile. No I/O.
 
 Bonawitz et al. 2017, with the graph of Bell et al. 2020, with key hashes and statements that the server publishes, and
 with shares that are confirmed before they are relied on (docs/secure-aggregation.md).
-It answers each stage once: a repeat of the same request gets the same bytes, another request is refused.
+A client answers each stage once: a repeat of the same request gets the same bytes, another request is refused.
 """
 
 import hashlib
@@ -10,20 +10,67 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from distrust.client.secagg.secrets import Secrets
-from distrust.common.crypto.agree import key_hash
-from distrust.common.crypto.binding import binding
-from distrust.common.crypto.box import BOX, close_box, open_box
-from distrust.common.crypto.graph import Roster, masking
-from distrust.common.crypto.mask import total
-from distrust.common.crypto.members import bitmap_integer
+from distrust.common.crypto.context import confirm_statement, masked_statement, masking, unmask_statement
+from distrust.common.crypto.graph import Roster, bitmap_integer
+from distrust.common.crypto.keys import BOX, binding, close_box, key_hash, new_pair, new_seed, open_box, pair_from_seed
+from distrust.common.crypto.mask import sum_masks
 from distrust.common.crypto.parameters import neighbourhood, window
-from distrust.common.crypto.share import MISSING, SHARE, blend, evaluate, polynomials, read_triple
-from distrust.common.crypto.statement import confirm_statement, masked_statement, unmask_statement
+from distrust.common.crypto.share import MISSING, SHARE, Polynomial, blend, evaluate, polynomials, read_triple
 from distrust.common.errors import BadMessage, BadParameter, Refused, WrongStage
 from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import Vector, add, pack, subtract
+
+
+class Secrets:
+    """Fresh from the operating system for one slot of one cohort; made before either is known.
+
+    public        mask key ‖ channel key, 64 bytes: what stage `keys` sends, and whose hash goes to the server.
+    polynomials   of the self seed, the mask seed and the blinding, between the stages `shares` and `confirm`.
+    channel_keys  by neighbour, between the stages `shares` and `confirm`: 32 bytes, a cipher would take kilobytes.
+    held          by neighbour that shared, from stage `confirm` on: shares of both seeds, 34 bytes, or none if the box
+                  did not open.
+    members       the members of the stage answered last, as the bits of an integer.
+    statement     of the stage answered last.
+    """
+
+    __slots__ = (
+        "channel_keys",
+        "channel_pair",
+        "held",
+        "mask_pair",
+        "mask_seed",
+        "members",
+        "polynomials",
+        "public",
+        "roster",
+        "self_seed",
+        "statement",
+    )
+
+    def __init__(self) -> None:
+        self.mask_seed, self.self_seed = new_seed(), new_seed()
+        self.mask_pair: X25519PrivateKey = pair_from_seed(self.mask_seed)
+        self.channel_pair: X25519PrivateKey = new_pair()
+        self.public = self.mask_pair.public_key().public_bytes_raw() + self.channel_pair.public_key().public_bytes_raw()
+        self.roster: Roster | None = None
+        self.polynomials: tuple[Polynomial, Polynomial, Polynomial] | None = None
+        self.channel_keys: dict[int, bytes] = {}
+        self.held: dict[int, bytes | None] = {}
+        self.members = 0
+        self.statement = b""
+
+    def __repr__(self) -> str:
+        return "Secrets(…)"
+
+    @property
+    def agreed(self) -> Roster:
+        """The roster of stage `shares`."""
+        if self.roster is None:
+            raise WrongStage("no roster has been agreed on yet")
+        return self.roster
+
 
 CHALLENGE = 32
 """Bytes of the aggregator's challenge."""
@@ -141,8 +188,8 @@ class MaskingClient:
             raise Refused(f"the roster holds an unusable key: {error.detail}") from error
         secrets.polynomials = polynomials(secrets.self_seed, secrets.mask_seed, self._channel.threshold)
         secrets.roster, secrets.channel_keys = roster, dict(zip(near, keys, strict=True))
-        dealt = evaluate(secrets.polynomials, len(near))
-        boxes = [close_box(key, own, v, box, triple) for v, key, triple in zip(near, keys, dealt, strict=True)]
+        triples = evaluate(secrets.polynomials, len(near))
+        boxes = [close_box(key, own, v, box, triple) for v, key, triple in zip(near, keys, triples, strict=True)]
         return self._binding.commitment(secrets.self_seed, own) + b"".join(boxes)
 
     def _check_roster(self, secrets: Secrets, roster: Roster, published: Mapping[int, bytes]) -> None:
@@ -163,9 +210,10 @@ class MaskingClient:
     def _confirm(self, secrets: Secrets, shared: bytes, challenge: bytes, inbox: bytes, statement: bytes) -> bytes:
         if len(challenge) != CHALLENGE:
             raise BadMessage(f"the challenge has {len(challenge)} bytes, and must have {CHALLENGE}")
-        self._check_statement("confirm", statement, confirm_statement(secrets.agreed, shared, challenge))
-        members = self._read_members(shared, secrets.agreed.bits, "clients that shared")
-        near = self._near(secrets.agreed.neighbours(self.slot), members)
+        roster = secrets.agreed
+        self._check_statement("confirm", statement, confirm_statement(roster.digest, self.cohort, shared, challenge))
+        members = self._read_members(shared, roster.bits, "clients that shared")
+        near = self._near(roster.neighbours(self.slot), members)
         opened = self._open(secrets, near, inbox)
         factors = self._binding.challenge(challenge)
         # The third polynomial is uniform, so the blend says nothing of the other two. It would with a second challenge:
@@ -214,7 +262,7 @@ class MaskingClient:
         plus = [pair(secrets.mask_pair, roster.mask_key(v), own, v) for v in near if v > own]
         minus = [pair(secrets.mask_pair, roster.mask_key(v), own, v) for v in near if v < own]
         plus.append(self._binding.self_mask(secrets.self_seed, own))
-        return subtract(add(vector, total(plus, m, d), m), total(minus, m, d), m)
+        return subtract(add(vector, sum_masks(plus, m, d), m), sum_masks(minus, m, d), m)
 
     def _reveal(self, secrets: Secrets, survivors: bytes, statement: bytes) -> bytes:
         self._check_statement("unmask", statement, unmask_statement(secrets.statement, self.cohort, survivors))

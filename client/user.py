@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.client.fleet.departures import NEVER, STAGES
-from distrust.client.secagg.secrets import Secrets
-from distrust.common.crypto.agree import key_hash
-from distrust.common.crypto.claim import SECRET, claim
+from distrust.client.departures import NEVER, STAGES
+from distrust.client.secagg import Secrets
+from distrust.common.crypto.context import SECRET, claim
+from distrust.common.crypto.keys import key_hash
 from distrust.common.errors import BadMessage
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.ticket import Grant

@@ -2,7 +2,7 @@
 
 The server tells each client a round and a cohort. A client holds the run's configuration, computes what follows from
 it, and refuses a round that differs. `first_difference` names the field in which two parties were told different
-things; `client.fleet.uploader` asks the intermediary for the cohort and compares.
+things; `client.uploader` asks the intermediary for the cohort and compares.
 """
 
 import json

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from distrust.client.fleet.stats import FleetStats
-from distrust.client.fleet.uploader import LONG_POLL, Uploader, cut
-from distrust.client.fleet.user import AnyStage, User
-from distrust.client.protocols.base import Check, ClientProtocol
-from distrust.common.crypto.members import bitmap_flags
+from distrust.client.protocols import Check, ClientProtocol
+from distrust.client.stats import FleetStats
+from distrust.client.uploader import LONG_POLL, Uploader, cut
+from distrust.client.user import AnyStage, User
+from distrust.common.crypto.graph import bitmap_flags
 from distrust.common.errors import Aborted, ProtocolError, Refused, Unavailable
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.stage import StageView

@@ -10,19 +10,18 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from distrust.client.fleet.agreement import check_config
-from distrust.client.fleet.departures import departures
-from distrust.client.fleet.session import CohortSession
-from distrust.client.fleet.stats import FleetStats
-from distrust.client.fleet.uploader import LONG_POLL, Limits, Uploader
-from distrust.client.fleet.user import User, granted
-from distrust.client.protocols.secagg import SecAggProtocol
-from distrust.client.protocols.shuffle import ShuffleProtocol
+from distrust.client.agreement import check_config
+from distrust.client.departures import departures
+from distrust.client.protocols import SecAggProtocol, ShuffleProtocol
 from distrust.client.randomizer import Randomizer, World
 from distrust.client.requirements import PrivacyRequirements, most_colluders
-from distrust.client.secagg.secrets import Secrets
+from distrust.client.secagg import Secrets
+from distrust.client.session import CohortSession
+from distrust.client.stats import FleetStats
 from distrust.client.transport import Transport
-from distrust.common.crypto.agree import key_hash
+from distrust.client.uploader import LONG_POLL, Limits, Uploader
+from distrust.client.user import User, granted
+from distrust.common.crypto.keys import key_hash
 from distrust.common.errors import BudgetExceeded, ProtocolError, Refused, WrongCohort, WrongStage
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.round import Assignment, Round, RoundView
