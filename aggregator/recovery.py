@@ -26,7 +26,7 @@ from distrust.common.crypto.parameters import liars_near
 from distrust.common.crypto.share import PRIME, SEED, coefficients
 from distrust.common.errors import BadMessage, BadShare, TooSmall
 from distrust.common.messages.cohort import Cohort, Masking
-from distrust.common.modular import Vector, add, packed_size, subtract, total, unpack_rows
+from distrust.common.modular import Vector, add, packed_size, subtract, sum_rows, unpack_rows
 
 TRIES = 300
 """Sets of t shares that are tried for one secret that cannot be decoded: about 0.2 ms each."""
@@ -279,7 +279,7 @@ def _sum_chunk(channel: Masking, bodies: list[bytes]) -> Vector:
     size = packed_size(channel.modulus, channel.dimension)
     if any(len(body) != size for body in bodies):
         raise BadMessage(f"a masked vector must have {size} bytes")
-    return total(unpack_rows(b"".join(bodies), channel.modulus, channel.dimension), channel.modulus)
+    return sum_rows(unpack_rows(b"".join(bodies), channel.modulus, channel.dimension), channel.modulus)
 
 
 def _pair_masks(

@@ -26,7 +26,7 @@ from distrust.common.crypto.keys import KEY_HASH, key_hash
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.stage import StatementList
 from distrust.common.messages.ticket import KeyHashes
-from distrust.common.modular import Vector, total
+from distrust.common.modular import Vector, sum_rows
 from distrust.common.web.client import Http
 from distrust.server.ticket_issuer import sign
 
@@ -145,4 +145,4 @@ def _rows(part: Part) -> Vector:
 
 def _sum(part: Part, rows: Vector) -> Vector:
     stay = [i for i in range(part.count) if part.first + i not in part.leaving]
-    return total(rows[stay], masking(part.cohort).modulus)
+    return sum_rows(rows[stay], masking(part.cohort).modulus)

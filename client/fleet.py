@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from distrust.client.agreement import check_config
 from distrust.client.departures import departures
 from distrust.client.protocols import SecAggProtocol, ShuffleProtocol
-from distrust.client.randomizer import Randomizer, World
+from distrust.client.randomizer import CohortRandomizer, World
 from distrust.client.requirements import PrivacyRequirements, most_colluders
 from distrust.client.secagg import Secrets
 from distrust.client.session import CohortSession
@@ -205,7 +205,7 @@ class Fleet:
         return self._crews[grant.cohort], granted(grant, self._leaves(assignment.cohort), own)
 
     def _crew(self, asked: Round, assignment: Assignment) -> CohortSession:
-        randomizer = Randomizer(asked, assignment, self._world)
+        randomizer = CohortRandomizer(asked, assignment, self._world)
         masked = assignment.cohort.via == "aggregator"
         script = SecAggProtocol(randomizer, self._terms.min_survivors) if masked else ShuffleProtocol(randomizer)
         courier = replace(self._courier, colluders=most_colluders(asked, assignment.cohort))

@@ -12,7 +12,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from distrust.client.randomizer import Randomizer, labelled_bits, record
+from distrust.client.randomizer import CohortRandomizer, labelled_bits, record
 from distrust.client.secagg import MaskingClient
 from distrust.client.user import AnyStage, User
 from distrust.common.crypto.graph import Roster
@@ -71,7 +71,7 @@ class ShuffleProtocol:
     first: Literal["report"] = "report"
     last: Literal["report"] = "report"
 
-    def __init__(self, randomizer: Randomizer) -> None:
+    def __init__(self, randomizer: CohortRandomizer) -> None:
         self._randomizer = randomizer
         self.refusals: dict[int, str] = {}  # always empty: a report is sent, or its cohort was refused
 
@@ -117,7 +117,7 @@ class SecAggProtocol:
     first: Literal["keys"] = "keys"
     last: Literal["unmask"] = "unmask"
 
-    def __init__(self, randomizer: Randomizer, floor: int) -> None:
+    def __init__(self, randomizer: CohortRandomizer, floor: int) -> None:
         self._randomizer = randomizer
         self._cohort = randomizer.assignment.cohort
         self._floor = max(floor, randomizer.mechanism.floor)

@@ -76,7 +76,7 @@ class World:
 
 
 @dataclass(frozen=True)
-class Randomizer:
+class CohortRandomizer:
     """R for the clients of one cohort: slot i plays the cohort's arm, gets reward i, and only its message leaves.
 
     Where S deals the actions, a slot plays what it was told by `deal`, and gets that play's reward.

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from distrust.client.environments import build, read_spec
+from distrust.client.environments import build_environment, read_spec
 from distrust.client.fleet import FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import MAX_DELTA, MAX_EPSILON, PrivacyRequirements
@@ -80,7 +80,7 @@ class FleetSettings(BaseSettings):
         spec = read_spec(table)
         if spec.seed is None:
             raise BadParameter("environment.seed", None, "a fleet needs one: all fleets of a run must play one world")
-        return World(build(spec), spec.seed, self.noise_seed)
+        return World(build_environment(spec), spec.seed, self.noise_seed)
 
     def terms(self) -> PrivacyRequirements:
         """What the users insist on."""

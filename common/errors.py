@@ -41,7 +41,7 @@ class ProtocolError(Exception):
         return f"urn:distrust:problem:{self.code}"
 
 
-def described(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return an exception that was not planned for as one line of at most `LONGEST` characters, with its type."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:LONGEST]
 

@@ -92,7 +92,7 @@ def subtract(a: Vector, b: Vector, modulus: int) -> Vector:
     return (a + (np.uint64(modulus) - b)) % np.uint64(modulus)
 
 
-def total(matrix: Vector, modulus: int) -> Vector:
+def sum_rows(matrix: Vector, modulus: int) -> Vector:
     """The sum mod m of n rows below m, shape (n, dimension) to (dimension,); zeros for no rows."""
     if not matrix.shape[0]:
         return np.zeros(matrix.shape[1], dtype=np.uint64)

@@ -59,7 +59,7 @@ def seeded(spec: EnvironmentSpec) -> EnvironmentSpec:
     return spec if spec.seed is not None else spec.model_copy(update={"seed": secrets.randbelow(2**63)})
 
 
-def build(spec: EnvironmentSpec) -> Environment:
+def build_environment(spec: EnvironmentSpec) -> Environment:
     """The environment that a spec describes. Raises BadParameter outside its ranges, or when its data is missing."""
     return check_world(spec.build(), spec.name)
 
@@ -79,7 +79,7 @@ __all__ = [
     "Mslr",
     "MslrSpec",
     "SideBySide",
-    "build",
+    "build_environment",
     "read_spec",
     "seeded",
     "spec_class",

@@ -30,7 +30,7 @@ BLOCK = 1 << 22  # bytes that are read at once
 BEGINNING = re.compile(rb"^[0-4][ \t]+qid:[0-9]+[ \t]", re.MULTILINE)
 
 
-class Row(NamedTuple):
+class LetorRow(NamedTuple):
     """A query-url pair: relevance label 0..4, query id, features, float64 of shape (136,); absent ones are 0."""
 
     label: int
@@ -38,14 +38,14 @@ class Row(NamedTuple):
     features: NDArray[np.float64]
 
 
-class Block(NamedTuple):
+class LetorBlock(NamedTuple):
     """Some rows on end: labels, int64 of shape (n,), and features, float64 of shape (n, 136)."""
 
     labels: NDArray[np.int64]
     features: NDArray[np.float64]
 
 
-def rows(path: Path) -> Iterator[Row]:
+def letor_rows(path: Path) -> Iterator[LetorRow]:
     """The rows of a file, streamed. Blank lines and what follows a # are skipped.
 
     Raises BadParameter that names file, line and what was expected there.
@@ -54,7 +54,7 @@ def rows(path: Path) -> Iterator[Row]:
         yield from _rows(path, number, lines)
 
 
-def blocks(path: Path) -> Iterator[Block]:
+def letor_blocks(path: Path) -> Iterator[LetorBlock]:
     """The same rows, some thousands at once, ten times as fast where all features of all rows are there."""
     for number, lines in _lines(path):
         found = _dense(lines) or _gathered(list(_rows(path, number, lines)))
@@ -74,19 +74,19 @@ def _lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
         raise BadParameter("file", str(path), f"cannot be read: {error.strerror}") from error
 
 
-def _rows(path: Path, first: int, lines: Sequence[bytes]) -> Iterator[Row]:
+def _rows(path: Path, first: int, lines: Sequence[bytes]) -> Iterator[LetorRow]:
     for number, line in enumerate(lines, start=first):
         cells = line.decode("ascii", "replace").partition("#")[0].split()
         if cells:
             yield _row(cells, f"{path} line {number}")
 
 
-def _gathered(found: Sequence[Row]) -> Block:
+def _gathered(found: Sequence[LetorRow]) -> LetorBlock:
     features = np.array([row.features for row in found], dtype=np.float64).reshape(len(found), FEATURES)
-    return Block(np.array([row.label for row in found], dtype=np.int64), features)
+    return LetorBlock(np.array([row.label for row in found], dtype=np.int64), features)
 
 
-def _dense(lines: Sequence[bytes]) -> Block | None:
+def _dense(lines: Sequence[bytes]) -> LetorBlock | None:
     """Lines of exactly 136 features each, read as numbers all at once; None for others, good or bad."""
     text, count = b"".join(lines), len(lines)
     regular = text.count(b":") == (FEATURES + 1) * count and len(text.split()) == (FEATURES + 2) * count
@@ -97,7 +97,7 @@ def _dense(lines: Sequence[bytes]) -> Block | None:
         return None
     table = numbers.reshape(count, -1)
     whole = np.isfinite(table).all() and (table[:, 2::2] == INDICES).all() and _spelt(text, count)
-    return Block(table[:, 0].astype(np.int64), table[:, 3::2]) if whole else None
+    return LetorBlock(table[:, 0].astype(np.int64), table[:, 3::2]) if whole else None
 
 
 def _spelt(text: bytes, count: int) -> bool:
@@ -116,7 +116,7 @@ def _numbers(text: bytes) -> NDArray[np.float64]:
         return np.zeros(0)
 
 
-def _row(cells: list[str], where: str) -> Row:
+def _row(cells: list[str], where: str) -> LetorRow:
     label, query = _label(cells[0], where), _query(cells, where)
     features = np.zeros(FEATURES)
     last = 0
@@ -126,7 +126,7 @@ def _row(cells: list[str], where: str) -> Row:
             raise BadParameter(where, cell, f"features must be in rising order, and {last} came before")
         features[index - 1] = value
         last = index
-    return Row(label, query, features)
+    return LetorRow(label, query, features)
 
 
 def _label(cell: str, where: str) -> int:
@@ -189,7 +189,7 @@ def _load(paths: Sequence[Path]) -> tuple[NDArray[np.int64], Points]:
     labels: list[NDArray[np.int64]] = []
     features: list[Points] = []
     count = 0
-    for found in (block for path in paths for block in blocks(path)):
+    for found in (block for path in paths for block in letor_blocks(path)):
         labels.append(found.labels)
         features.append(np.sign(found.features) * np.log1p(np.abs(found.features)))
         count += len(found.labels)

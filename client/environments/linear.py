@@ -23,7 +23,7 @@ SPREADS = 3
 """Standard deviations of a reward that B must leave room for."""
 
 
-class LinearSpec(EnvironmentSpec):
+class LinearEnvironmentSpec(EnvironmentSpec):
     """The table of a linear environment: the public action set, and what a policy is told of the rewards."""
 
     REWARDS: ClassVar[Literal["arms", "linear"]] = "linear"
@@ -56,7 +56,7 @@ class LinearSpec(EnvironmentSpec):
                 raise BadParameter(f"policy.{field}", given, allowed)
 
 
-class LinearDistributedSpec(LinearSpec):
+class LinearDistributedSpec(LinearEnvironmentSpec):
     """`[environment] name = "linear-distributed"`: clients differ (DLB section 7).
 
     actions    k = `arms` vectors of the unit sphere of R^dimension from the seed, unless a set is given.
@@ -83,7 +83,7 @@ class LinearDistributedSpec(LinearSpec):
         return LinearDistributed(vectors, theta, self.deviation, self.noise)
 
 
-class LinearSphereSpec(LinearSpec):
+class LinearSphereSpec(LinearEnvironmentSpec):
     """`[environment] name = "linear-sphere"`: actions and θ* uniform on the sphere, rewards ±1 (FREE section 6)."""
 
     name: Literal["linear-sphere"]
@@ -178,7 +178,7 @@ class LinearSphere:
         return np.asarray(2 * ones / np.array(times) - 1, dtype=np.float64)
 
 
-def action_spec(spec: LinearSpec) -> GivenActions | SphereActions | BallActions:
+def action_spec(spec: LinearEnvironmentSpec) -> GivenActions | SphereActions | BallActions:
     """The public action set. Its own seed is derived one way, so that it does not tell the environment's."""
     if spec.actions is not None:
         return spec.actions
@@ -186,7 +186,7 @@ def action_spec(spec: LinearSpec) -> GivenActions | SphereActions | BallActions:
     return SphereActions(count=spec.arms, dimension=spec.dimension, seed=seed)
 
 
-def drawn(spec: LinearSpec) -> tuple[Floats, Floats]:
+def drawn(spec: LinearEnvironmentSpec) -> tuple[Floats, Floats]:
     """Return the actions, shape (k, d), and θ*, uniform on the unit sphere.
 
     Raises BadParameter without a seed, for actions that cannot be, and for numbers that contradict them.
@@ -198,14 +198,14 @@ def drawn(spec: LinearSpec) -> tuple[Floats, Floats]:
     return vectors, theta
 
 
-def _check_sizes(spec: LinearSpec, vectors: Floats) -> None:
+def _check_sizes(spec: LinearEnvironmentSpec, vectors: Floats) -> None:
     """`arms` and `dimension` describe drawn actions; beside given ones they may be left out, or must fit."""
     for field, size in zip(("arms", "dimension"), vectors.shape, strict=True):
         if field in spec.model_fields_set and getattr(spec, field) != size:
             raise BadParameter(f"environment.{field}", getattr(spec, field), f"environment.actions has {size}")
 
 
-def least_bound(spec: LinearSpec) -> float:
+def least_bound(spec: LinearEnvironmentSpec) -> float:
     """The least B of which clamping leaves the means alone: the largest |mean| there can be and SPREADS deviations.
 
     The mean of what is clamped is then off by less than 4·10⁻⁴ deviations; every width of a policy is about the mean
@@ -217,14 +217,14 @@ def least_bound(spec: LinearSpec) -> float:
     return longest + SPREADS * math.hypot(spec.deviation * longest, spec.noise)
 
 
-def check_bound(field: str, bound: float, spec: LinearSpec) -> None:
+def check_bound(field: str, bound: float, spec: LinearEnvironmentSpec) -> None:
     """Raise BadParameter for a B that would move the means."""
     least = least_bound(spec)
     if bound < least - 1e-9:
         raise BadParameter(field, bound, f"must be at least {least:.4g}: clamped rewards would have other means")
 
 
-def _seed(spec: LinearSpec) -> int:
+def _seed(spec: LinearEnvironmentSpec) -> int:
     if spec.seed is None:
         raise BadParameter("environment.seed", None, f"{spec.name} draws its vectors from a seed; give a whole number")
     return spec.seed

@@ -162,7 +162,7 @@ class Roster:
     @cached_property
     def ring(self) -> NDArray[np.int64]:
         """The rows of the members in the order of the ring, shape (members,)."""
-        return permutation(self.digest, len(self.members))
+        return keyed_permutation(self.digest, len(self.members))
 
     def around(self, flags: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return for each member how many of its neighbours have a flag, shape (members,). `flags` has that shape."""
@@ -222,7 +222,7 @@ def harary(order: NDArray[np.int64], degree: int) -> NDArray[np.int64]:
     return table
 
 
-def permutation(key: bytes, size: int) -> NDArray[np.int64]:
+def keyed_permutation(key: bytes, size: int) -> NDArray[np.int64]:
     """A permutation of range(size), uniform for a uniform key (32 bytes): Fisher-Yates from the top, with rejection."""
     stream = Cipher(AES256(key), CTR(bytes(16))).encryptor()
     words: list[int] = []

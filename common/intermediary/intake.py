@@ -116,7 +116,7 @@ class Intake:
         known = [item for item in self.items if item.slot in stored]
         self.items = [item for item in self.items if item.slot not in stored]
         for item in known:
-            if stored[item.slot] == digest(item.body):
+            if stored[item.slot] == body_digest(item.body):
                 self.accepted += 1
             else:
                 self.refuse(item.slot, Conflict(f"slot {item.slot}: its message is here already, and differs"))
@@ -154,7 +154,7 @@ class Intake:
                 "cohort": cohort,
                 "stage": stage,
                 "slot": item.slot,
-                "digest": digest(item.body),
+                "digest": body_digest(item.body),
                 "ticket": item.ticket if keep_ticket else None,
                 "mark": mark(item),
                 "body": item.body,
@@ -242,6 +242,6 @@ def ticketed(slots: Sequence[int], tickets: bytes, keys: bytes = b"") -> Iterato
         yield Item(slot=slot, ticket=tickets[SIZE * index : SIZE * (index + 1)], body=own)
 
 
-def digest(body: bytes) -> bytes:
+def body_digest(body: bytes) -> bytes:
     """What tells a repeat from a conflict."""
     return hashlib.sha256(body).digest()

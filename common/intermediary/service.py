@@ -56,7 +56,7 @@ class Intermediary(StageMachine):
         check_cohort(cohort, self.party)
         self._check(cohort)
         with self._database.transaction() as tx:
-            known = store.find(tx, cohort.cohort, lock=True)
+            known = store.find_cohort(tx, cohort.cohort, lock=True)
             if known is None:
                 store.add_cohort(tx, cohort, self.stages[0], self._clock.now() + cohort.stage_seconds)
                 self._opening(tx, cohort)
@@ -124,7 +124,7 @@ class Intermediary(StageMachine):
         self.settled(name)
         with self._database.reading() as tx:
             state, total = store.need(tx, name), store.count(tx, name)
-            rows = store.page(tx, name, after, limit)
+            rows = store.message_page(tx, name, after, limit)
         seen = [self._see(state, *row).model_copy(update={"number": after + i}) for i, row in enumerate(rows)]
         end = after + len(seen)
         following = end if end < total else None
@@ -143,7 +143,7 @@ class Intermediary(StageMachine):
     def _admit(self, state: State, intake: Intake, keys_of: Callable[[Item], bytes] = lambda _item: b"") -> None:
         intake.reject_if(known_slots(state.cohort))
         with self._database.reading() as tx:
-            stored = store.tickets(tx, state.name, self.stages[0], intake.span())
+            stored = store.stored_tickets(tx, state.name, self.stages[0], intake.span())
         intake.reject_if(admitted(state.cohort, stored, keys_of))
 
     def _take(self, tx: Connection, state: State, stage: str, intake: Intake) -> bool:
@@ -179,6 +179,6 @@ class Intermediary(StageMachine):
 
     def _entry(self, tx: Connection, state: State) -> CohortEntry:
         cohort, shown = state.cohort, self._shown(state)
-        answered = store.answered(tx, state.name, shown) if shown in self.stages else None
+        answered = store.count_answers(tx, state.name, shown) if shown in self.stages else None
         fields = {"cohort": state.name, "run": cohort.run, "round": cohort.round, "clients": cohort.clients}
         return CohortEntry.model_validate({**fields, "stage": shown, "answered": answered})

@@ -98,7 +98,7 @@ class StageMachine(ABC):
 
     def _close(self, tx: Connection, state: State) -> State:
         """Freeze the open stage: on to the next one, or to the end."""
-        got, least = store.answered(tx, state.name, state.stage), self._least(state)
+        got, least = store.count_answers(tx, state.name, state.stage), self._least(state)
         if got < least:
             return self._abort(tx, state, TooSmall(got, least, f"clients in stage {state.stage}"))
         try:

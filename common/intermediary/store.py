@@ -97,7 +97,7 @@ def add_cohort(tx: Connection, cohort: Cohort, stage: str, since: float) -> None
     tx.execute(insert(COHORTS), [{"cohort": cohort.cohort, "body": body, "stage": stage, "since": since}])
 
 
-def find(tx: Connection, cohort: str, *, lock: bool = False) -> State | None:
+def find_cohort(tx: Connection, cohort: str, *, lock: bool = False) -> State | None:
     """A cohort's state, or None. `lock` keeps other workers of a server database out until the transaction ends."""
     query = select(COHORTS).where(COHORTS.c.cohort == cohort)
     row = tx.execute(query.with_for_update() if lock else query).one_or_none()
@@ -106,7 +106,7 @@ def find(tx: Connection, cohort: str, *, lock: bool = False) -> State | None:
 
 def need(tx: Connection, cohort: str, *, lock: bool = False) -> State:
     """A cohort's state. Raises WrongCohort."""
-    state = find(tx, cohort, lock=lock)
+    state = find_cohort(tx, cohort, lock=lock)
     if state is None:
         raise WrongCohort(f"cohort {cohort} is not known here", cohort=cohort)
     return state
@@ -135,7 +135,7 @@ def digests(tx: Connection, cohort: str, stage: str, span: Span) -> dict[int, by
     return _pairs(tx, MESSAGES.c.digest, cohort, stage, span)
 
 
-def tickets(tx: Connection, cohort: str, stage: str, span: Span) -> dict[int, bytes]:
+def stored_tickets(tx: Connection, cohort: str, stage: str, span: Span) -> dict[int, bytes]:
     """Slot to ticket, as they came with the messages of a stage, within a span."""
     return {slot: ticket for slot, ticket in _pairs(tx, MESSAGES.c.ticket, cohort, stage, span).items() if ticket}
 
@@ -155,7 +155,7 @@ def slots(tx: Connection, cohort: str, stage: str) -> list[int]:
     return list(tx.execute(query.order_by(MESSAGES.c.slot)).scalars())
 
 
-def answered(tx: Connection, cohort: str, stage: str) -> int:
+def count_answers(tx: Connection, cohort: str, stage: str) -> int:
     """How many clients sent a message in a stage."""
     query = select(func.count()).where(MESSAGES.c.cohort == cohort, MESSAGES.c.stage == stage, MESSAGES.c.slot >= 0)
     return tx.execute(query).scalar_one()
@@ -165,7 +165,7 @@ def awaited(tx: Connection, state: State, members: Collection[int] | None) -> bo
     """Whether a member of the open stage has neither answered nor left; `members` None: every slot is one."""
     expected = state.cohort.clients if members is None else len(members)
     gone = departed(tx, state.name)
-    if answered(tx, state.name, state.stage) + len(gone) < expected:
+    if count_answers(tx, state.name, state.stage) + len(gone) < expected:
         return True  # counting is cheap, and mostly enough
     present = set(range(expected)) if members is None else set(members)
     return bool(present.difference(gone, slots(tx, state.name, state.stage)))
@@ -206,7 +206,7 @@ def count(tx: Connection, cohort: str) -> int:
     return tx.execute(select(func.count()).where(MESSAGES.c.cohort == cohort)).scalar_one()
 
 
-def page(tx: Connection, cohort: str, after: int, limit: int) -> list[tuple[str, int, bytes]]:
+def message_page(tx: Connection, cohort: str, after: int, limit: int) -> list[tuple[str, int, bytes]]:
     """Stage, slot and body of messages in the order of arrival, from position `after` on."""
     query = select(MESSAGES.c.stage, MESSAGES.c.slot, MESSAGES.c.body).where(MESSAGES.c.cohort == cohort)
     rows = tx.execute(query.order_by(MESSAGES.c.number).offset(after).limit(limit))

@@ -256,7 +256,7 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
             self._timer = None
 
 
-def guarded(connections: Connections) -> type[GuardedProtocol]:
+def guarded_protocol(connections: Connections) -> type[GuardedProtocol]:
     """Return the protocol of one service's connections, for uvicorn to make one of each."""
     members: dict[str, Any] = {"limits": connections, "chunk": bytearray(CHUNK)}
     return type("ServiceProtocol", (GuardedProtocol,), members)

@@ -36,7 +36,7 @@ from distrust.common.web.settings import IntermediarySettings
 from distrust.common.web.waiting import LONGEST_WAIT, Waiting, waiting
 
 
-class Party(Protocol):
+class IntermediaryApi(Protocol):
     """An S as its routes know it (see common.intermediary.service)."""
 
     def open(self, cohort: Cohort) -> Cohort: ...
@@ -52,7 +52,7 @@ async def _party(request: Request) -> Any:
     return request.app.state.service
 
 
-PartyDep = Annotated[Party, Depends(_party)]
+PartyDep = Annotated[IntermediaryApi, Depends(_party)]
 DoorbellDep = Annotated[Waiting, Depends(waiting)]
 Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for an answer that says more")]
 UploadBody = Annotated[Upload, JsonBody.of(Upload)]
@@ -108,8 +108,13 @@ async def batch(cohort: str, party: PartyDep, doorbell: DoorbellDep, wait: Wait 
     return Response(found.model_dump_json(), headers=headers, media_type="application/json")
 
 
-@router.get("/cohorts/{cohort}/messages", dependencies=[InspectorOnly], responses=problems(Unauthorized, WrongCohort))
-async def messages(
+@router.get(
+    "/cohorts/{cohort}/messages",
+    name="messages",
+    dependencies=[InspectorOnly],
+    responses=problems(Unauthorized, WrongCohort),
+)
+async def transcript_page(
     cohort: str,
     party: PartyDep,
     after: Annotated[int, Query(ge=0, le=2**53, description="position to start from")] = 0,

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from uvicorn.config import STARTUP_FAILURE
 
 from distrust.common.errors import ProtocolError
-from distrust.common.web.connections import Connections, Entrance, guarded
+from distrust.common.web.connections import Connections, Entrance, guarded_protocol
 from distrust.common.web.observability import configure
 from distrust.common.web.problems import bad_fields
 from distrust.common.web.settings import ServiceSettings
@@ -36,7 +36,7 @@ _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 SPARE_FILES = 512  # files besides callers' connections: databases, logs, connections to other services
 
 
-def main(settings_type: type[S], build: Callable[[S], FastAPI]) -> int:
+def run_service(settings_type: type[S], build: Callable[[S], FastAPI]) -> int:
     """A service's `__main__`: 0 after a graceful end, 2 with one clear line when it cannot start."""
     os.umask(PRIVATE)
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -47,7 +47,7 @@ def main(settings_type: type[S], build: Callable[[S], FastAPI]) -> int:
         settings.check()
         configure(settings.log_level)
         with contextlib.closing(bind(settings)) as listener:
-            return serve(_built(build, settings), settings, listener)
+            return serve_app(_built(build, settings), settings, listener)
     except ValidationError as error:
         return _say(service, bad_fields(error, settings_type))
     except ProtocolError as error:
@@ -84,7 +84,7 @@ def options(app: FastAPI, settings: ServiceSettings) -> uvicorn.Config:
     connections = Connections(allow_connections(settings.max_connections), settings.header_seconds)
     return uvicorn.Config(
         app,
-        http=guarded(connections),
+        http=guarded_protocol(connections),
         ws="none",
         log_config=None,
         access_log=False,
@@ -113,7 +113,7 @@ def allow_connections(wanted: int) -> int:
     return wanted
 
 
-def serve(app: FastAPI, settings: ServiceSettings, listener: socket.socket | None = None) -> int:
+def serve_app(app: FastAPI, settings: ServiceSettings, listener: socket.socket | None = None) -> int:
     """Serve until SIGTERM or SIGINT: stop accepting, wake the long polls, finish what is in flight, return 0."""
     with contextlib.closing(listener or bind(settings)) as bound:
         host, port = bound.getsockname()[:2]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from distrust.client.departures import NEVER
 from distrust.client.http_transport import Addresses, HttpTransport
 from distrust.client.protocols import SecAggProtocol, ShuffleProtocol
-from distrust.client.randomizer import Randomizer, World
+from distrust.client.randomizer import CohortRandomizer, World
 from distrust.client.secagg import Secrets
 from distrust.client.session import CohortSession
 from distrust.client.stats import FleetStats
@@ -126,7 +126,7 @@ class CohortHarness:
         """Everybody joins; those that are to be lost leave before they have said anything."""
         assignment = asked.assignments[0]
         rewards = values[:, 0] if isinstance(asked.statistic, Reward) else values
-        randomizer = Randomizer(asked, assignment, World(Rewards(rewards), seed=0))
+        randomizer = CohortRandomizer(asked, assignment, World(Rewards(rewards), seed=0))
         masked = assignment.cohort.via == "aggregator"
         script = SecAggProtocol(randomizer, 1) if masked else ShuffleProtocol(randomizer)
         crew = CohortSession(assignment.cohort, script, self._courier, self.worker, BLOCK)

@@ -13,7 +13,7 @@ from distrust.client.environments import (
     ENVIRONMENTS,
     Environment,
     EnvironmentSpec,
-    build,
+    build_environment,
     seeded,
     spec_class,
 )
@@ -74,7 +74,7 @@ class RunFile:
 
     def world(self) -> Environment:
         """The environment itself."""
-        return build(self.environment)
+        return build_environment(self.environment)
 
     def renamed(self, run: str) -> "RunFile":
         """The same run under another name. Raises BadRunFile or BadParameter for one that no run can have."""
@@ -113,7 +113,7 @@ def of_table(words: Mapping[str, Any]) -> RunFile:
     given = _environment(table.pop("environment", None))
     environment = seeded(given)
     fleet = _check(FleetSpec, table.pop("fleet", {}), "fleet.")
-    arms = build(environment).arms
+    arms = build_environment(environment).arms
     config = _config({"arms": arms, **_one_by_one(_with_actions(table, environment))})
     if config.arms != arms:
         raise BadParameter("arms", config.arms, f"the environment has {arms}")

@@ -21,7 +21,7 @@ from distrust.common.messages.cohort import Cohort, LabelledBits, Masking, Seale
 from distrust.common.messages.round import Assignment, Round
 from distrust.common.messages.stage import StatementList
 from distrust.common.messages.ticket import Grant, TicketAnswer, ticket_text
-from distrust.common.modular import pack, total, unpack_rows
+from distrust.common.modular import pack, sum_rows, unpack_rows
 from distrust.common.randomness import UnsafeSeededStream
 
 
@@ -112,7 +112,7 @@ def _mix(held: Held) -> Content:
     channel, bodies = held.cohort.channel, [held.bodies[slot] for slot in sorted(held.bodies)]
     if isinstance(channel, Masking):
         rows = unpack_rows(b"".join(bodies), channel.modulus, channel.dimension)
-        return ModularSum(body=pack(total(rows, channel.modulus), channel.modulus))
+        return ModularSum(body=pack(sum_rows(rows, channel.modulus), channel.modulus))
     if isinstance(channel, Sealed):
         secrets.SystemRandom().shuffle(bodies)
         return Records(count=len(bodies), body=b"".join(bodies), checksum=checksum(list(held.reports.values())))

@@ -13,7 +13,7 @@ from rich.console import Console
 from distrust.client.departures import NEVER
 from distrust.client.http_transport import Addresses, HttpTransport, patience
 from distrust.client.protocols import ShuffleProtocol
-from distrust.client.randomizer import Randomizer, World
+from distrust.client.randomizer import CohortRandomizer, World
 from distrust.client.session import CohortSession
 from distrust.client.stats import FleetStats
 from distrust.client.uploader import Uploader
@@ -142,7 +142,7 @@ async def _users(asked: Round, sender: HttpTransport) -> list[User]:
 
 
 def _crew(asked: Round, world: World, sender: HttpTransport, worker: ThreadPoolExecutor) -> CohortSession:
-    script = ShuffleProtocol(Randomizer(asked, asked.assignments[0], world))
+    script = ShuffleProtocol(CohortRandomizer(asked, asked.assignments[0], world))
     return CohortSession(asked.assignments[0].cohort, script, Uploader(sender, FleetStats()), worker, 512)
 
 

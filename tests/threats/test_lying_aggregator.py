@@ -19,7 +19,7 @@ import pytest
 from distrust.aggregator import protocol
 from distrust.aggregator import service as aggregator_service
 from distrust.aggregator.service import Aggregator
-from distrust.client.environments import build, read_spec
+from distrust.client.environments import build_environment, read_spec
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
@@ -32,13 +32,13 @@ from distrust.common.messages.batch import Batch, ModularSum
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.progress import RunView
 from distrust.common.messages.run import RunConfig
-from distrust.common.modular import Vector, total, unpack
+from distrust.common.modular import Vector, sum_rows, unpack
 from tests.oracles.stories import Story, groups
 from tests.support.wiretap import PARTIES, SEED, TOKEN, Exchange, Tamper, Wire, fleet_over, services
 
 pytestmark = pytest.mark.slow
 
-WORLD = World(build(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED})), SEED)
+WORLD = World(build_environment(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED})), SEED)
 N = 32
 Lie = Callable[[dict[str, Any], set[int]], None]
 """Changes the JSON of a stage view; the set holds the slots of the fleet that is lied to."""
@@ -294,7 +294,7 @@ def test_inputs_that_the_aggregator_drops_cost_their_clients_and_open_nothing_of
     for name, cohort in played.cohorts().items():
         assert played.posted("lied", name, "unmask") | played.posted("honest", name, "unmask") == set(kept)
         channel = masking(cohort)
-        summed = total(np.stack([vectors[name, slot] for slot in kept]), channel.modulus)
+        summed = sum_rows(np.stack([vectors[name, slot] for slot in kept]), channel.modulus)
         path = f"/v1/cohorts/{name}/batch"
         answer = json.loads([one.answer for one in played.heard if one.url.path == path][-1])
         batch = Batch.model_validate_json(json.dumps(answer["batch"]))

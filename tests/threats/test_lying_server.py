@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from distrust.client.environments import build, read_spec
+from distrust.client.environments import build_environment, read_spec
 from distrust.client.fleet import FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
@@ -52,7 +52,7 @@ CHANNELS: dict[str, dict[str, Any]] = {
         "policy": {"name": "almost-free", "model": "shuffled", "actions": ACTIONS},
     },
 }
-WORLD = World(build(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED})), SEED)
+WORLD = World(build_environment(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED})), SEED)
 KEY_OF = {
     "masked": "modulus",
     "masked-rdp": "dimension",

@@ -17,7 +17,7 @@ from distrust.aggregator import protocol
 from distrust.client import secagg
 from distrust.common.crypto import share
 from distrust.common.crypto.context import claim, confirm_statement, masked_statement, unmask_statement
-from distrust.common.crypto.graph import permutation
+from distrust.common.crypto.graph import keyed_permutation
 from distrust.common.crypto.keys import Binding, key_hash, pair_from_seed
 from distrust.common.crypto.mask import sum_masks
 from distrust.common.crypto.seal import open_record, seal_info
@@ -81,7 +81,7 @@ FIVE = "0000000000000000000000000000000005"
 
 
 def test_permutation() -> None:
-    assert permutation(KEY, 12).tolist() == [0, 8, 1, 4, 5, 9, 3, 10, 7, 2, 11, 6]
+    assert keyed_permutation(KEY, 12).tolist() == [0, 8, 1, 4, 5, 9, 3, 10, 7, 2, 11, 6]
 
 
 def sealed_cohort() -> Cohort:

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.aggregator.service import Aggregator
-from distrust.client.environments import Bernoulli, build, read_spec
+from distrust.client.environments import Bernoulli, build_environment, read_spec
 from distrust.client.randomizer import World
 from distrust.common.bandit.decisions import AssignedAction, AssignedArm
 from distrust.common.bandit.statistics import BoundedReward, Reward, Statistic
@@ -149,7 +149,7 @@ def make_dealt(make_round: MakeRound) -> MakeRound:
 @pytest.fixture
 def world() -> World:
     """Arms that always pay, never pay, or pay half the time."""
-    environment = build(read_spec({"name": "bernoulli", "means": [1.0, 0.0, 0.5]}))
+    environment = build_environment(read_spec({"name": "bernoulli", "means": [1.0, 0.0, 0.5]}))
     assert isinstance(environment, Bernoulli)
     return World(environment, seed=11)
 

@@ -9,7 +9,7 @@ import pytest
 
 from distrust.client.departures import departures
 from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.randomizer import Randomizer, World, draw_rewards
+from distrust.client.randomizer import CohortRandomizer, World, draw_rewards
 from distrust.client.requirements import PrivacyRequirements
 from distrust.client.uploader import Limits
 from distrust.common.crypto.seal import open_record, sealed_size
@@ -222,7 +222,7 @@ def test_an_answer_that_does_not_add_up_is_played_by_nobody(
 
 def test_a_client_that_was_told_nothing_makes_no_report(make_dealt: MakeRound, world: World) -> None:
     asked = make_dealt()
-    randomizer = Randomizer(asked, asked.assignments[0], world)
+    randomizer = CohortRandomizer(asked, asked.assignments[0], world)
     randomizer.deal({3: 7})
     assert randomizer.rows([3]).shape == (1, 1)
     assert (randomizer.place(3), [randomizer.place(3)]) == (0, [0])
@@ -232,7 +232,7 @@ def test_a_client_that_was_told_nothing_makes_no_report(make_dealt: MakeRound, w
 
 def test_nothing_can_be_dealt_to_clients_that_know_what_to_play(make_round: MakeRound, world: World) -> None:
     asked = make_round()
-    randomizer = Randomizer(asked, asked.assignments[0], world)
+    randomizer = CohortRandomizer(asked, asked.assignments[0], world)
     assert randomizer.place(0) is None
     with pytest.raises(BadMessage, match="know what to play"):
         randomizer.deal({0: 0})

@@ -17,7 +17,7 @@ from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.round import Round
 from distrust.common.messages.stage import StageView
-from distrust.common.modular import total, unpack
+from distrust.common.modular import sum_rows, unpack
 from distrust.common.randomness import UnsafeSeededStream
 from tests.unit.client.conftest import TICKET_KEY
 from tests.unit.client.stand import Stand, serve
@@ -56,7 +56,7 @@ def _expected(world: World, asked: Round, arm: int, dropout: float) -> tuple[int
     rows = asked.mechanism.randomize(asked.statistic.vectors(rewards), UnsafeSeededStream(NOISE, *names))
     leaves = departures(cohort.clients, dropout, UnsafeSeededStream(world.seed, *names, "departures"))
     kept = rows[survives(leaves)]
-    return int(total(kept, asked.mechanism.modulus)[0]), len(kept)
+    return int(sum_rows(kept, asked.mechanism.modulus)[0]), len(kept)
 
 
 @pytest.mark.parametrize(

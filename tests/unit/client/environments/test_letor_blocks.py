@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distrust.client.environments import letor
-from distrust.client.environments.letor import FEATURES, blocks, build_counts, rows
+from distrust.client.environments.letor import FEATURES, build_counts, letor_blocks, letor_rows
 from distrust.common.errors import BadParameter
 
 
@@ -45,7 +45,7 @@ FILES = {
 def test_blocks_hold_the_same_rows(name: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, FILES[name])
     monkeypatch.setattr(letor, "BLOCK", size)
-    one_by_one, at_once = list(rows(path)), list(blocks(path))
+    one_by_one, at_once = list(letor_rows(path)), list(letor_blocks(path))
     assert np.concatenate([block.labels for block in at_once]).tolist() == [row.label for row in one_by_one]
     assert (np.concatenate([block.features for block in at_once]) == [row.features for row in one_by_one]).all()
 
@@ -86,7 +86,7 @@ def test_a_bad_line_among_many_is_named(
     good = [dense(seed % 5, seed) for seed in range(12)]
     path = written(tmp_path, [*good, line, *good])
     with pytest.raises(BadParameter, match=words) as caught:
-        list(blocks(path))
+        list(letor_blocks(path))
     assert f"{path} line 13" in str(caught.value)
 
 
