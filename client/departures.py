@@ -1,4 +1,4 @@
-"""Simulated departures: which stage a client leaves before. Environments may be seeded; so may these."""
+"""Simulated departures: the stage before which a client leaves. Drawn from a seed, like simulated rewards."""
 
 import math
 
@@ -16,21 +16,22 @@ _UNMASK = STAGES.index("unmask")
 
 
 def departures(count: int, rate: float, stream: Stream) -> NDArray[np.int64]:
-    """For each slot the stage that it leaves at: 0 keys, 1 shares, 2 masked, 3 unmask, 4 never. Shape (count,).
+    """Return for each slot the stage that it leaves at: 0 keys, 1 shares, 2 masked, 3 unmask, 4 never. Shape (count,).
 
-    Exactly ⌊rate·count⌋ clients leave, chosen uniformly, each at a stage chosen uniformly. So a rate that the run's
-    configuration tolerates never costs a cohort, and a higher one may. `rate` lies in [0, 1].
+    Exactly ⌊rate·count⌋ clients leave, chosen uniformly, each at a stage chosen uniformly. No cohort aborts at a rate
+    that the run's configuration tolerates; at a higher rate it may. `rate` lies in [0, 1].
     """
     chance = generator(stream)
     leaves = np.full(count, NEVER, dtype=np.int64)
-    gone = chance.permutation(count)[: math.floor(rate * count)]
-    leaves[gone] = chance.integers(0, len(STAGES), len(gone))
+    leaving = chance.permutation(count)[: math.floor(rate * count)]
+    leaves[leaving] = chance.integers(0, len(STAGES), len(leaving))
     return leaves
 
 
 def survives(leaves: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which clients' vectors are in the sum: those whose masked input arrives, or, at the shuffler, whose report does.
+    """Return the flags of the clients whose vectors are in the sum, shape (count,).
 
-    A client that would leave before `unmask` has sent its vector already; at the shuffler that is one that reports.
+    At the aggregator these are the clients whose masked input arrives, as those do that leave before `unmask`. At the
+    shuffler the same clients report.
     """
     return leaves >= _UNMASK

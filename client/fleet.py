@@ -53,34 +53,38 @@ class FleetOptions:
 
 
 class Fleet:
-    """Serves one run. Every user has its own keys and noise; what they share is the public part of a cohort."""
+    """Serves one run. Every user has its own keys and noise; users share only the public part of a cohort."""
 
     def __init__(
-        self, gateway: Transport, world: World, terms: PrivacyRequirements, habits: FleetOptions = FleetOptions()
+        self,
+        transport: Transport,
+        world: World,
+        requirements: PrivacyRequirements,
+        options: FleetOptions = FleetOptions(),
     ) -> None:
-        self.tally = FleetStats()
-        self._gateway, self._world, self._terms, self._habits = gateway, world, terms, habits
-        self._courier = Uploader(gateway, self.tally, habits.limits, habits.silent)
+        self.stats = FleetStats()
+        self._transport, self._world, self._requirements, self._options = transport, world, requirements, options
+        self._uploader = Uploader(transport, self.stats, options.limits, options.silent)
         self._worker = ThreadPoolExecutor(1, "messages")
         self._turns = asyncio.Semaphore(AHEAD)
         self._config: RunConfig | None = None
         self._keys: list[Secrets] = []  # made, and not yet in any cohort
         self._agreed: dict[str, tuple[Round, Assignment]] = {}
-        self._promised: list[Guarantee] = []  # each once, of all cohorts that this process has seen: no earlier ones
-        self._crews: dict[str, CohortSession] = {}
+        self._promised: list[Guarantee] = []  # of all cohorts that this process has seen, each guarantee once
+        self._sessions: dict[str, CohortSession] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def serve(self) -> str:
-        """Play until the run has ended, and say how. Cancel it to stop early; a fleet serves once.
+        """Play until the run has ended. Return its last state. Cancel the task to stop early; a fleet serves once.
 
-        Raises Refused or BudgetExceeded when a round breaks the users' terms, Unavailable when a service stays away. A
-        refusal is counted for the users that hold tickets, or for one user when none does.
+        Raises Refused or BudgetExceeded when a round breaks the users' requirements, Unavailable when a service stays
+        away. A refusal is counted for the users that hold tickets, or for one user when none does.
         """
         try:
             return await self._served()
         except (Refused, BudgetExceeded) as error:
-            holding = sum(len(crew.users) for crew in self._crews.values())
-            self.tally.refuse(max(1, holding), f"{error.code}: {error.detail}")
+            holding = sum(len(session.users) for session in self._sessions.values())
+            self.stats.refuse(max(1, holding), f"{error.code}: {error.detail}")
             await self.farewell()  # other fleets' clients need not wait for these
             raise
         finally:
@@ -97,14 +101,14 @@ class Fleet:
         return state
 
     async def farewell(self) -> None:
-        """Announce that all clients leave, so that S need not wait for them: `serve` was cancelled, or refuses."""
-        for crew in self._crews.values():
+        """Announce that all clients leave, after `serve` was cancelled or refused. No intermediary waits for them."""
+        for session in self._sessions.values():
             with suppress(ProtocolError):
-                await self._courier.announce(crew.cohort, crew.users.values())
+                await self._uploader.announce(session.cohort, session.users.values())
 
     async def _rounds(self, group: asyncio.TaskGroup) -> str:
         pause, after = SHORTEST_PAUSE, 0
-        while (view := await self._gateway.round(after, LONG_POLL)).state in {"open", "between"}:
+        while (view := await self._transport.round(after, LONG_POLL)).state in {"open", "between"}:
             if view.round is not None:
                 await self._configure(view)
                 after = view.round.number
@@ -116,68 +120,71 @@ class Fleet:
     async def _configure(self, view: RoundView) -> None:
         """Get the run's configuration, once. Raises Refused when the round names another one, now or later."""
         if self._config is None:
-            self._config = await self._gateway.config()
+            self._config = await self._transport.config()
         check_config(self._config, view.run, view.config)
 
-    async def _play(self, asked: Round, group: asyncio.TaskGroup) -> bool:
-        """Take the round's tickets until there are none; whether there were any."""
-        await self._agree(asked)
-        self._forget_before(asked.number)
+    async def _play(self, round_: Round, group: asyncio.TaskGroup) -> bool:
+        """Take the round's tickets until there are none. Return whether there were any."""
+        await self._agree(round_)
+        self._forget_before(round_.number)
         took = False
         while True:
             await self._room()
             await self._turns.acquire()
-            grants, keys = await self._take(asked)
+            grants, keys = await self._take(round_)
             if not grants:
                 self._turns.release()
                 return took
             took = True
-            asked = await self._with_cohorts(asked, grants)
-            joining = [joined for grant in grants if (joined := self._join(asked, grant, keys)) is not None]
-            taken = [(crew, users) for crew, users in joining if await crew.join(users)]
+            round_ = await self._with_cohorts(round_, grants)
+            joining = [joined for grant in grants if (joined := self._join(round_, grant, keys)) is not None]
+            taken = [(session, users) for session, users in joining if await session.join(users)]
             group.create_task(self._begin(taken, group))
 
-    async def _with_cohorts(self, asked: Round, grants: list[Grant]) -> Round:
-        """The round with the cohorts of these tickets: one that aborted has been replaced since we asked."""
-        known = {assignment.cohort.cohort for assignment in asked.assignments}
+    async def _with_cohorts(self, round_: Round, grants: list[Grant]) -> Round:
+        """Return the round with the cohorts of these tickets. The server may have replaced a cohort that aborted."""
+        known = {assignment.cohort.cohort for assignment in round_.assignments}
         if all(grant.cohort in known for grant in grants):
-            return asked
-        newer = (await self._gateway.round(0, 0.0)).round
-        if newer is None or newer.number != asked.number:
-            return asked
-        kept = [one for one in asked.assignments if one.cohort not in [new.cohort for new in newer.assignments]]
+            return round_
+        newer = (await self._transport.round(0, 0.0)).round
+        if newer is None or newer.number != round_.number:
+            return round_
+        kept = [one for one in round_.assignments if one.cohort not in [new.cohort for new in newer.assignments]]
         whole = newer.model_copy(update={"assignments": [*newer.assignments, *kept]})
         await self._agree(whole)
         return whole
 
-    async def _agree(self, asked: Round) -> None:
-        """Raises Refused before anybody takes a ticket, when a cohort breaks the users' terms, or is not as it was."""
-        await asyncio.get_running_loop().run_in_executor(self._worker, self._check, asked)  # planning takes a while
+    async def _agree(self, round_: Round) -> None:
+        """Check the round before a user takes a ticket.
 
-    def _check(self, asked: Round) -> None:
-        bare = asked.model_copy(update={"assignments": []})
+        Raises Refused when a cohort breaks the users' requirements, or is not the one that they agreed to before.
+        """
+        await asyncio.get_running_loop().run_in_executor(self._worker, self._check, round_)  # planning takes a while
+
+    def _check(self, round_: Round) -> None:
+        bare = round_.model_copy(update={"assignments": []})
         assert self._config is not None
-        for assignment in asked.assignments:
+        for assignment in round_.assignments:
             name = assignment.cohort.cohort
             before = self._agreed.get(name)
             if before is None:
-                promised = self._terms.check(self._config, asked, assignment, self._promised)
+                promised = self._requirements.check(self._config, round_, assignment, self._promised)
                 self._promised = [*(one for one in self._promised if one != promised), promised]
                 self._agreed[name] = bare, assignment
             elif before != (bare, assignment):
                 raise Refused(f"cohort {name} is not what users have agreed to: its round has changed")
 
-    async def _take(self, asked: Round) -> tuple[list[Grant], list[Secrets]]:
-        """Ask for a block of tickets: what was granted, and the keys of the granted slots, in order."""
-        want, hashes = self._habits.block, b""
-        if asked.mechanism.via == "aggregator":
+    async def _take(self, round_: Round) -> tuple[list[Grant], list[Secrets]]:
+        """Request a block of tickets. Return the grants, and the keys of the granted slots, in order."""
+        want, hashes = self._options.block, b""
+        if round_.mechanism.via == "aggregator":
             missing = want - len(self._keys)
             loop = asyncio.get_running_loop()
             self._keys += await loop.run_in_executor(self._worker, lambda: [Secrets() for _ in range(missing)])
             hashes = b"".join(key_hash(keys.public) for keys in self._keys[:want])
-        request = TicketRequest(request=secrets.token_hex(16), round=asked.number, want=want, keys=hashes)
+        request = TicketRequest(request=secrets.token_hex(16), round=round_.number, want=want, keys=hashes)
         try:
-            grants = (await self._gateway.tickets(request)).grants
+            grants = (await self._transport.tickets(request)).grants
         except (WrongStage, WrongCohort):
             return [], []  # the round is over
         granted = sum(grant.count for grant in grants)
@@ -185,59 +192,60 @@ class Fleet:
         return grants, keys
 
     async def _room(self) -> None:
-        """Wait while too many clients are in flight; but the cohort that was begun last may need us to be filled."""
+        """Wait while too many clients are in flight. Never wait with one cohort only: it may need us to be filled."""
         while True:
-            waiting = [len(crew.users) for crew in self._crews.values() if crew.users]
-            if sum(waiting) < self._habits.in_flight or len(waiting) < 2:
+            waiting = [len(session.users) for session in self._sessions.values() if session.users]
+            if sum(waiting) < self._options.in_flight or len(waiting) < 2:
                 return
             await asyncio.sleep(SHORTEST_PAUSE)
 
-    def _join(self, asked: Round, grant: Grant, keys: list[Secrets]) -> tuple[CohortSession, list[User]] | None:
-        """The crew of a grant's cohort and its new users; takes their keys off the front of `keys`."""
+    def _join(self, round_: Round, grant: Grant, keys: list[Secrets]) -> tuple[CohortSession, list[User]] | None:
+        """Return the session of a grant's cohort, and its new users. Takes their keys off the front of `keys`."""
         own = keys[: grant.count]
         del keys[: grant.count]
-        assignment = next((one for one in asked.assignments if one.cohort.cohort == grant.cohort), None)
+        assignment = next((one for one in round_.assignments if one.cohort.cohort == grant.cohort), None)
         if assignment is None:
-            log.warning("cohort_unknown", cohort=grant.cohort, round=asked.number, tickets=grant.count)
+            log.warning("cohort_unknown", cohort=grant.cohort, round=round_.number, tickets=grant.count)
             return None
-        if grant.cohort not in self._crews:
-            self._crews[grant.cohort] = self._crew(asked, assignment)
-        return self._crews[grant.cohort], granted(grant, self._leaves(assignment.cohort), own)
+        if grant.cohort not in self._sessions:
+            self._sessions[grant.cohort] = self._new_session(round_, assignment)
+        return self._sessions[grant.cohort], granted(grant, self._leaves(assignment.cohort), own)
 
-    def _crew(self, asked: Round, assignment: Assignment) -> CohortSession:
-        randomizer = CohortRandomizer(asked, assignment, self._world)
+    def _new_session(self, round_: Round, assignment: Assignment) -> CohortSession:
+        randomizer = CohortRandomizer(round_, assignment, self._world)
         masked = assignment.cohort.via == "aggregator"
-        script = SecAggProtocol(randomizer, self._terms.min_survivors) if masked else ShuffleProtocol(randomizer)
-        courier = replace(self._courier, colluders=most_colluders(asked, assignment.cohort))
-        return CohortSession(assignment.cohort, script, courier, self._worker, self._habits.block)
+        min_survivors = self._requirements.min_survivors
+        protocol = SecAggProtocol(randomizer, min_survivors) if masked else ShuffleProtocol(randomizer)
+        uploader = replace(self._uploader, colluders=most_colluders(round_, assignment.cohort))
+        return CohortSession(assignment.cohort, protocol, uploader, self._worker, self._options.block)
 
     def _leaves(self, cohort: Cohort) -> NDArray[np.int64]:
         stream = UnsafeSeededStream(self._world.seed, cohort.run, cohort.cohort, "departures")
-        return departures(cohort.clients, self._habits.dropout, stream)
+        return departures(cohort.clients, self._options.dropout, stream)
 
     async def _begin(self, joining: list[tuple[CohortSession, list[User]]], group: asyncio.TaskGroup) -> None:
-        """The first messages of a block, and then somebody who follows each of its cohorts."""
+        """Send the first messages of a block, and start a task that follows each of its cohorts."""
         try:
-            ready = [(crew, await crew.begin(users)) for crew, users in joining]
+            ready = [(session, await session.begin(users)) for session, users in joining]
         finally:
             self._turns.release()
-        for crew, items in ready:
-            await crew.open(items)
-            name = crew.cohort.cohort
-            if crew.users and not crew.asked_once and (name not in self._tasks or self._tasks[name].done()):
-                self._tasks[name] = group.create_task(crew.follow())
+        for session, items in ready:
+            await session.open(items)
+            name = session.cohort.cohort
+            if session.users and not session.single_stage and (name not in self._tasks or self._tasks[name].done()):
+                self._tasks[name] = group.create_task(session.follow())
 
     def _forget_before(self, number: int) -> None:
-        """Crews of earlier rounds that are done; within a round their rewards are still needed."""
-        old = [name for name, crew in self._crews.items() if crew.cohort.round < number and not crew.users]
+        """Forget sessions of earlier rounds that are done. Within a round their rewards are still needed."""
+        old = [name for name, session in self._sessions.items() if session.cohort.round < number and not session.users]
         for name in old:
-            del self._crews[name]
+            del self._sessions[name]
             self._tasks.pop(name, None)
         self._agreed = {name: one for name, one in self._agreed.items() if one[0].number >= number}
 
 
 def _first(several: BaseExceptionGroup[ProtocolError]) -> ProtocolError:
-    """The error that ended the fleet; what it took down with itself is of no interest."""
+    """Return the error that ended the fleet. The others are tasks that ended because of it."""
     error: BaseException = several
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

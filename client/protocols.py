@@ -27,7 +27,7 @@ Check = bytes | Mapping[int, bytes]
 
 
 class ClientProtocol(Protocol):
-    """The messages of one cohort's users in this process. No I/O; every call may take a while of CPU."""
+    """Makes the messages of one cohort's users in this process. A call may take seconds of CPU."""
 
     @property
     def first(self) -> AnyStage:
@@ -36,24 +36,24 @@ class ClientProtocol(Protocol):
 
     @property
     def refusals(self) -> Mapping[int, str]:
-        """Why users left a stage unanswered, by slot."""
+        """Why users did not answer a stage, by slot."""
         ...
 
     @property
     def last(self) -> AnyStage:
-        """The stage after which nothing more is asked of them."""
+        """The last stage that users answer."""
         ...
 
-    def deal(self, plays: Mapping[int, int]) -> None:
-        """Slot to play, where S deals the actions."""
+    def assign(self, plays: Mapping[int, int]) -> None:
+        """Note the play of each slot, in a cohort whose actions the shuffler assigns."""
         ...
 
     def begin(self, users: Sequence[User]) -> list[Item]:
-        """The users' messages for the first stage."""
+        """Return the users' messages for the first stage."""
         ...
 
     def answer(self, users: Sequence[User], view: StageView, check: Check) -> list[Item]:
-        """The messages for the stage that `view` shows, of those among `users` that take part in it."""
+        """Return messages for the stage that `view` shows, of those users that answer it. `refusals` has the others."""
         ...
 
     def forget(self, slots: Iterable[int]) -> None:
@@ -64,8 +64,8 @@ class ClientProtocol(Protocol):
 class ShuffleProtocol:
     """Reports of one cohort's users: labelled bits in clear, or records sealed to the server.
 
-    Where S deals the actions a record is bound to its action as well, and looks like all the others; behind it stands
-    the secret whose commitment asked for the action.
+    Where the shuffler assigns actions, a record is bound to its action too, which cannot be read off it. Behind the
+    record stands the secret whose commitment requested the action.
     """
 
     first: Literal["report"] = "report"
@@ -75,22 +75,22 @@ class ShuffleProtocol:
         self._randomizer = randomizer
         self.refusals: dict[int, str] = {}  # always empty: a report is sent, or its cohort was refused
 
-    def deal(self, plays: Mapping[int, int]) -> None:
-        """Slot to play."""
-        self._randomizer.deal(plays)
+    def assign(self, plays: Mapping[int, int]) -> None:
+        """Note the play of each slot."""
+        self._randomizer.assign(plays)
 
     def begin(self, users: Sequence[User]) -> list[Item]:
-        """Every report is made once; a retry sends the same bytes."""
+        """Return the reports. Each is made once; a retry sends the same bytes."""
         rows = self._randomizer.rows([user.slot for user in users])
         return [user.item(self._body(user, row)) for user, row in zip(users, rows, strict=True)]
 
     def answer(self, users: Sequence[User], view: StageView, check: Check) -> list[Item]:
-        """Return nothing: a report is all that the shuffler ever asks for."""
+        """Return nothing: a report is the only message to the shuffler."""
         del users, view, check
         return []
 
     def forget(self, slots: Iterable[int]) -> None:
-        """Nothing is kept."""
+        """Do nothing: no state is kept."""
 
     def _body(self, user: User, row: NDArray[np.uint64]) -> bytes:
         cohort = self._randomizer.assignment.cohort
@@ -101,7 +101,7 @@ class ShuffleProtocol:
 
 
 def sealed(cohort: Cohort, payload: bytes, place: int | None = None) -> bytes:
-    """Report id (16 fresh random bytes) ‖ HPKE(report id ‖ payload), to the server's key of the cohort."""
+    """Return report id (16 fresh random bytes) ‖ HPKE(report id ‖ payload) to the server's key of the cohort."""
     if not isinstance(cohort.channel, SealedRecords):
         raise BadMessage(f"cohort {cohort.cohort} takes no sealed records")
     report_id = token_bytes(REPORT_ID)
@@ -112,22 +112,25 @@ log = structlog.get_logger("distrust.fleet")
 
 
 class SecAggProtocol:
-    """Masked inputs of one cohort's users. The roster, which is public, is read once for all of them."""
+    """Secure aggregation of one cohort's users. The roster, which is public, is read once for all of them.
+
+    min_survivors  that the users insist on. They also insist on those that the mechanism's noise counts on.
+    """
 
     first: Literal["keys"] = "keys"
     last: Literal["unmask"] = "unmask"
 
-    def __init__(self, randomizer: CohortRandomizer, floor: int) -> None:
+    def __init__(self, randomizer: CohortRandomizer, min_survivors: int) -> None:
         self._randomizer = randomizer
         self._cohort = randomizer.assignment.cohort
-        self._floor = max(floor, randomizer.mechanism.floor)
+        self._min_survivors = max(min_survivors, randomizer.mechanism.floor)
         self._clients: dict[int, MaskingClient] = {}
         self._roster: Roster | None = None
         self.refusals: dict[int, str] = {}
 
-    def deal(self, plays: Mapping[int, int]) -> None:
-        """The aggregator deals no actions. Raises BadMessage."""
-        self._randomizer.deal(plays)
+    def assign(self, plays: Mapping[int, int]) -> None:
+        """Raise BadMessage: the aggregator assigns no actions."""
+        self._randomizer.assign(plays)
 
     def begin(self, users: Sequence[User]) -> list[Item]:
         """Return every user's keys: those whose hash went to the server with its ticket request."""
@@ -135,14 +138,14 @@ class SecAggProtocol:
         for user in users:
             if user.keys is None:
                 raise BadMessage(f"cohort {self._cohort.cohort}: slot {user.slot} has no keys for secure aggregation")
-            client = MaskingClient(self._cohort, user.slot, user.keys, floor=self._floor, **rates)
+            client = MaskingClient(self._cohort, user.slot, user.keys, min_survivors=self._min_survivors, **rates)
             self._clients[user.slot] = client
         return [user.item(self._clients[user.slot].keys()) for user in users]
 
     def answer(self, users: Sequence[User], view: StageView, check: Check) -> list[Item]:
         """Return the messages of the stage that the aggregator opened.
 
-        A user that refuses, because what the aggregator says does not add up for it, is left out and logged.
+        A user that refuses, because the aggregator's view contradicts what it knows, is left out and logged.
         """
         if isinstance(check, bytes):
             match view.stage:
@@ -158,26 +161,26 @@ class SecAggProtocol:
         raise BadMessage(f"cohort {self._cohort.cohort}: a client has no answer at stage {view.stage}")
 
     def forget(self, slots: Iterable[int]) -> None:
-        """Keys, seeds and shares of these users are gone."""
+        """Erase keys, seeds and shares of these users."""
         for slot in slots:
             self._clients.pop(slot, None)
 
     def _confirm(self, users: Sequence[User], view: StageView, statement: bytes) -> list[Item]:
         boxes = {inbox.slot: inbox.body for inbox in view.inboxes or []}
         present = [user for user in users if user.slot in boxes]
-        told = view.members, view.challenge or b""
-        return self._each(present, lambda user, client: client.confirm(*told, boxes[user.slot], statement))
+        request = view.members, view.challenge or b""
+        return self._each(present, lambda user, client: client.confirm(*request, boxes[user.slot], statement))
 
     def _masked(self, users: Sequence[User], view: StageView, statement: bytes) -> list[Item]:
         slots = [user.slot for user in users]
         rows = dict(zip(slots, self._randomizer.rows(slots), strict=True))
         return self._each(users, lambda user, client: client.masked(rows[user.slot], view.members, statement))
 
-    def _each(self, users: Sequence[User], say: Callable[[User, MaskingClient], bytes]) -> list[Item]:
+    def _each(self, users: Sequence[User], answer: Callable[[User, MaskingClient], bytes]) -> list[Item]:
         items = []
         for user in users:
             try:
-                items.append(user.item(say(user, self._clients[user.slot])))
+                items.append(user.item(answer(user, self._clients[user.slot])))
             except ProtocolError as error:
                 log.warning("client_refuses", cohort=self._cohort.cohort, slot=user.slot, why=error.detail)
                 self.refusals[user.slot] = f"{error.code}: {error.detail}"

@@ -82,21 +82,21 @@ class MaskingClient:
     """One slot of one cohort.
 
     secrets          fresh keys and seeds of this client, whose key hash the server has published for the slot.
-    floor            survivors that this client insists on, whatever the cohort says: against an inflated n.
+    min_survivors    that this client insists on, whatever the cohort says: a server may announce an inflated n.
     dropout, corrupt the run's rates; k, t and the minimum of the cohort must follow from them.
     Raises           Refused where an answer would weaken a client's privacy, BadMessage for what cannot be read,
                      WrongStage for a stage before its time.
     """
 
     def __init__(
-        self, cohort: Cohort, slot: int, secrets: Secrets, *, floor: int, dropout: float, corrupt: float
+        self, cohort: Cohort, slot: int, secrets: Secrets, *, min_survivors: int, dropout: float, corrupt: float
     ) -> None:
         if not 0 <= slot < cohort.clients:
             raise BadParameter("slot", slot, f"must lie in [0, {cohort.clients})")
         _check_parameters(cohort, dropout, corrupt)
         self.cohort, self.slot = cohort, slot
         self._channel, self._binding = masking(cohort), binding(cohort)
-        self._least = max(cohort.minimum, floor)
+        self._min_survivors = max(cohort.minimum, min_survivors)
         self._window = window(cohort.clients, dropout, corrupt, cohort.minimum)
         self._secrets: Secrets | None = secrets
         self._answered: dict[_Stage, tuple[bytes, bytes]] = {}
@@ -293,8 +293,8 @@ class MaskingClient:
         return near
 
     def _check_count(self, count: int, what: str) -> None:
-        if count < self._least:
-            raise Refused(f"{count} {what}, and slot {self.slot} insists on {self._least}")
+        if count < self._min_survivors:
+            raise Refused(f"{count} {what}, and slot {self.slot} insists on {self._min_survivors}")
 
 
 def _check_parameters(cohort: Cohort, dropout: float, corrupt: float) -> None:

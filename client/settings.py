@@ -1,4 +1,4 @@
-"""What a fleet is configured by: `DISTRUST_…` variables, or the same names as options (`--run`, `--block` …)."""
+"""Settings of a fleet process: `DISTRUST_…` variables, or the same names as options (`--run`, `--block` …)."""
 
 import json
 import tomllib
@@ -70,7 +70,7 @@ class FleetSettings(BaseSettings):
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
 
     def world(self) -> World:
-        """The environment that the users live in. Raises BadParameter for a bad one, or a stray noise seed."""
+        """Return the users' world. Raises BadParameter for a bad one, and for a noise seed without allow_unsafe."""
         allow(*map(str.strip, self.extensions.split(",")))
         if self.noise_seed is not None and not self.allow_unsafe:
             raise BadParameter("noise_seed", self.noise_seed, "removes the privacy: needs allow_unsafe")
@@ -82,8 +82,8 @@ class FleetSettings(BaseSettings):
             raise BadParameter("environment.seed", None, "a fleet needs one: all fleets of a run must play one world")
         return World(build_environment(spec), spec.seed, self.noise_seed)
 
-    def terms(self) -> PrivacyRequirements:
-        """What the users insist on."""
+    def requirements(self) -> PrivacyRequirements:
+        """Return the privacy that the users insist on."""
         return PrivacyRequirements(
             max_epsilon=self.max_epsilon,
             max_delta=self.max_delta,
@@ -94,8 +94,8 @@ class FleetSettings(BaseSettings):
             config_digest=None if self.config_digest is None else bytes.fromhex(self.config_digest),
         )
 
-    def habits(self) -> FleetOptions:
-        """How the fleet works."""
+    def options(self) -> FleetOptions:
+        """Return how the fleet works: its blocks, limits and departures."""
         limits = Limits(self.upload_items, self.upload_bytes)
         return FleetOptions(self.block, self.in_flight, self.dropout, self.silent, limits)
 

@@ -1,4 +1,4 @@
-"""Bulk uploads cut to size, refusals read, departures announced."""
+"""Sends the messages of many clients: cuts uploads to size, reads refusals, announces departures."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Limits:
 
 
 def cut(items: Sequence[Item], limits: Limits) -> Iterator[list[Item]]:
-    """`items` in order, in lists within the limits."""
+    """Yield `items` in order, in lists within the limits."""
     part: list[Item] = []
     size = 0
     for item in items:
@@ -47,140 +47,150 @@ def cut(items: Sequence[Item], limits: Limits) -> Iterator[list[Item]]:
 
 @dataclass(frozen=True, slots=True)
 class Uploader:
-    """Takes messages to S, and says which clients are out of it.
+    """Sends messages to the intermediary, and returns which clients it refused.
 
-    A conflict means that somebody else was there with the client's ticket: a repeat of its own words is no conflict,
-    and only the server could have signed the ticket twice. Such clients are `robbed`: they leave, and it is an error.
+    A ticket conflict means that another party used a client's ticket: a client that repeats its own message causes no
+    conflict, and only the server can sign a ticket for the same slot again. Clients with a conflict leave, which is
+    logged as an error; the fleet's report counts them as `robbed`.
 
-    silent    simulated clients vanish without a word, and S waits for its deadline.
-    colluders clients of the cohort that may be the server's own: as many robbed ones this process puts up with.
+    silent    simulated clients leave without a message, and the intermediary waits for its deadline.
+    colluders clients of the cohort that may be the server's own. With more conflicts than that all clients leave.
     """
 
-    gateway: Transport
-    tally: FleetStats
+    transport: Transport
+    stats: FleetStats
     limits: Limits = Limits()
     silent: bool = False
     colluders: int = 0
-    _robbed: set[int] = field(default_factory=set, init=False)
+    _conflicts: set[int] = field(default_factory=set, init=False)
 
     @property
     def conflicts_exceeded(self) -> bool:
-        """Return True when another party plays more of the cohort's clients than its noise can do without."""
-        return len(self._robbed) > self.colluders
+        """Return True when other parties hold more of the cohort's slots than its noise can do without."""
+        return len(self._conflicts) > self.colluders
 
     async def send(self, cohort: Cohort, stage: AnyStage, part: Sequence[Item]) -> set[int]:
-        """Slots whose message was refused; all others are committed at S. Raises what S answers to the whole upload.
+        """Upload messages. Return the slots whose message was refused; all others are committed.
 
-        part  messages within the limits. Raises BadMessage when S refuses what was not in it, or anything twice.
+        part  messages within the limits.
+
+        Raises the error that the intermediary answers to the whole upload, and BadMessage when it refuses a slot that
+        was not in the upload, or a slot twice.
         """
-        answer = await self.gateway.upload(cohort, Upload(cohort=cohort.cohort, stage=stage, items=list(part)))
+        answer = await self.transport.upload(cohort, Upload(cohort=cohort.cohort, stage=stage, items=list(part)))
         slots = [one.slot for one in answer.refused]
         if answer.reasons is not None:
             raise BadMessage(f"cohort {cohort.cohort}: of stage {stage} not all refusals are listed")
         if len(set(slots)) < len(slots) or not {item.slot for item in part}.issuperset(slots):
             raise BadMessage(f"cohort {cohort.cohort}: the refusals do not belong to the messages of stage {stage}")
-        lost = self._lost(cohort, stage, answer.refused)
-        taken = [item for item in part if item.slot not in lost]
-        self.tally.message_bytes[stage] += sum(len(item.body) for item in taken)
-        self.tally.clients["served"] += len(taken) if stage in {"masked", "report"} else 0
-        return lost
+        refused = self._count_refused(cohort, stage, answer.refused)
+        accepted = [item for item in part if item.slot not in refused]
+        self.stats.message_bytes[stage] += sum(len(item.body) for item in accepted)
+        self.stats.clients["served"] += len(accepted) if stage in {"masked", "report"} else 0
+        return refused
 
     async def agree(self, cohort: Cohort) -> None:
-        """Compare the cohort at S with the one that users agreed to. Raise Refused, with the field, where they differ.
+        """Compare the cohort at the intermediary with the one that users agreed to.
 
-        What S does with messages, and from how many of them on, is what the guarantee of the cohort rests on.
+        The guarantee of the cohort rests on what the intermediary does with messages, and on its minimum. Raises
+        Refused, with the field, where the two differ.
         """
-        told = await self.gateway.terms(cohort)
-        found = differing_field(cohort, told)
-        if found is not None:
-            field_, own, other = found
+        served = await self.transport.terms(cohort)
+        difference = differing_field(cohort, served)
+        if difference is not None:
+            field_, own, other = difference
             known = f"cohort {cohort.cohort}: the {cohort.via} was told {field_} = {other!r}"
             raise Refused(f"{known}, and its clients {own!r}")
 
     async def key_hashes(self, cohort: Cohort) -> dict[int, bytes]:
-        """Slot to the hash of its client's keys, as the server lists them. Raises BadMessage for a ragged list."""
-        hashes = (await self.gateway.key_hashes(cohort)).hashes
+        """Return the hash of the keys of each slot's client, as the server lists them.
+
+        Raises BadMessage for a ragged list.
+        """
+        hashes = (await self.transport.key_hashes(cohort)).hashes
         if len(hashes) % KEY_HASH or len(hashes) > KEY_HASH * cohort.clients:
             raise BadMessage(f"cohort {cohort.cohort}: the server's list of key hashes has {len(hashes)} bytes")
         return {slot: hashes[KEY_HASH * slot : KEY_HASH * (slot + 1)] for slot in range(len(hashes) // KEY_HASH)}
 
     async def statement(self, cohort: Cohort, stage: str) -> bytes:
-        """The server's digest of what the aggregator said as this stage opened; waits until there is one.
+        """Return the aggregator's statement of this stage, as the server published it. Wait until there is one.
 
         Raises Aborted when the cohort ends without it.
         """
         after = 0
         while True:
-            found = await self.gateway.statements(cohort, after, LONG_POLL)
-            for statement in found.statements:
+            published = await self.transport.statements(cohort, after, LONG_POLL)
+            for statement in published.statements:
                 if statement.stage == stage:
                     return statement.digest
-            if found.over:
+            if published.over:
                 raise Aborted(f"cohort {cohort.cohort} ended without a statement of stage {stage}")
-            after += len(found.statements)
+            after += len(published.statements)
 
-    async def ask(self, cohort: Cohort, users: Sequence[User]) -> dict[int, int]:
-        """Slot to play, of those whom S tells. Raises Refused when S knows another cohort than they agreed to.
+    async def request_actions(self, cohort: Cohort, users: Sequence[User]) -> dict[int, int]:
+        """Request the users' plays from the shuffler. Return the play of each slot that was not refused.
 
-        Nobody asks any more in a cohort with more conflicts than may be.
+        Stop after too many ticket conflicts. Raises Refused when the shuffler serves another cohort than the users
+        agreed to.
         """
         plays: dict[int, int] = {}
         for start in range(0, len(users), self.limits.items):
             if self.conflicts_exceeded:
-                self.tally.clients["refused"] += len(users) - start
+                self.stats.clients["refused"] += len(users) - start
                 break
-            asking = users[start : start + self.limits.items]
-            slots, tickets = [user.slot for user in asking], b"".join(user.ticket for user in asking)
-            claims = b"".join(user.claim(cohort) for user in asking)
+            part = users[start : start + self.limits.items]
+            slots, tickets = [user.slot for user in part], b"".join(user.ticket for user in part)
+            claims = b"".join(user.claim(cohort) for user in part)
             request = ActionRequest(cohort=cohort.cohort, slots=slots, tickets=tickets, claims=claims)
-            answer = await self.gateway.actions(cohort, request)
+            answer = await self.transport.actions(cohort, request)
             if answer.digest != cohort_digest(cohort):
                 await self.agree(cohort)  # names the field
                 raise Refused(f"the {cohort.via} deals the actions of another cohort {cohort.cohort}")
-            plays |= _told(cohort, slots, answer)
-            self._lost(cohort, "actions", answer.refused)
+            plays |= _plays_by_slot(cohort, slots, answer)
+            self._count_refused(cohort, "actions", answer.refused)
         return plays
 
     async def announce(self, cohort: Cohort, users: Iterable[User]) -> None:
-        """Tell S that these users leave, unless they are to vanish silently. A courtesy: S may refuse."""
-        gone = list(users)
-        if not gone or self.silent:
+        """Announce that these users leave, unless departures are silent. It does not matter whether it is accepted."""
+        leaving = list(users)
+        if not leaving or self.silent:
             return
         try:
-            for start in range(0, len(gone), self.limits.items):
-                await self._depart(cohort, gone[start : start + self.limits.items])
+            for start in range(0, len(leaving), self.limits.items):
+                await self._depart(cohort, leaving[start : start + self.limits.items])
         except Unavailable:
             raise
         except ProtocolError as error:
-            log.info("cohort_left_unheard", cohort=cohort.cohort, clients=len(gone), code=error.code)
+            log.info("cohort_left_unheard", cohort=cohort.cohort, clients=len(leaving), code=error.code)
 
     async def _depart(self, cohort: Cohort, part: Sequence[User]) -> None:
         slots, tickets = [user.slot for user in part], b"".join(user.ticket for user in part)
         keys = b"".join(user.key_hash for user in part)
-        await self.gateway.depart(cohort, Departure(cohort=cohort.cohort, slots=slots, tickets=tickets, keys=keys))
+        await self.transport.depart(cohort, Departure(cohort=cohort.cohort, slots=slots, tickets=tickets, keys=keys))
 
-    def _lost(self, cohort: Cohort, stage: str, refused: Sequence[RefusedItem]) -> set[int]:
+    def _count_refused(self, cohort: Cohort, stage: str, refused: Sequence[RefusedItem]) -> set[int]:
         before = self.conflicts_exceeded
         for one in refused:
-            robbed = one.type == Conflict("").urn
-            say = log.error if robbed else log.warning
-            say(
-                "ticket_conflict" if robbed else "message_refused",
+            conflict = one.type == Conflict("").urn
+            write = log.error if conflict else log.warning
+            write(
+                "ticket_conflict" if conflict else "message_refused",
                 cohort=cohort.cohort,
                 stage=stage,
                 slot=one.slot,
                 why=one.detail,
             )
-            self.tally.refuse(1, f"{one.type.rpartition(':')[2]}: {one.detail}", "robbed" if robbed else "refused")
-            self._robbed.update([one.slot] if robbed else [])
+            self.stats.refuse(1, f"{one.type.rpartition(':')[2]}: {one.detail}", "robbed" if conflict else "refused")
+            self._conflicts.update([one.slot] if conflict else [])
         if self.conflicts_exceeded and not before:
-            log.error("conflicts_exceeded", cohort=cohort.cohort, robbed=len(self._robbed), colluders=self.colluders)
+            conflicts = len(self._conflicts)
+            log.error("conflicts_exceeded", cohort=cohort.cohort, conflicts=conflicts, colluders=self.colluders)
         return {one.slot for one in refused}
 
 
-def _told(cohort: Cohort, asked: Sequence[int], answer: ActionAnswer) -> dict[int, int]:
+def _plays_by_slot(cohort: Cohort, requested: Sequence[int], answer: ActionAnswer) -> dict[int, int]:
     answered = [*answer.slots, *(refused.slot for refused in answer.refused)]
-    if len(answer.plays) != len(answer.slots) or sorted(answered) != sorted(asked):
+    if len(answer.plays) != len(answer.slots) or sorted(answered) != sorted(requested):
         raise BadMessage(f"cohort {cohort.cohort}: the plays do not belong to the slots that asked")
     if any(play >= cohort.clients for play in answer.plays):
         raise BadMessage(f"cohort {cohort.cohort}: a play that is not in the list")

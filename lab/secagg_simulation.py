@@ -181,7 +181,7 @@ def enrol(cohort: Cohort, *, dropout: float = 0.1, corrupt: float = 0.1, floor: 
     """A simulation with a fresh client in every slot."""
     slots = range(cohort.clients)
     rates = {"dropout": dropout, "corrupt": corrupt}
-    clients = {s: MaskingClient(cohort, s, Secrets(), floor=floor, **rates) for s in slots}
+    clients = {s: MaskingClient(cohort, s, Secrets(), min_survivors=floor, **rates) for s in slots}
     return Simulation(cohort, clients)
 
 

@@ -36,7 +36,7 @@ _SMALL = 32  # cohorts up to which everyone shares with everyone
 
 
 @lru_cache(maxsize=10_000)
-def neighbourhood(n: int, dropout: float, corrupt: float, least: int = 0) -> tuple[int, int]:
+def neighbourhood(n: int, dropout: float, corrupt: float, min_survivors: int = 0) -> tuple[int, int]:
     """Return (k, t) for n clients of which at most ⌊corrupt·n⌋ are corrupted and at least the survivors stay.
 
     The survivors are n - ⌊dropout·n⌋, or `least` where that is more.
@@ -44,7 +44,7 @@ def neighbourhood(n: int, dropout: float, corrupt: float, least: int = 0) -> tup
     32 and where no smaller k serves. Rates in [0, 1/2). Raises BadParameter for values out of range and for rates that
     no threshold can stand.
     """
-    lost, corrupted = _counts(n, dropout, corrupt, least)
+    lost, corrupted = _counts(n, dropout, corrupt, min_survivors)
     if n > _SMALL:
         found = _sparse(n, lost, corrupted)
         if found:
@@ -58,10 +58,10 @@ def neighbourhood(n: int, dropout: float, corrupt: float, least: int = 0) -> tup
     return k, t
 
 
-def window(n: int, dropout: float, corrupt: float, least: int = 0) -> int:
+def window(n: int, dropout: float, corrupt: float, min_survivors: int = 0) -> int:
     """Return w: how many lost clients k/2 consecutive places of the ring may hold. Arguments as of `neighbourhood`."""
-    k, _ = neighbourhood(n, dropout, corrupt, least)
-    return densest_loss(n, _counts(n, dropout, corrupt, least)[0], k)
+    k, _ = neighbourhood(n, dropout, corrupt, min_survivors)
+    return densest_loss(n, _counts(n, dropout, corrupt, min_survivors)[0], k)
 
 
 @lru_cache(maxsize=10_000)
@@ -112,16 +112,16 @@ def holders_needed(others: int, lost: int, k: int, t: int) -> int:
     return k
 
 
-def _counts(n: int, dropout: float, corrupt: float, least: int) -> tuple[int, int]:
+def _counts(n: int, dropout: float, corrupt: float, min_survivors: int) -> tuple[int, int]:
     if n < 2:
         raise BadParameter("clients", n, "secure aggregation needs at least 2")
     for field, rate in (("dropout", dropout), ("corrupt", corrupt)):
         if not 0 <= rate < 0.5:
             raise BadParameter(field, rate, "must lie in [0, 0.5)")
     fewest = n - floor(dropout * n)
-    if not 0 <= least <= n:
-        raise BadParameter("least", least, f"must lie in [0, {n}], the survivors of {n} clients")
-    return n - max(fewest, least), floor(corrupt * n)
+    if not 0 <= min_survivors <= n:
+        raise BadParameter("min_survivors", min_survivors, f"must lie in [0, {n}], the survivors of {n} clients")
+    return n - max(fewest, min_survivors), floor(corrupt * n)
 
 
 def _sparse(n: int, lost: int, corrupted: int) -> tuple[int, int] | None:

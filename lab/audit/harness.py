@@ -107,7 +107,7 @@ class CohortHarness:
         addresses = Addresses(self.urls.server, self.urls.shuffler, self.urls.aggregator)
         self._parties = HttpIntermediaries(self.urls.shuffler, self.urls.aggregator, self.urls.token, self.http)
         self._transport = _AuditorAsServer(self.http, addresses, self.name, self._parties)
-        self._courier = Uploader(self._transport, FleetStats())
+        self._uploader = Uploader(self._transport, FleetStats())
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def cohort(self, name: str, values: NDArray[np.float64]) -> Vector:
@@ -128,12 +128,12 @@ class CohortHarness:
         rewards = values[:, 0] if isinstance(asked.statistic, Reward) else values
         randomizer = CohortRandomizer(asked, assignment, World(Rewards(rewards), seed=0))
         masked = assignment.cohort.via == "aggregator"
-        script = SecAggProtocol(randomizer, 1) if masked else ShuffleProtocol(randomizer)
-        crew = CohortSession(assignment.cohort, script, self._courier, self.worker, BLOCK)
+        protocol = SecAggProtocol(randomizer, 1) if masked else ShuffleProtocol(randomizer)
+        session = CohortSession(assignment.cohort, protocol, self._uploader, self.worker, BLOCK)
         users = self._users(assignment.cohort)
-        await crew.join(users)
-        await crew.open(await crew.begin(users))
-        await crew.follow()
+        await session.join(users)
+        await session.open(await session.begin(users))
+        await session.follow()
 
     def _users(self, cohort: Cohort) -> Sequence[User]:
         leaves = np.full(cohort.clients, NEVER, dtype=np.int64)

@@ -118,7 +118,7 @@ class Crowd:
 
     def __init__(self, cohort: Cohort) -> None:
         self.cohort = cohort
-        self.clients = {s: MaskingClient(cohort, s, Secrets(), floor=2, **RATES) for s in range(cohort.clients)}
+        self.clients = {s: MaskingClient(cohort, s, Secrets(), min_survivors=2, **RATES) for s in range(cohort.clients)}
         self.published = {s: key_hash(client.keys()) for s, client in self.clients.items()}
         self.roster: Roster | None = None
 

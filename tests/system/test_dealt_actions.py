@@ -115,15 +115,16 @@ async def _first_round(file: RunFile, stack: Stack) -> RoundReport:
         assert asked is not None
         users = await _users(asked, sender)
         with ThreadPoolExecutor(1) as worker:
-            crews = [_crew(asked, world, sender, worker) for _ in range(2)]
-            await crews[0].join(users)
-            items = await crews[0].begin(users)
-            before = await crews[0].courier.ask(crews[0].cohort, users)
-            await crews[0].open(items[:5])
+            sessions = [_session(asked, world, sender, worker) for _ in range(2)]
+            await sessions[0].join(users)
+            items = await sessions[0].begin(users)
+            before = await sessions[0].uploader.request_actions(sessions[0].cohort, users)
+            await sessions[0].open(items[:5])
             stack.restart("shuffler")  # in this thread: a service lives no longer than the thread that started it
-            assert await crews[1].courier.ask(crews[1].cohort, users[5:]) == {u.slot: before[u.slot] for u in users[5:]}
-            await crews[1].join(users[5:])
-            await crews[1].open(await crews[1].begin(users[5:]))
+            later = await sessions[1].uploader.request_actions(sessions[1].cohort, users[5:])
+            assert later == {user.slot: before[user.slot] for user in users[5:]}
+            await sessions[1].join(users[5:])
+            await sessions[1].open(await sessions[1].begin(users[5:]))
         path = f"/v1/runs/{file.config.run}/rounds/1"
         for _ in range(300):
             report = await operator.get(path, RoundReport)
@@ -141,7 +142,7 @@ async def _users(asked: Round, sender: HttpTransport) -> list[User]:
     return granted(answer.grants[0], np.full(clients, NEVER))
 
 
-def _crew(asked: Round, world: World, sender: HttpTransport, worker: ThreadPoolExecutor) -> CohortSession:
+def _session(asked: Round, world: World, sender: HttpTransport, worker: ThreadPoolExecutor) -> CohortSession:
     script = ShuffleProtocol(CohortRandomizer(asked, asked.assignments[0], world))
     return CohortSession(asked.assignments[0].cohort, script, Uploader(sender, FleetStats()), worker, 512)
 

@@ -192,7 +192,7 @@ def attack(folder: Path, run: RunConfig, told: dict[str, Callable[[list[Exchange
             serving = asyncio.gather(*(one.serve() for one in fleets.values()), return_exceptions=True)
             ends = await asyncio.wait_for(serving, 25)
             view = await server.get(f"/v1/runs/{run.run}", RunView)
-            reasons = {name: list(one.tally.reasons) for name, one in fleets.items()}
+            reasons = {name: list(one.stats.reasons) for name, one in fleets.items()}
             for name, end in zip(fleets, ends, strict=True):
                 reasons[name] += [repr(end)] if isinstance(end, BaseException) else []
             return Played(view, reasons, {name: _stages(heard, name) for name in fleets}, heard)

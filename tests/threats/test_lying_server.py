@@ -193,7 +193,7 @@ async def honest_run(apps: Any, heard: list[Exchange], run: RunConfig) -> None:
     """A fleet that hears the truth plays the run to its end; no client of it is refused or robbed."""
     fleet = fleet_over(WORLD, PrivacyRequirements(), FleetOptions(block=8), run, Wire("honest", apps, heard))
     assert await asyncio.wait_for(fleet.serve(), 60) == "finished"
-    assert fleet.tally.reasons == {}
+    assert fleet.stats.reasons == {}
     assert sent(heard, "honest")
 
 

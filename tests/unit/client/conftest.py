@@ -48,7 +48,7 @@ def _channel(
     mechanism: Mechanism, minimum: int, rates: dict[str, float], deal: AssignedAction | None, seed: int | None
 ) -> Channel:
     if mechanism.via == "aggregator":
-        k, t = neighbourhood(mechanism.clients, **rates, least=minimum)
+        k, t = neighbourhood(mechanism.clients, **rates, min_survivors=minimum)
         return Masking(modulus=mechanism.modulus, dimension=1, neighbours=k, threshold=t)
     if mechanism.width is not None:
         return LabelledBits(labels=1, width=mechanism.width)
