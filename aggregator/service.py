@@ -99,7 +99,7 @@ class Aggregator(Intermediary):
         if k % 2 and k != n - 1:
             raise BadParameter("neighbours", k, f"must be even, or clients - 1 = {n - 1}")
 
-    def _least(self, state: State) -> int:
+    def _min_answers(self, state: State) -> int:
         return masking(state.cohort).threshold if state.stage == UNMASK else protocol.least(state.cohort)
 
     def _members(self, tx: Connection, state: State) -> Collection[int] | None:
@@ -183,7 +183,7 @@ class Aggregator(Intermediary):
             disputes=found.disputes,
         )
 
-    def _see(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
+    def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
         return describe(masking(state.cohort), stage, slot, body)
 
     def _route(self, state: State) -> dict[int, bytes]:

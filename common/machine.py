@@ -21,7 +21,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to."""
+    """A clock for tests: it moves only by `advance`."""
 
     def __init__(self, start: float = 1_000_000.0) -> None:
         self.time = start
@@ -34,9 +34,10 @@ class ManualClock:
 
 
 def one_thread() -> AbstractContextManager[Any]:
-    """One, for as long as the block lasts: matrices are small here, and more threads only wait for each other.
+    """Use one thread for linear algebra inside a `with` block.
 
-    Whoever plays a run takes one, in process or over services, so that the same numbers do not hang on the cores.
+    Matrices are small here, and more threads only wait for each other. Every program that plays a run takes one thread,
+    in process or over services, so that its numbers do not depend on the number of cores.
     """
     limits: AbstractContextManager[Any] = threadpool_limits(1)  # untyped
     return limits

@@ -160,7 +160,7 @@ class Shuffler(Intermediary):
             clients, content = len(records), shuffled(records, self._stream())
         return Batch(cohort=state.name, survivors=clients, content=content)
 
-    def _see(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
+    def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
         play = int(self._order(state.name)[slot]) if isinstance(state.cohort.channel, Dealt) and slot >= 0 else None
         return describe(state.cohort, stage, slot, body, play)
 

@@ -58,7 +58,7 @@ class Bernoulli:
 
 
 RANGES = {"gaussian-easy": (0.25, 0.75), "gaussian-hard": (0.45, 0.55)}
-"""Where the centres of the instances lie, by name."""
+"""The interval of the centres of each instance, by name."""
 
 
 class GaussianSpec(EnvironmentSpec):

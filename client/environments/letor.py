@@ -46,7 +46,7 @@ class LetorBlock(NamedTuple):
 
 
 def letor_rows(path: Path) -> Iterator[LetorRow]:
-    """The rows of a file, streamed. Blank lines and what follows a # are skipped.
+    """Yield the rows of a file. Skips blank lines and what follows a #.
 
     Raises BadParameter that names file, line and what was expected there.
     """
@@ -55,15 +55,15 @@ def letor_rows(path: Path) -> Iterator[LetorRow]:
 
 
 def letor_blocks(path: Path) -> Iterator[LetorBlock]:
-    """The same rows, some thousands at once, ten times as fast where all features of all rows are there."""
+    """Yield the rows of a file in blocks of some thousands. Ten times as fast where no row lacks a feature."""
     for number, lines in _lines(path):
-        found = _dense(lines) or _gathered(list(_rows(path, number, lines)))
-        if len(found.labels):
-            yield found
+        block = _dense(lines) or _gathered(list(_rows(path, number, lines)))
+        if len(block.labels):
+            yield block
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
-    """Lines, and the number of the first of them."""
+    """Yield lists of lines, each with the number of its first line."""
     number = 1
     try:
         with path.open("rb") as file:
@@ -81,13 +81,13 @@ def _rows(path: Path, first: int, lines: Sequence[bytes]) -> Iterator[LetorRow]:
             yield _row(cells, f"{path} line {number}")
 
 
-def _gathered(found: Sequence[LetorRow]) -> LetorBlock:
-    features = np.array([row.features for row in found], dtype=np.float64).reshape(len(found), FEATURES)
-    return LetorBlock(np.array([row.label for row in found], dtype=np.int64), features)
+def _gathered(parsed: Sequence[LetorRow]) -> LetorBlock:
+    features = np.array([row.features for row in parsed], dtype=np.float64).reshape(len(parsed), FEATURES)
+    return LetorBlock(np.array([row.label for row in parsed], dtype=np.int64), features)
 
 
 def _dense(lines: Sequence[bytes]) -> LetorBlock | None:
-    """Lines of exactly 136 features each, read as numbers all at once; None for others, good or bad."""
+    """Return a block of lines that all have exactly 136 features, read at once; None for any other lines."""
     text, count = b"".join(lines), len(lines)
     regular = text.count(b":") == (FEATURES + 1) * count and len(text.split()) == (FEATURES + 2) * count
     if not regular or len(BEGINNING.findall(text)) != count:
@@ -101,7 +101,7 @@ def _dense(lines: Sequence[bytes]) -> LetorBlock | None:
 
 
 def _spelt(text: bytes, count: int) -> bool:
-    """Whether indices that have the right values are digits only: 7.0, 07 and 1e2 are numbers as well."""
+    """Return whether indices are digits only: 7.0, 07 and 1e2 are numbers with the right values as well."""
     raw = np.frombuffer(text, dtype=np.uint8)
     colons = np.flatnonzero(raw == ord(":")).reshape(count, FEATURES + 1)[:, 1:]
     spaces, tens = raw[colons - DIGITS - 1], raw[colons[:, INDICES >= 100] - 2]
@@ -109,7 +109,7 @@ def _spelt(text: bytes, count: int) -> bool:
 
 
 def _numbers(text: bytes) -> NDArray[np.float64]:
-    """The numbers of a text; none where one of its words is no number."""
+    """Return the numbers of a text; none where one of its words is no number."""
     try:
         return np.fromstring(text, sep=" ")
     except ValueError:
@@ -159,19 +159,19 @@ def _feature(cell: str, where: str) -> tuple[int, float]:
 Points = NDArray[np.floating[Any]]
 
 STARTS = 10
-"""n_init: K-means runs from this many starts and the one of least inertia is kept."""
+"""n_init: K-means runs from this many starts and keeps the result of least inertia."""
 
 MANY = 100_000
-"""Rows from which on single precision has to do, and the starts are tried on a sample of `SAMPLE` rows."""
+"""Above this number of rows, K-means runs in single precision, and tries its starts on `SAMPLE` rows."""
 
 SAMPLE = 20_000
 
 
 def build_counts(paths: Sequence[Path], clusters: int, seed: int = 0, minimum_rows: int = 1) -> NDArray[np.int64]:
-    """Counts of labels by arm, int64, shape (K, 5), K ≤ clusters: smaller clusters than `minimum_rows` are dropped.
+    """Return counts of labels by arm, int64, shape (K, 5), K ≤ clusters: clusters below `minimum_rows` are dropped.
 
-    Arms are numbered by the first row, in the order of the files, that falls into them, so that the numbering does
-    not hang on K-means' own labels. The same files, seed and scikit-learn give the same table.
+    Arms are numbered by the first row, in the order of the files, that falls into them: K-means numbers its clusters at
+    random. The same files, seed and scikit-learn give the same table.
     Raises BadParameter on a bad line, on clusters < 2, and on fewer different rows than clusters.
     """
     if clusters < 2:
@@ -181,18 +181,18 @@ def build_counts(paths: Sequence[Path], clusters: int, seed: int = 0, minimum_ro
     different = _different(points, clusters)
     if different < clusters:
         raise BadParameter("clusters", clusters, f"the files have only {different} different rows")
-    return _count(_assigned(points, clusters, seed), labels, minimum_rows)
+    return _count(_clusters(points, clusters, seed), labels, minimum_rows)
 
 
 def _load(paths: Sequence[Path]) -> tuple[NDArray[np.int64], Points]:
-    """Labels and compressed features of all files, a block at a time; 4 bytes a number where there are `MANY` rows."""
+    """Return labels and compressed features of all files, as 4-byte numbers when there are more than `MANY` rows."""
     labels: list[NDArray[np.int64]] = []
     features: list[Points] = []
     count = 0
-    for found in (block for path in paths for block in letor_blocks(path)):
-        labels.append(found.labels)
-        features.append(np.sign(found.features) * np.log1p(np.abs(found.features)))
-        count += len(found.labels)
+    for block in (block for path in paths for block in letor_blocks(path)):
+        labels.append(block.labels)
+        features.append(np.sign(block.features) * np.log1p(np.abs(block.features)))
+        count += len(block.labels)
         if count > MANY:
             features = [part.astype(np.float32, copy=False) for part in features]
     if not labels:
@@ -201,7 +201,7 @@ def _load(paths: Sequence[Path]) -> tuple[NDArray[np.int64], Points]:
 
 
 def _different(points: Points, enough: int) -> int:
-    """Different rows, counted up to `enough`."""
+    """Return the number of different rows, counted up to `enough`."""
     seen: set[bytes] = set()
     for row in points:
         seen.add((row + 0.0).tobytes())  # of two zeros one
@@ -210,14 +210,14 @@ def _different(points: Points, enough: int) -> int:
     return len(seen)
 
 
-def _assigned(points: Points, clusters: int, seed: int) -> NDArray[np.int64]:
-    """The cluster of each row, shape (n,). `points` may be overwritten."""
+def _clusters(points: Points, clusters: int, seed: int) -> NDArray[np.int64]:
+    """Return the cluster of each row, shape (n,). May overwrite `points`."""
     if len(points) <= MANY:
         return np.asarray(KMeans(clusters, n_init=STARTS, random_state=seed).fit(points).labels_, dtype=np.int64)
     sample = points[np.sort(sample_without_replacement(len(points), SAMPLE, random_state=seed))]
-    begun = KMeans(clusters, n_init=STARTS, random_state=seed).fit(sample).cluster_centers_
-    found = KMeans(clusters, init=begun, n_init=1, random_state=seed, copy_x=False).fit(points)
-    return np.asarray(found.labels_, dtype=np.int64)
+    centres = KMeans(clusters, n_init=STARTS, random_state=seed).fit(sample).cluster_centers_
+    fitted = KMeans(clusters, init=centres, n_init=1, random_state=seed, copy_x=False).fit(points)
+    return np.asarray(fitted.labels_, dtype=np.int64)
 
 
 def _count(assigned: NDArray[np.int64], labels: NDArray[np.int64], minimum_rows: int) -> NDArray[np.int64]:

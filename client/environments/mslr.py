@@ -37,10 +37,10 @@ def write_counts(table: NDArray[np.int64], path: Path) -> None:
 
 
 def read_counts(path: Path, field: str = "file") -> NDArray[np.int64]:
-    """The table in `path`, int64, shape (K, 5), K ≥ 2.
+    """Return the table in `path`, int64, shape (K, 5), K ≥ 2.
 
     Raises BadParameter, in the name of `field`: no such file, another header, an arm out of order, a count that is
-    not a whole number ≥ 0, an arm without rows. The text names the line and how such a file is made.
+    not a whole number ≥ 0, an arm without rows. The message names the line, and how such a file is made.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -66,7 +66,7 @@ def _row(cells: list[str], arm: int, path: Path, field: str) -> list[int]:
 
 
 SHIPPED = (10, 50)
-"""The numbers of arms whose counts come with the package."""
+"""Numbers of arms of the tables that come with the package."""
 
 
 class MslrSpec(EnvironmentSpec):

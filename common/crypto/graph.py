@@ -23,12 +23,12 @@ from distrust.common.messages.cohort import Cohort
 
 
 def bitmap_size(clients: int) -> int:
-    """Bytes of a bitmap over `clients` slots."""
+    """Return the bytes of a bitmap over `clients` slots."""
     return (clients + 7) // 8
 
 
 def members_to_bitmap(members: Iterable[int], clients: int) -> bytes:
-    """Slots, in any order, to ⌈clients/8⌉ bytes. Raises BadMessage for a slot outside the cohort or a repeated one."""
+    """Return slots, in any order, as ⌈clients/8⌉ bytes. Raises BadMessage for a slot outside the cohort or a repeat."""
     slots = np.fromiter(members, dtype=np.int64)
     if slots.size and not 0 <= slots.min() <= slots.max() < clients:
         raise BadMessage(f"members must be slots below {clients}")
@@ -40,19 +40,19 @@ def members_to_bitmap(members: Iterable[int], clients: int) -> bytes:
 
 
 def bitmap_to_members(bitmap: bytes, clients: int) -> tuple[int, ...]:
-    """A bitmap to its slots, ascending. Raises BadMessage for a wrong size or a bit outside the cohort."""
+    """Return a bitmap's slots, ascending. Raises BadMessage for a wrong size or a bit outside the cohort."""
     return tuple(np.flatnonzero(bitmap_flags(bitmap, clients)).tolist())
 
 
 def bitmap_flags(bitmap: bytes, clients: int) -> NDArray[np.bool_]:
-    """A bitmap as booleans, shape (clients,)."""
+    """Return a bitmap as booleans, shape (clients,)."""
     bitmap_integer(bitmap, clients)
     flags = np.unpackbits(np.frombuffer(bitmap, dtype=np.uint8), bitorder="little")
     return flags[:clients].astype(np.bool_)
 
 
 def bitmap_integer(bitmap: bytes, clients: int) -> int:
-    """A bitmap as an integer whose bit i is slot i: sets become machine words, `&` and `bit_count`."""
+    """Return a bitmap as an integer whose bit i is slot i, for `&` and `bit_count`."""
     if len(bitmap) != bitmap_size(clients):
         raise BadMessage(f"a bitmap of {clients} slots has {bitmap_size(clients)} bytes, this one {len(bitmap)}")
     members = int.from_bytes(bitmap, "little")
@@ -66,7 +66,7 @@ KEYS = 2 * KEY
 
 
 class Roster:
-    """The members of a cohort and their public keys; nothing secret, so a fleet's clients may share one.
+    """The members of a cohort and their public keys. Nothing in it is secret, so a fleet's clients share one.
 
     bitmap   the members, as on the wire; `members` lists their slots, ascending, `bits` has them as an integer.
     keys     64 bytes for each member, in the order of `members`.
@@ -93,7 +93,7 @@ class Roster:
         return len(self.members)
 
     def keys_of(self, slot: int) -> bytes:
-        """Mask key and channel key of a member, 64 bytes."""
+        """Return the mask key and channel key of a member, 64 bytes."""
         start = KEYS * self._index[slot]
         return self.keys[start : start + KEYS]
 
@@ -104,11 +104,11 @@ class Roster:
         return self.keys_of(slot)[KEY:]
 
     def index(self, slot: int) -> int:
-        """A member's row in `table`."""
+        """Return a member's row in `table`."""
         return self._index[slot]
 
     def neighbours(self, slot: int) -> tuple[int, ...]:
-        """The slots of a member's neighbours, ascending."""
+        """Return the slots of a member's neighbours, ascending."""
         return self._neighbours[self._index[slot]]
 
     @property
@@ -122,7 +122,7 @@ class Roster:
         return np.array(self.members, dtype=np.int64)
 
     def flags(self, members: Iterable[int]) -> NDArray[np.bool_]:
-        """For each member whether it is listed, shape (members,). Raises BadMessage for a slot outside the roster."""
+        """Return for each member whether it is listed, shape (members,). Raises BadMessage for other slots."""
         flags = np.zeros(len(self.members), dtype=np.bool_)
         try:
             flags[[self._index[slot] for slot in members]] = True
@@ -131,16 +131,16 @@ class Roster:
         return flags
 
     def fault(self, members: int, survivors: int, densest: int) -> str | None:
-        """Return why these survivors must not be unmasked, or None. The last answer is kept: a fleet asks it often.
+        """Return why these survivors must not be unmasked, or None. Caches the last answer.
 
-        members     the clients that masks were added with, survivors the clients whose vectors arrived; as bits.
+        members     the clients whose shares were confirmed, survivors those of them whose vectors arrived; as bits.
         densest     w, see `common.crypto.parameters.window`.
         Every member, alive or lost, needs t neighbours among the survivors, and no k/2 consecutive places of the ring
         may hold more than w clients that are not among them.
         """
-        asked = (members, survivors, densest)
-        if self._judged is None or self._judged[0] != asked:
-            self._judged = asked, self._find_fault(*asked)
+        question = (members, survivors, densest)
+        if self._judged is None or self._judged[0] != question:
+            self._judged = question, self._find_fault(*question)
         return self._judged[1]
 
     def _find_fault(self, members: int, survivors: int, densest: int) -> str | None:
@@ -197,7 +197,7 @@ def _slots(bits: int) -> list[int]:
 
 
 def _windows(flags: NDArray[np.bool_], size: int, before: int) -> NDArray[np.int64]:
-    """Flags in the `size` consecutive places of a ring that begin `before` places before each place."""
+    """Return for each place of a ring the flags in the `size` places that begin `before` places before it."""
     places = len(flags)
     sums = np.concatenate([[0], np.cumsum(np.concatenate([flags, flags, flags]))])
     starts = places - before + np.arange(places)
@@ -205,7 +205,7 @@ def _windows(flags: NDArray[np.bool_], size: int, before: int) -> NDArray[np.int
 
 
 def harary(order: NDArray[np.int64], degree: int) -> NDArray[np.int64]:
-    """Neighbours of each vertex on the ring `order`, ascending: shape (vertices, min(degree, vertices - 1)).
+    """Return the neighbours of each vertex on the ring `order`, ascending: shape (vertices, min(degree, vertices - 1)).
 
     The graph is complete when the degree reaches vertices - 1. Raises BadParameter for an odd degree below that.
     """
@@ -223,7 +223,7 @@ def harary(order: NDArray[np.int64], degree: int) -> NDArray[np.int64]:
 
 
 def keyed_permutation(key: bytes, size: int) -> NDArray[np.int64]:
-    """A permutation of range(size), uniform for a uniform key (32 bytes): Fisher-Yates from the top, with rejection."""
+    """Return a permutation of range(size), uniform for a uniform key (32 bytes): Fisher-Yates with rejection."""
     stream = Cipher(AES256(key), CTR(bytes(16))).encryptor()
     words: list[int] = []
     order = list(range(size))

@@ -42,17 +42,17 @@ _WEAK = frozenset(
 
 
 def derive(secret: bytes, info: bytes) -> bytes:
-    """HKDF-SHA256 without salt, 32 bytes."""
+    """Return HKDF-SHA256 without salt, 32 bytes."""
     return HKDF(_HASH, KEY, None, info).derive(secret)
 
 
 def new_seed() -> bytes:
-    """Sixteen bytes from the operating system."""
+    """Return sixteen bytes from the operating system."""
     return os.urandom(SEED)
 
 
 def new_pair() -> X25519PrivateKey:
-    """A fresh key pair from the operating system."""
+    """Return a fresh key pair from the operating system."""
     return X25519PrivateKey.generate()
 
 
@@ -60,7 +60,7 @@ def pair_from_seed(seed: bytes) -> X25519PrivateKey:
     """Return the mask key pair of a 16-byte seed. t shares of the seed rebuild it.
 
     The pair is made before the cohort is known, so only a label enters here. What two clients agree on with it is bound
-    to the cohort (see `common.crypto.keys`).
+    to the cohort (see `Binding`).
     """
     return X25519PrivateKey.from_private_bytes(derive(seed, _MASK_PAIR))
 
@@ -68,26 +68,26 @@ def pair_from_seed(seed: bytes) -> X25519PrivateKey:
 def key_hash(public: bytes) -> bytes:
     """Return the hash of a client's public keys (mask key ‖ channel key, 64 bytes): 32 bytes of SHA-256.
 
-    The client sends it to the server, which publishes it; the keys themselves take the road through the aggregator.
+    The client sends it to the server, which publishes it; the keys themselves go to the aggregator.
     """
     return hashlib.sha256(_KEY_HASH + public).digest()
 
 
 @lru_cache(maxsize=20_000)
 def load_public(raw: bytes) -> X25519PublicKey:
-    """A public key from 32 bytes; kept, as a fleet's clients meet the same ones. Raises BadMessage for a weak point."""
+    """Return a public key from 32 bytes. Cached: clients share neighbours. Raises BadMessage for a weak one."""
     if len(raw) != KEY or int.from_bytes(raw, "little") % 2**255 % _P in _WEAK:
         raise BadMessage("a public key must be 32 bytes of X25519 and no point of small order")
     return X25519PublicKey.from_public_bytes(raw)
 
 
 def agree(private: X25519PrivateKey, public: bytes, info: bytes) -> bytes:
-    """The 32-byte key of a pair, bound to `info`. Raises BadMessage for a weak public key."""
+    """Return the 32-byte key of a pair, bound to `info`. Raises BadMessage for a weak public key."""
     return HKDF(_HASH, KEY, None, info).derive(private.exchange(load_public(public)))
 
 
 def pair_fields(a: int, b: int) -> bytes:
-    """Two slots in ascending order: the same bytes on both sides."""
+    """Return two slots in ascending order: the same bytes on both sides."""
     low, high = (a, b) if a < b else (b, a)
     return low.to_bytes(4, "big") + high.to_bytes(4, "big")
 
@@ -96,9 +96,9 @@ PROTOCOL = "distrust secagg v2"
 
 
 class Binding:
-    """HKDF infos and hashes of one cohort: version, configuration, run, round and cohort stand in front of each.
+    """Every key derivation of one cohort. Each info begins with version, configuration, run, round and cohort.
 
-    A mask's info goes on with the vector's name, its length and modulus, and the sorted pair (or the slot, twice).
+    A mask's info continues with its name, the vector's length and modulus, and the sorted pair (or the slot, twice).
     """
 
     def __init__(self, cohort: Cohort) -> None:
@@ -118,29 +118,29 @@ class Binding:
         512 bits are reduced modulo 2¹³⁰ - 6, so that each value is uniform up to 2⁻³⁸².
         """
         hashes = [hashlib.sha512(self._challenge + encode(index, drawn)).digest() for index in (1, 2)]
-        first, second = (int.from_bytes(found, "big") % (PRIME - 1) + 1 for found in hashes)
+        first, second = (int.from_bytes(digest, "big") % (PRIME - 1) + 1 for digest in hashes)
         return first, second
 
     def pair_mask(self, private: X25519PrivateKey, public: bytes, a: int, b: int) -> bytes:
-        """The key of the mask between slots a and b. Raises BadMessage for a weak public key."""
+        """Return the key of the mask between slots a and b. Raises BadMessage for a weak public key."""
         return agree(private, public, self._pair_mask + pair_fields(a, b))
 
     def self_mask(self, seed: bytes, slot: int) -> bytes:
-        """The key of a slot's self mask."""
+        """Return the key of a slot's self mask."""
         return derive(seed, self._self_mask + pair_fields(slot, slot))
 
     def channel(self, private: X25519PrivateKey, public: bytes, a: int, b: int) -> bytes:
-        """The key of the boxes between slots a and b. Raises BadMessage for a weak public key."""
+        """Return the key of the boxes between slots a and b. Raises BadMessage for a weak public key."""
         return agree(private, public, self._channel + pair_fields(a, b))
 
     def commitment(self, seed: bytes, slot: int) -> bytes:
-        """What a slot publishes of its self seed along with the shares: 32 bytes that hide 128 random bits."""
+        """Return a slot's commitment to its self seed, sent with the shares: 32 bytes that hide 128 random bits."""
         return hashlib.sha256(self._commitment + slot.to_bytes(4, "big") + seed).digest()
 
 
 @lru_cache(maxsize=64)
 def binding(cohort: Cohort) -> Binding:
-    """The binding of a cohort, kept: it is public."""
+    """Return the binding of a cohort, cached: it is public."""
     return Binding(cohort)
 
 

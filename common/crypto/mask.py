@@ -1,9 +1,9 @@
 """Masks: uniform vectors in Z_m from a 256-bit key.
 
 The vector is the first `dimension` accepted words of an AES-256-CTR keystream (counter from zero), read as
-little-endian words of 64 bits. A word is accepted below the greatest multiple of m that is at most 2⁶⁴, and then
-reduced mod m: exactly uniform for any m, and the same whatever the number of words drawn at once. A key serves one
-vector, so the counter may start at zero.
+little-endian words of 64 bits. A word below the greatest multiple of m that is at most 2⁶⁴ is accepted, and reduced
+mod m. So the vector is exactly uniform for any m, and does not depend on how many words are drawn at once. A key serves
+one vector, so the counter may start at zero.
 """
 
 from collections.abc import Iterable

@@ -24,8 +24,8 @@ BURST = 64
 
 _RETRY_SECONDS = 1.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_TURN = 32  # abandoned connections that are left out before others have a turn
-_HALF_CLOSED = getattr(select, "POLLRDHUP", 0)  # only Linux can tell; elsewhere they are let in, and found out later
+_TURN = 32  # abandoned connections that are left out before other tasks have a turn
+_HALF_CLOSED = getattr(select, "POLLRDHUP", 0)  # only Linux can tell; elsewhere they are accepted, and noticed later
 
 _log = structlog.get_logger("distrust.web")
 
@@ -33,15 +33,14 @@ _log = structlog.get_logger("distrust.web")
 class Pace:
     """At most `rate` connections a second, after a burst of `burst`.
 
-    Only time in which nobody came earns a new burst. A service that is late has no spare time, so it catches up with
-    nothing, and lets in fewer than `rate`.
+    Only time without callers earns a new burst. A service that is late does not catch up: it accepts fewer than `rate`.
     """
 
     def __init__(self, rate: float, burst: int) -> None:
         self._rate, self._burst, self._left = rate, burst, float(burst)
 
     def take(self, idle: float) -> float:
-        """Take one that came after `idle` seconds without any; return the seconds before the next may be taken."""
+        """Count a connection that came after `idle` seconds without any. Return the seconds to wait before the next."""
         self._left = min(self._burst, self._left + idle * self._rate)
         if self._left < 1:
             return 1 / self._rate
@@ -91,7 +90,7 @@ class Entrance:
             await asyncio.sleep(self._pace.take(idle))
 
     async def _accept(self, loop: asyncio.AbstractEventLoop) -> socket.socket | None:
-        """The next connection; None when there was none after all, or nothing to hold it with."""
+        """Return the next connection; None when its caller has gone, or the process has no file left for it."""
         try:
             connection, _ = await loop.sock_accept(self._listener)
         except OSError as error:
@@ -106,12 +105,12 @@ class Entrance:
 
 
 def is_closed_by_caller(connection: socket.socket) -> bool:
-    """Whether the caller has closed its side, whatever it sent before: the answer would reach no one."""
+    """Return whether the caller has closed its side: no answer would reach it."""
     if not _HALF_CLOSED:
         return False
-    asked = select.poll()
-    asked.register(connection, _HALF_CLOSED)
-    return bool(asked.poll(0))
+    poll = select.poll()
+    poll.register(connection, _HALF_CLOSED)
+    return bool(poll.poll(0))
 
 
 LINGER_SECONDS = 5.0
@@ -121,10 +120,10 @@ SPARE = 128
 """Connections above the limit, as long as all those within it are busy."""
 
 KNOWN = 4
-"""Requests after which a connection is kept before those that have made fewer: callers that stay open many."""
+"""Requests after which a connection is kept in preference to those that have made fewer."""
 
 CHUNK = 128 * 1024
-"""Bytes that are read from a connection at once. All connections share the room for it."""
+"""Bytes that are read from a connection at once. All connections share one buffer."""
 
 READ_SECONDS = 60.0
 """For a caller to go on reading an answer that fills the buffers on the way."""
@@ -134,15 +133,15 @@ READ_SECONDS = 60.0
 class Connections:
     """The connections of one service.
 
-    most            open at once. One more, and the one that has waited longest for a request is closed: one that has
-                    made KNOWN requests only where there is no other. Where all others have a request in work, SPARE
-                    new ones may bring theirs.
+    most            open at once. One more closes the connection that has waited longest for a request; one that has
+                    made KNOWN requests is closed only where there is no other. Where all others have a request in
+                    work, SPARE new connections may send theirs.
     header_seconds  for a request's head to arrive, from its first byte, or from the connection's beginning.
     """
 
     most: int
     header_seconds: float
-    strangers: dict["GuardedProtocol", None] = field(default_factory=dict)  # that wait for a whole head, longest first
+    strangers: dict["GuardedProtocol", None] = field(default_factory=dict)  # without a whole head yet, longest first
     regulars: dict["GuardedProtocol", None] = field(default_factory=dict)  # the same, after KNOWN requests
     count: int = 0
 
@@ -164,7 +163,7 @@ class Connections:
         (self.regulars if connection.served >= KNOWN else self.strangers).setdefault(connection)
 
     def end_wait(self, connection: "GuardedProtocol") -> None:
-        """A head is whole, or the connection is closed."""
+        """Note that a head is whole, or that the connection is closed."""
         self.strangers.pop(connection, None)
         self.regulars.pop(connection, None)
 
@@ -191,7 +190,7 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
         super().connection_lost(exc)
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        """Tell the transport where to read to. `sizehint` is its wish, which nobody has to follow."""
+        """Return the buffer to read into. The transport's `sizehint` is not binding."""
         del sizehint
         return self.chunk
 
@@ -202,7 +201,7 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.their_state is h11.DONE and self.conn.trailing_data[0]:
-            self.give_up()  # it sent more before it was answered: no client of ours does, and what it sent stays here
+            self.give_up()  # it sent more before it was answered: no client of ours does, and its bytes stay in memory
         else:
             self._watch()
 
@@ -221,12 +220,12 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
         super().resume_writing()
 
     def give_up(self) -> None:
-        """Close at once, without a word: no request is lost by it."""
+        """Close at once, without an answer: no whole request is lost by it."""
         self.limits.end_wait(self)
         self.transport.abort()
 
     def _watch(self) -> None:
-        """Arm or disarm the timer, by what the caller owes: the rest of a head, of a refused body, or nothing."""
+        """Arm or disarm the timer: the caller owes the rest of a head, the rest of a refused body, or nothing."""
         if self.transport.is_closing():
             return
         answered = self.cycle is not None and self.cycle.response_complete
@@ -241,7 +240,7 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
             self._disarm()
 
     def _arm(self, seconds: float) -> None:
-        """Let the caller have `seconds` from now on, unless they are running already."""
+        """Start the timer of `seconds`, unless it runs already."""
         if self._timer is None:
             self._timer = self.loop.call_later(seconds, self.give_up)
 

@@ -37,7 +37,7 @@ from distrust.common.web.waiting import LONGEST_WAIT, Waiting, waiting
 
 
 class IntermediaryApi(Protocol):
-    """An S as its routes know it (see common.intermediary.service)."""
+    """An intermediary as its routes use it (see `common.intermediary.service`)."""
 
     def open(self, cohort: Cohort) -> Cohort: ...
     def terms(self, name: str) -> Cohort: ...
@@ -101,11 +101,11 @@ def depart(cohort: str, body: Annotated[Departure, JsonBody.of(Departure)], part
 )
 async def batch(cohort: str, party: PartyDep, doorbell: DoorbellDep, wait: Wait = 0) -> Response:
     """The mixed messages, or why there are none; the same bytes each time."""
-    found = await doorbell.until(cohort, lambda: party.batch(cohort), _final, wait, question="batch")
-    if isinstance(found, bytes):
-        return Response(found, media_type="application/json")
-    headers = None if _final(found) else {"Retry-After": str(RETRY_SECONDS)}
-    return Response(found.model_dump_json(), headers=headers, media_type="application/json")
+    answer = await doorbell.until(cohort, lambda: party.batch(cohort), _final, wait, question="batch")
+    if isinstance(answer, bytes):
+        return Response(answer, media_type="application/json")
+    headers = None if _final(answer) else {"Retry-After": str(RETRY_SECONDS)}
+    return Response(answer.model_dump_json(), headers=headers, media_type="application/json")
 
 
 @router.get(
@@ -137,7 +137,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 def wire(
     kind: type[Intermediary], own: APIRouter, settings: IntermediarySettings, clock: Clock | None = None
 ) -> FastAPI:
-    """The app of a `kind` of S with its `own` routes. Raises Unavailable, BadParameter: a database of no use."""
+    """Return the app of an intermediary with its `own` routes. Raises Unavailable, BadParameter for its database."""
     app = make_app(f"distrust {kind.party}", _lifespan, [intermediary.router, own], settings)
     database = Database(settings.database_url, METADATA, VERSION)
     database.hold()
@@ -147,6 +147,6 @@ def wire(
 
 
 def close(app: FastAPI) -> None:
-    """Finish the batch that is being mixed, and let go of the database."""
+    """Finish the batch that is being mixed, and close the database."""
     app.state.service.close()
     app.state.database.close()

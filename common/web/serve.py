@@ -1,4 +1,4 @@
-"""From the environment to a listening service: settings, port, database, one worker, a graceful end."""
+"""Runs a service from its environment variables: settings, port, app, one worker, a graceful end."""
 
 import asyncio
 import contextlib
@@ -26,18 +26,18 @@ from distrust.common.web.settings import ServiceSettings
 
 S = TypeVar("S", bound=ServiceSettings)
 
-GRACE_SECONDS = 20  # for what is in flight when the service is told to stop
+GRACE_SECONDS = 20  # for requests in flight when the service is told to stop
 BACKLOG = 512
-PRIVATE = 0o077  # umask: what a service writes is its owner's alone
+PRIVATE = 0o077  # umask: only the owner may read what a service writes
 SWITCH_SECONDS = 0.0005
-"""For a thread that computes to let the one that serves go on: five milliseconds, Python's own, come at each read."""
+"""After which a thread that computes yields to the one that serves. Python's 5 ms would delay every read by that."""
 LARGE_BLOCK = 256 * 1024
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 SPARE_FILES = 512  # files besides callers' connections: databases, logs, connections to other services
 
 
 def run_service(settings_type: type[S], build: Callable[[S], FastAPI]) -> int:
-    """A service's `__main__`: 0 after a graceful end, 2 with one clear line when it cannot start."""
+    """Run a service. Return 0 after a graceful end, 2 with one line on stderr when it cannot start."""
     os.umask(PRIVATE)
     sys.setswitchinterval(SWITCH_SECONDS)
     give_memory_back()
@@ -49,16 +49,16 @@ def run_service(settings_type: type[S], build: Callable[[S], FastAPI]) -> int:
         with contextlib.closing(bind(settings)) as listener:
             return serve_app(_built(build, settings), settings, listener)
     except ValidationError as error:
-        return _say(service, bad_fields(error, settings_type))
+        return _fail(service, bad_fields(error, settings_type))
     except ProtocolError as error:
-        return _say(service, error)
+        return _fail(service, error)
 
 
 def give_memory_back() -> None:
-    """Let blocks of LARGE_BLOCK bytes and more go back to the system as soon as they are free.
+    """Return blocks of LARGE_BLOCK bytes and more to the system as soon as they are free.
 
-    The C library of Linux raises that size to whatever was freed before, up to 32 MiB, and keeps what is smaller. Other
-    systems have no such call.
+    The C library of Linux otherwise raises that size to the largest block freed before, up to 32 MiB, and keeps smaller
+    blocks. Other systems have no such call.
     """
     try:
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, LARGE_BLOCK)
@@ -67,7 +67,7 @@ def give_memory_back() -> None:
 
 
 def _built(build: Callable[[S], FastAPI], settings: S) -> FastAPI:
-    """The app. Raises ProtocolError for whatever is in its way: what it finds on disk may be anything."""
+    """Return the app. Raises ProtocolError for any failure: the files on disk may be anything."""
     try:
         return build(settings)
     except ProtocolError:
@@ -80,7 +80,7 @@ def _built(build: Callable[[S], FastAPI], settings: S) -> FastAPI:
 
 
 def options(app: FastAPI, settings: ServiceSettings) -> uvicorn.Config:
-    """Return all that uvicorn is told: no headers of proxies, no WebSockets, and the settings' limits."""
+    """Return uvicorn's configuration: no headers of proxies, no WebSockets, and the settings' limits."""
     connections = Connections(allow_connections(settings.max_connections), settings.header_seconds)
     return uvicorn.Config(
         app,
@@ -131,7 +131,7 @@ def serve_app(app: FastAPI, settings: ServiceSettings, listener: socket.socket |
 
 
 def bind(settings: ServiceSettings) -> socket.socket:
-    """The listening socket, taken before anything else is touched. ProtocolError when the address is not free."""
+    """Return the listening socket. Raises ProtocolError when the address is not free."""
     try:
         family, _, _, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio then sets TCP_NODELAY
@@ -144,10 +144,7 @@ def bind(settings: ServiceSettings) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn that lets callers in by an Entrance.
-
-    Its long polls end when it is told to stop, rather than hold it until they are over.
-    """
+    """A uvicorn that accepts connections by an Entrance, and ends its long polls when it is told to stop."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, rate: float) -> None:
         super().__init__(config)
@@ -170,13 +167,13 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _entrance_closed(self, task: "asyncio.Task[None]") -> None:
-        """A service that lets nobody in any more must not look alive."""
+        """Exit: a service that accepts no more connections must not look alive."""
         if not task.cancelled():
             structlog.get_logger("distrust.web").error("no_entrance", exc_info=task.exception())
             self.should_exit = True
 
     def _protocol(self) -> asyncio.BaseProtocol:
-        """As uvicorn makes one for its own listeners."""
+        """Return a protocol as uvicorn makes one for its own listeners."""
         make: Callable[..., asyncio.BaseProtocol] = self.config.http_protocol_class
         return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
@@ -192,7 +189,7 @@ def _why_not(settings: ServiceSettings, error: OSError) -> str:
     return f"{where} cannot be used: {error.strerror or os.strerror(error.errno or 0)}"
 
 
-def _say(service: str, error: ProtocolError) -> int:
+def _fail(service: str, error: ProtocolError) -> int:
     for line in error.detail.splitlines():
         sys.stderr.write(f"distrust {service}: {line}\n")
     return 2

@@ -165,9 +165,9 @@ def _with_actions(table: dict[str, Any], environment: EnvironmentSpec) -> dict[s
         return table
     if "actions" in policy:
         raise BadParameter("policy.actions", "given", "belongs into the environment, which the policy takes it from")
-    words = environment.told(POLICIES[str(name)])
-    environment.check_told(policy, words)
-    return {**table, "policy": {**words, **policy}}
+    defaults = environment.policy_defaults(POLICIES[str(name)])
+    environment.check_policy(policy, defaults)
+    return {**table, "policy": {**defaults, **policy}}
 
 
 def _one_by_one(table: dict[str, Any]) -> dict[str, Any]:
