@@ -22,13 +22,20 @@ from distrust.common.errors import BadMessage, BadParameter, Refused, WrongStage
 from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import Vector, add, pack, subtract
 
+CHALLENGE = 32
+"""Bytes of the aggregator's challenge."""
+
+_Stage = Literal["keys", "shares", "confirm", "masked", "unmask"]
+
 
 class Secrets:
-    """Fresh from the operating system for one slot of one cohort; made before either is known.
+    """What one client must forget in the end: its keys, its seeds, and the shares that neighbours sent it.
+
+    Keys and seeds are fresh from the operating system, for one slot of one cohort, and made before either is known.
 
     public        mask key ‖ channel key, 64 bytes: what stage `keys` sends, and whose hash goes to the server.
     polynomials   of the self seed, the mask seed and the blinding, between the stages `shares` and `confirm`.
-    channel_keys  by neighbour, between the stages `shares` and `confirm`: 32 bytes, a cipher would take kilobytes.
+    channel_keys  by neighbour, between the stages `shares` and `confirm`: 32 bytes; a cipher object takes kilobytes.
     held          by neighbour that shared, from stage `confirm` on: shares of both seeds, 34 bytes, or none if the box
                   did not open.
     members       the members of the stage answered last, as the bits of an integer.
@@ -66,22 +73,16 @@ class Secrets:
 
     @property
     def agreed(self) -> Roster:
-        """The roster of stage `shares`."""
+        """The roster of stage `shares`. Raises WrongStage before that."""
         if self.roster is None:
             raise WrongStage("no roster has been agreed on yet")
         return self.roster
 
 
-CHALLENGE = 32
-"""Bytes of the aggregator's challenge."""
-
-_Stage = Literal["keys", "shares", "confirm", "masked", "unmask"]
-
-
 class MaskingClient:
-    """One slot of one cohort.
+    """The client of one slot of one cohort: a method for each stage, which returns the body that it sends.
 
-    secrets          fresh keys and seeds of this client, whose key hash the server has published for the slot.
+    secrets          fresh keys and seeds of this client. The server has published their hash for the slot.
     min_survivors    that this client insists on, whatever the cohort says: a server may announce an inflated n.
     dropout, corrupt the run's rates; k, t and the minimum of the cohort must follow from them.
     Raises           Refused where an answer would weaken a client's privacy, BadMessage for what cannot be read,
@@ -105,26 +106,30 @@ class MaskingClient:
         return f"MaskingClient(cohort={self.cohort.cohort!r}, slot={self.slot}, secrets=…)"
 
     def keys(self) -> bytes:
-        """Stage `keys`: mask public key ‖ channel public key, 64 bytes."""
+        """Stage `keys`: return mask public key ‖ channel public key, 64 bytes."""
         return self._once("keys", b"", lambda secrets: secrets.public)
 
     def shares(self, roster: Roster, published: Mapping[int, bytes]) -> bytes:
-        """Stage `shares`: commitment of the self seed (32) ‖ one box (67) for each neighbour, in neighbour order.
+        """Stage `shares`: return the commitment of the self seed (32 bytes) ‖ a box (67) for each neighbour, in order.
 
         published   the key hash of each slot (32 bytes), as the server published it.
+
         Refuses a roster without its own unchanged keys, with keys of a neighbour that do not fit the published hash,
-        below the minimum, or with fewer than t neighbours.
+        with fewer members than the minimum, or with fewer than t neighbours.
         """
         self._needs("keys")
         return self._once("shares", roster.digest, lambda secrets: self._share(secrets, roster, published))
 
     def confirm(self, shared: bytes, challenge: bytes, inbox: bytes, statement: bytes) -> bytes:
-        """Stage `confirm`: its own blinded polynomial ‖ for each neighbour that shared the same blend of its shares.
+        """Stage `confirm`: return its own blinded polynomial ‖ the same blend of each sharing neighbour's shares.
 
-        shared      bitmap of the clients that shared. challenge   the aggregator's 32 random bytes.
+        These are t + (neighbours that shared) field elements, 17 bytes each; 17 bytes 0xff for a missing share.
+
+        shared      bitmap of the clients that shared.
+        challenge   the aggregator's 32 random bytes.
         inbox       the boxes of its neighbours among them, in order; a box that does not open is a missing share.
         statement   what the server published of this stage.
-        Returns t + (neighbours that shared) field elements, 17 bytes each; 17 bytes 0xff for a missing share.
+
         Refuses another statement, and members that are not of the roster, lack this client or are too few.
         """
         self._needs("shares")
@@ -134,9 +139,11 @@ class MaskingClient:
         )
 
     def masked(self, vector: Vector, members: bytes, statement: bytes) -> bytes:
-        """Stage `masked`: the vector, shape (dimension,) below the modulus, under its masks, packed.
+        """Stage `masked`: return the vector, shape (dimension,) below the modulus, under its masks, packed.
 
-        members   bitmap of the clients whose shares were confirmed. statement   what the server published.
+        members     bitmap of the clients whose shares were confirmed.
+        statement   what the server published of this stage.
+
         Refuses another statement, and members that did not share, lack this client or are too few.
         """
         self._needs("confirm")
@@ -144,11 +151,15 @@ class MaskingClient:
         return self._once("masked", request, lambda secrets: self._mask(secrets, vector, members, statement))
 
     def unmask(self, survivors: bytes, statement: bytes) -> bytes:
-        """Stage `unmask`: for each neighbour among the members, in neighbour order, 17 bytes; then it forgets.
+        """Stage `unmask`: return 17 bytes for each neighbour among the members, in neighbour order. Then it forgets.
 
-        survivors   bitmap. statement   what the server published.
-        A survivor's share is of its self seed, a lost client's of its mask key seed, never both; 0xff if it holds none.
-        Refuses another statement, and survivors that are no members, lack this client, are below minimum or floor,
+        The bytes are a share of a survivor's self seed, or of a lost client's mask key seed, never of both; 0xff where
+        this client has no share.
+
+        survivors   bitmap.
+        statement   what the server published of this stage.
+
+        Refuses another statement, and survivors that are no members, lack this client, are fewer than the minimum,
         leave a member with fewer than t neighbours, or leave more than w lost clients in k/2 places of the ring.
         """
         if self._secrets is not None:  # afterwards only the repeat is left to answer
@@ -159,7 +170,7 @@ class MaskingClient:
         return answer
 
     def forget(self) -> None:
-        """Erase keys, seeds and shares, after the answer or on timeout. Only the last request may still be repeated."""
+        """Erase keys, seeds and shares, after the last answer or on timeout. Only the last request may be repeated."""
         self._secrets = None
         self._answered = dict(list(self._answered.items())[-1:])
 
@@ -216,9 +227,9 @@ class MaskingClient:
         near = self._near(roster.neighbours(self.slot), members)
         opened = self._open(secrets, near, inbox)
         factors = self._binding.challenge(challenge)
-        # The third polynomial is uniform, so the blend says nothing of the other two. It would with a second challenge:
-        # the difference of two blends is free of the third. So there is one answer only, and the statement has the
-        # challenge in it, so that all holders of this client's shares answer to the same.
+        # The third polynomial is uniform, so the blend discloses nothing of the other two. A second blend with another
+        # challenge would: the difference of the two is free of the third polynomial. So there is one answer only, and
+        # the statement contains the challenge, so that all holders of this client's shares answer to the same one.
         assert secrets.polynomials is not None  # since stage `shares`
         own = blend(factors, zip(*secrets.polynomials, strict=True))
         triples = [None if raw is None else read_triple(raw) for raw in opened]
@@ -256,7 +267,7 @@ class MaskingClient:
         return pack(total_, self._channel.modulus)
 
     def _add_masks(self, secrets: Secrets, roster: Roster, near: list[int], vector: Vector) -> Vector:
-        """The vector + self mask + Σ_{v above} pair masks - Σ_{v below} pair masks: these cancel in the sum."""
+        """Return vector + self mask + Σ_{v above} pair masks - Σ_{v below} pair masks. Pair masks cancel in the sum."""
         m, d, own = self._channel.modulus, self._channel.dimension, self.slot
         pair = self._binding.pair_mask
         plus = [pair(secrets.mask_pair, roster.mask_key(v), own, v) for v in near if v > own]

@@ -35,15 +35,15 @@ class FleetSettings(BaseSettings):
     )
 
     server_url: Annotated[Url, Field(description="the learner")] = "http://127.0.0.1:8701"
-    shuffler_url: Annotated[Url, Field(description="S by permutation")] = "http://127.0.0.1:8702"
-    aggregator_url: Annotated[Url, Field(description="S by secure sum")] = "http://127.0.0.1:8703"
+    shuffler_url: Annotated[Url, Field(description="the shuffler")] = "http://127.0.0.1:8702"
+    aggregator_url: Annotated[Url, Field(description="the aggregator")] = "http://127.0.0.1:8703"
     run: Annotated[str, Field(description="the run to serve; `auto`: the newest one that is running")] = AUTO
     environment: Annotated[
         str, Field(description="the [environment] table as JSON, or the path of a TOML file with it")
     ]
     seed: Annotated[int | None, Field(ge=0, description="of the environment, when its table names none")] = None
     dropout: Annotated[float, Field(ge=0, lt=1, description="share of every cohort that departs")] = 0.0
-    silent: Annotated[bool, Field(description="depart without a word: S waits for its deadline")] = False
+    silent: Annotated[bool, Field(description="depart without a message")] = False
     block: Annotated[int, Field(ge=1, le=4096, description="clients that take tickets at a time")] = 512
     in_flight: Annotated[int, Field(ge=1, description="clients above which no further cohort is begun")] = 8192
     upload_items: Annotated[int, Field(ge=1, le=MOST_LISTED, description="clients in one upload")] = 512
