@@ -14,6 +14,9 @@ from distrust.client.environments.base import EnvironmentSpec, Seed
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator
 
+RANGES = {"gaussian-easy": (0.25, 0.75), "gaussian-hard": (0.45, 0.55)}
+"""The interval of the centres of each Gaussian instance, by name."""
+
 
 class BernoulliSpec(EnvironmentSpec):
     """`[environment] name = "bernoulli"`: the means, one an arm."""
@@ -55,10 +58,6 @@ class Bernoulli:
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
         """Zeros and ones, shape (count,)."""
         return np.asarray(generator(stream).random(count) < self.means[arm], dtype=np.float64)
-
-
-RANGES = {"gaussian-easy": (0.25, 0.75), "gaussian-hard": (0.45, 0.55)}
-"""The interval of the centres of each instance, by name."""
 
 
 class GaussianSpec(EnvironmentSpec):

@@ -29,6 +29,16 @@ DIGITS = np.array([len(str(index)) for index in INDICES])
 BLOCK = 1 << 22  # bytes that are read at once
 BEGINNING = re.compile(rb"^[0-4][ \t]+qid:[0-9]+[ \t]", re.MULTILINE)
 
+STARTS = 10
+"""n_init: K-means runs from this many starts and keeps the result of least inertia."""
+
+MANY = 100_000
+"""Above this number of rows, K-means runs in single precision, and tries its starts on `SAMPLE` rows."""
+
+SAMPLE = 20_000
+
+Points = NDArray[np.floating[Any]]
+
 
 class LetorRow(NamedTuple):
     """A query-url pair: relevance label 0..4, query id, features, float64 of shape (136,); absent ones are 0."""
@@ -154,17 +164,6 @@ def _feature(cell: str, where: str) -> tuple[int, float]:
     if not math.isfinite(value):
         raise BadParameter(where, cell, "the value of a feature must be a finite number")
     return int(key), value
-
-
-Points = NDArray[np.floating[Any]]
-
-STARTS = 10
-"""n_init: K-means runs from this many starts and keeps the result of least inertia."""
-
-MANY = 100_000
-"""Above this number of rows, K-means runs in single precision, and tries its starts on `SAMPLE` rows."""
-
-SAMPLE = 20_000
 
 
 def build_counts(paths: Sequence[Path], clusters: int, seed: int = 0, minimum_rows: int = 1) -> NDArray[np.int64]:

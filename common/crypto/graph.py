@@ -21,6 +21,9 @@ from distrust.common.crypto.keys import KEY
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.messages.cohort import Cohort
 
+KEYS = 2 * KEY
+"""Bytes of one client's keys: mask key, channel key."""
+
 
 def bitmap_size(clients: int) -> int:
     """Return the bytes of a bitmap over `clients` slots."""
@@ -59,10 +62,6 @@ def bitmap_integer(bitmap: bytes, clients: int) -> int:
     if members >> clients:
         raise BadMessage(f"a bitmap names slots that the cohort of {clients} does not have")
     return members
-
-
-KEYS = 2 * KEY
-"""Bytes of one client's keys: mask key, channel key."""
 
 
 class Roster:

@@ -19,15 +19,25 @@ from distrust.common.crypto.share import PRIME, SEED, SHARE
 from distrust.common.errors import BadMessage
 from distrust.common.messages.cohort import Cohort
 
+PROTOCOL = "distrust secagg v2"
+
 KEY = 32
 """Bytes of a public key, and of every derived key."""
 
 KEY_HASH = 32
 """Bytes of the hash of a client's public keys."""
 
+PAYLOAD = 3 * SHARE
+BOX = PAYLOAD + 16
+"""Bytes of one box: shares of the self seed, of the mask key seed and of the blinding polynomial, the tag."""
+
+# Nonces of boxes. A channel key is fresh for each cohort and pair, and each direction is used once.
+_UP = bytes(11) + b"\x00"  # from the lower slot to the higher
+_DOWN = bytes(11) + b"\x01"
+
 _HASH = SHA256()
-_MASK_PAIR = encode("distrust secagg v2", "mask key pair")
-_KEY_HASH = encode("distrust secagg v2", "public keys")
+_MASK_PAIR = encode(PROTOCOL, "mask key pair")
+_KEY_HASH = encode(PROTOCOL, "public keys")
 _P = 2**255 - 19
 # u-coordinates of the points of order 1, 2, 4 and 8 (RFC 7748, section 7): every agreement with them gives zero.
 _WEAK = frozenset(
@@ -92,9 +102,6 @@ def pair_fields(a: int, b: int) -> bytes:
     return low.to_bytes(4, "big") + high.to_bytes(4, "big")
 
 
-PROTOCOL = "distrust secagg v2"
-
-
 class Binding:
     """Every key derivation of one cohort. Each info begins with version, configuration, run, round and cohort.
 
@@ -144,26 +151,21 @@ def binding(cohort: Cohort) -> Binding:
     return Binding(cohort)
 
 
-PAYLOAD = 3 * SHARE
-BOX = PAYLOAD + 16
-"""Bytes of one box: shares of the self seed, of the mask key seed and of the blinding polynomial, the tag."""
+def close_box(key: bytes, sender: int, receiver: int, info: bytes, payload: bytes) -> bytes:
+    """Return three shares (51 bytes) for one neighbour, encrypted: 67 bytes. The tag binds sender, receiver, cohort.
 
-_UP = bytes(11) + b"\x00"  # from the lower slot to the higher
-_DOWN = bytes(11) + b"\x01"
-
-
-def close_box(key: bytes, sender: int, receiver: int, context: bytes, payload: bytes) -> bytes:
-    """Return three shares (51 bytes) for one neighbour, closed: 67 bytes. The tag binds sender, receiver, cohort."""
-    return ChaCha20Poly1305(key).encrypt(_UP if sender < receiver else _DOWN, payload, _aad(sender, receiver, context))
+    info   `Binding.box`.
+    """
+    return ChaCha20Poly1305(key).encrypt(_UP if sender < receiver else _DOWN, payload, _aad(sender, receiver, info))
 
 
-def open_box(key: bytes, sender: int, receiver: int, context: bytes, box: bytes) -> bytes:
-    """Return the 51 bytes in a box. Raises BadMessage unless the sender closed it for the receiver in this cohort."""
+def open_box(key: bytes, sender: int, receiver: int, info: bytes, box: bytes) -> bytes:
+    """Return the 51 bytes in a box. Raises BadMessage unless the sender made it for the receiver in this cohort."""
     try:
-        return ChaCha20Poly1305(key).decrypt(_UP if sender < receiver else _DOWN, box, _aad(sender, receiver, context))
+        return ChaCha20Poly1305(key).decrypt(_UP if sender < receiver else _DOWN, box, _aad(sender, receiver, info))
     except InvalidTag as error:
         raise BadMessage(f"the box from slot {sender} to slot {receiver} does not open") from error
 
 
-def _aad(sender: int, receiver: int, context: bytes) -> bytes:
-    return context + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big")
+def _aad(sender: int, receiver: int, info: bytes) -> bytes:
+    return info + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big")

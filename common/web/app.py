@@ -20,6 +20,11 @@ from distrust.common.web.settings import ServiceSettings
 from distrust.common.web.visit import Bodies, Visit
 from distrust.common.web.waiting import ChangeNotifier
 
+READY_SECONDS = 0.5
+"""How long an answer of /readyz is reused, so that many callers cost one write."""
+
+_log = structlog.get_logger("distrust.web")
+
 
 async def require_operator(request: Request) -> None:
     """Raise Unauthorized unless the request carries the operator's token. Without a token only loopback is served."""
@@ -44,12 +49,6 @@ InspectorOnly = Depends(require_inspector)
 
 OperatorOnly = Depends(require_operator)
 """For a route's `dependencies=[…]`; add `Unauthorized` to its `problems(…)`."""
-
-
-READY_SECONDS = 0.5
-"""How long an answer of /readyz is reused, so that many callers cost one write."""
-
-_log = structlog.get_logger("distrust.web")
 
 
 class Writable(Protocol):

@@ -22,6 +22,21 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 BURST = 64
 """Connections that may come at once, before the pace holds."""
 
+LINGER_SECONDS = 5.0
+"""For a caller to send the rest of a body that was refused, and so to reach its answer."""
+
+SPARE = 128
+"""Connections above the limit, as long as all those within it are busy."""
+
+KNOWN = 4
+"""Requests after which a connection is kept in preference to those that have made fewer."""
+
+CHUNK = 128 * 1024
+"""Bytes that are read from a connection at once. All connections share one buffer."""
+
+READ_SECONDS = 60.0
+"""For a caller to go on reading an answer that fills the buffers on the way."""
+
 _RETRY_SECONDS = 1.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _TURN = 32  # abandoned connections that are left out before other tasks have a turn
@@ -111,22 +126,6 @@ def is_closed_by_caller(connection: socket.socket) -> bool:
     poll = select.poll()
     poll.register(connection, _HALF_CLOSED)
     return bool(poll.poll(0))
-
-
-LINGER_SECONDS = 5.0
-"""For a caller to send the rest of a body that was refused, and so to reach its answer."""
-
-SPARE = 128
-"""Connections above the limit, as long as all those within it are busy."""
-
-KNOWN = 4
-"""Requests after which a connection is kept in preference to those that have made fewer."""
-
-CHUNK = 128 * 1024
-"""Bytes that are read from a connection at once. All connections share one buffer."""
-
-READ_SECONDS = 60.0
-"""For a caller to go on reading an answer that fills the buffers on the way."""
 
 
 @dataclass(slots=True)
