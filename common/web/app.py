@@ -87,7 +87,7 @@ def make_app(
 ) -> FastAPI:
     """Return an app with `routers`, health, metrics, problem documents and limits.
 
-    `app.state` has `settings`, `operator_token`, `inspector_token`, `metrics` and `doorbell`. The service adds
+    `app.state` has `settings`, `operator_token`, `inspector_token`, `metrics` and `notifier`. The service adds
     `service`, and `database`, which /readyz checks.
     """
     app = FastAPI(title=title, version="1", lifespan=lifespan, docs_url=None, redoc_url=None)  # those need a CDN
@@ -95,7 +95,7 @@ def make_app(
     app.state.operator_token = settings.operator_token()
     app.state.inspector_token = settings.inspector_token()
     app.state.metrics = Metrics()
-    app.state.doorbell = ChangeNotifier(settings.max_waits)
+    app.state.notifier = ChangeNotifier(settings.max_waits)
     app.state.parsers = asyncio.Semaphore(PARSERS)
     app.state.readiness = Readiness(settings.min_free)
     for router in [*routers, _health]:

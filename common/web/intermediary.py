@@ -53,7 +53,7 @@ async def _party(request: Request) -> Any:
 
 
 PartyDep = Annotated[IntermediaryApi, Depends(_party)]
-DoorbellDep = Annotated[Waiting, Depends(waiting)]
+NotifierDep = Annotated[Waiting, Depends(waiting)]
 Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for an answer that says more")]
 UploadBody = Annotated[Upload, JsonBody.of(Upload)]
 
@@ -99,9 +99,9 @@ def depart(cohort: str, body: Annotated[Departure, JsonBody.of(Departure)], part
     responses=problems(Unauthorized, WrongCohort),
     response_model=BatchAnswer,
 )
-async def batch(cohort: str, party: PartyDep, doorbell: DoorbellDep, wait: Wait = 0) -> Response:
+async def batch(cohort: str, party: PartyDep, notifier: NotifierDep, wait: Wait = 0) -> Response:
     """The mixed messages, or why there are none; the same bytes each time."""
-    answer = await doorbell.until(cohort, lambda: party.batch(cohort), _final, wait, question="batch")
+    answer = await notifier.until(cohort, lambda: party.batch(cohort), _final, wait, question="batch")
     if isinstance(answer, bytes):
         return Response(answer, media_type="application/json")
     headers = None if _final(answer) else {"Retry-After": str(RETRY_SECONDS)}
@@ -142,7 +142,7 @@ def wire(
     database = Database(settings.database_url, METADATA, VERSION)
     database.hold()
     app.state.database = database
-    app.state.service = kind(database, clock or SystemClock(), app.state.doorbell.ring)
+    app.state.service = kind(database, clock or SystemClock(), app.state.notifier.ring)
     return app
 
 

@@ -163,7 +163,7 @@ class _Server(uvicorn.Server):
         for entrance in self._entrances:
             entrance.cancel()
         await asyncio.gather(*self._entrances, return_exceptions=True)
-        self._app.state.doorbell.close()
+        self._app.state.notifier.close()
         await super().shutdown(sockets)
 
     def _entrance_closed(self, task: "asyncio.Task[None]") -> None:

@@ -203,7 +203,7 @@ class _Watch(Generic[T]):
 class Waiting:
     """A service's notifier for one request: its waits end when the caller hangs up."""
 
-    bell: ChangeNotifier
+    changes: ChangeNotifier
     receive: Receive
 
     async def until(
@@ -216,8 +216,8 @@ class Waiting:
         question: Hashable = None,
     ) -> T:
         """Wait as `ChangeNotifier.until` does. Raises ClientDisconnect when the caller hangs up."""
-        left = self._left() if seconds > 0 and not self.bell.closed else None
-        return await self.bell.until(topic, look, ready, seconds, question=question, left=left)
+        left = self._left() if seconds > 0 and not self.changes.closed else None
+        return await self.changes.until(topic, look, ready, seconds, question=question, left=left)
 
     async def _left(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
@@ -229,5 +229,5 @@ async def waiting(request: Request) -> Waiting:
 
     Asynchronous, as all of ours: FastAPI would run a plain function in a thread, which costs more than the function.
     """
-    bell: ChangeNotifier = request.app.state.doorbell
-    return Waiting(bell, request.receive)
+    changes: ChangeNotifier = request.app.state.notifier
+    return Waiting(changes, request.receive)
