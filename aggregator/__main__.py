@@ -2,7 +2,7 @@
 
 from distrust.aggregator.app import build
 from distrust.aggregator.settings import AggregatorSettings
-from distrust.common.web.serve import main
+from distrust.common.web.serve import run_service
 
 if __name__ == "__main__":
-    raise SystemExit(main(AggregatorSettings, build))
+    raise SystemExit(run_service(AggregatorSettings, build))

@@ -5,7 +5,7 @@ from fastapi import FastAPI
 from distrust.aggregator.routes import router
 from distrust.aggregator.service import Aggregator
 from distrust.aggregator.settings import AggregatorSettings
-from distrust.common.clock import Clock
+from distrust.common.machine import Clock
 from distrust.common.web.intermediary import close, wire
 
 

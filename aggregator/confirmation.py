@@ -13,7 +13,7 @@ from operator import mul
 import numpy as np
 
 from distrust.aggregator.share_graph import Flags, Sharing
-from distrust.common.crypto.graph import masking
+from distrust.common.crypto.context import masking
 from distrust.common.crypto.parameters import holders_needed, liars_near
 from distrust.common.crypto.share import PRIME, SHARE, Polynomial, read_elements
 

@@ -13,10 +13,9 @@ from distrust.aggregator.confirmation import Verdict, name_liars, tell_liars
 from distrust.aggregator.confirmation import judge as judge_shares
 from distrust.aggregator.recovery import Recovered, recover, sum_masked, unmask_total
 from distrust.aggregator.share_graph import Sharing
-from distrust.common.crypto.agree import KEY, load_public
-from distrust.common.crypto.box import BOX
-from distrust.common.crypto.graph import KEYS, Roster, masking
-from distrust.common.crypto.members import members_to_bitmap
+from distrust.common.crypto.context import masking
+from distrust.common.crypto.graph import KEYS, Roster, members_to_bitmap
+from distrust.common.crypto.keys import BOX, KEY, load_public
 from distrust.common.crypto.parameters import densest_loss
 from distrust.common.crypto.share import MISSING, PRIME, SHARE
 from distrust.common.errors import BadMessage, TooSmall

@@ -18,15 +18,15 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from distrust.aggregator.confirmation import Verdict, name_liars, tell_liars, value_at
 from distrust.aggregator.decoding import Parity, decode, interpolate
 from distrust.aggregator.share_graph import Flags
-from distrust.common.crypto import mask
-from distrust.common.crypto.agree import SEED, pair_from_seed
-from distrust.common.crypto.binding import binding
-from distrust.common.crypto.graph import Roster, masking
+from distrust.common.crypto.context import masking
+from distrust.common.crypto.graph import Roster
+from distrust.common.crypto.keys import binding, pair_from_seed
+from distrust.common.crypto.mask import sum_masks
 from distrust.common.crypto.parameters import liars_near
-from distrust.common.crypto.share import PRIME, coefficients
+from distrust.common.crypto.share import PRIME, SEED, coefficients
 from distrust.common.errors import BadMessage, BadShare, TooSmall
 from distrust.common.messages.cohort import Cohort, Masking
-from distrust.common.modular import Vector, add, packed_size, subtract, total, unpack_rows
+from distrust.common.modular import Vector, add, packed_size, subtract, sum_rows, unpack_rows
 
 TRIES = 300
 """Sets of t shares that are tried for one secret that cannot be decoded: about 0.2 ms each."""
@@ -268,10 +268,10 @@ def unmask_total(
     m, d = channel.modulus, channel.dimension
     rebuilt = Rebuilding(verdict, alive, commitments, answers).run()
     own = (names.self_mask(seed, slot) for slot, seed in rebuilt.seeds.items())
-    sum_ = subtract(masked_total, mask.total(own, m, d), m)
+    sum_ = subtract(masked_total, sum_masks(own, m, d), m)
     for slot, pair in rebuilt.pairs.items():
         plus, minus = _pair_masks(roster, alive, slot, pair)
-        sum_ = add(subtract(sum_, mask.total(plus, m, d), m), mask.total(minus, m, d), m)
+        sum_ = add(subtract(sum_, sum_masks(plus, m, d), m), sum_masks(minus, m, d), m)
     return Recovered(sum_, rebuilt.liars, rebuilt.disputes)
 
 
@@ -279,7 +279,7 @@ def _sum_chunk(channel: Masking, bodies: list[bytes]) -> Vector:
     size = packed_size(channel.modulus, channel.dimension)
     if any(len(body) != size for body in bodies):
         raise BadMessage(f"a masked vector must have {size} bytes")
-    return total(unpack_rows(b"".join(bodies), channel.modulus, channel.dimension), channel.modulus)
+    return sum_rows(unpack_rows(b"".join(bodies), channel.modulus, channel.dimension), channel.modulus)
 
 
 def _pair_masks(

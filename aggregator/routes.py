@@ -10,9 +10,9 @@ from distrust.aggregator.service import CONFIRM, KEYS, MASKED, SHARES, UNMASK, A
 from distrust.common.errors import BadParameter, Unauthorized, WrongCohort
 from distrust.common.messages.status import STATED, StageView, StatementList
 from distrust.common.messages.upload import UploadAnswer
+from distrust.common.web.app import OperatorOnly
 from distrust.common.web.body import MessageRoute
-from distrust.common.web.intermediary import UPLOAD_PROBLEMS, DoorbellDep, UploadBody, Wait
-from distrust.common.web.operator import OperatorOnly
+from distrust.common.web.intermediary import UPLOAD_PROBLEMS, NotifierDep, UploadBody, Wait
 from distrust.common.web.problems import problems
 
 
@@ -84,7 +84,7 @@ def unmask(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAn
 async def stage(
     cohort: str,
     aggregator: AggregatorDep,
-    doorbell: DoorbellDep,
+    notifier: NotifierDep,
     *,
     after: After = None,
     slots: Slots = "",
@@ -94,7 +94,7 @@ async def stage(
     wanted = parse_slots(slots)
     if after is not None:
         later = lambda found: aggregator.later(found, after)  # noqa: E731
-        await doorbell.until(cohort, lambda: aggregator.stage(cohort), later, wait, question="stage")
+        await notifier.until(cohort, lambda: aggregator.stage(cohort), later, wait, question="stage")
     return await run_in_threadpool(aggregator.view, cohort, wanted)
 
 
@@ -104,10 +104,10 @@ async def stage(
     responses=problems(Unauthorized, WrongCohort, BadParameter),
 )
 async def statements(
-    cohort: str, aggregator: AggregatorDep, doorbell: DoorbellDep, *, after: Known = 0, wait: Wait = 0
+    cohort: str, aggregator: AggregatorDep, notifier: NotifierDep, *, after: Known = 0, wait: Wait = 0
 ) -> StatementList:
     """The statements behind the first `after`; with `wait`, as soon as there is one, or the cohort is over."""
-    return await doorbell.until(
+    return await notifier.until(
         cohort,
         lambda: aggregator.statements(cohort, after),
         lambda found: bool(found.statements) or found.over,

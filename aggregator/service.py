@@ -9,11 +9,9 @@ from sqlalchemy import Connection
 from distrust.aggregator import protocol
 from distrust.aggregator.lru_cache import LruCache
 from distrust.aggregator.transcript import describe
-from distrust.common.clock import Clock
-from distrust.common.crypto.agree import key_hash
-from distrust.common.crypto.graph import Roster, masking
-from distrust.common.crypto.members import bitmap_to_members, members_to_bitmap
-from distrust.common.crypto.statement import confirm_statement, masked_statement, unmask_statement
+from distrust.common.crypto.context import confirm_statement, masked_statement, masking, unmask_statement
+from distrust.common.crypto.graph import Roster, bitmap_to_members, members_to_bitmap
+from distrust.common.crypto.keys import key_hash
 from distrust.common.database import Database
 from distrust.common.errors import BadMessage, BadParameter, ProtocolError, Unavailable
 from distrust.common.intermediary import store
@@ -21,6 +19,7 @@ from distrust.common.intermediary.intake import Fault
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.stages import silence
 from distrust.common.intermediary.store import Span, State
+from distrust.common.machine import Clock
 from distrust.common.messages.batch import Batch, ModularSum
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import STATED, Inbox, StageView, Statement, StatementList, TranscriptEntry
@@ -99,7 +98,7 @@ class Aggregator(Intermediary):
         if k % 2 and k != n - 1:
             raise BadParameter("neighbours", k, f"must be even, or clients - 1 = {n - 1}")
 
-    def _least(self, state: State) -> int:
+    def _min_answers(self, state: State) -> int:
         return masking(state.cohort).threshold if state.stage == UNMASK else protocol.least(state.cohort)
 
     def _members(self, tx: Connection, state: State) -> Collection[int] | None:
@@ -149,7 +148,7 @@ class Aggregator(Intermediary):
                     protocol.settle_shared(roster, store.slots(tx, name, SHARES)), cohort.clients
                 )
                 challenge = os.urandom(_CHALLENGE)  # after the last share: no dealer can fit its shares to it
-                statement = confirm_statement(roster, shared, challenge)
+                statement = confirm_statement(roster.digest, roster.cohort, shared, challenge)
                 view = StageView(cohort=name, stage=CONFIRM, members=shared, challenge=challenge, statement=statement)
                 _tell(tx, cohort, view)
             case "confirm":
@@ -183,7 +182,7 @@ class Aggregator(Intermediary):
             disputes=found.disputes,
         )
 
-    def _see(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
+    def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
         return describe(masking(state.cohort), stage, slot, body)
 
     def _route(self, state: State) -> dict[int, bytes]:

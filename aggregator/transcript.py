@@ -1,7 +1,7 @@
 """What an aggregator can read of what it sees: public keys, sizes, masked values, the sum modulo m."""
 
-from distrust.common.crypto.box import BOX
 from distrust.common.crypto.graph import KEYS
+from distrust.common.crypto.keys import BOX
 from distrust.common.crypto.share import MISSING, SHARE
 from distrust.common.intermediary.store import BATCH, SELF
 from distrust.common.messages.batch import BatchAnswer, ModularSum

@@ -12,19 +12,20 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.stage import PATIENCE
-from distrust.client.fleet.departures import NEVER, STAGES
-from distrust.client.fleet.session import CohortSession
-from distrust.client.fleet.stats import FleetStats
-from distrust.client.fleet.uploader import Uploader
-from distrust.client.fleet.user import User, granted
+from distrust.client.departures import NEVER, STAGES
 from distrust.client.http_transport import Addresses, HttpTransport
-from distrust.client.protocols.secagg import SecAggProtocol
-from distrust.client.secagg.secrets import Secrets
-from distrust.common.crypto.agree import KEY_HASH, key_hash
-from distrust.common.crypto.graph import Roster, masking
+from distrust.client.protocols import SecAggProtocol
+from distrust.client.secagg import Secrets
+from distrust.client.session import CohortSession
+from distrust.client.stats import FleetStats
+from distrust.client.uploader import Uploader
+from distrust.client.user import User, granted
+from distrust.common.crypto.context import masking
+from distrust.common.crypto.graph import Roster
+from distrust.common.crypto.keys import KEY_HASH, key_hash
 from distrust.common.messages.cohort import Cohort, KeyHashes
 from distrust.common.messages.status import StatementList
-from distrust.common.modular import Vector, total
+from distrust.common.modular import Vector, sum_rows
 from distrust.common.web.client import Http
 from distrust.server.ticket_issuer import sign
 
@@ -143,4 +144,4 @@ def _rows(part: Part) -> Vector:
 
 def _sum(part: Part, rows: Vector) -> Vector:
     stay = [i for i in range(part.count) if part.first + i not in part.leaving]
-    return total(rows[stay], masking(part.cohort).modulus)
+    return sum_rows(rows[stay], masking(part.cohort).modulus)

@@ -24,8 +24,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from benchmarks.meter import deliver, options, write
 from distrust.aggregator import protocol
-from distrust.common.crypto.agree import key_hash
-from distrust.common.crypto.graph import Roster, masking
+from distrust.common.crypto.context import masking
+from distrust.common.crypto.graph import Roster
+from distrust.common.crypto.keys import key_hash
 from distrust.common.crypto.share import PRIME
 from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import Vector

@@ -2,8 +2,8 @@
 
     python -m benchmarks.secagg_http [--quick] [--json FILE] [--clients 50 100 400 1000] [--dimensions 1 1000]
 
-The aggregator is the real service with its database; the fleets are the real crew, courier and scripts. The benchmark
-plays the server: it opens cohorts and signs tickets, so that a dimension that no policy asks for can be measured.
+The aggregator is the real service with its database; the fleets have the real session, uploader and protocols. The
+benchmark plays the server: it opens cohorts and signs tickets, so that dimensions that no policy has can be measured.
 Ratios are to what the primitives of `benchmarks.secagg`'s model cost in the same run; tickets are not in that model.
 """
 
@@ -20,7 +20,7 @@ from benchmarks.masked_fleet import Part, Played, play, warm_up
 from benchmarks.meter import deliver, options, process_seconds, write
 from benchmarks.secagg import MODULUS, Primitives, aggregator_model, client_model, measure_primitives
 from benchmarks.stage import TICKETS, Party, party
-from distrust.common.crypto.graph import masking
+from distrust.common.crypto.context import masking
 from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import Vector, unpack
 from distrust.lab.secagg_simulation import make_cohort

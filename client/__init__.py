@@ -1,1 +1,1 @@
-"""R: where true rewards exist, are randomized, and leave as messages that tell nobody what they were."""
+"""The client: simulated users draw true rewards, randomize them (R), and send only the randomized messages."""

@@ -1,6 +1,6 @@
 """`python -m distrust.client`: one fleet process.
 
-Exit status: 0 when its run has ended or it was told to stop, 2 with one line otherwise.
+Exit status: 0 when its run has ended or a signal stopped it, 2 with one line on stderr otherwise.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
-from distrust.client.fleet.fleet import Fleet
-from distrust.client.fleet.stats import write_report
+from distrust.client.fleet import Fleet
 from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience
 from distrust.client.settings import AUTO, FleetSettings
+from distrust.client.stats import write_report
 from distrust.common.errors import ProtocolError
+from distrust.common.machine import one_thread
 from distrust.common.messages.explain import first
-from distrust.common.threads import one_thread
 from distrust.common.web.client import Http
 from distrust.common.web.observability import configure
 
@@ -28,29 +28,29 @@ log = structlog.get_logger("distrust.fleet")
 
 
 def main() -> int:
-    """Serve one run; what the fleet counted goes to the `report` file at every end but SIGKILL."""
+    """Serve one run. Write the fleet's counts to the `report` file at every end but SIGKILL."""
     try:
         settings = FleetSettings(_cli_parse_args=True)
         configure(settings.log_level)
         with one_thread():
             asyncio.run(_serve(settings))
     except ValidationError as error:
-        return _say(first(error, FleetSettings))
+        return _fail(first(error, FleetSettings))
     except ProtocolError as error:
-        return _say(f"{error.code}: {error.detail}")
+        return _fail(f"{error.code}: {error.detail}")
     except OSError as error:
-        return _say(f"the report cannot be written: {error}")
+        return _fail(f"the report cannot be written: {error}")
     return 0
 
 
 async def _serve(settings: FleetSettings) -> None:
-    world, terms, habits = settings.world(), settings.terms(), settings.habits()
+    world, requirements, options = settings.world(), settings.requirements(), settings.options()
     addresses = Addresses(settings.server_url, settings.shuffler_url, settings.aggregator_url)
     async with Http(patience(settings.patience)) as http:
         run = await newest_running(http, addresses.server) if settings.run == AUTO else settings.run
-        fleet, state = Fleet(HttpTransport(http, addresses, run), world, terms, habits), "failed"
+        fleet, state = Fleet(HttpTransport(http, addresses, run), world, requirements, options), "failed"
         try:
-            state = await _until_told(fleet)
+            state = await _until_stopped(fleet)
         finally:
             report = _report(settings, fleet, http, run, state)
             if settings.report is not None:
@@ -58,8 +58,8 @@ async def _serve(settings: FleetSettings) -> None:
             log.info("fleet_ended", **report)
 
 
-async def _until_told(fleet: Fleet) -> str:
-    """The run's last state, or `stopped` after SIGTERM or SIGINT, when everybody in the middle of a cohort has left."""
+async def _until_stopped(fleet: Fleet) -> str:
+    """Serve. Return the run's last state, or `stopped` after SIGTERM or SIGINT, once users have left their cohorts."""
     serving = asyncio.create_task(fleet.serve())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
@@ -73,12 +73,12 @@ async def _until_told(fleet: Fleet) -> str:
 
 
 def _report(settings: FleetSettings, fleet: Fleet, http: Http, run: str, state: str) -> dict[str, Any]:
-    """The fleet's counts; bytes on the wire are bodies and header lines, without request lines and TCP's own."""
+    """Return the fleet's counts. Bytes on the wire are bodies and header lines, without request lines and TCP."""
     wire = {"sent_bytes": http.sent, "received_bytes": http.received}
-    return fleet.tally.report(process=settings.process, run=run, state=state, **wire)
+    return fleet.stats.report(process=settings.process, run=run, state=state, **wire)
 
 
-def _say(line: str) -> int:
+def _fail(line: str) -> int:
     sys.stderr.write(f"distrust fleet: {line}\n")
     return 2
 

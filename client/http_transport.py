@@ -1,4 +1,4 @@
-"""The gateway over HTTP: the server for rounds and tickets, S for everything that a client says."""
+"""`Transport` over HTTP: the server for rounds and tickets, the cohort's intermediary for messages."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,15 +24,16 @@ class Addresses:
 
 
 class HttpTransport:
-    """Gateway of one run. Every call is retried until it is answered or the patience of `http` is over.
+    """The services of one run. Every call is retried until it is answered or the patience of `http` is over.
 
-    Clients carry no operator's token: what they may do, their tickets say.
+    Calls carry no operator's token: a client proves with its ticket what it may do.
     """
 
     def __init__(self, http: Http, addresses: Addresses, run: str) -> None:
         self.run = run
         self._server = http.peer(addresses.server)
-        self._s = {"shuffler": http.peer(addresses.shuffler), "aggregator": http.peer(addresses.aggregator)}
+        shuffler, aggregator = http.peer(addresses.shuffler), http.peer(addresses.aggregator)
+        self._intermediaries = {"shuffler": shuffler, "aggregator": aggregator}
 
     async def round(self, after: int, wait: float) -> RoundView:
         return await self._server.get(f"/v1/runs/{self.run}/round", RoundView, {"after": after, "wait": wait})
@@ -57,8 +58,8 @@ class HttpTransport:
         return await self._peer(cohort).post(f"/v1/cohorts/{cohort.cohort}/actions", request, ActionAnswer)
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
-        door = "reports" if upload.stage == "report" else upload.stage
-        return await self._peer(cohort).post(f"/v1/cohorts/{cohort.cohort}/{door}", upload, UploadAnswer)
+        route = "reports" if upload.stage == "report" else upload.stage
+        return await self._peer(cohort).post(f"/v1/cohorts/{cohort.cohort}/{route}", upload, UploadAnswer)
 
     async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
         params: dict[str, str | int | float] = {"after": after, "wait": wait, "slots": ranges(slots)}
@@ -68,11 +69,11 @@ class HttpTransport:
         return await self._peer(cohort).post(f"/v1/cohorts/{cohort.cohort}/departures", departure, UploadAnswer)
 
     def _peer(self, cohort: Cohort) -> Peer:
-        return self._s[cohort.via]
+        return self._intermediaries[cohort.via]
 
 
 def ranges(slots: Sequence[int]) -> str:
-    """Ascending slots as a query names them: `0-99,120`."""
+    """Return ascending slots as a query names them: `0-99,120`."""
     parts: list[list[int]] = []
     for slot in slots:
         if parts and parts[-1][1] == slot - 1:
@@ -83,7 +84,7 @@ def ranges(slots: Sequence[int]) -> str:
 
 
 async def newest_running(http: Http, server: str) -> str:
-    """The run that was started last and is not over; waits for one as long as the patience of `http` goes."""
+    """Return the run that was started last and is not over. Wait for one as long as the patience of `http` goes."""
     end = asyncio.get_running_loop().time() + http.patience.total
     while True:
         runs = (await http.peer(server).get("/v1/runs", RunList)).runs
@@ -96,5 +97,5 @@ async def newest_running(http: Http, server: str) -> str:
 
 
 def patience(seconds: float) -> Patience:
-    """Quick retries at first, since services restart in a second or two; none after `seconds`."""
+    """Return how to retry: quickly at first, since services restart in a second or two; not after `seconds`."""
     return Patience(first=0.25, longest=5.0, total=seconds)

@@ -1,6 +1,6 @@
 """The local randomizer R: a true reward becomes the message that leaves the client, packed in Z_m or as labelled bits.
 
-No true reward exists beyond this file.
+True rewards are drawn here from the simulated environment, and none leaves this file.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,27 +10,47 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.client import play
-from distrust.client.environments import Environment
-from distrust.common.bandit.decisions import AssignedAction
+from distrust.client.environments import Environment, SideBySide
+from distrust.common.bandit.decisions import AssignedAction, AssignedArm, Decision, PlayDesign
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.mechanisms import AnyMechanism
 from distrust.common.modular import pack
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.run.round import Assignment, Round
 
+_UNASSIGNED = -1  # the play of a slot whose assignment is not known
+
+
+def draw_rewards(
+    environment: Environment, decision: Decision, arm: int | None, clients: int, stream: Stream
+) -> NDArray[np.float64]:
+    """Return the true rewards of a whole cohort, one row a client, in the form that the round's statistic takes.
+
+    For assigned actions the rows are by play: only the shuffler knows which client has which play. Raises BadParameter
+    for a decision that this world cannot play.
+    """
+    match decision:
+        case AssignedArm() if arm is not None:
+            return environment.rewards(arm, clients, stream)
+        case PlayDesign() if isinstance(environment, SideBySide):
+            return environment.averages(decision.actions, decision.times, clients, stream)
+        case AssignedAction():
+            pulls = zip(decision.actions, decision.times, strict=True)
+            return np.concatenate([environment.rewards(action, times, stream) for action, times in pulls])
+    raise BadParameter("decision", decision.kind, f"cannot be played by one client alone in {environment.name}")
+
 
 def record(row: NDArray[np.uint64], modulus: int) -> bytes:
-    """The payload of a sealed record: `row`, shape (D,), packed at ⌈log₂ modulus⌉ bits a coordinate."""
+    """Return the payload of a sealed record: `row`, shape (D,), packed at ⌈log₂ modulus⌉ bits a coordinate."""
     return pack(row, modulus)
 
 
 def labelled_bits(row: NDArray[np.uint64], width: int) -> bytes:
-    """`width` bits for each label, label after label, padded with zeros to whole bytes at the very end.
+    """Return `width` bits for each label, label after label, padded with zeros to whole bytes at the very end.
 
-    Label d carries row[d] ones and then zeros: S permutes the bits of a label over all its clients, so that their order
-    here tells nothing. Bit i of the message is bit i mod 8 of byte i // 8, low bit first, as everywhere on our wire.
-    Raises BadParameter when a count of ones is above `width`.
+    Label d carries row[d] ones and then zeros. The shuffler permutes the bits of a label over all clients, so their
+    order in one message does not matter. Bit i of the message is bit i mod 8 of byte i // 8, low bit first, as
+    everywhere on our wire. Raises BadParameter when a count of ones is above `width`.
     """
     if (row > width).any():
         raise BadParameter("ones", int(row.max()), f"a label has {width} bits")
@@ -38,14 +58,11 @@ def labelled_bits(row: NDArray[np.uint64], width: int) -> bytes:
     return np.packbits(bits, bitorder="little").tobytes()
 
 
-_UNTOLD = -1
-
-
 @dataclass(frozen=True)
 class World:
-    """What the simulated clients of one process live in.
+    """The simulated world of one process's clients, and the randomness of their noise.
 
-    environment  their rewards.
+    environment  draws their rewards.
     seed         of the rewards and of the departures.
     noise_seed   None, except in runs that are named unsafe: then the privacy noise can be repeated.
     fresh        makes a client's own stream of noise; the operating system's unless a test says otherwise.
@@ -58,10 +75,10 @@ class World:
 
 
 @dataclass(frozen=True)
-class Randomizer:
+class CohortRandomizer:
     """R for the clients of one cohort: slot i plays the cohort's arm, gets reward i, and only its message leaves.
 
-    Where S deals the actions, a slot plays what it was told by `deal`, and gets that play's reward.
+    Where the shuffler assigns actions, a slot plays what `assign` noted for it, and gets that play's reward.
     """
 
     round: Round
@@ -69,12 +86,12 @@ class Randomizer:
     world: World
 
     def rows(self, slots: Sequence[int]) -> NDArray[np.uint64]:
-        """The messages of `slots`, shape (len(slots), dimension), each below the mechanism's modulus.
+        """Return the messages of `slots`, shape (len(slots), dimension), each below the mechanism's modulus.
 
         Every client draws its noise from a stream of its own; with a noise seed, slot i takes row i of the cohort's.
-        Raises BadMessage for a slot that was not told its play.
+        Raises BadMessage for a slot whose play is not known.
         """
-        if self._order is not None and (self._order[list(slots)] == _UNTOLD).any():
+        if self._order is not None and (self._order[list(slots)] == _UNASSIGNED).any():
             raise BadMessage(f"cohort {self.assignment.cohort.cohort}: a client does not know what to play")
         vectors = self._vectors if self._order is None else self._vectors[self._order]
         if self.world.noise_seed is not None:
@@ -82,14 +99,14 @@ class Randomizer:
         own = [self.mechanism.randomize(vectors[[slot]], self.world.fresh()) for slot in slots]
         return np.concatenate(own) if own else np.empty((0, vectors.shape[1]), dtype=np.uint64)
 
-    def deal(self, plays: Mapping[int, int]) -> None:
-        """Slot to play. Raises BadMessage where nothing is dealt."""
+    def assign(self, plays: Mapping[int, int]) -> None:
+        """Note the play of each slot. Raises BadMessage where no actions are assigned."""
         if self._order is None:
             raise BadMessage(f"cohort {self.assignment.cohort.cohort}: its clients know what to play")
         self._order[list(plays)] = list(plays.values())
 
     def place(self, slot: int) -> int | None:
-        """The place of a slot's action in the list that is dealt; None where nothing is."""
+        """Return the place of a slot's action in the cohort's list; None where no actions are assigned."""
         decision = self.round.decision
         if self._order is None or not isinstance(decision, AssignedAction):
             return None
@@ -97,22 +114,22 @@ class Randomizer:
 
     @property
     def mechanism(self) -> AnyMechanism:
-        """That of the cohort."""
+        """The cohort's mechanism."""
         return self.round.mechanism_of(self.assignment)
 
     @cached_property
     def _order(self) -> NDArray[np.int64] | None:
-        """The play of each slot, as far as it is known here: a fleet holds the tickets of a part of the cohort."""
-        dealt = isinstance(self.round.decision, AssignedAction)
-        return np.full(self.assignment.cohort.clients, _UNTOLD, dtype=np.int64) if dealt else None
+        """The play of each slot as far as this process knows it: it may hold the tickets of a part of the cohort."""
+        assigned = isinstance(self.round.decision, AssignedAction)
+        return np.full(self.assignment.cohort.clients, _UNASSIGNED, dtype=np.int64) if assigned else None
 
     @cached_property
     def _vectors(self) -> NDArray[np.float64]:
         """True vectors of the whole cohort, by slot or by play, shape (n, dimension). They never leave this class."""
         cohort = self.assignment.cohort
         stream = UnsafeSeededStream(self.world.seed, cohort.run, cohort.cohort, "rewards")
-        asked = (self.round.decision, self.assignment.arm, cohort.clients)
-        rewards = play.rewards(self.world.environment, *asked, stream)
+        decision, arm = self.round.decision, self.assignment.arm
+        rewards = draw_rewards(self.world.environment, decision, arm, cohort.clients, stream)
         return self.round.statistic.vectors(rewards)
 
     @cached_property
@@ -120,7 +137,7 @@ class Randomizer:
         return self._seeded(self._vectors)
 
     def _seeded(self, vectors: NDArray[np.float64]) -> NDArray[np.uint64]:
-        """The whole cohort's rows. Each depends on its own vector only, so that some vectors may be unknown here."""
+        """Return the whole cohort's rows. A row depends on its own vector only; the others may be unknown here."""
         cohort = self.assignment.cohort
         assert self.world.noise_seed is not None
         stream = UnsafeSeededStream(self.world.noise_seed, cohort.run, cohort.cohort)

@@ -1,4 +1,4 @@
-"""What a fleet is configured by: `DISTRUST_…` variables, or the same names as options (`--run`, `--block` …)."""
+"""Settings of a fleet process: `DISTRUST_…` variables, or the same names as options (`--run`, `--block` …)."""
 
 import json
 import tomllib
@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from distrust.client.environments import build, read_spec
-from distrust.client.fleet.fleet import FleetOptions
-from distrust.client.fleet.uploader import Limits
+from distrust.client.environments import build_environment, read_spec
+from distrust.client.fleet import FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import MAX_DELTA, MAX_EPSILON, PrivacyRequirements
+from distrust.client.uploader import Limits
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import allow
 from distrust.common.messages.upload import MOST_LISTED
@@ -35,15 +35,15 @@ class FleetSettings(BaseSettings):
     )
 
     server_url: Annotated[Url, Field(description="the learner")] = "http://127.0.0.1:8701"
-    shuffler_url: Annotated[Url, Field(description="S by permutation")] = "http://127.0.0.1:8702"
-    aggregator_url: Annotated[Url, Field(description="S by secure sum")] = "http://127.0.0.1:8703"
+    shuffler_url: Annotated[Url, Field(description="the shuffler")] = "http://127.0.0.1:8702"
+    aggregator_url: Annotated[Url, Field(description="the aggregator")] = "http://127.0.0.1:8703"
     run: Annotated[str, Field(description="the run to serve; `auto`: the newest one that is running")] = AUTO
     environment: Annotated[
         str, Field(description="the [environment] table as JSON, or the path of a TOML file with it")
     ]
     seed: Annotated[int | None, Field(ge=0, description="of the environment, when its table names none")] = None
     dropout: Annotated[float, Field(ge=0, lt=1, description="share of every cohort that departs")] = 0.0
-    silent: Annotated[bool, Field(description="depart without a word: S waits for its deadline")] = False
+    silent: Annotated[bool, Field(description="depart without a message")] = False
     block: Annotated[int, Field(ge=1, le=4096, description="clients that take tickets at a time")] = 512
     in_flight: Annotated[int, Field(ge=1, description="clients above which no further cohort is begun")] = 8192
     upload_items: Annotated[int, Field(ge=1, le=MOST_LISTED, description="clients in one upload")] = 512
@@ -70,7 +70,7 @@ class FleetSettings(BaseSettings):
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
 
     def world(self) -> World:
-        """The environment that the users live in. Raises BadParameter for a bad one, or a stray noise seed."""
+        """Return the users' world. Raises BadParameter for a bad one, and for a noise seed without allow_unsafe."""
         allow(*map(str.strip, self.extensions.split(",")))
         if self.noise_seed is not None and not self.allow_unsafe:
             raise BadParameter("noise_seed", self.noise_seed, "removes the privacy: needs allow_unsafe")
@@ -80,10 +80,10 @@ class FleetSettings(BaseSettings):
         spec = read_spec(table)
         if spec.seed is None:
             raise BadParameter("environment.seed", None, "a fleet needs one: all fleets of a run must play one world")
-        return World(build(spec), spec.seed, self.noise_seed)
+        return World(build_environment(spec), spec.seed, self.noise_seed)
 
-    def terms(self) -> PrivacyRequirements:
-        """What the users insist on."""
+    def requirements(self) -> PrivacyRequirements:
+        """Return the privacy that the users insist on."""
         return PrivacyRequirements(
             max_epsilon=self.max_epsilon,
             max_delta=self.max_delta,
@@ -94,8 +94,8 @@ class FleetSettings(BaseSettings):
             config_digest=None if self.config_digest is None else bytes.fromhex(self.config_digest),
         )
 
-    def habits(self) -> FleetOptions:
-        """How the fleet works."""
+    def options(self) -> FleetOptions:
+        """Return how the fleet works: its blocks, limits and departures."""
         limits = Limits(self.upload_items, self.upload_bytes)
         return FleetOptions(self.block, self.in_flight, self.dropout, self.silent, limits)
 

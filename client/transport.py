@@ -1,4 +1,4 @@
-"""The fleet's door to the services, as the fleet sees it: messages out, messages in, no HTTP."""
+"""How a fleet talks to the services: a protocol of messages, without HTTP. `client.http_transport` implements it."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -13,45 +13,51 @@ from distrust.common.run.round import RoundView
 class Transport(Protocol):
     """Every call is retried until it is answered; repeating one changes nothing.
 
-    Raises  Unavailable when a service stays away longer than the gateway's patience; otherwise the service's own error.
+    Raises  Unavailable when a service stays away for longer than the transport's patience; else the service's error.
     """
 
     async def round(self, after: int, wait: float) -> RoundView:
-        """The run's open round; waits `wait` seconds for a later one than `after`, for tickets, or for the end."""
+        """Return the run's open round. Wait up to `wait` seconds for a later one than `after`, tickets, or the end."""
         ...
 
     async def config(self) -> RunConfig:
-        """The run's configuration, as the server shows it to everybody."""
+        """Return the run's configuration, as the server publishes it."""
         ...
 
     async def tickets(self, request: TicketRequest) -> TicketAnswer:
-        """Slots for clients that wait; empty while nothing is to be had."""
+        """Request slots for clients that wait. Return no grants while there are no free slots."""
         ...
 
     async def terms(self, cohort: Cohort) -> Cohort:
-        """The cohort of this name as S knows it: the minimum at which it releases, above all."""
+        """Return the cohort of this name as the intermediary knows it, with the minimum at which it releases."""
         ...
 
     async def key_hashes(self, cohort: Cohort) -> KeyHashes:
-        """The server's list of what this cohort's clients said of their keys."""
+        """Return the server's list of the hashes of this cohort's keys."""
         ...
 
     async def statements(self, cohort: Cohort, after: int, wait: float) -> StatementList:
-        """The server's list of what the aggregator stated of a cohort; waits up to `wait` seconds for more."""
+        """Return the aggregator's statements that the server published of a cohort, from number `after` on.
+
+        Wait up to `wait` seconds for one.
+        """
         ...
 
     async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
-        """What clients of a cohort are to play whose actions the shuffler deals."""
+        """Request the plays of clients, in a cohort whose actions the shuffler assigns."""
         ...
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
-        """One stage's messages of many clients, to the S of the cohort."""
+        """Send one stage's messages of many clients to the cohort's intermediary."""
         ...
 
     async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
-        """Where the cohort stands; waits up to `wait` seconds while that is `after`. Inboxes come for `slots`."""
+        """Return the cohort's stage, with the inboxes of `slots`.
+
+        Wait up to `wait` seconds while the stage is `after`.
+        """
         ...
 
     async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
-        """Tell S that clients are leaving."""
+        """Announce to the intermediary that clients leave."""
         ...

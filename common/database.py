@@ -229,15 +229,15 @@ class Database:
         with self.transaction() as connection:
             _SCHEMA.create(connection, checkfirst=True)
             _PROBE.create(connection, checkfirst=True)
-            found = connection.execute(select(_SCHEMA.c.version)).scalar_one_or_none()
-            if found is None:
+            stored = connection.execute(select(_SCHEMA.c.version)).scalar_one_or_none()
+            if stored is None:
                 connection.execute(insert(_SCHEMA), [{"version": version}])
-            if found in (None, version):
+            if stored in (None, version):
                 metadata.create_all(connection)
                 return
         self.close()
         raise Unavailable(
-            f"database {_name(self.url)} has schema {found}, this program needs {version}: "
+            f"database {_name(self.url)} has schema {stored}, this program needs {version}: "
             "leave it to the version that made it, and give this one another"
         )
 
@@ -292,7 +292,7 @@ def _server(url: URL) -> Engine:
 
 
 def _configure(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
-    connection.isolation_level = None  # SQLAlchemy's "begin" event says BEGIN, not the driver
+    connection.isolation_level = None  # SQLAlchemy's "begin" event sends BEGIN, not the driver
     cursor = connection.cursor()
     for setting in ("journal_mode=WAL", "synchronous=FULL", f"busy_timeout={1000 * BUSY_SECONDS}", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {setting}")

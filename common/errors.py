@@ -10,7 +10,7 @@ ProtocolError
 ├── TooSmall              409  fewer clients, survivors or shares than are needed: nothing is released
 ├── BudgetExceeded        409  a contribution that would overdraw the declared budget: nothing is sent
 ├── Aborted               410  a cohort that ended without a release
-├── Refused               409  a client refuses: answering would weaken somebody's privacy
+├── Refused               409  a client refuses: answering would weaken a client's privacy
 ├── BadShare              409  a reconstructed secret that does not match its commitment
 ├── RunFailed             409  a run that ended without a result: failed or cancelled
 ├── Unauthorized          401  an operator's call without the operator's token
@@ -21,11 +21,11 @@ A service's logic raises them; `common.web` renders them as problem+json; the co
 
 from typing import ClassVar
 
-LONGEST = 300  # characters of `described`; a validation error may quote its whole input
+LONGEST = 300  # characters of `describe_error`; a validation error may quote its whole input
 
 
 class ProtocolError(Exception):
-    """Anything that we refuse or that went wrong, said in one line."""
+    """A refusal or a failure, described in one line."""
 
     code: ClassVar[str] = "protocol-error"
     status: ClassVar[int] = 500
@@ -41,8 +41,8 @@ class ProtocolError(Exception):
         return f"urn:distrust:problem:{self.code}"
 
 
-def described(error: Exception) -> str:
-    """Return an exception that was not planned for as one line of at most `LONGEST` characters, with its type."""
+def describe_error(error: Exception) -> str:
+    """Return an unexpected exception as one line of at most `LONGEST` characters, with its type."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:LONGEST]
 
 
@@ -75,7 +75,7 @@ class WrongStage(ProtocolError):
 
 
 class BadTicket(ProtocolError):
-    """A ticket whose signature does not verify, or that belongs to somebody else."""
+    """A ticket whose signature does not verify, or that belongs to another slot."""
 
     code, status = "bad-ticket", 403
 
@@ -123,7 +123,7 @@ class Aborted(ProtocolError):
 
 
 class Refused(ProtocolError):
-    """A client refuses, because its answer would weaken somebody's privacy."""
+    """A client refuses, because its answer would weaken a client's privacy."""
 
     code, status = "refused", 409
 

@@ -19,19 +19,19 @@ _BLOCK = 1 << 19  # coordinates packed or unpacked at once: up to 64 bytes each 
 
 
 def width(modulus: int) -> int:
-    """⌈log₂ m⌉: bits of one coordinate."""
+    """Return ⌈log₂ m⌉: bits of one coordinate."""
     if not 2 <= modulus < 2**63:
         raise BadParameter("modulus", modulus, "must lie in [2, 2⁶³)")
     return (modulus - 1).bit_length()
 
 
 def packed_size(modulus: int, dimension: int) -> int:
-    """Bytes of one packed vector."""
+    """Return the bytes of one packed vector."""
     return (width(modulus) * dimension + 7) // 8
 
 
 def pack(vector: Vector, modulus: int) -> bytes:
-    """One vector, shape (dimension,), to `packed_size` bytes. Raises BadMessage for a value of m or more."""
+    """Pack one vector, shape (dimension,), into `packed_size` bytes. Raises BadMessage for a value of m or more."""
     if vector.size > _SMALL:
         return pack_rows(vector[np.newaxis, :], modulus)
     bits, word = width(modulus), 0
@@ -43,7 +43,7 @@ def pack(vector: Vector, modulus: int) -> bytes:
 
 
 def unpack(body: bytes, modulus: int, dimension: int) -> Vector:
-    """One packed vector to uint64, shape (dimension,).
+    """Unpack one vector to uint64, shape (dimension,).
 
     Raises BadMessage for a wrong size, a value of m or more, or padding that is not zero.
     """
@@ -60,7 +60,7 @@ def unpack(body: bytes, modulus: int, dimension: int) -> Vector:
 
 
 def pack_rows(matrix: Vector, modulus: int) -> bytes:
-    """Vectors, shape (n, dimension), to n packed vectors, one after another, each padded to whole bytes."""
+    """Pack vectors, shape (n, dimension), one after another, each padded to whole bytes."""
     bits, step = width(modulus), max(1, _BLOCK // max(1, matrix.shape[1]))
     if matrix.size:
         _check_below(int(matrix.max()), modulus)
@@ -68,7 +68,7 @@ def pack_rows(matrix: Vector, modulus: int) -> bytes:
 
 
 def unpack_rows(body: bytes, modulus: int, dimension: int) -> Vector:
-    """Packed vectors, one after another, to uint64, shape (n, dimension). Raises BadMessage like `unpack`."""
+    """Unpack vectors, one after another, to uint64, shape (n, dimension). Raises BadMessage like `unpack`."""
     bits, size = width(modulus), packed_size(modulus, dimension)
     if len(body) % size:
         raise BadMessage(f"packed vectors of {size} bytes each cannot fill {len(body)} bytes")
@@ -83,17 +83,17 @@ def unpack_rows(body: bytes, modulus: int, dimension: int) -> Vector:
 
 
 def add(a: Vector, b: Vector, modulus: int) -> Vector:
-    """The sum a + b mod m, for operands below m."""
+    """Return a + b mod m, for operands below m."""
     return (a + b) % np.uint64(modulus)
 
 
 def subtract(a: Vector, b: Vector, modulus: int) -> Vector:
-    """The difference a - b mod m, for operands below m: a + (m - b) stays below 2⁶⁴."""
+    """Return a - b mod m, for operands below m: a + (m - b) stays below 2⁶⁴."""
     return (a + (np.uint64(modulus) - b)) % np.uint64(modulus)
 
 
-def total(matrix: Vector, modulus: int) -> Vector:
-    """The sum mod m of n rows below m, shape (n, dimension) to (dimension,); zeros for no rows."""
+def sum_rows(matrix: Vector, modulus: int) -> Vector:
+    """Return the sum mod m of n rows below m, shape (n, dimension) to (dimension,); zeros for no rows."""
     if not matrix.shape[0]:
         return np.zeros(matrix.shape[1], dtype=np.uint64)
     group = rows_per_word(modulus)
@@ -104,7 +104,7 @@ def total(matrix: Vector, modulus: int) -> Vector:
 
 
 def rows_per_word(modulus: int) -> int:
-    """How many values below m add up without leaving 64 bits; at least two."""
+    """Return how many values below m add up without leaving 64 bits; at least two."""
     return int((2**64 - 1) // (modulus - 1))
 
 
@@ -127,7 +127,7 @@ def _pack_block(matrix: Vector, bits: int) -> bytes:
 
 
 def _unpack_block(rows: NDArray[np.uint8], bits: int, dimension: int) -> Vector:
-    """Each coordinate from the eight bytes that hold its first bit, and, for wide ones, the byte behind them."""
+    """Read each coordinate from the eight bytes that hold its first bit, and, for wide ones, the byte behind them."""
     starts, skip, behind = _places(bits, dimension)
     padded = np.zeros((rows.shape[0], rows.shape[1] + 8), dtype=np.uint8)
     padded[:, : rows.shape[1]] = rows
@@ -142,7 +142,7 @@ def _unpack_block(rows: NDArray[np.uint8], bits: int, dimension: int) -> Vector:
 
 @lru_cache(maxsize=64)
 def _places(bits: int, dimension: int) -> tuple[NDArray[np.int64], Vector, Vector]:
-    """Of each coordinate: the byte that holds its first bit, the bits before it there, and what is left of eight."""
+    """Return for each coordinate the byte that holds its first bit, the bits before it there, and 8 minus these."""
     first = np.arange(dimension, dtype=np.int64) * bits
     skip = (first % 8).astype(np.uint64)
     return first // 8, skip, np.uint64(8) - skip

@@ -1,4 +1,4 @@
-"""Chance, injected: the operating system's CSPRNG when deployed, a labelled seed in runs that are named unsafe."""
+"""Sources of random bits: the operating system's CSPRNG, or a labelled seed in tests and runs that are named unsafe."""
 
 import hashlib
 import os
@@ -38,7 +38,7 @@ class _KeyStream:
 
 
 class SystemStream(_KeyStream):
-    """A fresh stream keyed with 256 bits from the operating system. One for each secret owner."""
+    """A fresh stream keyed with 256 bits from the operating system. Each owner of secrets has its own."""
 
     def __init__(self) -> None:
         super().__init__(os.urandom(32))

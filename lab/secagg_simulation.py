@@ -5,13 +5,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from distrust.aggregator import protocol
-from distrust.client.secagg.client import CHALLENGE, MaskingClient
-from distrust.client.secagg.secrets import Secrets
-from distrust.common.crypto.agree import key_hash
-from distrust.common.crypto.graph import Roster
-from distrust.common.crypto.members import members_to_bitmap
+from distrust.client.secagg import CHALLENGE, MaskingClient, Secrets
+from distrust.common.crypto.context import confirm_statement, masked_statement, unmask_statement
+from distrust.common.crypto.graph import Roster, members_to_bitmap
+from distrust.common.crypto.keys import key_hash
 from distrust.common.crypto.parameters import neighbourhood
-from distrust.common.crypto.statement import confirm_statement, masked_statement, unmask_statement
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.modular import Vector
 
@@ -103,7 +101,9 @@ class Simulation:
         self._roster, self._sharing = roster, protocol.Sharing(roster, protocol.settle_shared(roster, self.shares))
         self.inboxes = protocol.route(self.sharing, self.shares)
         self.challenge = os.urandom(CHALLENGE)
-        self.statements["confirm"] = confirm_statement(roster, self.bitmap(self.shared), self.challenge)
+        self.statements["confirm"] = confirm_statement(
+            roster.digest, roster.cohort, self.bitmap(self.shared), self.challenge
+        )
 
     def send_confirm(self, slots: Sequence[int]) -> None:
         """Stage `confirm`, and which shares count."""
@@ -181,7 +181,7 @@ def enrol(cohort: Cohort, *, dropout: float = 0.1, corrupt: float = 0.1, floor: 
     """Return a simulation with a new client in every slot."""
     slots = range(cohort.clients)
     rates = {"dropout": dropout, "corrupt": corrupt}
-    clients = {s: MaskingClient(cohort, s, Secrets(), floor=floor, **rates) for s in slots}
+    clients = {s: MaskingClient(cohort, s, Secrets(), min_survivors=floor, **rates) for s in slots}
     return Simulation(cohort, clients)
 
 

@@ -1,10 +1,10 @@
 """`python -m distrust.server`: configured by DISTRUST_… variables, until SIGTERM."""
 
-from distrust.common.threads import one_thread
-from distrust.common.web.serve import main
+from distrust.common.machine import one_thread
+from distrust.common.web.serve import run_service
 from distrust.server.app import build
 from distrust.server.settings import ServerSettings
 
 if __name__ == "__main__":
     with one_thread():
-        raise SystemExit(main(ServerSettings, build))
+        raise SystemExit(run_service(ServerSettings, build))

@@ -11,7 +11,7 @@ from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, Masking, Sealed, SealedRecords
-from distrust.common.modular import total, unpack, unpack_rows
+from distrust.common.modular import sum_rows, unpack, unpack_rows
 from distrust.common.randomness import Stream
 
 OpenRecord = Callable[[bytes], tuple[bytes, bytes]]
@@ -53,7 +53,7 @@ def analyze_parts(
     rows = unpack_rows(open_groups(channel, content, batch.survivors, open_record), mechanism.modulus, 1)
     counts = np.array(content.counts, dtype=np.int64)
     groups = np.split(rows, np.cumsum(counts)[:-1])
-    totals = np.stack([total(group, mechanism.modulus) for group in groups])
+    totals = np.stack([sum_rows(group, mechanism.modulus) for group in groups])
     sums = mechanism.estimate_parts(totals, counts, stream)[:, 0]
     check_possible(mechanism, sums, counts)
     return sums, counts
@@ -107,7 +107,7 @@ def content_sum(mechanism: Mechanism, cohort: Cohort, batch: Batch, open_record:
         return unpack(content.body, channel.modulus, channel.dimension)
     if isinstance(channel, Sealed) and isinstance(content, Records):
         payloads = open_all(channel, content, batch.survivors, open_record)
-        return total(unpack_rows(payloads, mechanism.modulus, mechanism.dimension), mechanism.modulus)
+        return sum_rows(unpack_rows(payloads, mechanism.modulus, mechanism.dimension), mechanism.modulus)
     if isinstance(channel, LabelledBits) and isinstance(content, PermutedBits):
         return ones(content.body, channel, batch.survivors)
     raise BadMessage(f"cohort {cohort.cohort}: a batch of kind {content.kind} in a {channel.kind} channel")

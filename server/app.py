@@ -44,5 +44,5 @@ def build(settings: ServerSettings, intermediaries: Intermediaries | None = None
     app.state.database = open_database(settings.database_url)
     app.state.database.hold()
     keys = load_or_make(settings.key_file)
-    app.state.service = Service(app.state.database, keys, app.state.doorbell.ring, settings.window)
+    app.state.service = Service(app.state.database, keys, app.state.notifier.ring, settings.window)
     return app

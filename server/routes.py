@@ -23,8 +23,8 @@ from distrust.common.messages.status import StatementList, Transcript
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunList, RunView
 from distrust.common.run.round import RoundView
+from distrust.common.web.app import OperatorOnly
 from distrust.common.web.body import OPERATORS_VALUES, JsonBody, MessageRoute
-from distrust.common.web.operator import OperatorOnly
 from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.waiting import LONGEST_WAIT, ChangeNotifier, Waiting, waiting
 from distrust.server.runs.coordinator import RunCoordinator
@@ -45,7 +45,7 @@ async def _conductor(request: Request) -> RunCoordinator:
 
 ServiceDep = Annotated[Service, Depends(_service)]
 ConductorDep = Annotated[RunCoordinator, Depends(_conductor)]
-DoorbellDep = Annotated[Waiting, Depends(waiting)]
+NotifierDep = Annotated[Waiting, Depends(waiting)]
 Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for an answer that says more")]
 After = Annotated[int, Query(ge=0, le=2**53, description="position to start behind")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -97,11 +97,11 @@ async def cancel(run: str, service: ServiceDep, conductor: ConductorDep) -> RunV
 
 @rounds.get("/runs/{run}/round", responses=problems(WrongCohort))
 async def open_round(
-    run: str, service: ServiceDep, doorbell: DoorbellDep, wait: Wait = 0, after: After = 0
+    run: str, service: ServiceDep, notifier: NotifierDep, wait: Wait = 0, after: After = 0
 ) -> RoundView:
     """The open round. With `wait` and `after`: once a later round is open, tickets are to be had, or it is over."""
     newest = lambda: service.newest_round(run)  # noqa: E731
-    await doorbell.until(run, newest, lambda number: number > after, wait, question="round")
+    await notifier.until(run, newest, lambda number: number > after, wait, question="round")
     return await run_in_threadpool(service.round_view, run)
 
 
@@ -127,12 +127,12 @@ def key_hashes(run: str, cohort: str, service: ServiceDep) -> KeyHashes:
 
 @rounds.get("/runs/{run}/cohorts/{cohort}/statements", responses=problems(WrongCohort, WrongStage))
 async def statements(
-    run: str, cohort: str, service: ServiceDep, doorbell: DoorbellDep, *, wait: Wait = 0, after: After = 0
+    run: str, cohort: str, service: ServiceDep, notifier: NotifierDep, *, wait: Wait = 0, after: After = 0
 ) -> StatementList:
     """List what the aggregator stated of a cohort; with `wait`, as soon as there is more, or the cohort is over."""
     look = lambda: service.statements(run, cohort)  # noqa: E731
     more = lambda found: len(found.statements) > after or found.over  # noqa: E731
-    found: StatementList = await doorbell.until(run, look, more, wait, question=("statements", cohort))
+    found: StatementList = await notifier.until(run, look, more, wait, question=("statements", cohort))
     return found.model_copy(update={"statements": found.statements[after:]})
 
 
@@ -168,22 +168,22 @@ def ledger(run: str, service: ServiceDep) -> LedgerView:
 async def events(
     run: str,
     service: ServiceDep,
-    doorbell: DoorbellDep,
+    notifier: NotifierDep,
     last_event_id: Annotated[str | None, Header(description="number of the last event that was seen")] = None,
 ) -> StreamingResponse:
     """Server-sent events until the run is over; `Last-Event-ID` goes on behind an event."""
     await run_in_threadpool(service.live, run)  # unknown runs are refused before the stream begins
     after = int(last_event_id[:15]) if last_event_id and last_event_id.isascii() and last_event_id.isdecimal() else 0
-    return StreamingResponse(_stream(service, doorbell.bell, run, after), media_type="text/event-stream")
+    return StreamingResponse(_stream(service, notifier.changes, run, after), media_type="text/event-stream")
 
 
-async def _stream(service: Service, doorbell: ChangeNotifier, run: str, after: int) -> AsyncIterator[str]:
+async def _stream(service: Service, notifier: ChangeNotifier, run: str, after: int) -> AsyncIterator[str]:
     """Events behind number `after`. Listening ends by itself when the caller hangs up: the framework cancels it."""
     newest = lambda: service.newest_event(run)  # noqa: E731
-    while not doorbell.closed:
+    while not notifier.closed:
         known, began = after, time.monotonic()
         later = lambda number: number > known  # noqa: B023, E731  used within this turn of the loop
-        await doorbell.until(run, newest, later, HEARTBEAT_SECONDS, question="events")
+        await notifier.until(run, newest, later, HEARTBEAT_SECONDS, question="events")
         found, over = await run_in_threadpool(service.events, run, after)
         for event in found:
             after = event.number

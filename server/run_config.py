@@ -1,6 +1,6 @@
 """What a configuration must satisfy beyond the types of its fields; each fault is a BadParameter."""
 
-from distrust.common.errors import BadParameter, ProtocolError, RunFailed, described
+from distrust.common.errors import BadParameter, ProtocolError, RunFailed, describe_error
 from distrust.common.extensions import load_reference
 from distrust.common.mechanisms import MECHANISMS, check_parts, check_returning, check_spec
 from distrust.common.mechanisms.base import epsilon_allowed
@@ -44,7 +44,7 @@ def _first(config: RunConfig) -> Ask:
     except ProtocolError:
         raise
     except Exception as error:
-        raise RunFailed(f"run {config.run} cannot be planned: {described(error)}") from error
+        raise RunFailed(f"run {config.run} cannot be planned: {describe_error(error)}") from error
     assert first is not None
     return first
 

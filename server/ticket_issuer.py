@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from distrust.common.crypto.agree import KEY_HASH
+from distrust.common.crypto.keys import KEY_HASH
 from distrust.common.errors import BadMessage, Conflict, WrongCohort, WrongStage
 from distrust.common.messages.cohort import Cohort, Grant, KeyHashes, TicketAnswer, TicketRequest, ticket_text
 from distrust.server.runs.active import LiveRun

@@ -1,8 +1,8 @@
 """`python -m distrust.shuffler`: configured by DISTRUST_… variables, until SIGTERM."""
 
-from distrust.common.web.serve import main
+from distrust.common.web.serve import run_service
 from distrust.shuffler.app import build
 from distrust.shuffler.settings import ShufflerSettings
 
 if __name__ == "__main__":
-    raise SystemExit(main(ShufflerSettings, build))
+    raise SystemExit(run_service(ShufflerSettings, build))

@@ -2,7 +2,7 @@
 
 from fastapi import FastAPI
 
-from distrust.common.clock import Clock
+from distrust.common.machine import Clock
 from distrust.common.web.intermediary import close, wire
 from distrust.shuffler.routes import router
 from distrust.shuffler.service import Shuffler

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.crypto.claim import CLAIM, SECRET, claim
+from distrust.common.crypto.context import CLAIM, SECRET, claim
 from distrust.common.crypto.seal import REPORT_ID
 from distrust.common.errors import BadMessage, BadParameter, BadTicket, Conflict, ProtocolError
-from distrust.common.intermediary.intake import Fault, digest, ticketed
+from distrust.common.intermediary.intake import Fault, body_digest, ticketed
 from distrust.common.messages.batch import GroupedRecords
 from distrust.common.messages.cohort import Cohort, Dealt
 from distrust.common.messages.upload import ActionRequest, Item
@@ -37,7 +37,7 @@ def first_asker(stored: Mapping[int, bytes]) -> Fault:
     """Refuses another commitment than the slot's first one; `stored` holds digests of these."""
 
     def fault(item: Item) -> ProtocolError | None:
-        if stored.get(item.slot, digest(item.body)) == digest(item.body):
+        if stored.get(item.slot, body_digest(item.body)) == body_digest(item.body):
             return None
         return Conflict(f"slot {item.slot}: somebody else has asked what it plays")
 
@@ -48,7 +48,7 @@ def reporter(cohort: Cohort, stored: Mapping[int, bytes]) -> Fault:
     """Refuses reports that do not end in the secret of whoever asked for the slot's play."""
 
     def fault(item: Item) -> ProtocolError | None:
-        if stored.get(item.slot) == digest(claim(cohort, item.slot, item.body[-SECRET:])):
+        if stored.get(item.slot) == body_digest(claim(cohort, item.slot, item.body[-SECRET:])):
             return None
         return BadTicket(f"slot {item.slot}: not from whoever asked what it plays")
 

@@ -8,7 +8,7 @@ from distrust.common.errors import Aborted, BadMessage, WrongCohort, WrongStage
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, UploadAnswer
 from distrust.common.web.body import JsonBody, MessageRoute
-from distrust.common.web.intermediary import UPLOAD_PROBLEMS, DoorbellDep, UploadBody, Wait
+from distrust.common.web.intermediary import UPLOAD_PROBLEMS, NotifierDep, UploadBody, Wait
 from distrust.common.web.problems import problems
 from distrust.shuffler.service import REPORT, Shuffler
 
@@ -38,7 +38,7 @@ def actions(
 
 
 @router.get("/cohorts/{cohort}", responses=problems(WrongCohort))
-async def stage(cohort: str, shuffler: ShufflerDep, doorbell: DoorbellDep, wait: Wait = 0) -> StageView:
+async def stage(cohort: str, shuffler: ShufflerDep, notifier: NotifierDep, wait: Wait = 0) -> StageView:
     """Where the cohort stands; with `wait`, as soon as it is over."""
     closed = lambda view: view.stage != REPORT  # noqa: E731
-    return await doorbell.until(cohort, lambda: shuffler.view(cohort), closed, wait, question="stage")
+    return await notifier.until(cohort, lambda: shuffler.view(cohort), closed, wait, question="stage")

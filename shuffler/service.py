@@ -5,9 +5,8 @@ from functools import lru_cache
 
 from sqlalchemy import Connection
 
-from distrust.common.clock import Clock
-from distrust.common.crypto.claim import SECRET
-from distrust.common.crypto.members import members_to_bitmap
+from distrust.common.crypto.context import SECRET
+from distrust.common.crypto.graph import members_to_bitmap
 from distrust.common.crypto.seal import REPORT_ID, sealed_size
 from distrust.common.database import Database
 from distrust.common.errors import BadMessage, BadParameter
@@ -16,6 +15,7 @@ from distrust.common.intermediary.intake import Fault, Intake, check_size, measu
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.stages import silence
 from distrust.common.intermediary.store import Span, State
+from distrust.common.machine import Clock
 from distrust.common.messages.batch import Batch, Content, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, SealedRecords
 from distrust.common.messages.status import StageView, TranscriptEntry
@@ -158,7 +158,7 @@ class Shuffler(Intermediary):
             clients, content = len(records), shuffled(records, self._stream())
         return Batch(cohort=state.name, survivors=clients, content=content)
 
-    def _see(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
+    def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
         play = int(self._order(state.name)[slot]) if isinstance(state.cohort.channel, Dealt) and slot >= 0 else None
         return describe(state.cohort, stage, slot, body, play)
 

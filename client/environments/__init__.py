@@ -1,4 +1,4 @@
-"""Worlds of rewards, one a file. `read_spec` is the way from a run file's `[environment]` table to one of them.
+"""The simulated worlds of rewards. `read_spec` and `build_environment` make one from an `[environment]` table.
 
 To add an environment: write its spec and its class (`distrust.client.environments.base`), and add a line to `SPECS`.
 """
@@ -9,9 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from distrust.client.environments.arms import Bernoulli, BernoulliSpec, ClippedGaussian, GaussianSpec
 from distrust.client.environments.base import ENVIRONMENTS, Environment, EnvironmentSpec, check_world
-from distrust.client.environments.bernoulli import Bernoulli, BernoulliSpec
-from distrust.client.environments.gaussian import ClippedGaussian, GaussianSpec
 from distrust.client.environments.linear import (
     LinearDistributed,
     LinearDistributedSpec,
@@ -37,9 +36,9 @@ ENVIRONMENTS.register({name: spec for spec in SPECS for name in typing.get_args(
 
 
 def spec_class(name: object) -> type[EnvironmentSpec]:
-    """Return the class of a table by its name. Raises BadParameter for one that nothing is called by.
+    """Return the class of a table by its name. Raises BadParameter for an unknown name.
 
-    The table is always the word of this process's own operator, so that a `module:Name` in it is listed.
+    The table always comes from this process's own operator, so a `module:Name` in it is allowed.
     """
     if isinstance(name, str) and REFERENCE.fullmatch(name):
         allow(name)
@@ -47,7 +46,7 @@ def spec_class(name: object) -> type[EnvironmentSpec]:
 
 
 def read_spec(table: dict[str, Any]) -> EnvironmentSpec:
-    """A table of keys and values to a spec. Raises BadParameter that names the first fault."""
+    """Return the spec of a table of keys and values. Raises BadParameter that names the first fault."""
     kind = spec_class(table.get("name"))
     try:
         return kind.model_validate(table)
@@ -56,12 +55,12 @@ def read_spec(table: dict[str, Any]) -> EnvironmentSpec:
 
 
 def seeded(spec: EnvironmentSpec) -> EnvironmentSpec:
-    """The spec with a seed: its own, or a fresh one. A driver calls it once: all its fleets must play one world."""
+    """Return the spec with a seed: its own, or a fresh one. All fleets of a run must get the same."""
     return spec if spec.seed is not None else spec.model_copy(update={"seed": secrets.randbelow(2**63)})
 
 
-def build(spec: EnvironmentSpec) -> Environment:
-    """The environment that a spec describes. Raises BadParameter outside its ranges, or when its data is missing."""
+def build_environment(spec: EnvironmentSpec) -> Environment:
+    """Return the environment that a spec describes. Raises BadParameter outside its ranges, or when data is missing."""
     return check_world(spec.build(), spec.name)
 
 
@@ -80,7 +79,7 @@ __all__ = [
     "Mslr",
     "MslrSpec",
     "SideBySide",
-    "build",
+    "build_environment",
     "read_spec",
     "seeded",
     "spec_class",

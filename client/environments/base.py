@@ -1,4 +1,4 @@
-"""What a world of rewards is. True means never leave the client's side, so regret is computed here."""
+"""The contract of an environment and of its spec. True means are known on the clients' side only."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from distrust.common.randomness import Stream
 from distrust.common.wire import Message
 
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="rewards (and drawn means) from a seed")] | None
-"""None: whoever starts the run draws one."""
+"""None: the driver of the run draws one."""
 
 
 class Environment(Protocol):
@@ -62,21 +62,21 @@ class EnvironmentSpec(Message):
     def build(self) -> Environment:
         """Return the world that this table describes. Raises BadParameter outside its ranges, or without its data."""
 
-    def told(self, policy: type[ArmSpec]) -> Mapping[str, object]:
-        """Return what a policy may assume of this world: words for the `[policy]` table that a run file may leave out.
+    def policy_defaults(self, policy: type[ArmSpec]) -> Mapping[str, object]:
+        """Return entries of the `[policy]` table that follow from this world, so that a run file may leave them out.
 
-        Linear environments tell `actions` and `bound`.
+        Linear environments give `actions` and `bound`.
         """
         del policy
         return {}
 
-    def check_told(self, policy: Mapping[str, object], words: Mapping[str, object]) -> None:
-        """Raise BadParameter where a `[policy]` table contradicts `words`, of `told`, so that its widths would fail."""
+    def check_policy(self, policy: Mapping[str, object], defaults: Mapping[str, object]) -> None:
+        """Raise BadParameter where a `[policy]` table contradicts `defaults`: its widths would miss the means."""
 
 
-def _complaint(found: object) -> str | None:
-    missing = subclass_of(EnvironmentSpec, found)
-    if missing is None and "seed" not in found.model_fields:  # type: ignore[attr-defined]  # a subclass, as was checked
+def _complaint(candidate: object) -> str | None:
+    missing = subclass_of(EnvironmentSpec, candidate)
+    if missing is None and "seed" not in candidate.model_fields:  # type: ignore[attr-defined]  # a subclass, as was checked
         return "it needs a field `seed: Seed`, as all fleets of a run must play one world"
     return missing
 
@@ -88,7 +88,7 @@ MEMBERS = ("name", "arms", "means", "best", "rewards")
 
 
 def check_world(world: Environment, name: str) -> Environment:
-    """Return a world that is one. Raises BadParameter that names what it lacks."""
+    """Return the world if it fulfils the contract. Raises BadParameter that names what it lacks."""
     lacking = [member for member in MEMBERS if not hasattr(world, member)]
     if lacking:
         raise BadParameter("environment.name", name, f"{type(world).__name__} lacks {', '.join(lacking)}")

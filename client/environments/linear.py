@@ -23,8 +23,8 @@ SPREADS = 3
 """Standard deviations of a reward that B must leave room for."""
 
 
-class LinearSpec(EnvironmentSpec):
-    """The table of a linear environment: the public action set, and what a policy is told of the rewards."""
+class LinearEnvironmentSpec(EnvironmentSpec):
+    """The table of a linear environment: the public action set, and the bounds of the rewards that a policy assumes."""
 
     REWARDS: ClassVar[Literal["arms", "linear"]] = "linear"
 
@@ -36,32 +36,32 @@ class LinearSpec(EnvironmentSpec):
     @property
     @abstractmethod
     def spread(self) -> tuple[float, float, float]:
-        """B, σ and R that a policy is told."""
+        """B, σ and R that a policy assumes."""
 
-    def told(self, policy: type[ArmSpec]) -> dict[str, object]:
+    def policy_defaults(self, policy: type[ArmSpec]) -> dict[str, object]:
         bound, deviation, noise = self.spread
-        crowd = {"deviation": deviation, "noise": noise}
-        known = {key: value for key, value in crowd.items() if key in policy.model_fields}
+        widths = {"deviation": deviation, "noise": noise}
+        known = {key: value for key, value in widths.items() if key in policy.model_fields}
         return {"actions": action_spec(self).model_dump(), "bound": bound, **known}
 
-    def check_told(self, policy: Mapping[str, object], words: Mapping[str, object]) -> None:
+    def check_policy(self, policy: Mapping[str, object], defaults: Mapping[str, object]) -> None:
         """Raise BadParameter for a B that would move the means, and for a smaller σ or R than the world's."""
         bound = policy.get("bound")
-        if isinstance(bound, int | float) and bound > 0:  # what is no bound at all, the policy's own checks name
+        if isinstance(bound, int | float) and bound > 0:  # the policy's own checks name other values
             check_bound("policy.bound", bound, self)
         for field in ("deviation", "noise"):
-            given, least = policy.get(field), words.get(field)
-            if isinstance(given, int | float) and isinstance(least, int | float) and 0 <= given < least:
-                allowed = f"must be at least {least:g}, the environment's {field}: widths would miss the means"
-                raise BadParameter(f"policy.{field}", given, allowed)
+            value, smallest = policy.get(field), defaults.get(field)
+            if isinstance(value, int | float) and isinstance(smallest, int | float) and 0 <= value < smallest:
+                allowed = f"must be at least {smallest:g}, the environment's {field}: widths would miss the means"
+                raise BadParameter(f"policy.{field}", value, allowed)
 
 
-class LinearDistributedSpec(LinearSpec):
+class LinearDistributedSpec(LinearEnvironmentSpec):
     """`[environment] name = "linear-distributed"`: clients differ (DLB section 7).
 
     actions    k = `arms` vectors of the unit sphere of R^dimension from the seed, unless a set is given.
     deviation  σ: client u's own θ_u is θ* + N(0, σ² I). noise: R, a reward is N(⟨θ_u, x⟩, R²).
-    bound      B that a policy is told; rewards beyond it are clamped. At least `least_bound`.
+    bound      B that a policy assumes; rewards beyond it are clamped. At least `smallest_bound`.
     """
 
     name: Literal["linear-distributed"]
@@ -83,7 +83,7 @@ class LinearDistributedSpec(LinearSpec):
         return LinearDistributed(vectors, theta, self.deviation, self.noise)
 
 
-class LinearSphereSpec(LinearSpec):
+class LinearSphereSpec(LinearEnvironmentSpec):
     """`[environment] name = "linear-sphere"`: actions and θ* uniform on the sphere, rewards ±1 (FREE section 6)."""
 
     name: Literal["linear-sphere"]
@@ -102,16 +102,16 @@ class LinearSphereSpec(LinearSpec):
 
 @runtime_checkable
 class SideBySide(Protocol):
-    """A world whose clients can play several actions in one phase, each client with a θ_u of its own."""
+    """A world in which one client can play several actions in one phase, with a θ_u of its own."""
 
     def averages(self, arms: Sequence[int], times: Sequence[int], count: int, stream: Stream) -> Floats:
-        """Average rewards of `count` clients over `times[j]` plays of `arms[j]`, shape (count, s)."""
+        """Return average rewards of `count` clients over `times[j]` plays of `arms[j]`, shape (count, s)."""
         ...
 
 
 @dataclass(frozen=True)
 class LinearDistributed:
-    """Means ⟨θ*, x⟩; client u keeps its θ_u. Averages of Gaussian rewards are drawn as the Gaussians that they are."""
+    """Means ⟨θ*, x⟩; client u keeps its θ_u. An average of Gaussian rewards is drawn as one Gaussian."""
 
     vectors: Floats
     theta: Floats
@@ -148,7 +148,7 @@ class LinearDistributed:
 
 @dataclass(frozen=True)
 class LinearSphere:
-    """Action x pays 1 with probability (1 + ⟨θ*, x⟩)/2, else -1, whoever plays it."""
+    """Action x pays 1 with probability (1 + ⟨θ*, x⟩)/2, else -1, to every client alike."""
 
     vectors: Floats
     theta: Floats
@@ -178,15 +178,15 @@ class LinearSphere:
         return np.asarray(2 * ones / np.array(times) - 1, dtype=np.float64)
 
 
-def action_spec(spec: LinearSpec) -> GivenActions | SphereActions | BallActions:
-    """The public action set. Its own seed is derived one way, so that it does not tell the environment's."""
+def action_spec(spec: LinearEnvironmentSpec) -> GivenActions | SphereActions | BallActions:
+    """Return the public action set. Its seed is derived one way, so it does not disclose the environment's."""
     if spec.actions is not None:
         return spec.actions
     seed = int.from_bytes(UnsafeSeededStream(_seed(spec), "actions").bytes(8), "little") >> 1
     return SphereActions(count=spec.arms, dimension=spec.dimension, seed=seed)
 
 
-def drawn(spec: LinearSpec) -> tuple[Floats, Floats]:
+def drawn(spec: LinearEnvironmentSpec) -> tuple[Floats, Floats]:
     """Return the actions, shape (k, d), and θ*, uniform on the unit sphere.
 
     Raises BadParameter without a seed, for actions that cannot be, and for numbers that contradict them.
@@ -198,18 +198,18 @@ def drawn(spec: LinearSpec) -> tuple[Floats, Floats]:
     return vectors, theta
 
 
-def _check_sizes(spec: LinearSpec, vectors: Floats) -> None:
-    """`arms` and `dimension` describe drawn actions; beside given ones they may be left out, or must fit."""
+def _check_sizes(spec: LinearEnvironmentSpec, vectors: Floats) -> None:
+    """Raise BadParameter where `arms` or `dimension` is set, and differs from the actions that the table lists."""
     for field, size in zip(("arms", "dimension"), vectors.shape, strict=True):
         if field in spec.model_fields_set and getattr(spec, field) != size:
             raise BadParameter(f"environment.{field}", getattr(spec, field), f"environment.actions has {size}")
 
 
-def least_bound(spec: LinearSpec) -> float:
-    """The least B of which clamping leaves the means alone: the largest |mean| there can be and SPREADS deviations.
+def smallest_bound(spec: LinearEnvironmentSpec) -> float:
+    """Return the smallest B for which clamping hardly moves the means: the largest |mean| and SPREADS deviations.
 
-    The mean of what is clamped is then off by less than 4·10⁻⁴ deviations; every width of a policy is about the mean
-    of what clients report, and a smaller B would make them miss the true one.
+    The mean of clamped rewards is then off by less than 4·10⁻⁴ deviations. A policy's intervals are about the mean of
+    what clients report, so with a smaller B they would miss the true mean.
     """
     if not isinstance(spec, LinearDistributedSpec):
         return 1.0
@@ -217,14 +217,14 @@ def least_bound(spec: LinearSpec) -> float:
     return longest + SPREADS * math.hypot(spec.deviation * longest, spec.noise)
 
 
-def check_bound(field: str, bound: float, spec: LinearSpec) -> None:
+def check_bound(field: str, bound: float, spec: LinearEnvironmentSpec) -> None:
     """Raise BadParameter for a B that would move the means."""
-    least = least_bound(spec)
-    if bound < least - 1e-9:
-        raise BadParameter(field, bound, f"must be at least {least:.4g}: clamped rewards would have other means")
+    smallest = smallest_bound(spec)
+    if bound < smallest - 1e-9:
+        raise BadParameter(field, bound, f"must be at least {smallest:.4g}: clamped rewards would have other means")
 
 
-def _seed(spec: LinearSpec) -> int:
+def _seed(spec: LinearEnvironmentSpec) -> int:
     if spec.seed is None:
         raise BadParameter("environment.seed", None, f"{spec.name} draws its vectors from a seed; give a whole number")
     return spec.seed

@@ -1,8 +1,9 @@
-"""Who shares with whom: the roster of a cohort and the neighbour graph that everybody derives from it.
+"""The members of a cohort, as a bitmap and as a roster, and the graph of neighbours that share with each other.
 
+In a bitmap, slot i is bit i mod 8 of byte i // 8, low bit first.
 The graph is a Harary ring of degree k over a permutation of the members: each is joined to the k/2 before it and the
 k/2 behind it (Bell et al. 2020, section 3). The permutation is Fisher-Yates on an AES-256-CTR stream keyed with
-SHA-256(cohort ‖ members ‖ keys): everyone can check it.
+SHA-256(cohort ‖ members ‖ keys): every party can compute it again.
 """
 
 import hashlib
@@ -15,25 +16,56 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
-from distrust.common.crypto.agree import KEY
-from distrust.common.crypto.context import context
-from distrust.common.crypto.members import bitmap_integer, bitmap_to_members
+from distrust.common.crypto.context import context, masking
+from distrust.common.crypto.keys import KEY
 from distrust.common.errors import BadMessage, BadParameter
-from distrust.common.messages.cohort import Cohort, Masking
+from distrust.common.messages.cohort import Cohort
 
 KEYS = 2 * KEY
 """Bytes of one client's keys: mask key, channel key."""
 
 
-def masking(cohort: Cohort) -> Masking:
-    """The cohort's parameters of secure aggregation. Raises BadParameter for another channel."""
-    if not isinstance(cohort.channel, Masking):
-        raise BadParameter("channel", cohort.channel.kind, "must be masked")
-    return cohort.channel
+def bitmap_size(clients: int) -> int:
+    """Return the bytes of a bitmap over `clients` slots."""
+    return (clients + 7) // 8
+
+
+def members_to_bitmap(members: Iterable[int], clients: int) -> bytes:
+    """Return slots, in any order, as ⌈clients/8⌉ bytes. Raises BadMessage for a slot outside the cohort or a repeat."""
+    slots = np.fromiter(members, dtype=np.int64)
+    if slots.size and not 0 <= slots.min() <= slots.max() < clients:
+        raise BadMessage(f"members must be slots below {clients}")
+    flags = np.zeros(8 * bitmap_size(clients), dtype=np.uint8)
+    flags[slots] = 1
+    if int(flags.sum()) != slots.size:
+        raise BadMessage("a member is listed twice")
+    return np.packbits(flags, bitorder="little").tobytes()
+
+
+def bitmap_to_members(bitmap: bytes, clients: int) -> tuple[int, ...]:
+    """Return a bitmap's slots, ascending. Raises BadMessage for a wrong size or a bit outside the cohort."""
+    return tuple(np.flatnonzero(bitmap_flags(bitmap, clients)).tolist())
+
+
+def bitmap_flags(bitmap: bytes, clients: int) -> NDArray[np.bool_]:
+    """Return a bitmap as booleans, shape (clients,)."""
+    bitmap_integer(bitmap, clients)
+    flags = np.unpackbits(np.frombuffer(bitmap, dtype=np.uint8), bitorder="little")
+    return flags[:clients].astype(np.bool_)
+
+
+def bitmap_integer(bitmap: bytes, clients: int) -> int:
+    """Return a bitmap as an integer whose bit i is slot i, for `&` and `bit_count`."""
+    if len(bitmap) != bitmap_size(clients):
+        raise BadMessage(f"a bitmap of {clients} slots has {bitmap_size(clients)} bytes, this one {len(bitmap)}")
+    members = int.from_bytes(bitmap, "little")
+    if members >> clients:
+        raise BadMessage(f"a bitmap names slots that the cohort of {clients} does not have")
+    return members
 
 
 class Roster:
-    """The members of a cohort and their public keys; nothing secret, so a fleet's clients may share one.
+    """The members of a cohort and their public keys. Nothing in it is secret, so a fleet's clients share one.
 
     bitmap   the members, as on the wire; `members` lists their slots, ascending, `bits` has them as an integer.
     keys     64 bytes for each member, in the order of `members`.
@@ -60,7 +92,7 @@ class Roster:
         return len(self.members)
 
     def keys_of(self, slot: int) -> bytes:
-        """Mask key and channel key of a member, 64 bytes."""
+        """Return the mask key and channel key of a member, 64 bytes."""
         start = KEYS * self._index[slot]
         return self.keys[start : start + KEYS]
 
@@ -71,11 +103,11 @@ class Roster:
         return self.keys_of(slot)[KEY:]
 
     def index(self, slot: int) -> int:
-        """A member's row in `table`."""
+        """Return a member's row in `table`."""
         return self._index[slot]
 
     def neighbours(self, slot: int) -> tuple[int, ...]:
-        """The slots of a member's neighbours, ascending."""
+        """Return the slots of a member's neighbours, ascending."""
         return self._neighbours[self._index[slot]]
 
     @property
@@ -89,7 +121,7 @@ class Roster:
         return np.array(self.members, dtype=np.int64)
 
     def flags(self, members: Iterable[int]) -> NDArray[np.bool_]:
-        """For each member whether it is listed, shape (members,). Raises BadMessage for a slot outside the roster."""
+        """Return for each member whether it is listed, shape (members,). Raises BadMessage for other slots."""
         flags = np.zeros(len(self.members), dtype=np.bool_)
         try:
             flags[[self._index[slot] for slot in members]] = True
@@ -98,16 +130,16 @@ class Roster:
         return flags
 
     def fault(self, members: int, survivors: int, densest: int) -> str | None:
-        """Return why these survivors must not be unmasked, or None. The last answer is kept: a fleet asks it often.
+        """Return why these survivors must not be unmasked, or None. Caches the last answer.
 
-        members     the clients that masks were added with, survivors the clients whose vectors arrived; as bits.
+        members     the clients whose shares were confirmed, survivors those of them whose vectors arrived; as bits.
         densest     w, see `common.crypto.parameters.window`.
         Every member, alive or lost, needs t neighbours among the survivors, and no k/2 consecutive places of the ring
         may hold more than w clients that are not among them.
         """
-        asked = (members, survivors, densest)
-        if self._judged is None or self._judged[0] != asked:
-            self._judged = asked, self._find_fault(*asked)
+        question = (members, survivors, densest)
+        if self._judged is None or self._judged[0] != question:
+            self._judged = question, self._find_fault(*question)
         return self._judged[1]
 
     def _find_fault(self, members: int, survivors: int, densest: int) -> str | None:
@@ -129,7 +161,7 @@ class Roster:
     @cached_property
     def ring(self) -> NDArray[np.int64]:
         """The rows of the members in the order of the ring, shape (members,)."""
-        return permutation(self.digest, len(self.members))
+        return keyed_permutation(self.digest, len(self.members))
 
     def around(self, flags: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return for each member how many of its neighbours have a flag, shape (members,). `flags` has that shape."""
@@ -164,7 +196,7 @@ def _slots(bits: int) -> list[int]:
 
 
 def _windows(flags: NDArray[np.bool_], size: int, before: int) -> NDArray[np.int64]:
-    """Flags in the `size` consecutive places of a ring that begin `before` places before each place."""
+    """Return for each place of a ring the flags in the `size` places that begin `before` places before it."""
     places = len(flags)
     sums = np.concatenate([[0], np.cumsum(np.concatenate([flags, flags, flags]))])
     starts = places - before + np.arange(places)
@@ -172,7 +204,7 @@ def _windows(flags: NDArray[np.bool_], size: int, before: int) -> NDArray[np.int
 
 
 def harary(order: NDArray[np.int64], degree: int) -> NDArray[np.int64]:
-    """Neighbours of each vertex on the ring `order`, ascending: shape (vertices, min(degree, vertices - 1)).
+    """Return the neighbours of each vertex on the ring `order`, ascending: shape (vertices, min(degree, vertices - 1)).
 
     The graph is complete when the degree reaches vertices - 1. Raises BadParameter for an odd degree below that.
     """
@@ -189,8 +221,8 @@ def harary(order: NDArray[np.int64], degree: int) -> NDArray[np.int64]:
     return table
 
 
-def permutation(key: bytes, size: int) -> NDArray[np.int64]:
-    """A permutation of range(size), uniform for a uniform key (32 bytes): Fisher-Yates from the top, with rejection."""
+def keyed_permutation(key: bytes, size: int) -> NDArray[np.int64]:
+    """Return a permutation of range(size), uniform for a uniform key (32 bytes): Fisher-Yates with rejection."""
     stream = Cipher(AES256(key), CTR(bytes(16))).encryptor()
     words: list[int] = []
     order = list(range(size))

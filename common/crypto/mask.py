@@ -1,9 +1,9 @@
 """Masks: uniform vectors in Z_m from a 256-bit key.
 
 The vector is the first `dimension` accepted words of an AES-256-CTR keystream (counter from zero), read as
-little-endian words of 64 bits. A word is accepted below the greatest multiple of m that is at most 2⁶⁴, and then
-reduced mod m: exactly uniform for any m, and the same whatever the number of words drawn at once. A key serves one
-vector, so the counter may start at zero.
+little-endian words of 64 bits. A word below the greatest multiple of m that is at most 2⁶⁴ is accepted, and reduced
+mod m. So the vector is exactly uniform for any m, and does not depend on how many words are drawn at once. A key serves
+one vector, so the counter may start at zero.
 """
 
 from collections.abc import Iterable
@@ -21,17 +21,17 @@ _WORD = 8
 _ZEROS = bytes(_WORD * _SMALL)
 
 
-def total(keys: Iterable[bytes], modulus: int, dimension: int) -> Vector:
+def sum_masks(keys: Iterable[bytes], modulus: int, dimension: int) -> Vector:
     """Return the sum mod m of the masks under `keys` (32 bytes each), shape (dimension,); of one key its mask."""
     if dimension == 1:
         return np.array([sum(_one(key, modulus) for key in keys) % modulus], dtype=np.uint64)
     if dimension <= _SMALL:
         rows = zip(*(_few(key, modulus, dimension) for key in keys), strict=True)
         return np.array([sum(row) % modulus for row in rows] or [0] * dimension, dtype=np.uint64)
-    return _total_many(keys, modulus, dimension)
+    return _sum_many(keys, modulus, dimension)
 
 
-def _total_many(keys: Iterable[bytes], modulus: int, dimension: int) -> Vector:
+def _sum_many(keys: Iterable[bytes], modulus: int, dimension: int) -> Vector:
     sum_, room, m = np.zeros(dimension, dtype=np.uint64), rows_per_word(modulus) - 1, np.uint64(modulus)
     left = room
     for key in keys:

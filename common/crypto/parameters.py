@@ -3,16 +3,9 @@
 On a random Harary ring (Bell et al. 2020, section 3) with C corrupted and D lost clients the graph is good if
     1. no client has t corrupted neighbours: else the aggregator rebuilds its secrets;
     2. the honest survivors stay connected: else the aggregator learns the sum of a part of them;
-    3. every secret finds t surviving neighbours that are not corrupted: else the cohort is lost.
-1 and 2 fail with probability at most 2⁻⁴⁰ together, half of it each; 3 with at most 2⁻²⁰.
-
-0. t is more than k/2, so that no two survivors' sets give t shares of both secrets of one client.
-1. The corrupted neighbours of a client are hypergeometric (n - 1 others, C marked, k drawn); union bound over n.
-2. A ring falls apart only if two disjoint runs of k/2 vanish: at most n²/2 · Π_{i<k} (C + D - i)/(n - i).
-3. Corrupted clients may withhold every share, or return false ones, so they count as lost. As in the paper, n times the
-   tail of a lost client's neighbours that are left (n - 1 others, C + D - 1 lost, k drawn). A survivor has one lost
-   client more around it; so the union over all windows of the ring is bounded as well, by
-   P(A₀) + Σ P(Aᵢ without Aᵢ₋₁), which is tight enough to need no slack (Hunter 1976, Worsley 1982).
+    3. every secret has t surviving neighbours that are not corrupted: else the cohort is lost.
+1 and 2 fail with probability at most 2⁻⁴⁰ together, half of it each; 3 with at most 2⁻²⁰. `_threshold` has the bounds.
+Besides, t is more than k/2.
 Losses before the roster is known shrink n, not C: at 10 % + 10 % the worst case costs 3 to 5 bits of the 40.
 
 w is the largest number of lost clients that k/2 consecutive places of the ring may hold. Clients refuse survivors that
@@ -36,19 +29,19 @@ _SMALL = 32  # cohorts up to which everyone shares with everyone
 
 
 @lru_cache(maxsize=10_000)
-def neighbourhood(n: int, dropout: float, corrupt: float, least: int = 0) -> tuple[int, int]:
-    """Return (k, t) for n clients of which at most ⌊corrupt·n⌋ are corrupted and at least the survivors stay.
+def neighbourhood(n: int, dropout: float, corrupt: float, min_survivors: int = 0) -> tuple[int, int]:
+    """Return (k, t) for n clients, of which at most ⌊corrupt·n⌋ are corrupted and at least the survivors stay.
 
-    The survivors are n - ⌊dropout·n⌋, or `least` where that is more.
-    The smallest even k that serves, with its smallest t, which is more than k/2; the full graph (k = n - 1) for n up to
-    32 and where no smaller k serves. Rates in [0, 1/2). Raises BadParameter for values out of range and for rates that
-    no threshold can stand.
+    The survivors are n - ⌊dropout·n⌋, or `min_survivors` where that is more.
+    k is the smallest even degree that serves, and t its smallest threshold, which is more than k/2. The full graph,
+    k = n - 1, is taken for n up to 32 and where no smaller k serves. Rates lie in [0, 1/2). Raises BadParameter for
+    values out of range, and for rates that no threshold serves.
     """
-    lost, corrupted = _counts(n, dropout, corrupt, least)
+    lost, corrupted = _counts(n, dropout, corrupt, min_survivors)
     if n > _SMALL:
-        found = _sparse(n, lost, corrupted)
-        if found:
-            return found
+        sparse = _sparse(n, lost, corrupted)
+        if sparse:
+            return sparse
     k = n - 1
     t = max(corrupted + 1, k // 2 + 1)
     if t > k - lost - corrupted:
@@ -58,10 +51,10 @@ def neighbourhood(n: int, dropout: float, corrupt: float, least: int = 0) -> tup
     return k, t
 
 
-def window(n: int, dropout: float, corrupt: float, least: int = 0) -> int:
+def window(n: int, dropout: float, corrupt: float, min_survivors: int = 0) -> int:
     """Return w: how many lost clients k/2 consecutive places of the ring may hold. Arguments as of `neighbourhood`."""
-    k, _ = neighbourhood(n, dropout, corrupt, least)
-    return densest_loss(n, _counts(n, dropout, corrupt, least)[0], k)
+    k, _ = neighbourhood(n, dropout, corrupt, min_survivors)
+    return densest_loss(n, _counts(n, dropout, corrupt, min_survivors)[0], k)
 
 
 @lru_cache(maxsize=10_000)
@@ -80,7 +73,7 @@ def densest_loss(n: int, lost: int, k: int) -> int:
 
 @lru_cache(maxsize=10_000)
 def liars_near(n: int, lost: int, k: int, t: int) -> int:
-    """Return B: how many neighbours of a lying client may lie as well. Naming a liar rests on it, the sum does not.
+    """Return B: how many neighbours of a lying client may lie as well. Naming a liar needs it, the sum does not.
 
     k and t tell how many corrupted clients they were chosen for. On a ring, B is exceeded around some client with
     probability below 2⁻²⁰. In the full graph the number is known less well, so that half of the spare holders may lie:
@@ -91,8 +84,8 @@ def liars_near(n: int, lost: int, k: int, t: int) -> int:
     low, high = 0, n // 2
     while high - low > 1:
         middle = (low + high) // 2
-        found = _threshold(n, lost, middle, k)
-        if found is not None and found <= t:
+        threshold = _threshold(n, lost, middle, k)
+        if threshold is not None and threshold <= t:
             low = middle
         else:
             high = middle
@@ -112,21 +105,21 @@ def holders_needed(others: int, lost: int, k: int, t: int) -> int:
     return k
 
 
-def _counts(n: int, dropout: float, corrupt: float, least: int) -> tuple[int, int]:
+def _counts(n: int, dropout: float, corrupt: float, min_survivors: int) -> tuple[int, int]:
     if n < 2:
         raise BadParameter("clients", n, "secure aggregation needs at least 2")
     for field, rate in (("dropout", dropout), ("corrupt", corrupt)):
         if not 0 <= rate < 0.5:
             raise BadParameter(field, rate, "must lie in [0, 0.5)")
     fewest = n - floor(dropout * n)
-    if not 0 <= least <= n:
-        raise BadParameter("least", least, f"must lie in [0, {n}], the survivors of {n} clients")
-    return n - max(fewest, least), floor(corrupt * n)
+    if not 0 <= min_survivors <= n:
+        raise BadParameter("min_survivors", min_survivors, f"must lie in [0, {n}], the survivors of {n} clients")
+    return n - max(fewest, min_survivors), floor(corrupt * n)
 
 
 def _sparse(n: int, lost: int, corrupted: int) -> tuple[int, int] | None:
-    """The smallest even degree below n - 1 that serves, by doubling, then halving: a denser ring serves better."""
-    top = (n - 2) // 2
+    """Return the smallest even degree below n - 1 that serves, with its t, by doubling and then bisection."""
+    top = (n - 2) // 2  # the search is over k/2; a denser ring serves better
     high = 1
     while high < top and _threshold(n, lost, corrupted, 2 * high) is None:
         high = min(2 * high, top)
@@ -142,19 +135,28 @@ def _sparse(n: int, lost: int, corrupted: int) -> tuple[int, int] | None:
 
 
 def _threshold(n: int, lost: int, corrupted: int, k: int) -> int | None:
-    """The smallest t that serves with degree k, or None."""
-    if split_bound(n, lost + corrupted, k) > _SECURITY:
+    """Return the smallest t that serves with degree k, or None."""
+    removed = lost + corrupted
+    # 2. The survivors stay connected.
+    if split_bound(n, removed, k) > _SECURITY:
         return None
+    # 1. The corrupted neighbours of a client are hypergeometric: n - 1 others, C marked, k drawn. Union bound over n.
     captured = n * _upper_tail(n - 1, corrupted, k)
+    # With t above k/2, no two sets of survivors give t shares of both secrets of one client.
     t = max(k // 2 + 1, int(np.argmax(captured <= _SECURITY)))
-    gone = lost + corrupted
-    if t > k or n * _upper_tail(n - 1, max(gone - 1, 0), k)[k - t + 1] > _FAILURE:
+    # 3. Corrupted clients may withhold every share, or return false ones, so they count as lost. For lost clients as in
+    # the paper: n times the tail of the neighbours that are lost, too (n - 1 others, C + D - 1 marked, k drawn).
+    if t > k or n * _upper_tail(n - 1, max(removed - 1, 0), k)[k - t + 1] > _FAILURE:
         return None
-    return t if starved_bound(n, gone, k, t) <= _FAILURE else None
+    # A survivor has one more lost client around it, so the union over all windows of the ring is bounded as well.
+    return t if starved_bound(n, removed, k, t) <= _FAILURE else None
 
 
 def split_bound(n: int, removed: int, k: int) -> float:
-    """Bound on the probability that the ring falls apart when `removed` random clients vanish."""
+    """Return a bound on the probability that the ring falls apart when `removed` random clients vanish.
+
+    It falls apart only if two disjoint runs of k/2 vanish: at most n²/2 · Π_{i<k} (removed - i)/(n - i).
+    """
     if k > removed:
         return 0.0
     i = np.arange(k)
@@ -162,13 +164,14 @@ def split_bound(n: int, removed: int, k: int) -> float:
 
 
 def starved_bound(n: int, lost: int, k: int, t: int) -> float:
-    """Bound on the probability that some client keeps fewer than t of its k neighbours when `lost` clients vanish.
+    """Return a bound on the probability that a client keeps fewer than t of k neighbours when `lost` clients vanish.
 
-    Moving a window of k places by one exchanges two of them: "i starves and i - 1 does not" is counted over the
-    k - 2 that stay, the two that enter and the two that leave.
+    Let Aᵢ be "client i keeps fewer than t": P(∪ Aᵢ) ≤ P(A₀) + Σ P(Aᵢ without Aᵢ₋₁) (Hunter 1976, Worsley 1982).
     """
-    most = k - t + 1  # losses that starve a client
+    most = k - t + 1  # losses that leave a client fewer than t neighbours
     first = float(_upper_tail(n, lost, k)[most])
+    # Moving a window of k places by one exchanges two of them: "Aᵢ without Aᵢ₋₁" is counted over the k - 2 places that
+    # stay, the two that enter and the two that leave.
     stay = _law(n, lost, k - 2)
     step = 0.0
     for x in range(max(0, most - 2), min(most, k - 2, lost) + 1):
@@ -180,7 +183,7 @@ def starved_bound(n: int, lost: int, k: int, t: int) -> float:
 
 
 def _law(total: int, marked: int, drawn: int) -> Tail:
-    """P(X = x), x = 0 … drawn, for the marked among `drawn` of `total`."""
+    """Return P(X = x), x = 0 … drawn, for the marked among `drawn` of `total`."""
     law = np.zeros(drawn + 1)
     x = np.arange(max(0, drawn - (total - marked)), min(drawn, marked) + 1)
     law[x] = np.exp(_choose(marked, x) + _choose(total - marked, drawn - x) - _choose(total, np.array(drawn)))
@@ -188,7 +191,7 @@ def _law(total: int, marked: int, drawn: int) -> Tail:
 
 
 def _upper_tail(total: int, marked: int, drawn: int) -> Tail:
-    """P(X ≥ x), x = 0 … drawn + 1."""
+    """Return P(X ≥ x), x = 0 … drawn + 1."""
     return np.append(np.cumsum(_law(total, marked, drawn)[::-1])[::-1], 0.0)
 
 

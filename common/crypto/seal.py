@@ -1,15 +1,15 @@
 """Records sealed to the server through the shuffler: HPKE (RFC 9180), X25519, HKDF-SHA256, ChaCha20-Poly1305.
 
-The info binds configuration, run, round and cohort, and the action where S deals them: a record moved elsewhere does
-not open.
+The info binds configuration, run, round and cohort, and the action where the shuffler assigns actions. A record that is
+moved to another cohort or action does not open.
 """
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
-from distrust.common.crypto.agree import load_public
 from distrust.common.crypto.context import context, encode
+from distrust.common.crypto.keys import load_public
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.messages.cohort import Cohort, SealedRecords
 
@@ -21,20 +21,20 @@ _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 
 
 def sealed_size(payload_size: int) -> int:
-    """Bytes of the sealed record of a report id and `payload_size` bytes."""
+    """Return the bytes of the sealed record of a report id and `payload_size` bytes."""
     return _OVERHEAD + REPORT_ID + payload_size
 
 
 def seal_info(cohort: Cohort, place: int | None = None) -> bytes:
-    """What a sealed record is bound to; `place`: that of its action in the list that S deals."""
+    """Return the HPKE info of a sealed record. `place` is that of its action in the list that the shuffler assigns."""
     info = context("distrust seal v1", cohort)
     return info if place is None else info + encode("action", place)
 
 
 def seal(public_key: bytes, cohort: Cohort, report_id: bytes, payload: bytes, place: int | None = None) -> bytes:
-    """A record that only the holder of the server's private key can open: `sealed_size(len(payload))` bytes.
+    """Return a record that only the holder of the server's private key can open: `sealed_size(len(payload))` bytes.
 
-    `place` is for dealt actions; nothing of it can be read off the record. Raises BadParameter unless the report id has
+    `place` is for assigned actions; it cannot be read off the record. Raises BadParameter unless the report id has
     16 bytes and the payload the cohort's size.
     """
     size = _channel(cohort).size
@@ -48,7 +48,7 @@ def seal(public_key: bytes, cohort: Cohort, report_id: bytes, payload: bytes, pl
 def open_record(
     private_key: X25519PrivateKey, cohort: Cohort, record: bytes, place: int | None = None
 ) -> tuple[bytes, bytes]:
-    """(report id, payload) of a sealed record. Raises BadMessage for another size, key, cohort, place, or a change."""
+    """Return (report id, payload) of a sealed record. Raises BadMessage for another size, key, cohort or place."""
     size = sealed_size(_channel(cohort).size)
     if len(record) != size:
         raise BadMessage(f"a sealed record has {len(record)} bytes, and must have {size}")

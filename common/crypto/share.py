@@ -15,14 +15,16 @@ from operator import mul
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.crypto.agree import SEED
 from distrust.common.errors import BadParameter, BadShare
+
+SEED = 16
+"""Bytes of a seed: a secret that is shared. Of the mask key pair, or of the self mask."""
 
 PRIME = 2**130 - 5
 SHARE = 17
 """Bytes of a share, big endian."""
 MISSING = b"\xff" * SHARE
-"""Stands where a client holds no share. It is no field element."""
+"""Sent in place of a share that a client does not hold. It is no field element."""
 
 Polynomial = list[int]
 
@@ -71,7 +73,7 @@ def read_elements(body: bytes) -> list[int]:
 
 
 def combine(points: tuple[int, ...], shares: Sequence[bytes]) -> bytes:
-    """The secret from exactly t shares at t distinct points, ascending from 1.
+    """Return the secret from exactly t shares at t distinct points, ascending from 1.
 
     Raises BadShare if they cannot come from a 16-byte secret.
     """
@@ -86,10 +88,10 @@ def combine(points: tuple[int, ...], shares: Sequence[bytes]) -> bytes:
 
 @lru_cache(maxsize=5_000)
 def coefficients(points: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange's coefficients at zero, λ_i = Π_{j≠i} j / (j - i), for ascending points.
+    """Return Lagrange's coefficients at zero, λ_i = Π_{j≠i} j / (j - i), for ascending points.
 
-    At the points 1 … r they are ±C(r, i); leaving points out multiplies them by Π (j - i)/j over the points j left
-    out, so that a nearly full set costs a few small products instead of t² large ones.
+    At the points 1 … r they are ±C(r, i). Leaving points out multiplies them by Π (j - i)/j over the points j left
+    out. So a nearly full set costs a few small products instead of t² large ones.
     """
     if points[0] < 1 or any(a >= b for a, b in pairwise(points)):
         raise BadParameter("points", points, "must ascend from 1 or more, without repeats")
@@ -100,7 +102,7 @@ def coefficients(points: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _horner(polynomials_: Sequence[Polynomial], count: int) -> list[bytes]:
-    """The values at 1 … count: one Horner scheme for all, side by side in one integer, reduced at the end."""
+    """Return the values at 1 … count: one Horner scheme for all, side by side in one integer, reduced at the end."""
     size = len(polynomials_[0])
     room = PRIME.bit_length() + size * (count + 1).bit_length()  # a value is below PRIME·(count + 1)^size
     shifts = [room * i for i in range(len(polynomials_))]
@@ -117,13 +119,11 @@ def _horner(polynomials_: Sequence[Polynomial], count: int) -> list[bytes]:
 
 
 def _values(polynomial: Polynomial, count: int) -> list[bytes]:
-    """The values at 1 … count: a product of two matrices of limbs of 22 bits.
-
-    A sum of 512 products of limbs is below 2⁵³, so that it is exact in floating point whatever its order.
-    """
+    """Return the values at 1 … count: a product of two matrices of limbs of 22 bits."""
     limbs = np.zeros((count, _LIMBS), dtype=np.int64)
     for start in range(0, len(polynomial), _BLOCK):
         block = polynomial[start : start + _BLOCK]
+        # A sum of 512 products of limbs is below 2⁵³, so it is exact in floating point whatever its order.
         products = _powers(start, len(block), count) @ _split(block).astype(np.float64)
         by_limb = products.astype(np.int64).reshape(_LIMBS, count, _LIMBS)
         sums = np.zeros((count, 2 * _LIMBS), dtype=np.int64)
@@ -137,14 +137,14 @@ def _values(polynomial: Polynomial, count: int) -> list[bytes]:
 
 @lru_cache(maxsize=64)
 def _powers(start: int, size: int, count: int) -> NDArray[np.float64]:
-    """Limbs of x^start … x^(start + size - 1) for x = 1 … count: shape (6·count, size), limb by limb."""
+    """Return the limbs of x^start … x^(start + size - 1) for x = 1 … count: shape (6·count, size), limb by limb."""
     rows = [[pow(x, power, PRIME) for power in range(start, start + size)] for x in range(1, count + 1)]
     split = np.array([_split(row) for row in rows], dtype=np.float64)
     return np.ascontiguousarray(split.transpose(2, 0, 1).reshape(_LIMBS * count, size))
 
 
 def _split(values: Sequence[int]) -> NDArray[np.int64]:
-    """Field elements to six limbs of 22 bits, the lowest first: shape (values, 6)."""
+    """Return field elements as six limbs of 22 bits, the lowest first: shape (values, 6)."""
     raw = b"".join([value.to_bytes(24, "little") for value in values])
     low, middle, high = np.frombuffer(raw, dtype="<u8").reshape(-1, 3).T
     limbs = np.empty((len(values), _LIMBS), dtype=np.uint64)
@@ -154,7 +154,7 @@ def _split(values: Sequence[int]) -> NDArray[np.int64]:
 
 
 def _carry(limbs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Carry from limb to limb, and with 2¹³² = 20 from the last to the first: all below 2²², the first below 2⁴⁴."""
+    """Carry from limb to limb, and 2¹³² = 20 from the last to the first: all end below 2²², the first below 2⁴⁴."""
     for i in range(_LIMBS - 1):
         limbs[:, i + 1] += limbs[:, i] >> _BITS
         limbs[:, i] &= 2**_BITS - 1
@@ -170,7 +170,7 @@ def _polynomial(secret: bytes, threshold: int) -> Polynomial:
 
 
 def _uniform(count: int) -> list[int]:
-    """Uniform field elements: 130 random bits, again in the 2⁻¹²⁷ cases that lie above the prime."""
+    """Return uniform field elements: 130 random bits, drawn again in the 2⁻¹²⁷ cases that lie above the prime."""
     values: list[int] = []
     while len(values) < count:
         drawn = os.urandom(SHARE * (count - len(values)))

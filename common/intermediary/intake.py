@@ -1,4 +1,4 @@
-"""Checks an upload item by item: tickets, stages, repeats. One refused item never spoils the others."""
+"""Checks an upload item by item: tickets, stages, repeats. A refused item does not affect the others."""
 
 import hashlib
 import hmac
@@ -10,8 +10,8 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from distrust.common.crypto.agree import KEY_HASH
-from distrust.common.crypto.claim import SECRET
+from distrust.common.crypto.context import SECRET
+from distrust.common.crypto.keys import KEY_HASH
 from distrust.common.crypto.seal import REPORT_ID, sealed_size
 from distrust.common.errors import BadMessage, BadParameter, BadTicket, Conflict, ProtocolError, WrongStage
 from distrust.common.messages.cohort import Cohort, LabelledBits, Masking, Via, ticket_text
@@ -22,7 +22,7 @@ _AROUND = 1024  # bytes of JSON around one item's body, at most
 
 
 def check_cohort(cohort: Cohort, party: Via) -> None:
-    """Raise BadParameter for a cohort that is not this party's, or that no party could serve."""
+    """Raise BadParameter for a cohort of the other intermediary, or that none could serve."""
     if cohort.via != party:
         raise BadParameter("channel", cohort.channel.kind, f"is served by the {cohort.via}, and this is the {party}")
     if cohort.minimum > cohort.clients:
@@ -32,7 +32,7 @@ def check_cohort(cohort: Cohort, party: Via) -> None:
 
 
 def check_fits(cohort: Cohort, max_body: int) -> None:
-    """Raise BadParameter for a cohort whose clients could not send: one report is larger than a body may be."""
+    """Raise BadParameter for a cohort whose clients could not send: one report exceeds the largest body."""
     size = _AROUND + (4 * _report_bytes(cohort) + 2) // 3  # base64
     if size > max_body:
         allowed = f"makes requests of {size} bytes, and DISTRUST_MAX_BODY is {max_body}"
@@ -59,15 +59,15 @@ def check_size(field: str, raw: bytes, size: int) -> None:
 SIZE = 64  # bytes of an Ed25519 signature
 
 
-class TicketBooth:
-    """Verifies tickets of one cohort; its key is read once."""
+class TicketVerifier:
+    """Verifies tickets of one cohort. Parses the ticket key once."""
 
     def __init__(self, cohort: Cohort) -> None:
         self._cohort = cohort
         self._key = Ed25519PublicKey.from_public_bytes(cohort.ticket_key)
 
     def admits(self, slot: int, ticket: bytes, keys: bytes = b"") -> bool:
-        """Return whether the ticket is this slot's, for keys with this hash in secure aggregation. 0.1 ms."""
+        """Return whether the ticket is this slot's; in secure aggregation, for keys with this hash. Takes 0.1 ms."""
         try:
             self._key.verify(ticket, ticket_text(self._cohort, slot, keys))
         except InvalidSignature:
@@ -76,10 +76,10 @@ class TicketBooth:
 
 
 Fault = Callable[[Item], ProtocolError | None]
-"""Why an item cannot be taken, or None."""
+"""Returns why an item is refused, or None."""
 
 Mark = Callable[[Item], bytes | None]
-"""What must be unique in a cohort besides an item's slot."""
+"""Returns what must be unique in a cohort besides an item's slot, or None."""
 
 
 MOST_BAD_TICKETS = 64
@@ -88,10 +88,10 @@ MOST_BAD_TICKETS = 64
 
 @dataclass(slots=True)
 class Intake:
-    """An upload on its way in: `items` are still good, `accepted` counts what is committed.
+    """An upload while it is checked: `items` have passed so far, `accepted` counts what is committed.
 
-    refused  the first MOST_LISTED items that are out.
-    reasons  a problem's type → items that are out for it, listed or not.
+    refused  the first MOST_LISTED refused items.
+    reasons  a problem's type → items that were refused for it, listed or not.
     """
 
     items: list[Item]
@@ -100,7 +100,7 @@ class Intake:
     accepted: int = 0
 
     def reject_if(self, fault: Fault) -> None:
-        """Keep the items without a fault."""
+        """Refuse the items that have a fault."""
         kept = []
         for item in self.items:
             error = fault(item)
@@ -111,17 +111,17 @@ class Intake:
         self.items = kept
 
     def match_stored(self, stored: Mapping[int, bytes]) -> None:
-        """Count repeats of what is committed already, and refuse changed ones."""
+        """Accept repeats of committed messages, and refuse changed ones."""
         known = [item for item in self.items if item.slot in stored]
         self.items = [item for item in self.items if item.slot not in stored]
         for item in known:
-            if stored[item.slot] == digest(item.body):
+            if stored[item.slot] == body_digest(item.body):
                 self.accepted += 1
             else:
                 self.refuse(item.slot, Conflict(f"slot {item.slot}: its message is here already, and differs"))
 
     def require_members(self, departed: Collection[int], expected: Collection[int] | None) -> None:
-        """Refuse who left, and who takes no part in the stage; `expected` None: everybody does."""
+        """Refuse clients that left, or that take no part in the stage; `expected` None: all clients do."""
 
         def fault(item: Item) -> ProtocolError | None:
             if item.slot in departed:
@@ -137,23 +137,23 @@ class Intake:
         used = set(taken)
 
         def fault(item: Item) -> ProtocolError | None:
-            found = mark(item)
-            if found in used:
+            own_mark = mark(item)
+            if own_mark in used:
                 return Conflict(f"slot {item.slot}: its report id was used by another slot")
-            if found is not None:
-                used.add(found)
+            if own_mark is not None:
+                used.add(own_mark)
             return None
 
         self.reject_if(fault)
 
     def rows(self, cohort: str, stage: str, mark: Mark, *, keep_ticket: bool) -> list[dict[str, Any]]:
-        """What is left, as rows of the message table."""
+        """Return the items that passed as rows of the message table."""
         return [
             {
                 "cohort": cohort,
                 "stage": stage,
                 "slot": item.slot,
-                "digest": digest(item.body),
+                "digest": body_digest(item.body),
                 "ticket": item.ticket if keep_ticket else None,
                 "mark": mark(item),
                 "body": item.body,
@@ -167,7 +167,7 @@ class Intake:
             self.refused.append(RefusedItem(slot=slot, type=error.urn, status=error.status, detail=error.detail))
 
     def span(self) -> tuple[int, int]:
-        """The first and the last slot; an empty span when nothing is left."""
+        """Return the first and the last slot; an empty span without items."""
         slots = [item.slot for item in self.items]
         return (min(slots), max(slots)) if slots else (0, -1)
 
@@ -178,7 +178,7 @@ class Intake:
 
 
 def known_slots(cohort: Cohort) -> Fault:
-    """Refuses slots that do not exist, and a slot's second item in one upload."""
+    """Return a check that refuses slots that do not exist, and a slot's second item in one upload."""
     seen: set[int] = set()
 
     def fault(item: Item) -> ProtocolError | None:
@@ -193,12 +193,12 @@ def known_slots(cohort: Cohort) -> Fault:
 
 
 def admitted(cohort: Cohort, stored: dict[int, bytes], keys_of: Callable[[Item], bytes] = lambda _item: b"") -> Fault:
-    """Refuses wrong tickets: compared with the `stored` one where there is one, verified otherwise.
+    """Return a check that refuses wrong tickets. A `stored` ticket is compared; any other is verified.
 
     keys_of  the hash of the keys that an item comes with, which its ticket is for (secure aggregation only).
     After MOST_BAD_TICKETS wrong signatures the rest is refused unverified.
     """
-    booth = TicketBooth(cohort)
+    verifier = TicketVerifier(cohort)
     bad = 0
 
     def fault(item: Item) -> ProtocolError | None:
@@ -209,7 +209,7 @@ def admitted(cohort: Cohort, stored: dict[int, bytes], keys_of: Callable[[Item],
         elif bad >= MOST_BAD_TICKETS:
             return BadTicket(f"slot {item.slot}: not looked at, as {bad} tickets of this upload do not verify")
         else:
-            good = booth.admits(item.slot, item.ticket, keys_of(item))
+            good = verifier.admits(item.slot, item.ticket, keys_of(item))
             bad += not good
         return None if good else BadTicket(f"slot {item.slot}: the ticket does not verify")
 
@@ -217,7 +217,7 @@ def admitted(cohort: Cohort, stored: dict[int, bytes], keys_of: Callable[[Item],
 
 
 def measured(expected: int) -> Fault:
-    """Refuses bodies that have not exactly the expected bytes."""
+    """Return a check that refuses bodies of another size than expected."""
 
     def fault(item: Item) -> ProtocolError | None:
         if len(item.body) == expected:
@@ -228,7 +228,7 @@ def measured(expected: int) -> Fault:
 
 
 def ticketed(slots: Sequence[int], tickets: bytes, keys: bytes = b"") -> Iterator[Item]:
-    """Slots and their tickets as items; the body is the hash of the slot's keys, or empty where there are no `keys`.
+    """Yield slots and their tickets as items. The body is the hash of the slot's keys; empty without `keys`.
 
     Raises BadMessage unless there is one ticket a slot, and one hash a slot or none at all.
     """
@@ -241,6 +241,6 @@ def ticketed(slots: Sequence[int], tickets: bytes, keys: bytes = b"") -> Iterato
         yield Item(slot=slot, ticket=tickets[SIZE * index : SIZE * (index + 1)], body=own)
 
 
-def digest(body: bytes) -> bytes:
-    """What tells a repeat from a conflict."""
+def body_digest(body: bytes) -> bytes:
+    """Return the digest that tells a repeat from a conflict."""
     return hashlib.sha256(body).digest()

@@ -1,4 +1,4 @@
-"""The half of an S that does not mix: it opens cohorts, takes every client's message once, and hands out one batch."""
+"""What both intermediaries do but mixing: open cohorts, take each client's message once, hand out one batch."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection
@@ -18,7 +18,7 @@ from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswe
 
 
 class Intermediary(StageMachine):
-    """What both S promise, whatever they do to the messages."""
+    """A shuffler or an aggregator, without its way of mixing messages."""
 
     party: ClassVar[Literal["shuffler", "aggregator"]]
 
@@ -28,33 +28,33 @@ class Intermediary(StageMachine):
 
     @abstractmethod
     def _fault(self, tx: Connection, state: State, span: Span) -> Fault:
-        """What is wrong with a body in the open stage, from a slot of the span."""
+        """Return the check of a body in the open stage, for slots of the span."""
 
     @abstractmethod
-    def _see(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
-        """A stored message in this party's eyes; its number is filled in later."""
+    def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
+        """Return a stored message as this party could read it; its number is filled in later."""
 
     def _opening(self, tx: Connection, cohort: Cohort) -> None:
-        """Note what this party must not decide twice about a new cohort."""
+        """Store what this party decides once about a new cohort."""
 
     def _mark(self, _state: State, _item: Item) -> bytes | None:
-        """What must be unique in the cohort besides the slot."""
+        """Return what must be unique in the cohort besides the slot; None for nothing."""
         return None
 
     def _keys_of(self, _item: Item) -> bytes:
-        """The hash of the keys that a slot's first message brings, which its ticket is for."""
+        """Return the hash of the keys that a slot's first message brings, which its ticket is for."""
         return b""
 
     @abstractmethod
     def view(self, name: str, slots: Collection[int] = ()) -> StageView:
-        """Where the cohort stands, and what these slots need now. Raises WrongCohort."""
+        """Return where the cohort stands, and what these slots need now. Raises WrongCohort."""
 
     def open(self, cohort: Cohort) -> Cohort:
-        """Open a cohort; the same again changes nothing. Raises BadParameter, Conflict for a changed one."""
+        """Open a cohort. Idempotent. Raises BadParameter, and Conflict when it is open with other contents."""
         check_cohort(cohort, self.party)
         self._check(cohort)
         with self._database.transaction() as tx:
-            known = store.find(tx, cohort.cohort, lock=True)
+            known = store.find_cohort(tx, cohort.cohort, lock=True)
             if known is None:
                 store.add_cohort(tx, cohort, self.stages[0], self._clock.now() + cohort.stage_seconds)
                 self._opening(tx, cohort)
@@ -67,16 +67,16 @@ class Intermediary(StageMachine):
         return self.settled(name).cohort
 
     def cohorts(self, *, only_open: bool = False) -> CohortList:
-        """Every cohort and where it stands, oldest first; or those that are not over."""
+        """Return every cohort and where it stands, oldest first; or only those that are not over."""
         with self._database.reading() as tx:
-            found = store.every(tx, ("done", "aborted") if only_open else ())
-            return CohortList(cohorts=[self._entry(tx, state) for state in found])
+            states = store.every(tx, ("done", "aborted") if only_open else ())
+            return CohortList(cohorts=[self._entry(tx, state) for state in states])
 
     def receive(self, name: str, stage: str, upload: Upload) -> UploadAnswer:
-        """Take many clients' messages of one stage; they are committed before it returns.
+        """Take many clients' messages of one stage. They are committed before it returns.
 
         Raises WrongCohort, Aborted; BadMessage for an upload of another cohort or stage than it was sent to; WrongStage
-        when the stage is not open and nothing in the upload was taken before.
+        when the stage is not open, and no message of the upload was taken before.
         """
         if (upload.cohort, upload.stage) != (name, stage):
             raise BadMessage(f"an upload for {upload.cohort}, stage {upload.stage}, was sent to {name}, stage {stage}")
@@ -94,7 +94,7 @@ class Intermediary(StageMachine):
         return intake.answer()
 
     def depart(self, name: str, departure: Departure) -> UploadAnswer:
-        """Note clients that leave: nobody waits for them any more. Raises WrongCohort, BadMessage."""
+        """Note clients that leave: their stage does not wait for them any more. Raises WrongCohort, BadMessage."""
         if departure.cohort != name:
             raise BadMessage(f"a departure from {departure.cohort} was sent to {name}")
         state = self.settled(name)
@@ -110,7 +110,7 @@ class Intermediary(StageMachine):
         return intake.answer()
 
     def batch(self, name: str) -> BatchAnswer | bytes:
-        """A released BatchAnswer as JSON, the very bytes each time; or why there is none (yet). Raises WrongCohort."""
+        """Return the released BatchAnswer as JSON, always the same bytes, or why there is none. Raises WrongCohort."""
         state = self.settled(name)
         if state.stage == "aborted":
             return BatchAnswer(cohort=name, state="aborted", reason=state.reason, lost=state.cohort.clients)
@@ -118,18 +118,22 @@ class Intermediary(StageMachine):
             return store.statement(tx, name, store.BATCH) or BatchAnswer(cohort=name, state="waiting")
 
     def transcript(self, name: str, after: int, limit: int) -> Transcript:
-        """A page of the cohort's messages in the order of arrival, from position `after` on. Raises WrongCohort."""
+        """Return a page of the cohort's messages in the order of arrival, from position `after` on.
+
+        Raises WrongCohort.
+        """
         self.settled(name)
         with self._database.reading() as tx:
             state, total = store.need(tx, name), store.count(tx, name)
-            rows = store.page(tx, name, after, limit)
-        seen = [self._see(state, *row).model_copy(update={"number": after + i}) for i, row in enumerate(rows)]
-        end = after + len(seen)
+            rows = store.message_page(tx, name, after, limit)
+        unnumbered = [self._transcript_entry(state, stage, slot, body) for stage, slot, body in rows]
+        entries = [entry.model_copy(update={"number": number}) for number, entry in enumerate(unnumbered, start=after)]
+        end = after + len(entries)
         following = end if end < total else None
-        return Transcript(party=self.party, cohort=name, total=total, next=following, messages=seen)
+        return Transcript(party=self.party, cohort=name, total=total, next=following, messages=entries)
 
     def _screened(self, state: State, stage: str, upload: Upload) -> Intake:
-        """The upload without what cannot be taken, whatever arrived before it."""
+        """Return the upload without the items that are refused whatever arrived before them."""
         intake = Intake(list(upload.items))
         self._admit(state, intake, self._keys_of)
         if stage == state.stage:
@@ -141,11 +145,11 @@ class Intermediary(StageMachine):
     def _admit(self, state: State, intake: Intake, keys_of: Callable[[Item], bytes] = lambda _item: b"") -> None:
         intake.reject_if(known_slots(state.cohort))
         with self._database.reading() as tx:
-            stored = store.tickets(tx, state.name, self.stages[0], intake.span())
+            stored = store.stored_tickets(tx, state.name, self.stages[0], intake.span())
         intake.reject_if(admitted(state.cohort, stored, keys_of))
 
     def _take(self, tx: Connection, state: State, stage: str, intake: Intake) -> bool:
-        """Commit what is new, count what is a repeat, refuse the rest; whether anything came too late."""
+        """Commit new items, count repeats, refuse the rest. Return whether any item came too late."""
         intake.match_stored(store.digests(tx, state.name, stage, intake.span()))
         closed = stage != state.stage
         late = closed and bool(intake.items)
@@ -156,14 +160,14 @@ class Intermediary(StageMachine):
         def mark(item: Item) -> bytes | None:
             return self._mark(state, item)
 
-        wanted = [found for item in intake.items if (found := mark(item))]
+        wanted = [own_mark for item in intake.items if (own_mark := mark(item))]
         intake.require_unique(store.marks(tx, state.name, wanted), mark)
         store.add_messages(tx, intake.rows(state.name, stage, mark, keep_ticket=stage == self.stages[0]))
         intake.accepted += len(intake.items)
         return late
 
     def _shut(self, state: State, stage: str) -> ProtocolError:
-        """Why a message of this stage cannot be taken now."""
+        """Return why a message of this stage cannot be taken now."""
         if state.stage == "aborted":
             return Aborted(f"cohort {state.name} was aborted: {state.reason}", cohort=state.name)
         shown = self._shown(state)
@@ -172,11 +176,11 @@ class Intermediary(StageMachine):
         )
 
     def _shown(self, state: State) -> str:
-        """The stage as clients know it: while the batch is computed, the last one."""
+        """Return the stage as clients know it: while the batch is computed, the last one."""
         return self.stages[-1] if state.stage == MIXING else state.stage
 
     def _entry(self, tx: Connection, state: State) -> CohortEntry:
         cohort, shown = state.cohort, self._shown(state)
-        answered = store.answered(tx, state.name, shown) if shown in self.stages else None
+        answered = store.count_answers(tx, state.name, shown) if shown in self.stages else None
         fields = {"cohort": state.name, "run": cohort.run, "round": cohort.round, "clients": cohort.clients}
         return CohortEntry.model_validate({**fields, "stage": shown, "answered": answered})

@@ -1,10 +1,10 @@
-"""The life of a cohort at an S: its stages, their deadlines and minima, and the mixing at the end.
+"""Moves a cohort through its life at an intermediary: stages, their deadlines and minima, and the mixing at the end.
 
-A cohort goes through its party's `stages`, then through `MIXING` (frozen: nothing is taken any more), to `done` or
-`aborted`. A stage is over `stage_seconds` after it began; the first one begins with its first message, or
-`stage_seconds` after the cohort was opened: clients that took tickets and died are not awaited for ever. Deadlines are
-looked at whenever somebody asks, so that a restart changes nothing; the batch is computed outside every transaction
-from committed messages, so that a crash in the middle only repeats it.
+A cohort passes its party's `stages`, then `MIXING` (no message is taken any more), and ends `done` or `aborted`.
+A stage is over `stage_seconds` after it began. The first stage begins with its first message, or `stage_seconds` after
+the cohort was opened, so it does not wait for ever for clients that crashed with their tickets.
+Deadlines are checked at every request, so a restart changes nothing. The batch is computed from committed messages,
+outside every transaction, so a crash in between only repeats it.
 """
 
 import logging
@@ -16,11 +16,11 @@ from typing import ClassVar
 
 from sqlalchemy import Connection
 
-from distrust.common.clock import Clock
 from distrust.common.database import Database
 from distrust.common.errors import ProtocolError, TooSmall, Unavailable
 from distrust.common.intermediary import store
 from distrust.common.intermediary.store import State
+from distrust.common.machine import Clock
 from distrust.common.messages.batch import Batch, BatchAnswer
 
 MIXING = "mixing"
@@ -31,13 +31,13 @@ _log = logging.getLogger("distrust.intermediary")
 
 
 def silence(_cohort: str) -> None:
-    """Nobody waits."""
+    """Do nothing: no request waits for changes."""
 
 
 class StageMachine(ABC):
     """Moves cohorts from stage to stage. Safe to call from many threads, and from several workers over one database.
 
-    ring   is told the cohort's name after every change.
+    ring   called with the cohort's name after every change.
     """
 
     stages: ClassVar[tuple[str, ...]]
@@ -50,26 +50,26 @@ class StageMachine(ABC):
 
     @abstractmethod
     def _mix(self, state: State) -> Batch:
-        """The batch of a frozen cohort. Runs outside every transaction; a ProtocolError aborts the cohort."""
+        """Return the batch of a frozen cohort. Runs outside every transaction; a ProtocolError aborts the cohort."""
 
     @abstractmethod
     def _closing(self, tx: Connection, state: State) -> None:
-        """Note what this party says to its clients as the open stage closes. A TooSmall ends the cohort."""
+        """Store what this party sends its clients once the open stage closes. A TooSmall ends the cohort."""
 
     def _members(self, _tx: Connection, _state: State) -> Collection[int] | None:
-        """The slots that take part in the open stage; None when all do."""
+        """Return the slots that take part in the open stage; None when all do."""
         return None
 
-    def _least(self, state: State) -> int:
-        """The messages below which the open stage ends the cohort."""
+    def _min_answers(self, state: State) -> int:
+        """Return the number of messages below which the open stage ends the cohort."""
         return state.cohort.minimum
 
     def close(self) -> None:
-        """Let the batch that is being computed finish; start no other."""
+        """Finish the batch that is being computed. Start no other."""
         self._mixer.shutdown(cancel_futures=True)
 
     def settled(self, name: str) -> State:
-        """The cohort's state after every deadline that has passed. Raises WrongCohort."""
+        """Return the cohort's state after every deadline that has passed. Raises WrongCohort."""
         with self._database.reading() as tx:
             state = store.need(tx, name)
             due = self._due(tx, state)
@@ -81,7 +81,7 @@ class StageMachine(ABC):
         return state
 
     def _position(self, stage: str) -> int:
-        """How far a stage is; every end lies behind every stage."""
+        """Return a stage's index; `MIXING`, `done` and `aborted` come after every stage."""
         return self.stages.index(stage) if stage in self.stages else len(self.stages)
 
     def _advance(self, tx: Connection, state: State) -> State:
@@ -90,17 +90,17 @@ class StageMachine(ABC):
         return state
 
     def _due(self, tx: Connection, state: State) -> bool:
-        """Whether the open stage is over: its deadline passed, or everybody expected has answered or left."""
+        """Return whether the open stage is over: its deadline passed, or every member has answered or left."""
         if state.stage not in self.stages or state.since is None:
             return False
         late = self._clock.now() >= state.since + state.cohort.stage_seconds
         return late or not store.awaited(tx, state, self._members(tx, state))
 
     def _close(self, tx: Connection, state: State) -> State:
-        """Freeze the open stage: on to the next one, or to the end."""
-        got, least = store.answered(tx, state.name, state.stage), self._least(state)
-        if got < least:
-            return self._abort(tx, state, TooSmall(got, least, f"clients in stage {state.stage}"))
+        """Close the open stage: open the next one, begin mixing, or abort the cohort."""
+        count, needed = store.count_answers(tx, state.name, state.stage), self._min_answers(state)
+        if count < needed:
+            return self._abort(tx, state, TooSmall(count, needed, f"clients in stage {state.stage}"))
         try:
             self._closing(tx, state)
         except TooSmall as error:
@@ -114,34 +114,34 @@ class StageMachine(ABC):
         return store.need(tx, state.name)
 
     def _started(self, tx: Connection, state: State) -> State:
-        """The first stage's deadline runs from its first message, where that comes in time."""
+        """Start the first stage's deadline with its first message, if that comes in time."""
         now = self._clock.now()
         if state.stage == self.stages[0] and state.since is not None and now < state.since:
             store.move(tx, state.name, state.stage, now)
         return store.need(tx, state.name)
 
     def _changed(self, state: State) -> None:
-        """After a commit: wake who waits, and mix what is frozen."""
+        """Wake waiting requests after a commit, and mix a frozen cohort."""
         self._ring(state.name)
         self._mix_when_frozen(state)
 
     def _mix_when_frozen(self, state: State) -> None:
-        """One cohort at a time, in a thread of its own, and never twice at once."""
+        """Start mixing: one cohort at a time, in a thread of its own, and never a cohort twice at once."""
         with self._guard:
             if state.stage == MIXING and state.name not in self._mixing:
                 self._mixing.add(state.name)
                 self._mixer.submit(self._release, state)
 
     def _stored(self, name: str, stage: str) -> Iterator[tuple[int, bytes]]:
-        """Slot and body of a stage's messages, ascending by slot; few in memory at once, no transaction open."""
+        """Yield slot and body of a stage's messages, ascending by slot: few in memory at once, no transaction open."""
         after = store.SELF
         while True:
             with self._database.reading() as tx:
-                found = store.bodies(tx, name, stage, after, _FETCH)
-            if not found:
+                rows = store.bodies(tx, name, stage, after, _FETCH)
+            if not rows:
                 return
-            yield from found
-            after = found[-1][0]
+            yield from rows
+            after = rows[-1][0]
 
     def _release(self, state: State) -> None:
         try:
@@ -160,7 +160,7 @@ class StageMachine(ABC):
                 self._mixing.discard(state.name)
 
     def _publish(self, state: State, answer: BatchAnswer) -> None:
-        """Commit the batch, unless another worker was faster: then its batch is the only one."""
+        """Commit the batch, unless another worker has committed one."""
         with self._database.transaction() as tx:
             if store.need(tx, state.name, lock=True).stage == MIXING:
                 store.put_statement(tx, state.name, store.BATCH, answer.model_dump_json().encode())

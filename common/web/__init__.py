@@ -1,1 +1,1 @@
-"""The only FastAPI, httpx and uvicorn in common: problems, settings, bodies, long polls, a retrying client."""
+"""HTTP for all parties: problems, settings, bodies, long polls, a retrying client. Only here common imports FastAPI."""

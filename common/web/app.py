@@ -1,17 +1,18 @@
-"""What every service's app has in common: problems, a body limit, health, metrics, a log without secrets."""
+"""What every service's app has in common: the operator's token, problems, a body limit, health, metrics, a log."""
 
 import asyncio
+import hmac
 import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import structlog
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
-from distrust.common.errors import Unavailable
+from distrust.common.errors import Unauthorized, Unavailable
 from distrust.common.web.body import PARSERS, describe
 from distrust.common.web.observability import Metrics
 from distrust.common.web.problems import install
@@ -20,20 +21,45 @@ from distrust.common.web.visit import Bodies, Visit
 from distrust.common.web.waiting import ChangeNotifier
 
 READY_SECONDS = 0.5
-"""How long an answer of /readyz is good: asking costs the disk nothing more."""
+"""How long an answer of /readyz is reused, so that many callers cost one write."""
 
 _log = structlog.get_logger("distrust.web")
 
 
+async def require_operator(request: Request) -> None:
+    """Raise Unauthorized unless the request carries the operator's token. Without a token only loopback is served."""
+    _require(request, request.app.state.operator_token, "operator's")
+
+
+async def require_inspector(request: Request) -> None:
+    """Raise Unauthorized unless the request carries the token that reads an intermediary's transcripts."""
+    _require(request, request.app.state.inspector_token, "inspector's")
+
+
+def _require(request: Request, token: str | None, owner: str) -> None:
+    if token is None:
+        return
+    scheme, _, received = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(received.strip().encode(), token.encode()):
+        raise Unauthorized(f"this call needs the {owner} token: Authorization: Bearer …")
+
+
+InspectorOnly = Depends(require_inspector)
+"""For routes that show which client sent which message."""
+
+OperatorOnly = Depends(require_operator)
+"""For a route's `dependencies=[…]`; add `Unauthorized` to its `problems(…)`."""
+
+
 class Writable(Protocol):
-    """A database, as far as readiness cares."""
+    """What readiness needs of a database."""
 
     def check_writable(self, min_free: int) -> None:
         """Write and commit. Raises Unavailable."""
 
 
 class Readiness:
-    """Whether the service can write, looked at once in `READY_SECONDS` however many callers ask."""
+    """Whether the service can write: checked at most once in `READY_SECONDS`."""
 
     def __init__(self, min_free: int) -> None:
         self._min_free, self._lock = min_free, threading.Lock()
@@ -59,17 +85,17 @@ class Readiness:
 def make_app(
     title: str, lifespan: Lifespan[FastAPI] | None, routers: Iterable[APIRouter], settings: ServiceSettings
 ) -> FastAPI:
-    """An app with our common rooms around `routers`.
+    """Return an app with `routers`, health, metrics, problem documents and limits.
 
-    `app.state` has `settings`, `operator_token`, `inspector_token`, `metrics`, `doorbell`, and what the service adds:
-    `service`, and `database`, which /readyz asks.
+    `app.state` has `settings`, `operator_token`, `inspector_token`, `metrics` and `notifier`. The service adds
+    `service`, and `database`, which /readyz checks.
     """
     app = FastAPI(title=title, version="1", lifespan=lifespan, docs_url=None, redoc_url=None)  # those need a CDN
     app.state.settings = settings
     app.state.operator_token = settings.operator_token()
     app.state.inspector_token = settings.inspector_token()
     app.state.metrics = Metrics()
-    app.state.doorbell = ChangeNotifier(settings.max_waits)
+    app.state.notifier = ChangeNotifier(settings.max_waits)
     app.state.parsers = asyncio.Semaphore(PARSERS)
     app.state.readiness = Readiness(settings.min_free)
     for router in [*routers, _health]:
@@ -118,12 +144,12 @@ def readyz(request: Request) -> str:
 @_health.get("/metrics")
 def metrics(request: Request) -> Response:
     """Prometheus text."""
-    found: Metrics = request.app.state.metrics
-    return found.answer()
+    counters: Metrics = request.app.state.metrics
+    return counters.answer()
 
 
 class RequestGuard:
-    """Everything passes here once: size, type and pace of bodies are checked, the answer is counted and logged."""
+    """Checks size, type and pace of every request's body, and counts and logs its answer."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, settings: ServiceSettings) -> None:
         self._app, self._metrics, self._settings = app, metrics, settings
@@ -144,6 +170,6 @@ class RequestGuard:
     def _record(self, visit: Visit) -> None:
         seconds = visit.age
         self._metrics.record(visit.method, visit.route, visit.status, seconds, visit.received)
-        say: Callable[..., Any] = _log.error if visit.status >= 500 else _log.info
+        write: Callable[..., Any] = _log.error if visit.status >= 500 else _log.info
         facts = {"method": visit.method, "route": visit.route, "status": visit.status, "bytes": visit.received}
-        say("request", **facts, ms=round(1000 * seconds, 1))
+        write("request", **facts, ms=round(1000 * seconds, 1))

@@ -1,4 +1,4 @@
-"""Calls to the services: one pool of connections a process, retried until answered, problems raised as our errors.
+"""Calls to the services: one pool of connections a process, retries until answered, problems raised as our errors.
 
 Every call of ours may be repeated (creation is idempotent, messages are counted once), so every call is retried.
 """
@@ -22,7 +22,7 @@ A = TypeVar("A", bound=BaseModel)
 Params = Mapping[str, str | int | float]
 
 IDLE_SECONDS = 12.0
-"""For a connection without a call, below the 15 after which a service closes it: new ones may have to queue there."""
+"""How long an unused connection stays open. Services close one after 15 seconds, and make new ones queue."""
 
 _chance = secrets.SystemRandom()
 
@@ -62,13 +62,13 @@ class Http:
         self.received = 0  # bytes of answers: bodies and header lines
 
     def peer(self, url: str, token: str | None = None) -> "Peer":
-        """A service at `url`; `token` is the operator's, where its routes ask for one."""
+        """Return the service at `url`. `token` is the operator's, for routes that need one."""
         return Peer(self, url.rstrip("/"), {"Authorization": f"Bearer {token}"} if token else {})
 
     async def request(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None, params: Params | None
     ) -> bytes:
-        """The body of a 2xx answer. Raises the problem's ProtocolError, or Unavailable when patience is over."""
+        """Return the body of a 2xx answer. Raises the problem's ProtocolError, or Unavailable when patience is over."""
         end = time.monotonic() + self.patience.total
         attempt = 0
         while True:
@@ -133,12 +133,12 @@ class Peer:
         try:
             return answer.model_validate_json(raw)
         except ValidationError as error:
-            told = f"{self.url} answered something that is no {answer.__name__}"
-            raise BadMessage(f"{told}: {first(error)}") from error
+            unreadable = f"{self.url} answered something that is no {answer.__name__}"
+            raise BadMessage(f"{unreadable}: {first(error)}") from error
 
 
 def _passing(status: int) -> bool:
-    """Whether the trouble may be over soon."""
+    """Return whether a retry may succeed."""
     return status == 429 or status >= 500
 
 
@@ -153,7 +153,7 @@ def _detail(answer: httpx.Response) -> str:
 
 
 def _retry_after(answer: httpx.Response | None) -> float:
-    """Seconds that the peer asked us to wait; a date or nonsense counts as none."""
+    """Return the seconds that the peer asked us to wait; 0 for a date or anything else."""
     text = answer.headers.get("retry-after", "") if answer is not None else ""
     return float(text) if text.isdigit() else 0.0
 

@@ -1,16 +1,27 @@
-"""Connections under limits: how many, and how long each may stay without a whole request.
+"""A service's connections: how fast new ones are accepted, how many may be open, how long one may take over a request.
 
+asyncio accepts whatever has queued up at once, up to the listener's backlog, and each request of it is begun before
+those that are under way go on. So a few thousand new connections would stop all others for seconds; `Entrance`
+accepts them at a pace instead.
 uvicorn bounds idle keep-alive connections only. A connection that sends half a request's head, or goes on sending a
-body after its answer, stays open for ever there.
+body after its answer, would stay open for ever there; `GuardedProtocol` closes it.
 """
 
 import asyncio
+import errno
+import select
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import h11
+import structlog
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+BURST = 64
+"""Connections that may come at once, before the pace holds."""
 
 LINGER_SECONDS = 5.0
 """For a caller to send the rest of a body that was refused, and so to reach its answer."""
@@ -19,10 +30,10 @@ SPARE = 128
 """Connections above the limit, as long as all those within it are busy."""
 
 KNOWN = 4
-"""Requests after which a connection is kept before those that have made fewer: callers that stay open many."""
+"""Requests after which a connection is kept in preference to those that have made fewer."""
 
 CHUNK = 128 * 1024
-"""Bytes that are read from a connection at once. All connections share the room for it."""
+"""Bytes that are read from a connection at once. All connections share one buffer."""
 
 READ_SECONDS = 60.0
 """For a caller to go on reading an answer that fills the buffers on the way."""
@@ -30,12 +41,12 @@ READ_SECONDS = 60.0
 UNPACED = 16 * 1024
 """Bytes of one request, from its first, that no pace holds up."""
 
-BURST = 4 * 2**20
+BODY_BURST = 4 * 2**20
 """Bytes of larger requests that may come at once, before the pace holds."""
 
 
 class BodyPace:
-    """All large bodies of one service together arrive at `rate` bytes a second at most, after BURST.
+    """All large bodies of one service together arrive at `rate` bytes a second at most, after BODY_BURST.
 
     Reading a body takes the time of all other requests. So callers that send large bodies without end, refused or not,
     get a bounded share of it.
@@ -47,7 +58,7 @@ class BodyPace:
 
     def take(self, size: int, now: float) -> float:
         """Count bytes that have arrived; return the seconds before more may be read from the same connection."""
-        self._due = max(self._due, now - BURST / self._rate) + size / self._rate
+        self._due = max(self._due, now - BODY_BURST / self._rate) + size / self._rate
         return max(0.0, self._due - now)
 
 
@@ -77,15 +88,104 @@ class PacedFlow(FlowControl):
     def _settle(self) -> None:
         if not (self._full or self._held or self._transport.is_closing()):
             super().resume_reading()
+_RETRY_SECONDS = 1.0
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_TURN = 32  # abandoned connections that are left out before other tasks have a turn
+_HALF_CLOSED = getattr(select, "POLLRDHUP", 0)  # only Linux can tell; elsewhere they are accepted, and noticed later
+
+_log = structlog.get_logger("distrust.web")
+
+
+class Pace:
+    """At most `rate` connections a second, after a burst of `burst`.
+
+    Only time without callers earns a new burst. A service that is late does not catch up: it accepts fewer than `rate`.
+    """
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate, self._burst, self._left = rate, burst, float(burst)
+
+    def take(self, idle: float) -> float:
+        """Count a connection that came after `idle` seconds without any. Return the seconds to wait before the next."""
+        self._left = min(self._burst, self._left + idle * self._rate)
+        if self._left < 1:
+            return 1 / self._rate
+        self._left -= 1
+        return 0.0
+
+
+class Entrance:
+    """Accepts the connections of one listener, as long as `admit` runs.
+
+    protocol   makes the protocol of one connection.
+    rate       connections accepted in a second, after the first BURST.
+    abandoned  called for each connection that its caller had closed before it was accepted.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        rate: float,
+        abandoned: Callable[[], None],
+    ) -> None:
+        self._listener, self._protocol = listener, protocol
+        self._pace, self._abandoned = Pace(rate, BURST), abandoned
+        listener.setblocking(False)
+
+    async def admit(self) -> None:
+        """Accept one connection after another, until cancelled."""
+        loop, left_out = asyncio.get_running_loop(), 0
+        while True:
+            began = loop.time()
+            connection = await self._accept(loop)
+            if connection is None:
+                continue
+            if is_closed_by_caller(connection):
+                connection.close()
+                self._abandoned()
+                left_out += 1
+                if left_out % _TURN == 0:
+                    await asyncio.sleep(0)
+                continue
+            idle = loop.time() - began
+            try:
+                await loop.connect_accepted_socket(self._protocol, connection)
+            except OSError:  # it went away meanwhile
+                connection.close()
+            await asyncio.sleep(self._pace.take(idle))
+
+    async def _accept(self, loop: asyncio.AbstractEventLoop) -> socket.socket | None:
+        """Return the next connection; None when its caller has gone, or the process has no file left for it."""
+        try:
+            connection, _ = await loop.sock_accept(self._listener)
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                _log.error("no_connection", why=error.strerror)
+                await asyncio.sleep(_RETRY_SECONDS)
+                return None
+            if self._listener.fileno() < 0:
+                raise
+            return None  # the caller was gone before it could be accepted
+        return connection
+
+
+def is_closed_by_caller(connection: socket.socket) -> bool:
+    """Return whether the caller has closed its side: no answer would reach it."""
+    if not _HALF_CLOSED:
+        return False
+    poll = select.poll()
+    poll.register(connection, _HALF_CLOSED)
+    return bool(poll.poll(0))
 
 
 @dataclass(slots=True)
 class Connections:
     """The connections of one service.
 
-    most            open at once. One more, and the one that has waited longest for a request is closed: one that has
-                    made KNOWN requests only where there is no other. Where all others have a request in work, SPARE
-                    new ones may bring theirs.
+    most            open at once. One more closes the connection that has waited longest for a request; one that has
+                    made KNOWN requests is closed only where there is no other. Where all others have a request in
+                    work, SPARE new connections may send theirs.
     header_seconds  for a request's head to arrive, from its first byte, or from the connection's beginning.
     pace            of all large bodies together.
     """
@@ -93,7 +193,7 @@ class Connections:
     most: int
     header_seconds: float
     pace: BodyPace
-    strangers: dict["GuardedProtocol", None] = field(default_factory=dict)  # that wait for a whole head, longest first
+    strangers: dict["GuardedProtocol", None] = field(default_factory=dict)  # without a whole head yet, longest first
     regulars: dict["GuardedProtocol", None] = field(default_factory=dict)  # the same, after KNOWN requests
     count: int = 0
 
@@ -115,7 +215,7 @@ class Connections:
         (self.regulars if connection.served >= KNOWN else self.strangers).setdefault(connection)
 
     def end_wait(self, connection: "GuardedProtocol") -> None:
-        """A head is whole, or the connection is closed."""
+        """Note that a head is whole, or that the connection is closed."""
         self.strangers.pop(connection, None)
         self.regulars.pop(connection, None)
 
@@ -145,7 +245,7 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
         super().connection_lost(exc)
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        """Tell the transport where to read to. `sizehint` is its wish, which nobody has to follow."""
+        """Return the buffer to read into. The transport's `sizehint` is not binding."""
         del sizehint
         return self.chunk
 
@@ -157,7 +257,7 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
         super().data_received(data)
         self._keep_pace(len(data))
         if self.conn.their_state is h11.DONE and self.conn.trailing_data[0]:
-            self.give_up()  # it sent more before it was answered: no client of ours does, and what it sent stays here
+            self.give_up()  # it sent more before it was answered: no client of ours does, and its bytes stay in memory
         else:
             self._watch()
 
@@ -178,7 +278,7 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
         super().resume_writing()
 
     def give_up(self) -> None:
-        """Close at once, without a word: no request is lost by it."""
+        """Close at once, without an answer: no whole request is lost by it."""
         self.limits.end_wait(self)
         self.transport.abort()
 
@@ -193,7 +293,7 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
             self.loop.call_later(seconds, self.flow.release)
 
     def _watch(self) -> None:
-        """Arm or disarm the timer, by what the caller owes: the rest of a head, of a refused body, or nothing."""
+        """Arm or disarm the timer: the caller owes the rest of a head, the rest of a refused body, or nothing."""
         if self.transport.is_closing():
             return
         answered = self.cycle is not None and self.cycle.response_complete
@@ -208,7 +308,7 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
             self._disarm()
 
     def _arm(self, seconds: float) -> None:
-        """Let the caller have `seconds` from now on, unless they are running already."""
+        """Start the timer of `seconds`, unless it runs already."""
         if self._timer is None:
             self._timer = self.loop.call_later(seconds, self.give_up)
 
@@ -223,7 +323,7 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
             self._timer = None
 
 
-def guarded(connections: Connections) -> type[GuardedProtocol]:
+def guarded_protocol(connections: Connections) -> type[GuardedProtocol]:
     """Return the protocol of one service's connections, for uvicorn to make one of each."""
     members: dict[str, Any] = {"limits": connections, "chunk": bytearray(CHUNK)}
     return type("ServiceProtocol", (GuardedProtocol,), members)

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from distrust.common.clock import Clock, SystemClock
 from distrust.common.database import Database
 from distrust.common.errors import (
     Aborted,
@@ -23,21 +22,21 @@ from distrust.common.errors import (
 from distrust.common.intermediary.intake import check_fits
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.machine import Clock, SystemClock
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import CohortList, Transcript
 from distrust.common.messages.upload import Departure, Upload, UploadAnswer
 from distrust.common.web import intermediary
-from distrust.common.web.app import make_app
+from distrust.common.web.app import InspectorOnly, OperatorOnly, make_app
 from distrust.common.web.body import OPERATORS_VALUES, JsonBody, MessageRoute
-from distrust.common.web.operator import InspectorOnly, OperatorOnly
 from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.settings import IntermediarySettings
 from distrust.common.web.waiting import LONGEST_WAIT, Waiting, waiting
 
 
-class Party(Protocol):
-    """An S as its routes know it (see common.intermediary.service)."""
+class IntermediaryApi(Protocol):
+    """An intermediary as its routes use it (see `common.intermediary.service`)."""
 
     def open(self, cohort: Cohort) -> Cohort: ...
     def terms(self, name: str) -> Cohort: ...
@@ -52,8 +51,8 @@ async def _party(request: Request) -> Any:
     return request.app.state.service
 
 
-PartyDep = Annotated[Party, Depends(_party)]
-DoorbellDep = Annotated[Waiting, Depends(waiting)]
+PartyDep = Annotated[IntermediaryApi, Depends(_party)]
+NotifierDep = Annotated[Waiting, Depends(waiting)]
 Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for an answer that says more")]
 UploadBody = Annotated[Upload, JsonBody.of(Upload)]
 
@@ -99,17 +98,22 @@ def depart(cohort: str, body: Annotated[Departure, JsonBody.of(Departure)], part
     responses=problems(Unauthorized, WrongCohort),
     response_model=BatchAnswer,
 )
-async def batch(cohort: str, party: PartyDep, doorbell: DoorbellDep, wait: Wait = 0) -> Response:
+async def batch(cohort: str, party: PartyDep, notifier: NotifierDep, wait: Wait = 0) -> Response:
     """The mixed messages, or why there are none; the same bytes each time."""
-    found = await doorbell.until(cohort, lambda: party.batch(cohort), _final, wait, question="batch")
-    if isinstance(found, bytes):
-        return Response(found, media_type="application/json")
-    headers = None if _final(found) else {"Retry-After": str(RETRY_SECONDS)}
-    return Response(found.model_dump_json(), headers=headers, media_type="application/json")
+    answer = await notifier.until(cohort, lambda: party.batch(cohort), _final, wait, question="batch")
+    if isinstance(answer, bytes):
+        return Response(answer, media_type="application/json")
+    headers = None if _final(answer) else {"Retry-After": str(RETRY_SECONDS)}
+    return Response(answer.model_dump_json(), headers=headers, media_type="application/json")
 
 
-@router.get("/cohorts/{cohort}/messages", dependencies=[InspectorOnly], responses=problems(Unauthorized, WrongCohort))
-async def messages(
+@router.get(
+    "/cohorts/{cohort}/messages",
+    name="messages",
+    dependencies=[InspectorOnly],
+    responses=problems(Unauthorized, WrongCohort),
+)
+async def transcript_page(
     cohort: str,
     party: PartyDep,
     after: Annotated[int, Query(ge=0, le=2**53, description="position to start from")] = 0,
@@ -132,16 +136,16 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 def wire(
     kind: type[Intermediary], own: APIRouter, settings: IntermediarySettings, clock: Clock | None = None
 ) -> FastAPI:
-    """The app of a `kind` of S with its `own` routes. Raises Unavailable, BadParameter: a database of no use."""
+    """Return the app of an intermediary with its `own` routes. Raises Unavailable, BadParameter for its database."""
     app = make_app(f"distrust {kind.party}", _lifespan, [intermediary.router, own], settings)
     database = Database(settings.database_url, METADATA, VERSION)
     database.hold()
     app.state.database = database
-    app.state.service = kind(database, clock or SystemClock(), app.state.doorbell.ring)
+    app.state.service = kind(database, clock or SystemClock(), app.state.notifier.ring)
     return app
 
 
 def close(app: FastAPI) -> None:
-    """Finish the batch that is being mixed, and let go of the database."""
+    """Finish the batch that is being mixed, and close the database."""
     app.state.service.close()
     app.state.database.close()

@@ -1,4 +1,4 @@
-"""One exit for everything that is refused: RFC 9457 problem documents, from our errors and back to them."""
+"""Problem documents (RFC 9457): how every refusal is answered, and how a client reads it back as our error."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from distrust.common.messages.explain import explain_all
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 1
 CALLER_GONE = 499  # what proxies log for a caller that hung up before the answer
-_MOST_LINES = 20  # a bulk body of bad items is not answered with a book
+_MOST_LINES = 20  # in an answer to a bulk body of bad items
 _SECRET_FIELDS = {"ticket", "tickets", "signatures", "body", "token"}
 
 
@@ -33,7 +33,7 @@ class Problem(BaseModel):
 
 
 def problems(*errors: type[ProtocolError]) -> dict[int | str, dict[str, Any]]:
-    """The `responses=` of a route that may raise these errors."""
+    """Return the `responses=` of a route that may raise these errors."""
     schema = {"schema": {"$ref": "#/components/schemas/Problem"}}
     statuses = sorted({error.status for error in errors})
     return {
@@ -46,19 +46,19 @@ def problems(*errors: type[ProtocolError]) -> dict[int | str, dict[str, Any]]:
 
 
 def render(error: ProtocolError) -> Response:
-    """An error of ours as its problem document."""
+    """Return one of our errors as its problem document."""
     return document(error.urn, error.code, error.status, error.detail, **error.extra)
 
 
 def document(urn: str, code: str, status: int, detail: str, **extra: Any) -> Response:
-    """A problem document; 429 and 503 say when to come back."""
+    """Return a problem document; with status 429 or 503 it has a Retry-After header."""
     members = {**extra, "type": urn, "title": code.replace("-", " "), "status": status, "detail": detail}
     headers = {"Retry-After": str(RETRY_SECONDS)} if status in (429, 503) else None
     return Response(json.dumps(members), status, headers, MEDIA_TYPE)
 
 
 def from_document(raw: bytes, status: int) -> ProtocolError:
-    """The error that a problem document was rendered from; any other error answer becomes a plain ProtocolError."""
+    """Return the error of a problem document; for any other body a plain ProtocolError."""
     try:
         problem = Problem.model_validate_json(raw)
     except ValidationError:
@@ -72,17 +72,17 @@ def from_document(raw: bytes, status: int) -> ProtocolError:
 
 
 def bad_fields(error: ValidationError | RequestValidationError, model: type[BaseModel] | None = None) -> BadMessage:
-    """One line a bad field: its path, its value shortened, what is allowed. Bodies and secrets are not echoed."""
+    """Return one line a bad field: path, shortened value, what is allowed. Bodies and secrets are not echoed."""
     skip = 1 if isinstance(error, RequestValidationError) else 0  # FastAPI says first where the value came from
-    found = [_without_secrets(entry, entry["loc"][skip:]) for entry in error.errors()]
-    lines = explain_all(found[:_MOST_LINES], model)
-    if len(found) > _MOST_LINES:
-        lines.append(f"… and {len(found) - _MOST_LINES} more")
+    entries = [_without_secrets(entry, entry["loc"][skip:]) for entry in error.errors()]
+    lines = explain_all(entries[:_MOST_LINES], model)
+    if len(entries) > _MOST_LINES:
+        lines.append(f"… and {len(entries) - _MOST_LINES} more")
     return BadMessage("\n".join(lines))
 
 
 def install(app: FastAPI) -> None:
-    """Let every refusal of this app leave as a problem document."""
+    """Answer every refusal of this app with a problem document."""
     app.add_exception_handler(ProtocolError, _own)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -91,7 +91,7 @@ def install(app: FastAPI) -> None:
 
 
 class _Hidden:
-    """Stands for a value that is nobody's business."""
+    """Stands for a secret or bulky value; shows only its type."""
 
     def __init__(self, value: object) -> None:
         self._kind = type(value).__name__
@@ -131,12 +131,12 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:
-    """The caller hung up: this status is logged and counted, and reaches no one."""
+    """The caller hung up: this status is only logged and counted."""
     return Response(status_code=CALLER_GONE)
 
 
 async def _unexpected(_request: Request, _error: Exception) -> Response:
-    """A bug of ours: the log has the trace, the caller learns nothing from it."""
+    """A bug of ours: the log has the trace, the caller does not get it."""
     return document("urn:distrust:problem:internal", "internal", 500, "an unexpected error; the service's log has it")
 
 

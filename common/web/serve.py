@@ -1,4 +1,4 @@
-"""From the environment to a listening service: settings, port, database, one worker, a graceful end."""
+"""Runs a service from its environment variables: settings, port, app, one worker, a graceful end."""
 
 import asyncio
 import contextlib
@@ -19,26 +19,25 @@ from pydantic import ValidationError
 from uvicorn.config import STARTUP_FAILURE
 
 from distrust.common.errors import ProtocolError
-from distrust.common.web.connections import BodyPace, Connections, guarded
-from distrust.common.web.entrance import Entrance
+from distrust.common.web.connections import BodyPace, Connections, Entrance, guarded_protocol
 from distrust.common.web.observability import configure
 from distrust.common.web.problems import bad_fields
 from distrust.common.web.settings import ServiceSettings
 
 S = TypeVar("S", bound=ServiceSettings)
 
-GRACE_SECONDS = 20  # for what is in flight when the service is told to stop
+GRACE_SECONDS = 20  # for requests in flight when the service is told to stop
 BACKLOG = 512
-PRIVATE = 0o077  # umask: what a service writes is its owner's alone
+PRIVATE = 0o077  # umask: only the owner may read what a service writes
 SWITCH_SECONDS = 0.0005
-"""For a thread that computes to let the one that serves go on: five milliseconds, Python's own, come at each read."""
+"""After which a thread that computes yields to the one that serves. Python's 5 ms would delay every read by that."""
 LARGE_BLOCK = 256 * 1024
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 SPARE_FILES = 512  # files besides callers' connections: databases, logs, connections to other services
 
 
-def main(settings_type: type[S], build: Callable[[S], FastAPI]) -> int:
-    """A service's `__main__`: 0 after a graceful end, 2 with one clear line when it cannot start."""
+def run_service(settings_type: type[S], build: Callable[[S], FastAPI]) -> int:
+    """Run a service. Return 0 after a graceful end, 2 with one line on stderr when it cannot start."""
     os.umask(PRIVATE)
     sys.setswitchinterval(SWITCH_SECONDS)
     give_memory_back()
@@ -48,18 +47,18 @@ def main(settings_type: type[S], build: Callable[[S], FastAPI]) -> int:
         settings.check()
         configure(settings.log_level)
         with contextlib.closing(bind(settings)) as listener:
-            return serve(_built(build, settings), settings, listener)
+            return serve_app(_built(build, settings), settings, listener)
     except ValidationError as error:
-        return _say(service, bad_fields(error, settings_type))
+        return _fail(service, bad_fields(error, settings_type))
     except ProtocolError as error:
-        return _say(service, error)
+        return _fail(service, error)
 
 
 def give_memory_back() -> None:
-    """Let blocks of LARGE_BLOCK bytes and more go back to the system as soon as they are free.
+    """Return blocks of LARGE_BLOCK bytes and more to the system as soon as they are free.
 
-    The C library of Linux raises that size to whatever was freed before, up to 32 MiB, and keeps what is smaller. Other
-    systems have no such call.
+    The C library of Linux otherwise raises that size to the largest block freed before, up to 32 MiB, and keeps smaller
+    blocks. Other systems have no such call.
     """
     try:
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, LARGE_BLOCK)
@@ -68,7 +67,7 @@ def give_memory_back() -> None:
 
 
 def _built(build: Callable[[S], FastAPI], settings: S) -> FastAPI:
-    """The app. Raises ProtocolError for whatever is in its way: what it finds on disk may be anything."""
+    """Return the app. Raises ProtocolError for any failure: the files on disk may be anything."""
     try:
         return build(settings)
     except ProtocolError:
@@ -86,7 +85,7 @@ def options(app: FastAPI, settings: ServiceSettings) -> uvicorn.Config:
     connections = Connections(most, settings.header_seconds, BodyPace(settings.body_rate))
     return uvicorn.Config(
         app,
-        http=guarded(connections),
+        http=guarded_protocol(connections),
         ws="none",
         log_config=None,
         access_log=False,
@@ -115,7 +114,7 @@ def allow_connections(wanted: int) -> int:
     return wanted
 
 
-def serve(app: FastAPI, settings: ServiceSettings, listener: socket.socket | None = None) -> int:
+def serve_app(app: FastAPI, settings: ServiceSettings, listener: socket.socket | None = None) -> int:
     """Serve until SIGTERM or SIGINT: stop accepting, wake the long polls, finish what is in flight, return 0."""
     with contextlib.closing(listener or bind(settings)) as bound:
         host, port = bound.getsockname()[:2]
@@ -133,7 +132,7 @@ def serve(app: FastAPI, settings: ServiceSettings, listener: socket.socket | Non
 
 
 def bind(settings: ServiceSettings) -> socket.socket:
-    """The listening socket, taken before anything else is touched. ProtocolError when the address is not free."""
+    """Return the listening socket. Raises ProtocolError when the address is not free."""
     try:
         family, _, _, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio then sets TCP_NODELAY
@@ -146,10 +145,7 @@ def bind(settings: ServiceSettings) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn that lets callers in by an Entrance.
-
-    Its long polls end when it is told to stop, rather than hold it until they are over.
-    """
+    """A uvicorn that accepts connections by an Entrance, and ends its long polls when it is told to stop."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, rate: float) -> None:
         super().__init__(config)
@@ -168,17 +164,17 @@ class _Server(uvicorn.Server):
         for entrance in self._entrances:
             entrance.cancel()
         await asyncio.gather(*self._entrances, return_exceptions=True)
-        self._app.state.doorbell.close()
+        self._app.state.notifier.close()
         await super().shutdown(sockets)
 
     def _entrance_closed(self, task: "asyncio.Task[None]") -> None:
-        """A service that lets nobody in any more must not look alive."""
+        """Exit: a service that accepts no more connections must not look alive."""
         if not task.cancelled():
             structlog.get_logger("distrust.web").error("no_entrance", exc_info=task.exception())
             self.should_exit = True
 
     def _protocol(self) -> asyncio.BaseProtocol:
-        """As uvicorn makes one for its own listeners."""
+        """Return a protocol as uvicorn makes one for its own listeners."""
         make: Callable[..., asyncio.BaseProtocol] = self.config.http_protocol_class
         return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
@@ -194,7 +190,7 @@ def _why_not(settings: ServiceSettings, error: OSError) -> str:
     return f"{where} cannot be used: {error.strerror or os.strerror(error.errno or 0)}"
 
 
-def _say(service: str, error: ProtocolError) -> int:
+def _fail(service: str, error: ProtocolError) -> int:
     for line in error.detail.splitlines():
         sys.stderr.write(f"distrust {service}: {line}\n")
     return 2

@@ -1,4 +1,4 @@
-"""What every service is configured by: environment variables that start with `DISTRUST_`."""
+"""Settings that all services share: environment variables that start with `DISTRUST_`."""
 
 import ipaddress
 import secrets
@@ -42,7 +42,7 @@ class ServiceSettings(BaseSettings):
         return self.database or f"sqlite:///./.distrust/{self.service}.sqlite3"
 
     def operator_token(self) -> str | None:
-        """The operator's token, or None when none is asked for. A file that cannot be read is an error, not "none"."""
+        """Return the operator's token; None without a file. Raises BadParameter for a file that cannot be read."""
         return _token("operator_token_file", self.operator_token_file)
 
     def inspector_token(self) -> str | None:
@@ -50,7 +50,7 @@ class ServiceSettings(BaseSettings):
         return self.operator_token()
 
     def check(self) -> None:
-        """Raise BadParameter for a service that anybody on the network could operate, or that can take no body."""
+        """Raise BadParameter for a service that anyone on the network could operate, or that can take no body."""
         if self.max_bodies < self.max_body:
             raise BadParameter("max_bodies", self.max_bodies, f"must be at least max_body = {self.max_body}")
         if self.operator_token() is None and not _loopback(self.host):
@@ -58,9 +58,9 @@ class ServiceSettings(BaseSettings):
 
 
 class IntermediarySettings(ServiceSettings):
-    """Settings of an S. Its operator's token is the server's too, to open cohorts and collect batches.
+    """Settings of an intermediary. The server has its operator's token too, to open cohorts and collect batches.
 
-    Whoever reads an S's transcripts learns who sent which record. The server must not: so that takes another token.
+    Transcripts show which client sent which record. The server must not learn that, so they take another token.
     """
 
     inspector_token_file: Annotated[
@@ -68,9 +68,9 @@ class IntermediarySettings(ServiceSettings):
     ] = None
 
     def inspector_token(self) -> str | None:
-        """That of the file; without one a token that nobody holds, or none where there is no operator's either.
+        """Return the token of the file. Without a file, return a token that no one has, or None without an operator's.
 
-        Raises BadParameter where it is the operator's too, for then the server could read on.
+        Raises BadParameter when it equals the operator's token: then the server could read transcripts.
         """
         own, operators = _token("inspector_token_file", self.inspector_token_file), self.operator_token()
         if own is not None and own == operators:

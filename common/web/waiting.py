@@ -1,7 +1,7 @@
 """Long polls: requests that wait until something changes, time is over, the caller leaves, or the service stops.
 
-Requests that ask one question about one topic share a watch. A watch looks after every ring, and every `LOOK_SECONDS`
-in between, because a deadline passes without a ring. So its cost does not grow with the number of requests.
+Requests with the same topic and question share a watch, so the cost does not grow with their number. A watch looks up
+the answer after every ring, and every `LOOK_SECONDS` in between, because a deadline passes without a ring.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ T = TypeVar("T")
 LOOK_SECONDS = 0.25  # between two looks of a watch without a ring: how late a passed deadline may be noticed
 LONGEST_WAIT = 60.0  # seconds that one request may wait
 JOIN_SECONDS = 0.02
-"""Before a watch looks again for requests that joined it, so that a crowd costs 50 looks a second and not one each."""
+"""Before a watch looks again for requests that joined it: many requests cost 50 looks a second, not one each."""
 
 MOST_WAITS = 512  # requests that wait at once in one service, unless its settings say otherwise
 
 
 class ChangeNotifier:
-    """Services ring it after a commit, and waiting requests are answered. Thread-safe; topics are cohorts or runs.
+    """Wakes waiting requests when a service commits a change. Thread-safe; topics are cohorts or runs.
 
-    most  requests that wait at once. One more, and the request that has waited longest is answered as it stands.
+    most  requests that wait at once. One more, and the request that has waited longest is answered at once.
     """
 
     def __init__(self, most: int = MOST_WAITS) -> None:
@@ -46,11 +46,11 @@ class ChangeNotifier:
 
     @property
     def closed(self) -> bool:
-        """Whether the service stops: streams end."""
+        """Return whether the service stops: streams end."""
         return self._closed
 
     def close(self) -> None:
-        """Answer every waiting request as it stands, and let none wait any more. Thread-safe."""
+        """Answer every waiting request with its newest value, and let none wait any more. Thread-safe."""
         self._closed = True
         for wait in list(self._waits):
             wait.loop.call_soon_threadsafe(wait.end)
@@ -65,7 +65,7 @@ class ChangeNotifier:
         question: Hashable = None,
         left: Awaitable[None] | None = None,
     ) -> T:
-        """Return what `look` returns, as soon as it is `ready`, or when `seconds` are over. `look` runs in a thread.
+        """Call `look` in a thread. Return its value as soon as it is `ready`, or when `seconds` are over.
 
         question  requests with the same topic and question share their looks, so `look` must not depend on the
                   request. None: a look of this request's own.
@@ -201,9 +201,9 @@ class _Watch(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A service's doorbell in the hands of one request: its waits end when the caller hangs up."""
+    """A service's notifier for one request: its waits end when the caller hangs up."""
 
-    bell: ChangeNotifier
+    changes: ChangeNotifier
     receive: Receive
 
     async def until(
@@ -215,9 +215,9 @@ class Waiting:
         *,
         question: Hashable = None,
     ) -> T:
-        """Wait as `Doorbell.until` does. Raises ClientDisconnect when the caller hangs up."""
-        left = self._left() if seconds > 0 and not self.bell.closed else None
-        return await self.bell.until(topic, look, ready, seconds, question=question, left=left)
+        """Wait as `ChangeNotifier.until` does. Raises ClientDisconnect when the caller hangs up."""
+        left = self._left() if seconds > 0 and not self.changes.closed else None
+        return await self.changes.until(topic, look, ready, seconds, question=question, left=left)
 
     async def _left(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
@@ -225,9 +225,9 @@ class Waiting:
 
 
 async def waiting(request: Request) -> Waiting:
-    """A FastAPI dependency: the doorbell of the request's service.
+    """FastAPI dependency: return the notifier of the request's service.
 
-    Asynchronous, as all of ours: FastAPI runs others in a thread each, which costs more than what they do.
+    Asynchronous, as all of ours: FastAPI would run a plain function in a thread, which costs more than the function.
     """
-    bell: ChangeNotifier = request.app.state.doorbell
-    return Waiting(bell, request.receive)
+    changes: ChangeNotifier = request.app.state.notifier
+    return Waiting(changes, request.receive)

@@ -11,19 +11,18 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.client.fleet.departures import NEVER
-from distrust.client.fleet.session import CohortSession
-from distrust.client.fleet.stats import FleetStats
-from distrust.client.fleet.uploader import Uploader
-from distrust.client.fleet.user import User, granted
+from distrust.client.departures import NEVER
 from distrust.client.http_transport import Addresses, HttpTransport
-from distrust.client.protocols.secagg import SecAggProtocol
-from distrust.client.protocols.shuffle import ShuffleProtocol
-from distrust.client.randomizer import Randomizer, World
-from distrust.client.secagg.secrets import Secrets
+from distrust.client.protocols import SecAggProtocol, ShuffleProtocol
+from distrust.client.randomizer import CohortRandomizer, World
+from distrust.client.secagg import Secrets
+from distrust.client.session import CohortSession
+from distrust.client.stats import FleetStats
+from distrust.client.uploader import Uploader
+from distrust.client.user import User, granted
 from distrust.common.bandit.decisions import AssignedArm
 from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
-from distrust.common.crypto.agree import key_hash
+from distrust.common.crypto.keys import key_hash
 from distrust.common.crypto.seal import open_record
 from distrust.common.errors import Unavailable
 from distrust.common.mechanisms import Mechanism, MechanismSpec
@@ -126,7 +125,7 @@ class CohortHarness:
         """Let all clients join; those that are to be lost leave before they send anything."""
         assignment = round_.assignments[0]
         rewards = values[:, 0] if isinstance(round_.statistic, Reward) else values
-        randomizer = Randomizer(round_, assignment, World(Rewards(rewards), seed=0))
+        randomizer = CohortRandomizer(round_, assignment, World(Rewards(rewards), seed=0))
         masked = assignment.cohort.via == "aggregator"
         protocol = SecAggProtocol(randomizer, 1) if masked else ShuffleProtocol(randomizer)
         session = CohortSession(assignment.cohort, protocol, self._uploader, self.worker, BLOCK)

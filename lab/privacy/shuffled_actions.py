@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.modular import total
+from distrust.common.modular import sum_rows
 from distrust.common.randomness import Stream
 from distrust.server.learner.outcome import Released
 from distrust.server.learner.rounds import CohortPlan
@@ -17,6 +17,6 @@ def unshuffled(
     mechanism, actions = cohort.mechanism, len(deal.actions)
     places = deal.places()[plays]
     counts = np.bincount(places, minlength=actions)
-    totals = np.stack([total(rows[places == place], mechanism.modulus) for place in range(actions)])
+    totals = np.stack([sum_rows(rows[places == place], mechanism.modulus) for place in range(actions)])
     sums = mechanism.estimate_parts(totals, counts, stream)[:, 0]
     return Released(cohort=cohort.cohort, sum=sums.tolist(), survivors=len(rows), counts=counts.tolist())

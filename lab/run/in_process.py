@@ -11,12 +11,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.client import play as clients
+from distrust.client.departures import NEVER, departures, survives
 from distrust.client.environments import Environment
-from distrust.client.fleet.departures import NEVER, departures, survives
+from distrust.client.randomizer import draw_rewards
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.errors import described
-from distrust.common.modular import total
+from distrust.common.errors import describe_error
+from distrust.common.modular import sum_rows
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.run.config import RunConfig
 from distrust.lab.privacy.shuffled_actions import unshuffled
@@ -70,10 +70,10 @@ def _outcome(file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortP
     try:
         if isinstance(plan.decision, AssignedAction) and order is not None:
             return unshuffled(cohort, plan.decision, rows[stay], order[stay], analyzer)
-        estimate = mechanism.estimate(total(rows[stay], mechanism.modulus), survivors, analyzer)
+        estimate = mechanism.estimate(sum_rows(rows[stay], mechanism.modulus), survivors, analyzer)
         return Released(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors)
     except Exception as error:  # noqa: BLE001 - as the server does (server.runs.settlement): the run ends and says why
-        return Lost(cohort=cohort.cohort, reason=f"the analyzer raised: {described(error)}", fault=True)
+        return Lost(cohort=cohort.cohort, reason=f"the analyzer raised: {describe_error(error)}", fault=True)
 
 
 def _order(file: RunFile, plan: RoundPlan, cohort: CohortPlan) -> Order | None:
@@ -87,7 +87,7 @@ def _rewards(
     file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortPlan, order: Order | None
 ) -> NDArray[np.float64]:
     stream = UnsafeSeededStream(_seed(file), file.config.run, cohort.cohort, "rewards")
-    rewards = clients.rewards(world, plan.decision, cohort.arm, cohort.clients, stream)
+    rewards = draw_rewards(world, plan.decision, cohort.arm, cohort.clients, stream)
     return rewards if order is None else rewards[order]
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from distrust.common.errors import BadMessage, ProtocolError, WrongCohort
+from distrust.common.machine import one_thread
 from distrust.common.run.progress import CohortView, RoundReport, Snapshot
-from distrust.common.threads import one_thread
 from distrust.lab.run.failures import FailureTracker, PolicyFailures
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner

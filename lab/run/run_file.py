@@ -9,7 +9,14 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from distrust.client.environments import ENVIRONMENTS, Environment, EnvironmentSpec, build, seeded, spec_class
+from distrust.client.environments import (
+    ENVIRONMENTS,
+    Environment,
+    EnvironmentSpec,
+    build_environment,
+    seeded,
+    spec_class,
+)
 from distrust.common.catalogue import Catalogue
 from distrust.common.errors import BadParameter, ProtocolError
 from distrust.common.extensions import REFERENCE, Extension, allow
@@ -67,7 +74,7 @@ class RunFile:
 
     def world(self) -> Environment:
         """The environment itself."""
-        return build(self.environment)
+        return build_environment(self.environment)
 
     def renamed(self, run: str) -> "RunFile":
         """The same run under another name. Raises BadRunFile or BadParameter for one that no run can have."""
@@ -106,7 +113,7 @@ def of_table(words: Mapping[str, Any]) -> RunFile:
     given = _environment(table.pop("environment", None))
     environment = seeded(given)
     fleet = _check(FleetSpec, table.pop("fleet", {}), "fleet.")
-    arms = build(environment).arms
+    arms = build_environment(environment).arms
     config = _config({"arms": arms, **_one_by_one(_with_actions(table, environment))})
     if config.arms != arms:
         raise BadParameter("arms", config.arms, f"the environment has {arms}")
@@ -158,8 +165,8 @@ def _with_actions(table: dict[str, Any], environment: EnvironmentSpec) -> dict[s
         return table
     if "actions" in policy:
         raise BadParameter("policy.actions", "given", "belongs into the environment, which the policy takes it from")
-    words = environment.told(POLICIES[str(name)])
-    environment.check_told(policy, words)
+    words = environment.policy_defaults(POLICIES[str(name)])
+    environment.check_policy(policy, words)
     return {**table, "policy": {**words, **policy}}
 
 

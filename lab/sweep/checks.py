@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from distrust.common.errors import ProtocolError
-from distrust.common.threads import one_thread
+from distrust.common.machine import one_thread
 from distrust.lab.sweep.cells import Cell, run_file
 from distrust.lab.sweep.experiment import Experiment
 from distrust.server.learner.learner import Learner

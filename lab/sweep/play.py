@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.errors import ProtocolError
-from distrust.common.threads import one_thread
+from distrust.common.machine import one_thread
 from distrust.lab.run import in_process
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile

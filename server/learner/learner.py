@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from operator import le
 from typing import TYPE_CHECKING, Self
 
-from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, RunFailed, WrongCohort, described
+from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, RunFailed, WrongCohort, describe_error
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import ArmView, Snapshot
@@ -107,7 +107,7 @@ class Learner:
     def fail(self, where: str, error: Exception) -> None:
         """End the run: an exception that no rule of the protocol plans. `where` names the step that raised it."""
         self.error = error
-        self.stop(f"{where}: {described(error)}")
+        self.stop(f"{where}: {describe_error(error)}")
 
     @property
     def _number(self) -> int:
@@ -164,7 +164,7 @@ class Learner:
             self.stop(f"round {number}: {error}")
         except Exception as error:
             if not self.rounds:
-                raise RunFailed(f"run {self.config.run} cannot be planned: {described(error)}") from error
+                raise RunFailed(f"run {self.config.run} cannot be planned: {describe_error(error)}") from error
             self.policy = Stopped.instead_of(self.policy, self.policy.active)
             self.fail(f"round {number}", error)
         else:

@@ -4,7 +4,7 @@ import threading
 
 import structlog
 
-from distrust.common.errors import ProtocolError, RunFailed, Unavailable, WrongCohort, described
+from distrust.common.errors import ProtocolError, RunFailed, Unavailable, WrongCohort, describe_error
 from distrust.common.messages.cohort import Cohort
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunState, Snapshot
@@ -133,7 +133,7 @@ def _replayed(config: RunConfig, store: Store) -> tuple[Learner | None, str | No
     except Unavailable:  # the database does not answer: that says nothing of the run
         raise
     except Exception as error:  # noqa: BLE001 - whatever one stored run does, the server starts for the others
-        why = error.detail if isinstance(error, ProtocolError) else described(error)
+        why = error.detail if isinstance(error, ProtocolError) else describe_error(error)
         return None, f"its stored configuration is refused: {why}"
 
 

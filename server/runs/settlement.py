@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from distrust.common.crypto.seal import open_record
-from distrust.common.errors import BadMessage, TooSmall, WrongCohort, described
+from distrust.common.errors import BadMessage, TooSmall, WrongCohort, describe_error
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, Dealt
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
@@ -93,8 +93,8 @@ class Settlement:
 
 def _faulted(cohort: Cohort, where: str, error: Exception) -> Lost:
     """An outcome that ends the run: the server's own code failed on this cohort."""
-    _log.error("cohort_faulted", cohort=cohort.cohort, why=described(error), exc_info=error)
-    return Lost(cohort=cohort.cohort, reason=f"{where}: {described(error)}", fault=True)
+    _log.error("cohort_faulted", cohort=cohort.cohort, why=describe_error(error), exc_info=error)
+    return Lost(cohort=cohort.cohort, reason=f"{where}: {describe_error(error)}", fault=True)
 
 
 def _by_action(cohort: Cohort, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> Released:

@@ -9,8 +9,7 @@ from scipy.stats import hypergeom
 
 from distrust.aggregator.confirmation import _settle
 from distrust.aggregator.share_graph import Sharing
-from distrust.common.crypto.graph import KEYS, Roster
-from distrust.common.crypto.members import members_to_bitmap
+from distrust.common.crypto.graph import KEYS, Roster, members_to_bitmap
 from distrust.common.crypto.parameters import (
     densest_loss,
     holders_needed,

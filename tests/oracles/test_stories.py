@@ -14,8 +14,8 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from distrust.common.crypto.graph import KEYS, Roster, masking
-from distrust.common.crypto.members import members_to_bitmap
+from distrust.common.crypto.context import masking
+from distrust.common.crypto.graph import KEYS, Roster, members_to_bitmap
 from distrust.common.crypto.parameters import neighbourhood, window
 from distrust.lab.secagg_simulation import make_cohort
 from tests.oracles.stories import Graph, Story, believed, dimension, groups, ring, subsets

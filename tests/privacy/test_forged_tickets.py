@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from distrust.client.fleet.fleet import FleetOptions
-from distrust.client.fleet.uploader import Limits
+from distrust.client.fleet import FleetOptions
 from distrust.client.http_transport import HttpTransport
-from distrust.client.protocols.shuffle import sealed
-from distrust.common.crypto.claim import SECRET, claim
+from distrust.client.protocols import sealed
+from distrust.client.uploader import Limits
+from distrust.common.crypto.context import SECRET, claim
 from distrust.common.errors import BadTicket, Conflict
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, SealedRecords

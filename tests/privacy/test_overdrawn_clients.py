@@ -48,7 +48,7 @@ def terms(told: RunFile, monkeypatch: pytest.MonkeyPatch) -> PrivacyRequirements
     """What users insist on whose fleet was started for this run file, through the very variables."""
     for name, value in environment(told, NOWHERE).items():
         monkeypatch.setenv(name, value)
-    return FleetSettings().terms()
+    return FleetSettings().requirements()
 
 
 MECHANISMS = {"masked": 'name = "distributed-polya"', "sealed": 'name = "local-laplace-discrete"\nvia = "shuffler"'}

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from distrust.aggregator.recovery import sum_masked
-from distrust.common.crypto import mask
-from distrust.common.crypto.agree import pair_from_seed
-from distrust.common.crypto.binding import binding
-from distrust.common.crypto.graph import Roster, masking
+from distrust.common.crypto.context import masking, unmask_statement
+from distrust.common.crypto.graph import Roster
+from distrust.common.crypto.keys import binding, pair_from_seed
+from distrust.common.crypto.mask import sum_masks
 from distrust.common.crypto.share import SHARE, combine
-from distrust.common.crypto.statement import unmask_statement
 from distrust.common.errors import BadShare, Refused
 from distrust.common.modular import subtract
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
@@ -145,5 +144,5 @@ def read_victim(simulation: Simulation, stories: dict[int, Story], answers: dict
         (plus if w > victim else minus).append(key)
     m = channel.modulus
     masked_ = sum_masked(simulation.cohort, [simulation.masked[victim]])
-    found = subtract(masked_, subtract(mask.total(plus, m, 1), mask.total(minus, m, 1), m), m)
+    found = subtract(masked_, subtract(sum_masks(plus, m, 1), sum_masks(minus, m, 1), m), m)
     return int(found[0])

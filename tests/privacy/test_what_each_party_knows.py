@@ -11,7 +11,7 @@ from distrust.common.crypto.seal import REPORT_ID
 from distrust.common.messages.batch import BatchAnswer, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, LabelledBits, Masking
 from distrust.common.messages.upload import Upload
-from distrust.common.modular import pack, total, unpack
+from distrust.common.modular import pack, sum_rows, unpack
 from distrust.common.run.config import RunConfig
 from distrust.common.wire import decode_blob, encode_blob
 from distrust.server.keys import load_or_make
@@ -150,7 +150,7 @@ def test_the_aggregators_sum_is_the_survivors_noised_sum_modulo_m(tape: Tape) ->
         assert isinstance(cohort.channel, Masking)
         m, rows = cohort.channel.modulus, tape.truth.rows[cohort.cohort]
         survivors = bodies(tape, "aggregator", cohort, "masked")
-        summed = total(np.stack([rows[slot] for slot in survivors]), m)
+        summed = sum_rows(np.stack([rows[slot] for slot in survivors]), m)
         found = batch(tape, cohort).batch
         assert found is not None
         assert found.content == ModularSum(body=pack(summed, m))

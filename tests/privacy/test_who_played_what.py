@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from distrust.common.crypto.claim import SECRET
+from distrust.common.crypto.context import SECRET
 from distrust.common.crypto.seal import REPORT_ID, open_record, sealed_size
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords
 from distrust.common.messages.cohort import Cohort, Dealt

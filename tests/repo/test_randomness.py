@@ -9,12 +9,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PARTIES = ("common", "client", "shuffler", "aggregator", "server")
 
-WORLDS = {"client/environments", "client/fleet/departures.py", "common/bandit/actions.py"}
+WORLDS = {"client/environments", "client/departures.py", "common/bandit/actions.py"}
 """Simulated rewards and departures, and public action sets: they hold no secret of a client."""
 
 NAMED_UNSAFE = {
     "client/randomizer.py",  # noise only with a noise seed, which settings refuse without allow_unsafe; rewards always
-    "client/fleet/fleet.py",  # departures
+    "client/fleet.py",  # departures
     "shuffler/assignment.py",  # the order of assigned actions, only with [unsafe] noise_seed, which clients refuse
     "server/runs/settlement.py",  # analyzer noise only with [unsafe] noise_seed
 }

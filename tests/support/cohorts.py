@@ -7,12 +7,11 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from distrust.client.secagg.client import MaskingClient
-from distrust.client.secagg.secrets import Secrets
+from distrust.client.secagg import MaskingClient, Secrets
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.crypto.agree import key_hash
-from distrust.common.crypto.claim import SECRET, claim
+from distrust.common.crypto.context import SECRET, claim
 from distrust.common.crypto.graph import Roster
+from distrust.common.crypto.keys import key_hash
 from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.crypto.seal import REPORT_ID, seal
 from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, Masking, Sealed, SealedRecords, ticket_text
@@ -117,7 +116,7 @@ class Crowd:
 
     def __init__(self, cohort: Cohort) -> None:
         self.cohort = cohort
-        self.clients = {s: MaskingClient(cohort, s, Secrets(), floor=2, **RATES) for s in range(cohort.clients)}
+        self.clients = {s: MaskingClient(cohort, s, Secrets(), min_survivors=2, **RATES) for s in range(cohort.clients)}
         self.published = {s: key_hash(client.keys()) for s, client in self.clients.items()}
         self.roster: Roster | None = None
 

@@ -19,7 +19,7 @@ from distrust.common.errors import BadTicket, Conflict, Unavailable, WrongCohort
 from distrust.common.messages.batch import Batch, BatchAnswer, Content, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Grant, LabelledBits, Masking, Sealed, TicketAnswer, ticket_text
 from distrust.common.messages.status import StatementList
-from distrust.common.modular import pack, total, unpack_rows
+from distrust.common.modular import pack, sum_rows, unpack_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.round import Assignment, Round
 
@@ -111,7 +111,7 @@ def _mix(held: Held) -> Content:
     channel, bodies = held.cohort.channel, [held.bodies[slot] for slot in sorted(held.bodies)]
     if isinstance(channel, Masking):
         rows = unpack_rows(b"".join(bodies), channel.modulus, channel.dimension)
-        return ModularSum(body=pack(total(rows, channel.modulus), channel.modulus))
+        return ModularSum(body=pack(sum_rows(rows, channel.modulus), channel.modulus))
     if isinstance(channel, Sealed):
         secrets.SystemRandom().shuffle(bodies)
         return Records(count=len(bodies), body=b"".join(bodies), checksum=checksum(list(held.reports.values())))

@@ -11,8 +11,8 @@ import distrust.aggregator.app
 import distrust.aggregator.settings
 import distrust.shuffler.app
 import distrust.shuffler.settings
-from distrust.common.clock import ManualClock
-from distrust.common.crypto.claim import SECRET
+from distrust.common.crypto.context import SECRET
+from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView

@@ -26,12 +26,12 @@ import distrust.aggregator.app
 import distrust.server.app
 import distrust.shuffler.app
 from distrust.aggregator.settings import AggregatorSettings
-from distrust.client.environments import Environment, build, read_spec
-from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.environments import Environment, build_environment, read_spec
+from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.http_transport import Addresses, HttpTransport, patience
-from distrust.client.randomizer import Randomizer, World, record
+from distrust.client.randomizer import CohortRandomizer, World, record
 from distrust.client.requirements import PrivacyRequirements
-from distrust.client.secagg.secrets import Secrets
+from distrust.client.secagg import Secrets
 from distrust.common.errors import WrongCohort
 from distrust.common.messages.status import Transcript
 from distrust.common.run.config import RunConfig
@@ -224,7 +224,7 @@ def play(
 ) -> Tape:
     """All runs to their end, at once, on the users' `terms`. `heard`: for what was said in a run that fails."""
     truth, heard = Truth(), [] if heard is None else heard
-    environment = build(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED}))
+    environment = build_environment(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED}))
     _listen(truth, tap)
     databases = {name: folder / f"{name}.sqlite3" for name in PARTIES}
     fleet = partial(fleet_over, World(environment, SEED), terms, replace(habits, dropout=dropout))
@@ -234,9 +234,9 @@ def play(
 
 def _listen(truth: Truth, tap: pytest.MonkeyPatch) -> None:
     """Write down what happens inside the clients; nothing of it leaves them this way."""
-    rows, begin = Randomizer.rows, Secrets.__init__
+    rows, begin = CohortRandomizer.rows, Secrets.__init__
 
-    def noted_rows(self: Randomizer, slots: Sequence[int]) -> NDArray[np.uint64]:
+    def noted_rows(self: CohortRandomizer, slots: Sequence[int]) -> NDArray[np.uint64]:
         found = rows(self, slots)
         name = self.assignment.cohort.cohort
         truth.rewards[name] = self._vectors[:, 0]
@@ -251,7 +251,7 @@ def _listen(truth: Truth, tap: pytest.MonkeyPatch) -> None:
         keys = (self.mask_pair.private_bytes_raw(), self.channel_pair.private_bytes_raw())
         truth.secrets.update((self.mask_seed, self.self_seed, *keys))
 
-    tap.setattr(Randomizer, "rows", noted_rows)
+    tap.setattr(CohortRandomizer, "rows", noted_rows)
     tap.setattr(Secrets, "__init__", noted_secrets)
 
 

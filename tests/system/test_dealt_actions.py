@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from distrust.client.fleet.departures import NEVER
-from distrust.client.fleet.session import CohortSession
-from distrust.client.fleet.stats import FleetStats
-from distrust.client.fleet.uploader import Uploader
-from distrust.client.fleet.user import User, granted
+from distrust.client.departures import NEVER
 from distrust.client.http_transport import Addresses, HttpTransport, patience
-from distrust.client.protocols.shuffle import ShuffleProtocol
-from distrust.client.randomizer import Randomizer, World
+from distrust.client.protocols import ShuffleProtocol
+from distrust.client.randomizer import CohortRandomizer, World
+from distrust.client.session import CohortSession
+from distrust.client.stats import FleetStats
+from distrust.client.uploader import Uploader
+from distrust.client.user import User, granted
 from distrust.common.messages.cohort import TicketRequest
 from distrust.common.run.progress import RoundReport, RunView
 from distrust.common.run.round import Round
@@ -118,10 +118,11 @@ async def _first_round(file: RunFile, stack: Stack) -> RoundReport:
             crews = [_crew(asked, world, sender, worker) for _ in range(2)]
             await crews[0].join(users)
             items = await crews[0].begin(users)
-            before = await crews[0].courier.ask(crews[0].cohort, users)
+            before = await crews[0].uploader.request_actions(crews[0].cohort, users)
             await crews[0].open(items[:5])
             stack.restart("shuffler")  # in this thread: a service lives no longer than the thread that started it
-            assert await crews[1].courier.ask(crews[1].cohort, users[5:]) == {u.slot: before[u.slot] for u in users[5:]}
+            again = await crews[1].uploader.request_actions(crews[1].cohort, users[5:])
+            assert again == {user.slot: before[user.slot] for user in users[5:]}
             await crews[1].join(users[5:])
             await crews[1].open(await crews[1].begin(users[5:]))
         path = f"/v1/runs/{file.config.run}/rounds/1"
@@ -142,7 +143,7 @@ async def _users(asked: Round, sender: HttpTransport) -> list[User]:
 
 
 def _crew(asked: Round, world: World, sender: HttpTransport, worker: ThreadPoolExecutor) -> CohortSession:
-    script = ShuffleProtocol(Randomizer(asked, asked.assignments[0], world))
+    script = ShuffleProtocol(CohortRandomizer(asked, asked.assignments[0], world))
     return CohortSession(asked.assignments[0].cohort, script, Uploader(sender, FleetStats()), worker, 512)
 
 

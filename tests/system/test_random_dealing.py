@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from hypothesis.stateful import rule
 
-from distrust.common.crypto.claim import SECRET, claim
+from distrust.common.crypto.context import SECRET, claim
 from distrust.common.crypto.seal import REPORT_ID, open_record, seal, sealed_size
 from distrust.common.database import Database
 from distrust.common.errors import ProtocolError

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from distrust.aggregator.service import Aggregator
-from distrust.common.clock import ManualClock
-from distrust.common.crypto.members import bitmap_to_members
+from distrust.common.crypto.graph import bitmap_to_members
 from distrust.common.crypto.seal import REPORT_ID, open_record, seal, sealed_size
 from distrust.common.database import Database
 from distrust.common.errors import ProtocolError
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer, ModularSum, Records
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.messages.status import StageView

@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distrust.client.fleet.fleet import FleetOptions
+from distrust.client.fleet import FleetOptions
 from distrust.client.requirements import PrivacyRequirements
-from distrust.client.secagg.client import MaskingClient
-from distrust.client.secagg.secrets import Secrets
+from distrust.client.secagg import MaskingClient, Secrets
 from distrust.common.bandit.statistics import Reward
-from distrust.common.crypto.box import BOX
+from distrust.common.crypto.keys import BOX
 from distrust.common.crypto.share import SHARE
 from distrust.common.mechanisms import plan
-from distrust.common.modular import total
+from distrust.common.modular import sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.outcome import Lost, Released
@@ -79,7 +78,7 @@ def test_up_to_the_corruption_rate_cheats_cost_themselves_only(
     kept = [slot for slot in range(N) if slot not in boxes]
     for outcome in _released(tape):
         rows, modulus = tape.truth.rows[outcome.cohort], tape.truth.moduli[outcome.cohort]
-        summed = total(np.stack([rows[slot] for slot in kept]), modulus)
+        summed = sum_rows(np.stack([rows[slot] for slot in kept]), modulus)
         own = mechanism.model_copy(update={"modulus": modulus})
         assert outcome.sum == own.estimate(summed, len(kept), UnsafeSeededStream(0, "none")).tolist()
         assert outcome.survivors == len(kept)
@@ -146,7 +145,7 @@ def test_cheats_and_honest_losses_together_up_to_the_dropout_rate_leave_the_sum_
         kept = _summed(tape, outcome.cohort)
         assert clients - len(boxes) - lost <= len(kept) < clients - len(boxes)
         assert boxes.isdisjoint(kept)
-        summed = total(np.stack([rows[slot] for slot in kept]), modulus)
+        summed = sum_rows(np.stack([rows[slot] for slot in kept]), modulus)
         own = mechanism.model_copy(update={"modulus": modulus})
         assert outcome.sum == own.estimate(summed, len(kept), UnsafeSeededStream(0, "none")).tolist()
         assert outcome.survivors == len(kept)

@@ -19,18 +19,17 @@ import pytest
 from distrust.aggregator import protocol
 from distrust.aggregator import service as aggregator_service
 from distrust.aggregator.service import Aggregator
-from distrust.client.environments import build, read_spec
-from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.environments import build_environment, read_spec
+from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
-from distrust.client.secagg.client import MaskingClient
-from distrust.client.secagg.secrets import Secrets
-from distrust.common.crypto.graph import KEYS, Roster, masking
-from distrust.common.crypto.members import bitmap_to_members, members_to_bitmap
+from distrust.client.secagg import MaskingClient, Secrets
+from distrust.common.crypto.context import masking
+from distrust.common.crypto.graph import KEYS, Roster, bitmap_to_members, members_to_bitmap
 from distrust.common.intermediary import store
 from distrust.common.messages.batch import Batch, ModularSum
 from distrust.common.messages.cohort import Cohort
-from distrust.common.modular import Vector, total, unpack
+from distrust.common.modular import Vector, sum_rows, unpack
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
 from distrust.common.wire import decode_blob, encode_blob
@@ -39,7 +38,7 @@ from tests.support.wiretap import PARTIES, SEED, TOKEN, Exchange, Tamper, Wire, 
 
 pytestmark = pytest.mark.slow
 
-WORLD = World(build(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED})), SEED)
+WORLD = World(build_environment(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED})), SEED)
 N = 32
 Lie = Callable[[dict[str, Any], set[int]], None]
 """Changes the JSON of a stage view; the set holds the slots of the fleet that is lied to."""
@@ -193,7 +192,7 @@ def attack(folder: Path, run: RunConfig, told: dict[str, Callable[[list[Exchange
             serving = asyncio.gather(*(one.serve() for one in fleets.values()), return_exceptions=True)
             ends = await asyncio.wait_for(serving, 25)
             view = await server.get(f"/v1/runs/{run.run}", RunView)
-            reasons = {name: list(one.tally.reasons) for name, one in fleets.items()}
+            reasons = {name: list(one.stats.reasons) for name, one in fleets.items()}
             for name, end in zip(fleets, ends, strict=True):
                 reasons[name] += [repr(end)] if isinstance(end, BaseException) else []
             return Played(view, reasons, {name: _stages(heard, name) for name in fleets}, heard)
@@ -295,7 +294,7 @@ def test_inputs_that_the_aggregator_drops_cost_their_clients_and_open_nothing_of
     for name, cohort in played.cohorts().items():
         assert played.posted("lied", name, "unmask") | played.posted("honest", name, "unmask") == set(kept)
         channel = masking(cohort)
-        summed = total(np.stack([vectors[name, slot] for slot in kept]), channel.modulus)
+        summed = sum_rows(np.stack([vectors[name, slot] for slot in kept]), channel.modulus)
         path = f"/v1/cohorts/{name}/batch"
         answer = json.loads([one.answer for one in played.heard if one.url.path == path][-1])
         batch = Batch.model_validate_json(json.dumps(answer["batch"]))

@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
-from distrust.client.environments import build, read_spec
-from distrust.client.fleet.fleet import FleetOptions
+from distrust.client.environments import build_environment, read_spec
+from distrust.client.fleet import FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
 from distrust.common.errors import ProtocolError
@@ -52,7 +52,7 @@ CHANNELS: dict[str, dict[str, Any]] = {
         "policy": {"name": "almost-free", "model": "shuffled", "actions": ACTIONS},
     },
 }
-WORLD = World(build(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED})), SEED)
+WORLD = World(build_environment(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED})), SEED)
 KEY_OF = {
     "masked": "modulus",
     "masked-rdp": "dimension",
@@ -193,7 +193,7 @@ async def honest_run(apps: Any, heard: list[Exchange], run: RunConfig) -> None:
     """A fleet that hears the truth plays the run to its end; no client of it is refused or robbed."""
     fleet = fleet_over(WORLD, PrivacyRequirements(), FleetOptions(block=8), run, Wire("honest", apps, heard))
     assert await asyncio.wait_for(fleet.serve(), 60) == "finished"
-    assert fleet.tally.reasons == {}
+    assert fleet.stats.reasons == {}
     assert sent(heard, "honest")
 
 

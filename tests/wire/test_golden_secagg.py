@@ -14,16 +14,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.aggregator import protocol
-from distrust.client.secagg import secrets
+from distrust.client import secagg
 from distrust.common.crypto import share
-from distrust.common.crypto.agree import key_hash, pair_from_seed
-from distrust.common.crypto.binding import Binding
-from distrust.common.crypto.claim import claim
-from distrust.common.crypto.graph import permutation
-from distrust.common.crypto.mask import total as masks
+from distrust.common.crypto.context import claim, confirm_statement, masked_statement, unmask_statement
+from distrust.common.crypto.graph import keyed_permutation
+from distrust.common.crypto.keys import Binding, key_hash, pair_from_seed
+from distrust.common.crypto.mask import sum_masks
 from distrust.common.crypto.seal import open_record, seal_info
 from distrust.common.crypto.share import PRIME, blend, evaluate
-from distrust.common.crypto.statement import confirm_statement, masked_statement, unmask_statement
 from distrust.common.messages.cohort import Cohort, Sealed
 from distrust.common.modular import pack
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
@@ -54,7 +52,7 @@ KEY = bytes(range(32))
     ],
 )
 def test_masks(modulus: int, dimension: int, values: list[int]) -> None:
-    assert masks([KEY], modulus, dimension).tolist() == values
+    assert sum_masks([KEY], modulus, dimension).tolist() == values
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,7 @@ FIVE = "0000000000000000000000000000000005"
 
 
 def test_permutation() -> None:
-    assert permutation(KEY, 12).tolist() == [0, 8, 1, 4, 5, 9, 3, 10, 7, 2, 11, 6]
+    assert keyed_permutation(KEY, 12).tolist() == [0, 8, 1, 4, 5, 9, 3, 10, 7, 2, 11, 6]
 
 
 def sealed_cohort() -> Cohort:
@@ -133,7 +131,7 @@ def test_statements() -> None:
         return len(raw).to_bytes(4, "big") + raw
 
     first = hashlib.sha256(start + b"".join(map(field, (b"confirm", roster.digest, b"\x0f", KEY)))).digest()
-    assert confirm_statement(roster, b"\x0f", KEY) == first
+    assert confirm_statement(roster.digest, roster.cohort, b"\x0f", KEY) == first
     second = hashlib.sha256(start + b"".join(map(field, (b"masked", first, b"\x0f")))).digest()
     assert masked_statement(first, cohort, b"\x0f") == second
     third = hashlib.sha256(start + b"".join(map(field, (b"unmask", second, b"\x07")))).digest()
@@ -176,14 +174,15 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> Simulation:
     def draw() -> bytes:
         return hashlib.sha256(b"golden %d" % next(counter)).digest()
 
-    monkeypatch.setattr(secrets, "new_seed", lambda: draw()[:16])
-    monkeypatch.setattr(secrets, "new_pair", lambda: X25519PrivateKey.from_private_bytes(draw()))
+    monkeypatch.setattr(secagg, "new_seed", lambda: draw()[:16])
+    monkeypatch.setattr(secagg, "new_pair", lambda: X25519PrivateKey.from_private_bytes(draw()))
     monkeypatch.setattr(share, "_uniform", lambda count: [int.from_bytes(draw()[:16], "big") for _ in range(count)])
     simulation = enrol(make_cohort(4, 10, 3, dropout=0.25), dropout=0.25)
     simulation.send_keys(range(4))
     simulation.send_shares(range(4))
     simulation.challenge = bytes([7]) * 32
-    statement = confirm_statement(simulation.roster, simulation.bitmap(range(4)), simulation.challenge)
+    roster, shared = simulation.roster, simulation.bitmap(range(4))
+    statement = confirm_statement(roster.digest, roster.cohort, shared, simulation.challenge)
     simulation.statements["confirm"] = statement
     simulation.send_confirm(range(4))
     simulation.send_masked(range(3), np.arange(12, dtype=np.uint64).reshape(4, 3) % np.uint64(10))

@@ -4,9 +4,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from distrust.aggregator.service import Aggregator
-from distrust.common.clock import ManualClock
 from distrust.common.database import Database
 from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.messages.status import StageView

@@ -4,9 +4,8 @@ import os
 import random
 from collections.abc import Collection, Iterable
 
-from distrust.common.crypto.binding import binding
-from distrust.common.crypto.box import BOX, close_box
-from distrust.common.crypto.graph import masking
+from distrust.common.crypto.context import masking
+from distrust.common.crypto.keys import BOX, binding, close_box
 from distrust.common.crypto.share import MISSING, PRIME, SHARE, polynomials
 from distrust.lab.secagg_simulation import Simulation
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distrust.aggregator import protocol
-from distrust.common.crypto.box import BOX
 from distrust.common.crypto.graph import Roster
+from distrust.common.crypto.keys import BOX
 from distrust.common.errors import BadMessage, BadParameter, BadShare, TooSmall
 from distrust.common.messages.cohort import Masking
 from distrust.common.modular import Vector, pack

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from distrust.common.crypto.context import confirm_statement, masked_statement, unmask_statement
 from distrust.common.crypto.graph import Roster
-from distrust.common.crypto.statement import confirm_statement, masked_statement, unmask_statement
 from distrust.common.messages.status import StageView
 from tests.unit.aggregator.house import STAGES, House, server
 
@@ -56,7 +56,7 @@ def test_statements_are_served_as_stages_open_and_chain_what_clients_were_told(h
     assert house.released().state == "released"
     found = house.service.statements("c1", 0)
     roster = Roster(cohort, told[0].members, told[0].roster or b"")
-    first = confirm_statement(roster, told[1].members, told[1].challenge or b"")
+    first = confirm_statement(roster.digest, roster.cohort, told[1].members, told[1].challenge or b"")
     second = masked_statement(first, cohort, told[2].members)
     third = unmask_statement(second, cohort, told[3].members)
     assert [item.digest for item in found.statements] == [first, second, third]

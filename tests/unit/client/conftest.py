@@ -9,15 +9,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.aggregator.service import Aggregator
-from distrust.client.environments import Bernoulli, build, read_spec
+from distrust.client.environments import Bernoulli, build_environment, read_spec
 from distrust.client.randomizer import World
 from distrust.common.bandit.decisions import AssignedAction, AssignedArm
 from distrust.common.bandit.statistics import BoundedReward, Reward, Statistic
-from distrust.common.clock import ManualClock
 from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.database import Database
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.machine import ManualClock
 from distrust.common.mechanisms import Mechanism, plan
 from distrust.common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
 from distrust.common.modular import packed_size
@@ -48,7 +48,7 @@ def _channel(
     mechanism: Mechanism, minimum: int, rates: dict[str, float], deal: AssignedAction | None, seed: int | None
 ) -> Channel:
     if mechanism.via == "aggregator":
-        k, t = neighbourhood(mechanism.clients, **rates, least=minimum)
+        k, t = neighbourhood(mechanism.clients, **rates, min_survivors=minimum)
         return Masking(modulus=mechanism.modulus, dimension=1, neighbours=k, threshold=t)
     if mechanism.width is not None:
         return LabelledBits(labels=1, width=mechanism.width)
@@ -149,7 +149,7 @@ def make_dealt(make_round: MakeRound) -> MakeRound:
 @pytest.fixture
 def world() -> World:
     """Arms that always pay, never pay, or pay half the time."""
-    environment = build(read_spec({"name": "bernoulli", "means": [1.0, 0.0, 0.5]}))
+    environment = build_environment(read_spec({"name": "bernoulli", "means": [1.0, 0.0, 0.5]}))
     assert isinstance(environment, Bernoulli)
     return World(environment, seed=11)
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from distrust.client.secagg.client import MaskingClient
-from distrust.common.crypto.statement import confirm_statement, masked_statement, unmask_statement
+from distrust.client.secagg import MaskingClient
+from distrust.common.crypto.context import confirm_statement, masked_statement, unmask_statement
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 
 N, M = 24, 1009
@@ -37,7 +37,7 @@ class Story:
         simulation = self.simulation
         shared = simulation.bitmap(simulation.shared) if shared is None else shared
         challenge = simulation.challenge if challenge is None else challenge
-        self.statement = confirm_statement(simulation.roster, shared, challenge)
+        self.statement = confirm_statement(simulation.roster.digest, simulation.roster.cohort, shared, challenge)
         inbox = simulation.inboxes[self.slot] if inbox is None else inbox
         return self.client.confirm(shared, challenge, inbox, self.statement)
 

@@ -10,7 +10,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from distrust.aggregator.service import Aggregator
-from distrust.client.fleet.fleet import Fleet
+from distrust.client.fleet import Fleet
 from distrust.common.errors import WrongStage
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.messages.cohort import Cohort, Grant, KeyHashes, TicketAnswer, TicketRequest, ticket_text

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distrust.client.fleet.agreement import (
+from distrust.client.agreement import (
     DEEPEST,
     _check_close,
     _overflow_probability,

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from distrust.client.fleet.fleet import Fleet, FleetOptions
-from distrust.client.fleet.stats import FleetStats
-from distrust.client.fleet.uploader import Limits, Uploader
-from distrust.client.fleet.user import granted
+from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
 from distrust.client.settings import FleetSettings
+from distrust.client.stats import FleetStats
+from distrust.client.uploader import Limits, Uploader
+from distrust.client.user import granted
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import MOST_LISTED, Upload, UploadAnswer
 from distrust.common.run.round import Round
@@ -39,7 +39,7 @@ def test_clients_whose_refusal_may_be_among_the_unlisted_ones_do_not_count_as_se
     asked = make_round("local-laplace-discrete", via="shuffler", clients=20)
     fleet = Fleet(_Brief([asked], shuffler, TICKET_KEY), world, PrivacyRequirements(), FleetOptions(block=20))
     assert serve(fleet) == ["cancelled"]
-    assert (fleet.tally.clients["served"], fleet.tally.clients["refused"]) == (0, 20)
+    assert (fleet.stats.clients["served"], fleet.stats.clients["refused"]) == (0, 20)
 
 
 def test_an_upload_is_never_larger_than_what_an_answer_lists() -> None:
@@ -52,12 +52,12 @@ def test_clients_that_leave_together_say_so_in_parts(make_round: MakeRound, shuf
     asked = make_round("local-laplace-discrete", via="shuffler", clients=20)
     stand = Stand([asked], shuffler, TICKET_KEY)
     cohort = asked.assignments[0].cohort
-    courier = Uploader(stand, FleetStats(), Limits(items=8))
+    uploader = Uploader(stand, FleetStats(), Limits(items=8))
 
     async def leave() -> None:
         grant = stand._sign(cohort, 0, 20)
         users = granted(grant, np.full(20, 3))
-        await courier.announce(cohort, users)
+        await uploader.announce(cohort, users)
 
     asyncio.run(leave())
     assert [len(departure.slots) for departure in stand.departures] == [8, 8, 4]

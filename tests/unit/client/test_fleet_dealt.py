@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from distrust.client import play
-from distrust.client.fleet.departures import departures
-from distrust.client.fleet.fleet import Fleet, FleetOptions
-from distrust.client.fleet.uploader import Limits
-from distrust.client.randomizer import Randomizer, World
+from distrust.client.departures import departures
+from distrust.client.fleet import Fleet, FleetOptions
+from distrust.client.randomizer import CohortRandomizer, World, draw_rewards
 from distrust.client.requirements import PrivacyRequirements
+from distrust.client.uploader import Limits
 from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import BadMessage, Refused, WrongCohort
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords
@@ -61,7 +60,7 @@ def test_everybody_plays_its_own_action_and_reports_under_it(
     steps = asked.mechanism.precision
     assert (always, never, len(sometimes)) == ([steps] * 8, [steps // 2] * 6, 6)  # rewards in [-1, 1]
     assert max(len(request.slots) for request in stand.asked) == 4
-    assert sum(fleet.tally.clients["served"] for fleet in crowd) == 20
+    assert sum(fleet.stats.clients["served"] for fleet in crowd) == 20
 
 
 def test_the_same_seed_gives_the_same_rows_by_slot_as_in_process(
@@ -72,7 +71,7 @@ def test_the_same_seed_gives_the_same_rows_by_slot_as_in_process(
     cohort = asked.assignments[0].cohort
     order = shuffler._order(cohort.cohort)
     stream = UnsafeSeededStream(world.seed, cohort.run, cohort.cohort, "rewards")
-    by_play = play.rewards(world.environment, asked.decision, None, 20, stream)
+    by_play = draw_rewards(world.environment, asked.decision, None, 20, stream)
     noise = UnsafeSeededStream(9, cohort.run, cohort.cohort)
     rows = asked.mechanism.randomize(asked.statistic.vectors(by_play[order]), noise)[:, 0]
     assert asked.decision.kind == "assigned-action"
@@ -115,8 +114,8 @@ def test_a_block_that_has_reported_does_not_give_up_those_that_still_ask(
     asked = make_dealt("identity")
     fleet = Fleet(_Slow([asked], shuffler, TICKET_KEY), world, UNSAFE, FleetOptions(block=4))
     assert serve(fleet) == ["finished"]
-    assert sum(map(len, _groups(shuffler, asked))) == fleet.tally.clients["served"] == 20
-    assert fleet.tally.clients["refused"] == 0
+    assert sum(map(len, _groups(shuffler, asked))) == fleet.stats.clients["served"] == 20
+    assert fleet.stats.clients["refused"] == 0
 
 
 @pytest.mark.parametrize(
@@ -168,7 +167,7 @@ def test_a_client_whose_slot_was_asked_for_already_sends_nothing_and_leaves(
     reported = {item.slot for upload in stand.uploads for item in upload.items}
     assert reported == set(range(20)) - set(stand.stolen)
     assert {slot for departure in stand.departures for slot in departure.slots} == set(stand.stolen)
-    assert (fleet.tally.clients["robbed"], fleet.tally.clients["served"]) == (3, 17)
+    assert (fleet.stats.clients["robbed"], fleet.stats.clients["served"]) == (3, 17)
     assert capsys.readouterr().out.count("somebody else has asked what it plays") == 3
     assert sum(map(len, _groups(shuffler, asked))) == 17
 
@@ -218,13 +217,13 @@ def test_an_answer_that_does_not_add_up_is_played_by_nobody(
             await asyncio.wait_for(fleet.serve(), 0.5)
 
     asyncio.run(a_while())
-    assert (stand.uploads, fleet.tally.clients["refused"]) == ([], 20)
+    assert (stand.uploads, fleet.stats.clients["refused"]) == ([], 20)
 
 
 def test_a_client_that_was_told_nothing_makes_no_report(make_dealt: MakeRound, world: World) -> None:
     asked = make_dealt()
-    randomizer = Randomizer(asked, asked.assignments[0], world)
-    randomizer.deal({3: 7})
+    randomizer = CohortRandomizer(asked, asked.assignments[0], world)
+    randomizer.assign({3: 7})
     assert randomizer.rows([3]).shape == (1, 1)
     assert (randomizer.place(3), [randomizer.place(3)]) == (0, [0])
     with pytest.raises(BadMessage, match="does not know what to play"):
@@ -233,7 +232,7 @@ def test_a_client_that_was_told_nothing_makes_no_report(make_dealt: MakeRound, w
 
 def test_nothing_can_be_dealt_to_clients_that_know_what_to_play(make_round: MakeRound, world: World) -> None:
     asked = make_round()
-    randomizer = Randomizer(asked, asked.assignments[0], world)
+    randomizer = CohortRandomizer(asked, asked.assignments[0], world)
     assert randomizer.place(0) is None
     with pytest.raises(BadMessage, match="know what to play"):
-        randomizer.deal({0: 0})
+        randomizer.assign({0: 0})

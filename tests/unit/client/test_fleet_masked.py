@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from distrust.aggregator.service import Aggregator
-from distrust.client.fleet.departures import departures, survives
-from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.departures import departures, survives
+from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
-from distrust.common.clock import ManualClock
+from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView
-from distrust.common.modular import total, unpack
+from distrust.common.modular import sum_rows, unpack
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.round import Round
 from tests.unit.client.conftest import TICKET_KEY
@@ -56,7 +56,7 @@ def _expected(world: World, asked: Round, arm: int, dropout: float) -> tuple[int
     rows = asked.mechanism.randomize(asked.statistic.vectors(rewards), UnsafeSeededStream(NOISE, *names))
     leaves = departures(cohort.clients, dropout, UnsafeSeededStream(world.seed, *names, "departures"))
     kept = rows[survives(leaves)]
-    return int(total(kept, asked.mechanism.modulus)[0]), len(kept)
+    return int(sum_rows(kept, asked.mechanism.modulus)[0]), len(kept)
 
 
 @pytest.mark.parametrize(
@@ -90,11 +90,11 @@ def test_counts_of_several_fleets_add_up(make_round: MakeRound, unsafe: World, a
     stand = Stand([asked], aggregator, TICKET_KEY)
     crowd = [Fleet(stand, unsafe, UNSAFE, FleetOptions(block=13, dropout=0.2)) for _ in range(2)]
     serve(*crowd)
-    counts = {name: sum(fleet.tally.clients[name] for fleet in crowd) for name in ("joined", "departed", "served")}
+    counts = {name: sum(fleet.stats.clients[name] for fleet in crowd) for name in ("joined", "departed", "served")}
     survivors = sum(_batch(aggregator, assignment.cohort).survivors for assignment in asked.assignments)
     assert counts == {"joined": 120, "departed": 24, "served": survivors}
     size = (asked.mechanism.bits + 7) // 8
-    assert sum(fleet.tally.payload_bytes for fleet in crowd) == survivors * size
+    assert sum(fleet.stats.payload_bytes for fleet in crowd) == survivors * size
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_clients_are_forgotten_after_their_last_message(
     asked = make_round(clients=20)
     fleet = Fleet(Stand([asked], aggregator, TICKET_KEY), unsafe, UNSAFE)
     serve(fleet)
-    (crew,) = fleet._crews.values()
+    (crew,) = fleet._sessions.values()
     assert crew.users == {}
-    assert crew.script._clients == {}  # type: ignore[attr-defined]
+    assert crew.protocol._clients == {}  # type: ignore[attr-defined]
 
 
 def test_an_aborted_cohort_is_dropped_and_the_fleet_goes_on(
@@ -152,7 +152,7 @@ def test_an_aborted_cohort_is_dropped_and_the_fleet_goes_on(
     lost, done = (asked.assignments[0].cohort for asked in (first, second))
     assert _answer(aggregator, lost).state == "aborted"
     assert _batch(aggregator, done).survivors == 40
-    assert all(not crew.users for crew in fleet._crews.values())
+    assert all(not crew.users for crew in fleet._sessions.values())
 
 
 class _Liar(Stand):
@@ -174,16 +174,16 @@ def test_users_refuse_a_survivors_list_below_their_floor(
 
     async def play() -> str:
         task = asyncio.create_task(fleet.serve())
-        while fleet.tally.clients["refused"] < 20:  # noqa: ASYNC110 - no event tells that a user refuses
+        while fleet.stats.clients["refused"] < 20:  # noqa: ASYNC110 - no event tells that a user refuses
             await asyncio.sleep(0.01)
         clock.advance(61)
         return await asyncio.wait_for(task, 20)
 
     asyncio.run(play())
-    ended = {name: fleet.tally.clients[name] for name in ("late", "served")}
+    ended = {name: fleet.stats.clients[name] for name in ("late", "served")}
     assert ended == {"late": 0, "served": 20}
-    assert fleet.tally.clients["refused"] + fleet.tally.clients["aborted"] == 20
-    assert fleet.tally.reasons["the aggregator took the vectors of clients, and calls these clients lost"] == 6
+    assert fleet.stats.clients["refused"] + fleet.stats.clients["aborted"] == 20
+    assert fleet.stats.reasons["the aggregator took the vectors of clients, and calls these clients lost"] == 6
     assert [upload for upload in stand.uploads if upload.stage == "unmask"] == []
     assert _answer(aggregator, asked.assignments[0].cohort).state == "aborted"
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
 from distrust.common.errors import BudgetExceeded, ProtocolError, Refused
@@ -32,7 +32,7 @@ def test_terms_that_a_round_breaks_before_tickets_are_taken_count_for_one_user(
     fleet = Fleet(stand, world, terms)
     with pytest.raises(error) as raised:
         serve(fleet)
-    report = fleet.tally.report()
+    report = fleet.stats.report()
     why = f"{error.code}: {raised.value.detail}"
     assert (report["clients"]["refused"], report["clients"]["joined"], report["reasons"]) == (1, 0, {why: 1})
 
@@ -49,7 +49,7 @@ def test_a_fleet_with_a_pin_refuses_any_other_configuration_before_it_takes_tick
         serve(fleet)
     own = f"the digest of run demo is {served.hex()}, and this user takes part in {meant.hex()} only"
     assert raised.value.detail == f"config: {own}"
-    assert (fleet.tally.report()["clients"]["joined"], stand.uploads, stand.looks) == (0, [], [])
+    assert (fleet.stats.report()["clients"]["joined"], stand.uploads, stand.looks) == (0, [], [])
 
 
 def test_a_fleet_with_a_pin_plays_the_configuration_that_it_names(
@@ -59,7 +59,7 @@ def test_a_fleet_with_a_pin_plays_the_configuration_that_it_names(
     pinned = PrivacyRequirements(config_digest=asked.assignments[0].cohort.config)
     fleet = Fleet(Stand([asked], shuffler, TICKET_KEY), world, pinned)
     assert serve(fleet) == ["finished"]
-    assert fleet.tally.report()["clients"]["served"] == 20
+    assert fleet.stats.report()["clients"]["served"] == 20
 
 
 def test_users_that_hold_tickets_when_their_fleet_refuses_are_all_counted(
@@ -71,6 +71,6 @@ def test_users_that_hold_tickets_when_their_fleet_refuses_are_all_counted(
     fleet = Fleet(Lying(asked, told, shuffler, TICKET_KEY), world, PrivacyRequirements(), FleetOptions(block=7))
     with pytest.raises(Refused, match=r"the shuffler was told cohort\.minimum = 1") as raised:
         serve(fleet)
-    report = fleet.tally.report()
+    report = fleet.stats.report()
     assert (report["clients"]["refused"], report["clients"]["joined"]) == (7, 7)
     assert report["reasons"] == {f"refused: {raised.value.detail}": 7}

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from distrust.client.fleet.departures import departures, survives
-from distrust.client.fleet.fleet import Fleet, FleetOptions
-from distrust.client.fleet.uploader import Limits
+from distrust.client.departures import departures, survives
+from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
-from distrust.common.clock import ManualClock
+from distrust.client.uploader import Limits
 from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import Refused, Unavailable
+from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Sealed, TicketAnswer, TicketRequest
 from distrust.common.messages.upload import RefusedItem, Upload, UploadAnswer
@@ -67,8 +67,8 @@ def test_sealed_records_carry_every_clients_own_reward_once(
             steps = asked.mechanism.precision
             expected = sorted((_rewards(world, asked, arm) * steps).astype(int).tolist())
             assert sorted(_opened(shuffler, assignment.cohort, asked.mechanism.modulus)) == expected
-    assert sum(fleet.tally.clients["joined"] for fleet in crowd) == 120
-    assert sum(fleet.tally.clients["served"] for fleet in crowd) == 120
+    assert sum(fleet.stats.clients["joined"] for fleet in crowd) == 120
+    assert sum(fleet.stats.clients["served"] for fleet in crowd) == 120
 
 
 def test_labelled_bits_add_up_to_what_the_same_seed_gives_in_process(
@@ -107,7 +107,7 @@ def test_departing_clients_say_so_and_the_others_do_not_wait_for_a_deadline(
         sorted(slot for departure in stand.departures for slot in departure.slots)
         == np.flatnonzero(leaves < 3).tolist()
     )
-    assert fleet.tally.clients["departed"] == 40 - staying
+    assert fleet.stats.clients["departed"] == 40 - staying
 
 
 def test_silent_clients_vanish_and_s_waits_for_its_deadline(
@@ -158,7 +158,7 @@ def test_a_round_that_breaks_the_terms_is_refused_before_any_ticket_is_taken(
     with pytest.raises(Refused, match="no privacy"):
         serve(fleet)
     assert stand.uploads == []
-    assert fleet.tally.clients["joined"] == 0
+    assert fleet.stats.clients["joined"] == 0
 
 
 LIES = {
@@ -192,7 +192,7 @@ def test_a_fleet_looks_at_each_cohort_once_however_many_blocks_it_sends(
     serve(fleet)
     assert stand.looks == [one.cohort.cohort for one in asked.assignments]
     assert len(stand.uploads) > 10
-    assert fleet.tally.clients["served"] == 80
+    assert fleet.stats.clients["served"] == 80
 
 
 class _TwoFaced(Stand):
@@ -244,7 +244,7 @@ def test_a_refused_client_is_dropped_and_one_whose_slot_was_used_already_is_told
     stand = _Refusing([make_round("local-laplace-discrete", via="shuffler", clients=20)], shuffler, TICKET_KEY)
     fleet = Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=20))
     serve(fleet)
-    clients = fleet.tally.clients
+    clients = fleet.stats.clients
     assert (clients["served"], clients["refused"], clients["robbed"]) == (18, 1, 1)
 
 
@@ -273,7 +273,7 @@ def test_refusals_that_do_not_belong_to_an_upload_are_believed_of_nobody(
     fleet = Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=20, limits=Limits(items=7)))
     assert serve(fleet) == ["cancelled"]
     assert [len(upload.items) for upload in stand.uploads] == [7]
-    assert (fleet.tally.clients["robbed"], fleet.tally.clients["refused"]) == (0, 20)
+    assert (fleet.stats.clients["robbed"], fleet.stats.clients["refused"]) == (0, 20)
     assert "the refusals do not belong to the messages of stage report" in capsys.readouterr().out
 
 

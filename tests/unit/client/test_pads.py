@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.stats import chi2
 
-from distrust.common.crypto.binding import Binding
+from distrust.common.crypto.keys import Binding
 from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import unpack
 from distrust.lab.secagg_simulation import enrol, make_cohort

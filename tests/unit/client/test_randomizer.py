@@ -6,15 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from distrust.client.randomizer import Randomizer, World
+from distrust.client.randomizer import CohortRandomizer, World
 from distrust.common.randomness import SystemStream, UnsafeSeededStream
 from distrust.common.run.round import Round
 
 NAMES = ["distributed-polya", "distributed-skellam", "local-laplace-discrete", "central-laplace-discrete"]
 
 
-def _randomizer(asked: Round, world: World, cohort: int = 0) -> Randomizer:
-    return Randomizer(asked, asked.assignments[cohort], world)
+def _randomizer(asked: Round, world: World, cohort: int = 0) -> CohortRandomizer:
+    return CohortRandomizer(asked, asked.assignments[cohort], world)
 
 
 @pytest.mark.parametrize("name", NAMES)

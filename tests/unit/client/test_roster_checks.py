@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from distrust.client.secagg.client import MaskingClient
-from distrust.client.secagg.secrets import Secrets
-from distrust.common.crypto.agree import key_hash
+from distrust.client.secagg import MaskingClient, Secrets
 from distrust.common.crypto.graph import KEYS, Roster
+from distrust.common.crypto.keys import key_hash
 from distrust.common.errors import BadMessage, BadParameter, Refused
 from distrust.common.messages.cohort import Masking
 from distrust.common.modular import Vector
@@ -77,13 +76,13 @@ def test_k_and_t_are_computed_again_and_not_believed(change: dict[str, int]) -> 
     assert isinstance(cohort.channel, Masking)
     told = cohort.model_copy(update={"channel": cohort.channel.model_copy(update=change)})
     with pytest.raises(Refused, match="the run's rates give 23, 12"):
-        MaskingClient(told, 0, Secrets(), floor=1, dropout=0.1, corrupt=0.1)
+        MaskingClient(told, 0, Secrets(), min_survivors=1, dropout=0.1, corrupt=0.1)
 
 
 def test_a_minimum_below_what_the_dropout_rate_leaves_is_refused() -> None:
     cohort = make_cohort(N, M, 1).model_copy(update={"minimum": 21})
     with pytest.raises(Refused, match="opens at 21"):
-        MaskingClient(cohort, 0, Secrets(), floor=1, dropout=0.1, corrupt=0.1)
+        MaskingClient(cohort, 0, Secrets(), min_survivors=1, dropout=0.1, corrupt=0.1)
 
 
 def test_members_must_be_of_the_stage_before_hold_itself_and_be_enough(stage: Simulation) -> None:
@@ -128,4 +127,4 @@ def test_a_vector_outside_the_channel_is_refused(stage: Simulation, vector: Vect
 
 def test_a_slot_outside_the_cohort_is_refused() -> None:
     with pytest.raises(BadParameter, match="slot"):
-        MaskingClient(make_cohort(N, M, 1), N, Secrets(), floor=1, dropout=0.1, corrupt=0.1)
+        MaskingClient(make_cohort(N, M, 1), N, Secrets(), min_survivors=1, dropout=0.1, corrupt=0.1)

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distrust.client.secagg.client import MaskingClient
-from distrust.client.secagg.secrets import Secrets
-from distrust.common.crypto.box import BOX
+from distrust.client.secagg import MaskingClient, Secrets
 from distrust.common.crypto.graph import Roster
+from distrust.common.crypto.keys import BOX
 from distrust.common.crypto.share import MISSING, PRIME, SHARE
 from distrust.common.errors import BadMessage, Refused, WrongStage
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
@@ -160,7 +159,7 @@ def test_secrets_do_not_show_when_printed(stage: Simulation) -> None:
 
 
 def test_stages_come_in_order(stage: Simulation) -> None:
-    fresh = MaskingClient(stage.cohort, 0, Secrets(), floor=1, dropout=0.1, corrupt=0.1)
+    fresh = MaskingClient(stage.cohort, 0, Secrets(), min_survivors=1, dropout=0.1, corrupt=0.1)
     everyone = stage.bitmap(EVERYONE)
     with pytest.raises(WrongStage):
         fresh.shares(stage.roster, stage.published)
@@ -230,7 +229,7 @@ def test_survivors_must_leave_t_neighbours_to_every_member_alive_or_lost(ring: S
     near = [v for v in ring.roster.neighbours(7) if v != 0]
     members = [s for s in range(100) if s not in near[:9]]
     story = Story(ring)
-    story.client._least = 80
+    story.client._min_survivors = 80
     story.confirm()
     story.masked(ring.bitmap(members))
     with pytest.raises(Refused, match="neighbours of slot 7 are left, and t = 20"):

@@ -11,7 +11,7 @@ from distrust.aggregator.app import build, close
 from distrust.aggregator.routes import parse_slots
 from distrust.aggregator.service import Aggregator
 from distrust.aggregator.settings import AggregatorSettings
-from distrust.client.fleet.fleet import Fleet, FleetOptions
+from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience, ranges
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements

@@ -24,8 +24,8 @@ def test_variables_and_options_are_the_same_names(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("DISTRUST_ENVIRONMENT", BERNOULLI)
     arguments = ["--run", "demo", "--max-epsilon", "2", "--min-survivors", "30", "--allow-unsafe"]
     settings = FleetSettings(_cli_parse_args=arguments)
-    assert (settings.run, settings.habits().block, settings.habits().silent) == ("demo", 64, True)
-    assert settings.terms() == PrivacyRequirements(max_epsilon=2.0, min_survivors=30, allow_unsafe=True)
+    assert (settings.run, settings.options().block, settings.options().silent) == ("demo", 64, True)
+    assert settings.requirements() == PrivacyRequirements(max_epsilon=2.0, min_survivors=30, allow_unsafe=True)
 
 
 def test_the_environment_may_be_json(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,9 +37,9 @@ def test_the_environment_may_be_json(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_configuration_is_pinned_by_64_hex_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTRUST_ENVIRONMENT", BERNOULLI)
-    assert FleetSettings(_cli_parse_args=[]).terms().config_digest is None
+    assert FleetSettings(_cli_parse_args=[]).requirements().config_digest is None
     pinned = FleetSettings(_cli_parse_args=["--config-digest", "0f" * 32])
-    assert pinned.terms() == PrivacyRequirements(config_digest=bytes([15] * 32))
+    assert pinned.requirements() == PrivacyRequirements(config_digest=bytes([15] * 32))
     for bad in ("", "0f", "0F" * 32, "0f" * 33, "zz" * 32):
         with pytest.raises(ValidationError, match="config_digest"):
             _settings(config_digest=bad)

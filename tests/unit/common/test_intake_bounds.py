@@ -3,7 +3,7 @@
 import pytest
 
 from distrust.common.errors import BadMessage, BadParameter
-from distrust.common.intermediary.intake import MOST_BAD_TICKETS, Intake, TicketBooth, admitted, check_fits
+from distrust.common.intermediary.intake import MOST_BAD_TICKETS, Intake, TicketVerifier, admitted, check_fits
 from distrust.common.messages.upload import MOST_LISTED, Item
 from tests.support.cohorts import Authority
 
@@ -12,9 +12,9 @@ SERVER = Authority()
 
 def test_after_some_bad_tickets_no_further_one_is_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     verified: list[int] = []
-    genuine = TicketBooth.admits
+    genuine = TicketVerifier.admits
     monkeypatch.setattr(
-        TicketBooth, "admits", lambda self, slot, *told: bool(verified.append(slot)) or genuine(self, slot, *told)
+        TicketVerifier, "admits", lambda self, slot, *told: bool(verified.append(slot)) or genuine(self, slot, *told)
     )
     cohort = SERVER.sealed(clients=500)
     stored = {300: SERVER.ticket(cohort, 300)}

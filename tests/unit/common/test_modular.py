@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distrust.common.errors import BadMessage, BadParameter
-from distrust.common.modular import Vector, add, pack, pack_rows, packed_size, subtract, total, unpack, unpack_rows
+from distrust.common.modular import Vector, add, pack, pack_rows, packed_size, subtract, sum_rows, unpack, unpack_rows
 
 MODULI = st.one_of(st.integers(2, 2**63 - 1), st.integers(1, 62).map(lambda b: 2**b), st.integers(2, 300))
 
@@ -41,7 +41,7 @@ def test_rows_pack_and_unpack_like_single_vectors(case: tuple[int, Vector]) -> N
 def test_sums_are_exact_modulo_m(case: tuple[int, Vector]) -> None:
     modulus, matrix = case
     rows = matrix.tolist()
-    assert total(matrix, modulus).tolist() == [sum(column) % modulus for column in zip(*rows, strict=True)]
+    assert sum_rows(matrix, modulus).tolist() == [sum(column) % modulus for column in zip(*rows, strict=True)]
     first, last = rows[0], rows[-1]
     assert add(matrix[0], matrix[-1], modulus).tolist() == [(a + b) % modulus for a, b in zip(first, last, strict=True)]
     assert subtract(matrix[0], matrix[-1], modulus).tolist() == [
@@ -52,11 +52,11 @@ def test_sums_are_exact_modulo_m(case: tuple[int, Vector]) -> None:
 @pytest.mark.parametrize("rows", [1, 2, 3, 1000])
 def test_a_sum_of_the_largest_values_does_not_overflow(rows: int) -> None:
     modulus = 2**63 - 1
-    assert total(np.full((rows, 2), modulus - 1, dtype=np.uint64), modulus).tolist() == [-rows % modulus] * 2
+    assert sum_rows(np.full((rows, 2), modulus - 1, dtype=np.uint64), modulus).tolist() == [-rows % modulus] * 2
 
 
 def test_the_sum_of_nobody_is_zero() -> None:
-    assert total(np.empty((0, 3), dtype=np.uint64), 7).tolist() == [0, 0, 0]
+    assert sum_rows(np.empty((0, 3), dtype=np.uint64), 7).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("dimension", [3, 40])

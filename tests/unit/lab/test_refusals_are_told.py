@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distrust.client.fleet.stats import FleetStats
+from distrust.client.stats import FleetStats
 from distrust.common.errors import ProtocolError, RunFailed, Unavailable
 from distrust.common.run.progress import RunView
 from distrust.lab.run.fleet_processes import Fleets, environment

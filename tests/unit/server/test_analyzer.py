@@ -14,7 +14,7 @@ from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
 from distrust.common.messages.batch import Batch, Content, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import Channel, Cohort, LabelledBits, Masking, Sealed
-from distrust.common.modular import pack, packed_size, total
+from distrust.common.modular import pack, packed_size, sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.analyzer import analyze, ones
 from distrust.server.keys import fresh
@@ -72,11 +72,11 @@ def analyzed(kind: AnyMechanism, of: Cohort, content: Content, survivors: int = 
 
 
 def expected(kind: AnyMechanism, rows: NDArray[np.uint64]) -> tuple[float, int]:
-    return float(kind.estimate(total(rows, kind.modulus), len(rows), STREAM)[0]), len(rows)
+    return float(kind.estimate(sum_rows(rows, kind.modulus), len(rows), STREAM)[0]), len(rows)
 
 
 def the_sum(rows: NDArray[np.uint64]) -> ModularSum:
-    return ModularSum(body=pack(total(rows, POLYA.modulus), POLYA.modulus))
+    return ModularSum(body=pack(sum_rows(rows, POLYA.modulus), POLYA.modulus))
 
 
 def packed_bits(count: int, bits: int) -> bytes:

@@ -14,7 +14,7 @@ from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.mechanisms import MechanismSpec, plan
 from distrust.common.messages.batch import Batch, Content, GroupedRecords, Records
 from distrust.common.messages.cohort import Cohort, Dealt, Sealed
-from distrust.common.modular import pack, packed_size, total
+from distrust.common.modular import pack, packed_size, sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.analyzer import analyze, analyze_parts
 from distrust.server.keys import fresh
@@ -66,7 +66,7 @@ def analyzed(content: Content, survivors: int, cohort: Cohort = COHORT) -> tuple
 @pytest.mark.parametrize("counts", [TIMES, [9, 6, 3], [9, 4, 5]])
 def test_every_group_is_added_for_itself(counts: list[int]) -> None:
     ends = np.cumsum(counts)
-    totals = np.stack([total(rows, MECHANISM.modulus) for rows in np.split(ROWS[: ends[-1]], ends[:-1])])
+    totals = np.stack([sum_rows(rows, MECHANISM.modulus) for rows in np.split(ROWS[: ends[-1]], ends[:-1])])
     expected = MECHANISM.estimate_parts(totals, np.array(counts), STREAM)[:, 0].tolist()
     assert analyzed(grouped(counts), sum(counts)) == (expected, counts)
 

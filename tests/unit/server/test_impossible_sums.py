@@ -14,7 +14,7 @@ from distrust.common.errors import BadMessage
 from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum
 from distrust.common.messages.cohort import Channel, Cohort, Dealt, Masking
-from distrust.common.modular import pack, packed_size, total
+from distrust.common.modular import pack, packed_size, sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.analyzer import IMPOSSIBLE, analyze, analyze_parts
 from distrust.server.keys import fresh
@@ -71,10 +71,10 @@ def residue(mechanism: AnyMechanism, steps: int) -> NDArray[np.uint64]:
 @pytest.mark.parametrize("reward", [0.0, 0.5, 1.0])
 def test_one_client_with_half_the_modulus_is_refused_and_the_coordinate_named(reward: float) -> None:
     rows = ROOMY.randomize(np.full((N, 1), reward), UnsafeSeededStream(1, "rows"))
-    assert opened(ROOMY, total(rows, ROOMY.modulus)) == pytest.approx(N * reward, abs=10)
+    assert opened(ROOMY, sum_rows(rows, ROOMY.modulus)) == pytest.approx(N * reward, abs=10)
     rows[3] = ROOMY.modulus // 2
     with pytest.raises(BadMessage, match=r"impossible sum: coordinate 0 is .* and 20 clients and the noise give"):
-        opened(ROOMY, total(rows, ROOMY.modulus))
+        opened(ROOMY, sum_rows(rows, ROOMY.modulus))
 
 
 def test_all_0_and_all_1_with_noise_at_its_quantile_pass_and_one_step_more_does_not() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from distrust.common.errors import BadParameter, Conflict, WrongStage
-from distrust.common.modular import total
+from distrust.common.modular import sum_rows
 from distrust.common.run.progress import RunView
 from distrust.server.runs.settlement import analyzer_stream
 from tests.support.in_memory_intermediaries import Crowd, MemoryIntermediaries
@@ -32,7 +32,7 @@ def _check_sums(house: House, crowd: Crowd) -> None:
         for outcome in record.released.values():
             rows = crowd.rows[outcome.cohort]
             stream = analyzer_stream(live.config, outcome.cohort)
-            summed = total(rows, record.mechanism.modulus)
+            summed = sum_rows(rows, record.mechanism.modulus)
             again = record.mechanism.estimate(summed, outcome.survivors, stream)
             assert again.tolist() == outcome.sum
 

@@ -28,6 +28,6 @@ def test_requests_for_unknown_runs_leave_no_state(tmp_path: Path) -> None:
                 ]
                 assert [answer.status_code for answer in answers] == [404] * 3
             assert app.state.conductor._desks == {}
-            assert app.state.doorbell._watches == app.state.doorbell._waits == {}
+            assert app.state.notifier._watches == app.state.notifier._waits == {}
 
     asyncio.run(whole())

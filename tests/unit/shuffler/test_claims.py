@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distrust.common.crypto.claim import claim
+from distrust.common.crypto.context import claim
 from distrust.common.database import Database
 from distrust.common.errors import BadMessage, BadTicket, Conflict
 from distrust.common.intermediary.store import METADATA, VERSION

@@ -8,11 +8,11 @@ import pytest
 from scipy import stats
 
 from distrust.common.bandit.decisions import AssignedAction
-from distrust.common.clock import ManualClock
 from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.database import Database
 from distrust.common.errors import Aborted, BadMessage, BadParameter, BadTicket, Conflict, WrongCohort, WrongStage
 from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords
 from distrust.common.messages.cohort import Cohort, Dealt
 from distrust.common.randomness import SystemStream, UnsafeSeededStream

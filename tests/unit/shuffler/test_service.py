@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distrust.common.clock import ManualClock
 from distrust.common.crypto.seal import open_record
 from distrust.common.database import Database
 from distrust.common.errors import BadParameter, WrongStage
 from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import UploadAnswer

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from distrust.client.environments import Bernoulli, ClippedGaussian, Environment, build, read_spec
+from distrust.client.environments import Bernoulli, ClippedGaussian, Environment, build_environment, read_spec
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import UnsafeSeededStream
 
@@ -20,10 +20,10 @@ DRAWS = 200_000
 SLACK = math.sqrt(math.log(2 / 1e-9) / (2 * DRAWS))
 
 WORLDS = {
-    "bernoulli": build(read_spec({"name": "bernoulli", "means": [0.0, 0.3, 1.0]})),
-    "gaussian-easy": build(read_spec({"name": "gaussian-easy", "seed": 3, "arms": 3})),
-    "gaussian-wide": build(read_spec({"name": "gaussian-hard", "seed": 3, "arms": 3, "deviation": 0.6})),
-    "mslr": build(read_spec({"name": "mslr", "arms": 10})),
+    "bernoulli": build_environment(read_spec({"name": "bernoulli", "means": [0.0, 0.3, 1.0]})),
+    "gaussian-easy": build_environment(read_spec({"name": "gaussian-easy", "seed": 3, "arms": 3})),
+    "gaussian-wide": build_environment(read_spec({"name": "gaussian-hard", "seed": 3, "arms": 3, "deviation": 0.6})),
+    "mslr": build_environment(read_spec({"name": "mslr", "arms": 10})),
 }
 
 
@@ -81,7 +81,7 @@ def test_the_same_stream_gives_the_same_rewards_row_by_row(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "low", "high"), [("gaussian-easy", 0.25, 0.75), ("gaussian-hard", 0.45, 0.55)])
 def test_gaussian_centres_come_from_the_seed_and_stay_in_their_range(name: str, low: float, high: float) -> None:
-    worlds = [build(read_spec({"name": name, "seed": seed})) for seed in (1, 1, 2)]
+    worlds = [build_environment(read_spec({"name": name, "seed": seed})) for seed in (1, 1, 2)]
     centres = [world.centres for world in worlds if isinstance(world, ClippedGaussian)]
     assert centres[0].shape == (10,)
     assert (centres[0] == centres[1]).all()
@@ -109,5 +109,5 @@ def test_gaussian_centres_come_from_the_seed_and_stay_in_their_range(name: str, 
 )
 def test_bad_environments_are_refused_in_one_line(table: dict[str, object], words: str) -> None:
     with pytest.raises(BadParameter, match=words) as caught:
-        build(read_spec(table))
+        build_environment(read_spec(table))
     assert "\n" not in str(caught.value)

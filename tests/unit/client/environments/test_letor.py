@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from distrust.client.environments.letor import rows
+from distrust.client.environments.letor import letor_rows
 from distrust.common.errors import BadParameter
 
 
@@ -16,7 +16,7 @@ def _file(folder: Path, text: str) -> Path:
 
 def test_rows_carry_label_query_and_features_with_zeros_for_absent_ones(tmp_path: Path) -> None:
     path = _file(tmp_path, "2 qid:13 1:0.5 3:-7 136:226244459 # page 9\n\n0 qid:14\n")
-    first, second = rows(path)
+    first, second = letor_rows(path)
     assert (first.label, first.query, second.label, second.query) == (2, 13, 0, 14)
     assert {index: value for index, value in enumerate(first.features) if value} == {0: 0.5, 2: -7.0, 135: 226244459.0}
     assert not second.features.any()
@@ -46,15 +46,15 @@ def test_rows_carry_label_query_and_features_with_zeros_for_absent_ones(tmp_path
 def test_bad_lines_are_named_with_what_was_expected(tmp_path: Path, line: str, words: str) -> None:
     path = _file(tmp_path, f"0 qid:1 1:2\n{line}\n")
     with pytest.raises(BadParameter, match=words) as caught:
-        list(rows(path))
+        list(letor_rows(path))
     assert f"{path} line 2" in str(caught.value)
 
 
 def test_rows_before_a_bad_line_are_streamed(tmp_path: Path) -> None:
-    stream = rows(_file(tmp_path, "3 qid:1 1:2\nrubbish\n"))
+    stream = letor_rows(_file(tmp_path, "3 qid:1 1:2\nrubbish\n"))
     assert next(stream).label == 3
 
 
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(BadParameter, match=r"nowhere\.txt.*cannot be read"):
-        list(rows(Path("/nowhere.txt")))
+        list(letor_rows(Path("/nowhere.txt")))

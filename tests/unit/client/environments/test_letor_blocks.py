@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distrust.client.environments import letor, mslr_build
-from distrust.client.environments.letor import FEATURES, blocks, rows
-from distrust.client.environments.mslr_build import build_counts
+from distrust.client.environments import letor
+from distrust.client.environments.letor import FEATURES, build_counts, letor_blocks, letor_rows
 from distrust.common.errors import BadParameter
 
 
@@ -46,7 +45,7 @@ FILES = {
 def test_blocks_hold_the_same_rows(name: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, FILES[name])
     monkeypatch.setattr(letor, "BLOCK", size)
-    one_by_one, at_once = list(rows(path)), list(blocks(path))
+    one_by_one, at_once = list(letor_rows(path)), list(letor_blocks(path))
     assert np.concatenate([block.labels for block in at_once]).tolist() == [row.label for row in one_by_one]
     assert (np.concatenate([block.features for block in at_once]) == [row.features for row in one_by_one]).all()
 
@@ -87,7 +86,7 @@ def test_a_bad_line_among_many_is_named(
     good = [dense(seed % 5, seed) for seed in range(12)]
     path = written(tmp_path, [*good, line, *good])
     with pytest.raises(BadParameter, match=words) as caught:
-        list(blocks(path))
+        list(letor_blocks(path))
     assert f"{path} line 13" in str(caught.value)
 
 
@@ -108,7 +107,7 @@ def test_many_rows_are_clustered_from_starts_on_a_sample(tmp_path: Path, monkeyp
     labelled = zip(groups.tolist(), values.tolist(), strict=True)
     path = written(tmp_path, [f"{group} qid:1 1:{a} 2:{b} 3:{c}" for group, (a, b, c) in labelled])
     thorough = build_counts([path], 3)
-    monkeypatch.setattr(mslr_build, "MANY", 100)
-    monkeypatch.setattr(mslr_build, "SAMPLE", 40)
+    monkeypatch.setattr(letor, "MANY", 100)
+    monkeypatch.setattr(letor, "SAMPLE", 40)
     assert (build_counts([path], 3) == thorough).all()
     assert sorted(thorough.max(axis=1).tolist()) == sorted(np.bincount(groups).tolist())

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from distrust.client.environments import Mslr, build, read_spec
-from distrust.client.environments.counts import read_counts, write_counts
-from distrust.client.environments.mslr_build import build_counts
+from distrust.client.environments import Mslr, build_environment, read_spec
+from distrust.client.environments.letor import build_counts
+from distrust.client.environments.mslr import read_counts, write_counts
 from distrust.common.errors import BadParameter
 
 CORNERS = [(0, 0), (900, 5), (30, 80000)]
@@ -55,7 +55,7 @@ def test_a_table_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     table = np.array([[1, 2, 3, 4, 5], [0, 0, 0, 0, 9]])
     write_counts(table, tmp_path / "counts.csv")
     assert (read_counts(tmp_path / "counts.csv") == table).all()
-    world = build(read_spec({"name": "mslr", "file": str(tmp_path / "counts.csv")}))
+    world = build_environment(read_spec({"name": "mslr", "file": str(tmp_path / "counts.csv")}))
     assert world.means.tolist() == [40 / 60, 1.0]
 
 
@@ -81,7 +81,7 @@ def test_broken_tables_are_refused(tmp_path: Path, text: str, words: str) -> Non
 @pytest.mark.parametrize("arms", [10, 50])
 def test_the_shipped_tables_hold_all_rows_of_the_samples(arms: int) -> None:
     """Label counts of the 10,000 source rows: 5639, 2900, 1244, 153, 64, whatever the number of arms."""
-    world = build(read_spec({"name": "mslr", "arms": arms}))
+    world = build_environment(read_spec({"name": "mslr", "arms": arms}))
     assert isinstance(world, Mslr)
     assert world.arms == arms
     assert world.counts.sum(axis=0).tolist() == [5639, 2900, 1244, 153, 64]
@@ -89,5 +89,5 @@ def test_the_shipped_tables_hold_all_rows_of_the_samples(arms: int) -> None:
 
 
 def test_the_table_of_the_demo_has_a_clear_best_arm() -> None:
-    means = np.sort(build(read_spec({"name": "mslr"})).means)
+    means = np.sort(build_environment(read_spec({"name": "mslr"})).means)
     assert means[-1] - means[-2] > 0.025

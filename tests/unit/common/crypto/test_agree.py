@@ -3,8 +3,8 @@
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from distrust.common.crypto.agree import agree, key_hash, load_public, new_pair, pair_fields, pair_from_seed
 from distrust.common.crypto.context import encode
+from distrust.common.crypto.keys import agree, key_hash, load_public, new_pair, pair_fields, pair_from_seed
 from distrust.common.errors import BadMessage
 
 P = 2**255 - 19

@@ -5,7 +5,7 @@ import os
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from distrust.common.crypto.box import BOX, PAYLOAD, close_box, open_box
+from distrust.common.crypto.keys import BOX, PAYLOAD, close_box, open_box
 from distrust.common.crypto.seal import open_record, seal, sealed_size
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.messages.cohort import Cohort, Sealed

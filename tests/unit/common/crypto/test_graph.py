@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from distrust.common.crypto.graph import KEYS, Roster, harary, permutation
-from distrust.common.crypto.members import members_to_bitmap
+from distrust.common.crypto.graph import KEYS, Roster, harary, keyed_permutation, members_to_bitmap
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.lab.secagg_simulation import make_cohort
@@ -72,13 +71,13 @@ def test_any_change_of_cohort_members_or_keys_gives_another_graph() -> None:
 
 def test_permutations_are_uniform() -> None:
     """Chi-square over the 24 permutations of four, 24,000 keys; false alarm 1e-7."""
-    counts = Counter(tuple(permutation(hashlib.sha256(b"%d" % i).digest(), 4).tolist()) for i in range(24_000))
+    counts = Counter(tuple(keyed_permutation(hashlib.sha256(b"%d" % i).digest(), 4).tolist()) for i in range(24_000))
     assert len(counts) == 24
     assert sum((c - 1000) ** 2 / 1000 for c in counts.values()) < chi2.isf(1e-7, 23)
 
 
 def test_a_permutation_has_everyone_once() -> None:
-    assert sorted(permutation(bytes(32), 5000).tolist()) == list(range(5000))
+    assert sorted(keyed_permutation(bytes(32), 5000).tolist()) == list(range(5000))
 
 
 def test_an_odd_degree_that_no_ring_has_is_refused() -> None:

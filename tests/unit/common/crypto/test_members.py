@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distrust.common.crypto.members import (
+from distrust.common.crypto.graph import (
     bitmap_flags,
     bitmap_integer,
     bitmap_size,

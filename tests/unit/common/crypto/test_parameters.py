@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distrust.common.crypto.box import BOX
 from distrust.common.crypto.graph import KEYS, harary
+from distrust.common.crypto.keys import BOX
 from distrust.common.crypto.parameters import (
     holders_needed,
     liars_near,
@@ -188,7 +188,7 @@ def test_a_higher_minimum_counts_fewer_losses() -> None:
         ((10, -0.1, 0.1, 0), "dropout"),
         ((10, float("nan"), 0.1, 0), "dropout"),
         ((10, 0.1, 0.5, 0), "corrupt"),
-        ((10, 0.1, 0.1, 11), "least"),
+        ((10, 0.1, 0.1, 11), "min_survivors"),
         ((3, 0.4, 0.4, 0), "corrupt"),
     ],
 )

@@ -2,12 +2,10 @@
 
 import pytest
 
-from distrust.common.crypto.agree import KEY
-from distrust.common.crypto.binding import Binding
-from distrust.common.crypto.graph import Roster
-from distrust.common.crypto.members import members_to_bitmap
+from distrust.common.crypto.context import STATEMENT, confirm_statement, masked_statement, unmask_statement
+from distrust.common.crypto.graph import Roster, members_to_bitmap
+from distrust.common.crypto.keys import KEY, Binding
 from distrust.common.crypto.share import PRIME
-from distrust.common.crypto.statement import STATEMENT, confirm_statement, masked_statement, unmask_statement
 from distrust.lab.secagg_simulation import make_cohort
 
 COHORT = make_cohort(9, 97, 1)
@@ -20,7 +18,7 @@ def roster(first: int = 1, name: str = "c") -> Roster:
 
 
 def chain(roster_: Roster, shared: bytes, challenge: bytes, members: bytes, survivors: bytes) -> tuple[bytes, ...]:
-    first = confirm_statement(roster_, shared, challenge)
+    first = confirm_statement(roster_.digest, roster_.cohort, shared, challenge)
     second = masked_statement(first, roster_.cohort, members)
     return first, second, unmask_statement(second, roster_.cohort, survivors)
 

@@ -6,9 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from distrust.common.web.connections import BURST as BODY_BURST
-from distrust.common.web.connections import KNOWN, BodyPace, Connections, GuardedProtocol, PacedFlow
-from distrust.common.web.entrance import BURST, Entrance, Pace, is_closed_by_caller
+from distrust.common.web.connections import (
+    BODY_BURST,
+    BURST,
+    KNOWN,
+    BodyPace,
+    Connections,
+    Entrance,
+    GuardedProtocol,
+    Pace,
+    PacedFlow,
+    is_closed_by_caller,
+)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""One user: a slot, the ticket that proves it, and what it does with its private row."""
+"""One user of a cohort: its slot, the ticket that proves it, its secret, its keys, and when it leaves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.client.fleet.departures import NEVER, STAGES
-from distrust.client.secagg.secrets import Secrets
-from distrust.common.crypto.agree import key_hash
-from distrust.common.crypto.claim import SECRET, claim
+from distrust.client.departures import NEVER, STAGES
+from distrust.client.secagg import Secrets
+from distrust.common.crypto.context import SECRET, claim
+from distrust.common.crypto.keys import key_hash
 from distrust.common.errors import BadMessage
 from distrust.common.messages.cohort import Cohort, Grant
 from distrust.common.messages.upload import Item, Stage
@@ -27,9 +27,9 @@ class User:
     """A client of one cohort.
 
     ticket   64 bytes, the server's signature of the slot.
-    leaves   number of the stage that it does not answer any more; 4: it stays to the end.
-    secret   32 bytes of its own, for as long as it lives, like its ticket: by them S knows it where it deals actions.
-    keys     its keys and seeds for secure aggregation, whose hash went to the server with the ticket request.
+    leaves   number of the first stage that it does not answer; 4: it stays to the end.
+    secret   32 random bytes. By them the shuffler recognizes the client that requested an action.
+    keys     keys and seeds for secure aggregation. Their hash went to the server with the ticket request.
     """
 
     slot: int
@@ -40,29 +40,30 @@ class User:
 
     @property
     def key_hash(self) -> bytes:
-        """What the server signed with its ticket: the hash of its keys, 32 bytes; empty at the shuffler."""
+        """Return the hash of its keys, which the server signed with the ticket: 32 bytes; empty at the shuffler."""
         return b"" if self.keys is None else key_hash(self.keys.public)
 
     def answers(self, stage: AnyStage) -> bool:
-        """Return whether it is still there at `stage`.
+        """Return whether it answers `stage`.
 
-        A report is what a masked input is: the message itself. A client that answers `shares` also answers `confirm`.
+        A client that would send its masked input sends its report, and one that answers `shares` answers `confirm`.
         """
         return STAGES.index(_LIKE.get(stage) or stage) < self.leaves
 
     def claim(self, cohort: Cohort) -> bytes:
-        """Its commitment to the secret, the same for every repeat of its question."""
+        """Return its commitment to the secret. It is the same for every repeat of its request."""
         return claim(cohort, self.slot, self.secret)
 
     def item(self, body: bytes) -> Item:
-        """Its message for a stage."""
+        """Return its message for a stage."""
         return Item(slot=self.slot, ticket=self.ticket, body=body)
 
 
 def granted(grant: Grant, leaves: NDArray[np.int64], keys: Sequence[Secrets] = ()) -> list[User]:
-    """The users behind a grant of tickets; `leaves` as drawn for the whole cohort, shape (n,).
+    """Return the users of a grant of tickets.
 
-    keys   for secure aggregation, in the order in which their hashes were sent; one for each slot.
+    leaves  as drawn for the whole cohort, shape (n,).
+    keys    for secure aggregation, in the order in which their hashes were sent; one for each slot.
 
     Raises BadMessage when the signatures are not 64 bytes for each slot.
     """

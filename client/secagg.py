@@ -1,8 +1,8 @@
-"""One client's five stages of secure aggregation, without I/O.
+"""One client's five stages of secure aggregation, and the secrets that it holds meanwhile. No I/O.
 
 Bonawitz et al. 2017, with the graph of Bell et al. 2020, with key hashes and statements that the server publishes, and
 with shares that are confirmed before they are relied on (docs/secure-aggregation.md).
-It answers each stage once: a repeat of the same request gets the same bytes, another request is refused.
+A client answers each stage once: a repeat of the same request gets the same bytes, another request is refused.
 """
 
 import hashlib
@@ -10,17 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from distrust.client.secagg.secrets import Secrets
-from distrust.common.crypto.agree import key_hash
-from distrust.common.crypto.binding import binding
-from distrust.common.crypto.box import BOX, close_box, open_box
-from distrust.common.crypto.graph import Roster, masking
-from distrust.common.crypto.mask import total
-from distrust.common.crypto.members import bitmap_integer
+from distrust.common.crypto.context import confirm_statement, masked_statement, masking, unmask_statement
+from distrust.common.crypto.graph import Roster, bitmap_integer
+from distrust.common.crypto.keys import BOX, binding, close_box, key_hash, new_pair, new_seed, open_box, pair_from_seed
+from distrust.common.crypto.mask import sum_masks
 from distrust.common.crypto.parameters import neighbourhood, window
-from distrust.common.crypto.share import MISSING, SHARE, blend, evaluate, polynomials, read_triple
-from distrust.common.crypto.statement import confirm_statement, masked_statement, unmask_statement
+from distrust.common.crypto.share import MISSING, SHARE, Polynomial, blend, evaluate, polynomials, read_triple
 from distrust.common.errors import BadMessage, BadParameter, Refused, WrongStage
 from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import Vector, add, pack, subtract
@@ -31,25 +28,76 @@ CHALLENGE = 32
 _Stage = Literal["keys", "shares", "confirm", "masked", "unmask"]
 
 
-class MaskingClient:
-    """One slot of one cohort.
+class Secrets:
+    """What one client must forget in the end: its keys, its seeds, and the shares that neighbours sent it.
 
-    secrets          fresh keys and seeds of this client, whose key hash the server has published for the slot.
-    floor            survivors that this client insists on, whatever the cohort says: against an inflated n.
+    Keys and seeds are fresh from the operating system, for one slot of one cohort, and made before either is known.
+
+    public        mask key ‖ channel key, 64 bytes: what stage `keys` sends, and whose hash goes to the server.
+    polynomials   of the self seed, the mask seed and the blinding, between the stages `shares` and `confirm`.
+    channel_keys  by neighbour, between the stages `shares` and `confirm`: 32 bytes; a cipher object takes kilobytes.
+    held          by neighbour that shared, from stage `confirm` on: shares of both seeds, 34 bytes, or none if the box
+                  did not open.
+    members       the members of the stage answered last, as the bits of an integer.
+    statement     of the stage answered last.
+    """
+
+    __slots__ = (
+        "channel_keys",
+        "channel_pair",
+        "held",
+        "mask_pair",
+        "mask_seed",
+        "members",
+        "polynomials",
+        "public",
+        "roster",
+        "self_seed",
+        "statement",
+    )
+
+    def __init__(self) -> None:
+        self.mask_seed, self.self_seed = new_seed(), new_seed()
+        self.mask_pair: X25519PrivateKey = pair_from_seed(self.mask_seed)
+        self.channel_pair: X25519PrivateKey = new_pair()
+        self.public = self.mask_pair.public_key().public_bytes_raw() + self.channel_pair.public_key().public_bytes_raw()
+        self.roster: Roster | None = None
+        self.polynomials: tuple[Polynomial, Polynomial, Polynomial] | None = None
+        self.channel_keys: dict[int, bytes] = {}
+        self.held: dict[int, bytes | None] = {}
+        self.members = 0
+        self.statement = b""
+
+    def __repr__(self) -> str:
+        return "Secrets(…)"
+
+    @property
+    def agreed(self) -> Roster:
+        """The roster of stage `shares`. Raises WrongStage before that."""
+        if self.roster is None:
+            raise WrongStage("no roster has been agreed on yet")
+        return self.roster
+
+
+class MaskingClient:
+    """The client of one slot of one cohort: a method for each stage, which returns the body that it sends.
+
+    secrets          fresh keys and seeds of this client. The server has published their hash for the slot.
+    min_survivors    that this client insists on, whatever the cohort says: a server may announce an inflated n.
     dropout, corrupt the run's rates; k, t and the minimum of the cohort must follow from them.
     Raises           Refused where an answer would weaken a client's privacy, BadMessage for what cannot be read,
                      WrongStage for a stage before its time.
     """
 
     def __init__(
-        self, cohort: Cohort, slot: int, secrets: Secrets, *, floor: int, dropout: float, corrupt: float
+        self, cohort: Cohort, slot: int, secrets: Secrets, *, min_survivors: int, dropout: float, corrupt: float
     ) -> None:
         if not 0 <= slot < cohort.clients:
             raise BadParameter("slot", slot, f"must lie in [0, {cohort.clients})")
         _check_parameters(cohort, dropout, corrupt)
         self.cohort, self.slot = cohort, slot
         self._channel, self._binding = masking(cohort), binding(cohort)
-        self._least = max(cohort.minimum, floor)
+        self._min_survivors = max(cohort.minimum, min_survivors)
         self._window = window(cohort.clients, dropout, corrupt, cohort.minimum)
         self._secrets: Secrets | None = secrets
         self._answered: dict[_Stage, tuple[bytes, bytes]] = {}
@@ -58,26 +106,30 @@ class MaskingClient:
         return f"MaskingClient(cohort={self.cohort.cohort!r}, slot={self.slot}, secrets=…)"
 
     def keys(self) -> bytes:
-        """Stage `keys`: mask public key ‖ channel public key, 64 bytes."""
+        """Stage `keys`: return mask public key ‖ channel public key, 64 bytes."""
         return self._once("keys", b"", lambda secrets: secrets.public)
 
     def shares(self, roster: Roster, published: Mapping[int, bytes]) -> bytes:
-        """Stage `shares`: commitment of the self seed (32) ‖ one box (67) for each neighbour, in neighbour order.
+        """Stage `shares`: return the commitment of the self seed (32 bytes) ‖ a box (67) for each neighbour, in order.
 
         published   the key hash of each slot (32 bytes), as the server published it.
+
         Refuses a roster without its own unchanged keys, with keys of a neighbour that do not fit the published hash,
-        below the minimum, or with fewer than t neighbours.
+        with fewer members than the minimum, or with fewer than t neighbours.
         """
         self._needs("keys")
         return self._once("shares", roster.digest, lambda secrets: self._share(secrets, roster, published))
 
     def confirm(self, shared: bytes, challenge: bytes, inbox: bytes, statement: bytes) -> bytes:
-        """Stage `confirm`: its own blinded polynomial ‖ for each neighbour that shared the same blend of its shares.
+        """Stage `confirm`: return its own blinded polynomial ‖ the same blend of each sharing neighbour's shares.
 
-        shared      bitmap of the clients that shared. challenge   the aggregator's 32 random bytes.
+        These are t + (neighbours that shared) field elements, 17 bytes each; 17 bytes 0xff for a missing share.
+
+        shared      bitmap of the clients that shared.
+        challenge   the aggregator's 32 random bytes.
         inbox       the boxes of its neighbours among them, in order; a box that does not open is a missing share.
         statement   what the server published of this stage.
-        Returns t + (neighbours that shared) field elements, 17 bytes each; 17 bytes 0xff for a missing share.
+
         Refuses another statement, and members that are not of the roster, lack this client or are too few.
         """
         self._needs("shares")
@@ -87,9 +139,11 @@ class MaskingClient:
         )
 
     def masked(self, vector: Vector, members: bytes, statement: bytes) -> bytes:
-        """Stage `masked`: the vector, shape (dimension,) below the modulus, under its masks, packed.
+        """Stage `masked`: return the vector, shape (dimension,) below the modulus, under its masks, packed.
 
-        members   bitmap of the clients whose shares were confirmed. statement   what the server published.
+        members     bitmap of the clients whose shares were confirmed.
+        statement   what the server published of this stage.
+
         Refuses another statement, and members that did not share, lack this client or are too few.
         """
         self._needs("confirm")
@@ -97,11 +151,15 @@ class MaskingClient:
         return self._once("masked", request, lambda secrets: self._mask(secrets, vector, members, statement))
 
     def unmask(self, survivors: bytes, statement: bytes) -> bytes:
-        """Stage `unmask`: for each neighbour among the members, in neighbour order, 17 bytes; then it forgets.
+        """Stage `unmask`: return 17 bytes for each neighbour among the members, in neighbour order. Then it forgets.
 
-        survivors   bitmap. statement   what the server published.
-        A survivor's share is of its self seed, a lost client's of its mask key seed, never both; 0xff if it holds none.
-        Refuses another statement, and survivors that are no members, lack this client, are below minimum or floor,
+        The bytes are a share of a survivor's self seed, or of a lost client's mask key seed, never of both; 0xff where
+        this client has no share.
+
+        survivors   bitmap.
+        statement   what the server published of this stage.
+
+        Refuses another statement, and survivors that are no members, lack this client, are fewer than the minimum,
         leave a member with fewer than t neighbours, or leave more than w lost clients in k/2 places of the ring.
         """
         if self._secrets is not None:  # afterwards only the repeat is left to answer
@@ -112,7 +170,7 @@ class MaskingClient:
         return answer
 
     def forget(self) -> None:
-        """Erase keys, seeds and shares, after the answer or on timeout. Only the last request may still be repeated."""
+        """Erase keys, seeds and shares, after the last answer or on timeout. Only the last request may be repeated."""
         self._secrets = None
         self._answered = dict(list(self._answered.items())[-1:])
 
@@ -141,8 +199,8 @@ class MaskingClient:
             raise Refused(f"the roster holds an unusable key: {error.detail}") from error
         secrets.polynomials = polynomials(secrets.self_seed, secrets.mask_seed, self._channel.threshold)
         secrets.roster, secrets.channel_keys = roster, dict(zip(near, keys, strict=True))
-        dealt = evaluate(secrets.polynomials, len(near))
-        boxes = [close_box(key, own, v, box, triple) for v, key, triple in zip(near, keys, dealt, strict=True)]
+        triples = evaluate(secrets.polynomials, len(near))
+        boxes = [close_box(key, own, v, box, triple) for v, key, triple in zip(near, keys, triples, strict=True)]
         return self._binding.commitment(secrets.self_seed, own) + b"".join(boxes)
 
     def _check_roster(self, secrets: Secrets, roster: Roster, published: Mapping[int, bytes]) -> None:
@@ -163,14 +221,15 @@ class MaskingClient:
     def _confirm(self, secrets: Secrets, shared: bytes, challenge: bytes, inbox: bytes, statement: bytes) -> bytes:
         if len(challenge) != CHALLENGE:
             raise BadMessage(f"the challenge has {len(challenge)} bytes, and must have {CHALLENGE}")
-        self._check_statement("confirm", statement, confirm_statement(secrets.agreed, shared, challenge))
-        members = self._read_members(shared, secrets.agreed.bits, "clients that shared")
-        near = self._near(secrets.agreed.neighbours(self.slot), members)
+        roster = secrets.agreed
+        self._check_statement("confirm", statement, confirm_statement(roster.digest, self.cohort, shared, challenge))
+        members = self._read_members(shared, roster.bits, "clients that shared")
+        near = self._near(roster.neighbours(self.slot), members)
         opened = self._open(secrets, near, inbox)
         factors = self._binding.challenge(challenge)
-        # The third polynomial is uniform, so the blend says nothing of the other two. It would with a second challenge:
-        # the difference of two blends is free of the third. So there is one answer only, and the statement has the
-        # challenge in it, so that all holders of this client's shares answer to the same.
+        # The third polynomial is uniform, so the blend discloses nothing of the other two. A second blend with another
+        # challenge would: the difference of the two is free of the third polynomial. So there is one answer only, and
+        # the statement contains the challenge, so that all holders of this client's shares answer to the same one.
         assert secrets.polynomials is not None  # since stage `shares`
         own = blend(factors, zip(*secrets.polynomials, strict=True))
         triples = [None if raw is None else read_triple(raw) for raw in opened]
@@ -208,13 +267,13 @@ class MaskingClient:
         return pack(total_, self._channel.modulus)
 
     def _add_masks(self, secrets: Secrets, roster: Roster, near: list[int], vector: Vector) -> Vector:
-        """The vector + self mask + Σ_{v above} pair masks - Σ_{v below} pair masks: these cancel in the sum."""
+        """Return vector + self mask + Σ_{v above} pair masks - Σ_{v below} pair masks. Pair masks cancel in the sum."""
         m, d, own = self._channel.modulus, self._channel.dimension, self.slot
         pair = self._binding.pair_mask
         plus = [pair(secrets.mask_pair, roster.mask_key(v), own, v) for v in near if v > own]
         minus = [pair(secrets.mask_pair, roster.mask_key(v), own, v) for v in near if v < own]
         plus.append(self._binding.self_mask(secrets.self_seed, own))
-        return subtract(add(vector, total(plus, m, d), m), total(minus, m, d), m)
+        return subtract(add(vector, sum_masks(plus, m, d), m), sum_masks(minus, m, d), m)
 
     def _reveal(self, secrets: Secrets, survivors: bytes, statement: bytes) -> bytes:
         self._check_statement("unmask", statement, unmask_statement(secrets.statement, self.cohort, survivors))
@@ -245,8 +304,8 @@ class MaskingClient:
         return near
 
     def _check_count(self, count: int, what: str) -> None:
-        if count < self._least:
-            raise Refused(f"{count} {what}, and slot {self.slot} insists on {self._least}")
+        if count < self._min_survivors:
+            raise Refused(f"{count} {what}, and slot {self.slot} insists on {self._min_survivors}")
 
 
 def _check_parameters(cohort: Cohort, dropout: float, corrupt: float) -> None:

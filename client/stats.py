@@ -1,4 +1,4 @@
-"""What a fleet counts: clients, bytes, seconds. Written as JSON at its end, so that the lab can add fleets up."""
+"""What a fleet counts: clients, bytes, seconds. Written as JSON at its end; the lab adds up the files of all fleets."""
 
 import json
 import time
@@ -16,8 +16,8 @@ class FleetStats:
     """Counts of one fleet process.
 
     clients        joined (held tickets), served (the message with their reward was accepted), departed (simulated),
-                   refused (by S, or by themselves), robbed (somebody else came with their ticket), late (their stage
-                   was over), aborted (their cohort ended early).
+                   refused (by the intermediary, or by themselves), robbed (another party used their ticket), late
+                   (their stage was over), aborted (their cohort ended early).
     payload_bytes  bodies of the messages that carry a randomized reward: masked vectors and reports.
     message_bytes  bodies by stage, before they are wrapped in JSON.
     seconds        CPU-side work by stage: keys, masks, noise, sealing.
@@ -36,7 +36,7 @@ class FleetStats:
         return self.message_bytes["masked"] + self.message_bytes["report"]
 
     def refuse(self, clients: int, why: str, as_: str = "refused") -> None:
-        """Count clients that are out, and why."""
+        """Count clients that take no further part, and why."""
         self.clients[as_] += clients
         if why in self.reasons or len(self.reasons) < MOST_REASONS:
             self.reasons[why] += clients
@@ -51,7 +51,7 @@ class FleetStats:
             self.seconds[stage] += time.perf_counter() - start
 
     def report(self, **more: Any) -> dict[str, Any]:
-        """Everything counted so far, with the caller's own entries."""
+        """Return everything counted so far, with the caller's own entries."""
         names = ("joined", "served", "departed", "refused", "robbed", "late", "aborted")
         return {
             **more,
@@ -65,7 +65,7 @@ class FleetStats:
 
 
 def write_report(report: dict[str, Any], path: Path) -> None:
-    """Write the report as one JSON object; a reader sees the old file or the whole new one."""
+    """Write the report as one JSON object. A reader sees the old file or the whole new one."""
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     part.replace(path)

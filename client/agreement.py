@@ -1,0 +1,239 @@
+"""Checks a round against the run's configuration, before a client takes part.
+
+A client receives the run's configuration, and for each round a round and a cohort. It computes what follows from the
+configuration, and refuses a round that differs. `differing_field` compares the cohort that the server sent with the
+one that the intermediary serves; `client.uploader` calls it.
+"""
+
+import json
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from distrust.common.bandit.statistics import Statistic
+from distrust.common.errors import BadParameter, Refused
+from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
+from distrust.common.messages.cohort import Cohort
+from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.searches import SNAPPED_BITS
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Assignment, Round, cohort_terms
+
+CALIBRATED = 2.0 ** (1 - SNAPPED_BITS)
+"""Largest relative difference between a received calibrated number and the client's own: one step of the grid.
+
+Two processors get the same snapped number in all but about one of 500,000 searches, and then neighbours on the grid.
+The guarantee is compared as well. A client refuses any integer that differs.
+"""
+SEARCHED = frozenset({"variance", "local", "chance", "scale", "escape"})
+"""Numbers of a mechanism that a search in floating point ends with. All others must be equal, the modulus too."""
+
+DEEPEST = 64
+"""Levels of lists and objects that the terms of a cohort may have; own terms have fewer than ten."""
+
+PROMISE = 1e-6
+"""Largest relative excess of a received mechanism's ε or δ over that of the client's own plan."""
+
+_statistics: TypeAdapter[Statistic] = TypeAdapter(Statistic)
+
+
+def check_config(config: RunConfig, run: str, digest: bytes) -> None:
+    """Raise Refused unless this is the configuration of `run` whose SHA-256 the server's round names."""
+    _same("config.run", run, config.run)
+    if config.digest() != digest:
+        raise Refused(f"config: the digest of run {run} is another one than that of the configuration that was served")
+
+
+def check_round(config: RunConfig, round_: Round, assignment: Assignment) -> None:
+    """Compute a cohort again from the run's configuration. Raise Refused, with the field, where it differs.
+
+    What follows from the configuration must be equal: rates, minimum, noise floor, decision, statistic, and the
+    probability that a sum wraps around (`client.requirements` checks the size of the graph). The mechanism is planned
+    again, and must be equal but for the numbers in `SEARCHED`. These may differ from the client's own by `CALIBRATED`,
+    and only while the guarantee is no weaker.
+
+    The configuration fixes neither the number of the round nor n, nor which arms are left. For these, the parts of a
+    round must agree with one another.
+    """
+    cohort, mechanism, spec = assignment.cohort, round_.mechanism_of(assignment), config.intermediary
+    _same("run", round_.run, config.run)
+    _same("cohort.run", cohort.run, config.run)
+    if cohort.round != round_.number:
+        raise Refused(f"cohort.round = {cohort.round}: the round says round.number = {round_.number}")
+    if round_.number > config.horizon:
+        raise Refused(f"round.number = {round_.number}: the run has {config.horizon} pulls, and a round at least one")
+    name, _, attempt = cohort.cohort.rpartition(".")
+    if name != f"{round_.run}.{round_.number}.{assignment.arm or 0}" or not attempt.isdecimal():
+        raise Refused(f"cohort.cohort = {cohort.cohort!r}: it is no name of round {round_.number} of run {round_.run}")
+    if mechanism.clients != cohort.clients:
+        raise Refused(f"cohort.clients = {cohort.clients}: the round says mechanism.clients = {mechanism.clients}")
+    _same("cohort.config", cohort.config, config.digest())
+    _same("dropout", round_.dropout, spec.dropout)
+    _same("corrupt", round_.corrupt, spec.corrupt)
+    _same("cohort.stage_seconds", cohort.stage_seconds, spec.stage_seconds)
+    _same("cohort.minimum", cohort.minimum, spec.least_survivors(cohort.clients))
+    _check_policy(config, round_, assignment)
+    if cohort.channel.kind == "dealt":
+        seed = None if config.unsafe is None else config.unsafe.noise_seed
+        _same("cohort.channel.noise_seed", cohort.channel.noise_seed, seed)
+    _check_mechanism(config, round_, cohort.clients, mechanism)
+    difference = first_difference(
+        json.loads(cohort_terms(round_, assignment.arm, mechanism)), read_terms(cohort), "cohort.terms"
+    )
+    if difference is not None:
+        field, own, received = difference
+        raise Refused(f"{field} = {received!r}: the round itself says {own!r}")
+
+
+def read_terms(cohort: Cohort) -> Any:
+    """Return the terms of a cohort as JSON values. Raises Refused for other text and more than `DEEPEST` levels."""
+    deep = f"cohort.terms: its lists and objects are nested deeper than {DEEPEST} levels"
+    try:
+        terms = json.loads(cohort.terms)
+    except RecursionError as error:
+        raise Refused(deep) from error
+    except ValueError as error:
+        raise Refused(f"cohort.terms: {error}") from error
+    level = _nested([terms])
+    for _ in range(DEEPEST):
+        level = [child for value in level for child in _nested(value.values() if isinstance(value, dict) else value)]
+    if level:  # comparing and printing it would go as deep
+        raise Refused(deep)
+    return terms
+
+
+def _nested(values: Iterable[Any]) -> list[Any]:
+    """Return the lists and objects among JSON values."""
+    return [value for value in values if isinstance(value, dict | list)]
+
+
+def differing_field(own: Cohort, received: Cohort) -> tuple[str, Any, Any] | None:
+    """Return the first field in which two cohorts differ, with both values; terms are compared field by field."""
+    values = [{**one.model_dump(mode="json"), "terms": read_terms(one)} for one in (own, received)]
+    difference = first_difference(values[0], values[1], "cohort")
+    return difference or (None if own.terms == received.terms else ("cohort.terms", own.terms, received.terms))
+
+
+def first_difference(own: Any, received: Any, path: str) -> tuple[str, Any, Any] | None:
+    """Return the path of the first JSON value in which two trees differ, and both values; None for equal trees."""
+    if isinstance(own, dict) and isinstance(received, dict):
+        for key in sorted(own.keys() | received.keys()):
+            difference = first_difference(own.get(key), received.get(key), f"{path}.{key}")
+            if difference is not None:
+                return difference
+        return None
+    if isinstance(own, list) and isinstance(received, list) and len(own) == len(received):
+        pairs = (first_difference(a, b, f"{path}[{i}]") for i, (a, b) in enumerate(zip(own, received, strict=True)))
+        return next((difference for difference in pairs if difference is not None), None)
+    return None if (type(own), own) == (type(received), received) else (path, own, received)
+
+
+def _check_policy(config: RunConfig, round_: Round, assignment: Assignment) -> None:
+    """The decision and the statistic must be ones that the run's policy asks for."""
+    policy, decision = config.policy, round_.decision
+    if decision.kind not in policy.decisions:
+        raise Refused(f"decision = {decision.kind!r}: {policy.name} asks for {' or '.join(policy.decisions)}")
+    if round_.statistic.kind != policy.STATISTIC:
+        raise Refused(f"statistic = {round_.statistic.kind!r}: {policy.name} asks for {policy.STATISTIC!r}")
+    bound = getattr(round_.statistic, "bound", None)
+    if bound is not None:
+        _same("statistic.bound", bound, getattr(policy, "bound", None))
+    if decision.kind == "assigned-arm":
+        field, actions = "arm", [-1 if assignment.arm is None else assignment.arm]
+    else:
+        _same("arm", assignment.arm, None)
+        field, actions = "decision.actions", decision.actions
+    if not all(0 <= action < config.arms for action in actions):
+        raise Refused(f"{field} = {actions!r}: the run has arms 0 to {config.arms - 1}")
+    if round_.statistic.kind == "action-means":
+        _same("statistic.actions", round_.statistic.actions, len(actions))
+
+
+def _check_mechanism(config: RunConfig, round_: Round, clients: int, received: AnyMechanism) -> None:
+    spec = config.intermediary
+    _same("mechanism.floor", received.floor, spec.noise_floor(clients))
+    overflow_probability = _overflow_probability(config, round_.number, received.wrap)
+    _same("mechanism.wrap", received.wrap, overflow_probability)
+    assigned = round_.decision.kind == "assigned-action"
+    table = config.mechanism.model_copy(update={"via": "shuffler"}) if assigned else config.mechanism
+    try:
+        own = _planned(
+            table.model_dump_json(),
+            clients,
+            spec.least_survivors(clients),
+            overflow_probability,
+            round_.statistic.model_dump_json(),
+            floor=received.floor,
+            assigned=assigned,
+        )
+    except BadParameter as error:
+        raise Refused(f"the run's mechanism cannot be planned for this cohort: {error.detail}") from error
+    _same("mechanism.name", received.name, own.name)
+    if config.mechanism.precision is not None:
+        _same("mechanism.precision", received.precision, own.precision)
+    if received != own:
+        _check_close(own, received)
+
+
+@lru_cache(maxsize=256)
+def _planned(
+    table: str,
+    clients: int,
+    min_survivors: int,
+    overflow_probability: float,
+    statistic: str,
+    *,
+    floor: int,
+    assigned: bool,
+) -> AnyMechanism:
+    """Return the client's own plan. Public values only, so clients of one process share it."""
+    return plan(
+        MechanismSpec.model_validate_json(table),
+        clients=clients,
+        least=min_survivors,
+        floor=floor,
+        wrap=overflow_probability,
+        statistic=_statistics.validate_json(statistic),
+        dealt=assigned,
+    )
+
+
+def _overflow_probability(config: RunConfig, number: int, received: float) -> float:
+    """Return the probability nearest to the received one that the run's policy may have in this round.
+
+    Only the learner knows how many arms are left: from 1 to all. So the probability is one of as many numbers.
+    """
+    alone = config.overflow_probability(number, 1)  # with a arms it is this over a, or this with any number of arms
+    return config.overflow_probability(number, max(1, round(min(alone / received, config.arms))))
+
+
+def _check_close(own: AnyMechanism, received: AnyMechanism) -> None:
+    mine, theirs = own.model_dump(mode="json"), received.model_dump(mode="json")
+    for name in mine:
+        if mine[name] != theirs[name] and not _close(name, mine[name], theirs[name]):
+            raise Refused(f"mechanism.{name} = {theirs[name]!r}: the run's configuration gives {mine[name]!r}")
+    _check_promise(own.guarantee(), received.guarantee())
+
+
+def _close(field: str, own: Any, received: Any) -> bool:
+    """Return whether two numbers of a mechanism are those of one search that ended a step of the grid apart."""
+    return field in SEARCHED and type(own) is type(received) is float and abs(received - own) <= CALIBRATED * abs(own)
+
+
+def _check_promise(own: Guarantee, received: Guarantee) -> None:
+    """Raise Refused unless numbers that differ by rounding keep the guarantee of the client's own plan."""
+    if (own.kind, own.model) != (received.kind, received.model):
+        raise Refused(f"mechanism: it gives {received.kind} privacy, and the run's configuration {own.kind}")
+    pairs = [("ε", own.epsilon or 0.0, received.epsilon or 0.0), ("δ", own.delta, received.delta)]
+    pairs += [(f"RDP({a[0]:g})", a[1], b[1]) for a, b in zip(own.rdp, received.rdp, strict=True)]
+    for name, promised, kept in pairs:
+        if kept > promised * (1 + PROMISE):
+            raise Refused(f"mechanism: {name} = {kept:.9g}, and the run's configuration gives {promised:.9g}")
+
+
+def _same(field: str, received: object, own: object) -> None:
+    if received != own:
+        shown = [one.hex() if isinstance(one, bytes) else repr(one) for one in (received, own)]
+        raise Refused(f"{field} = {shown[0]}: the run's configuration gives {shown[1]}")

@@ -1,0 +1,252 @@
+"""Many users in one process, without HTTP: tickets in, messages out, cohort after cohort until the run is over."""
+
+import asyncio
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from distrust.client.agreement import check_config
+from distrust.client.departures import departures
+from distrust.client.protocols import SecAggProtocol, ShuffleProtocol
+from distrust.client.randomizer import CohortRandomizer, World
+from distrust.client.requirements import PrivacyRequirements, most_colluders
+from distrust.client.secagg import Secrets
+from distrust.client.session import CohortSession
+from distrust.client.stats import FleetStats
+from distrust.client.transport import Transport
+from distrust.client.uploader import LONG_POLL, Limits, Uploader
+from distrust.client.user import User, granted
+from distrust.common.crypto.keys import key_hash
+from distrust.common.errors import BudgetExceeded, ProtocolError, Refused, WrongCohort, WrongStage
+from distrust.common.messages.cohort import Cohort, Grant, TicketRequest
+from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Assignment, Round, RoundView
+
+log = structlog.get_logger("distrust.fleet")
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.25  # seconds between two requests for tickets that bring none
+AHEAD = 2  # blocks whose tickets are taken before their messages are made: more would starve the other fleets
+
+
+@dataclass(frozen=True, slots=True)
+class FleetOptions:
+    """How a fleet works.
+
+    block      clients that take tickets, and make their messages, at a time.
+    in_flight  clients above which no further cohort is begun; the one that was begun is always filled.
+    dropout    share of every cohort that departs; `silent`: without a word.
+    """
+
+    block: int = 512
+    in_flight: int = 8192
+    dropout: float = 0.0
+    silent: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+
+class Fleet:
+    """Serves one run. Every user has its own keys and noise; users share only the public part of a cohort."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        world: World,
+        requirements: PrivacyRequirements,
+        options: FleetOptions = FleetOptions(),
+    ) -> None:
+        self.stats = FleetStats()
+        self._transport, self._world, self._requirements, self._options = transport, world, requirements, options
+        self._uploader = Uploader(transport, self.stats, options.limits, options.silent)
+        self._worker = ThreadPoolExecutor(1, "messages")
+        self._turns = asyncio.Semaphore(AHEAD)
+        self._config: RunConfig | None = None
+        self._keys: list[Secrets] = []  # made, and not yet in any cohort
+        self._agreed: dict[str, tuple[Round, Assignment]] = {}
+        self._promised: list[Guarantee] = []  # of all cohorts that this process has seen, each guarantee once
+        self._sessions: dict[str, CohortSession] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def serve(self) -> str:
+        """Play until the run has ended. Return its last state. Cancel the task to stop early; a fleet serves once.
+
+        Raises Refused or BudgetExceeded when a round breaks the users' requirements, Unavailable when a service stays
+        away. A refusal is counted for the users that hold tickets, or for one user when none does.
+        """
+        try:
+            return await self._served()
+        except (Refused, BudgetExceeded) as error:
+            holding = sum(len(session.users) for session in self._sessions.values())
+            self.stats.refuse(max(1, holding), f"{error.code}: {error.detail}")
+            await self.farewell()  # other fleets' clients need not wait for these
+            raise
+        finally:
+            self._worker.shutdown(wait=False, cancel_futures=True)
+
+    async def _served(self) -> str:
+        try:
+            async with asyncio.TaskGroup() as group:
+                state = await self._rounds(group)
+                for task in self._tasks.values():
+                    task.cancel()
+        except* ProtocolError as several:
+            raise _first(several) from several
+        return state
+
+    async def farewell(self) -> None:
+        """Announce that all clients leave, after `serve` was cancelled or refused. No intermediary waits for them."""
+        for session in self._sessions.values():
+            with suppress(ProtocolError):
+                await self._uploader.announce(session.cohort, session.users.values())
+
+    async def _rounds(self, group: asyncio.TaskGroup) -> str:
+        pause, after = SHORTEST_PAUSE, 0
+        while (view := await self._transport.round(after, LONG_POLL)).state in {"open", "between"}:
+            if view.round is not None:
+                await self._configure(view)
+                after = view.round.number
+                pause = SHORTEST_PAUSE if await self._play(view.round, group) else pause
+            await asyncio.sleep(pause)
+            pause = min(LONGEST_PAUSE, 2 * pause)
+        return view.state
+
+    async def _configure(self, view: RoundView) -> None:
+        """Get the run's configuration, once. Raises Refused when the round names another one, now or later."""
+        if self._config is None:
+            self._config = await self._transport.config()
+        check_config(self._config, view.run, view.config)
+
+    async def _play(self, round_: Round, group: asyncio.TaskGroup) -> bool:
+        """Take the round's tickets until there are none. Return whether there were any."""
+        await self._agree(round_)
+        self._forget_before(round_.number)
+        took = False
+        while True:
+            await self._room()
+            await self._turns.acquire()
+            grants, keys = await self._take(round_)
+            if not grants:
+                self._turns.release()
+                return took
+            took = True
+            round_ = await self._with_cohorts(round_, grants)
+            joining = [joined for grant in grants if (joined := self._join(round_, grant, keys)) is not None]
+            taken = [(session, users) for session, users in joining if await session.join(users)]
+            group.create_task(self._begin(taken, group))
+
+    async def _with_cohorts(self, round_: Round, grants: list[Grant]) -> Round:
+        """Return the round with the cohorts of these tickets. The server may have replaced a cohort that aborted."""
+        known = {assignment.cohort.cohort for assignment in round_.assignments}
+        if all(grant.cohort in known for grant in grants):
+            return round_
+        newer = (await self._transport.round(0, 0.0)).round
+        if newer is None or newer.number != round_.number:
+            return round_
+        kept = [one for one in round_.assignments if one.cohort not in [new.cohort for new in newer.assignments]]
+        whole = newer.model_copy(update={"assignments": [*newer.assignments, *kept]})
+        await self._agree(whole)
+        return whole
+
+    async def _agree(self, round_: Round) -> None:
+        """Check the round before a user takes a ticket.
+
+        Raises Refused when a cohort breaks the users' requirements, or is not the one that they agreed to before.
+        """
+        await asyncio.get_running_loop().run_in_executor(self._worker, self._check, round_)  # planning takes a while
+
+    def _check(self, round_: Round) -> None:
+        bare = round_.model_copy(update={"assignments": []})
+        assert self._config is not None
+        for assignment in round_.assignments:
+            name = assignment.cohort.cohort
+            before = self._agreed.get(name)
+            if before is None:
+                promised = self._requirements.check(self._config, round_, assignment, self._promised)
+                self._promised = [*(one for one in self._promised if one != promised), promised]
+                self._agreed[name] = bare, assignment
+            elif before != (bare, assignment):
+                raise Refused(f"cohort {name} is not what users have agreed to: its round has changed")
+
+    async def _take(self, round_: Round) -> tuple[list[Grant], list[Secrets]]:
+        """Request a block of tickets. Return the grants, and the keys of the granted slots, in order."""
+        want, hashes = self._options.block, b""
+        if round_.mechanism.via == "aggregator":
+            missing = want - len(self._keys)
+            loop = asyncio.get_running_loop()
+            self._keys += await loop.run_in_executor(self._worker, lambda: [Secrets() for _ in range(missing)])
+            hashes = b"".join(key_hash(keys.public) for keys in self._keys[:want])
+        request = TicketRequest(request=secrets.token_hex(16), round=round_.number, want=want, keys=hashes)
+        try:
+            grants = (await self._transport.tickets(request)).grants
+        except (WrongStage, WrongCohort):
+            return [], []  # the round is over
+        granted = sum(grant.count for grant in grants)
+        keys, self._keys = self._keys[:granted], self._keys[granted:]
+        return grants, keys
+
+    async def _room(self) -> None:
+        """Wait while too many clients are in flight. Never wait with one cohort only: it may need us to be filled."""
+        while True:
+            waiting = [len(session.users) for session in self._sessions.values() if session.users]
+            if sum(waiting) < self._options.in_flight or len(waiting) < 2:
+                return
+            await asyncio.sleep(SHORTEST_PAUSE)
+
+    def _join(self, round_: Round, grant: Grant, keys: list[Secrets]) -> tuple[CohortSession, list[User]] | None:
+        """Return the session of a grant's cohort, and its new users. Takes their keys off the front of `keys`."""
+        own = keys[: grant.count]
+        del keys[: grant.count]
+        assignment = next((one for one in round_.assignments if one.cohort.cohort == grant.cohort), None)
+        if assignment is None:
+            log.warning("cohort_unknown", cohort=grant.cohort, round=round_.number, tickets=grant.count)
+            return None
+        if grant.cohort not in self._sessions:
+            self._sessions[grant.cohort] = self._new_session(round_, assignment)
+        return self._sessions[grant.cohort], granted(grant, self._leaves(assignment.cohort), own)
+
+    def _new_session(self, round_: Round, assignment: Assignment) -> CohortSession:
+        randomizer = CohortRandomizer(round_, assignment, self._world)
+        masked = assignment.cohort.via == "aggregator"
+        min_survivors = self._requirements.min_survivors
+        protocol = SecAggProtocol(randomizer, min_survivors) if masked else ShuffleProtocol(randomizer)
+        uploader = replace(self._uploader, colluders=most_colluders(round_, assignment.cohort))
+        return CohortSession(assignment.cohort, protocol, uploader, self._worker, self._options.block)
+
+    def _leaves(self, cohort: Cohort) -> NDArray[np.int64]:
+        stream = UnsafeSeededStream(self._world.seed, cohort.run, cohort.cohort, "departures")
+        return departures(cohort.clients, self._options.dropout, stream)
+
+    async def _begin(self, joining: list[tuple[CohortSession, list[User]]], group: asyncio.TaskGroup) -> None:
+        """Send the first messages of a block, and start a task that follows each of its cohorts."""
+        try:
+            ready = [(session, await session.begin(users)) for session, users in joining]
+        finally:
+            self._turns.release()
+        for session, items in ready:
+            await session.open(items)
+            name = session.cohort.cohort
+            if session.users and not session.single_stage and (name not in self._tasks or self._tasks[name].done()):
+                self._tasks[name] = group.create_task(session.follow())
+
+    def _forget_before(self, number: int) -> None:
+        """Forget sessions of earlier rounds that are done. Within a round their rewards are still needed."""
+        old = [name for name, session in self._sessions.items() if session.cohort.round < number and not session.users]
+        for name in old:
+            del self._sessions[name]
+            self._tasks.pop(name, None)
+        self._agreed = {name: one for name, one in self._agreed.items() if one[0].number >= number}
+
+
+def _first(several: BaseExceptionGroup[ProtocolError]) -> ProtocolError:
+    """Return the error that ended the fleet. The others are tasks that ended because of it."""
+    error: BaseException = several
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, ProtocolError)
+    return error

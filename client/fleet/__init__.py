@@ -1,1 +1,0 @@
-"""A process of many clients: sessions with cohorts, departures, statistics."""

@@ -1,0 +1,194 @@
+"""What the clients of a cohort send, stage by stage: `ClientProtocol` and its two kinds. No I/O.
+
+`ShuffleProtocol` sends one report a client to the shuffler. `SecAggProtocol` answers the aggregator's five stages of
+secure aggregation.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from secrets import token_bytes
+from typing import Literal, Protocol
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from distrust.client.randomizer import CohortRandomizer, labelled_bits, record
+from distrust.client.secagg import MaskingClient
+from distrust.client.user import AnyStage, User
+from distrust.common.crypto.graph import Roster
+from distrust.common.crypto.seal import REPORT_ID, seal
+from distrust.common.errors import BadMessage, ProtocolError
+from distrust.common.messages.cohort import Cohort, SealedRecords
+from distrust.common.messages.status import StageView
+from distrust.common.messages.upload import Item
+
+Check = bytes | Mapping[int, bytes]
+"""What the server published for a stage: the digest of the aggregator's statement, or in `shares` the key hashes."""
+
+
+class ClientProtocol(Protocol):
+    """Makes the messages of one cohort's users in this process. A call may take seconds of CPU."""
+
+    @property
+    def first(self) -> AnyStage:
+        """The stage that users answer as soon as they have their tickets."""
+        ...
+
+    @property
+    def refusals(self) -> Mapping[int, str]:
+        """Why users did not answer a stage, by slot."""
+        ...
+
+    @property
+    def last(self) -> AnyStage:
+        """The last stage that users answer."""
+        ...
+
+    def assign(self, plays: Mapping[int, int]) -> None:
+        """Note the play of each slot, in a cohort whose actions the shuffler assigns."""
+        ...
+
+    def begin(self, users: Sequence[User]) -> list[Item]:
+        """Return the users' messages for the first stage."""
+        ...
+
+    def answer(self, users: Sequence[User], view: StageView, check: Check) -> list[Item]:
+        """Return messages for the stage that `view` shows, of those users that answer it. `refusals` has the others."""
+        ...
+
+    def forget(self, slots: Iterable[int]) -> None:
+        """Erase what these users still hold: they are done, lost or refused."""
+        ...
+
+
+class ShuffleProtocol:
+    """Reports of one cohort's users: labelled bits in clear, or records sealed to the server.
+
+    Where the shuffler assigns actions, a record is bound to its action too, which cannot be read off it. Behind the
+    record stands the secret whose commitment requested the action.
+    """
+
+    first: Literal["report"] = "report"
+    last: Literal["report"] = "report"
+
+    def __init__(self, randomizer: CohortRandomizer) -> None:
+        self._randomizer = randomizer
+        self.refusals: dict[int, str] = {}  # always empty: a report is sent, or its cohort was refused
+
+    def assign(self, plays: Mapping[int, int]) -> None:
+        """Note the play of each slot."""
+        self._randomizer.assign(plays)
+
+    def begin(self, users: Sequence[User]) -> list[Item]:
+        """Return the reports. Each is made once; a retry sends the same bytes."""
+        rows = self._randomizer.rows([user.slot for user in users])
+        return [user.item(self._body(user, row)) for user, row in zip(users, rows, strict=True)]
+
+    def answer(self, users: Sequence[User], view: StageView, check: Check) -> list[Item]:
+        """Return nothing: a report is the only message to the shuffler."""
+        del users, view, check
+        return []
+
+    def forget(self, slots: Iterable[int]) -> None:
+        """Do nothing: no state is kept."""
+
+    def _body(self, user: User, row: NDArray[np.uint64]) -> bytes:
+        cohort = self._randomizer.assignment.cohort
+        if cohort.channel.kind == "bits":
+            return labelled_bits(row, cohort.channel.width)
+        message = sealed(cohort, record(row, self._randomizer.mechanism.modulus), self._randomizer.place(user.slot))
+        return message + user.secret if cohort.channel.kind == "dealt" else message
+
+
+def sealed(cohort: Cohort, payload: bytes, place: int | None = None) -> bytes:
+    """Return report id (16 fresh random bytes) ‖ HPKE(report id ‖ payload) to the server's key of the cohort."""
+    if not isinstance(cohort.channel, SealedRecords):
+        raise BadMessage(f"cohort {cohort.cohort} takes no sealed records")
+    report_id = token_bytes(REPORT_ID)
+    return report_id + seal(cohort.channel.server_key, cohort, report_id, payload, place)
+
+
+log = structlog.get_logger("distrust.fleet")
+
+
+class SecAggProtocol:
+    """Secure aggregation of one cohort's users. The roster, which is public, is read once for all of them.
+
+    min_survivors  that the users insist on. They also insist on those that the mechanism's noise counts on.
+    """
+
+    first: Literal["keys"] = "keys"
+    last: Literal["unmask"] = "unmask"
+
+    def __init__(self, randomizer: CohortRandomizer, min_survivors: int) -> None:
+        self._randomizer = randomizer
+        self._cohort = randomizer.assignment.cohort
+        self._min_survivors = max(min_survivors, randomizer.mechanism.floor)
+        self._clients: dict[int, MaskingClient] = {}
+        self._roster: Roster | None = None
+        self.refusals: dict[int, str] = {}
+
+    def assign(self, plays: Mapping[int, int]) -> None:
+        """Raise BadMessage: the aggregator assigns no actions."""
+        self._randomizer.assign(plays)
+
+    def begin(self, users: Sequence[User]) -> list[Item]:
+        """Return every user's keys: those whose hash went to the server with its ticket request."""
+        rates = {"dropout": self._randomizer.round.dropout, "corrupt": self._randomizer.round.corrupt}
+        for user in users:
+            if user.keys is None:
+                raise BadMessage(f"cohort {self._cohort.cohort}: slot {user.slot} has no keys for secure aggregation")
+            client = MaskingClient(self._cohort, user.slot, user.keys, min_survivors=self._min_survivors, **rates)
+            self._clients[user.slot] = client
+        return [user.item(self._clients[user.slot].keys()) for user in users]
+
+    def answer(self, users: Sequence[User], view: StageView, check: Check) -> list[Item]:
+        """Return the messages of the stage that the aggregator opened.
+
+        A user that refuses, because the aggregator's view contradicts what it knows, is left out and logged.
+        """
+        if isinstance(check, bytes):
+            match view.stage:
+                case "confirm":
+                    return self._confirm(users, view, check)
+                case "masked":
+                    return self._masked(users, view, check)
+                case "unmask":
+                    return self._each(users, lambda _user, client: client.unmask(view.members, check))
+        elif view.stage == "shares":
+            roster = self._read_roster(view)
+            return self._each(users, lambda _user, client: client.shares(roster, check))
+        raise BadMessage(f"cohort {self._cohort.cohort}: a client has no answer at stage {view.stage}")
+
+    def forget(self, slots: Iterable[int]) -> None:
+        """Erase keys, seeds and shares of these users."""
+        for slot in slots:
+            self._clients.pop(slot, None)
+
+    def _confirm(self, users: Sequence[User], view: StageView, statement: bytes) -> list[Item]:
+        boxes = {inbox.slot: inbox.body for inbox in view.inboxes or []}
+        present = [user for user in users if user.slot in boxes]
+        request = view.members, view.challenge or b""
+        return self._each(present, lambda user, client: client.confirm(*request, boxes[user.slot], statement))
+
+    def _masked(self, users: Sequence[User], view: StageView, statement: bytes) -> list[Item]:
+        slots = [user.slot for user in users]
+        rows = dict(zip(slots, self._randomizer.rows(slots), strict=True))
+        return self._each(users, lambda user, client: client.masked(rows[user.slot], view.members, statement))
+
+    def _each(self, users: Sequence[User], answer: Callable[[User, MaskingClient], bytes]) -> list[Item]:
+        items = []
+        for user in users:
+            try:
+                items.append(user.item(answer(user, self._clients[user.slot])))
+            except ProtocolError as error:
+                log.warning("client_refuses", cohort=self._cohort.cohort, slot=user.slot, why=error.detail)
+                self.refusals[user.slot] = f"{error.code}: {error.detail}"
+        return items
+
+    def _read_roster(self, view: StageView) -> Roster:
+        if self._roster is None:
+            if view.roster is None:
+                raise BadMessage(f"cohort {self._cohort.cohort}: the stage view has no roster")
+            self._roster = Roster(self._cohort, view.members, view.roster)
+        return self._roster

@@ -1,1 +1,0 @@
-"""The protocols by which a message leaves a client: sealed reports, secure aggregation."""

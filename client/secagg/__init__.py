@@ -1,1 +1,0 @@
-"""One client's part of secure aggregation."""

@@ -1,0 +1,218 @@
+"""Takes the users of one cohort in this process from their tickets to their last message."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+import structlog
+
+from distrust.client.protocols import Check, ClientProtocol
+from distrust.client.stats import FleetStats
+from distrust.client.uploader import LONG_POLL, Uploader, cut
+from distrust.client.user import AnyStage, User
+from distrust.common.crypto.graph import bitmap_flags
+from distrust.common.errors import Aborted, ProtocolError, Refused, Unavailable
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.status import StageView
+from distrust.common.messages.upload import Item
+
+log = structlog.get_logger("distrust.fleet")
+
+
+@dataclass
+class CohortSession:
+    """The users of one cohort in this process.
+
+    Users join in blocks. A block sends its messages of the first stage at once; later stages are answered when the
+    intermediary opens them.
+
+    worker  runs the cryptography, first in, first out, away from the event loop and its long polls.
+    block   users whose messages are made at a time.
+    """
+
+    cohort: Cohort
+    protocol: ClientProtocol
+    uploader: Uploader
+    worker: Executor
+    block: int
+    users: dict[int, User] = field(default_factory=dict)
+    stage: AnyStage = field(init=False)
+    _compared: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.stage = self.protocol.first
+
+    @property
+    def stats(self) -> FleetStats:
+        return self.uploader.stats
+
+    @property
+    def single_stage(self) -> bool:
+        """Return True when the first message is the last one, so that there is no stage to follow."""
+        return self.protocol.first == self.protocol.last
+
+    async def join(self, users: Sequence[User]) -> bool:
+        """Add users that hold tickets. Return False when the intermediary does not know or has ended their cohort.
+
+        The intermediary must serve the cohort that the users agreed to. A cohort never changes there, so each process
+        compares once; it takes no further tickets meanwhile. Raises Refused, Unavailable.
+        """
+        self.users |= {user.slot: user for user in users}
+        self.stats.clients["joined"] += len(users)
+        try:
+            if not self._compared:
+                await self.uploader.agree(self.cohort)
+                self._compared = True
+        except (Unavailable, Refused):
+            raise
+        except ProtocolError as error:
+            self._give_up([user.slot for user in users], error)
+            return False
+        return True
+
+    async def begin(self, users: Sequence[User]) -> list[Item]:
+        """Return the first messages of users that joined, without those that leave at once."""
+        if self.cohort.channel.kind == "dealt":
+            users = await self._request_plays(users)
+        staying = await self._without_leavers(self.protocol.first, users)
+        return await self._work(self.protocol.first, lambda: self.protocol.begin(staying))
+
+    async def _request_plays(self, users: Sequence[User]) -> Sequence[User]:
+        try:
+            return await self._assigned(users)
+        except (Unavailable, Refused):
+            raise
+        except ProtocolError as error:
+            self._give_up([user.slot for user in users], error)
+            return []
+
+    async def _assigned(self, users: Sequence[User]) -> Sequence[User]:
+        """Return the users that know their action, and those that leave before they request one."""
+        requesting = [user for user in users if user.answers("keys")]
+        plays = await self.uploader.request_actions(self.cohort, requesting)
+        self.protocol.assign(plays)
+        without = [user for user in requesting if user.slot not in plays]
+        self._drop(user.slot for user in without)
+        await self.uploader.announce(self.cohort, without)
+        staying = [user for user in users if user.slot in self.users]
+        return [] if await self._aborts_session([user.slot for user in staying]) else staying
+
+    async def open(self, items: Sequence[Item]) -> None:
+        """Upload first messages. Drop the users that the intermediary refuses, or all if it refuses the upload."""
+        try:
+            await self._send(self.protocol.first, items)
+        except Unavailable:
+            raise
+        except ProtocolError as error:
+            self._give_up([item.slot for item in items if item.slot in self.users], error)
+
+    async def follow(self) -> None:
+        """Answer stage after stage until no user is left. When the cohort aborts, count it and return."""
+        try:
+            while self.users:
+                view = await self.uploader.transport.stage(self.cohort, self.stage, self._wanting(), LONG_POLL)
+                if view.stage != self.stage:
+                    await self._answer(view)
+        except Unavailable:
+            raise
+        except ProtocolError as error:
+            self._give_up(list(self.users), error)
+
+    def _give_up(self, slots: Sequence[int], error: ProtocolError) -> None:
+        """Erase what these users hold: their cohort has ended, or the intermediary refuses them."""
+        log.info("lost", cohort=self.cohort.cohort, clients=len(slots), code=error.code, why=error.detail)
+        aborted = isinstance(error, Aborted)
+        self.stats.refuse(len(slots), f"{error.code}: {error.detail}", "aborted" if aborted else "refused")
+        self._drop(slots)
+
+    async def _answer(self, view: StageView) -> None:
+        if view.stage == "aborted" or view.stage == "done":  # noqa: PLR1714 - mypy narrows this form only
+            raise Aborted(view.reason or f"the cohort is {view.stage}")
+        self.stage = view.stage
+        if await self._aborts_session(list(self.users)):
+            return
+        users = await self._without_leavers(self.stage, self._members(view))
+        if users:
+            check = await self._check(view.stage)
+            for start in range(0, len(users), self.block):
+                await self._answer_block(users[start : start + self.block], view, check)
+
+    async def _check(self, stage: str) -> Check:
+        """Return what the server published for this stage. Clients answer only if the aggregator's view fits it."""
+        if stage == "shares":
+            return await self.uploader.key_hashes(self.cohort)
+        return await self.uploader.statement(self.cohort, stage)
+
+    async def _answer_block(self, users: Sequence[User], view: StageView, check: Check) -> None:
+        if view.stage == "confirm" and not view.inboxes:
+            view = await self.uploader.transport.stage(self.cohort, "shares", [user.slot for user in users], 0.0)
+        if view.stage == self.stage:  # else its deadline has passed meanwhile; `follow` gets the next stage
+            items = await self._work(self.stage, lambda: self.protocol.answer(users, view, check))
+            answering = {item.slot for item in items}
+            refusing = [user for user in users if user.slot not in answering]
+            for user in refusing:
+                self.stats.refuse(1, self.protocol.refusals.get(user.slot, f"no inbox at stage {view.stage}"))
+            self._drop(user.slot for user in refusing)
+            await self.uploader.announce(self.cohort, refusing)  # the others need not wait for them
+            await self._send(self.stage, items)
+
+    def _wanting(self) -> list[int]:
+        """Return the slots whose inboxes the next stage view shall have. With many users, each block gets its own."""
+        return sorted(self.users) if self.stage == "shares" and len(self.users) <= self.block else []
+
+    def _members(self, view: StageView) -> list[User]:
+        """Return our users that take part in the open stage. Drop the others: they came too late.
+
+        At `unmask` no user is late, as the aggregator took its vector. If the aggregator lists it as lost all the same,
+        the user reveals nothing.
+        """
+        flags = bitmap_flags(view.members, self.cohort.clients)
+        late = [slot for slot in self.users if not flags[slot]]
+        if late and view.stage == "unmask":
+            log.error("inputs_dropped", cohort=self.cohort.cohort, slots=late)
+            self.stats.refuse(len(late), "the aggregator took the vectors of clients, and calls these clients lost")
+        else:
+            self.stats.clients["late"] += len(late)
+        self._drop(late)
+        return list(self.users.values())
+
+    async def _send(self, stage: AnyStage, items: Sequence[Item]) -> None:
+        for part in cut(items, self.uploader.limits):
+            if await self._aborts_session([item.slot for item in items]):
+                return
+            self._drop(await self.uploader.send(self.cohort, stage, part))
+            if stage == self.protocol.last:
+                self._drop(item.slot for item in part)
+
+    async def _aborts_session(self, slots: Sequence[int]) -> bool:
+        """Return True after too many ticket conflicts in the cohort; announce then that these users leave.
+
+        More conflicts than colluders means that the cohort has fewer honest clients than its noise counts on. Messages
+        that the intermediary took before cannot be taken back.
+        """
+        if not self.uploader.conflicts_exceeded:
+            return False
+        leaving = [self.users[slot] for slot in slots if slot in self.users]
+        reason = f"another party plays more than {self.uploader.colluders} clients of cohort {self.cohort.cohort}"
+        self._give_up([user.slot for user in leaving], Refused(reason))
+        await self.uploader.announce(self.cohort, leaving)
+        return True
+
+    async def _without_leavers(self, stage: AnyStage, users: Sequence[User]) -> list[User]:
+        leaving = [user for user in users if not user.answers(stage)]
+        self._drop(user.slot for user in leaving)
+        self.stats.clients["departed"] += len(leaving)
+        await self.uploader.announce(self.cohort, leaving)
+        return [user for user in users if user.slot in self.users]
+
+    async def _work(self, stage: AnyStage, make: Callable[[], list[Item]]) -> list[Item]:
+        def timed() -> list[Item]:
+            with self.stats.timing(stage):
+                return make()
+
+        return await asyncio.get_running_loop().run_in_executor(self.worker, timed)
+
+    def _drop(self, slots: Iterable[int]) -> None:
+        dropped = [slot for slot in slots if self.users.pop(slot, None) is not None]
+        self.protocol.forget(dropped)

@@ -1,0 +1,196 @@
+"""Sends the messages of many clients: cuts uploads to size, reads refusals, announces departures."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from distrust.client.agreement import differing_field
+from distrust.client.stats import FleetStats
+from distrust.client.transport import Transport
+from distrust.client.user import AnyStage, User
+from distrust.common.crypto.context import cohort_digest
+from distrust.common.crypto.keys import KEY_HASH
+from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, Refused, Unavailable
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Item, RefusedItem, Upload
+
+log = structlog.get_logger("distrust.fleet")
+
+LONG_POLL = 25.0  # seconds that one request waits for news
+_OVERHEAD = 128  # bytes of ticket and slot beside each body
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest upload: clients, and bytes of their messages. One client's message is never cut."""
+
+    items: int = 512
+    size: int = 8 * 2**20
+
+
+def cut(items: Sequence[Item], limits: Limits) -> Iterator[list[Item]]:
+    """Yield `items` in order, in lists within the limits."""
+    part: list[Item] = []
+    size = 0
+    for item in items:
+        weight = len(item.body) + _OVERHEAD
+        if part and (len(part) >= limits.items or size + weight > limits.size):
+            yield part
+            part, size = [], 0
+        part.append(item)
+        size += weight
+    if part:
+        yield part
+
+
+@dataclass(frozen=True, slots=True)
+class Uploader:
+    """Sends messages to the intermediary, and returns which clients it refused.
+
+    A ticket conflict means that another party used a client's ticket: a client that repeats its own message causes no
+    conflict, and only the server can sign a ticket for the same slot again. Clients with a conflict leave, which is
+    logged as an error; the fleet's report counts them as `robbed`.
+
+    silent    simulated clients leave without a message, and the intermediary waits for its deadline.
+    colluders clients of the cohort that may be the server's own. With more conflicts than that all clients leave.
+    """
+
+    transport: Transport
+    stats: FleetStats
+    limits: Limits = Limits()
+    silent: bool = False
+    colluders: int = 0
+    _conflicts: set[int] = field(default_factory=set, init=False)
+
+    @property
+    def conflicts_exceeded(self) -> bool:
+        """Return True when other parties hold more of the cohort's slots than its noise can do without."""
+        return len(self._conflicts) > self.colluders
+
+    async def send(self, cohort: Cohort, stage: AnyStage, part: Sequence[Item]) -> set[int]:
+        """Upload messages. Return the slots whose message was refused; all others are committed.
+
+        part  messages within the limits.
+
+        Raises the error that the intermediary answers to the whole upload, and BadMessage when it refuses a slot that
+        was not in the upload, or a slot twice.
+        """
+        answer = await self.transport.upload(cohort, Upload(cohort=cohort.cohort, stage=stage, items=list(part)))
+        slots = [one.slot for one in answer.refused]
+        if answer.reasons is not None:
+            raise BadMessage(f"cohort {cohort.cohort}: of stage {stage} not all refusals are listed")
+        if len(set(slots)) < len(slots) or not {item.slot for item in part}.issuperset(slots):
+            raise BadMessage(f"cohort {cohort.cohort}: the refusals do not belong to the messages of stage {stage}")
+        refused = self._count_refused(cohort, stage, answer.refused)
+        accepted = [item for item in part if item.slot not in refused]
+        self.stats.message_bytes[stage] += sum(len(item.body) for item in accepted)
+        self.stats.clients["served"] += len(accepted) if stage in {"masked", "report"} else 0
+        return refused
+
+    async def agree(self, cohort: Cohort) -> None:
+        """Compare the cohort at the intermediary with the one that users agreed to.
+
+        The guarantee of the cohort rests on what the intermediary does with messages, and on its minimum. Raises
+        Refused, with the field, where the two differ.
+        """
+        served = await self.transport.terms(cohort)
+        difference = differing_field(cohort, served)
+        if difference is not None:
+            field_, own, other = difference
+            known = f"cohort {cohort.cohort}: the {cohort.via} was told {field_} = {other!r}"
+            raise Refused(f"{known}, and its clients {own!r}")
+
+    async def key_hashes(self, cohort: Cohort) -> dict[int, bytes]:
+        """Return the hash of the keys of each slot's client, as the server lists them.
+
+        Raises BadMessage for a ragged list.
+        """
+        hashes = (await self.transport.key_hashes(cohort)).hashes
+        if len(hashes) % KEY_HASH or len(hashes) > KEY_HASH * cohort.clients:
+            raise BadMessage(f"cohort {cohort.cohort}: the server's list of key hashes has {len(hashes)} bytes")
+        return {slot: hashes[KEY_HASH * slot : KEY_HASH * (slot + 1)] for slot in range(len(hashes) // KEY_HASH)}
+
+    async def statement(self, cohort: Cohort, stage: str) -> bytes:
+        """Return the aggregator's statement of this stage, as the server published it. Wait until there is one.
+
+        Raises Aborted when the cohort ends without it.
+        """
+        after = 0
+        while True:
+            published = await self.transport.statements(cohort, after, LONG_POLL)
+            for statement in published.statements:
+                if statement.stage == stage:
+                    return statement.digest
+            if published.over:
+                raise Aborted(f"cohort {cohort.cohort} ended without a statement of stage {stage}")
+            after += len(published.statements)
+
+    async def request_actions(self, cohort: Cohort, users: Sequence[User]) -> dict[int, int]:
+        """Request the users' plays from the shuffler. Return the play of each slot that was not refused.
+
+        Stop after too many ticket conflicts. Raises Refused when the shuffler serves another cohort than the users
+        agreed to.
+        """
+        plays: dict[int, int] = {}
+        for start in range(0, len(users), self.limits.items):
+            if self.conflicts_exceeded:
+                self.stats.clients["refused"] += len(users) - start
+                break
+            part = users[start : start + self.limits.items]
+            slots, tickets = [user.slot for user in part], b"".join(user.ticket for user in part)
+            claims = b"".join(user.claim(cohort) for user in part)
+            request = ActionRequest(cohort=cohort.cohort, slots=slots, tickets=tickets, claims=claims)
+            answer = await self.transport.actions(cohort, request)
+            if answer.digest != cohort_digest(cohort):
+                await self.agree(cohort)  # names the field
+                raise Refused(f"the {cohort.via} deals the actions of another cohort {cohort.cohort}")
+            plays |= _plays_by_slot(cohort, slots, answer)
+            self._count_refused(cohort, "actions", answer.refused)
+        return plays
+
+    async def announce(self, cohort: Cohort, users: Iterable[User]) -> None:
+        """Announce that these users leave, unless departures are silent. It does not matter whether it is accepted."""
+        leaving = list(users)
+        if not leaving or self.silent:
+            return
+        try:
+            for start in range(0, len(leaving), self.limits.items):
+                await self._depart(cohort, leaving[start : start + self.limits.items])
+        except Unavailable:
+            raise
+        except ProtocolError as error:
+            log.info("cohort_left_unheard", cohort=cohort.cohort, clients=len(leaving), code=error.code)
+
+    async def _depart(self, cohort: Cohort, part: Sequence[User]) -> None:
+        slots, tickets = [user.slot for user in part], b"".join(user.ticket for user in part)
+        keys = b"".join(user.key_hash for user in part)
+        await self.transport.depart(cohort, Departure(cohort=cohort.cohort, slots=slots, tickets=tickets, keys=keys))
+
+    def _count_refused(self, cohort: Cohort, stage: str, refused: Sequence[RefusedItem]) -> set[int]:
+        before = self.conflicts_exceeded
+        for one in refused:
+            conflict = one.type == Conflict("").urn
+            write = log.error if conflict else log.warning
+            write(
+                "ticket_conflict" if conflict else "message_refused",
+                cohort=cohort.cohort,
+                stage=stage,
+                slot=one.slot,
+                why=one.detail,
+            )
+            self.stats.refuse(1, f"{one.type.rpartition(':')[2]}: {one.detail}", "robbed" if conflict else "refused")
+            self._conflicts.update([one.slot] if conflict else [])
+        if self.conflicts_exceeded and not before:
+            conflicts = len(self._conflicts)
+            log.error("conflicts_exceeded", cohort=cohort.cohort, conflicts=conflicts, colluders=self.colluders)
+        return {one.slot for one in refused}
+
+
+def _plays_by_slot(cohort: Cohort, requested: Sequence[int], answer: ActionAnswer) -> dict[int, int]:
+    answered = [*answer.slots, *(refused.slot for refused in answer.refused)]
+    if len(answer.plays) != len(answer.slots) or sorted(answered) != sorted(requested):
+        raise BadMessage(f"cohort {cohort.cohort}: the plays do not belong to the slots that asked")
+    if any(play >= cohort.clients for play in answer.plays):
+        raise BadMessage(f"cohort {cohort.cohort}: a play that is not in the list")
+    return dict(zip(answer.slots, answer.plays, strict=True))
