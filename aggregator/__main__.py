@@ -1,8 +1,7 @@
 """`python -m distrust.aggregator`: configured by DISTRUST_… variables, until SIGTERM."""
 
-from distrust.aggregator.app import build
-from distrust.aggregator.settings import AggregatorSettings
+from distrust.aggregator.app import AggregatorSettings, aggregator_app
 from distrust.common.web.serve import main
 
 if __name__ == "__main__":
-    raise SystemExit(main(AggregatorSettings, build))
+    raise SystemExit(main(AggregatorSettings, aggregator_app))

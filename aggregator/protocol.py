@@ -9,10 +9,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.aggregator.confirmation import Verdict, name_liars, tell_liars
-from distrust.aggregator.confirmation import judge as judge_shares
+from distrust.aggregator.confirmation import Sharing, Verdict, judge_shares, name_liars, tell_liars
 from distrust.aggregator.recovery import Recovered, recover, sum_masked, unmask_total
-from distrust.aggregator.share_graph import Sharing
 from distrust.common.crypto.agree import KEY, load_public
 from distrust.common.crypto.box import BOX
 from distrust.common.crypto.graph import KEYS, Roster, masking
@@ -34,9 +32,9 @@ __all__ = [
     "check_shares",
     "check_survivors",
     "check_unmask",
+    "close_confirm",
     "commitment_of",
-    "judge",
-    "least",
+    "least_clients",
     "recover",
     "route",
     "settle_shared",
@@ -48,7 +46,7 @@ COMMITMENT = 32
 """Bytes of a commitment, at the start of a body of stage `shares`."""
 
 
-def least(cohort: Cohort) -> int:
+def least_clients(cohort: Cohort) -> int:
     """Clients below which no stage goes on: the cohort's minimum, and t neighbours around one client."""
     return max(cohort.minimum, masking(cohort).threshold + 1)
 
@@ -121,7 +119,7 @@ def route(sharing: Sharing, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
     return dict(zip(sharing.members, _inboxes(sharing, boxes.reshape(-1, BOX), roster), strict=True))
 
 
-def judge(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
+def close_confirm(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
     """Close stage `confirm`: the members of stage `masked`, and which shares count.
 
     sharing   the clients that shared. bodies   of stage `confirm`, by slot.
@@ -184,5 +182,5 @@ def _check_size(stage: str, body: bytes, size: int) -> None:
 
 
 def _check_count(cohort: Cohort, got: int, what: str, liars: str = "") -> None:
-    if got < least(cohort):
-        raise TooSmall(got, least(cohort), what, liars)
+    if got < least_clients(cohort):
+        raise TooSmall(got, least_clients(cohort), what, liars)

@@ -15,9 +15,8 @@ from itertools import islice
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from distrust.aggregator.confirmation import Verdict, name_liars, tell_liars, value_at
+from distrust.aggregator.confirmation import Flags, Verdict, name_liars, tell_liars, value_at
 from distrust.aggregator.decoding import Parity, decode, interpolate
-from distrust.aggregator.share_graph import Flags
 from distrust.common.crypto import mask
 from distrust.common.crypto.agree import SEED, pair_from_seed
 from distrust.common.crypto.binding import binding

@@ -1,14 +1,15 @@
-"""The aggregator: lead a cohort through keys, shares, confirm, masked and unmask; release the sum modulo m, once."""
+"""A small memory for what is expensive to compute and can always be computed again from the database."""
 
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Collection
-from typing import Final, Literal
+from typing import Final, Generic, Literal, TypeVar
 
 from sqlalchemy import Connection
 
 from distrust.aggregator import protocol
-from distrust.aggregator.lru_cache import LruCache
-from distrust.aggregator.transcript import describe
+from distrust.aggregator.transcript import aggregator_entry
 from distrust.common.clock import Clock
 from distrust.common.crypto.agree import key_hash
 from distrust.common.crypto.graph import Roster, masking
@@ -27,6 +28,33 @@ from distrust.common.messages.stage import STATED, Inbox, StageView, Statement, 
 from distrust.common.messages.transcript import TranscriptEntry
 from distrust.common.messages.upload import Item
 from distrust.common.modular import pack
+
+V = TypeVar("V")
+
+
+class LruCache(Generic[V]):
+    """The last `places` values, by cohort. Thread-safe; a value is made by one thread while the others wait."""
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._values: OrderedDict[str, V] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def get(self, key: str, make: Callable[[], V]) -> V:
+        """The value of a key, made when it is not here."""
+        with self._lock:
+            if key not in self._values:
+                self._values[key] = make()
+                while len(self._values) > self._places:
+                    self._values.popitem(last=False)
+            self._values.move_to_end(key)
+            return self._values[key]
+
+    def drop(self, key: str) -> None:
+        """Forget a key's value."""
+        with self._lock:
+            self._values.pop(key, None)
+
 
 KEYS: Final = "keys"
 SHARES: Final = "shares"
@@ -101,7 +129,7 @@ class Aggregator(Intermediary):
             raise BadParameter("neighbours", k, f"must be even, or clients - 1 = {n - 1}")
 
     def _least(self, state: State) -> int:
-        return masking(state.cohort).threshold if state.stage == UNMASK else protocol.least(state.cohort)
+        return masking(state.cohort).threshold if state.stage == UNMASK else protocol.least_clients(state.cohort)
 
     def _members(self, tx: Connection, state: State) -> Collection[int] | None:
         if state.stage == KEYS:
@@ -172,7 +200,7 @@ class Aggregator(Intermediary):
         masked = protocol.sum_masked(state.cohort, (body for _, body in self._stored(name, MASKED)))
         commitments = {slot: protocol.commitment_of(body) for slot, body in self._stored(name, SHARES)}
         answers = dict(self._stored(name, UNMASK))
-        verdict = protocol.judge(sharing, dict(self._stored(name, CONFIRM)))
+        verdict = protocol.close_confirm(sharing, dict(self._stored(name, CONFIRM)))
         found = protocol.unmask_total(verdict, survivors, masked, commitments, answers)
         body = pack(found.total, masking(state.cohort).modulus)
         self._inboxes.drop(name)
@@ -185,7 +213,7 @@ class Aggregator(Intermediary):
         )
 
     def _see(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
-        return describe(masking(state.cohort), stage, slot, body)
+        return aggregator_entry(masking(state.cohort), stage, slot, body)
 
     def _route(self, state: State) -> dict[int, bytes]:
         return protocol.route(self._sharing(state, CONFIRM), dict(self._stored(state.name, SHARES)))
@@ -241,4 +269,4 @@ def _sharing(tx: Connection, cohort: Cohort, roster: Roster, stage: Stated) -> p
 
 
 def _verdict(tx: Connection, cohort: Cohort, sharing: protocol.Sharing) -> protocol.Verdict:
-    return protocol.judge(sharing, dict(store.bodies(tx, cohort.cohort, CONFIRM, -1, cohort.clients)))
+    return protocol.close_confirm(sharing, dict(store.bodies(tx, cohort.cohort, CONFIRM, -1, cohort.clients)))

@@ -16,7 +16,7 @@ _MOST_VALUES = 16
 View = dict[str, str | int | float | bool | list[int] | list[str]]
 
 
-def describe(channel: Masking, stage: str, slot: int, body: bytes) -> TranscriptEntry:
+def aggregator_entry(channel: Masking, stage: str, slot: int, body: bytes) -> TranscriptEntry:
     """One stored message in the aggregator's eyes. `number` is its position in the transcript: the caller knows it."""
     if slot != SELF:
         return _seen("in", f"client {slot}", stage, body, _message(channel, stage, body))

@@ -116,7 +116,7 @@ class Simulation:
 
     def judge(self) -> None:
         """Close stage `confirm`: who goes on."""
-        self._verdict = protocol.judge(self.sharing, self.confirmed)
+        self._verdict = protocol.close_confirm(self.sharing, self.confirmed)
         members = self.bitmap(self.members)
         self.statements["masked"] = masked_statement(self.statements["confirm"], self.cohort, members)
 

@@ -1,8 +1,7 @@
 """`python -m distrust.shuffler`: configured by DISTRUST_… variables, until SIGTERM."""
 
 from distrust.common.web.serve import main
-from distrust.shuffler.app import build
-from distrust.shuffler.settings import ShufflerSettings
+from distrust.shuffler.app import ShufflerSettings, shuffler_app
 
 if __name__ == "__main__":
-    raise SystemExit(main(ShufflerSettings, build))
+    raise SystemExit(main(ShufflerSettings, shuffler_app))

@@ -19,13 +19,13 @@ from distrust.common.messages.cohort import Cohort, Dealt
 from distrust.common.messages.deal import ActionRequest
 from distrust.common.messages.upload import Item
 from distrust.common.randomness import Stream, UnsafeSeededStream
-from distrust.shuffler.permutation import permutation
+from distrust.shuffler.permutation import random_order
 
-ASKED = "asked"
+CLAIMED = "asked"
 """The stage of the commitments that came with the first request for a slot's play."""
 
 
-def asking(request: ActionRequest) -> Iterator[Item]:
+def claimants(request: ActionRequest) -> Iterator[Item]:
     """Who asks, each with its commitment for a body. Raises BadMessage unless there is one of each for every slot."""
     claims = request.claims
     if len(claims) != CLAIM * len(request.slots):
@@ -34,7 +34,7 @@ def asking(request: ActionRequest) -> Iterator[Item]:
         yield item.model_copy(update={"body": claims[CLAIM * index : CLAIM * (index + 1)]})
 
 
-def first_asker(stored: Mapping[int, bytes]) -> Fault:
+def same_claim(stored: Mapping[int, bytes]) -> Fault:
     """Refuses another commitment than the slot's first one; `stored` holds digests of these."""
 
     def fault(item: Item) -> ProtocolError | None:
@@ -45,7 +45,7 @@ def first_asker(stored: Mapping[int, bytes]) -> Fault:
     return fault
 
 
-def reporter(cohort: Cohort, stored: Mapping[int, bytes]) -> Fault:
+def claimed_by_reporter(cohort: Cohort, stored: Mapping[int, bytes]) -> Fault:
     """Refuses reports that do not end in the secret of whoever asked for the slot's play."""
 
     def fault(item: Item) -> ProtocolError | None:
@@ -70,9 +70,9 @@ def order_stream(cohort: Cohort, fresh: Callable[[], Stream]) -> Stream:
     return fresh()
 
 
-def dealt(deal: AssignedAction, stream: Stream) -> Order:
+def deal_order(deal: AssignedAction, stream: Stream) -> Order:
     """A uniform order of all the plays."""
-    return permutation(deal.plays, stream)
+    return random_order(deal.plays, stream)
 
 
 def pack_order(order: Order) -> bytes:
@@ -95,16 +95,16 @@ def grouped(reports: Sequence[tuple[int, bytes]], deal: AssignedAction, order: O
     """(slot, report id ‖ sealed record ‖ secret) to the records alone, by action, each group in random order."""
     slots = np.array([slot for slot, _ in reports], dtype=np.int64)
     places = deal.places()[order[slots]]
-    mixed = permutation(len(reports), stream)
+    mixed = random_order(len(reports), stream)
     sequence = mixed[np.argsort(places[mixed], kind="stable")].tolist()
     return GroupedRecords(
         counts=np.bincount(places, minlength=len(deal.times)).tolist(),
         body=b"".join(reports[index][1][REPORT_ID:-SECRET] for index in sequence),
-        checksum=checksum(body for _, body in reports),
+        checksum=checksum_of_reports(body for _, body in reports),
     )
 
 
-def checksum(reports: Iterable[bytes]) -> bytes:
+def checksum_of_reports(reports: Iterable[bytes]) -> bytes:
     """XOR of SHA-256(report id) over reports that begin with theirs, 32 bytes."""
     ids = b"".join(hashlib.sha256(report[:REPORT_ID]).digest() for report in reports)
     mixed: NDArray[np.uint8] = np.bitwise_xor.reduce(np.frombuffer(ids, dtype=np.uint8).reshape(-1, 32), axis=0)

@@ -12,7 +12,7 @@ _DRAWS = 2**20  # bucket numbers drawn at once
 _UNPACKED = 2**24  # bits unpacked at once, one byte each
 
 
-def permutation(count: int, stream: Stream) -> NDArray[np.int64]:
+def random_order(count: int, stream: Stream) -> NDArray[np.int64]:
     """A uniformly random order of 0 … count - 1: sorted by random 64-bit keys, drawn again should two be equal."""
     while True:
         keys = stream.words(count)
@@ -33,7 +33,7 @@ def scatter(ones: int, size: int, stream: Stream) -> bytes:
     bits = np.zeros(size, dtype=np.uint8)
     start = 0
     for here, clear in zip(set_bits.tolist(), clear_bits.tolist(), strict=True):
-        bits[start + permutation(here + clear, stream)[:here]] = 1
+        bits[start + random_order(here + clear, stream)[:here]] = 1
         start += here + clear
     return np.packbits(bits, bitorder="little").tobytes()
 

@@ -24,21 +24,21 @@ from distrust.common.messages.transcript import TranscriptEntry
 from distrust.common.messages.upload import Item
 from distrust.common.randomness import Stream, SystemStream
 from distrust.shuffler.assignment import (
-    ASKED,
+    CLAIMED,
     Order,
-    asking,
     check_deal,
-    checksum,
-    dealt,
-    first_asker,
+    checksum_of_reports,
+    claimants,
+    claimed_by_reporter,
+    deal_order,
     grouped,
     order_stream,
     pack_order,
-    reporter,
+    same_claim,
     unpack_order,
 )
-from distrust.shuffler.permutation import count_ones, permutation, scatter
-from distrust.shuffler.transcript import describe
+from distrust.shuffler.permutation import count_ones, random_order, scatter
+from distrust.shuffler.transcript import shuffler_entry
 
 REPORT = "report"
 ORDER = "order"
@@ -81,7 +81,7 @@ class Shuffler(Intermediary):
         state = self.settled(name)
         if not isinstance(state.cohort.channel, Dealt):
             raise BadMessage(f"cohort {name} deals no actions")
-        intake = Intake(list(asking(request)))
+        intake = Intake(list(claimants(request)))
         self._admit(state, intake)
         with self._database.transaction() as tx:
             self._bind(tx, store.need(tx, name, lock=True), intake)
@@ -94,10 +94,10 @@ class Shuffler(Intermediary):
         if state.stage != REPORT:
             raise self._shut(state, REPORT)
         intake.require_members(store.departed(tx, state.name), None)
-        known = store.digests(tx, state.name, ASKED, intake.span())
-        intake.reject_if(first_asker(known))
+        known = store.digests(tx, state.name, CLAIMED, intake.span())
+        intake.reject_if(same_claim(known))
         fresh = Intake([item for item in intake.items if item.slot not in known])
-        store.add_messages(tx, fresh.rows(state.name, ASKED, lambda _item: None, keep_ticket=False))
+        store.add_messages(tx, fresh.rows(state.name, CLAIMED, lambda _item: None, keep_ticket=False))
 
     def view(self, name: str, _slots: Collection[int] = ()) -> StageView:
         """Who may report; in `done`, who did. Raises WrongCohort."""
@@ -122,7 +122,7 @@ class Shuffler(Intermediary):
     def _opening(self, tx: Connection, cohort: Cohort) -> None:
         """The order is committed with the cohort, before anybody can ask for it."""
         if isinstance(cohort.channel, Dealt):
-            order = dealt(cohort.channel.deal, order_stream(cohort, self._stream))
+            order = deal_order(cohort.channel.deal, order_stream(cohort, self._stream))
             store.put_statement(tx, cohort.cohort, ORDER, pack_order(order))
 
     def _read_order(self, name: str) -> Order:
@@ -136,7 +136,7 @@ class Shuffler(Intermediary):
         sized = measured(report_size(state.cohort))
         if not isinstance(state.cohort.channel, Dealt):
             return sized
-        theirs = reporter(state.cohort, store.digests(tx, state.name, ASKED, span))
+        theirs = claimed_by_reporter(state.cohort, store.digests(tx, state.name, CLAIMED, span))
         return lambda item: sized(item) or theirs(item)
 
     def _mark(self, state: State, item: Item) -> bytes | None:
@@ -162,7 +162,7 @@ class Shuffler(Intermediary):
 
     def _see(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
         play = int(self._order(state.name)[slot]) if isinstance(state.cohort.channel, Dealt) and slot >= 0 else None
-        return describe(state.cohort, stage, slot, body, play)
+        return shuffler_entry(state.cohort, stage, slot, body, play)
 
 
 def report_size(cohort: Cohort) -> int:
@@ -180,9 +180,9 @@ def report_size(cohort: Cohort) -> int:
 
 def shuffled(bodies: list[bytes], stream: Stream) -> Records:
     """Reports (report id ‖ sealed record, all of one size) to sealed records alone, in random order."""
-    order = permutation(len(bodies), stream).tolist()
+    order = random_order(len(bodies), stream).tolist()
     body = b"".join(bodies[index][REPORT_ID:] for index in order)
-    return Records(count=len(bodies), body=body, checksum=checksum(bodies))
+    return Records(count=len(bodies), body=body, checksum=checksum_of_reports(bodies))
 
 
 def permuted(ones: list[int], size: int, stream: Stream) -> PermutedBits:

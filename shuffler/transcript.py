@@ -7,7 +7,7 @@ from distrust.common.intermediary.store import BATCH, DEPARTED, SELF
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, SealedRecords
 from distrust.common.messages.transcript import TranscriptEntry
-from distrust.shuffler.assignment import ASKED
+from distrust.shuffler.assignment import CLAIMED
 from distrust.shuffler.permutation import count_ones
 
 _HEX_BYTES = 64
@@ -16,7 +16,7 @@ _MOST_LABELS = 64
 View = dict[str, str | int | float | bool | list[int] | list[str]]
 
 
-def describe(cohort: Cohort, stage: str, slot: int, body: bytes, play: int | None = None) -> TranscriptEntry:
+def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, play: int | None = None) -> TranscriptEntry:
     """One stored message in the shuffler's eyes. `number` is its position in the transcript, which the caller knows.
 
     `play`: what S told this slot to play.
@@ -29,7 +29,7 @@ def describe(cohort: Cohort, stage: str, slot: int, body: bytes, play: int | Non
         peer=f"client {slot}",
         stage=stage,
         bytes=len(body),
-        view=_action(cohort, play) | ({} if stage in {ASKED, DEPARTED} else _report(cohort, body)),
+        view=_action(cohort, play) | ({} if stage in {CLAIMED, DEPARTED} else _report(cohort, body)),
         hex=body[:_HEX_BYTES].hex(),
     )
 

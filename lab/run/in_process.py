@@ -29,7 +29,7 @@ from distrust.server.learner.ledger import classes, ledger
 from distrust.server.learner.ledger import spent as paid
 from distrust.server.learner.outcome import Lost, Released
 from distrust.server.learner.rounds import CohortPlan, RoundPlan, RoundRecord
-from distrust.shuffler.assignment import Order, dealt
+from distrust.shuffler.assignment import Order, deal_order
 
 
 def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
@@ -80,7 +80,7 @@ def _order(file: RunFile, plan: RoundPlan, cohort: CohortPlan) -> Order | None:
     """For assigned actions: each slot's play, as the shuffler draws it."""
     if not isinstance(plan.decision, AssignedAction):
         return None
-    return dealt(plan.decision, _noise(file, cohort.cohort, "order"))
+    return deal_order(plan.decision, _noise(file, cohort.cohort, "order"))
 
 
 def _rewards(

@@ -23,9 +23,10 @@ from fastapi import FastAPI
 from numpy.typing import NDArray
 
 import distrust.aggregator.app
+import distrust.common.web.intermediary
 import distrust.server.app
 import distrust.shuffler.app
-from distrust.aggregator.settings import AggregatorSettings
+from distrust.aggregator.app import AggregatorSettings
 from distrust.client.environments import Environment, build, read_spec
 from distrust.client.fleet.fleet import Fleet, FleetOptions
 from distrust.client.http_transport import Addresses, HttpTransport, patience
@@ -40,7 +41,7 @@ from distrust.common.messages.transcript import Transcript
 from distrust.common.web.client import Http
 from distrust.server.intermediary import PATIENCE, HttpIntermediaries
 from distrust.server.settings import ServerSettings
-from distrust.shuffler.settings import ShufflerSettings
+from distrust.shuffler.app import ShufflerSettings
 
 TOKEN, LOOKING = "open sesame, says the operator", "only looking, says the inspector"
 SEED = 7_301_964_528_173_045_519
@@ -282,8 +283,8 @@ async def services(
     (folder / "inspector").write_text(LOOKING)
     token = {"operator_token_file": folder / "token"}
     looking = {**token, "inspector_token_file": folder / "inspector"}
-    apps["shuffler"] = distrust.shuffler.app.build(ShufflerSettings(**own["shuffler"], **looking))
-    apps["aggregator"] = distrust.aggregator.app.build(AggregatorSettings(**own["aggregator"], **looking))
+    apps["shuffler"] = distrust.shuffler.app.shuffler_app(ShufflerSettings(**own["shuffler"], **looking))
+    apps["aggregator"] = distrust.aggregator.app.aggregator_app(AggregatorSettings(**own["aggregator"], **looking))
     http = Http(PATIENCE, transport=Wire("server", apps, heard))
     both = HttpIntermediaries("http://shuffler", "http://aggregator", TOKEN, http)
     apps["server"] = distrust.server.app.build(ServerSettings(**own["server"], **token), both)

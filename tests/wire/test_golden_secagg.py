@@ -211,7 +211,7 @@ def test_recorded_bodies_still_add_up() -> None:
     confirmed = {i: bytes.fromhex(body) for i, body in enumerate(CONFIRMED)}
     masked = {i: bytes.fromhex(body) for i, body in enumerate(MASKED)}
     answers = {i: bytes.fromhex(body) for i, body in enumerate(ANSWERS)}
-    verdict = protocol.judge(protocol.Sharing(roster, range(4)), confirmed)
+    verdict = protocol.close_confirm(protocol.Sharing(roster, range(4)), confirmed)
     found = protocol.recover(verdict, masked, commitments, answers)
     assert (found.total.tolist(), found.liars, found.disputes) == ([9, 2, 5], (), 0)
 
