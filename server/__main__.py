@@ -2,9 +2,8 @@
 
 from distrust.common.threads import one_thread
 from distrust.common.web.serve import main
-from distrust.server.app import build
-from distrust.server.settings import ServerSettings
+from distrust.server.app import ServerSettings, server_app
 
 if __name__ == "__main__":
     with one_thread():
-        raise SystemExit(main(ServerSettings, build))
+        raise SystemExit(main(ServerSettings, server_app))

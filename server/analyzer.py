@@ -109,7 +109,7 @@ def content_sum(mechanism: Mechanism, cohort: Cohort, batch: Batch, open_record:
         payloads = open_all(channel, content, batch.survivors, open_record)
         return total(unpack_rows(payloads, mechanism.modulus, mechanism.dimension), mechanism.modulus)
     if isinstance(channel, LabelledBits) and isinstance(content, PermutedBits):
-        return ones(content.body, channel, batch.survivors)
+        return ones_by_label(content.body, channel, batch.survivors)
     raise BadMessage(f"cohort {cohort.cohort}: a batch of kind {content.kind} in a {channel.kind} channel")
 
 
@@ -142,12 +142,12 @@ def _cut(channel: SealedRecords, body: bytes, count: int, survivors: int) -> lis
 def _payloads(opened: Sequence[tuple[bytes, bytes]], expected: bytes) -> bytes:
     if len({report for report, _ in opened}) != len(opened):
         raise BadMessage("a report id is there twice")
-    if checksum(report for report, _ in opened) != expected:
+    if checksum_of_ids(report for report, _ in opened) != expected:
         raise BadMessage("the checksum of the report ids does not match what the shuffler saw arrive")
     return b"".join(payload for _, payload in opened)
 
 
-def ones(body: bytes, channel: LabelledBits, survivors: int) -> NDArray[np.uint64]:
+def ones_by_label(body: bytes, channel: LabelledBits, survivors: int) -> NDArray[np.uint64]:
     """Ones under each label, shape (labels,)."""
     bits = survivors * channel.width
     size = (bits + 7) // 8
@@ -162,7 +162,7 @@ def ones(body: bytes, channel: LabelledBits, survivors: int) -> NDArray[np.uint6
     return counts
 
 
-def checksum(reports: Iterable[bytes]) -> bytes:
+def checksum_of_ids(reports: Iterable[bytes]) -> bytes:
     """XOR of SHA-256(report id), 32 bytes."""
     mixed = 0
     for report in reports:

@@ -1,44 +1,267 @@
-"""Wires the server: settings, keys, database, service, conductor, routes."""
+"""The server as a web service: its settings, its routes, and what runs beside them."""
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, ClassVar
 
-from fastapi import FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+from sqlalchemy.engine import make_url
+from starlette.concurrency import run_in_threadpool
 
+from distrust.common.errors import (
+    BadMessage,
+    BadParameter,
+    BudgetExceeded,
+    Conflict,
+    Unauthorized,
+    Unavailable,
+    WrongCohort,
+    WrongStage,
+)
 from distrust.common.extensions import allow
+from distrust.common.messages.progress import Ledger, RoundList, RoundReport, RunList, RunView
+from distrust.common.messages.round import RoundView
+from distrust.common.messages.run import RunConfig
+from distrust.common.messages.stage import StatementList
+from distrust.common.messages.ticket import KeyHashes, TicketAnswer, TicketRequest
+from distrust.common.messages.transcript import Transcript
 from distrust.common.web.app import make_app
+from distrust.common.web.body import OPERATORS_VALUES, JsonBody, MessageRoute
+from distrust.common.web.operator import OperatorOnly
+from distrust.common.web.problems import RETRY_SECONDS, problems
+from distrust.common.web.settings import ServiceSettings
+from distrust.common.web.waiting import LONGEST_WAIT, ChangeNotifier, Waiting, waiting
+from distrust.server.coordinator import Intermediaries, RunCoordinator
 from distrust.server.intermediary import HttpIntermediaries
 from distrust.server.keys import load_or_make
-from distrust.server.routes import operations, rounds, runs
-from distrust.server.runs.coordinator import Intermediaries, RunCoordinator
-from distrust.server.service import Service
-from distrust.server.settings import ServerSettings
+from distrust.server.service import WINDOW, Service
 from distrust.server.store import open_database
+
+Url = Annotated[str, Field(pattern=r"^https?://")]
+
+
+class ServerSettings(ServiceSettings):
+    """Variables DISTRUST_SHUFFLER_URL, _AGGREGATOR_URL, _EXTENSIONS, _KEYS, _WINDOW, and those of every service."""
+
+    service: ClassVar[str] = "server"
+
+    port: Annotated[int, Field(ge=0, le=65_535, description="0 takes any free port")] = 8701
+    shuffler_url: Annotated[Url, Field(description="S by permutation")] = "http://127.0.0.1:8702"
+    aggregator_url: Annotated[Url, Field(description="S by secure sum")] = "http://127.0.0.1:8703"
+    extensions: Annotated[
+        str, Field(description="module:Name, …: classes of the operator's own that a run may name, commas between")
+    ] = ""
+    keys: Annotated[Path | None, Field(description="key file, mode 0600; made on first use")] = None
+    window: Annotated[int, Field(ge=1, description="clients of a run in flight before another cohort is begun")] = (
+        WINDOW
+    )
+
+    @property
+    def key_file(self) -> Path:
+        """The configured key file, or one beside the SQLite database, or below the working directory."""
+        if self.keys is not None:
+            return self.keys
+        url = make_url(self.database_url)
+        if url.get_backend_name() == "sqlite" and url.database:
+            return Path(url.database).with_suffix(".keys")
+        return Path(".distrust/server.keys")
+
+
+HEARTBEAT_SECONDS = 15.0
+
+
+async def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+async def _coordinator(request: Request) -> RunCoordinator:
+    coordinator: RunCoordinator = request.app.state.coordinator
+    return coordinator
+
+
+ServiceDep = Annotated[Service, Depends(_service)]
+CoordinatorDep = Annotated[RunCoordinator, Depends(_coordinator)]
+DoorbellDep = Annotated[Waiting, Depends(waiting)]
+Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for an answer that says more")]
+After = Annotated[int, Query(ge=0, le=2**53, description="position to start behind")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+
+run_routes = APIRouter(prefix="/v1", tags=["runs"], route_class=MessageRoute)
+round_routes = APIRouter(prefix="/v1", tags=["rounds"], route_class=MessageRoute)
+watch_routes = APIRouter(prefix="/v1", tags=["watching"], route_class=MessageRoute)
+
+
+@run_routes.post(
+    "/runs",
+    dependencies=[OperatorOnly],
+    responses={201: {"model": RunView}, **problems(Unauthorized, Conflict, BudgetExceeded, BadParameter, BadMessage)},
+)
+def create_run(
+    config: Annotated[RunConfig, JsonBody.of(RunConfig, OPERATORS_VALUES)], service: ServiceDep, response: Response
+) -> RunView:
+    """Start a run: 201 for a new one, 200 for the same configuration again, 409 for another one of the same name."""
+    view, new = service.create(config)
+    response.status_code = 201 if new else 200
+    return view
+
+
+@run_routes.get("/runs")
+def list_runs(service: ServiceDep) -> RunList:
+    """All runs, oldest first."""
+    return service.runs()
+
+
+@run_routes.get("/runs/{run}", responses=problems(WrongCohort))
+def show_run(run: str, service: ServiceDep) -> RunView:
+    """Where a run stands."""
+    return service.view(run)
+
+
+@run_routes.get("/runs/{run}/config", responses=problems(WrongCohort))
+def show_config(run: str, service: ServiceDep) -> RunConfig:
+    """Show a run's configuration. It never changes; clients check its digest, and compute rounds again from it."""
+    return service.active_run(run).config
+
+
+@run_routes.delete("/runs/{run}", dependencies=[OperatorOnly], responses=problems(Unauthorized, WrongCohort))
+async def cancel_run(run: str, service: ServiceDep, coordinator: CoordinatorDep) -> RunView:
+    """Stop a run for good. Clients that hold its tickets just stop; nothing more of it is released."""
+    found = await run_in_threadpool(service.cancel, run, "cancelled by the operator")
+    coordinator.forget(run)
+    return found
+
+
+@round_routes.get("/runs/{run}/round", responses=problems(WrongCohort))
+async def open_round(
+    run: str, service: ServiceDep, doorbell: DoorbellDep, wait: Wait = 0, after: After = 0
+) -> RoundView:
+    """The open round. With `wait` and `after`: once a later round is open, tickets are to be had, or it is over."""
+    newest = lambda: service.newest_round(run)  # noqa: E731
+    await doorbell.until(run, newest, lambda number: number > after, wait, question="round")
+    return await run_in_threadpool(service.round_view, run)
+
+
+@round_routes.post(
+    "/runs/{run}/tickets", responses=problems(WrongCohort, WrongStage, Conflict, BadMessage, Unavailable)
+)
+async def request_tickets(
+    run: str,
+    body: Annotated[TicketRequest, JsonBody.of(TicketRequest)],
+    coordinator: CoordinatorDep,
+    response: Response,
+) -> TicketAnswer:
+    """Slots for clients that wait: the same request always gets the same ones. None yet: `Retry-After`."""
+    answer = await coordinator.tickets(run, body)
+    if not answer.grants:
+        response.headers["Retry-After"] = str(RETRY_SECONDS)
+    return answer
+
+
+@round_routes.get("/runs/{run}/cohorts/{cohort}/keys", responses=problems(WrongCohort, WrongStage))
+def key_hashes(run: str, cohort: str, service: ServiceDep) -> KeyHashes:
+    """List the hashes of the clients' keys, by slot: clients hold the aggregator's roster against them."""
+    return service.key_hashes(run, cohort)
+
+
+@round_routes.get("/runs/{run}/cohorts/{cohort}/statements", responses=problems(WrongCohort, WrongStage))
+async def cohort_statements(
+    run: str, cohort: str, service: ServiceDep, doorbell: DoorbellDep, *, wait: Wait = 0, after: After = 0
+) -> StatementList:
+    """List what the aggregator stated of a cohort; with `wait`, as soon as there is more, or the cohort is over."""
+    look = lambda: service.statements(run, cohort)  # noqa: E731
+    more = lambda found: len(found.statements) > after or found.over  # noqa: E731
+    found: StatementList = await doorbell.until(run, look, more, wait, question=("statements", cohort))
+    return found.model_copy(update={"statements": found.statements[after:]})
+
+
+@round_routes.get("/runs/{run}/rounds", responses=problems(WrongCohort))
+def list_rounds(run: str, service: ServiceDep, after: After = 0, limit: Limit = 50) -> RoundList:
+    """Rounds with their cohorts, page by page; `after` is a round's number."""
+    return service.rounds(run, after, limit)
+
+
+@round_routes.get("/runs/{run}/rounds/{number}", responses=problems(WrongCohort))
+def one_round(run: str, number: int, service: ServiceDep) -> RoundReport:
+    """One round with its cohorts."""
+    return service.round_report(run, number)
+
+
+@watch_routes.get(
+    "/runs/{run}/cohorts/{cohort}/messages",
+    dependencies=[OperatorOnly],
+    responses=problems(Unauthorized, WrongCohort, WrongStage),
+)
+def show_transcript(run: str, cohort: str, service: ServiceDep, after: After = 0, limit: Limit = 100) -> Transcript:
+    """What this server saw of a cohort, message by message."""
+    return service.transcript(run, cohort, after, limit)
+
+
+@watch_routes.get("/runs/{run}/ledger", responses=problems(WrongCohort))
+def show_ledger(run: str, service: ServiceDep) -> Ledger:
+    """What each round cost its clients, and what that comes to."""
+    return service.ledger(run)
+
+
+@watch_routes.get("/runs/{run}/events", responses=problems(WrongCohort), response_class=StreamingResponse)
+async def listen(
+    run: str,
+    service: ServiceDep,
+    doorbell: DoorbellDep,
+    last_event_id: Annotated[str | None, Header(description="number of the last event that was seen")] = None,
+) -> StreamingResponse:
+    """Server-sent events until the run is over; `Last-Event-ID` goes on behind an event."""
+    await run_in_threadpool(service.active_run, run)  # unknown runs are refused before the stream begins
+    after = int(last_event_id[:15]) if last_event_id and last_event_id.isascii() and last_event_id.isdecimal() else 0
+    return StreamingResponse(_stream(service, doorbell.bell, run, after), media_type="text/event-stream")
+
+
+async def _stream(service: Service, doorbell: ChangeNotifier, run: str, after: int) -> AsyncIterator[str]:
+    """Events behind number `after`. Listening ends by itself when the caller hangs up: the framework cancels it."""
+    newest = lambda: service.newest_event(run)  # noqa: E731
+    while not doorbell.closed:
+        known, began = after, time.monotonic()
+        later = lambda number: number > known  # noqa: B023, E731  used within this turn of the loop
+        await doorbell.until(run, newest, later, HEARTBEAT_SECONDS, question="events")
+        found, over = await run_in_threadpool(service.events, run, after)
+        for event in found:
+            after = event.number
+            yield f"id: {event.number}\nevent: {event.kind}\ndata: {event.model_dump_json(exclude_none=True)}\n\n"
+        if over:
+            return
+        if not found and time.monotonic() - began < HEARTBEAT_SECONDS / 2:
+            return  # too many requests wait: this listener comes back with its `Last-Event-ID`
+        if not found:
+            yield ": still here\n\n"
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """The conductor runs on the loop that serves; over HTTP unless `build` was given other intermediaries."""
+    """The coordinator runs on the loop that serves; over HTTP unless `build` was given other intermediaries."""
     settings: ServerSettings = app.state.settings
     http = None
     intermediaries = app.state.intermediaries
     if intermediaries is None:
         http = HttpIntermediaries(settings.shuffler_url, settings.aggregator_url, settings.operator_token())
         intermediaries = http
-    app.state.conductor = RunCoordinator(app.state.service, intermediaries)
-    await app.state.conductor.start()
+    app.state.coordinator = RunCoordinator(app.state.service, intermediaries)
+    await app.state.coordinator.start()
     try:
         yield
     finally:
-        await app.state.conductor.stop()
+        await app.state.coordinator.stop()
         if http is not None:
             await http.aclose()
         app.state.database.close()
 
 
-def build(settings: ServerSettings, intermediaries: Intermediaries | None = None) -> FastAPI:
+def server_app(settings: ServerSettings, intermediaries: Intermediaries | None = None) -> FastAPI:
     """The server's app. Raises Unavailable or BadParameter when its database or key file cannot be used."""
-    app = make_app("distrust server", _lifespan, [runs, rounds, operations], settings)
+    app = make_app("distrust server", _lifespan, [run_routes, round_routes, watch_routes], settings)
     app.state.intermediaries = intermediaries
     allow(*map(str.strip, settings.extensions.split(",")))
     app.state.database = open_database(settings.database_url)

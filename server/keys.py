@@ -34,7 +34,7 @@ class Keys:
         return PublicKeys(self.ticket.public_key().public_bytes_raw(), self.seal.public_key().public_bytes_raw())
 
 
-def fresh() -> Keys:
+def new_keys() -> Keys:
     """New key pairs from the operating system's CSPRNG."""
     return Keys(Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
 
@@ -43,7 +43,7 @@ def load_or_make(path: Path) -> Keys:
     """The keys in `path`, made there on first use. Raises Unavailable for no key file, or one that others may read."""
     try:
         if not path.exists():
-            _write(path, fresh())
+            _write(path, new_keys())
         return _read(path)
     except OSError as error:
         raise Unavailable(f"key file {path}: {error.strerror}") from error

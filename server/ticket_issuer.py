@@ -12,7 +12,7 @@ from distrust.common.crypto.agree import KEY_HASH
 from distrust.common.errors import BadMessage, Conflict, WrongCohort, WrongStage
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.ticket import Grant, KeyHashes, TicketAnswer, TicketRequest, ticket_text
-from distrust.server.runs.active import LiveRun
+from distrust.server.active_run import ActiveRun
 from distrust.server.store import CohortRow, GrantRow, Store
 
 
@@ -41,28 +41,28 @@ class TicketIssuer:
     def __init__(self, store: Store, key: Ed25519PrivateKey, window: int) -> None:
         self._store, self._key, self._window = store, key, window
 
-    def next_to_open(self, live: LiveRun, request: TicketRequest) -> Cohort | None:
+    def next_to_open(self, active: ActiveRun, request: TicketRequest) -> Cohort | None:
         """The cohort that must be opened at S before this request can be served in full; None: serve it now."""
-        with live.lock:
-            if live.state != "running" or self._store.grants(live.config.run, request.request):
+        with active.lock:
+            if active.state != "running" or self._store.grants(active.config.run, request.request):
                 return None
-            return self._cohort_to_open(live, request)
+            return self._cohort_to_open(active, request)
 
-    def opened(self, live: LiveRun, cohort: Cohort) -> bool:
+    def opened(self, active: ActiveRun, cohort: Cohort) -> bool:
         """Remember that S has this cohort, unless it is not wanted any more; whether that is news."""
-        with live.lock:
-            wanted = live.state == "running" and cohort in live.pending()
-            if not wanted or cohort.cohort in self._rows(live):
+        with active.lock:
+            wanted = active.state == "running" and cohort in active.pending()
+            if not wanted or cohort.cohort in self._rows(active):
                 return False
             with self._store.writing() as writing:
                 writing.cohort(cohort)
-                writing.event(live.config.run, kind="cohort-opened", round=cohort.round, cohort=cohort.cohort)
+                writing.event(active.config.run, kind="cohort-opened", round=cohort.round, cohort=cohort.cohort)
             return True
 
-    def grant(self, live: LiveRun, request: TicketRequest) -> TicketAnswer:
+    def grant(self, active: ActiveRun, request: TicketRequest) -> TicketAnswer:
         """Tickets from the open cohorts. Raises WrongStage for a round that is over, Conflict for a changed request."""
-        with live.lock:
-            grants = self._granted(live, request) or self._assign(live, request)
+        with active.lock:
+            grants = self._granted(active, request) or self._assign(active, request)
         return TicketAnswer(grants=[self._sign(one) for one in grants])
 
     def key_hashes(self, cohort: Cohort) -> KeyHashes:
@@ -70,35 +70,35 @@ class TicketIssuer:
         rows = sorted(self._store.cohort_grants(cohort.cohort), key=lambda row: row.first)
         return KeyHashes(cohort=cohort.cohort, hashes=b"".join(row.key_hashes for row in rows))
 
-    def grantable(self, live: LiveRun) -> bool:
+    def grantable(self, active: ActiveRun) -> bool:
         """Whether a request would be served now."""
-        with live.lock:
-            rows = self._rows(live)
-            pending = live.pending()
+        with active.lock:
+            rows = self._rows(active)
+            pending = active.pending()
             free = any(rows[one.cohort].granted < one.clients for one in pending if one.cohort in rows)
             return free or self._may_begin(pending, rows)
 
-    def _granted(self, live: LiveRun, request: TicketRequest) -> list[GrantRow]:
-        before = self._store.grants(live.config.run, request.request)
+    def _granted(self, active: ActiveRun, request: TicketRequest) -> list[GrantRow]:
+        before = self._store.grants(active.config.run, request.request)
         same = all((row.round, row.want) == (request.round, request.want) for row in before)
         if not same or not request.keys.startswith(b"".join(row.key_hashes for row in before)):
             raise Conflict(f"ticket request {request.request} was made before, for another round, count or keys")
         return before
 
-    def _assign(self, live: LiveRun, request: TicketRequest) -> list[GrantRow]:
-        _check_open(live, request)
-        _check_keys(live.pending(), request)
-        grants = _free(live.pending(), self._rows(live), request)
+    def _assign(self, active: ActiveRun, request: TicketRequest) -> list[GrantRow]:
+        _check_open(active, request)
+        _check_keys(active.pending(), request)
+        grants = _free(active.pending(), self._rows(active), request)
         if grants:
             with self._store.writing() as writing:
                 for one in grants:
-                    writing.grant(live.config.run, request, one)
+                    writing.grant(active.config.run, request, one)
         return grants
 
-    def _cohort_to_open(self, live: LiveRun, request: TicketRequest) -> Cohort | None:
-        _check_open(live, request)
-        _check_keys(live.pending(), request)
-        rows, pending = self._rows(live), live.pending()
+    def _cohort_to_open(self, active: ActiveRun, request: TicketRequest) -> Cohort | None:
+        _check_open(active, request)
+        _check_keys(active.pending(), request)
+        rows, pending = self._rows(active), active.pending()
         free = sum(one.count for one in _free(pending, rows, request))
         if free >= min(request.want, MOST_GRANTED) or not self._may_begin(pending, rows):
             return None
@@ -109,9 +109,9 @@ class TicketIssuer:
         in_flight = sum(cohort.clients for cohort in pending if cohort.cohort in rows)
         return any(cohort.cohort not in rows for cohort in pending) and in_flight < self._window
 
-    def _rows(self, live: LiveRun) -> dict[str, CohortRow]:
-        number = len(live.learner.rounds)
-        return self._store.cohorts(live.config.run, number)
+    def _rows(self, active: ActiveRun) -> dict[str, CohortRow]:
+        number = len(active.learner.rounds)
+        return self._store.cohorts(active.config.run, number)
 
     def _sign(self, grant: GrantRow) -> Grant:
         cohort = self._store.cohort_message(grant.cohort)
@@ -120,10 +120,10 @@ class TicketIssuer:
         return sign(self._key, cohort, grant.first, grant.count, grant.key_hashes)
 
 
-def _check_open(live: LiveRun, request: TicketRequest) -> None:
-    open_round = live.round()
+def _check_open(active: ActiveRun, request: TicketRequest) -> None:
+    open_round = active.round()
     if open_round is None:
-        raise WrongStage(f"run {live.config.run} is {live.state}: no more tickets")
+        raise WrongStage(f"run {active.config.run} is {active.state}: no more tickets")
     if request.round != open_round.number:
         raise WrongStage(f"round = {request.round}: round {open_round.number} is open")
 

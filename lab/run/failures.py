@@ -10,7 +10,7 @@ from distrust.common.messages.run import RunConfig
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import RoundRecord
-from distrust.server.policies import Interval
+from distrust.server.policies.base import Interval
 
 
 class PolicyFailures(Message):

@@ -25,10 +25,16 @@ from distrust.lab.run.one_by_one import OneByOne
 from distrust.lab.run.result import CohortResult, Result, RoundResult, summarize
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.ledger import classes, ledger
-from distrust.server.learner.ledger import spent as paid
-from distrust.server.learner.outcome import Lost, Released
-from distrust.server.learner.rounds import CohortPlan, RoundPlan, RoundRecord
+from distrust.server.learner.rounds import (
+    CohortPlan,
+    LostCohort,
+    ReleasedCohort,
+    RoundPlan,
+    RoundRecord,
+    ledger_classes,
+    run_ledger,
+)
+from distrust.server.learner.rounds import round_guarantee as paid
 from distrust.shuffler.assignment import Order, deal_order
 
 
@@ -44,7 +50,7 @@ def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None)
     rounds = [_round(file.config, record) for record in learner.rounds]
     seconds = time.perf_counter() - began
     events = witness.events(learner)
-    spent = classes(ledger(file.config, learner.rounds))
+    spent = ledger_classes(run_ledger(file.config, learner.rounds))
     result = summarize(file, "in-process", learner.snapshot(), rounds, events, spent=spent, seconds=seconds)
     return result.model_copy(update={"fault": learner.fault})
 
@@ -57,7 +63,7 @@ def play(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None
     return learner
 
 
-def _outcome(file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortPlan) -> Released | Lost:
+def _outcome(file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort | LostCohort:
     """What R, S and A make of one cohort."""
     mechanism, order = cohort.mechanism, _order(file, plan, cohort)
     rewards = _rewards(file, world, plan, cohort, order)
@@ -65,15 +71,15 @@ def _outcome(file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortP
     stay = survives(_departures(file, cohort))
     survivors = int(np.count_nonzero(stay))
     if survivors < cohort.minimum:
-        return Lost(cohort=cohort.cohort, reason=f"{survivors} survivors, needs {cohort.minimum}")
+        return LostCohort(cohort=cohort.cohort, reason=f"{survivors} survivors, needs {cohort.minimum}")
     analyzer = _noise(file, cohort.cohort, "analyzer")
     try:
         if isinstance(plan.decision, AssignedAction) and order is not None:
             return unshuffled(cohort, plan.decision, rows[stay], order[stay], analyzer)
         estimate = mechanism.estimate(total(rows[stay], mechanism.modulus), survivors, analyzer)
-        return Released(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors)
-    except Exception as error:  # noqa: BLE001 - as the server does (server.runs.settlement): the run ends and says why
-        return Lost(cohort=cohort.cohort, reason=f"the analyzer raised: {described(error)}", fault=True)
+        return ReleasedCohort(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors)
+    except Exception as error:  # noqa: BLE001 - as the server does (server.settlement): the run ends and says why
+        return LostCohort(cohort=cohort.cohort, reason=f"the analyzer raised: {described(error)}", fault=True)
 
 
 def _order(file: RunFile, plan: RoundPlan, cohort: CohortPlan) -> Order | None:
@@ -126,7 +132,7 @@ def _round(config: RunConfig, record: RoundRecord) -> RoundResult:
     )
 
 
-def _cohort(cohort: CohortPlan, released: Released | None) -> CohortResult:
+def _cohort(cohort: CohortPlan, released: ReleasedCohort | None) -> CohortResult:
     return CohortResult(
         cohort=cohort.cohort,
         arm=cohort.arm,

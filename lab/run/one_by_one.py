@@ -5,9 +5,8 @@ from dataclasses import replace
 
 from distrust.common.messages.run import RunConfig
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.outcome import Released
-from distrust.server.learner.rounds import CohortPlan, RoundRecord
-from distrust.server.policies import Key, Query
+from distrust.server.learner.rounds import CohortPlan, ReleasedCohort, RoundRecord
+from distrust.server.policies.base import Key, Query
 
 RECORDS = 1000
 """Records of a whole run, at most, and about as many rounds in detail while it is played."""
@@ -62,7 +61,7 @@ def _by_arm(records: Sequence[RoundRecord]) -> dict[Key, CohortPlan]:
     return {arm: replace(found[arm], clients=clients[arm]) for arm in sorted(found, key=lambda arm: arm or 0)}
 
 
-def _released(records: Sequence[RoundRecord], cohorts: dict[Key, CohortPlan]) -> dict[Key, Released]:
+def _released(records: Sequence[RoundRecord], cohorts: dict[Key, CohortPlan]) -> dict[Key, ReleasedCohort]:
     """The sums over all who answered, by arm."""
     sums: dict[Key, list[float]] = {}
     survivors: dict[Key, int] = {}
@@ -70,5 +69,6 @@ def _released(records: Sequence[RoundRecord], cohorts: dict[Key, CohortPlan]) ->
         sums[arm] = [x + y for x, y in zip(sums.get(arm, [0.0] * len(one.sum)), one.sum, strict=True)]
         survivors[arm] = survivors.get(arm, 0) + one.survivors
     return {
-        arm: Released(cohort=cohorts[arm].cohort, sum=total, survivors=survivors[arm]) for arm, total in sums.items()
+        arm: ReleasedCohort(cohort=cohorts[arm].cohort, sum=total, survivors=survivors[arm])
+        for arm, total in sums.items()
     }

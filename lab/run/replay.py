@@ -10,8 +10,7 @@ from distrust.common.threads import one_thread
 from distrust.lab.run.failures import FailureTracker, PolicyFailures
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.outcome import Lost, Released
-from distrust.server.learner.rounds import CohortPlan, RoundPlan
+from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
 
 DIGITS = 1e-9  # two machines may add in another order
 ARM = ("active", "pulls", "batch", "eliminated", "mean", "lower", "upper")
@@ -46,16 +45,18 @@ def replayed(file: RunFile, reports: Iterable[RoundReport], snapshot: Snapshot) 
     return witness.events(learner)
 
 
-def _outcome(run: str, ended: Mapping[str, CohortView], _plan: RoundPlan, cohort: CohortPlan) -> Released | Lost:
+def _outcome(
+    run: str, ended: Mapping[str, CohortView], _plan: RoundPlan, cohort: CohortPlan
+) -> ReleasedCohort | LostCohort:
     """How a cohort ended, as the server published it."""
     seen = ended.get(cohort.cohort)
     if seen is None or seen.clients != cohort.clients:
         raise ReplayDiffers(run, f"the server had no cohort {cohort.cohort} of {cohort.clients} clients")
     if seen.state == "aborted":
-        return Lost(cohort=seen.cohort, reason=seen.reason or "the server gave no reason")
+        return LostCohort(cohort=seen.cohort, reason=seen.reason or "the server gave no reason")
     if seen.estimate is None or seen.survivors is None:
         raise ReplayDiffers(run, f"cohort {cohort.cohort} is {seen.state}, without a sum")
-    return Released(cohort=seen.cohort, sum=seen.estimate, survivors=seen.survivors, counts=seen.counts)
+    return ReleasedCohort(cohort=seen.cohort, sum=seen.estimate, survivors=seen.survivors, counts=seen.counts)
 
 
 def _compare(run: str, ours: Snapshot, theirs: Snapshot) -> None:

@@ -25,7 +25,7 @@ from distrust.common.messages.base import Message
 from distrust.common.messages.explain import explain_all
 from distrust.common.messages.policy import POLICIES
 from distrust.common.messages.run import RunConfig
-from distrust.server.run_config import check
+from distrust.server.learner.run_config import check_config
 
 
 class BadRunFile(ProtocolError):
@@ -122,7 +122,7 @@ def of_table(words: Mapping[str, Any]) -> RunFile:
 
 def _config(table: dict[str, Any]) -> RunConfig:
     config = _check(RunConfig, table)
-    check(config)
+    check_config(config)
     return config
 
 

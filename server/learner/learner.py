@@ -8,13 +8,21 @@ from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, Run
 from distrust.common.messages.progress import ArmView, Snapshot
 from distrust.common.messages.run import RunConfig
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.server.learner.ledger import admit, ledger
-from distrust.server.learner.outcome import Lost, Released
-from distrust.server.learner.rounds import CohortPlan, RoundPlan, RoundRecord, begin, wave
-from distrust.server.policies import Ask, Estimate, Interval, Key, Policy, Query, Stopped
-from distrust.server.run_config import build, check
+from distrust.server.learner.rounds import (
+    CohortPlan,
+    LostCohort,
+    ReleasedCohort,
+    RoundPlan,
+    RoundRecord,
+    attempt_cohorts,
+    check_budget,
+    plan_round,
+    run_ledger,
+)
+from distrust.server.learner.run_config import build_policy, check_config
+from distrust.server.policies.base import Ask, Estimate, Interval, Key, Policy, Query, StoppedPolicy
 
-Play = Callable[[RoundPlan, CohortPlan], Released | Lost]
+PlayCohort = Callable[[RoundPlan, CohortPlan], ReleasedCohort | LostCohort]
 """How one cohort of a round ends."""
 
 
@@ -28,15 +36,15 @@ class Learner:
     Fault     The run ends early and `fault` says why: a later round's mechanism cannot be calibrated or would overdraw
               the budget, the policy or the analyzer raised an exception (its type is named), or no round was closed.
               The same outcomes end in the same fault, so that a replay stops where the run stopped.
-    Raises    BadParameter for a configuration that cannot be run (server.run_config), or whose first round
+    Raises    BadParameter for a configuration that cannot be run (server.learner.run_config), or whose first round
               cannot be calibrated; BudgetExceeded when that would overdraw already; RunFailed when the policy raises
               any other exception in its first round.
     """
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
-        check(config)
-        self.policy: Policy = build(config)
+        check_config(config)
+        self.policy: Policy = build_policy(config)
         self.pulls = [0] * config.arms
         self.aborted = 0
         self.unfinished = 0
@@ -51,7 +59,7 @@ class Learner:
         self._open_round()
 
     @classmethod
-    def replay(cls, config: RunConfig, outcomes: Iterable[Released | Lost]) -> Self:
+    def replay(cls, config: RunConfig, outcomes: Iterable[ReleasedCohort | LostCohort]) -> Self:
         """The learner after these outcomes: the same ones always give the same plans."""
         learner = cls(config)
         for outcome in outcomes:
@@ -62,7 +70,7 @@ class Learner:
                 break
         return learner
 
-    def play(self, outcome: Play, watch: Callable[[Self], None] = lambda _learner: None) -> None:
+    def play(self, outcome: PlayCohort, watch: Callable[[Self], None] = lambda _learner: None) -> None:
         """To the end of the run: `outcome` says how a cohort ends, `watch` is called after each."""
         while plan := self.plan():
             for cohort in plan.cohorts:
@@ -87,19 +95,19 @@ class Learner:
             record.number, ask.batch, ask.decision, ask.statistic, record.mechanism, record.minimum, pending
         )
 
-    def absorb(self, outcome: Released | Lost) -> None:
+    def absorb(self, outcome: ReleasedCohort | LostCohort) -> None:
         """Take one cohort's end. Raises WrongCohort if it is not waited for, BadMessage for an impossible sum."""
         cohort = self._pending.get(outcome.cohort)
         if cohort is None:
             raise WrongCohort(f"cohort {outcome.cohort} is not waited for in run {self.config.run}")
-        if isinstance(outcome, Released):
+        if isinstance(outcome, ReleasedCohort):
             self._keep(cohort, outcome)
         else:
             self._lost.append(cohort.arm)
             self.aborted += 1
             self._last_loss = f"cohort {outcome.cohort}: {outcome.reason}"
         del self._pending[outcome.cohort]
-        if isinstance(outcome, Lost) and outcome.fault:
+        if isinstance(outcome, LostCohort) and outcome.fault:
             self.stop(f"round {self._number}: {self._last_loss}")
         elif not self._pending:
             self._next_wave()
@@ -116,9 +124,9 @@ class Learner:
 
     def snapshot(self) -> Snapshot:
         """Where the run stands."""
-        return snapshot(self)
+        return snapshot_of(self)
 
-    def _keep(self, cohort: CohortPlan, outcome: Released) -> None:
+    def _keep(self, cohort: CohortPlan, outcome: ReleasedCohort) -> None:
         record = self.rounds[-1]
         if not cohort.minimum <= outcome.survivors <= cohort.clients:
             raise BadMessage(
@@ -147,7 +155,7 @@ class Learner:
             self.policy.tell([_estimate(record, query) for query in record.ask.queries])
             stay = set(self.policy.active)
         except Exception as error:  # noqa: BLE001 - whatever a policy raises, the run ends and says so
-            self.policy = Stopped.instead_of(self.policy, before)
+            self.policy = StoppedPolicy.instead_of(self.policy, before)
             self.fail(f"round {record.number}", error)
             return
         record.eliminated = tuple(arm for arm in before if arm not in stay)
@@ -165,7 +173,7 @@ class Learner:
         except Exception as error:
             if not self.rounds:
                 raise RunFailed(f"run {self.config.run} cannot be planned: {described(error)}") from error
-            self.policy = Stopped.instead_of(self.policy, self.policy.active)
+            self.policy = StoppedPolicy.instead_of(self.policy, self.policy.active)
             self.fail(f"round {number}", error)
         else:
             if ask is None or record is None:
@@ -179,14 +187,14 @@ class Learner:
         ask = self.policy.ask(self.left)
         if ask is None:
             return None, None, self.policy.leftover(self.left)
-        record = begin(self.config, number, ask, self.rounds[-1:])
-        admit(self.config, self.rounds, record)
+        record = plan_round(self.config, number, ask, self.rounds[-1:])
+        check_budget(self.config, self.rounds, record)
         return ask, record, {}
 
     def _ask(self, queries: tuple[Query, ...]) -> None:
         """One more attempt of the open round, for these queries."""
         record = self.rounds[-1]
-        cohorts = wave(self.config.run, record, queries, record.attempts + 1)
+        cohorts = attempt_cohorts(self.config.run, record, queries, record.attempts + 1)
         record.cohorts += cohorts
         self._pending = {cohort.cohort: cohort for cohort in cohorts}
         for query in queries:
@@ -222,7 +230,7 @@ def _estimate(record: RoundRecord, query: Query) -> Estimate:
     return Estimate(query.arm, tuple(outcome.sum), counts, told, mechanism.rounding, joint=mechanism.joint)
 
 
-def _check_counts(record: RoundRecord, outcome: Released) -> None:
+def _check_counts(record: RoundRecord, outcome: ReleasedCohort) -> None:
     """Action by action counts come with assigned actions, and with nothing else."""
     decision = record.ask.decision
     if decision.kind != "assigned-action":
@@ -239,7 +247,7 @@ if TYPE_CHECKING:
     pass
 
 
-def snapshot(learner: "Learner") -> Snapshot:
+def snapshot_of(learner: "Learner") -> Snapshot:
     """Active arms, intervals, pulls, losses and the guarantee so far."""
     return Snapshot(
         arms=_arms(learner),
@@ -250,11 +258,11 @@ def snapshot(learner: "Learner") -> Snapshot:
         unfinished=learner.unfinished,
         chosen=learner.policy.chosen,
         finished=learner.finished,
-        guarantee=guarantee(learner),
+        guarantee=run_guarantee(learner),
     )
 
 
-def blank(config: RunConfig) -> Snapshot:
+def blank_snapshot(config: RunConfig) -> Snapshot:
     """Return the snapshot of a run that cannot be played again: nothing is known, and no privacy is promised."""
     why = ("the run cannot be played again from what is stored: nothing is promised of it",)
     promise = Guarantee(
@@ -273,9 +281,9 @@ def blank(config: RunConfig) -> Snapshot:
     )
 
 
-def guarantee(learner: "Learner") -> Guarantee:
+def run_guarantee(learner: "Learner") -> Guarantee:
     """What nobody has spent more than, the open round too: its cohorts may be released already."""
-    return ledger(learner.config, learner.rounds).total
+    return run_ledger(learner.config, learner.rounds).total
 
 
 def _arms(learner: "Learner") -> list[ArmView]:

@@ -1,19 +1,58 @@
-"""A round as the learner plans it: its cohorts of fresh clients, each under a mechanism calibrated to its size."""
+"""A round: its cohorts as planned, how they ended, and what the round cost its clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
 
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
-from distrust.common.mechanisms import AnyMechanism, plan
+from distrust.common.mechanisms import AnyMechanism, Mechanism, plan
+from distrust.common.messages.base import Identifier, Message
+from distrust.common.messages.progress import LedgerClass
 from distrust.common.messages.run import RunConfig
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.privacy.ledger import parallel
-from distrust.server.learner.outcome import Released
-from distrust.server.policies import Ask, Key, Query
+from distrust.common.privacy.ledger import Entry, Ledger, parallel
+from distrust.server.policies.base import Ask, Key, Query
 
-DEALT = (
+
+class ReleasedCohort(Message):
+    """The analyzer's estimate of the survivors' true sum (one number a coordinate, in data units), noised for good.
+
+    counts  for assigned actions: survivors by action, and then `sum` is by action, too.
+    liars, disputes  what the aggregator reported of clients that lied (see `messages.batch.Batch`).
+    """
+
+    kind: Literal["released"] = "released"
+    cohort: Identifier
+    sum: Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)]
+    survivors: Annotated[int, Field(ge=1)]
+    counts: list[Annotated[int, Field(ge=0)]] | None = None
+    liars: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    disputes: Annotated[int, Field(ge=0)] = 0
+
+
+class LostCohort(Message):
+    """An aborted cohort: nothing was released, and why.
+
+    fault  the server's own code raised an exception on this cohort; the run ends as failed, and nothing is retried.
+    """
+
+    kind: Literal["aborted"] = "aborted"
+    cohort: Identifier
+    reason: str
+    fault: bool = False
+
+
+Outcome = Annotated[ReleasedCohort | LostCohort, Field(discriminator="kind")]
+
+OUTCOME_JSON: TypeAdapter[ReleasedCohort | LostCohort] = TypeAdapter(Outcome)
+"""Reads an outcome back from its JSON."""
+
+
+ASSIGNED_ACTION_ASSUMPTIONS = (
     "the server cannot see what a client plays",
     "whether a client leaves does not depend on the action that it was dealt",
     "the server, which hands out the slots, holds no more of them itself than the colluders that are counted",
@@ -62,7 +101,7 @@ class RoundRecord:
     mechanisms: dict[int, AnyMechanism]
     minima: dict[int, int]
     cohorts: tuple[CohortPlan, ...] = ()
-    released: dict[Key, Released] = field(default_factory=dict)
+    released: dict[Key, ReleasedCohort] = field(default_factory=dict)
     eliminated: tuple[int, ...] = ()
 
     @property
@@ -89,7 +128,7 @@ class RoundRecord:
         weakest = found[0] if len(found) == 1 else parallel(found)
         if self.ask.decision.kind != "assigned-action" or weakest.model != "shuffle":
             return weakest
-        return weakest.model_copy(update={"assumptions": (*weakest.assumptions, *DEALT)})
+        return weakest.model_copy(update={"assumptions": (*weakest.assumptions, *ASSIGNED_ACTION_ASSUMPTIONS)})
 
     @property
     def clients(self) -> int:
@@ -102,7 +141,7 @@ class RoundRecord:
         return max((cohort.attempt for cohort in self.cohorts), default=0)
 
 
-def begin(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundRecord] = ()) -> RoundRecord:
+def plan_round(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundRecord] = ()) -> RoundRecord:
     """Plan a round's mechanisms, or take those of a round `before` that asked for the same.
 
     Raises BadParameter when one cannot be calibrated to its cohorts.
@@ -125,7 +164,7 @@ def _calibrated(config: RunConfig, ask: Ask, clients: int) -> AnyMechanism:
     return plan(words, clients=clients, least=least, floor=floor, wrap=ask.share, statistic=ask.statistic, dealt=dealt)
 
 
-def wave(run: str, record: RoundRecord, queries: tuple[Query, ...], attempt: int) -> tuple[CohortPlan, ...]:
+def attempt_cohorts(run: str, record: RoundRecord, queries: tuple[Query, ...], attempt: int) -> tuple[CohortPlan, ...]:
     """One cohort for each of `queries`. Ids end in three numbers, so that two runs can never share one."""
     return tuple(
         CohortPlan(
@@ -138,3 +177,48 @@ def wave(run: str, record: RoundRecord, queries: tuple[Query, ...], attempt: int
         )
         for query in queries
     )
+
+
+SEEDED = "unsafe.noise_seed: the privacy noise can be computed by anybody who knows the seed"
+
+
+def promise_to_survivors(mechanism: Mechanism, survivors: int) -> str:
+    """What a released cohort promises with all who answered honest, and with a tenth of them telling their noise."""
+    colluders = max(1, survivors // 10)
+    trusted, betrayed = (_promise(mechanism.guarantee(survivors, bad)) for bad in (0, colluders))
+    return f"{trusted} with the {survivors} who answered, {betrayed} if {colluders} of them collude"
+
+
+def _promise(guarantee: Guarantee) -> str:
+    if guarantee.epsilon is None:
+        return "no guarantee"
+    return f"ε = {guarantee.epsilon:.3g}" + (f", δ = {guarantee.delta:.3g}" if guarantee.delta else "")
+
+
+def round_guarantee(config: RunConfig, record: RoundRecord) -> Guarantee:
+    """The guarantee of one round at its floor of honest survivors; none at all when its noise comes from a seed."""
+    if config.unsafe is None:
+        return record.guarantee if config.contributions == 1 else record.composable
+    return record.guarantee.model_copy(
+        update={"kind": "none", "epsilon": None, "delta": 0.0, "rdp": (), "assumptions": (SEEDED,)}
+    )
+
+
+def run_ledger(config: RunConfig, records: Sequence[RoundRecord]) -> Ledger:
+    """All the rounds, aborted cohorts too: who was asked counts, whatever came of it."""
+    entries = tuple(
+        Entry(f"round {one.number}", one.clients, max(1, len(one.cohorts)), round_guarantee(config, one))
+        for one in records
+    )
+    return Ledger(config.contributions, config.budget, entries)
+
+
+def ledger_classes(kept: Ledger) -> tuple[LedgerClass, ...]:
+    """Clients by how often they took part, and what they have spent at most."""
+    return tuple(LedgerClass(contributions=times, guarantee=one) for times, one in kept.classes.items())
+
+
+def check_budget(config: RunConfig, records: Sequence[RoundRecord], planned: RoundRecord) -> None:
+    """Refuse a round that the declared budget does not cover, before anybody is asked. Raises BudgetExceeded."""
+    if config.budget is not None:
+        run_ledger(config, records).spend(run_ledger(config, [planned]).entries[0])

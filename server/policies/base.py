@@ -11,7 +11,7 @@ from distrust.common.bandit.statistics import Reward, Statistic
 
 Key = int | None
 
-ARM: Decision = AssignedArm()
+ASSIGNED_ARM: Decision = AssignedArm()
 REWARD: Statistic = Reward()
 
 
@@ -37,7 +37,7 @@ class Ask:
     batch: int
     queries: tuple[Query, ...]
     share: float
-    decision: Decision = ARM
+    decision: Decision = ASSIGNED_ARM
     statistic: Statistic = REWARD
 
     @property
@@ -184,7 +184,7 @@ class PolicyClass(Protocol):
 
 
 @dataclass(frozen=True)
-class Stopped:
+class StoppedPolicy:
     """Stands in for a policy that raised an exception, whose own state may be half written.
 
     It keeps what the policy knew before, asks for nothing, and refuses estimates.

@@ -14,7 +14,7 @@ from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.messages.policy import SuccessiveEliminationSpec, event_share
 from distrust.server.policies.base import Ask, Estimate, Interval, Query, RunFacts
-from distrust.server.policies.linear.noise_width import LEAST_TAIL
+from distrust.server.policies.noise_width import LEAST_TAIL
 
 Calibration = Literal["exact", "paper"]
 
@@ -74,7 +74,7 @@ RADII: dict[Literal["exact", "paper", "published-code"], Radius] = {
 }
 
 
-class Race(ABC):
+class EliminationBase(ABC):
     """`arms` start, K ≥ 1; `tell` of a policy keeps `_active`, `_latest` and `_chosen`."""
 
     def __init__(self, arms: int) -> None:
@@ -115,7 +115,7 @@ class Race(ABC):
         """The batch to come, whether the horizon has room for it or not."""
 
 
-class Elimination(Race):
+class Elimination(EliminationBase):
     """Every active arm goes to `clients` new clients; arms whose upper bound is below the best lower bound drop out.
 
     arms   K ≥ 2.

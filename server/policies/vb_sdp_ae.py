@@ -10,7 +10,7 @@ from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.messages.policy import VbSdpAeSpec, event_share
 from distrust.server.policies.base import Estimate, RunFacts
 from distrust.server.policies.elimination import Elimination, check_failure
-from distrust.server.policies.linear.noise_width import noise_width
+from distrust.server.policies.noise_width import noise_width
 
 
 class VbSdpAe(Elimination):

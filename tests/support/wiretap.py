@@ -39,8 +39,8 @@ from distrust.common.messages.progress import RunView
 from distrust.common.messages.run import RunConfig
 from distrust.common.messages.transcript import Transcript
 from distrust.common.web.client import Http
+from distrust.server.app import ServerSettings
 from distrust.server.intermediary import PATIENCE, HttpIntermediaries
-from distrust.server.settings import ServerSettings
 from distrust.shuffler.app import ShufflerSettings
 
 TOKEN, LOOKING = "open sesame, says the operator", "only looking, says the inspector"
@@ -287,7 +287,7 @@ async def services(
     apps["aggregator"] = distrust.aggregator.app.aggregator_app(AggregatorSettings(**own["aggregator"], **looking))
     http = Http(PATIENCE, transport=Wire("server", apps, heard))
     both = HttpIntermediaries("http://shuffler", "http://aggregator", TOKEN, http)
-    apps["server"] = distrust.server.app.build(ServerSettings(**own["server"], **token), both)
+    apps["server"] = distrust.server.app.server_app(ServerSettings(**own["server"], **token), both)
     async with AsyncExitStack() as stack:
         for app in apps.values():
             await stack.enter_async_context(app.router.lifespan_context(app))

@@ -26,7 +26,7 @@ intermediary = {{dropout = 0.05, stage_seconds = {seconds}}}
 """
 PATCH = """
 import numpy
-import distrust.server.runs.settlement as settling
+import distrust.server.settlement as settling
 from distrust.server.policies import SuccessiveElimination
 
 honest_read, honest_analyze = SuccessiveElimination.read, settling.analyze

@@ -12,10 +12,9 @@ from distrust.common.errors import BadParameter
 from distrust.common.messages.policy import AlmostFreeSpec
 from distrust.server.policies.base import Ask, Estimate, Query, RunFacts
 from distrust.server.policies.elimination import Calibration
-from distrust.server.policies.linear.design import Design, near_optimal, uniform
-from distrust.server.policies.linear.dp_pe import OneRewardEach, answered
-from distrust.server.policies.linear.least_squares import Readings
-from distrust.server.policies.linear.phases import Phase, arm_vectors, event_failure
+from distrust.server.policies.linear.design import ActionDesign, near_optimal, uniform
+from distrust.server.policies.linear.dp_pe import OneRewardEach, answered_length
+from distrust.server.policies.linear.phases import Phase, Readings, arm_vectors, event_failure
 
 Floats = NDArray[np.float64]
 Model = Literal["central", "local", "shuffled"]
@@ -88,7 +87,7 @@ class AlmostFree(OneRewardEach):
             return super().leftover(left)
         return {self._chosen: left} if left else {}
 
-    def design(self, candidates: Floats) -> Design:
+    def design(self, candidates: Floats) -> ActionDesign:
         return near_optimal(candidates) if self._core_set else uniform(candidates)
 
     def plan(self, phase: Phase) -> Ask:
@@ -107,7 +106,7 @@ class AlmostFree(OneRewardEach):
         return Readings(phase.vectors, clients, means, clients, one.laws, one.rounding, joint=one.joint)
 
     def paper_width(self, phase: Phase, readings: Readings) -> float:
-        rank, length = max(phase.design.rank, phase.design.spread / 2), answered(phase, readings)
+        rank, length = max(phase.design.rank, phase.design.spread / 2), answered_length(phase, readings)
         if length == 0:
             return math.inf
         log = math.log(2 / self._beta if self._given else len(phase.active) / (len(self._actions) * self._beta))

@@ -16,7 +16,7 @@ LEVERAGE = 1e-9  # an action of leverage π(x)‖x‖² (in V⁻¹) this near 1 
 
 
 @dataclass(frozen=True, slots=True)
-class Design:
+class ActionDesign:
     """A distribution π over actions.
 
     support  indices of the actions, ascending; weights: π on them, positive, Σ = 1.
@@ -35,7 +35,7 @@ def support_bound(rank: int) -> int:
     return rank * (rank + 1) // 2 if rank < 2 else math.floor(4 * rank * math.log(math.log(rank)) + 16)
 
 
-def near_optimal(actions: Vectors) -> Design:
+def near_optimal(actions: Vectors) -> ActionDesign:
     """A design with g(π) ≤ 2m on at most `support_bound(m)` actions, both checked here.
 
     actions  shape (k, d), in the unit ball; they may span less than R^d, and then m is less than d.
@@ -49,19 +49,19 @@ def near_optimal(actions: Vectors) -> Design:
     rank = flat.shape[1]
     weights = _frank_wolfe(flat, _largest_volume(flat))
     support = np.flatnonzero(weights)
-    design = Design(tuple(support.tolist()), weights[support], rank, spread(flat, weights))
+    design = ActionDesign(tuple(support.tolist()), weights[support], rank, spread(flat, weights))
     if design.spread > 2 * rank * (1 + 1e-9) or len(support) > support_bound(rank):
         found = f"g = {design.spread:.6g} on {len(support)} actions"
         raise BadParameter("policy.actions", found, f"needs g ≤ {2 * rank} on at most {support_bound(rank)}")
     return design
 
 
-def uniform(actions: Vectors) -> Design:
+def uniform(actions: Vectors) -> ActionDesign:
     """Every action alike: the ablation without a core set. Its g may be anything."""
     check_actions(actions)
     flat, k = whitened(actions), len(actions)
     weights = np.full(k, 1 / k)
-    return Design(tuple(range(k)), weights, flat.shape[1], spread(flat, weights))
+    return ActionDesign(tuple(range(k)), weights, flat.shape[1], spread(flat, weights))
 
 
 def whitened(actions: Vectors) -> Vectors:

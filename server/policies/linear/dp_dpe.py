@@ -15,9 +15,8 @@ from distrust.common.messages.policy import DpDpeSpec
 from distrust.server.policies.base import Ask, Estimate, Query, RunFacts
 from distrust.server.policies.elimination import Calibration
 from distrust.server.policies.linear.design import support_bound
-from distrust.server.policies.linear.least_squares import Readings
-from distrust.server.policies.linear.noise_width import noise_width
-from distrust.server.policies.linear.phases import Phase, Phased, arm_vectors, event_failure
+from distrust.server.policies.linear.phases import Phase, Phased, Readings, arm_vectors, event_failure
+from distrust.server.policies.noise_width import noise_width
 
 Floats = NDArray[np.float64]
 
@@ -101,10 +100,10 @@ class DistributedPhasedElimination(Phased):
         played = max(1.0, self._crowd.noise) * math.sqrt(2 * rank / (survivors * phase.length))
         sampled = played + self._crowd.deviation / math.sqrt(survivors)
         spread = 2 * math.sqrt(support_bound(rank) * rank) / survivors
-        return sampled * math.sqrt(2 * log) + spread * max(tail(law, log) for law in readings.laws)
+        return sampled * math.sqrt(2 * log) + spread * max(noise_tail(law, log) for law in readings.laws)
 
 
-def tail(law: ErrorLaw, log: float) -> float:
+def noise_tail(law: ErrorLaw, log: float) -> float:
     """σ√L + hL by the law's (σ, h): std √(2L) for Gaussian noise, as in the paper."""
     sigma, h = law.sub_exponential
     return sigma * math.sqrt(log) + h * log

@@ -11,11 +11,10 @@ from distrust.common.bandit.statistics import BoundedReward
 from distrust.common.messages.policy import DpPeSpec
 from distrust.server.policies.base import Ask, Estimate, Query, RunFacts
 from distrust.server.policies.elimination import Calibration
-from distrust.server.policies.linear.design import Design, support_bound
-from distrust.server.policies.linear.dp_dpe import tail
-from distrust.server.policies.linear.least_squares import Readings
-from distrust.server.policies.linear.noise_width import noise_width
-from distrust.server.policies.linear.phases import Phase, Phased, arm_vectors, event_failure
+from distrust.server.policies.linear.design import ActionDesign, support_bound
+from distrust.server.policies.linear.dp_dpe import noise_tail
+from distrust.server.policies.linear.phases import Phase, Phased, Readings, arm_vectors, event_failure
+from distrust.server.policies.noise_width import noise_width
 
 Floats = NDArray[np.float64]
 
@@ -29,7 +28,7 @@ class OneRewardEach(Phased):
         super().__init__(actions, bound=bound, beta=beta, smallest=smallest)
         self._paper = calibration == "paper"
 
-    def times(self, length: float, design: Design) -> tuple[int, ...]:
+    def times(self, length: float, design: ActionDesign) -> tuple[int, ...]:
         return tuple(max(self._smallest, count) for count in super().times(length, design))
 
     def plan(self, phase: Phase) -> Ask:
@@ -82,13 +81,13 @@ class PrivatePhasedElimination(OneRewardEach):
         return first * 2.0 ** (number - 1)
 
     def paper_width(self, phase: Phase, readings: Readings) -> float:
-        rank, log, length = phase.design.rank, math.log(1 / self._beta), answered(phase, readings)
+        rank, log, length = phase.design.rank, math.log(1 / self._beta), answered_length(phase, readings)
         if length == 0:
             return math.inf
-        noise = 2 * rank * math.sqrt(len(phase.support)) / length * max(tail(law, log) for law in readings.laws)
+        noise = 2 * rank * math.sqrt(len(phase.support)) / length * max(noise_tail(law, log) for law in readings.laws)
         return self._bound * math.sqrt(4 * rank / length * log) + noise
 
 
-def answered(phase: Phase, readings: Readings) -> float:
+def answered_length(phase: Phase, readings: Readings) -> float:
     """The h for which every action of the design has hπ(x) answers; the phase's own unless clients left."""
     return float(min(phase.length, (readings.clients / phase.design.weights).min()))

@@ -1,4 +1,4 @@
-"""What the policies for linear bandits share: phases over a design, least squares, elimination by widths."""
+"""Sums over cohorts to an estimate of θ*, and how its errors depend on theirs."""
 
 import math
 from abc import abstractmethod
@@ -10,14 +10,65 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.bandit.actions import action_vectors, check_actions
+from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.messages.policy import LEAST_BETA, LinearSpec, RoundSize
 from distrust.server.policies.base import Ask, Estimate, Interval, RunFacts
-from distrust.server.policies.elimination import Race
-from distrust.server.policies.linear.design import Design, near_optimal
-from distrust.server.policies.linear.least_squares import Readings
+from distrust.server.policies.elimination import EliminationBase
+from distrust.server.policies.linear.design import ActionDesign, near_optimal
 
 Floats = NDArray[np.float64]
+
+SMALL = 1e-12  # singular values of √plays x below this share of the largest are none
+ASTRAY = 1e-6  # share of an action's length that may lie across the span of what was played
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What is known of some actions, in one order.
+
+    vectors   shape (s, d); they may span less than R^d, and then everything happens in their span.
+    plays     shape (s,): weights in V = Σ plays x xᵀ, at least 0.
+    means     shape (s,): estimates of ⟨θ*, x⟩.
+    clients   shape (s,): how many clients each mean is over.
+    laws      of the noise in each sum, that is in clients * mean.
+    rounding  standard deviation of one client's rounding error.
+    joint     the noises are not independent, but a combination of them with weights c has ‖c‖₂ times the law of one.
+    """
+
+    vectors: Floats
+    plays: Floats
+    means: Floats
+    clients: Floats
+    laws: Sequence[ErrorLaw]
+    rounding: float
+    joint: bool = False
+
+    @cached_property
+    def root(self) -> Floats:
+        """The pseudo-inverse of √plays x, shape (d, s): V⁻¹ = root rootᵀ, without the loss of forming V."""
+        return np.asarray(np.linalg.pinv(self._weighted, rcond=SMALL), dtype=np.float64)
+
+    @cached_property
+    def theta(self) -> Floats:
+        """θ̃ = V⁻¹ Σ plays x mean(x), shape (d,)."""
+        return np.asarray(self.root @ (np.sqrt(self.plays) * self.means), dtype=np.float64)
+
+    def influence(self, actions: Floats) -> Floats:
+        """C with ⟨x, θ̃⟩ = Σ_j c_j mean_j for each row x of `actions`, shape (k, s)."""
+        shares: Floats = (actions @ self.root) * np.sqrt(self.plays)
+        return shares
+
+    def spans(self, actions: Floats) -> NDArray[np.bool_]:
+        """Whether each action lies in the span of what was played, shape (k,): of others nothing is known."""
+        across = actions - (actions @ self.root) @ self._weighted
+        inside: NDArray[np.bool_] = np.linalg.norm(across, axis=1) <= ASTRAY * np.linalg.norm(actions, axis=1)
+        return inside
+
+    @property
+    def _weighted(self) -> Floats:
+        return np.sqrt(self.plays)[:, np.newaxis] * self.vectors
+
 
 LEAST_PRINTED = 1e-300
 """Of β for the papers' widths: 1/β and its logarithm are finite."""
@@ -52,7 +103,7 @@ class Phase:
 
     number: int
     length: float
-    design: Design
+    design: ActionDesign
     support: tuple[int, ...]
     vectors: Floats
     plays: tuple[int, ...]
@@ -60,7 +111,7 @@ class Phase:
     candidates: Floats
 
 
-class Phased(Race):
+class Phased(EliminationBase):
     """A design on the active actions is played, θ* estimated, actions too far below the best dropped; and again.
 
     Forgetting: an estimate rests on its own phase alone.
@@ -119,11 +170,11 @@ class Phased(Race):
     def widths(self, phase: Phase, readings: Readings) -> Floats:
         """W for each active action, shape (k,): |⟨θ̃ - θ*, x⟩| ≤ W unless an event fails."""
 
-    def design(self, candidates: Floats) -> Design:
+    def design(self, candidates: Floats) -> ActionDesign:
         """A design on the active actions."""
         return near_optimal(candidates)
 
-    def times(self, length: float, design: Design) -> tuple[int, ...]:
+    def times(self, length: float, design: ActionDesign) -> tuple[int, ...]:
         """⌈h π(x)⌉."""
         return tuple(np.ceil(length * design.weights - 1e-9).astype(int).clip(1).tolist())
 
@@ -131,7 +182,7 @@ class Phased(Race):
     def _phase(self) -> Phase:
         candidates = self._actions[list(self._active)]
         length = self.length(self._number)
-        design = self.design(candidates) if candidates.any() else Design((0,), np.ones(1), 1, 0.0)
+        design = self.design(candidates) if candidates.any() else ActionDesign((0,), np.ones(1), 1, 0.0)
         support = tuple(self._active[place] for place in design.support)
         plays = self.times(length, design)
         vectors = self._actions[list(support)]

@@ -10,8 +10,7 @@ from distrust.lab.run.one_by_one import OneByOne
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.outcome import Lost, Released
-from distrust.server.learner.rounds import CohortPlan, RoundPlan
+from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
 
 UNTIMED = {"seconds", "clients_per_second"}
 FINER = {*UNTIMED, "rounds", "regret", "bits"}
@@ -83,11 +82,11 @@ def test_cohorts_that_are_lost_are_replaced_and_counted(monkeypatch: pytest.Monk
     """Every third cohort is lost; in blocks as one by one."""
     asked = iter(range(10**6))
 
-    def outcome(plan: RoundPlan, cohort: CohortPlan) -> Released | Lost:
+    def outcome(plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort | LostCohort:
         del plan
         if next(asked) % 3 == 2:
-            return Lost(cohort=cohort.cohort, reason="gone")
-        return Released(cohort=cohort.cohort, sum=[0.5], survivors=1)
+            return LostCohort(cohort=cohort.cohort, reason="gone")
+        return ReleasedCohort(cohort=cohort.cohort, sum=[0.5], survivors=1)
 
     monkeypatch.setattr(in_process, "_outcome", lambda _file, _world, plan, cohort: outcome(plan, cohort))
     file = run_file(dropout=0.0)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distrust.server.policies import Estimate, Interval, Ucb1
+from distrust.server.policies.base import Estimate, Interval
+from distrust.server.policies.ucb1 import Ucb1
 from tests.support.laws import Laplace
 
 

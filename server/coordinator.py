@@ -46,12 +46,12 @@ class RunCoordinator:
     def __init__(self, service: Service, intermediaries: Intermediaries, retry: float = RETRY_SECONDS) -> None:
         self._service, self._intermediaries, self._retry = service, intermediaries, retry
         self._collectors: dict[str, asyncio.Task[None]] = {}
-        self._desks: dict[str, asyncio.Lock] = {}
+        self._ticket_locks: dict[str, asyncio.Lock] = {}
 
     async def start(self) -> None:
         """Go on with every cohort that was open when the server stopped."""
-        for live in self._service.running():
-            for cohort in await asyncio.to_thread(self._service.waiting_for, live.config.run):
+        for active in self._service.running():
+            for cohort in await asyncio.to_thread(self._service.waiting_for, active.config.run):
                 self._watch(cohort)
 
     async def stop(self) -> None:
@@ -63,8 +63,8 @@ class RunCoordinator:
 
     async def tickets(self, run: str, request: TicketRequest) -> TicketAnswer:
         """Open what the request needs at S, then hand out its tickets. Raises Unavailable while S is away."""
-        self._service.live(run)  # a run that does not exist gets no lock
-        async with self._desks.setdefault(run, asyncio.Lock()):
+        self._service.active_run(run)  # a run that does not exist gets no lock
+        async with self._ticket_locks.setdefault(run, asyncio.Lock()):
             while cohort := await asyncio.to_thread(self._service.to_open, run, request):
                 await self._intermediaries.open(cohort)
                 if not await asyncio.to_thread(self._service.opened, cohort):

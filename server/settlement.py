@@ -14,10 +14,10 @@ from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, Dealt
 from distrust.common.messages.run import RunConfig
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
+from distrust.server.active_run import ActiveRun, state_of
 from distrust.server.analyzer import analyze, analyze_parts
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.outcome import Lost, Released
-from distrust.server.runs.active import LiveRun, ended
+from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from distrust.server.store import Store, Writing
 
 _log = structlog.get_logger("distrust.server")
@@ -36,28 +36,28 @@ class Settlement:
     def __init__(self, store: Store, key: X25519PrivateKey) -> None:
         self._store, self._key = store, key
 
-    def settle(self, live: LiveRun, cohort: Cohort, answer: BatchAnswer) -> bool:
+    def settle(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> bool:
         """Take S's last word on a cohort; whether it was news. Nothing is used before it is committed.
 
         Analysis runs without the run's lock; noise that was drawn for a cohort which another call has settled meanwhile
         is thrown away unseen.
         """
-        outcome = self._outcome(live, cohort, answer)
-        with live.lock:
-            if live.state != "running" or cohort not in live.pending():
+        outcome = self._outcome(active, cohort, answer)
+        with active.lock:
+            if active.state != "running" or cohort not in active.pending():
                 return False
             try:
-                self._commit(live, cohort, outcome, answer)
+                self._commit(active, cohort, outcome, answer)
             except BaseException:
-                live.doubt()
+                active.doubt()
                 raise
             return True
 
-    def _outcome(self, live: LiveRun, cohort: Cohort, answer: BatchAnswer) -> Released | Lost:
+    def _outcome(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> ReleasedCohort | LostCohort:
         if answer.batch is None or answer.state != "released":
-            return Lost(cohort=cohort.cohort, reason=answer.reason or "S gave no reason")
-        mechanism = live.learner.rounds[cohort.round - 1].mechanisms[cohort.clients]
-        stream = analyzer_stream(live.config, cohort.cohort)
+            return LostCohort(cohort=cohort.cohort, reason=answer.reason or "S gave no reason")
+        mechanism = active.learner.rounds[cohort.round - 1].mechanisms[cohort.clients]
+        stream = analyzer_stream(active.config, cohort.cohort)
         try:
             opener = partial(open_record, self._key, cohort)
             if isinstance(cohort.channel, Dealt):
@@ -65,46 +65,48 @@ class Settlement:
                 return _by_action(cohort, sums, counts)
             estimate, survivors = analyze(mechanism, cohort, answer.batch, stream, opener)
             told: dict[str, Any] = {"liars": answer.batch.liars, "disputes": answer.batch.disputes}
-            return Released(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors, **told)
+            return ReleasedCohort(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors, **told)
         except (BadMessage, TooSmall) as error:
-            return Lost(cohort=cohort.cohort, reason=f"refused: {error.detail}")
+            return LostCohort(cohort=cohort.cohort, reason=f"refused: {error.detail}")
         except Exception as error:  # noqa: BLE001 - asking again would raise it again: the run ends, nothing is released
             return _faulted(cohort, "the analyzer raised", error)
 
-    def _commit(self, live: LiveRun, cohort: Cohort, outcome: Released | Lost, answer: BatchAnswer) -> None:
-        learner, number = live.learner, len(live.learner.rounds)
+    def _commit(
+        self, active: ActiveRun, cohort: Cohort, outcome: ReleasedCohort | LostCohort, answer: BatchAnswer
+    ) -> None:
+        learner, number = active.learner, len(active.learner.rounds)
         try:
             learner.absorb(outcome)
         except (BadMessage, WrongCohort) as error:  # the analyzer checks the same before: one of the two is wrong
             outcome = _faulted(cohort, "the learner refused it", error)
             learner.absorb(outcome)
-        live.plan_next(learner)
-        state = ended(learner)
+        active.plan_next(learner)
+        state = state_of(learner)
         with self._store.writing() as writing:
-            writing.outcome(live.config.run, outcome, answer)
+            writing.outcome(active.config.run, outcome, answer)
             if state != "running":
-                writing.state(live.config.run, state, learner.fault)
-            _announce(writing, live.config.run, cohort, outcome)
-            _announce_progress(writing, live.config.run, learner, number)
+                writing.state(active.config.run, state, learner.fault)
+            _announce(writing, active.config.run, cohort, outcome)
+            _announce_progress(writing, active.config.run, learner, number)
         if learner.error is not None:
-            _log.error("run_failed", run=live.config.run, why=learner.fault, exc_info=learner.error)
-        live.changed()
+            _log.error("run_failed", run=active.config.run, why=learner.fault, exc_info=learner.error)
+        active.changed()
 
 
-def _faulted(cohort: Cohort, where: str, error: Exception) -> Lost:
+def _faulted(cohort: Cohort, where: str, error: Exception) -> LostCohort:
     """An outcome that ends the run: the server's own code failed on this cohort."""
     _log.error("cohort_faulted", cohort=cohort.cohort, why=described(error), exc_info=error)
-    return Lost(cohort=cohort.cohort, reason=f"{where}: {described(error)}", fault=True)
+    return LostCohort(cohort=cohort.cohort, reason=f"{where}: {described(error)}", fault=True)
 
 
-def _by_action(cohort: Cohort, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> Released:
+def _by_action(cohort: Cohort, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> ReleasedCohort:
     survivors = int(counts.sum())
-    return Released(cohort=cohort.cohort, sum=sums.tolist(), survivors=survivors, counts=counts.tolist())
+    return ReleasedCohort(cohort=cohort.cohort, sum=sums.tolist(), survivors=survivors, counts=counts.tolist())
 
 
-def _announce(writing: Writing, run: str, cohort: Cohort, outcome: Released | Lost) -> None:
+def _announce(writing: Writing, run: str, cohort: Cohort, outcome: ReleasedCohort | LostCohort) -> None:
     where: dict[str, Any] = {"round": cohort.round, "cohort": cohort.cohort}
-    if isinstance(outcome, Released):
+    if isinstance(outcome, ReleasedCohort):
         writing.event(run, kind="cohort-released", survivors=outcome.survivors, **where)
     else:
         writing.event(run, kind="cohort-aborted", detail=outcome.reason, **where)

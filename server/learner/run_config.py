@@ -6,14 +6,13 @@ from distrust.common.mechanisms import MECHANISMS, check_parts, check_returning,
 from distrust.common.mechanisms.cohort_params import epsilon_allowed
 from distrust.common.messages.policy import ArmSpec
 from distrust.common.messages.run import RunConfig
-from distrust.server.policies import Ask
-from distrust.server.policies.base import Policy, PolicyClass, RunFacts
+from distrust.server.policies.base import Ask, Policy, PolicyClass, RunFacts
 
 LONGEST_RUN = 56  # characters; a cohort's id adds round, arm and attempt to the run's, and has 80
 ENDLESS = 10**18  # pulls, when a horizon must not stand in the way
 
 
-def check(config: RunConfig) -> None:
+def check_config(config: RunConfig) -> None:
     """Refuse a run that could not be started, or could not finish its first batch.
 
     Raises BadParameter, or RunFailed when the policy raises another exception: that is a fault of the code.
@@ -40,7 +39,7 @@ def _check_pair(config: RunConfig) -> None:
 def _first(config: RunConfig) -> Ask:
     """The first batch of the policy."""
     try:
-        first = build(config).ask(ENDLESS)
+        first = build_policy(config).ask(ENDLESS)
     except ProtocolError:
         raise
     except Exception as error:
@@ -76,7 +75,7 @@ MEMBERS = ("active", "intervals", "formed", "chosen", "ask", "tell", "leftover")
 """Of a policy."""
 
 
-def build(config: RunConfig) -> Policy:
+def build_policy(config: RunConfig) -> Policy:
     """The policy of a run, before its first question. Raises BadParameter for numbers that do not go together."""
     spec = config.policy
     try:
@@ -84,7 +83,7 @@ def build(config: RunConfig) -> Policy:
     except (ImportError, AttributeError) as error:
         raise BadParameter("policy.name", spec.name, f"{spec.POLICY} cannot be imported: {error}") from error
     _require(spec, kind, ("of",))
-    policy = kind.of(spec, facts(config))
+    policy = kind.of(spec, run_facts(config))
     _require(spec, policy, MEMBERS)
     return policy
 
@@ -96,7 +95,7 @@ def _require(spec: ArmSpec, found: object, members: tuple[str, ...]) -> None:
         raise BadParameter("policy.name", spec.name, f"{spec.POLICY} lacks {', '.join(lacking)}")
 
 
-def facts(config: RunConfig) -> RunFacts:
+def run_facts(config: RunConfig) -> RunFacts:
     """What the policy may know of its run; λ = 1/ε, or 0 where no ε is given or allowed."""
     epsilon = config.mechanism.epsilon
     return RunFacts(

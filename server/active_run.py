@@ -4,22 +4,26 @@ import threading
 
 import structlog
 
+from distrust.common.bandit.decisions import AssignedAction, Decision
+from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.errors import ProtocolError, RunFailed, Unavailable, WrongCohort, described
-from distrust.common.messages.cohort import Cohort
+from distrust.common.mechanisms import Mechanism
+from distrust.common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
 from distrust.common.messages.progress import RunState, Snapshot
-from distrust.common.messages.round import Round, RoundView
+from distrust.common.messages.round import Assignment, Round, RoundView, cohort_terms
 from distrust.common.messages.run import RunConfig
+from distrust.common.modular import packed_size
 from distrust.server.keys import PublicKeys
-from distrust.server.learner.learner import Learner, blank
-from distrust.server.runs.cohorts import round_message
+from distrust.server.learner.learner import Learner, blank_snapshot
+from distrust.server.learner.rounds import CohortPlan, RoundPlan
 from distrust.server.store import RunRow, Store
 
 _log = structlog.get_logger("distrust.server")
 
-BELOW = {"running": "open", "finished": "finished", "cancelled": "cancelled", "failed": "failed"}
+ROUND_STATES = {"running": "open", "finished": "finished", "cancelled": "cancelled", "failed": "failed"}
 
 
-class LiveRun:
+class ActiveRun:
     """One run in memory. Hold `lock` around everything; the store has committed whatever can be seen here."""
 
     def __init__(self, config: RunConfig, learner: Learner | None, store: Store, keys: PublicKeys) -> None:
@@ -32,28 +36,28 @@ class LiveRun:
         self._round: Round | None = None
 
     @classmethod
-    def from_store(cls, row: RunRow, store: Store, keys: PublicKeys) -> "LiveRun":
+    def from_store(cls, row: RunRow, store: Store, keys: PublicKeys) -> "ActiveRun":
         """The run after all the outcomes that were committed, in the state that was committed with the last of them.
 
         A run that was left running and that fails when it is played again is committed as failed, once. One that this
         version of the code refuses has failed and has no learner: all others are served.
         """
         learner, refusal = _replayed(row.config, store)
-        live = cls(row.config, learner, store, keys)
-        live.state, live.reason = row.state, row.reason
+        active = cls(row.config, learner, store, keys)
+        active.state, active.reason = row.state, row.reason
         if refusal is not None:
-            live.state, live.reason = "failed", row.reason if row.state == "failed" else refusal
+            active.state, active.reason = "failed", row.reason if row.state == "failed" else refusal
             _log.error("run_refused", run=row.config.run, was=row.state, why=refusal)
             if row.state == "running":
-                live._commit_failure()
-        elif row.state == "failed" and not live.learner.finished:  # the outcomes alone do not say why
-            live.learner.stop(row.reason or "no reason was kept")
+                active._commit_failure()
+        elif row.state == "failed" and not active.learner.finished:  # the outcomes alone do not say why
+            active.learner.stop(row.reason or "no reason was kept")
         elif row.state == "running":
-            live.plan_next(live.learner)
-            live.changed()
-            if live.state == "failed":
-                live._commit_failure()
-        return live
+            active.plan_next(active.learner)
+            active.changed()
+            if active.state == "failed":
+                active._commit_failure()
+        return active
 
     def _commit_failure(self) -> None:
         with self._store.writing() as writing:
@@ -62,7 +66,7 @@ class LiveRun:
 
     def snapshot(self) -> Snapshot:
         """What the learner knows; nothing of a stored run that is refused today."""
-        return blank(self.config) if self._learner is None else self.learner.snapshot()
+        return blank_snapshot(self.config) if self._learner is None else self.learner.snapshot()
 
     @property
     def learner(self) -> Learner:
@@ -88,7 +92,7 @@ class LiveRun:
         """To be called whenever the learner has moved and its next round is planned, and that is committed."""
         learner = self._learner
         if self.state == "running" and learner is not None and learner.finished:
-            self.state, self.reason = ended(learner), learner.fault
+            self.state, self.reason = state_of(learner), learner.fault
 
     def plan_next(self, learner: Learner) -> None:
         """Fail a run whose next round cannot be put in a message: each client that asks for it would see the error."""
@@ -110,7 +114,7 @@ class LiveRun:
         """The answer to GET /round."""
         asked = self.round()  # first, as reading the learner again may find that the run is over
         return RoundView.model_validate(
-            {"run": self.config.run, "state": BELOW[self.state], "config": self.digest, "round": asked}
+            {"run": self.config.run, "state": ROUND_STATES[self.state], "config": self.digest, "round": asked}
         )
 
     def pending(self) -> list[Cohort]:
@@ -137,8 +141,69 @@ def _replayed(config: RunConfig, store: Store) -> tuple[Learner | None, str | No
         return None, f"its stored configuration is refused: {why}"
 
 
-def ended(learner: Learner) -> RunState:
+def state_of(learner: Learner) -> RunState:
     """The state of a run that nobody cancelled."""
     if not learner.finished:
         return "running"
     return "failed" if learner.fault else "finished"
+
+
+def cohort_channel(
+    mechanism: Mechanism, decision: Decision, config: RunConfig, minimum: int, keys: PublicKeys
+) -> Channel:
+    """How this mechanism's messages travel: masked sums, or sealed records or labelled bits to be permuted.
+
+    Assigned actions are dealt by the shuffler, which gives their sealed records back by action.
+    """
+    if mechanism.via == "aggregator":
+        spec = config.intermediary
+        neighbours, threshold = neighbourhood(mechanism.clients, spec.dropout, spec.corrupt, minimum)
+        return Masking(
+            modulus=mechanism.modulus, dimension=mechanism.dimension, neighbours=neighbours, threshold=threshold
+        )
+    if mechanism.width is not None:
+        return LabelledBits(labels=mechanism.dimension, width=mechanism.width)
+    size = packed_size(mechanism.modulus, mechanism.dimension)
+    if isinstance(decision, AssignedAction):
+        seed = None if config.unsafe is None else config.unsafe.noise_seed
+        return Dealt(size=size, server_key=keys.seal, deal=decision, noise_seed=seed)
+    return Sealed(size=size, server_key=keys.seal)
+
+
+def cohort_message(config: RunConfig, asked: Round, cohort: CohortPlan, keys: PublicKeys) -> Cohort:
+    """Return one cohort of a round, everything public about it."""
+    return Cohort(
+        run=config.run,
+        round=asked.number,
+        cohort=cohort.cohort,
+        clients=cohort.clients,
+        minimum=cohort.minimum,
+        stage_seconds=config.intermediary.stage_seconds,
+        config=config.digest(),
+        ticket_key=keys.ticket,
+        channel=cohort_channel(cohort.mechanism, asked.decision, config, cohort.minimum, keys),
+        terms=cohort_terms(asked, cohort.arm, cohort.mechanism),
+    )
+
+
+def round_message(config: RunConfig, plan: RoundPlan, keys: PublicKeys) -> Round:
+    """Return the round with the cohorts that are still to be played."""
+    asked = Round(
+        run=config.run,
+        number=plan.number,
+        decision=plan.decision,
+        statistic=plan.statistic,
+        mechanism=plan.mechanism,
+        dropout=config.intermediary.dropout,
+        corrupt=config.intermediary.corrupt,
+        assignments=[],
+    )
+    assignments = [
+        Assignment(
+            arm=cohort.arm,
+            cohort=cohort_message(config, asked, cohort, keys),
+            mechanism=None if cohort.mechanism == plan.mechanism else cohort.mechanism,
+        )
+        for cohort in plan.cohorts
+    ]
+    return asked.model_copy(update={"assignments": assignments})
