@@ -36,7 +36,7 @@ from distrust.lab.cli.privacy import (
 )
 from distrust.lab.cli.run import JsonOption
 from distrust.lab.privacy.query import PrivacyQuery
-from distrust.lab.stack.data_dir import Folder, put
+from distrust.lab.stack.data_dir import DataDir, write_result
 from distrust.lab.stack.stack import Stack
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -152,7 +152,7 @@ def _over_http(setting: Setting, trials: int, alarm: float, seed: int | None) ->
     if seed is not None:
         raise BadParameter("seed", seed, "over HTTP every client's noise comes from the operating system")
     check_trials(setting, trials, alarm)
-    with tempfile.TemporaryDirectory(prefix="distrust-audit-") as path, Stack(Folder(Path(path)), 0) as stack:
+    with tempfile.TemporaryDirectory(prefix="distrust-audit-") as path, Stack(DataDir(Path(path)), 0) as stack:
         return asyncio.run(audit_over_http(setting, stack.urls, trials=trials, alarm=alarm))
 
 
@@ -160,7 +160,7 @@ def _deliver(found: Finding, json: str | None) -> None:
     if json != "-":
         out.print(_table(found))
     if json is not None:
-        put(found.model_dump_json(indent=2) + "\n", json)
+        write_result(found.model_dump_json(indent=2) + "\n", json)
 
 
 def _table(found: Finding) -> Table:

@@ -11,7 +11,7 @@ from distrust.lab.cli.console import out
 from distrust.lab.cli.run import JsonOption
 from distrust.lab.papers import errata as compute
 from distrust.lab.papers import table
-from distrust.lab.stack.data_dir import put
+from distrust.lab.stack.data_dir import write_result
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -28,4 +28,4 @@ def errata(*, paper: PaperOption = None, markdown: Markdown = False, json: JsonO
     elif json != "-":
         out.print(table.terminal(found))
     if json is not None:
-        put(json_text.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False) + "\n", json)
+        write_result(json_text.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False) + "\n", json)

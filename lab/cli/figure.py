@@ -9,8 +9,12 @@ from distrust.common.errors import BadParameter
 from distrust.lab.cli.console import err, out
 from distrust.lab.cli.sweep import DEFAULT_OUT, Jobs, say_others
 from distrust.lab.stack.data_dir import writing
-from distrust.lab.sweep import Experiment, Row, known, load, read, run
-from distrust.lab.sweep.progress import SweepProgress
+from distrust.lab.sweep.display import SweepProgress
+from distrust.lab.sweep.engine import run_sweep
+from distrust.lab.sweep.experiment import Experiment
+from distrust.lab.sweep.files import known_experiments, load_experiment
+from distrust.lab.sweep.row import Row
+from distrust.lab.sweep.table import read_rows
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -72,14 +76,16 @@ def figure(
     _unused({"epsilon": epsilon, "delta": delta}, f"{COMPOSITION}'s alone: leave it out for {name}")
     if results is not None:
         _unused(plays, "for what is played, and --results plays nothing: leave it out")
-    if not name.endswith(".toml") and name not in known():
-        raise BadParameter("figure", name, f"must be one of {', '.join((COMPOSITION, *known()))}")
-    experiment = load(name, quick=quick)
+    if not name.endswith(".toml") and name not in known_experiments():
+        raise BadParameter("figure", name, f"must be one of {', '.join((COMPOSITION, *known_experiments()))}")
+    experiment = load_experiment(name, quick=quick)
     drawing(experiment)  # a sweep may take minutes: what would fail after it fails before
     with writing(out_, "choose another --out"):
         out_.mkdir(parents=True, exist_ok=True)
     rows = (
-        _played(experiment, sweeps, backend or "loky", jobs) if results is None else matched(experiment, read(results))
+        _played(experiment, sweeps, backend or "loky", jobs)
+        if results is None
+        else matched(experiment, read_rows(results))
     )
     stem = out_ / (experiment.name + ("-quick" if quick else ""))
     with writing(out_, "choose another --out"):
@@ -99,7 +105,7 @@ def _played(experiment: Experiment, sweeps: Path, backend: str, jobs: int | None
 
     say_others(experiment, sweeps)
     with SweepProgress(err, experiment.name) as progress:
-        outcome = run(experiment, sweeps, backend=backend, jobs=jobs, watch=progress)
+        outcome = run_sweep(experiment, sweeps, backend=backend, jobs=jobs, watch=progress)
     for cell, reason in outcome.failures.items():
         raise BadParameter("experiment", experiment.name, f"{cell.panel}, {cell.series}: {reason}")
     return matched(experiment, outcome.rows)

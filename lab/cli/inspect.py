@@ -8,8 +8,8 @@ import typer
 from distrust.lab.cli.console import out
 from distrust.lab.cli.up import DataOption
 from distrust.lab.run.transcripts import Wanted, gather, print_sights
-from distrust.lab.stack.data_dir import DEFAULT, Folder
-from distrust.lab.stack.stack import Stack, Urls, running
+from distrust.lab.stack.data_dir import DEFAULT, DataDir
+from distrust.lab.stack.stack import Stack, Urls, running_stack
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -29,8 +29,8 @@ def inspect(
 ) -> None:
     """Print a run's messages side by side, as each party saw them."""
     wanted = Wanted(run, round_number or _round_of(cohort), cohort, limit)
-    folder = Folder(data)
-    found = running(folder)
+    folder = DataDir(data)
+    found = running_stack(folder)
     if found is not None:
         _print(found, wanted)
         return
@@ -48,7 +48,7 @@ def _print(urls: Urls, wanted: Wanted) -> None:
     print_sights(asyncio.run(gather(urls, wanted)), out)
 
 
-def _existing(folder: Folder) -> Folder:
+def _existing(folder: DataDir) -> DataDir:
     """A folder in which a stack has run; inspecting must not make an empty one."""
     folder.token()
     return folder

@@ -13,7 +13,7 @@ from distrust.lab.privacy import calculator as figures
 from distrust.lab.privacy import compare as side_by_side
 from distrust.lab.privacy.table import table
 from distrust.lab.run.progress import working
-from distrust.lab.stack.data_dir import put
+from distrust.lab.stack.data_dir import write_result
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -73,7 +73,7 @@ def privacy(
     if json != "-":
         out.print(shown)
     if json is not None:
-        put(_json(found), json)
+        write_result(_json(found), json)
 
 
 def _reported(mechanism: str | None, epsilon: float | None, words: dict[str, Any]) -> dict[str, Any]:

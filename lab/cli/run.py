@@ -12,13 +12,13 @@ from distrust.lab.cli.console import err, out
 from distrust.lab.cli.up import DataOption, PortOption
 from distrust.lab.run import in_process
 from distrust.lab.run.fleet_processes import Fleets
-from distrust.lab.run.over_http import Play
+from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.progress import Progress
 from distrust.lab.run.result import Result
 from distrust.lab.run.result_table import print_result
-from distrust.lab.run.run_file import RunFile, read
-from distrust.lab.stack.data_dir import DEFAULT, Folder, put
-from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running
+from distrust.lab.run.run_file import RunFile, read_run_file
+from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_result
+from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running_stack
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -53,24 +53,24 @@ def run(
     finished, 1 when it failed or was cancelled (the reason is on stderr), 2 for bad input.
     """
     with one_thread():
-        run_file = read(file) if name is None else read(file).renamed(name)
+        run_file = read_run_file(file) if name is None else read_run_file(file).renamed(name)
     urls = _given(server, shuffler, aggregator, token_file)
     if in_process:
         result = here(run_file)
     elif urls is not None:
-        result = there(run_file, urls, Folder(data), fleet=not no_fleet)
+        result = there(run_file, urls, DataDir(data), fleet=not no_fleet)
     else:
-        result = on_own_stack(run_file, Folder(data), port_base)
+        result = on_own_stack(run_file, DataDir(data), port_base)
     deliver(result, json)
 
 
 def here(file: RunFile) -> Result:
     """In this process."""
     with one_thread():
-        return in_process.run(file)
+        return in_process.simulate(file)
 
 
-def there(file: RunFile, urls: Urls, folder: Folder, *, fleet: bool = True) -> Result:
+def there(file: RunFile, urls: Urls, folder: DataDir, *, fleet: bool = True) -> Result:
     """Over services that somebody runs; the fleets' logs go to `folder`. `fleet`: whether ours play.
 
     Raises BadParameter for a world that other fleets cannot be playing: regret and failures are counted in it.
@@ -79,17 +79,17 @@ def there(file: RunFile, urls: Urls, folder: Folder, *, fleet: bool = True) -> R
         raise BadParameter("environment.seed", None, "other fleets play with --no-fleet: give the seed of their world")
     folder.make()
     fleets = Fleets(file, urls, folder.path / "logs") if fleet else None
-    return asyncio.run(Play(file, urls, fleets, Progress(err)).run())
+    return asyncio.run(HttpRun(file, urls, fleets, Progress(err)).run())
 
 
-def on_own_stack(file: RunFile, folder: Folder, port_base: int) -> Result:
+def on_own_stack(file: RunFile, folder: DataDir, port_base: int) -> Result:
     """Over the stack that holds the folder, or over one of our own for as long as the run lasts."""
-    found = running(folder)
+    found = running_stack(folder)
     if found is not None:
         return there(file, found, folder)
     with Stack(folder, port_base, file.extensions) as stack:
         fleets = Fleets(file, stack.urls, folder.path / "logs")
-        return asyncio.run(Play(file, stack.urls, fleets, Progress(err), stack.check).run())
+        return asyncio.run(HttpRun(file, stack.urls, fleets, Progress(err), stack.check).run())
 
 
 def deliver(result: Result, json: str | None) -> None:
@@ -97,7 +97,7 @@ def deliver(result: Result, json: str | None) -> None:
     if json != "-":
         print_result(result, out)
     if json is not None:
-        put(result.model_dump_json(indent=2) + "\n", json)
+        write_result(result.model_dump_json(indent=2) + "\n", json)
     if result.fault is not None:
         raise RunFailed(f"run {result.run} failed: {result.fault}")
 

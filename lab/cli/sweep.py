@@ -6,16 +6,13 @@ from typing import Annotated
 import typer
 
 from distrust.lab.cli.console import err, out
-from distrust.lab.sweep.cells import Cell
-from distrust.lab.sweep.compare import differing
-from distrust.lab.sweep.engine import Outcome, run
+from distrust.lab.sweep.display import SweepProgress, confidence_table, regret_table
+from distrust.lab.sweep.engine import SweepOutcome, run_sweep
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.files import load
-from distrust.lab.sweep.progress import SweepProgress
-from distrust.lab.sweep.result_store import ResultStore, home, others
-from distrust.lab.sweep.row import Row
-from distrust.lab.sweep.summary import confidence_table, regret_table
-from distrust.lab.sweep.table import read
+from distrust.lab.sweep.files import load_experiment
+from distrust.lab.sweep.result_store import ResultStore, result_folder, rows_of_other_code
+from distrust.lab.sweep.row import Cell, Row
+from distrust.lab.sweep.table import differing_columns, read_rows
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -51,12 +48,12 @@ def sweep(
 
     What is finished is kept: the same command goes on after a kill.
     """
-    experiment = load(name, quick=quick, repetitions=repetitions)
-    published = [] if check is None else read(check, "check")
+    experiment = load_experiment(name, quick=quick, repetitions=repetitions)
+    published = [] if check is None else read_rows(check, "check")
     say_others(experiment, out_)
     try:
         with SweepProgress(err, experiment.name) as progress:
-            outcome = run(experiment, out_, backend=backend, jobs=jobs, form=format_, watch=progress)
+            outcome = run_sweep(experiment, out_, backend=backend, jobs=jobs, form=format_, watch=progress)
     except (KeyboardInterrupt, SystemExit):
         err.print(_stopped(experiment, out_), markup=False)
         raise
@@ -66,7 +63,7 @@ def sweep(
         raise typer.Exit(FAILED)
 
 
-def report(experiment: Experiment, outcome: Outcome) -> None:
+def report(experiment: Experiment, outcome: SweepOutcome) -> None:
     """The tables, where the rows are, and what failed."""
     out.print(experiment.title, markup=False, style="bold")
     if outcome.rows:
@@ -83,14 +80,14 @@ def report(experiment: Experiment, outcome: Outcome) -> None:
 
 def say_others(experiment: Experiment, folder: Path) -> None:
     """That a sweep begins anew though there are rows, because other code has played them."""
-    for path, count, changed in others(experiment, folder):
+    for path, count, changed in rows_of_other_code(experiment, folder):
         listed = ", ".join(changed[:NAMED]) + (f" and {len(changed) - NAMED} more" if len(changed) > NAMED else "")
         err.print(f"{count} cells in {path} were played by other code ({listed} differ): kept, not used", markup=False)
 
 
 def _same(path: Path, published: list[Row], played: list[Row]) -> bool:
     """Compare, and say what came of it."""
-    found = differing(published, played)
+    found = differing_columns(published, played)
     for cell, columns in list(found.items())[:SHOWN]:
         err.print(f"differs: {_place(cell)}: {', '.join(columns)}", markup=False)
     out.print(f"{len(played) - len(found)} of {len(played)} rows equal those of {path}", markup=False)
@@ -104,4 +101,5 @@ def _place(cell: Cell) -> str:
 def _stopped(experiment: Experiment, folder: Path) -> str:
     with ResultStore(experiment, folder) as shelf:
         done = len(shelf.rows())
-    return f"stopped: {done} finished cells are kept in {home(experiment, folder)}; the same command goes on from there"
+    kept = result_folder(experiment, folder)
+    return f"stopped: {done} finished cells are kept in {kept}; the same command goes on from there"

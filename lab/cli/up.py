@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from distrust.lab.cli.console import out
-from distrust.lab.stack.data_dir import DEFAULT, Folder
+from distrust.lab.stack.data_dir import DEFAULT, DataDir
 from distrust.lab.stack.stack import BASE_PORT, Stack
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -21,7 +21,7 @@ LOOK_SECONDS = 0.5
 @app.command()
 def up(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT) -> None:
     """Start the three services on loopback, until Ctrl-C."""
-    with Stack(Folder(data), port_base) as stack:
+    with Stack(DataDir(data), port_base) as stack:
         urls = stack.urls
         out.print(f"server      {urls.server}/  (its API: /openapi.json)")
         out.print(f"shuffler    {urls.shuffler}/")

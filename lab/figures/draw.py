@@ -14,7 +14,8 @@ from distrust.lab.figures.rows import Band, Floats, Spread, band, number, of
 from distrust.lab.figures.sheet import Sheet, save
 from distrust.lab.figures.stamp import stamp
 from distrust.lab.figures.style import Style, name_of, styles, variant_of
-from distrust.lab.sweep import Experiment, Overlay, Row
+from distrust.lab.sweep.experiment import Experiment, Overlay
+from distrust.lab.sweep.row import Row
 
 COLUMNS = 3
 SYMBOLS = {

@@ -8,7 +8,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.messages.base import Message
 from distrust.common.messages.explain import first
 from distrust.lab.figures.rows import Spread, number
-from distrust.lab.sweep import Experiment
+from distrust.lab.sweep.experiment import Experiment
 
 Scale = Literal["linear", "log"]
 Value = Literal["regret", "bits", "payload_bits"]

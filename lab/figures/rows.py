@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.errors import BadParameter
-from distrust.lab.sweep import Cell, Experiment, Overlay, Row
-from distrust.lab.sweep.cells import digest
+from distrust.lab.sweep.cells import cell_digest
+from distrust.lab.sweep.experiment import Experiment, Overlay
+from distrust.lab.sweep.row import Row
 
 Floats = NDArray[np.float64]
 Spread = Literal["deviation", "error"]
@@ -33,7 +34,7 @@ def matched(experiment: Experiment, rows: Sequence[Row]) -> list[Row]:
     asked = [(panel.label, series.label) for panel, series in experiment.all_pairs()]
     kept = [row for row in rows if row.experiment == experiment.name and (row.panel, row.series) in asked]
     for row in kept:
-        if row.digest != digest(experiment, Cell(row.panel, row.series, row.repetition)):
+        if row.digest != cell_digest(experiment, row.cell):
             where = f"panel {row.panel!r}, series {row.series!r}, repetition {row.repetition}"
             raise BadParameter("results", row.digest, f"{where}: a row of another run file; --quick is another one")
     for panel, series in asked:

@@ -4,7 +4,8 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-from distrust.lab.sweep import Experiment, Row
+from distrust.lab.sweep.experiment import Experiment
+from distrust.lab.sweep.row import Row
 
 KEY = "drawn-from"
 """The name of the PNG's text that holds the stamp, and the word before it in the PDF's keywords."""

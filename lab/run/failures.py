@@ -5,30 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distrust.common.messages.base import Message
 from distrust.common.messages.run import RunConfig
+from distrust.lab.run.result import PolicyFailures
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import RoundRecord
 from distrust.server.policies.base import Interval
-
-
-class PolicyFailures(Message):
-    """Failures of one run.
-
-    best_dropped     whether no arm of the largest true mean is left; best_dropped_at: the pulls when the last one went.
-    widths           confidence intervals that the policy formed: one for each arm that it judged after a batch, and for
-                     UCB1, whose batches are pulls, one for each pull that was answered (`Policy.formed`).
-    width_failures   those that miss the true mean when they are formed. None fails later: elimination keeps an interval
-                     as it is, and UCB1's only grow around the same estimate until the arm is pulled again.
-    failure          probability, by the policy's own statement, that any of them does (`stated`); null for none.
-    """
-
-    best_dropped: bool
-    best_dropped_at: int | None
-    widths: int
-    width_failures: int
-    failure: float | None
 
 
 class FailureTracker:
@@ -57,7 +39,7 @@ class FailureTracker:
             best_dropped_at=at,
             widths=self._widths,
             width_failures=self._missed,
-            failure=stated(self._config, learner.rounds, self._formed),
+            failure=stated_failure(self._config, learner.rounds, self._formed),
         )
 
     def _look(self, formed: Sequence[Interval]) -> None:
@@ -71,7 +53,7 @@ class FailureTracker:
             self._formed[self._batch] += len(formed)
 
 
-def stated(config: RunConfig, rounds: list[RoundRecord], formed: Counter[int]) -> float | None:
+def stated_failure(config: RunConfig, rounds: list[RoundRecord], formed: Counter[int]) -> float | None:
     """The probability that any interval of a run fails, as the policy's own theorem bounds it.
 
     formed  intervals by batch, of a policy that counts them: an interval has two events, a sum may wrap around.

@@ -11,8 +11,8 @@ from typing import Any, Self
 from distrust.common.mechanisms import MECHANISMS
 from distrust.lab.run.result import Wire
 from distrust.lab.run.run_file import RunFile
-from distrust.lab.stack.process import Service, stop_all
-from distrust.lab.stack.stack import Urls, listed
+from distrust.lab.stack.process import ServiceProcess, stop_all
+from distrust.lab.stack.stack import Urls, extensions_variable
 
 
 class Fleets:
@@ -23,7 +23,7 @@ class Fleets:
 
     def __init__(self, file: RunFile, urls: Urls, logs: Path) -> None:
         self._file, self._urls, self._logs = file, urls, logs
-        self._fleets: list[Service] = []
+        self._fleets: list[ServiceProcess] = []
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="distrust-fleets-")
@@ -71,11 +71,13 @@ class Fleets:
             refusals=dict(refusals),
         )
 
-    def _start(self, number: int) -> Service:
+    def _start(self, number: int) -> ServiceProcess:
         name = f"fleet-{number}"
         own = {"DISTRUST_PROCESS": name, "DISTRUST_REPORT": str(Path(self._folder.name) / f"{name}.json")}
         log = self._logs / f"{self._file.config.run}.{name}.log"
-        return Service(f"fleet {number}", ["distrust.client"], {**environment(self._file, self._urls), **own}, log)
+        return ServiceProcess(
+            f"fleet {number}", ["distrust.client"], {**fleet_environment(self._file, self._urls), **own}, log
+        )
 
     def _end(self) -> None:
         try:
@@ -84,7 +86,7 @@ class Fleets:
             self._folder.cleanup()
 
 
-def environment(file: RunFile, urls: Urls) -> dict[str, str]:
+def fleet_environment(file: RunFile, urls: Urls) -> dict[str, str]:
     """What a fleet is told: addresses, the run's name and the digest of its configuration, its world, its budget.
 
     The operator's token is not a client's business.
@@ -100,7 +102,7 @@ def environment(file: RunFile, urls: Urls) -> dict[str, str]:
         "DISTRUST_DROPOUT": str(fleet.dropout),
         "DISTRUST_SILENT": str(fleet.silent).lower(),
     }
-    told |= listed(file.extensions)
+    told |= extensions_variable(file.extensions)
     if config.budget is not None:  # the users' own from here on: they refuse what the learner should not have asked
         told |= {"DISTRUST_MAX_EPSILON": repr(config.budget.epsilon), "DISTRUST_MAX_DELTA": repr(config.budget.delta)}
         told["DISTRUST_CONTRIBUTIONS"] = str(config.contributions)  # else they add up to nothing declared

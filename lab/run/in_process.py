@@ -5,7 +5,8 @@ noise come from the same labelled streams, row by row.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -21,7 +22,6 @@ from distrust.common.modular import total
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.lab.privacy.shuffled_actions import unshuffled
 from distrust.lab.run.failures import FailureTracker
-from distrust.lab.run.one_by_one import OneByOne
 from distrust.lab.run.result import CohortResult, Result, RoundResult, summarize
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
@@ -35,10 +35,11 @@ from distrust.server.learner.rounds import (
     run_ledger,
 )
 from distrust.server.learner.rounds import round_guarantee as paid
+from distrust.server.policies.base import Key, Query
 from distrust.shuffler.assignment import Order, deal_order
 
 
-def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
+def simulate(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
     """Play a run file to its end; `watch` is called after every cohort."""
     began, witness = time.perf_counter(), FailureTracker(file)
 
@@ -46,7 +47,7 @@ def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None)
         witness(learner)
         watch(learner)
 
-    learner = play(file, seen)
+    learner = simulate_learner(file, seen)
     rounds = [_round(file.config, record) for record in learner.rounds]
     seconds = time.perf_counter() - began
     events = witness.events(learner)
@@ -55,7 +56,7 @@ def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None)
     return result.model_copy(update={"fault": learner.fault})
 
 
-def play(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Learner:
+def simulate_learner(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Learner:
     """The learner at the end of the run. Raises BadParameter when the run cannot be planned."""
     world = file.world()
     learner = (OneByOne if file.config.policy.SEQUENTIAL else Learner)(file.config)
@@ -140,3 +141,69 @@ def _cohort(cohort: CohortPlan, released: ReleasedCohort | None) -> CohortResult
         survivors=released.survivors if released else None,
         estimate=released.sum if released else None,
     )
+
+
+MOST_RECORDS = 1000
+"""Records of a whole run, at most, and about as many rounds in detail while it is played."""
+
+
+class OneByOne(Learner):
+    """Decides as any learner does; `rounds` joins every `block` closed rounds into one record.
+
+    A record of a block stands for its rounds: its number is the last one's; for each arm it has one cohort of all the
+    clients that were asked, named as their last one, and the sum over those who answered.
+    """
+
+    def __init__(self, config: RunConfig, block: int | None = None) -> None:
+        self._block = block or -(-config.horizon // MOST_RECORDS)
+        self.blocks: list[RoundRecord] = []
+        super().__init__(config)
+
+    def _open_round(self) -> None:
+        if len(self.rounds) - len(self.blocks) == self._block:
+            self._join()
+        super()._open_round()
+
+    def _finish(self, leftover: dict[int, int]) -> None:
+        super()._finish(leftover)
+        if len(self.rounds) > len(self.blocks):
+            self._join()
+
+    def _join(self) -> None:
+        """All rounds since the last block, into one more."""
+        self.blocks.append(join_records(self.rounds[len(self.blocks) :]))
+        self.rounds[len(self.blocks) - 1 :] = [self.blocks[-1]]
+
+
+def join_records(records: Sequence[RoundRecord]) -> RoundRecord:
+    """One record for consecutive rounds of one mechanism, decision and statistic, none of which dropped an arm."""
+    last, cohorts = records[-1], _cohorts_by_arm(records)
+    if len(records) == 1:
+        return last
+    ask = replace(last.ask, queries=tuple(Query(arm, one.clients) for arm, one in cohorts.items()))
+    record = RoundRecord(last.number, ask, last.mechanisms, last.minima, tuple(cohorts.values()))
+    record.released = _sums_by_arm(records, cohorts)
+    return record
+
+
+def _cohorts_by_arm(records: Sequence[RoundRecord]) -> dict[Key, CohortPlan]:
+    """The last cohort of every arm, with all the clients that the arm was asked for."""
+    found: dict[Key, CohortPlan] = {}
+    clients: dict[Key, int] = {}
+    for cohort in (cohort for record in records for cohort in record.cohorts):
+        clients[cohort.arm] = clients.get(cohort.arm, 0) + cohort.clients
+        found[cohort.arm] = cohort
+    return {arm: replace(found[arm], clients=clients[arm]) for arm in sorted(found, key=lambda arm: arm or 0)}
+
+
+def _sums_by_arm(records: Sequence[RoundRecord], cohorts: dict[Key, CohortPlan]) -> dict[Key, ReleasedCohort]:
+    """The sums over all who answered, by arm."""
+    sums: dict[Key, list[float]] = {}
+    survivors: dict[Key, int] = {}
+    for arm, one in (item for record in records for item in record.released.items()):
+        sums[arm] = [x + y for x, y in zip(sums.get(arm, [0.0] * len(one.sum)), one.sum, strict=True)]
+        survivors[arm] = survivors.get(arm, 0) + one.survivors
+    return {
+        arm: ReleasedCohort(cohort=cohorts[arm].cohort, sum=total, survivors=survivors[arm])
+        for arm, total in sums.items()
+    }

@@ -2,21 +2,26 @@
 
 import asyncio
 import contextlib
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from distrust.common.errors import Conflict, ProtocolError, Refused, RunFailed, Unavailable
+from distrust.common.errors import BadMessage, Conflict, ProtocolError, Refused, RunFailed, Unavailable, WrongCohort
 from distrust.common.messages.listing import CohortList
-from distrust.common.messages.progress import Ledger, RoundList, RoundReport, RunView
+from distrust.common.messages.progress import CohortView, Ledger, RoundList, RoundReport, RunView, Snapshot
+from distrust.common.threads import one_thread
 from distrust.common.web.client import Http, Patience, Peer
+from distrust.lab.run.failures import FailureTracker
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.progress import Progress, Standings
-from distrust.lab.run.replay import replayed
-from distrust.lab.run.result import Result, Wire, from_report, summarize
-from distrust.lab.run.result_table import most
+from distrust.lab.run.result import PolicyFailures, Result, Wire, from_report, summarize
+from distrust.lab.run.result_table import most_common
 from distrust.lab.run.run_file import RunFile
 from distrust.lab.stack.stack import Urls
+from distrust.server.learner.learner import Learner
+from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
 
 LOOK_SECONDS = 0.5
 PATIENCE = Patience(first=0.25, longest=5.0, total=60.0)
@@ -24,7 +29,7 @@ LAST_WORDS_SECONDS = 30.0  # for fleets to notice that the run is over
 
 
 @dataclass
-class Play:
+class HttpRun:
     """One run file over running services.
 
     fleets  the processes that play it; None when somebody else's fleets do.
@@ -55,7 +60,10 @@ class Play:
                 seconds = time.perf_counter() - began
                 wire = await self._wire()
             reports = await all_rounds(self._server, view.run)
-            rounds, events = [from_report(report) for report in reports], replayed(self.file, reports, view.snapshot)
+            rounds, events = (
+                [from_report(report) for report in reports],
+                replay_failures(self.file, reports, view.snapshot),
+            )
             spent = (await self._server.get(f"/v1/runs/{view.run}/ledger", Ledger)).classes
             return summarize(self.file, "http", view.snapshot, rounds, events, spent=spent, seconds=seconds, wire=wire)
 
@@ -132,7 +140,7 @@ async def _standings(party: Peer) -> Standings:
 def _why(wire: Wire | None) -> str:
     """Return why clients refused, as more of an error's line; nothing when none did."""
     refusals = {} if wire is None else wire.refusals
-    told = [(why.removeprefix(f"{Refused.code}: "), clients) for why, clients in most(refusals)]
+    told = [(why.removeprefix(f"{Refused.code}: "), clients) for why, clients in most_common(refusals)]
     return "".join(f"; {clients:,} clients refused: {why}" for why, clients in told)
 
 
@@ -141,3 +149,69 @@ def _finished(view: RunView) -> RunView:
         return view
     how = "was cancelled" if view.state == "cancelled" else "failed"
     raise RunFailed(f"run {view.run} {how}: {view.reason}")
+
+
+TOLERANCE = 1e-9  # two machines may add in another order
+ARM_FIELDS = ("active", "pulls", "batch", "eliminated", "mean", "lower", "upper")
+LEARNED_FIELDS = ("round", "pulls", "aborted", "unfinished", "finished", "chosen")
+GUARANTEE_FIELDS = ("kind", "epsilon", "delta")
+
+
+class ReplayDiffers(ProtocolError):
+    """The published rounds lead our learner elsewhere than the server's: its failures are not those of the run."""
+
+    code, status = "replay-differs", 409
+
+    def __init__(self, run: str, what: str) -> None:
+        advice = "do the server and this command have the same release?"
+        super().__init__(f"run {run}, played again from its published rounds: {what}; {advice}")
+
+
+def replay_failures(file: RunFile, reports: Iterable[RoundReport], snapshot: Snapshot) -> PolicyFailures:
+    """The failures of a finished run, from all of its rounds, in the order in which the learner plans cohorts.
+
+    snapshot  what the server says it learned.
+    Raises    ReplayDiffers when this is not what the rounds come to, or when a cohort that must have ended has not.
+    """
+    ended = {cohort.cohort: cohort for report in reports for cohort in report.cohorts}
+    try:
+        with one_thread():  # the first round is planned when a learner is made
+            witness, learner = FailureTracker(file), Learner(file.config)
+            learner.play(partial(_published_outcome, file.config.run, ended), witness)
+    except (BadMessage, WrongCohort) as error:  # an outcome that cannot be
+        raise ReplayDiffers(file.config.run, error.detail) from error
+    _require_same_snapshot(file.config.run, learner.snapshot(), snapshot)
+    return witness.events(learner)
+
+
+def _published_outcome(
+    run: str, ended: Mapping[str, CohortView], _plan: RoundPlan, cohort: CohortPlan
+) -> ReleasedCohort | LostCohort:
+    """How a cohort ended, as the server published it."""
+    seen = ended.get(cohort.cohort)
+    if seen is None or seen.clients != cohort.clients:
+        raise ReplayDiffers(run, f"the server had no cohort {cohort.cohort} of {cohort.clients} clients")
+    if seen.state == "aborted":
+        return LostCohort(cohort=seen.cohort, reason=seen.reason or "the server gave no reason")
+    if seen.estimate is None or seen.survivors is None:
+        raise ReplayDiffers(run, f"cohort {cohort.cohort} is {seen.state}, without a sum")
+    return ReleasedCohort(cohort=seen.cohort, sum=seen.estimate, survivors=seen.survivors, counts=seen.counts)
+
+
+def _require_same_snapshot(run: str, ours: Snapshot, theirs: Snapshot) -> None:
+    """Raise ReplayDiffers unless whole numbers are the server's, and all others to DIGITS."""
+    for field in LEARNED_FIELDS:
+        _require_same(run, field, getattr(ours, field), getattr(theirs, field))
+    for field in GUARANTEE_FIELDS:
+        _require_same(run, f"guarantee: {field}", getattr(ours.guarantee, field), getattr(theirs.guarantee, field))
+    for one, other in zip(ours.arms, theirs.arms, strict=True):
+        for field in ARM_FIELDS:
+            _require_same(run, f"arm {one.arm}: {field}", getattr(one, field), getattr(other, field))
+
+
+def _require_same(run: str, field: str, ours: float | str | None, theirs: float | str | None) -> None:
+    equal = ours == theirs
+    if isinstance(ours, float) and isinstance(theirs, float):
+        equal = math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    if not equal:
+        raise ReplayDiffers(run, f"{field} is {ours}, and {theirs} at the server")

@@ -16,7 +16,6 @@ from distrust.common.extensions import Extension
 from distrust.common.messages.base import Message
 from distrust.common.messages.progress import ArmView, LedgerClass, RoundReport, Snapshot
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.lab.run.failures import PolicyFailures
 from distrust.lab.run.run_file import RunFile
 
 Driver = Literal["in-process", "http"]
@@ -92,11 +91,29 @@ class Wire(Message):
     refusals: dict[str, int] = Field(default_factory=dict)
 
 
+class PolicyFailures(Message):
+    """Failures of one run.
+
+    best_dropped     whether no arm of the largest true mean is left; best_dropped_at: the pulls when the last one went.
+    widths           confidence intervals that the policy formed: one for each arm that it judged after a batch, and for
+                     UCB1, whose batches are pulls, one for each pull that was answered (`Policy.formed`).
+    width_failures   those that miss the true mean when they are formed. None fails later: elimination keeps an interval
+                     as it is, and UCB1's only grow around the same estimate until the arm is pulled again.
+    failure          probability, by the policy's own statement, that any of them does (`stated`); null for none.
+    """
+
+    best_dropped: bool
+    best_dropped_at: int | None
+    widths: int
+    width_failures: int
+    failure: float | None
+
+
 class Result(Message):
     """A run that ended. `seed` is the environment's; `noise_seed` is there in unsafe runs only.
 
     spent   the run's ledger: what clients have spent at most, by how often they took part; `guarantee` is the total.
-    events  the policy's failures, seen from the clients' side; over services by playing the run again (lab.run.replay).
+    events  the policy's failures, seen from the clients' side; over services the lab plays the run again for them.
     fault   why the run failed: a round that could not be planned, an exception with its type, or nothing measured.
             None for a run that finished. In process only: over services a run that failed has no result.
     extensions  where the classes of the user's own are from, as this driver has them; absent for a run without any.

@@ -6,8 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from distrust.common.messages.progress import ArmView
-from distrust.lab.run.failures import PolicyFailures
-from distrust.lab.run.result import Bits, Result
+from distrust.lab.run.result import Bits, PolicyFailures, Result
 
 
 def print_result(result: Result, out: Console) -> None:
@@ -56,7 +55,7 @@ def _fate(arm: ArmView, result: Result) -> str:
     return "active" if arm.active else f"dropped after round {arm.eliminated}"
 
 
-def most(refusals: Mapping[str, int]) -> list[tuple[str, int]]:
+def most_common(refusals: Mapping[str, int]) -> list[tuple[str, int]]:
     """Return the three reasons that most clients gave, and the clients of each."""
     return sorted(refusals.items(), key=lambda one: -one[1])[:3]
 
@@ -87,7 +86,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         ("failures", _failures(result.events)),
         ("rounds", f"{len(result.rounds)}, with {result.aborted} cohorts aborted and replaced"),
         *(("aborted", why) for why in _aborted(result)),
-        *(("refused", f"{clients:,} clients: {why}") for why, clients in most(result.refusals)),
+        *(("refused", f"{clients:,} clients: {why}") for why, clients in most_common(result.refusals)),
         *([("liars", _liars(result))] if _liars(result) else []),
         ("mechanism", f"{result.mechanism}, {result.calibration} calibration"),
         ("guarantee", f"{result.guarantee.line()}; neighbours: {result.guarantee.neighbours}"),

@@ -25,7 +25,7 @@ from distrust.common.messages.base import Message
 from distrust.common.messages.explain import explain_all
 from distrust.common.messages.policy import POLICIES
 from distrust.common.messages.run import RunConfig
-from distrust.server.learner.run_config import check_config
+from distrust.server.learner.run_config import check_run_config
 
 
 class BadRunFile(ProtocolError):
@@ -81,10 +81,10 @@ class RunFile:
         return replace(self, config=_config({**self.config.model_dump(), "run": run}))
 
 
-def read(path: Path) -> RunFile:
+def read_run_file(path: Path) -> RunFile:
     """Read and check a run file. Raises BadRunFile."""
     try:
-        return parse(path.read_text("utf-8-sig"))
+        return parse_run_file(path.read_text("utf-8-sig"))
     except OSError as error:
         raise BadRunFile(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -93,16 +93,16 @@ def read(path: Path) -> RunFile:
         raise BadRunFile(f"{path}: {error}") from error
 
 
-def parse(text: str) -> RunFile:
+def parse_run_file(text: str) -> RunFile:
     """The same from text; `arms` is the environment's when the file does not say it."""
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # of numbers and nesting that nobody means, too
         raise BadRunFile(f"not TOML: {error}") from error
-    return of_table(table)
+    return run_file_of_table(table)
 
 
-def of_table(words: Mapping[str, Any]) -> RunFile:
+def run_file_of_table(words: Mapping[str, Any]) -> RunFile:
     """The same from the file's table, all of whose keys must be known: a misspelt one explains a missing one."""
     _check(_Keys, words)
     try:
@@ -122,7 +122,7 @@ def of_table(words: Mapping[str, Any]) -> RunFile:
 
 def _config(table: dict[str, Any]) -> RunConfig:
     config = _check(RunConfig, table)
-    check_config(config)
+    check_run_config(config)
     return config
 
 

@@ -27,7 +27,7 @@ def writing(path: Path, elsewhere: str = "choose another --data") -> Iterator[No
         raise Unavailable(f"cannot write {path}: {error.strerror}; mend that, or {elsewhere}") from error
 
 
-def put(text: str, target: str) -> None:
+def write_result(text: str, target: str) -> None:
     """Write a command's result to a file, or to stdout for `-`."""
     if target == "-":
         sys.stdout.write(text)
@@ -44,7 +44,7 @@ def private(path: str, flags: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class DataDir:
     """Paths below one data folder, and what is written there."""
 
     path: Path

@@ -15,7 +15,7 @@ GRACE_SECONDS = 10.0
 LAST_LINES = 12
 
 
-class Service:
+class ServiceProcess:
     """`python -m MODULE ARGUMENTS…` in a session of its own, so that the terminal's Ctrl-C reaches only us.
 
     name         what people call it in messages.
@@ -78,7 +78,7 @@ class Service:
             os.killpg(self.process.pid, number)
 
 
-def stop_all(services: list[Service]) -> None:
+def stop_all(services: list[ServiceProcess]) -> None:
     """Stop them together; whatever interrupts us meanwhile, none is left behind."""
     try:
         for service in services:

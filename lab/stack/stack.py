@@ -15,13 +15,13 @@ import httpx
 
 from distrust.common.errors import Unavailable
 from distrust.common.extensions import Extension
-from distrust.lab.stack.data_dir import Folder
-from distrust.lab.stack.process import Service, stop_all
+from distrust.lab.stack.data_dir import DataDir
+from distrust.lab.stack.process import ServiceProcess, stop_all
 
 LOOPBACK = "127.0.0.1"
 
 
-def choose(base: int, names: list[str]) -> dict[str, int]:
+def choose_ports(base: int, names: list[str]) -> dict[str, int]:
     """A port for each name: `base`, `base + 1`, …; free ones that the system picks when `base` is 0.
 
     Raises Unavailable, naming the port, when one is taken. All are held together while we look, so they differ.
@@ -70,9 +70,9 @@ class Stack:
     Raises  Unavailable: a busy port, a folder in use or not writable, a service that does not start.
     """
 
-    def __init__(self, folder: Folder, base: int = BASE_PORT, extensions: Sequence[Extension] = ()) -> None:
+    def __init__(self, folder: DataDir, base: int = BASE_PORT, extensions: Sequence[Extension] = ()) -> None:
         self.folder, self._base, self._extensions = folder, base, extensions
-        self._services: list[Service] = []
+        self._services: list[ServiceProcess] = []
         self._ports: dict[str, int] = {}
         self._cleanup = ExitStack()
 
@@ -83,7 +83,7 @@ class Stack:
             undo.enter_context(self.folder.held())
             self.folder.stack_file.unlink(missing_ok=True)  # of a stack that was killed outright
             self.folder.make_tokens()
-            self._ports = choose(self._base, list(NAMES))
+            self._ports = choose_ports(self._base, list(NAMES))
             undo.callback(lambda: stop_all(self._services))
             for name in NAMES:
                 self._services.append(self._start(name))
@@ -119,8 +119,8 @@ class Stack:
     def _url(self, name: str) -> str:
         return f"http://{LOOPBACK}:{self._ports[name]}"
 
-    def _start(self, name: str) -> Service:
-        return Service(name, [f"distrust.{name}"], self._environment(name), self.folder.log(name))
+    def _start(self, name: str) -> ServiceProcess:
+        return ServiceProcess(name, [f"distrust.{name}"], self._environment(name), self.folder.log(name))
 
     def _environment(self, name: str) -> dict[str, str]:
         own = {
@@ -132,7 +132,7 @@ class Stack:
         }
         if name != "server":
             return {**own, "DISTRUST_INSPECTOR_TOKEN_FILE": str(self.folder.inspector_file.resolve())}
-        own |= listed(self._extensions)
+        own |= extensions_variable(self._extensions)
         return {**own, **{f"DISTRUST_{peer.upper()}_URL": self._url(peer) for peer in ("shuffler", "aggregator")}}
 
     def _wait_until_ready(self) -> None:
@@ -149,14 +149,14 @@ class Stack:
         self.folder.write_stack({"services": services, "token_file": str(self.folder.token_file), "pid": os.getpid()})
 
 
-def listed(extensions: Sequence[Extension]) -> dict[str, str]:
+def extensions_variable(extensions: Sequence[Extension]) -> dict[str, str]:
     """Return the variable that lets a process of ours import these `module:Name`, beside those of our own one."""
     named = [one.name for one in extensions if ":" in one.name]
     before = os.environ.get("DISTRUST_EXTENSIONS", "")
     return {"DISTRUST_EXTENSIONS": ",".join(filter(None, [before, *named]))} if named else {}
 
 
-def running(folder: Folder) -> Urls | None:
+def running_stack(folder: DataDir) -> Urls | None:
     """The services that another process runs on this folder, or None."""
     if not folder.in_use():
         return None
@@ -164,7 +164,7 @@ def running(folder: Folder) -> Urls | None:
     return _urls(folder, {name: services[name]["url"] for name in NAMES})
 
 
-def _urls(folder: Folder, where: dict[str, str]) -> Urls:
+def _urls(folder: DataDir, where: dict[str, str]) -> Urls:
     return Urls(**where, token=folder.token(), inspector=folder.inspector_token())
 
 

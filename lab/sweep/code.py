@@ -39,7 +39,7 @@ def parts() -> Mapping[str, str]:
     return MappingProxyType(found)
 
 
-def digest() -> str:
+def code_digest() -> str:
     """Hex, 12 digits: of all the parts."""
     return _hashed(json.dumps(dict(parts()), sort_keys=True).encode())
 

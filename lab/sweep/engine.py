@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from distrust.lab.sweep import code
-from distrust.lab.sweep.cells import Cell, cells
-from distrust.lab.sweep.checks import check_first_rounds
+from distrust.lab.sweep.cells import all_cells, check_first_rounds
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.play import Failure, play
-from distrust.lab.sweep.result_store import ResultStore, put_failures
-from distrust.lab.sweep.row import Row
-from distrust.lab.sweep.table import check_format, write
+from distrust.lab.sweep.play import Failure, play_cell
+from distrust.lab.sweep.result_store import ResultStore, write_failures
+from distrust.lab.sweep.row import Cell, Row
+from distrust.lab.sweep.table import check_format, write_rows
 from distrust.lab.sweep.workers import check_backend, check_jobs, unordered
 
 
@@ -37,7 +36,7 @@ class Standing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SweepOutcome:
     """Rows in the order of the table, what failed and why, and the file that holds the rows."""
 
     rows: list[Row]
@@ -45,7 +44,7 @@ class Outcome:
     path: Path
 
 
-def run(
+def run_sweep(
     experiment: Experiment,
     out: Path,
     *,
@@ -53,7 +52,7 @@ def run(
     jobs: int | None = None,
     form: str = "parquet",
     watch: Callable[[Standing], None] = lambda _standing: None,
-) -> Outcome:
+) -> SweepOutcome:
     """Finish an experiment below the folder `out`: cells that this code has played already are not played again.
 
     backend  "loky", "dask" or "ray": joblib's. jobs: worker processes, all cores when absent.
@@ -62,7 +61,7 @@ def run(
     Raises   BadExperiment, BadParameter, Unavailable for a folder that cannot be written, WorkerLost.
     """
     chosen, workers, kind = check_backend(backend), check_jobs(jobs), check_format(form)
-    wanted = list(cells(experiment))
+    wanted = list(all_cells(experiment))
     with ResultStore(experiment, out) as shelf:
         found = shelf.rows()
         missing = [cell for cell in wanted if cell not in found]
@@ -70,22 +69,22 @@ def run(
         failures: dict[Cell, str] = {}
         standing = Standing(len(wanted), len(wanted) - len(missing), len(wanted) - len(missing))
         watch(standing)
-        with closing(unordered(partial(_played, code.digest(), experiment), missing, chosen, workers)) as ends:
+        with closing(unordered(partial(_played, code.code_digest(), experiment), missing, chosen, workers)) as ends:
             for end in ends:
                 standing = _note(end, shelf, found, failures, standing)
                 watch(standing)
-        put_failures(shelf.folder, failures)
+        write_failures(shelf.folder, failures)
         rows = [found[cell] for cell in wanted if cell in found]
         path = shelf.folder / f"rows.{kind}"
-        write(rows, path, kind)
-    return Outcome(rows, failures, path)
+        write_rows(rows, path, kind)
+    return SweepOutcome(rows, failures, path)
 
 
 def _played(expected: str, experiment: Experiment, cell: Cell) -> Row | Failure:
     """In a worker: the cell's row, if the worker has the sweep's own code. Those of a cluster may have another."""
-    if code.digest() != expected:
-        return Failure(cell, f"this worker has other code ({code.digest()}) than the sweep ({expected})")
-    return play(experiment, cell)
+    if code.code_digest() != expected:
+        return Failure(cell, f"this worker has other code ({code.code_digest()}) than the sweep ({expected})")
+    return play_cell(experiment, cell)
 
 
 def _note(
@@ -96,5 +95,5 @@ def _note(
         failures[end.cell] = end.reason
         return standing._replace(failed=standing.failed + 1)
     shelf.keep(end)
-    found[Cell(end.panel, end.series, end.repetition)] = end
+    found[end.cell] = end
     return standing._replace(done=standing.done + 1)

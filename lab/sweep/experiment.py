@@ -1,8 +1,9 @@
 """An experiment as data: what is compared, in which worlds, how often. One TOML file."""
 
+import copy
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -10,9 +11,45 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from distrust.common.messages.base import Message
-from distrust.lab.sweep.overlay import has, merged, removed
 
 Table = dict[str, Any]
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
+    """`over` laid on `base`: tables key by key, anything else replaced as a whole. Neither argument is changed."""
+    result = copy.deepcopy(dict(base))
+    for key, value in over.items():
+        below = result.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            result[key] = merged(below, value)
+        else:
+            result[key] = copy.deepcopy(value)
+    return result
+
+
+def removed(table: Mapping[str, Any], keys: Iterable[str]) -> Table:
+    """`table` less these dotted keys; those that it does not have are passed over."""
+    result = copy.deepcopy(dict(table))
+    for key in keys:
+        *path, last = key.split(".")
+        _inner(result, path).pop(last, None)
+    return result
+
+
+def has(table: Mapping[str, Any], key: str) -> bool:
+    """Whether a dotted key is there."""
+    *path, last = key.split(".")
+    return last in _inner(dict(table), path)
+
+
+def _inner(table: Table, path: list[str]) -> Table:
+    """The table at the end of a path, an empty one when there is none."""
+    for part in path:
+        below = table.get(part)
+        table = below if isinstance(below, dict) else {}
+    return table
+
+
 
 OURS = ("run", "unsafe", "environment.seed")
 """What a cell's run file gets from its place in the experiment, so that an experiment may not say it."""

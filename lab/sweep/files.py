@@ -10,18 +10,17 @@ from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter
 from distrust.common.messages.explain import first
-from distrust.lab.sweep.checks import BadExperiment, check
-from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.overlay import merged
+from distrust.lab.sweep.cells import BadExperiment, check_run_files
+from distrust.lab.sweep.experiment import Experiment, merged
 
 
-def known() -> list[str]:
+def known_experiments() -> list[str]:
     """The names of the experiments that come with the package."""
     files = resources.files("distrust.lab.experiments").iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
-def load(name_or_path: str, *, quick: bool = False, repetitions: int | None = None) -> Experiment:
+def load_experiment(name_or_path: str, *, quick: bool = False, repetitions: int | None = None) -> Experiment:
     """Read an experiment and check every run file that its panels and series make.
 
     quick         with the file's `[quick]` laid over it. repetitions: another number than the file's.
@@ -39,7 +38,7 @@ def load(name_or_path: str, *, quick: bool = False, repetitions: int | None = No
         raise BadExperiment(f"{name_or_path}: {first(error, Experiment)}") from error
     except (ValueError, RecursionError) as error:
         raise BadExperiment(f"{name_or_path}: not TOML: {error}") from error
-    check(experiment)
+    check_run_files(experiment)
     return experiment
 
 
@@ -47,8 +46,8 @@ def _find(name_or_path: str) -> tuple[Traversable | Path, str]:
     path = Path(name_or_path)
     if path.suffix == ".toml":
         return path, path.stem
-    if name_or_path not in known():
-        allowed = f"must be one of {', '.join(known())}, or the path of a .toml file"
+    if name_or_path not in known_experiments():
+        allowed = f"must be one of {', '.join(known_experiments())}, or the path of a .toml file"
         raise BadParameter("experiment", name_or_path, allowed)
     return resources.files("distrust.lab.experiments") / f"{name_or_path}.toml", name_or_path
 

@@ -12,9 +12,9 @@ from distrust.common.threads import one_thread
 from distrust.lab.run import in_process
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile
-from distrust.lab.sweep.cells import Cell, digest, run_file
+from distrust.lab.sweep.cells import cell_digest, cell_run_file
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.row import Row
+from distrust.lab.sweep.row import Cell, Row
 
 
 class Failure(NamedTuple):
@@ -24,19 +24,19 @@ class Failure(NamedTuple):
     reason: str
 
 
-class Stopped(ProtocolError):
+class StoppedEarly(ProtocolError):
     """A run that ended before its horizon, so that its regret is nobody's."""
 
     code, status = "stopped", 409
 
 
-def play(experiment: Experiment, cell: Cell) -> Row | Failure:
+def play_cell(experiment: Experiment, cell: Cell) -> Row | Failure:
     """A cell's row. Anything that goes wrong is the cell's own misfortune and stops no other."""
     began = time.perf_counter()
     try:
         with one_thread():
-            file = run_file(experiment, cell)
-            result = in_process.run(file)
+            file = cell_run_file(experiment, cell)
+            result = in_process.simulate(file)
             return _row(experiment, cell, file, result, time.perf_counter() - began)
     except ProtocolError as error:
         return Failure(cell, error.detail)
@@ -55,14 +55,14 @@ def checkpoints(curve: Sequence[tuple[int, float]], places: NDArray[np.float64])
 
 def _row(experiment: Experiment, cell: Cell, file: RunFile, result: Result, seconds: float) -> Row:
     if result.fault is not None or sum(result.pulls) < result.horizon:
-        raise Stopped(result.fault or f"stopped after {sum(result.pulls)} of {result.horizon} pulls")
+        raise StoppedEarly(result.fault or f"stopped after {sum(result.pulls)} of {result.horizon} pulls")
     assert result.seed is not None
     clients = sum(cohort.clients for one in result.rounds for cohort in one.cohorts)
     return Row(
         experiment=experiment.name,
         panel=cell.panel,
         series=cell.series,
-        digest=digest(experiment, cell),
+        digest=cell_digest(experiment, cell),
         repetition=cell.repetition,
         seed=result.seed,
         policy=result.policy,

@@ -12,14 +12,13 @@ from pydantic import ValidationError
 from distrust.common.errors import Unavailable
 from distrust.lab.stack.data_dir import writing
 from distrust.lab.sweep import code
-from distrust.lab.sweep.cells import Cell
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.row import Row
+from distrust.lab.sweep.row import Cell, Row
 
 ELSEWHERE = "choose another --out"
 
 
-def home(experiment: Experiment, out: Path) -> Path:
+def result_folder(experiment: Experiment, out: Path) -> Path:
     """The folder of one experiment below `out`. A changed experiment has another one, so that rows never mix."""
     quick = "-quick" if experiment.quick else ""
     return out / f"{experiment.name}{quick}-{experiment.digest[:12]}"
@@ -33,9 +32,9 @@ class Others(NamedTuple):
     changed: list[str]
 
 
-def others(experiment: Experiment, out: Path) -> list[Others]:
+def rows_of_other_code(experiment: Experiment, out: Path) -> list[Others]:
     """What a sweep that begins anew now does not go on from; nothing when there are rows of this code already."""
-    folder, mine = home(experiment, out), _rows(code.digest())
+    folder, mine = result_folder(experiment, out), _rows(code.code_digest())
     if _cells(folder / mine):
         return []
     found = []
@@ -71,9 +70,9 @@ class ResultStore:
     """
 
     def __init__(self, experiment: Experiment, out: Path) -> None:
-        self.folder = home(experiment, out)
+        self.folder = result_folder(experiment, out)
         self._experiment = experiment
-        self._rows = self.folder / _rows(code.digest())
+        self._rows = self.folder / _rows(code.code_digest())
 
     def __enter__(self) -> Self:
         with writing(self.folder, ELSEWHERE):
@@ -103,7 +102,7 @@ class ResultStore:
                 row = Row.model_validate_json(line)
             except ValidationError:
                 continue
-            found[Cell(row.panel, row.series, row.repetition)] = row
+            found[row.cell] = row
         return found
 
     def keep(self, row: Row) -> None:
@@ -117,8 +116,8 @@ class ResultStore:
     def _begin(self) -> None:
         self._handle = os.open(self._rows, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)
         self._mend()
-        put(self.folder / "experiment.json", self._experiment.model_dump_json(indent=2) + "\n")
-        put(self.folder / _code(code.digest()), json.dumps(dict(code.parts()), indent=2) + "\n")
+        write_whole(self.folder / "experiment.json", self._experiment.model_dump_json(indent=2) + "\n")
+        write_whole(self.folder / _code(code.code_digest()), json.dumps(dict(code.parts()), indent=2) + "\n")
 
     def _mend(self) -> None:
         """Cut off an unfinished last line, so that the next row begins a line of its own."""
@@ -133,7 +132,7 @@ class ResultStore:
         return self._bytes().decode("utf-8", errors="replace")
 
 
-def put(path: Path, content: str | bytes) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """A whole file or none: written beside its place, then moved there."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with part.open("wb") as output:
@@ -143,12 +142,12 @@ def put(path: Path, content: str | bytes) -> None:
     part.replace(path)
 
 
-def put_failures(folder: Path, failures: dict[Cell, str]) -> None:
+def write_failures(folder: Path, failures: dict[Cell, str]) -> None:
     """What failed the last time, by cell; no file when nothing did."""
     path = folder / "failures.json"
     with writing(path, ELSEWHERE):
         if failures:
             listed = [{**cell._asdict(), "reason": reason} for cell, reason in failures.items()]
-            put(path, json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
+            write_whole(path, json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
         else:
             path.unlink(missing_ok=True)

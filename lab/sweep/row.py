@@ -1,10 +1,18 @@
-"""One finished cell of an experiment, as a row of its table."""
+"""A cell of an experiment, and the row that it ends as."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
 from distrust.common.messages.base import Message
+
+
+class Cell(NamedTuple):
+    """One run: the labels of its panel and series, and its repetition from 0."""
+
+    panel: str
+    series: str
+    repetition: int
 
 
 class Row(Message):
@@ -51,6 +59,11 @@ class Row(Message):
     bits: float
     seconds: float
     curve: list[float]
+
+    @property
+    def cell(self) -> Cell:
+        """The cell that ended as this row."""
+        return Cell(self.panel, self.series, self.repetition)
 
     def lasting(self) -> dict[str, Any]:
         """The columns that are a function of the experiment and the code: all but the seconds."""

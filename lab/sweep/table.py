@@ -1,8 +1,9 @@
-"""The rows of a sweep as one file: Parquet, or CSV with the curve joined by semicolons."""
+"""The rows of a sweep as one file, Parquet or CSV, and their comparison with rows that were published."""
 
 import csv
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -11,8 +12,8 @@ from pydantic import ValidationError
 from distrust.common.errors import BadParameter
 from distrust.common.messages.explain import first
 from distrust.lab.stack.data_dir import writing
-from distrust.lab.sweep.result_store import ELSEWHERE, put
-from distrust.lab.sweep.row import Row
+from distrust.lab.sweep.result_store import ELSEWHERE, write_whole
+from distrust.lab.sweep.row import Cell, Row
 
 Format = Literal["parquet", "csv"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -28,14 +29,14 @@ def check_format(form: str) -> Format:
     raise BadParameter("format", form, f"must be {' or '.join(FORMATS)}")
 
 
-def write(rows: Sequence[Row], path: Path, form: Format) -> None:
+def write_rows(rows: Sequence[Row], path: Path, form: Format) -> None:
     """Write rows in their order, a whole file or none. Floats keep every bit in both formats."""
     content = _parquet(rows) if form == "parquet" else _csv(rows)
     with writing(path, ELSEWHERE):
-        put(path, content)
+        write_whole(path, content)
 
 
-def read(path: Path, field: str = "results") -> list[Row]:
+def read_rows(path: Path, field: str = "results") -> list[Row]:
     """Rows of a file that `write` wrote; its ending tells the format. Raises BadParameter for `field` otherwise."""
     form = path.suffix.removeprefix(".")
     if form not in FORMATS:
@@ -106,3 +107,31 @@ def _schema() -> Any:
         kind = pa.list_(types[plain]) if get_origin(field.annotation) is list else types[plain]
         fields.append(pa.field(name, kind, nullable=type(None) in more))
     return pa.schema(fields)
+
+
+TOLERANCE = 1e-12
+"""Relative, of floats: the linear algebra of another processor adds in another order, which moves their last bits."""
+
+
+def differing_columns(published: Sequence[Row], played: Sequence[Row]) -> dict[Cell, list[str]]:
+    """The columns in which a played cell is not the published one, by cell; a cell that was not published has `row`.
+
+    Whole numbers and words must be the same, floats too but for TOLERANCE. Seconds are nobody's promise.
+    """
+    known = {row.cell: row.lasting() for row in published}
+    found = {row.cell: _columns(known.get(row.cell), row.lasting()) for row in played}
+    return {cell: columns for cell, columns in found.items() if columns}
+
+
+def _columns(published: Mapping[str, Any] | None, played: Mapping[str, Any]) -> list[str]:
+    if published is None:
+        return ["row"]
+    return [name for name, value in played.items() if not _same(published[name], value)]
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=TOLERANCE)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)

@@ -19,7 +19,7 @@ from distrust.server.learner.rounds import (
     plan_round,
     run_ledger,
 )
-from distrust.server.learner.run_config import build_policy, check_config
+from distrust.server.learner.run_config import build_policy, check_run_config
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Policy, Query, StoppedPolicy
 
 PlayCohort = Callable[[RoundPlan, CohortPlan], ReleasedCohort | LostCohort]
@@ -43,7 +43,7 @@ class Learner:
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
-        check_config(config)
+        check_run_config(config)
         self.policy: Policy = build_policy(config)
         self.pulls = [0] * config.arms
         self.aborted = 0

@@ -12,7 +12,7 @@ LONGEST_RUN = 56  # characters; a cohort's id adds round, arm and attempt to the
 ENDLESS = 10**18  # pulls, when a horizon must not stand in the way
 
 
-def check_config(config: RunConfig) -> None:
+def check_run_config(config: RunConfig) -> None:
     """Refuse a run that could not be started, or could not finish its first batch.
 
     Raises BadParameter, or RunFailed when the policy raises another exception: that is a fault of the code.

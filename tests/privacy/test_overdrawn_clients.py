@@ -11,8 +11,8 @@ from distrust.client.requirements import PrivacyRequirements
 from distrust.client.settings import FleetSettings
 from distrust.common.errors import BudgetExceeded
 from distrust.lab.run import in_process
-from distrust.lab.run.fleet_processes import environment
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.run.fleet_processes import fleet_environment
+from distrust.lab.run.run_file import RunFile, parse_run_file
 from distrust.lab.stack.stack import Urls
 from tests.support.wiretap import Exchange, play
 
@@ -22,7 +22,7 @@ NOWHERE = Urls("http://server", "http://shuffler", "http://aggregator", token=No
 def file(contributions: int, mechanism: str, epsilon: float | None = 2.0, delta: float = 0.0) -> RunFile:
     """ε = 0.5 a cohort, and for everybody what the budget says, if there is one."""
     budget = "" if epsilon is None else f"[budget]\nepsilon = {epsilon}\ndelta = {delta}"
-    return parse(
+    return parse_run_file(
         f"""
 run = "run"
 horizon = 192
@@ -46,7 +46,7 @@ seed = 1
 
 def terms(told: RunFile, monkeypatch: pytest.MonkeyPatch) -> PrivacyRequirements:
     """What users insist on whose fleet was started for this run file, through the very variables."""
-    for name, value in environment(told, NOWHERE).items():
+    for name, value in fleet_environment(told, NOWHERE).items():
         monkeypatch.setenv(name, value)
     return FleetSettings().terms()
 
@@ -59,7 +59,7 @@ def test_a_contribution_that_would_overdraw_is_refused_by_the_client_before_anyt
     mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     overdrawn = file(5, mechanism)
-    monkeypatch.setattr("distrust.server.learner.learner.admit", lambda *_: None)
+    monkeypatch.setattr("distrust.server.learner.learner.check_budget", lambda *_: None)
     heard: list[Exchange] = []
     with pytest.raises(BudgetExceeded, match=r"5 contributions would cost ε = 2.5 at δ = 0, and the budget is ε = 2"):
         play(tmp_path, [overdrawn.config], 0.0, monkeypatch, heard=heard, terms=terms(overdrawn, monkeypatch))
@@ -97,7 +97,7 @@ def test_where_nothing_was_declared_returning_clients_play_over_http_what_they_p
     held = terms(undeclared, monkeypatch)
     assert held == PrivacyRequirements(config_digest=undeclared.config.digest())
     tape = play(tmp_path, [undeclared.config], 0.0, monkeypatch, terms=held)
-    spent = [tape.views["run"].snapshot.guarantee, in_process.run(undeclared).guarantee]
+    spent = [tape.views["run"].snapshot.guarantee, in_process.simulate(undeclared).guarantee]
     assert tape.views["run"].state == "finished"
     assert spent[0] == spent[1]
 

@@ -15,7 +15,7 @@ from distrust.common.privacy.gaussian import gaussian_epsilon
 from distrust.common.privacy.ledger import Entry, Ledger
 from distrust.lab.privacy import calculator
 from distrust.lab.privacy.query import PrivacyQuery
-from distrust.server.learner.run_config import check_config
+from distrust.server.learner.run_config import check_run_config
 
 COHORT: dict[str, Any] = {"clients": 100, "epsilon": 0.8, "delta": 1e-6, "batches": 8}
 TAKEN: dict[str, Any] = {"survivors": None, "colluders": 0, "contributions": 3, "target_delta": None}
@@ -60,9 +60,9 @@ def test_a_ledger_of_returning_clients_has_no_guarantee() -> None:
 
 
 def test_a_run_whose_clients_return_to_a_tree_is_refused() -> None:
-    check_config(RunConfig.model_validate(RUN))
+    check_run_config(RunConfig.model_validate(RUN))
     with pytest.raises(BadParameter, match=SAID):
-        check_config(RunConfig.model_validate({**RUN, "returning": {"contributions": 3}}))
+        check_run_config(RunConfig.model_validate({**RUN, "returning": {"contributions": 3}}))
 
 
 def test_the_calculator_refuses_it_too() -> None:

@@ -6,15 +6,17 @@ from pathlib import Path
 from PIL import Image
 
 from distrust.lab.figures.stamp import KEY
-from distrust.lab.sweep import Row, known, read
+from distrust.lab.sweep.files import known_experiments
+from distrust.lab.sweep.row import Row
+from distrust.lab.sweep.table import read_rows
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
-PUBLISHED = [name for name in known() if name != "smoke"]  # a first look at `distrust sweep`, no figure
+PUBLISHED = [name for name in known_experiments() if name != "smoke"]  # a first look at `distrust sweep`, no figure
 
 
 def rows(name: str) -> list[Row]:
     """An experiment's, in their order."""
-    return read(FIGURES / "rows" / f"{name}.parquet")
+    return read_rows(FIGURES / "rows" / f"{name}.parquet")
 
 
 def drawn_from(path: Path) -> str:

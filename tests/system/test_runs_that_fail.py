@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from distrust.lab.stack.data_dir import Folder
+from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 
 pytestmark = pytest.mark.slow
@@ -65,7 +65,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", f"{folder}{os.pathsep}{ROOT / 'src'}")
         environment.setenv("NO_COLOR", "1")
-        with Stack(Folder(folder / "data"), 0) as running:
+        with Stack(DataDir(folder / "data"), 0) as running:
             yield running
 
 

@@ -66,7 +66,7 @@ def begin_raises(patch: Patch) -> None:
     def begin(config: Any, number: int, *rest: Any) -> Any:
         return divides() if number > 1 else honest(config, number, *rest)
 
-    patch.setattr("distrust.server.learner.learner.begin", begin)
+    patch.setattr("distrust.server.learner.learner.plan_round", begin)
 
 
 def with_numpy_as_errors() -> Any:
