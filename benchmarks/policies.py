@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.meter import deliver, options, write
 from distrust.common.randomness import SystemStream, generator
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import RunFile, parse_run_file
+from distrust.lab.run.run_file import RunFile, parse
 
 MAB = '{name = "gaussian-easy", arms = 10, seed = 1}'
 DLB = '{name = "linear-distributed", arms = 1000, dimension = 20, seed = 1}'
@@ -90,7 +90,7 @@ class Result:
 
 def run_file(case: Case, horizon: int) -> RunFile:
     """A case as a run file; everybody answers."""
-    return parse_run_file(
+    return parse(
         f"""
         run = "policies"
         horizon = {horizon * case.longer}
@@ -128,7 +128,7 @@ def measure(case: Case, horizon: int, runs: int) -> Result:
 def _run(file: RunFile) -> tuple[float, int]:
     """CPU seconds, and rounds. A run that ends before its horizon is none."""
     start = process_time()
-    result = in_process.simulate(file)
+    result = in_process.run(file)
     if sum(result.pulls) != result.horizon:
         raise RuntimeError(f"{result.policy} with {result.mechanism} stopped at {sum(result.pulls)} pulls")
     return process_time() - start, len(result.rounds)

@@ -13,7 +13,7 @@ from time import process_time
 
 from benchmarks.meter import deliver, options, write
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import RunFile, parse_run_file
+from distrust.lab.run.run_file import RunFile, parse
 
 ARMS = 10
 MECHANISMS = (
@@ -49,7 +49,7 @@ def run_file(world: str, mechanism: str, horizon: int) -> RunFile:
     """One of the Gaussian worlds, as the papers simulate them."""
     delta = ', delta = 1e-6, calibration = "paper"' if mechanism == "shuffled-binomial" else ""
     spec = "" if mechanism == "identity" else f", epsilon = 1.0{delta}"
-    return parse_run_file(
+    return parse(
         f"""
         run = "simulate"
         horizon = {horizon}
@@ -86,7 +86,7 @@ def main() -> None:
 def _run(file: RunFile) -> tuple[float, int]:
     """CPU seconds, and clients whose cohorts were played."""
     start = process_time()
-    result = in_process.simulate(file)
+    result = in_process.run(file)
     return process_time() - start, sum(result.pulls) - result.unfinished
 
 

@@ -18,7 +18,7 @@ from benchmarks.meter import peak_bytes, process_seconds
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.progress import Progress
-from distrust.lab.run.run_file import RunFile, parse_run_file
+from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import NAMES, Stack
 
@@ -46,7 +46,7 @@ class Gauge:
 def run_file(mechanism: str, *, batch: int, clients: int) -> RunFile:
     """As many equal arms as it takes to need about `clients` clients in cohorts of 2^batch: one round, then the end."""
     arms = max(2, round(clients / 2**batch))
-    return parse_run_file(
+    return parse(
         f"""
         run = "benchmark"
         horizon = {arms * 2**batch}

@@ -11,7 +11,7 @@ import typer
 from distrust.lab.cli.console import err, out
 from distrust.lab.cli.run import JsonOption, deliver, on_own_stack
 from distrust.lab.cli.up import DataOption, PortOption
-from distrust.lab.run.run_file import read_run_file
+from distrust.lab.run.run_file import read
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
 from distrust.lab.stack.stack import BASE_PORT
 
@@ -22,7 +22,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def demo(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, json: JsonOption = None) -> None:
     """Find the best of ten arms of real ratings that nobody sees."""
     with resources.as_file(resources.files("distrust.lab") / "runs" / "demo.toml") as path:
-        file = read_run_file(Path(path))
+        file = read(Path(path))
     file = file.renamed(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     config = file.config
     err.print(f"{config.arms} arms of MSLR-WEB30K ratings, at most {config.horizon:,} clients; data and logs in {data}")

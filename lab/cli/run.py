@@ -16,7 +16,7 @@ from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.progress import Progress
 from distrust.lab.run.result import Result
 from distrust.lab.run.result_table import print_result
-from distrust.lab.run.run_file import RunFile, read_run_file
+from distrust.lab.run.run_file import RunFile, read
 from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_result
 from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running_stack
 
@@ -53,7 +53,7 @@ def run(
     finished, 1 when it failed or was cancelled (the reason is on stderr), 2 for bad input.
     """
     with one_thread():
-        run_file = read_run_file(file) if name is None else read_run_file(file).renamed(name)
+        run_file = read(file) if name is None else read(file).renamed(name)
     urls = _given(server, shuffler, aggregator, token_file)
     if in_process:
         result = here(run_file)
@@ -67,7 +67,7 @@ def run(
 def here(file: RunFile) -> Result:
     """In this process."""
     with one_thread():
-        return in_process.simulate(file)
+        return in_process.run(file)
 
 
 def there(file: RunFile, urls: Urls, folder: DataDir, *, fleet: bool = True) -> Result:

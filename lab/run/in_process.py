@@ -39,7 +39,7 @@ from distrust.server.policies.base import Key, Query
 from distrust.shuffler.assignment import Order, deal_order
 
 
-def simulate(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
+def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
     """Play a run file to its end; `watch` is called after every cohort."""
     began, witness = time.perf_counter(), FailureTracker(file)
 
@@ -47,7 +47,7 @@ def simulate(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: 
         witness(learner)
         watch(learner)
 
-    learner = simulate_learner(file, seen)
+    learner = play_learner(file, seen)
     rounds = [_round(file.config, record) for record in learner.rounds]
     seconds = time.perf_counter() - began
     events = witness.events(learner)
@@ -56,7 +56,7 @@ def simulate(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: 
     return result.model_copy(update={"fault": learner.fault})
 
 
-def simulate_learner(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Learner:
+def play_learner(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Learner:
     """The learner at the end of the run. Raises BadParameter when the run cannot be planned."""
     world = file.world()
     learner = (OneByOne if file.config.policy.SEQUENTIAL else Learner)(file.config)

@@ -81,10 +81,10 @@ class RunFile:
         return replace(self, config=_config({**self.config.model_dump(), "run": run}))
 
 
-def read_run_file(path: Path) -> RunFile:
+def read(path: Path) -> RunFile:
     """Read and check a run file. Raises BadRunFile."""
     try:
-        return parse_run_file(path.read_text("utf-8-sig"))
+        return parse(path.read_text("utf-8-sig"))
     except OSError as error:
         raise BadRunFile(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -93,16 +93,16 @@ def read_run_file(path: Path) -> RunFile:
         raise BadRunFile(f"{path}: {error}") from error
 
 
-def parse_run_file(text: str) -> RunFile:
+def parse(text: str) -> RunFile:
     """The same from text; `arms` is the environment's when the file does not say it."""
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # of numbers and nesting that nobody means, too
         raise BadRunFile(f"not TOML: {error}") from error
-    return run_file_of_table(table)
+    return parse_table(table)
 
 
-def run_file_of_table(words: Mapping[str, Any]) -> RunFile:
+def parse_table(words: Mapping[str, Any]) -> RunFile:
     """The same from the file's table, all of whose keys must be known: a misspelt one explains a missing one."""
     _check(_Keys, words)
     try:

@@ -9,7 +9,7 @@ from typing import Any
 from distrust.common.errors import ProtocolError
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.threads import one_thread
-from distrust.lab.run.run_file import RunFile, extensions, run_file_of_table
+from distrust.lab.run.run_file import RunFile, extensions, parse_table
 from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.row import Cell
 from distrust.server.learner.learner import Learner
@@ -56,7 +56,7 @@ def cell_digest(experiment: Experiment, cell: Cell) -> str:
 
 def cell_run_file(experiment: Experiment, cell: Cell) -> RunFile:
     """A cell's run file, checked. Raises BadRunFile or BadParameter."""
-    return run_file_of_table(run_table(experiment, cell))
+    return parse_table(run_table(experiment, cell))
 
 
 def _seed(*labels: str | int) -> int:

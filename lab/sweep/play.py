@@ -36,7 +36,7 @@ def play_cell(experiment: Experiment, cell: Cell) -> Row | Failure:
     try:
         with one_thread():
             file = cell_run_file(experiment, cell)
-            result = in_process.simulate(file)
+            result = in_process.run(file)
             return _row(experiment, cell, file, result, time.perf_counter() - began)
     except ProtocolError as error:
         return Failure(cell, error.detail)

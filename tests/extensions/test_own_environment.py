@@ -11,7 +11,7 @@ from distrust.client.settings import FleetSettings
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import Extension
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import BadRunFile, parse_run_file
+from distrust.lab.run.run_file import BadRunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from distrust.lab.sweep.cells import cell_digest
@@ -56,7 +56,7 @@ processes = 2
 def test_it_plays_in_process_and_the_result_says_where_it_is_from(form: str, package: str, tmp_path: Path) -> None:
     name = form.format(package)
     assert package not in sys.modules
-    result = in_process.simulate(parse_run_file(words(name, "gap = 0.6")))
+    result = in_process.run(parse(words(name, "gap = 0.6")))
     source = hashlib.sha256((tmp_path / f"{package}.py").read_bytes()).hexdigest()[:12]
     origin = Extension(kind="environment", name=name, distribution=f"{package}-dist", version="1.2.3", source=source)
     assert (result.chosen, result.best, result.environment) == (1, 1, name)
@@ -66,16 +66,16 @@ def test_it_plays_in_process_and_the_result_says_where_it_is_from(form: str, pac
 
 
 def test_a_result_without_any_looks_as_it_always_did() -> None:
-    result = in_process.simulate(parse_run_file(words("bernoulli", "means = [0.1, 0.9]")))
+    result = in_process.run(parse(words("bernoulli", "means = [0.1, 0.9]")))
     assert "extensions" not in result.model_dump()
 
 
 @pytest.mark.slow
 def test_over_http_the_fleets_play_it_and_the_sums_are_those_of_one_process(package: str, tmp_path: Path) -> None:
-    file = parse_run_file(words(f"{package}:Coins"))
+    file = parse(words(f"{package}:Coins"))
     with Stack(DataDir(tmp_path / "data"), 0) as stack:
         served = over_http(stack, file)
-    here = in_process.simulate(file)
+    here = in_process.run(file)
     assert [one.cohorts for one in served.rounds] == [one.cohorts for one in here.rounds]
     assert served.extensions == here.extensions != ()
 
@@ -134,14 +134,14 @@ def test_it_plays_in_a_sweep_whose_rows_depend_on_its_source(package: str, tmp_p
 )
 def test_a_class_that_cannot_be_one_is_refused_with_what_it_lacks(name: str, says: str, package: str) -> None:
     with pytest.raises((BadRunFile, BadParameter)) as refused:
-        parse_run_file(words(f"{package}:{name}"))
+        parse(words(f"{package}:{name}"))
     assert str(refused.value).startswith(f"environment.name = '{package}:{name}': ")
     assert says in str(refused.value)
 
 
 def test_its_own_numbers_are_checked_like_ours(package: str) -> None:
     with pytest.raises(BadRunFile, match=r"environment.gapp = 0.1: unknown key, did you mean gap\?"):
-        parse_run_file(words(f"{package}:Coins", "gapp = 0.1"))
+        parse(words(f"{package}:Coins", "gapp = 0.1"))
 
 
 def test_a_name_of_two_packages_is_refused(package: str, tmp_path: Path) -> None:

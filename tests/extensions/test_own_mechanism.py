@@ -12,7 +12,7 @@ from distrust.common.errors import BadParameter, ProtocolError, Unavailable
 from distrust.common.extensions import Extension
 from distrust.common.mechanisms import AnyMechanism, Mechanism, plan
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import BadRunFile, RunFile, parse_run_file
+from distrust.lab.run.run_file import BadRunFile, RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.extensions.conftest import Own
@@ -24,7 +24,7 @@ WIRE: TypeAdapter[Mechanism] = TypeAdapter(AnyMechanism)
 
 
 def read(name: str, more: str = "epsilon = 8.0") -> RunFile:
-    return parse_run_file(
+    return parse(
         f"""
 run = "own"
 horizon = 700
@@ -52,7 +52,7 @@ def test_it_protects_in_process_and_the_result_says_where_it_is_from(form: str, 
     module = own(MECHANISM, GROUP, {"twofold": "Twofold"})
     name = form.format(module)
     assert module not in sys.modules
-    result = in_process.simulate(read(name))
+    result = in_process.run(read(name))
     source = hashlib.sha256((tmp_path / f"{module}.py").read_bytes()).hexdigest()[:12]
     origin = Extension(kind="mechanism", name=name, distribution=f"{module}-dist", version="1.2.3", source=source)
     assert (result.chosen, result.mechanism) == (1, name)
@@ -77,7 +77,7 @@ def test_over_http_the_sums_are_those_of_one_process(via: str, own: Own, tmp_pat
     file = read(f"{module}:Twofold", f'epsilon = 8.0\nvia = "{via}"')
     with Stack(DataDir(tmp_path / "data"), 0, file.extensions) as stack:
         served = over_http(stack, file)
-    here = in_process.simulate(file)
+    here = in_process.run(file)
     assert [one.cohorts for one in served.rounds] == [one.cohorts for one in here.rounds]
     assert served.guarantee == here.guarantee
     assert served.extensions == here.extensions != ()
@@ -110,7 +110,7 @@ def test_a_server_or_a_fleet_that_has_it_not_says_so(own: Own, tmp_path: Path, m
 def test_a_class_that_cannot_be_one_is_refused_with_what_it_lacks(name: str, says: str, own: Own) -> None:
     module = own(MECHANISM, GROUP, {})
     with pytest.raises((BadRunFile, BadParameter)) as refused:
-        in_process.simulate(read(f"{module}:{name}"))
+        in_process.run(read(f"{module}:{name}"))
     assert str(refused.value).startswith(f"mechanism.name = '{module}:{name}': ")
     assert says in str(refused.value)
 

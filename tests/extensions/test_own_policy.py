@@ -10,7 +10,7 @@ from distrust.common.errors import BadParameter, ProtocolError, Unavailable
 from distrust.common.extensions import Extension
 from distrust.common.messages.run import RunConfig
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import BadRunFile, RunFile, parse_run_file
+from distrust.lab.run.run_file import BadRunFile, RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.extensions.conftest import Own
@@ -21,7 +21,7 @@ GROUP = "distrust.policies"
 
 
 def read(name: str, more: str = "") -> RunFile:
-    return parse_run_file(
+    return parse(
         f"""
 run = "own"
 horizon = 700
@@ -51,7 +51,7 @@ def test_it_plays_in_process_and_the_result_says_where_it_is_from(form: str, own
     name = form.format(module).replace(":Halving", ":HalvingSpec")
     assert module not in sys.modules
     file = read(name, "clients = 80")
-    result = in_process.simulate(file)
+    result = in_process.run(file)
     source = hashlib.sha256((tmp_path / f"{module}.py").read_bytes()).hexdigest()[:12]
     origin = Extension(kind="policy", name=name, distribution=f"{module}-dist", version="1.2.3", source=source)
     assert (result.chosen, result.policy, len(result.rounds)) == (1, name, 2)
@@ -74,7 +74,7 @@ def test_over_http_the_sums_are_those_of_one_process(form: str, own: Own, tmp_pa
     file = read(form.format(own(POLICY, GROUP, {"halving": "HalvingSpec"})))
     with Stack(DataDir(tmp_path / "data"), 0, file.extensions) as stack:
         served = over_http(stack, file)
-    here = in_process.simulate(file)
+    here = in_process.run(file)
     assert [one.cohorts for one in served.rounds] == [one.cohorts for one in here.rounds]
     assert served.extensions == here.extensions != ()
 

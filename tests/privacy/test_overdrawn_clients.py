@@ -12,7 +12,7 @@ from distrust.client.settings import FleetSettings
 from distrust.common.errors import BudgetExceeded
 from distrust.lab.run import in_process
 from distrust.lab.run.fleet_processes import fleet_environment
-from distrust.lab.run.run_file import RunFile, parse_run_file
+from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.stack import Urls
 from tests.support.wiretap import Exchange, play
 
@@ -22,7 +22,7 @@ NOWHERE = Urls("http://server", "http://shuffler", "http://aggregator", token=No
 def file(contributions: int, mechanism: str, epsilon: float | None = 2.0, delta: float = 0.0) -> RunFile:
     """ε = 0.5 a cohort, and for everybody what the budget says, if there is one."""
     budget = "" if epsilon is None else f"[budget]\nepsilon = {epsilon}\ndelta = {delta}"
-    return parse_run_file(
+    return parse(
         f"""
 run = "run"
 horizon = 192
@@ -97,7 +97,7 @@ def test_where_nothing_was_declared_returning_clients_play_over_http_what_they_p
     held = terms(undeclared, monkeypatch)
     assert held == PrivacyRequirements(config_digest=undeclared.config.digest())
     tape = play(tmp_path, [undeclared.config], 0.0, monkeypatch, terms=held)
-    spent = [tape.views["run"].snapshot.guarantee, in_process.simulate(undeclared).guarantee]
+    spent = [tape.views["run"].snapshot.guarantee, in_process.run(undeclared).guarantee]
     assert tape.views["run"].state == "finished"
     assert spent[0] == spent[1]
 

@@ -16,7 +16,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, MechanismName
 from distrust.lab.privacy.query import PrivacyQuery
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import run_file_of_table
+from distrust.lab.run.run_file import parse_table
 from distrust.lab.sweep.files import load_experiment
 from distrust.lab.sweep.play import play_cell
 from distrust.lab.sweep.row import Cell, Row
@@ -78,7 +78,7 @@ def planned(name: MechanismName) -> Iterator[tuple[str, object]]:
 def rounds() -> Iterator[tuple[str, object]]:
     """The demo's first rounds in process, with its noise from a seed."""
     table = tomllib.loads(DEMO.read_text("utf-8"))
-    result = in_process.simulate(run_file_of_table({**table, "horizon": HORIZON, "unsafe": {"noise_seed": 1}}))
+    result = in_process.run(parse_table({**table, "horizon": HORIZON, "unsafe": {"noise_seed": 1}}))
     yield "demo", result.model_dump(mode="json", exclude={"seconds", "clients_per_second"})
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from distrust.lab.__main__ import app
 from distrust.lab.run import in_process
 from distrust.lab.run.result_table import print_result
-from distrust.lab.run.run_file import parse_run_file
+from distrust.lab.run.run_file import parse
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -95,7 +95,7 @@ def test_the_readmes_privacy_table_is_the_one_that_the_command_prints() -> None:
 
 def test_the_readmes_closing_lines_are_those_of_a_run() -> None:
     text = io.StringIO()
-    print_result(in_process.simulate(parse_run_file(RUN)), Console(file=text, width=160))
+    print_result(in_process.run(parse(RUN)), Console(file=text, width=160))
     in_process_too = labels(text.getvalue().splitlines()) - {"run trial"}
     assert labels(shown_after("make demo")) == in_process_too | {"wire", "messages", "APIs"}
 
@@ -130,4 +130,4 @@ def labels(lines: list[str]) -> set[str]:
 
 def test_the_readmes_run_file_is_one() -> None:
     found = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
-    assert [parse_run_file(text).config.run for text in found] == ["first"]
+    assert [parse(text).config.run for text in found] == ["first"]

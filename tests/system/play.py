@@ -17,7 +17,7 @@ from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.progress import Progress
 from distrust.lab.run.result import Result
-from distrust.lab.run.run_file import RunFile, parse_run_file
+from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.stack import Stack
 
 
@@ -38,7 +38,7 @@ MECHANISMS["distributed-polya-paper"] = _words("distributed-polya", "aggregator"
 
 def run_file(name: str, mechanism: str, *, horizon: int = 700, first_batch: int = 6, seed: int = 7) -> RunFile:
     """A small seeded run: two arms far apart, clients that leave at every stage."""
-    return parse_run_file(
+    return parse(
         f"""
 run = "{name}"
 horizon = {horizon}

@@ -23,7 +23,7 @@ from distrust.common.messages.round import Round
 from distrust.common.messages.ticket import TicketRequest
 from distrust.common.web.client import Http
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import RunFile, parse_run_file
+from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.run.transcripts import Wanted, gather, print_sights
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
@@ -45,7 +45,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def run_file(name: str, mechanism: str, horizon: int = 1500, more: str = "") -> RunFile:
-    return parse_run_file(
+    return parse(
         f"""
 run = "{name}"
 horizon = {horizon}
@@ -81,7 +81,7 @@ def test_shuffled_actions_give_the_same_sums_in_process_and_over_http(
 ) -> None:
     told = str(core_set).lower()
     file = run_file(f"dealt-{mechanism}-{told}", mechanism, more=f"core_set = {told}")
-    here, there = in_process.simulate(file), over_http(stack, file)
+    here, there = in_process.run(file), over_http(stack, file)
     assert learned(there) == learned(here)
     assert len(here.rounds) >= 5
     for one in here.rounds:
@@ -96,7 +96,7 @@ def test_the_shuffler_is_killed_between_the_play_and_the_report(stack: Stack) ->
     """Its clients ask again and are told the same; the round's sums are those of the in-process driver."""
     file = run_file("killed", "shuffled-laplace", more="core_set = false")
     report = asyncio.run(_first_round(file, stack))
-    here = in_process.simulate(RunFile(file.config, file.environment, file.fleet.model_copy(update={"dropout": 0.0})))
+    here = in_process.run(RunFile(file.config, file.environment, file.fleet.model_copy(update={"dropout": 0.0})))
     assert (report.cohorts[0].state, report.cohorts[0].lost) == ("released", 0)
     assert report.cohorts[0].estimate == here.rounds[0].cohorts[0].estimate
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import RunFile, parse_run_file
+from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.system.play import over_http
@@ -24,7 +24,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 def run_file(name: str, policy: str, mechanism: str, world: str, horizon: int) -> RunFile:
     """Clients that leave at every stage, a noise seed so that both drivers draw alike."""
-    return parse_run_file(
+    return parse(
         f"""
 run = "{name}"
 horizon = {horizon}
@@ -112,7 +112,7 @@ def test_a_linear_run_is_the_same_in_process_and_over_http(
 ) -> None:
     name: str = request.node.callspec.id
     file = run_file(name, policy, mechanism, world, horizon)
-    here, there = in_process.simulate(file), over_http(stack, file)
+    here, there = in_process.run(file), over_http(stack, file)
     assert learned(there) == learned(here)
     assert len(here.rounds) >= 4
     lost = [one.survivors for one in here.rounds[-1].cohorts]
@@ -123,13 +123,13 @@ def test_a_policy_that_believes_in_too_little_noise_fails_as_often_over_http_as_
     """Rewards spread forty times as far as it was told; no run file can say so, and so the world is changed later."""
     told = run_file("too-sure", 'name = "dp-dpe"\nbound = 40.0', 'name = "identity"', DISTRIBUTED, 1500)
     file = replace(told, environment=told.environment.model_copy(update={"noise": 4.0, "bound": 40.0}))
-    here, there = in_process.simulate(file), over_http(stack, file)
+    here, there = in_process.run(file), over_http(stack, file)
     assert learned(there) == learned(here)
     assert here.events.width_failures > here.events.widths / 2
     assert here.events.best_dropped_at == 3
     assert here.events.failure is not None
     assert here.events.failure < 0.01
-    assert in_process.simulate(told).events.width_failures == 0
+    assert in_process.run(told).events.width_failures == 0
 
 
 def test_the_kind_of_an_unseeded_runs_guarantee_is_that_of_its_rounds_in_process_and_over_http(stack: Stack) -> None:
@@ -142,7 +142,7 @@ def test_the_kind_of_an_unseeded_runs_guarantee_is_that_of_its_rounds_in_process
         1500,
     )
     file = replace(whole, config=whole.config.model_copy(update={"unsafe": None}))
-    for result in (in_process.simulate(file), over_http(stack, file)):
+    for result in (in_process.run(file), over_http(stack, file)):
         sizes = {len(one.decision.actions) for one in result.rounds if one.decision.kind == "play-design"}
         assert result.guarantee.kind == ("approximate" if 1 in sizes else "renyi")
         assert (result.guarantee.epsilon, result.guarantee.delta) == (pytest.approx(10.0, rel=0.01), 1e-3)

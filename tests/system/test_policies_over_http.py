@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import parse_run_file
+from distrust.lab.run.run_file import parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.system.play import over_http
@@ -42,11 +42,11 @@ def test_a_policy_is_the_same_in_process_and_over_http(stack: Stack, row: str) -
     world = 'name = "bernoulli"\nmeans = [0.05, 0.95, 0.5]'
     if row == "phased-elimination":
         world = 'name = "linear-sphere"\narms = 6'
-    file = parse_run_file(
+    file = parse(
         f'run = "{row}"\nhorizon = {horizon}\n[policy]\n{words}\n[mechanism]\n{mechanism}\n[unsafe]\nnoise_seed = 7\n'
         f"[environment]\nseed = 7\n{world}\n[fleet]\nprocesses = 2\n{fleet}"
     )
-    here, there = in_process.simulate(file), over_http(stack, file)
+    here, there = in_process.run(file), over_http(stack, file)
     assert learned(there) == learned(here)
     assert sum(here.pulls) == horizon
     assert here.rounds[-1].cohorts[-1].estimate is not None

@@ -41,7 +41,7 @@ def test_a_service_killed_in_the_middle_of_a_run_comes_back_and_nothing_is_lost_
             assert not playing.done(), "the run was over before anything was broken"
             stack.restart(victim)
         result = playing.result(180)
-    assert learned(result) == learned(in_process.simulate(file))
+    assert learned(result) == learned(in_process.run(file))
 
 
 def test_every_service_has_a_case() -> None:

@@ -30,7 +30,7 @@ def test_a_seeded_run_gives_the_same_sums_and_eliminations_in_process_and_over_h
     stack: Stack, mechanism: str
 ) -> None:
     file = run_file(f"same-{mechanism}", mechanism)
-    here, there = in_process.simulate(file), over_http(stack, file)
+    here, there = in_process.run(file), over_http(stack, file)
     assert learned(there) == learned(here)
     assert any(one.eliminated for one in here.rounds), "a run without an elimination compares too little"
     assert here.rounds[0].cohorts[0].survivors is not None
@@ -43,4 +43,4 @@ def test_runs_at_once_do_not_mix(stack: Stack) -> None:
     files = [run_file(f"beside-{seed}", kind, seed=seed) for seed, kind in enumerate(kinds, 21)]
     futures = [in_background(lambda file=file: over_http(stack, file)) for file in files]  # type: ignore[misc]
     for file, future in zip(files, futures, strict=True):
-        assert learned(future.result(120)) == learned(in_process.simulate(file))
+        assert learned(future.result(120)) == learned(in_process.run(file))

@@ -2,11 +2,11 @@ import pytest
 
 from distrust.lab.run import in_process
 from distrust.lab.run.failures import FailureTracker
-from distrust.lab.run.run_file import RunFile, parse_run_file
+from distrust.lab.run.run_file import RunFile, parse
 
 
 def run_file(means: list[float], policy: str = "", mechanism: str = 'name = "identity"', more: str = "") -> RunFile:
-    return parse_run_file(
+    return parse(
         f"""
 run = "trial"
 horizon = 6000
@@ -26,7 +26,7 @@ noise_seed = 2
 
 
 def test_a_run_says_how_many_widths_it_formed_and_that_they_held() -> None:
-    result = in_process.simulate(run_file([0.1, 0.4, 0.9]))
+    result = in_process.run(run_file([0.1, 0.4, 0.9]))
     assert result.events is not None
     assert result.events.widths == sum(len(one.arms) for one in result.rounds)
     assert (result.events.width_failures, result.events.best_dropped, result.events.failure) == (0, False, 0.1)
@@ -37,9 +37,9 @@ def test_a_witness_of_another_world_sees_every_failure() -> None:
     """The policy plays [0.1, 0.9]; whoever believes in [0.9, 0.1] must find all widths wrong, and the best arm gone."""
     file, believed = run_file([0.1, 0.9]), run_file([0.9, 0.1])
     witness = FailureTracker(believed)
-    learner = in_process.simulate_learner(file, witness)
+    learner = in_process.play_learner(file, witness)
     events = witness.events(learner)
-    result = in_process.simulate(file)
+    result = in_process.run(file)
     dropped = next(place for place, one in enumerate(result.rounds) if 0 in one.eliminated)
     assert events.best_dropped
     assert events.best_dropped_at == result.regret.curve[dropped][0]
@@ -50,7 +50,7 @@ def test_a_witness_of_another_world_sees_every_failure() -> None:
 def test_of_two_best_arms_one_may_go() -> None:
     file, believed = run_file([0.1, 0.9, 0.9]), run_file([0.9, 0.9, 0.1])
     witness = FailureTracker(believed)
-    learner = in_process.simulate_learner(file, witness)
+    learner = in_process.play_learner(file, witness)
     assert 0 not in learner.policy.active
     assert not witness.events(learner).best_dropped
 
@@ -72,7 +72,7 @@ PAPER = 'name = "distributed-polya"\nepsilon = 1.0\ncalibration = "paper"'
     ],
 )
 def test_the_stated_level_is_the_policys_own(policy: str, mechanism: str, expected: float | None) -> None:
-    result = in_process.simulate(run_file([0.2, 0.8], policy, mechanism))
+    result = in_process.run(run_file([0.2, 0.8], policy, mechanism))
     assert result.events is not None
     assert result.events.failure == pytest.approx(expected)
 
@@ -95,7 +95,7 @@ noise_seed = 2
 
 
 def test_a_linear_policy_states_beta_for_every_event_of_its_phases() -> None:
-    result = in_process.simulate(parse_run_file(LINEAR))
+    result = in_process.run(parse(LINEAR))
     assert result.events is not None
     closed = [one for one in result.rounds if all(cohort.survivors is not None for cohort in one.cohorts)]
     sums = sum(len(one.cohorts) for one in closed)

@@ -7,12 +7,12 @@ from rich.console import Console
 from distrust.lab.run import in_process
 from distrust.lab.run.result import CohortResult, Result
 from distrust.lab.run.result_table import print_result
-from distrust.lab.run.run_file import RunFile, parse_run_file
+from distrust.lab.run.run_file import RunFile, parse
 from distrust.server.learner.rounds import run_ledger
 
 
 def run_file(mechanism: str = 'name = "distributed-polya"\nepsilon = 1.0', extra: str = "") -> RunFile:
-    return parse_run_file(
+    return parse(
         f"""
 run = "trial"
 horizon = 3000
@@ -31,7 +31,7 @@ means = [0.2, 0.5, 0.9]
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    return in_process.simulate(run_file(extra="[unsafe]\nnoise_seed = 3\n[fleet]\ndropout = 0.05"))
+    return in_process.run(run_file(extra="[unsafe]\nnoise_seed = 3\n[fleet]\ndropout = 0.05"))
 
 
 def test_every_client_of_the_horizon_is_a_pull(result: Result) -> None:
@@ -54,19 +54,19 @@ def test_departed_clients_are_not_in_the_sum(result: Result) -> None:
 
 
 def test_the_seeded_run_is_repeatable_and_the_deployed_one_is_not() -> None:
-    seeded = [in_process.simulate(run_file(extra="[unsafe]\nnoise_seed = 3")).rounds for _ in range(2)]
-    deployed = [in_process.simulate(run_file()).rounds for _ in range(2)]
+    seeded = [in_process.run(run_file(extra="[unsafe]\nnoise_seed = 3")).rounds for _ in range(2)]
+    deployed = [in_process.run(run_file()).rounds for _ in range(2)]
     assert seeded[0] == seeded[1]
     assert deployed[0] != deployed[1]
 
 
 def test_a_seeded_run_claims_no_privacy(result: Result) -> None:
     assert result.guarantee.kind == "none"
-    assert in_process.simulate(run_file()).guarantee.kind == "pure"
+    assert in_process.run(run_file()).guarantee.kind == "pure"
 
 
 def test_without_privacy_the_estimates_are_the_true_sums_up_to_rounding() -> None:
-    played = in_process.simulate(run_file('name = "identity"'))
+    played = in_process.run(run_file('name = "identity"'))
     for cohort in (cohort for one in played.rounds for cohort in one.cohorts):
         assert cohort.estimate is not None
         assert cohort.estimate[0] == pytest.approx(round(cohort.estimate[0]), abs=1e-9)
@@ -74,7 +74,7 @@ def test_without_privacy_the_estimates_are_the_true_sums_up_to_rounding() -> Non
 
 
 def test_more_departures_than_the_run_allows_release_nothing() -> None:
-    played = in_process.simulate(run_file(extra="[fleet]\ndropout = 0.6"))
+    played = in_process.run(run_file(extra="[fleet]\ndropout = 0.6"))
     assert played.aborted > 0
     assert all(cohort.estimate is None for one in played.rounds for cohort in one.cohorts)
     assert played.chosen is None
@@ -116,15 +116,15 @@ def test_the_closing_table_says_why_cohorts_ended_and_which_clients_lied(result:
 
 def test_watch_is_called_after_every_cohort() -> None:
     seen: list[int] = []
-    played = in_process.simulate(run_file(), lambda learner: seen.append(len(learner.rounds)))
+    played = in_process.run(run_file(), lambda learner: seen.append(len(learner.rounds)))
     assert len(seen) == sum(len(one.cohorts) for one in played.rounds)
 
 
 def test_a_run_keeps_what_clients_have_spent_by_how_often_they_came_and_in_total() -> None:
-    come = in_process.simulate(run_file(extra="[returning]\ncontributions = 3\n[budget]\nepsilon = 3.0"))
+    come = in_process.run(run_file(extra="[returning]\ncontributions = 3\n[budget]\nepsilon = 3.0"))
     assert {one.contributions: one.guarantee.epsilon for one in come.spent} == pytest.approx({1: 1.0, 2: 2.0, 3: 3.0})
     assert come.spent[-1].guarantee == come.guarantee
-    once = in_process.simulate(run_file())
+    once = in_process.run(run_file())
     assert [(one.contributions, one.guarantee) for one in once.spent] == [(1, once.guarantee)]
     shown = Console(file=io.StringIO(), width=200)
     print_result(come, shown)
@@ -134,7 +134,7 @@ def test_a_run_keeps_what_clients_have_spent_by_how_often_they_came_and_in_total
 
 def test_every_round_of_a_result_has_its_line_of_the_ledger() -> None:
     file = run_file(extra="[returning]\ncontributions = 3")
-    learner = in_process.simulate_learner(file)
+    learner = in_process.play_learner(file)
     lines = [one.guarantee for one in run_ledger(file.config, learner.rounds).entries]
-    assert [one.guarantee for one in in_process.simulate(file).rounds] == lines
+    assert [one.guarantee for one in in_process.run(file).rounds] == lines
     assert [line.epsilon for line in lines] == pytest.approx([1.0] * len(lines))

@@ -6,12 +6,12 @@ from numpy.typing import NDArray
 
 from distrust.common.errors import BadParameter
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import RunFile, parse_run_file
+from distrust.lab.run.run_file import RunFile, parse
 from distrust.server.policies.linear import design
 
 
 def run_file() -> RunFile:
-    return parse_run_file(
+    return parse(
         """
         run = "fault"
         horizon = 5000
@@ -44,7 +44,7 @@ def test_in_a_later_phase_the_run_ends_with_its_fault(monkeypatch: pytest.Monkey
 
     phases: list[int] = []
     monkeypatch.setattr(design, "_frank_wolfe", breaking)
-    learner = in_process.simulate_learner(file)
+    learner = in_process.play_learner(file)
     assert learner.finished
     assert learner.fault is not None
     assert "needs g ≤ 8 on at most 21" in learner.fault

@@ -7,7 +7,7 @@ import pytest
 
 from distrust.common.errors import BadParameter
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import BadRunFile, parse_run_file
+from distrust.lab.run.run_file import BadRunFile, parse
 
 MECHANISMS = {
     "identity": 'name = "identity"',
@@ -73,7 +73,7 @@ def test_every_pair_plays_to_its_horizon_and_keeps_the_best_action(
     """The best action is lost with a probability below 2βkL, some 1e-3 here; the seeds are fixed."""
     world = "linear-distributed" if policy.startswith("dp-dpe") else "linear-sphere"
     words = f'{MECHANISMS[mechanism]}\ncalibration = "{calibration}"'
-    result = in_process.simulate(parse_run_file(text(POLICIES[policy], words, world, more="[fleet]\ndropout = 0.02")))
+    result = in_process.run(parse(text(POLICIES[policy], words, world, more="[fleet]\ndropout = 0.02")))
     assert sum(result.pulls) == 3000
     assert result.arms[result.best].active
     assert len(result.rounds) >= 5
@@ -83,22 +83,22 @@ def test_every_pair_plays_to_its_horizon_and_keeps_the_best_action(
 @pytest.mark.parametrize("policy", POLICIES)
 def test_without_noise_bad_actions_drop_out_and_the_best_is_chosen(policy: str) -> None:
     world = "linear-distributed" if policy.startswith("dp-dpe") else "linear-sphere"
-    result = in_process.simulate(parse_run_file(text(POLICIES[policy], world=world, horizon=100_000)))
+    result = in_process.run(parse(text(POLICIES[policy], world=world, horizon=100_000)))
     assert sum(arm.active for arm in result.arms) <= len(result.arms) / 2
     assert result.chosen == result.best
 
 
 def test_intervals_hold_the_true_means_of_every_action() -> None:
-    file = parse_run_file(text(POLICIES["dp-dpe"], MECHANISMS["distributed-polya"], "linear-distributed", 20_000))
-    result = in_process.simulate(file)
+    file = parse(text(POLICIES["dp-dpe"], MECHANISMS["distributed-polya"], "linear-distributed", 20_000))
+    result = in_process.run(file)
     means = file.world().means
     assert all(arm.lower <= means[arm.arm] <= arm.upper for arm in result.arms if arm.lower is not None and arm.upper)
 
 
 def test_more_clients_a_phase_cost_no_pulls() -> None:
     """The horizon counts rounds of play: DPE's phases are as long whoever plays them."""
-    fixed = in_process.simulate(parse_run_file(text(POLICIES["dp-dpe-fixed"], world="linear-distributed")))
-    grown = in_process.simulate(parse_run_file(text(POLICIES["dp-dpe"], world="linear-distributed")))
+    fixed = in_process.run(parse(text(POLICIES["dp-dpe-fixed"], world="linear-distributed")))
+    grown = in_process.run(parse(text(POLICIES["dp-dpe"], world="linear-distributed")))
     assert fixed.rounds[0].decision == grown.rounds[0].decision
     assert [one.cohorts[0].clients for one in fixed.rounds[:3]] == [40, 40, 40]
     assert [one.cohorts[0].clients for one in grown.rounds[:5]] == [2, 4, 6, 10, 16]  # ⌈2^{0.8 l}⌉
@@ -138,26 +138,22 @@ def test_more_clients_a_phase_cost_no_pulls() -> None:
 )
 def test_a_run_that_cannot_be_is_refused(policy: str, mechanism: str, changes: dict[str, object], said: str) -> None:
     with pytest.raises((BadRunFile, BadParameter), match=said):
-        parse_run_file(text(policy, MECHANISMS[mechanism], **changes))  # type: ignore[arg-type]
+        parse(text(policy, MECHANISMS[mechanism], **changes))  # type: ignore[arg-type]
 
 
 def test_the_shuffler_deals_every_action_its_plays_and_the_noise_stays_by_slot() -> None:
-    result = in_process.simulate(
-        parse_run_file(text(POLICIES["almost-free-shuffled"], MECHANISMS["local-laplace-discrete"]))
-    )
+    result = in_process.run(parse(text(POLICIES["almost-free-shuffled"], MECHANISMS["local-laplace-discrete"])))
     for one in result.rounds:
         assert one.decision.kind == "assigned-action"
         assert one.cohorts[0].clients == sum(one.decision.times)
         assert one.cohorts[0].estimate is not None
         assert len(one.cohorts[0].estimate) == len(one.decision.actions)
-    again = in_process.simulate(
-        parse_run_file(text(POLICIES["almost-free-shuffled"], MECHANISMS["local-laplace-discrete"]))
-    )
+    again = in_process.run(parse(text(POLICIES["almost-free-shuffled"], MECHANISMS["local-laplace-discrete"])))
     assert again.pulls == result.pulls
 
 
 def test_the_public_seed_of_the_actions_is_not_the_worlds() -> None:
-    file = parse_run_file(text('name = "dp-pe"'))
+    file = parse(text('name = "dp-pe"'))
     assert file.config.policy.name == "dp-pe"
     assert file.config.policy.actions.kind == "sphere"
     assert file.config.policy.actions.seed != file.environment.seed

@@ -9,7 +9,7 @@ import pytest
 
 from distrust.lab.run import in_process
 from distrust.lab.run.result import Result
-from distrust.lab.run.run_file import parse_run_file
+from distrust.lab.run.run_file import parse
 
 TEXT = (Path(__file__).parents[3] / "docs" / "linear.md").read_text("utf-8")
 ROWS = {
@@ -25,7 +25,7 @@ def play(name: str, horizon: int, calibration: str = "exact") -> Result:
     world = DISTRIBUTED if "dp-dpe" in policy else SPHERE
     chosen = mechanism.replace("}", f', calibration = "{calibration}"}}')
     lines = [f"policy = {policy}", f"mechanism = {chosen}", f"environment = {world}", "unsafe = {noise_seed = 1}"]
-    return in_process.simulate(parse_run_file("\n".join(['run = "named"', f"horizon = {horizon}", *lines])))
+    return in_process.run(parse("\n".join(['run = "named"', f"horizon = {horizon}", *lines])))
 
 
 def test_the_table_has_every_algorithm() -> None:
@@ -93,8 +93,8 @@ def test_a_ball_is_played_through_its_net_from_a_run_file(policy: str) -> None:
     """97 points of the disc: θ* is met to within the spacing, and most points drop out."""
     world = '{name = "linear-sphere", seed = 3, actions = {kind = "ball", dimension = 2, spacing = 0.15}}'
     lines = ['run = "ball"', "horizon = 100_000", f'policy = {{name = "{policy}"}}', f"environment = {world}"]
-    file = parse_run_file("\n".join([*lines, 'mechanism = {name = "distributed-polya", epsilon = 5.0}']))
-    result, net = in_process.simulate(file), file.world()
+    file = parse("\n".join([*lines, 'mechanism = {name = "distributed-polya", epsilon = 5.0}']))
+    result, net = in_process.run(file), file.world()
     assert file.config.arms == len(net.means) == 97
     assert 1 - 0.15 <= net.means.max() <= 1
     assert result.chosen is not None

@@ -4,7 +4,7 @@ import pytest
 
 from distrust.common.errors import BadParameter
 from distrust.common.messages.policy import DpDpeSpec
-from distrust.lab.run.run_file import BadRunFile, parse_run_file
+from distrust.lab.run.run_file import BadRunFile, parse
 
 
 def text(policy: str = 'name = "dp-pe"', world: str = 'name = "linear-sphere"\narms = 10', horizon: int = 3000) -> str:
@@ -31,7 +31,7 @@ def ball(dimension: int, spacing: float) -> str:
 
 def refusal(file: str) -> str:
     with pytest.raises((BadRunFile, BadParameter)) as caught:
-        parse_run_file(file)
+        parse(file)
     return str(caught.value)
 
 
@@ -157,7 +157,7 @@ def test_a_policy_that_is_told_of_less_spread_than_there_is_is_refused(told: str
 
 
 def test_a_policy_may_be_told_of_more_spread_than_there_is() -> None:
-    policy = parse_run_file(text('name = "dp-dpe"\nnoise = 0.5\ndeviation = 0.2', world=DIFFERENT)).config.policy
+    policy = parse(text('name = "dp-dpe"\nnoise = 0.5\ndeviation = 0.2', world=DIFFERENT)).config.policy
     assert isinstance(policy, DpDpeSpec)
     assert (policy.deviation, policy.noise) == (0.2, 0.5)
 

@@ -10,7 +10,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, MechanismName
 from distrust.common.messages import policy as specs
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import RunFile, parse_run_file
+from distrust.lab.run.run_file import RunFile, parse
 
 EXACT_ONLY = tuple(name for name, kind in MECHANISMS.items() if kind.calibrations == ("exact",))
 
@@ -60,7 +60,7 @@ class Row:
         words += [f"epsilon = {self.epsilon}"] if mechanism != "identity" else []
         words += ["delta = 1e-3"] if MECHANISMS[mechanism].takes_delta == "needed" else []
         words += ["batches = 64"] if mechanism == "tree" else []
-        return parse_run_file(
+        return parse(
             f'run = "pair"\nhorizon = {HORIZON}\n[policy]\n{self.words}\n[mechanism]\n'
             + "\n".join(words)
             + f"\n[unsafe]\nnoise_seed = 5\n[environment]\nseed = 3\n{world or self.world}\n{more}"
@@ -125,7 +125,7 @@ def test_the_docs_list_every_policy() -> None:
 def test_an_allowed_pair_plays_to_its_horizon_and_keeps_the_best_arm(policy: str, mechanism: MechanismName) -> None:
     """Clients leave; the seeds are fixed."""
     row = POLICIES[policy]
-    result = in_process.simulate(row.file(mechanism, more="[fleet]\ndropout = 0.04"))
+    result = in_process.run(row.file(mechanism, more="[fleet]\ndropout = 0.04"))
     assert (result.policy, result.mechanism) == (row.name, mechanism)
     assert result.fault is None
     assert sum(result.pulls) == HORIZON
@@ -140,7 +140,7 @@ def test_an_allowed_pair_plays_to_its_horizon_and_keeps_the_best_arm(policy: str
 def test_another_pair_is_refused_with_the_reason(policy: str, mechanism: MechanismName) -> None:
     row = POLICIES[policy]
     with pytest.raises(BadParameter, match=row.refusal(mechanism)) as refused:
-        in_process.simulate(row.file(mechanism))
+        in_process.run(row.file(mechanism))
     assert re.match(r"mechanism\.(name|calibration) = '", refused.value.detail)
 
 
@@ -150,7 +150,7 @@ def test_a_paper_calibration_outside_its_theorem_is_refused_with_the_range(
 ) -> None:
     row = POLICIES[policy]
     with pytest.raises(BadParameter, match=row.out_of_range(mechanism)):
-        in_process.simulate(row.file(mechanism))
+        in_process.run(row.file(mechanism))
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -8,7 +8,7 @@ from distrust.lab.run import in_process
 from distrust.lab.run.failures import FailureTracker
 from distrust.lab.run.in_process import OneByOne
 from distrust.lab.run.result import Result
-from distrust.lab.run.run_file import RunFile, parse_run_file
+from distrust.lab.run.run_file import RunFile, parse
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
 
@@ -18,7 +18,7 @@ FINER = {*UNTIMED, "rounds", "regret", "bits"}
 
 
 def run_file(horizon: int = 400, dropout: float = 0.2, more: str = "") -> RunFile:
-    return parse_run_file(
+    return parse(
         f"""
 run = "alone"
 horizon = {horizon}
@@ -42,12 +42,12 @@ dropout = {dropout}
 def played(file: RunFile, learner: Learner, monkeypatch: pytest.MonkeyPatch) -> Result:
     """The result of the driver when it plays with this learner."""
     monkeypatch.setattr(in_process, "OneByOne", lambda _config: learner)
-    return in_process.simulate(file)
+    return in_process.run(file)
 
 
 def test_a_short_run_is_the_ordinary_learners_in_every_field(monkeypatch: pytest.MonkeyPatch) -> None:
     file = run_file()
-    light, ordinary = in_process.simulate(file), played(file, Learner(file.config), monkeypatch)
+    light, ordinary = in_process.run(file), played(file, Learner(file.config), monkeypatch)
     assert len(light.rounds) == len(ordinary.rounds) == 400
     assert light.model_dump(exclude=UNTIMED) == ordinary.model_dump(exclude=UNTIMED)
 
@@ -102,7 +102,7 @@ def test_cohorts_that_are_lost_are_replaced_and_counted(monkeypatch: pytest.Monk
 def test_a_long_run_keeps_a_thousand_records_at_most() -> None:
     seen = []
     file = run_file(horizon=5_003, dropout=0.0)
-    learner = in_process.simulate_learner(file, lambda one: seen.append(len(one.rounds)))
+    learner = in_process.play_learner(file, lambda one: seen.append(len(one.rounds)))
     assert len(learner.rounds) <= 1000
     assert sum(record.clients for record in learner.rounds) == sum(learner.pulls) == 5_003
     assert max(seen) <= 1006
@@ -119,7 +119,7 @@ def test_every_pull_forms_an_interval_and_one_that_misses_is_seen_within_its_blo
     for learner in (Learner(file.config), OneByOne(file.config, 400)):
         monkeypatch.setattr(in_process, "OneByOne", lambda _config, learner=learner: learner)
         witness = FailureTracker(believed)
-        events = witness.events(in_process.simulate_learner(file, witness))
+        events = witness.events(in_process.play_learner(file, witness))
         counts.append((events.widths, events.width_failures))
     assert counts[0] == counts[1]
     assert counts[0][0] == 400

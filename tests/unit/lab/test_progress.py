@@ -7,10 +7,10 @@ from distrust.common.bandit.decisions import PlayDesign
 from distrust.common.messages.listing import CohortEntry
 from distrust.common.messages.progress import CohortView, RoundReport, RunView
 from distrust.lab.run.progress import Progress, working
-from distrust.lab.run.run_file import parse_run_file
+from distrust.lab.run.run_file import parse
 from distrust.server.learner.learner import Learner
 
-FILE = parse_run_file(
+FILE = parse(
     """
 run = "trial"
 horizon = 3000

@@ -17,7 +17,7 @@ from distrust.lab.run.fleet_processes import Fleets, fleet_environment
 from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.result import Wire
 from distrust.lab.run.result_table import most_common
-from distrust.lab.run.run_file import parse_run_file
+from distrust.lab.run.run_file import parse
 from distrust.lab.stack.stack import Urls
 
 RUN = """
@@ -33,7 +33,7 @@ WHY, OTHER = "refused: ε = 1 is above this user's 0.5", "conflict: differs"
 @pytest.fixture
 def fleets(tmp_path: Path) -> Iterator[Fleets]:
     """Fleets whose processes were never started."""
-    idle = Fleets(parse_run_file(RUN), Urls("http://a", "http://b", "http://c"), tmp_path)
+    idle = Fleets(parse(RUN), Urls("http://a", "http://b", "http://c"), tmp_path)
     idle._folder = tempfile.TemporaryDirectory()
     yield idle
     idle._end()
@@ -71,7 +71,7 @@ def test_the_error_of_a_run_names_the_reasons_for_which_clients_refused(
     monkeypatch.setattr(HttpRun, "_watch", watch)
     report(fleets, "fleet-1", {WHY: 1200, OTHER: 1}, joined=1201)
     silent: Any = None
-    play = HttpRun(parse_run_file(RUN), Urls("http://a", "http://b", "http://c"), fleets, silent)
+    play = HttpRun(parse(RUN), Urls("http://a", "http://b", "http://c"), fleets, silent)
     with pytest.raises(type(error)) as raised:
         asyncio.run(play._seen_to_its_end())
     own = "ε = 1 is above this user's 0.5"  # and not `refused` twice
@@ -79,7 +79,7 @@ def test_the_error_of_a_run_names_the_reasons_for_which_clients_refused(
 
 
 def test_fleets_are_told_the_digest_of_the_run_that_was_created() -> None:
-    file = parse_run_file(RUN)
+    file = parse(RUN)
     told = fleet_environment(file, Urls("http://a", "http://b", "http://c"))
     assert told["DISTRUST_CONFIG_DIGEST"] == hashlib.sha256(file.config.canonical()).hexdigest()
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from distrust.common.errors import BadParameter
-from distrust.lab.run.run_file import BadRunFile, RunFile, parse_run_file
+from distrust.lab.run.run_file import BadRunFile, RunFile, parse
 from distrust.server.learner.run_config import check_for_services
 
 IDENTITY = 'name = "identity"'
@@ -15,7 +15,7 @@ PUBLISHED = 'constants = "published-code"'
 
 def read(policy: str, mechanism: str = IDENTITY, horizon: int = 3000, more: str = "") -> RunFile:
     world = 'name = "gaussian-easy"\nseed = 1'
-    return parse_run_file(
+    return parse(
         f'run = "x"\nhorizon = {horizon}\n[policy]\n{policy}\n[mechanism]\n{mechanism}\n[environment]\n{world}\n{more}'
     )
 

@@ -8,7 +8,7 @@ import pytest
 from distrust.common.messages.progress import CohortView, RoundReport, Snapshot
 from distrust.lab.run import in_process
 from distrust.lab.run.over_http import ReplayDiffers, replay_failures
-from distrust.lab.run.run_file import RunFile, parse_run_file
+from distrust.lab.run.run_file import RunFile, parse
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import RoundRecord
 
@@ -36,7 +36,7 @@ FILES = {
 def run_file(which: str) -> RunFile:
     """Clients leave, so that cohorts are lost and replaced."""
     policy, mechanism, world, horizon = FILES[which]
-    return parse_run_file(
+    return parse(
         f"""
 run = "trial"
 horizon = {horizon}
@@ -101,7 +101,7 @@ def ordinary(file: RunFile) -> Learner:
 def test_a_run_played_again_from_its_rounds_has_the_failures_that_were_seen_when_it_was_played(which: str) -> None:
     file = run_file(which)
     learner = ordinary(file)
-    assert replay_failures(file, published(learner), learner.snapshot()) == in_process.simulate(file).events
+    assert replay_failures(file, published(learner), learner.snapshot()) == in_process.run(file).events
     assert which == "pull-by-pull" or any(record.eliminated for record in learner.rounds)
 
 
@@ -111,7 +111,7 @@ def test_lost_cohorts_are_lost_again() -> None:
     gone = RunFile(file.config, file.environment, file.fleet.model_copy(update={"dropout": 0.16}))
     learner = ordinary(gone)
     assert learner.aborted > 0
-    assert replay_failures(gone, published(learner), learner.snapshot()) == in_process.simulate(gone).events
+    assert replay_failures(gone, published(learner), learner.snapshot()) == in_process.run(gone).events
 
 
 def _without_counts(cohort: CohortView) -> CohortView:

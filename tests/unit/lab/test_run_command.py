@@ -12,7 +12,7 @@ from distrust.lab.__main__ import app
 from distrust.lab.cli.run import there
 from distrust.lab.run import in_process
 from distrust.lab.run.result import Result
-from distrust.lab.run.run_file import RunFile, parse_run_file
+from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls
 
@@ -25,7 +25,7 @@ environment = {name = "gaussian-easy"}
 
 
 def test_linear_algebra_has_one_thread_in_a_run_in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, seen, play = tmp_path / "run.toml", list[int](), in_process.simulate
+    path, seen, play = tmp_path / "run.toml", list[int](), in_process.run
     path.write_text(RUN)
 
     def looking(file: RunFile) -> Result:
@@ -33,7 +33,7 @@ def test_linear_algebra_has_one_thread_in_a_run_in_process(tmp_path: Path, monke
         seen.extend(pool["num_threads"] for pool in threadpool_info())
         return play(file)
 
-    monkeypatch.setattr("distrust.lab.cli.run.in_process.simulate", looking)
+    monkeypatch.setattr("distrust.lab.cli.run.in_process.run", looking)
     assert CliRunner().invoke(app, ["run", str(path), "--in-process"]).exit_code == 0
     assert seen
     assert set(seen) == {1}
@@ -43,5 +43,5 @@ def test_where_others_play_the_run_file_names_their_world(tmp_path: Path) -> Non
     """Regret and failures are counted in it; a seed drawn here is nobody else's."""
     nowhere = Urls(*["http://127.0.0.1:9"] * 3, None)
     with pytest.raises(BadParameter, match=r"environment.seed = None: other fleets play with --no-fleet"):
-        there(parse_run_file(RUN), nowhere, DataDir(tmp_path), fleet=False)
-    assert not parse_run_file(RUN.replace('"gaussian-easy"', '"gaussian-easy", seed = 5')).drawn
+        there(parse(RUN), nowhere, DataDir(tmp_path), fleet=False)
+    assert not parse(RUN.replace('"gaussian-easy"', '"gaussian-easy", seed = 5')).drawn

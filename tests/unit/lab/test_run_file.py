@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from distrust.common.errors import ProtocolError
-from distrust.lab.run.run_file import BadRunFile, parse_run_file, read_run_file
+from distrust.lab.run.run_file import BadRunFile, parse, read
 
 GOOD = """
 run = "trial"
@@ -48,30 +48,30 @@ def test_a_bad_run_file_is_refused_in_one_line_with_field_value_and_what_is_allo
     path = tmp_path / "bad.toml"
     path.write_text(GOOD.replace(old, new, 1), "utf-8")
     with pytest.raises(BadRunFile, match=says) as caught:
-        read_run_file(path)
+        read(path)
     assert "\n" not in caught.value.detail
     assert caught.value.detail.startswith(f"{path}: ")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadRunFile, match=r"none.toml: No such file"):
-        read_run_file(tmp_path / "none.toml")
+        read(tmp_path / "none.toml")
 
 
 def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
     (tmp_path / "marked.toml").write_text(GOOD, "utf-8-sig")
-    assert read_run_file(tmp_path / "marked.toml").config == parse_run_file(GOOD).config
+    assert read(tmp_path / "marked.toml").config == parse(GOOD).config
 
 
 def test_arms_come_from_the_environment() -> None:
-    assert parse_run_file(GOOD).config.arms == 2
-    assert parse_run_file("arms = 2\n" + GOOD).config == parse_run_file(GOOD).config
+    assert parse(GOOD).config.arms == 2
+    assert parse("arms = 2\n" + GOOD).config == parse(GOOD).config
 
 
 def test_nothing_of_the_environment_is_in_the_servers_part() -> None:
     one, other = (
-        parse_run_file(GOOD),
-        parse_run_file(GOOD.replace("[0.1, 0.9]", "[0.123, 0.456]").replace("seed = 4", "seed = 77")),
+        parse(GOOD),
+        parse(GOOD.replace("[0.1, 0.9]", "[0.123, 0.456]").replace("seed = 4", "seed = 77")),
     )
     assert one.environment != other.environment
     assert one.config.canonical() == other.config.canonical()
@@ -80,7 +80,7 @@ def test_nothing_of_the_environment_is_in_the_servers_part() -> None:
 
 
 def test_a_world_without_a_seed_gets_one_that_stays() -> None:
-    file = parse_run_file(GOOD.replace("seed = 4\n", ""))
+    file = parse(GOOD.replace("seed = 4\n", ""))
     assert file.environment.seed is not None
     assert file.renamed("other").environment == file.environment
     assert file.renamed("other").config.run == "other"
@@ -89,11 +89,9 @@ def test_a_world_without_a_seed_gets_one_that_stays() -> None:
 @pytest.mark.parametrize("name", ["Bad Name", "", "x" * 57])
 def test_another_name_must_be_one_that_a_run_can_have(name: str) -> None:
     with pytest.raises(ProtocolError, match=r"^run = "):
-        parse_run_file(GOOD).renamed(name)
+        parse(GOOD).renamed(name)
 
 
 def test_bad_parameters_of_a_world_are_ours_too() -> None:
     with pytest.raises(ProtocolError, match=r"environment\.seed"):
-        parse_run_file(
-            GOOD.replace('name = "bernoulli"\nseed = 4\nmeans = [0.1, 0.9]', 'name = "gaussian-easy"\nseed = "x"')
-        )
+        parse(GOOD.replace('name = "bernoulli"\nseed = 4\nmeans = [0.1, 0.9]', 'name = "gaussian-easy"\nseed = "x"'))

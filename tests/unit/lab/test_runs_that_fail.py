@@ -14,7 +14,7 @@ from distrust.lab.__main__ import app
 from distrust.lab.cli.console import BAD_INPUT, FAILED, guarded
 from distrust.lab.run import in_process
 from distrust.lab.run.over_http import _finished
-from distrust.lab.run.run_file import parse_run_file
+from distrust.lab.run.run_file import parse
 from distrust.server.learner.learner import Learner
 from distrust.server.policies.elimination import SuccessiveElimination
 from tests.support.server_harness import config
@@ -56,7 +56,7 @@ def distrust(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
 @pytest.mark.usefixtures("broken")
 def test_a_policy_that_raises_in_its_second_round_fails_the_run_and_keeps_the_first() -> None:
-    result = in_process.simulate(parse_run_file(RUN))
+    result = in_process.run(parse(RUN))
     assert result.fault == "round 2: ZeroDivisionError: division by zero"
     assert [one.batch for one in result.arms] == [5, 5]
     assert sum(result.pulls) == 2 * 32 + 2 * 64
@@ -72,14 +72,14 @@ def test_an_analyzer_that_raises_fails_the_run_in_the_middle_of_a_round(monkeypa
         return honest(self, total, survivors, stream)
 
     monkeypatch.setattr(UnsafeIdentity, "estimate", estimate)
-    result = in_process.simulate(parse_run_file(RUN))
+    result = in_process.run(parse(RUN))
     expected = "round 2: cohort trial.2.0.1: the analyzer raised: FloatingPointError: overflow encountered in multiply"
     assert result.fault == expected
     assert [one.estimate for one in result.rounds[1].cohorts] == [None, None]
 
 
 def test_a_run_that_measured_nothing_fails_and_counts_its_cohorts() -> None:
-    fault = in_process.simulate(parse_run_file(EMPTY)).fault
+    fault = in_process.run(parse(EMPTY)).fault
     assert fault is not None
     assert fault.startswith("nothing was measured: no round was closed, 4 of 4 cohorts were aborted; the last one was ")
     assert fault.endswith(" survivors, needs 32")

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from distrust.common.errors import BudgetExceeded
 from distrust.common.messages.run import RunConfig
 from distrust.lab.figures.drawing import drawing
-from distrust.lab.run.run_file import run_file_of_table
+from distrust.lab.run.run_file import parse_table
 from distrust.lab.sweep.experiment import Experiment, Overlay, merged
 from distrust.lab.sweep.files import known_experiments, load_experiment
 from distrust.server.learner.learner import Learner
@@ -111,7 +111,7 @@ def budgeted(panel: Overlay, series: str, delta: float, *, more: float = 1.0) ->
             "budget": {"epsilon": 0.5, "delta": delta},
         },
     )
-    return run_file_of_table(whole).config
+    return parse_table(whole).config
 
 
 def test_nobody_drops_out_and_nobody_colludes_as_in_the_papers(loaded: dict[str, Experiment]) -> None:

@@ -95,9 +95,7 @@ def test_series_of_a_panel_get_the_same_rewards_and_other_panels_others(tmp_path
         )
     )
     played = {
-        cell: in_process.simulate(cell_run_file(experiment, cell))
-        for cell in all_cells(experiment)
-        if cell.repetition == 0
+        cell: in_process.run(cell_run_file(experiment, cell)) for cell in all_cells(experiment) if cell.repetition == 0
     }
     first = {cell: result.rounds[0].cohorts for cell, result in played.items()}
     assert first[Cell("wide", "private", 0)] == first[Cell("wide", "public", 0)]

@@ -37,7 +37,7 @@ def test_regret_between_the_ends_of_rounds_is_linear(
 
 def test_a_row_is_what_the_run_came_to(tmp_path: Path) -> None:
     experiment = load_experiment(small(tmp_path))
-    row, result = play_cell(experiment, CELL), in_process.simulate(cell_run_file(experiment, CELL))
+    row, result = play_cell(experiment, CELL), in_process.run(cell_run_file(experiment, CELL))
     assert isinstance(row, Row)
     assert (row.panel, row.series, row.repetition) == CELL
     assert (row.experiment, row.policy, row.mechanism, row.epsilon) == (
@@ -66,13 +66,13 @@ def test_a_cell_is_a_function_of_the_experiment_but_for_its_seconds(tmp_path: Pa
 
 def stopped_early(_file: RunFile) -> Result:
     """A run whose third round could not be calibrated."""
-    result = in_process.simulate(_file)
+    result = in_process.run(_file)
     return result.model_copy(update={"pulls": [one // 2 for one in result.pulls], "fault": "round 3: no"})
 
 
 def measured_nothing(_file: RunFile) -> Result:
     """A run that asked all its clients and closed no round."""
-    return in_process.simulate(_file).model_copy(update={"fault": "nothing was measured: no round was closed"})
+    return in_process.run(_file).model_copy(update={"fault": "nothing was measured: no round was closed"})
 
 
 def refused(_file: RunFile) -> Result:
@@ -91,7 +91,7 @@ def test_linear_algebra_has_one_thread_in_a_cell(tmp_path: Path, monkeypatch: py
         seen.extend(pool["num_threads"] for pool in threadpool_info())
         raise BudgetExceeded(2.0, 1, 1.0, 0.0)
 
-    monkeypatch.setattr("distrust.lab.sweep.play.in_process", SimpleNamespace(simulate=looking))
+    monkeypatch.setattr("distrust.lab.sweep.play.in_process", SimpleNamespace(run=looking))
     play_cell(load_experiment(small(tmp_path)), CELL)
     assert seen
     assert set(seen) == {1}
@@ -109,7 +109,7 @@ def test_linear_algebra_has_one_thread_in_a_cell(tmp_path: Path, monkeypatch: py
 def test_what_goes_wrong_is_a_failure_that_says_why(
     run: Callable[[RunFile], Result], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distrust.lab.sweep.play.in_process", SimpleNamespace(simulate=run))
+    monkeypatch.setattr("distrust.lab.sweep.play.in_process", SimpleNamespace(run=run))
     found = play_cell(load_experiment(small(tmp_path)), CELL)
     assert isinstance(found, Failure)
     assert found.cell == CELL
