@@ -1,4 +1,4 @@
-"""`python -m distrust.aggregator`: configured by DISTRUST_… variables, until SIGTERM."""
+"""Starts the aggregator: `python -m distrust.aggregator`, configured by DISTRUST_… variables. SIGTERM ends it."""
 
 from distrust.aggregator.app import AggregatorSettings, aggregator_app
 from distrust.common.web.serve import main

@@ -45,13 +45,13 @@ _MOST = 100_000  # slots that one request may ask for
 
 
 def parse_slots(text: str) -> list[int]:
-    """The slots of a comma-separated list of numbers and ranges, ends included, each once. Raises BadParameter."""
+    """Return the slots of a comma-separated list of numbers and inclusive ranges, each once. Raises BadParameter."""
     slots: list[int] = []
     for part in filter(None, text.split(",")):
-        found = _PART.fullmatch(part)
-        if found is None:
+        match = _PART.fullmatch(part)
+        if match is None:
             raise BadParameter("slots", part[:40], "must be numbers and ranges such as 0-99,120")
-        first, last = int(found[1]), int(found[2] or found[1])
+        first, last = int(match[1]), int(match[2] or match[1])
         if last < first or len(slots) + last - first >= _MOST:
             raise BadParameter("slots", part, f"must ascend, {_MOST} slots at most")
         slots.extend(range(first, last + 1))
@@ -75,7 +75,7 @@ def take_shares(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> Upl
 
 @router.post("/cohorts/{cohort}/confirm", responses=UPLOAD_PROBLEMS)
 def take_confirmations(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
-    """Take what clients say of the shares that they hold."""
+    """Take clients' confirmations of the shares that they hold."""
     return aggregator.receive(cohort, CONFIRM, body)
 
 
@@ -87,7 +87,7 @@ def take_masked(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> Upl
 
 @router.post("/cohorts/{cohort}/unmask", responses=UPLOAD_PROBLEMS)
 def take_unmask(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
-    """Take the shares that take the masks away."""
+    """Take the shares that rebuild the masks."""
     return aggregator.receive(cohort, UNMASK, body)
 
 
@@ -101,10 +101,10 @@ async def open_stage(
     slots: Slots = "",
     wait: Wait = 0,
 ) -> StageView:
-    """The open stage; with `after` and `wait`, as soon as it is a later one."""
+    """Return the open stage; with `after` and `wait`, wait for a later stage."""
     wanted = parse_slots(slots)
     if after is not None:
-        later = lambda found: aggregator.later(found, after)  # noqa: E731
+        later = lambda name: aggregator.later(name, after)  # noqa: E731
         await doorbell.until(cohort, lambda: aggregator.stage(cohort), later, wait, question="stage")
     return await run_in_threadpool(aggregator.view, cohort, wanted)
 
@@ -117,18 +117,16 @@ async def open_stage(
 async def stage_statements(
     cohort: str, aggregator: AggregatorDep, doorbell: DoorbellDep, *, after: Known = 0, wait: Wait = 0
 ) -> StatementList:
-    """The statements behind the first `after`; with `wait`, as soon as there is one, or the cohort is over."""
+    """Return the statements after the first `after`; with `wait`, wait for one, or for the cohort's end."""
     return await doorbell.until(
         cohort,
         lambda: aggregator.statements(cohort, after),
-        lambda found: bool(found.statements) or found.over,
+        lambda listed: bool(listed.statements) or listed.over,
         wait,
         question=("statements", after),
     )
 
 
 def aggregator_app(settings: AggregatorSettings, clock: Clock | None = None) -> FastAPI:
-    """The aggregator's app. Raises Unavailable or BadParameter when its database cannot be used."""
+    """Return the aggregator's app. Raises Unavailable or BadParameter when its database cannot be used."""
     return wire(Aggregator, router, settings, clock)
-
-

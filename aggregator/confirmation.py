@@ -63,16 +63,16 @@ class Sharing:
 class Entries:
     """17-byte entries by owner and neighbour: row i, column j is what neighbour j of row i sent about row i.
 
-    given   whether there is one, shape (roster, degree).
+    present  whether there is one, shape (roster, degree).
     """
 
-    def __init__(self, given: Flags, place: NDArray[np.int64], joined: bytes) -> None:
-        self.given = given
+    def __init__(self, present: Flags, place: NDArray[np.int64], joined: bytes) -> None:
+        self.present = present
         self._place, self._joined = place, joined
 
     def of(self, row: int) -> tuple[list[int], list[int]]:
         """Return the columns of a row that have an entry, ascending, and the entries as integers."""
-        columns = np.flatnonzero(self.given[row])
+        columns = np.flatnonzero(self.present[row])
         starts = (SHARE * self._place[row, columns]).tolist()
         return columns.tolist(), [int.from_bytes(self._joined[i : i + SHARE], "big") for i in starts]
 
@@ -105,7 +105,7 @@ def judge_shares(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
     roster = sharing.roster
     size = SHARE * masking(roster.cohort).threshold
     entries = sharing.entries({slot: body[size:] for slot, body in bodies.items()})
-    agrees, opened = (np.zeros(entries.given.shape, dtype=np.bool_) for _ in range(2))
+    agrees, opened = (np.zeros(entries.present.shape, dtype=np.bool_) for _ in range(2))
     comparison = _Comparison(masking(roster.cohort).threshold, roster.degree)
     for slot, row in zip(sharing.members, sharing.rows.tolist(), strict=True):
         columns, values = entries.of(row)
@@ -115,7 +115,7 @@ def judge_shares(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
             shown = [value for value in values if value < PRIME]
             agrees[row, held] = comparison.agreeing(read_elements(bodies[slot][:size]), held, shown)
     confirmed = roster.flags(bodies)
-    disputed = entries.given & ~agrees & (confirmed[:, np.newaxis] | ~opened)
+    disputed = entries.present & ~agrees & (confirmed[:, np.newaxis] | ~opened)
     members = roster.slots[_settle(sharing, confirmed, agrees)].tolist()
     return Verdict(Sharing(roster, members), agrees, opened, disputed)
 

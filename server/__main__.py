@@ -1,4 +1,4 @@
-"""`python -m distrust.server`: configured by DISTRUST_… variables, until SIGTERM."""
+"""Starts the server: `python -m distrust.server`, configured by DISTRUST_… variables. SIGTERM ends it."""
 
 from distrust.common.threads import one_thread
 from distrust.common.web.serve import main

@@ -1,6 +1,7 @@
-"""A run that is being served: its learner, its state, and the lock under which both change together with the store."""
+"""An active run: its learner and state, changed under one lock together with the store, and its round as a message."""
 
 import threading
+from typing import Literal
 
 import structlog
 
@@ -20,11 +21,17 @@ from distrust.server.store import RunRow, Store
 
 _log = structlog.get_logger("distrust.server")
 
-ROUND_STATES = {"running": "open", "finished": "finished", "cancelled": "cancelled", "failed": "failed"}
+RoundState = Literal["open", "finished", "cancelled", "failed"]
+ROUND_STATES: dict[RunState, RoundState] = {
+    "running": "open",
+    "finished": "finished",
+    "cancelled": "cancelled",
+    "failed": "failed",
+}
 
 
 class ActiveRun:
-    """One run in memory. Hold `lock` around everything; the store has committed whatever can be seen here."""
+    """One run in memory. Callers hold `lock`. Whatever is visible here is committed in the store."""
 
     def __init__(self, config: RunConfig, learner: Learner | None, store: Store, keys: PublicKeys) -> None:
         self.lock = threading.RLock()
@@ -37,10 +44,10 @@ class ActiveRun:
 
     @classmethod
     def from_store(cls, row: RunRow, store: Store, keys: PublicKeys) -> "ActiveRun":
-        """The run after all the outcomes that were committed, in the state that was committed with the last of them.
+        """Return the run after all its committed outcomes, in its committed state.
 
-        A run that was left running and that fails when it is played again is committed as failed, once. One that this
-        version of the code refuses has failed and has no learner: all others are served.
+        A running run that fails when it is replayed is committed as failed, once. A run that this version of the code
+        refuses counts as failed and has no learner, so that the server still serves the others.
         """
         learner, refusal = _replayed(row.config, store)
         active = cls(row.config, learner, store, keys)
@@ -50,7 +57,7 @@ class ActiveRun:
             _log.error("run_refused", run=row.config.run, was=row.state, why=refusal)
             if row.state == "running":
                 active._commit_failure()
-        elif row.state == "failed" and not active.learner.finished:  # the outcomes alone do not say why
+        elif row.state == "failed" and not active.learner.finished:  # the outcomes do not hold the reason
             active.learner.stop(row.reason or "no reason was kept")
         elif row.state == "running":
             active.plan_next(active.learner)
@@ -65,14 +72,14 @@ class ActiveRun:
             writing.event(self.config.run, kind="failed", detail=self.reason)
 
     def snapshot(self) -> Snapshot:
-        """What the learner knows; nothing of a stored run that is refused today."""
+        """Return the learner's snapshot; a blank one for a stored run that is refused today."""
         return blank_snapshot(self.config) if self._learner is None else self.learner.snapshot()
 
     @property
     def learner(self) -> Learner:
-        """What was committed. Raises Unavailable as long as it cannot be told: nothing else may be seen meanwhile.
+        """The learner after the committed outcomes. Reads them again if a commit is in doubt.
 
-        Raises RunFailed for a stored run that is refused today.
+        Raises Unavailable while the database cannot be read, RunFailed for a stored run that is refused today.
         """
         with self.lock:
             if self._learner is None:
@@ -85,17 +92,17 @@ class ActiveRun:
             return self._learner
 
     def doubt(self) -> None:
-        """A commit failed, or only its confirmation was lost: forget the learner until it has been read again."""
+        """Drop the learner until it is read again: a commit failed, or only its confirmation was lost."""
         self._stale = True
 
     def changed(self) -> None:
-        """To be called whenever the learner has moved and its next round is planned, and that is committed."""
+        """Take over the learner's end. Call after each committed change, once the next round is planned."""
         learner = self._learner
         if self.state == "running" and learner is not None and learner.finished:
             self.state, self.reason = state_of(learner), learner.fault
 
     def plan_next(self, learner: Learner) -> None:
-        """Fail a run whose next round cannot be put in a message: each client that asks for it would see the error."""
+        """Build the next round's message. A run whose round has none fails, or each client would see the error."""
         try:
             plan = learner.plan()
             self._round = None if plan is None else round_message(self.config, plan, self._keys)
@@ -104,26 +111,24 @@ class ActiveRun:
             learner.fail(f"round {learner.rounds[-1].number}", error)
 
     def round(self) -> Round | None:
-        """The open round with the cohorts that are still to be played; None when there is none."""
+        """Return the open round with the cohorts that have no outcome; None when there is none."""
         plan = self.learner.plan() if self.state == "running" else None
         if plan is not None and self._round is None:
             self._round = round_message(self.config, plan, self._keys)
         return self._round if plan is not None else None
 
     def view(self) -> RoundView:
-        """The answer to GET /round."""
-        asked = self.round()  # first, as reading the learner again may find that the run is over
-        return RoundView.model_validate(
-            {"run": self.config.run, "state": ROUND_STATES[self.state], "config": self.digest, "round": asked}
-        )
+        """Return the answer to GET /round."""
+        round_ = self.round()  # first: reading the learner again may show that the run is over
+        return RoundView(run=self.config.run, state=ROUND_STATES[self.state], config=self.digest, round=round_)
 
     def pending(self) -> list[Cohort]:
-        """The open round's cohorts without an outcome, in cohort order."""
-        found = self.round()
-        return [] if found is None else [assignment.cohort for assignment in found.assignments]
+        """Return the open round's cohorts without an outcome, in cohort order."""
+        round_ = self.round()
+        return [] if round_ is None else [assignment.cohort for assignment in round_.assignments]
 
     def cohort(self, cohort: str) -> Cohort:
-        """One of them. Raises WrongCohort."""
+        """Return a pending cohort. Raises WrongCohort."""
         for one in self.pending():
             if one.cohort == cohort:
                 return one
@@ -142,7 +147,7 @@ def _replayed(config: RunConfig, store: Store) -> tuple[Learner | None, str | No
 
 
 def state_of(learner: Learner) -> RunState:
-    """The state of a run that nobody cancelled."""
+    """Return the state of a run that was not cancelled."""
     if not learner.finished:
         return "running"
     return "failed" if learner.fault else "finished"
@@ -151,9 +156,9 @@ def state_of(learner: Learner) -> RunState:
 def cohort_channel(
     mechanism: Mechanism, decision: Decision, config: RunConfig, minimum: int, keys: PublicKeys
 ) -> Channel:
-    """How this mechanism's messages travel: masked sums, or sealed records or labelled bits to be permuted.
+    """Return how the mechanism's messages travel: as masked sums, sealed records or labelled bits.
 
-    Assigned actions are dealt by the shuffler, which gives their sealed records back by action.
+    The shuffler deals assigned actions, and returns their sealed records by action.
     """
     if mechanism.via == "aggregator":
         spec = config.intermediary
@@ -170,25 +175,25 @@ def cohort_channel(
     return Sealed(size=size, server_key=keys.seal)
 
 
-def cohort_message(config: RunConfig, asked: Round, cohort: CohortPlan, keys: PublicKeys) -> Cohort:
-    """Return one cohort of a round, everything public about it."""
+def cohort_message(config: RunConfig, round_: Round, cohort: CohortPlan, keys: PublicKeys) -> Cohort:
+    """Return one cohort of a round, with everything public about it."""
     return Cohort(
         run=config.run,
-        round=asked.number,
+        round=round_.number,
         cohort=cohort.cohort,
         clients=cohort.clients,
         minimum=cohort.minimum,
         stage_seconds=config.intermediary.stage_seconds,
         config=config.digest(),
         ticket_key=keys.ticket,
-        channel=cohort_channel(cohort.mechanism, asked.decision, config, cohort.minimum, keys),
-        terms=cohort_terms(asked, cohort.arm, cohort.mechanism),
+        channel=cohort_channel(cohort.mechanism, round_.decision, config, cohort.minimum, keys),
+        terms=cohort_terms(round_, cohort.arm, cohort.mechanism),
     )
 
 
 def round_message(config: RunConfig, plan: RoundPlan, keys: PublicKeys) -> Round:
-    """Return the round with the cohorts that are still to be played."""
-    asked = Round(
+    """Return the round with the cohorts that have no outcome."""
+    round_ = Round(
         run=config.run,
         number=plan.number,
         decision=plan.decision,
@@ -201,9 +206,9 @@ def round_message(config: RunConfig, plan: RoundPlan, keys: PublicKeys) -> Round
     assignments = [
         Assignment(
             arm=cohort.arm,
-            cohort=cohort_message(config, asked, cohort, keys),
+            cohort=cohort_message(config, round_, cohort, keys),
             mechanism=None if cohort.mechanism == plan.mechanism else cohort.mechanism,
         )
         for cohort in plan.cohorts
     ]
-    return asked.model_copy(update={"assignments": assignments})
+    return round_.model_copy(update={"assignments": assignments})

@@ -62,7 +62,7 @@ class ServerSettings(ServiceSettings):
 
     @property
     def key_file(self) -> Path:
-        """The configured key file, or one beside the SQLite database, or below the working directory."""
+        """Return the configured key file, else one beside the SQLite database, else one below the working directory."""
         if self.keys is not None:
             return self.keys
         url = make_url(self.database_url)
@@ -118,29 +118,29 @@ def list_runs(service: ServiceDep) -> RunList:
 
 @run_routes.get("/runs/{run}", responses=problems(WrongCohort))
 def show_run(run: str, service: ServiceDep) -> RunView:
-    """Where a run stands."""
+    """Return a run's state and what it has learned."""
     return service.view(run)
 
 
 @run_routes.get("/runs/{run}/config", responses=problems(WrongCohort))
 def show_config(run: str, service: ServiceDep) -> RunConfig:
-    """Show a run's configuration. It never changes; clients check its digest, and compute rounds again from it."""
+    """Return a run's configuration. It never changes; clients check its digest and recompute rounds from it."""
     return service.active_run(run).config
 
 
 @run_routes.delete("/runs/{run}", dependencies=[OperatorOnly], responses=problems(Unauthorized, WrongCohort))
 async def cancel_run(run: str, service: ServiceDep, coordinator: CoordinatorDep) -> RunView:
-    """Stop a run for good. Clients that hold its tickets just stop; nothing more of it is released."""
-    found = await run_in_threadpool(service.cancel, run, "cancelled by the operator")
+    """Stop a run for good: clients that hold its tickets stop, and nothing more is released."""
+    view = await run_in_threadpool(service.cancel, run, "cancelled by the operator")
     coordinator.forget(run)
-    return found
+    return view
 
 
 @round_routes.get("/runs/{run}/round", responses=problems(WrongCohort))
 async def open_round(
     run: str, service: ServiceDep, doorbell: DoorbellDep, wait: Wait = 0, after: After = 0
 ) -> RoundView:
-    """The open round. With `wait` and `after`: once a later round is open, tickets are to be had, or it is over."""
+    """Return the open round. With `wait` and `after`, wait for a later round, free tickets, or the run's end."""
     newest = lambda: service.newest_round(run)  # noqa: E731
     await doorbell.until(run, newest, lambda number: number > after, wait, question="round")
     return await run_in_threadpool(service.round_view, run)
@@ -155,7 +155,7 @@ async def request_tickets(
     coordinator: CoordinatorDep,
     response: Response,
 ) -> TicketAnswer:
-    """Slots for clients that wait: the same request always gets the same ones. None yet: `Retry-After`."""
+    """Issue tickets. Idempotent: repeating a request returns the same slots. Without a free slot: `Retry-After`."""
     answer = await coordinator.tickets(run, body)
     if not answer.grants:
         response.headers["Retry-After"] = str(RETRY_SECONDS)
@@ -164,7 +164,7 @@ async def request_tickets(
 
 @round_routes.get("/runs/{run}/cohorts/{cohort}/keys", responses=problems(WrongCohort, WrongStage))
 def key_hashes(run: str, cohort: str, service: ServiceDep) -> KeyHashes:
-    """List the hashes of the clients' keys, by slot: clients hold the aggregator's roster against them."""
+    """List the hashes of the clients' keys, by slot. Clients compare the aggregator's roster with them."""
     return service.key_hashes(run, cohort)
 
 
@@ -172,22 +172,22 @@ def key_hashes(run: str, cohort: str, service: ServiceDep) -> KeyHashes:
 async def cohort_statements(
     run: str, cohort: str, service: ServiceDep, doorbell: DoorbellDep, *, wait: Wait = 0, after: After = 0
 ) -> StatementList:
-    """List what the aggregator stated of a cohort; with `wait`, as soon as there is more, or the cohort is over."""
+    """List the aggregator's statements of a cohort; with `wait`, wait for more, or for the cohort's end."""
     look = lambda: service.statements(run, cohort)  # noqa: E731
-    more = lambda found: len(found.statements) > after or found.over  # noqa: E731
-    found: StatementList = await doorbell.until(run, look, more, wait, question=("statements", cohort))
-    return found.model_copy(update={"statements": found.statements[after:]})
+    more = lambda listed: len(listed.statements) > after or listed.over  # noqa: E731
+    listed: StatementList = await doorbell.until(run, look, more, wait, question=("statements", cohort))
+    return listed.model_copy(update={"statements": listed.statements[after:]})
 
 
 @round_routes.get("/runs/{run}/rounds", responses=problems(WrongCohort))
 def list_rounds(run: str, service: ServiceDep, after: After = 0, limit: Limit = 50) -> RoundList:
-    """Rounds with their cohorts, page by page; `after` is a round's number."""
+    """List rounds with their cohorts, page by page; `after` is a round's number."""
     return service.rounds(run, after, limit)
 
 
 @round_routes.get("/runs/{run}/rounds/{number}", responses=problems(WrongCohort))
 def one_round(run: str, number: int, service: ServiceDep) -> RoundReport:
-    """One round with its cohorts."""
+    """Return one round with its cohorts."""
     return service.round_report(run, number)
 
 
@@ -197,13 +197,13 @@ def one_round(run: str, number: int, service: ServiceDep) -> RoundReport:
     responses=problems(Unauthorized, WrongCohort, WrongStage),
 )
 def show_transcript(run: str, cohort: str, service: ServiceDep, after: After = 0, limit: Limit = 100) -> Transcript:
-    """What this server saw of a cohort, message by message."""
+    """List what this server saw of a cohort, message by message."""
     return service.transcript(run, cohort, after, limit)
 
 
 @watch_routes.get("/runs/{run}/ledger", responses=problems(WrongCohort))
 def show_ledger(run: str, service: ServiceDep) -> Ledger:
-    """What each round cost its clients, and what that comes to."""
+    """Return what each round cost its clients, and the total."""
     return service.ledger(run)
 
 
@@ -214,34 +214,34 @@ async def listen(
     doorbell: DoorbellDep,
     last_event_id: Annotated[str | None, Header(description="number of the last event that was seen")] = None,
 ) -> StreamingResponse:
-    """Server-sent events until the run is over; `Last-Event-ID` goes on behind an event."""
+    """Send events until the run is over; `Last-Event-ID` continues after an event."""
     await run_in_threadpool(service.active_run, run)  # unknown runs are refused before the stream begins
     after = int(last_event_id[:15]) if last_event_id and last_event_id.isascii() and last_event_id.isdecimal() else 0
     return StreamingResponse(_stream(service, doorbell.bell, run, after), media_type="text/event-stream")
 
 
 async def _stream(service: Service, doorbell: ChangeNotifier, run: str, after: int) -> AsyncIterator[str]:
-    """Events behind number `after`. Listening ends by itself when the caller hangs up: the framework cancels it."""
+    """Yield events after number `after`. The framework cancels the stream when the caller hangs up."""
     newest = lambda: service.newest_event(run)  # noqa: E731
     while not doorbell.closed:
         known, began = after, time.monotonic()
         later = lambda number: number > known  # noqa: B023, E731  used within this turn of the loop
         await doorbell.until(run, newest, later, HEARTBEAT_SECONDS, question="events")
-        found, over = await run_in_threadpool(service.events, run, after)
-        for event in found:
+        fresh, over = await run_in_threadpool(service.events, run, after)
+        for event in fresh:
             after = event.number
             yield f"id: {event.number}\nevent: {event.kind}\ndata: {event.model_dump_json(exclude_none=True)}\n\n"
         if over:
             return
-        if not found and time.monotonic() - began < HEARTBEAT_SECONDS / 2:
+        if not fresh and time.monotonic() - began < HEARTBEAT_SECONDS / 2:
             return  # too many requests wait: this listener comes back with its `Last-Event-ID`
-        if not found:
+        if not fresh:
             yield ": still here\n\n"
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """The coordinator runs on the loop that serves; over HTTP unless `build` was given other intermediaries."""
+    """Run the coordinator on the loop that serves; it calls the intermediaries over HTTP unless others are passed."""
     settings: ServerSettings = app.state.settings
     http = None
     intermediaries = app.state.intermediaries
@@ -260,7 +260,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def server_app(settings: ServerSettings, intermediaries: Intermediaries | None = None) -> FastAPI:
-    """The server's app. Raises Unavailable or BadParameter when its database or key file cannot be used."""
+    """Return the server's app. Raises Unavailable or BadParameter when its database or key file cannot be used."""
     app = make_app("distrust server", _lifespan, [run_routes, round_routes, watch_routes], settings)
     app.state.intermediaries = intermediaries
     allow(*map(str.strip, settings.extensions.split(",")))

@@ -1,4 +1,4 @@
-"""What the server decides: runs are created once, served from their committed outcomes, watched, cancelled."""
+"""The server's decisions: it creates runs once, serves them from committed outcomes, shows and cancels them."""
 
 import math
 import threading
@@ -28,11 +28,11 @@ from distrust.server.ticket_issuer import TicketIssuer
 _log = structlog.get_logger("distrust.server")
 
 WINDOW = 8192
-"""Clients in flight in one run; see server.ticket_issuer."""
+"""Default number of clients in flight in one run; see server.ticket_issuer."""
 
 
 class Service:
-    """All the runs of one server. Safe to use from many threads; HTTP is somebody else's business.
+    """All runs of one server. Safe to use from many threads. Knows no HTTP.
 
     ring  called with a run's name after every commit that its watchers may wait for.
     """
@@ -55,7 +55,7 @@ class Service:
                 self._runs[row.config.run] = ActiveRun.from_store(row, self.store, keys.public)
 
     def create(self, config: RunConfig) -> tuple[RunView, bool]:
-        """Start a run; the same configuration again is the same run. Whether it is new comes second.
+        """Start a run, and return it with whether it is new. Idempotent: the same configuration is the same run.
 
         Raises BadParameter for a run that cannot be started, Conflict for a taken name.
         """
@@ -70,22 +70,22 @@ class Service:
         return self.view(config.run), known is None
 
     def runs(self) -> RunList:
-        """All runs, oldest first; after them those whose stored configuration cannot be read."""
+        """List all runs, oldest first; after them those whose stored configuration cannot be read."""
         lines = [views.run_line(active) for active in list(self._runs.values())]
         return RunList(runs=[*lines, *map(views.unread_line, self._unread.values())])
 
     def active_run(self, run: str) -> ActiveRun:
-        """Raises WrongCohort for a run that is not here, RunFailed for one whose configuration cannot be read."""
+        """Return a run. Raises WrongCohort for an unknown one, RunFailed for one whose configuration cannot be read."""
         unread = self._unread.get(run)
         if unread is not None:
             raise RunFailed(f"run {run} failed: its stored configuration is refused: {unread.why}")
-        found = self._runs.get(run)
-        if found is None:
+        active = self._runs.get(run)
+        if active is None:
             raise WrongCohort(f"run {run} is not known here")
-        return found
+        return active
 
     def running(self) -> list[ActiveRun]:
-        """Runs that still want clients."""
+        """Return the runs that still want clients."""
         return [active for active in list(self._runs.values()) if active.state == "running"]
 
     def view(self, run: str) -> RunView:
@@ -104,15 +104,15 @@ class Service:
         return self.view(run)
 
     def round_view(self, run: str) -> RoundView:
-        """The open round, or that there will be none."""
+        """Return the open round, or that there will be none."""
         active = self.active_run(run)
         with active.lock:
             return active.view()
 
     def newest_round(self, run: str) -> float:
-        """Return the newest round's number, or infinity when tickets are to be had or the run is over.
+        """Return the newest round's number, or infinity when slots are free or the run is over.
 
-        A fleet that knows an earlier round than that looks again.
+        A fleet that knows an earlier round asks for the round again.
         """
         active = self.active_run(run)
         with active.lock:
@@ -120,21 +120,21 @@ class Service:
             return math.inf if over or self._issuer.grantable(active) else len(active.learner.rounds)
 
     def to_open(self, run: str, request: TicketRequest) -> Cohort | None:
-        """The cohort that S must have before this request can be served in full."""
+        """Return the cohort that must be opened before this request can be served in full; None if none must."""
         return self._issuer.next_to_open(self.active_run(run), request)
 
     def opened(self, cohort: Cohort) -> bool:
-        """S has this cohort now; whether that is news."""
-        news = self._issuer.opened(self.active_run(cohort.run), cohort)
+        """Record that the intermediary has opened the cohort. Return False if it was known, or is no longer needed."""
+        changed = self._issuer.opened(self.active_run(cohort.run), cohort)
         self._ring(cohort.run)
-        return news
+        return changed
 
     def grant(self, run: str, request: TicketRequest) -> TicketAnswer:
-        """Tickets; empty while nothing is to be had."""
+        """Issue tickets; none while no slot is free."""
         return self._issuer.grant(self.active_run(run), request)
 
     def key_hashes(self, run: str, cohort: str) -> KeyHashes:
-        """What a cohort's clients said of their keys. Raises WrongCohort."""
+        """Return the hashes of the keys of a cohort's clients. Raises WrongCohort."""
         return self._issuer.key_hashes(self._opened(run, cohort))
 
     def statements(self, run: str, cohort: str) -> StatementList:
@@ -143,41 +143,41 @@ class Service:
         over = self.store.outcome(message.cohort) is not None or self.active_run(run).state != "running"
         return StatementList(cohort=cohort, statements=self.store.statements(cohort), over=over)
 
-    def publish(self, cohort: Cohort, after: int, found: StatementList) -> None:
-        """Commit what the aggregator stated, from position `after` on, once: clients read it from then on.
+    def publish(self, cohort: Cohort, after: int, listed: StatementList) -> None:
+        """Commit the aggregator's statements from position `after` on, once. Clients read them from then on.
 
-        Raises Conflict for a stage that has a statement already: the aggregator told two stories. Raises BadMessage for
+        Raises Conflict for a second statement of a stage: the aggregator contradicts itself. Raises BadMessage for
         another cohort's list, stages out of order and digests of a wrong size. Then none of the list is committed.
         """
-        if found.cohort != cohort.cohort:
-            raise BadMessage(f"the aggregator's statements are of cohort {found.cohort}, not of {cohort.cohort}")
-        if not found.statements:
+        if listed.cohort != cohort.cohort:
+            raise BadMessage(f"the aggregator's statements are of cohort {listed.cohort}, not of {cohort.cohort}")
+        if not listed.statements:
             return
         with self.active_run(cohort.run).lock:
-            news = _news(cohort, self.store.statements(cohort.cohort), after, found.statements)
+            fresh = _unknown_statements(cohort, self.store.statements(cohort.cohort), after, listed.statements)
             with self.store.writing() as writing:
-                for one in news:
+                for one in fresh:
                     writing.statement(cohort.cohort, one)
         self._ring(cohort.run)
 
     def waiting_for(self, run: str) -> list[Cohort]:
-        """Cohorts that are open at S and have no outcome yet."""
+        """Return the cohorts that are open at their intermediary and have no outcome yet."""
         active = self.active_run(run)
         with active.lock:
             rows = self.store.cohorts(run, len(active.learner.rounds))
             return [cohort for cohort in active.pending() if cohort.cohort in rows]
 
     def settle(self, cohort: Cohort, answer: BatchAnswer) -> bool:
-        """S's last word on a cohort; whether it was news."""
-        news = self._settlement.settle(self.active_run(cohort.run), cohort, answer)
+        """Settle a cohort with its intermediary's last answer. Return False if it was settled already."""
+        changed = self._settlement.settle(self.active_run(cohort.run), cohort, answer)
         self._ring(cohort.run)
-        return news
+        return changed
 
     def rounds(self, run: str, after: int, limit: int) -> RoundList:
         return views.round_list(self.active_run(run), self.store, after, limit)
 
     def round_report(self, run: str, number: int) -> RoundReport:
-        """One round. Raises WrongCohort for one that has not begun."""
+        """Return one round. Raises WrongCohort for one that has not begun."""
         active = self.active_run(run)
         with active.lock:
             if not 1 <= number <= len(active.learner.rounds):
@@ -188,11 +188,11 @@ class Service:
         return views.ledger_view(self.active_run(run))
 
     def events(self, run: str, after: int, limit: int = 500) -> tuple[list[Event], bool]:
-        """Events above number `after`, and whether there will be no others."""
+        """Return the events after number `after`, and whether there will be no others."""
         active = self.active_run(run)
         with active.lock:
-            found = self.store.events(run, after, limit)
-            return found, active.state != "running" and len(found) < limit
+            fresh = self.store.events(run, after, limit)
+            return fresh, active.state != "running" and len(fresh) < limit
 
     def newest_event(self, run: str) -> float:
         """Return the newest event's number, or infinity when there will be no others."""
@@ -201,16 +201,17 @@ class Service:
             return self.store.newest_event(run) if active.state == "running" else math.inf
 
     def transcript(self, run: str, cohort: str, after: int, limit: int) -> Transcript:
-        """What this server saw of a cohort. Raises WrongCohort, WrongStage while it is not open at S."""
+        """List what this server saw of a cohort. Raises WrongCohort, WrongStage while it is not open."""
         active = self.active_run(run)
         message = self._opened(run, cohort)
         mechanism = active.learner.rounds[message.round - 1].mechanisms[message.clients]
         seeded = active.config.unsafe is not None
-        page = views.cohort_transcript
-        return page(self.store, self._keys.seal, message, mechanism, seeded=seeded, after=after, limit=limit)
+        return views.cohort_transcript(
+            self.store, self._keys.seal, message, mechanism, seeded=seeded, after=after, limit=limit
+        )
 
     def _opened(self, run: str, cohort: str) -> Cohort:
-        """A cohort that S has. Raises WrongCohort, WrongStage while it is not open at S."""
+        """Return an open or ended cohort. Raises WrongCohort, WrongStage for one that is planned only."""
         active = self.active_run(run)
         message = self.store.cohort_message(cohort)
         if message is None or message.run != run:
@@ -221,26 +222,26 @@ class Service:
     def _begin(self, config: RunConfig) -> None:
         check_for_services(config)
         active = ActiveRun(config, Learner(config), self.store, self._keys.public)
-        active.round()  # a graph that cannot be built is refused here, and not in front of the first client
+        active.round()  # a graph that cannot be built is refused here, before a client meets it
         with self.store.writing() as writing:
             writing.run(config)
             writing.event(config.run, kind="round-opened", round=1)
         self._runs[config.run] = active
 
 
-def _news(cohort: Cohort, known: list[Statement], after: int, stated: list[Statement]) -> list[Statement]:
+def _unknown_statements(cohort: Cohort, known: list[Statement], after: int, stated: list[Statement]) -> list[Statement]:
     """Return the statements from position `after` on that are not known yet. Raises Conflict, BadMessage."""
     whole = known[:after]
     for one in stated:
         place = len(whole)
-        told = f"the aggregator stated stage {one.stage} of cohort {cohort.cohort}"
+        what = f"the aggregator stated stage {one.stage} of cohort {cohort.cohort}"
         if len(one.digest) != STATEMENT:
-            raise BadMessage(f"{told} with a digest of {len(one.digest)} bytes, not {STATEMENT}")
+            raise BadMessage(f"{what} with a digest of {len(one.digest)} bytes, not {STATEMENT}")
         if one.stage in {before.stage for before in whole}:
-            raise Conflict(f"{told} twice")
+            raise Conflict(f"{what} twice")
         if one.stage != STATED[place]:
-            raise BadMessage(f"{told} out of order: stage {STATED[place]} comes first")
+            raise BadMessage(f"{what} out of order: stage {STATED[place]} comes first")
         if place < len(known) and one != known[place]:
-            raise Conflict(f"{told} twice, and differed")
+            raise Conflict(f"{what} twice, and differed")
         whole.append(one)
     return whole[len(known) :]

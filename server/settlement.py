@@ -1,4 +1,4 @@
-"""How a cohort ends: its batch analyzed, or its loss noted; committed, then absorbed by the learner."""
+"""Settles cohorts: analyzes a batch or records a loss, commits the outcome, and moves the learner on."""
 
 from functools import partial
 from typing import Any
@@ -24,23 +24,23 @@ _log = structlog.get_logger("distrust.server")
 
 
 def analyzer_stream(config: RunConfig, cohort: str) -> Stream:
-    """Where the analyzer's noise comes from: the operating system, unless the run is named unsafe."""
+    """Return the analyzer's source of noise: the operating system's CSPRNG, or a seed if the run is named unsafe."""
     if config.unsafe is None:
         return SystemStream()
     return UnsafeSeededStream(config.unsafe.noise_seed, config.run, cohort, "analyzer")
 
 
 class Settlement:
-    """Turns what S answers into outcomes. One cohort is settled once."""
+    """Turns the intermediaries' answers into outcomes. A cohort is settled once."""
 
     def __init__(self, store: Store, key: X25519PrivateKey) -> None:
         self._store, self._key = store, key
 
     def settle(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> bool:
-        """Take S's last word on a cohort; whether it was news. Nothing is used before it is committed.
+        """Commit an intermediary's last answer on a cohort. Return False if the cohort is no longer waited for.
 
-        Analysis runs without the run's lock; noise that was drawn for a cohort which another call has settled meanwhile
-        is thrown away unseen.
+        Nothing is used before it is committed. The analysis runs without the run's lock: if another call settles the
+        cohort meanwhile, this estimate is dropped, and its noise with it.
         """
         outcome = self._outcome(active, cohort, answer)
         with active.lock:
@@ -64,11 +64,16 @@ class Settlement:
                 sums, counts = analyze_parts(mechanism, cohort, answer.batch, stream, opener)
                 return _by_action(cohort, sums, counts)
             estimate, survivors = analyze(mechanism, cohort, answer.batch, stream, opener)
-            told: dict[str, Any] = {"liars": answer.batch.liars, "disputes": answer.batch.disputes}
-            return ReleasedCohort(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors, **told)
+            return ReleasedCohort(
+                cohort=cohort.cohort,
+                sum=estimate.tolist(),
+                survivors=survivors,
+                liars=answer.batch.liars,
+                disputes=answer.batch.disputes,
+            )
         except (BadMessage, TooSmall) as error:
             return LostCohort(cohort=cohort.cohort, reason=f"refused: {error.detail}")
-        except Exception as error:  # noqa: BLE001 - asking again would raise it again: the run ends, nothing is released
+        except Exception as error:  # noqa: BLE001 - another try would raise it again: the run ends, nothing is released
             return _faulted(cohort, "the analyzer raised", error)
 
     def _commit(
@@ -77,7 +82,7 @@ class Settlement:
         learner, number = active.learner, len(active.learner.rounds)
         try:
             learner.absorb(outcome)
-        except (BadMessage, WrongCohort) as error:  # the analyzer checks the same before: one of the two is wrong
+        except (BadMessage, WrongCohort) as error:  # the analyzer has checked the same: one of the two is wrong
             outcome = _faulted(cohort, "the learner refused it", error)
             learner.absorb(outcome)
         active.plan_next(learner)
@@ -94,7 +99,7 @@ class Settlement:
 
 
 def _faulted(cohort: Cohort, where: str, error: Exception) -> LostCohort:
-    """An outcome that ends the run: the server's own code failed on this cohort."""
+    """Return an outcome that ends the run: the server's own code failed on this cohort."""
     _log.error("cohort_faulted", cohort=cohort.cohort, why=described(error), exc_info=error)
     return LostCohort(cohort=cohort.cohort, reason=f"{where}: {described(error)}", fault=True)
 
@@ -113,7 +118,7 @@ def _announce(writing: Writing, run: str, cohort: Cohort, outcome: ReleasedCohor
 
 
 def _announce_progress(writing: Writing, run: str, learner: Learner, number: int) -> None:
-    """What this outcome set going: eliminations of round `number`, another round, the end."""
+    """Record the events that this outcome caused: eliminations of round `number`, another round, the end."""
     moved = len(learner.rounds) > number or learner.finished
     for arm in learner.rounds[number - 1].eliminated if moved else ():
         writing.event(run, kind="arm-eliminated", round=number, arm=arm)

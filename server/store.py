@@ -1,9 +1,12 @@
-"""The server's tables.
+"""The server's database. Every write is one transaction, committed before anything is answered or used.
 
-runs      configuration, digest, state         cohorts  what was opened at S, and how it stands
-outcomes  how cohorts ended, in order          grants   slots by ticket request
-batches   what S released, as received         events   what happened, for listeners
+runs        configuration, digest, state
+cohorts     cohorts that were opened at their intermediary, and their state
+grants      slots by ticket request
+batches     batches as the intermediaries released them
+outcomes    how cohorts ended, in order
 statements  digests of what the aggregator told clients, stage by stage
+events      what happened, for listeners
 """
 
 import json
@@ -88,9 +91,8 @@ GRANTS = Table(
     Column("cohort", String(80), index=True, nullable=False),
     Column("first", Integer, nullable=False),
     Column("count", Integer, nullable=False),
-    Column(
-        "key_hashes", LargeBinary, nullable=False
-    ),  # 32 bytes a slot: SHA-256 of the client's keys; empty at the shuffler
+    # 32 bytes a slot: SHA-256 of the client's keys; empty at the shuffler
+    Column("key_hashes", LargeBinary, nullable=False),
     UniqueConstraint("run", "request", "cohort"),
 )
 STATEMENTS = Table(
@@ -113,7 +115,7 @@ EVENTS = Table(
 
 @dataclass(frozen=True, slots=True)
 class CohortRow:
-    """A cohort that was opened at S. `granted`: slots 0 … granted - 1 have tickets."""
+    """A cohort that was opened. `granted`: slots 0 … granted - 1 have tickets."""
 
     cohort: str
     round: int
@@ -137,7 +139,7 @@ class GrantRow:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run and where it stands."""
+    """A run and its state."""
 
     config: RunConfig
     digest: bytes
@@ -147,7 +149,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class UnreadRun:
-    """A stored run whose configuration is none today: its words as JSON, {} if not even that, and why."""
+    """A stored run whose configuration is refused today: its JSON (or {} if it is none), and why."""
 
     run: str
     words: dict[str, Any]
@@ -155,7 +157,7 @@ class UnreadRun:
 
 
 def open_database(url: str) -> Database:
-    """The server's tables."""
+    """Open the server's database, with its tables."""
     return Database(url, METADATA, VERSION)
 
 

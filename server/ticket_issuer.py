@@ -17,7 +17,7 @@ from distrust.server.store import CohortRow, GrantRow, Store
 
 
 def sign(key: Ed25519PrivateKey, cohort: Cohort, first: int, count: int, keys: bytes = b"") -> Grant:
-    """Return tickets for slots first … first + count - 1, which S verifies without asking the server.
+    """Return tickets for slots first … first + count - 1. Intermediaries verify them without asking the server.
 
     keys  in secure aggregation the hashes of the slots' keys, 32 bytes each; else empty.
     Ed25519 is deterministic: a repeated request gets the same bytes.
@@ -28,28 +28,28 @@ def sign(key: Ed25519PrivateKey, cohort: Cohort, first: int, count: int, keys: b
 
 
 MOST_GRANTED = 4096
-"""Slots of one request, as many as a fleet's largest block: nobody needs a token to have so many tickets signed."""
+"""Slots that one request gets at most: a fleet's largest block. Bounds the signatures that a caller may cause."""
 
 
 class TicketIssuer:
-    """Hands out tickets.
+    """Issues the tickets of all runs.
 
-    window  clients with tickets in cohorts that have not ended, from which on no further cohort is begun: what S has to
-            hold stays bounded. A cohort that is larger than the window goes alone.
+    window  no further cohort is begun while so many clients are in cohorts that have not ended: this bounds what the
+            intermediaries hold. A cohort that is larger than the window goes alone.
     """
 
     def __init__(self, store: Store, key: Ed25519PrivateKey, window: int) -> None:
         self._store, self._key, self._window = store, key, window
 
     def next_to_open(self, active: ActiveRun, request: TicketRequest) -> Cohort | None:
-        """The cohort that must be opened at S before this request can be served in full; None: serve it now."""
+        """Return the cohort that must be opened before this request can be served in full; None: serve it now."""
         with active.lock:
             if active.state != "running" or self._store.grants(active.config.run, request.request):
                 return None
             return self._cohort_to_open(active, request)
 
     def opened(self, active: ActiveRun, cohort: Cohort) -> bool:
-        """Remember that S has this cohort, unless it is not wanted any more; whether that is news."""
+        """Commit that the cohort is open. Return False if that was known, or if the cohort is no longer needed."""
         with active.lock:
             wanted = active.state == "running" and cohort in active.pending()
             if not wanted or cohort.cohort in self._rows(active):
@@ -60,18 +60,18 @@ class TicketIssuer:
             return True
 
     def grant(self, active: ActiveRun, request: TicketRequest) -> TicketAnswer:
-        """Tickets from the open cohorts. Raises WrongStage for a round that is over, Conflict for a changed request."""
+        """Issue tickets of open cohorts. Raises WrongStage for a round that is over, Conflict for a changed request."""
         with active.lock:
             grants = self._granted(active, request) or self._assign(active, request)
         return TicketAnswer(grants=[self._sign(one) for one in grants])
 
     def key_hashes(self, cohort: Cohort) -> KeyHashes:
-        """Return what the cohort's clients said of their keys with their ticket requests, slot by slot."""
+        """Return the hashes of the clients' keys that came with their ticket requests, slot by slot."""
         rows = sorted(self._store.cohort_grants(cohort.cohort), key=lambda row: row.first)
         return KeyHashes(cohort=cohort.cohort, hashes=b"".join(row.key_hashes for row in rows))
 
     def grantable(self, active: ActiveRun) -> bool:
-        """Whether a request would be served now."""
+        """Return whether a request would get a slot now."""
         with active.lock:
             rows = self._rows(active)
             pending = active.pending()
@@ -105,7 +105,7 @@ class TicketIssuer:
         return next(cohort for cohort in pending if cohort.cohort not in rows)
 
     def _may_begin(self, pending: Sequence[Cohort], rows: dict[str, CohortRow]) -> bool:
-        """Whether there is a cohort to begin, and little enough in flight; free slots count as in flight."""
+        """Return whether a cohort is left to begin and the window allows it; free slots count as in flight."""
         in_flight = sum(cohort.clients for cohort in pending if cohort.cohort in rows)
         return any(cohort.cohort not in rows for cohort in pending) and in_flight < self._window
 
@@ -139,15 +139,15 @@ def _check_keys(pending: Sequence[Cohort], request: TicketRequest) -> None:
 def _free(pending: Sequence[Cohort], rows: dict[str, CohortRow], request: TicketRequest) -> list[GrantRow]:
     """Return grants of slots without a ticket, in cohort order, with their clients' key hashes.
 
-    As many as `request.want`, and not more than MOST_GRANTED: who wants more asks again.
+    At most `request.want` and MOST_GRANTED slots: a fleet that wants more asks again.
     """
     grants: list[GrantRow] = []
-    given, most = 0, min(request.want, MOST_GRANTED)
+    taken, most = 0, min(request.want, MOST_GRANTED)
     for cohort in pending:
         row = rows.get(cohort.cohort)
-        count = 0 if row is None else min(most - given, row.clients - row.granted)
+        count = 0 if row is None else min(most - taken, row.clients - row.granted)
         if row is not None and count:
-            keys = request.keys[KEY_HASH * given : KEY_HASH * (given + count)]
+            keys = request.keys[KEY_HASH * taken : KEY_HASH * (taken + count)]
             grants.append(GrantRow(request.round, request.want, cohort.cohort, row.granted, count, keys))
-            given += count
+            taken += count
     return grants

@@ -37,13 +37,13 @@ from distrust.server.learner.rounds import (
     ledger_classes,
     promise_to_survivors,
     round_guarantee,
+    run_ledger,
 )
-from distrust.server.learner.rounds import run_ledger as book
 from distrust.server.store import CohortRow, GrantRow, Store, UnreadRun
 
 
 def run_view(active: ActiveRun, store: Store) -> RunView:
-    """Configuration, state, what was learned, and how much it took."""
+    """Return configuration, state, what was learned, and how many clients it took."""
     with active.lock:
         counts = store.cohort_counts(active.config.run)
         cohorts = {state: counts.get(state, (0, 0))[0] for state in ("open", "released", "aborted")}
@@ -62,7 +62,7 @@ def run_view(active: ActiveRun, store: Store) -> RunView:
 
 
 def run_line(active: ActiveRun) -> RunLine:
-    """A run in one line."""
+    """Return a run in one line."""
     config = active.config
     return RunLine(
         run=config.run, state=active.state, arms=config.arms, horizon=config.horizon, mechanism=config.mechanism.name
@@ -70,7 +70,7 @@ def run_line(active: ActiveRun) -> RunLine:
 
 
 def unread_line(unread: UnreadRun) -> RunLine:
-    """A stored run whose configuration cannot be read, in one line: what its words say of it."""
+    """Return a stored run whose configuration cannot be read in one line, from the words that can be."""
     words = unread.words
     arms, horizon = (value if isinstance(value := words.get(key), int) else 0 for key in ("arms", "horizon"))
     mechanism = words.get("mechanism")
@@ -79,7 +79,7 @@ def unread_line(unread: UnreadRun) -> RunLine:
 
 
 def round_report(active: ActiveRun, store: Store, record: RoundRecord) -> RoundReport:
-    """One round with all its cohorts, replaced ones too."""
+    """Return one round with all its cohorts, replaced ones too."""
     rows = store.cohorts(active.config.run, record.number)
     return RoundReport(
         run=active.config.run,
@@ -97,7 +97,7 @@ def round_report(active: ActiveRun, store: Store, record: RoundRecord) -> RoundR
 
 
 def round_list(active: ActiveRun, store: Store, after: int, limit: int) -> RoundList:
-    """Rounds `after` + 1 … `after` + `limit`."""
+    """Return rounds `after` + 1 … `after` + `limit`."""
     with active.lock:
         rounds = active.learner.rounds
         page = [round_report(active, store, record) for record in rounds[after : after + limit]]
@@ -106,21 +106,21 @@ def round_list(active: ActiveRun, store: Store, after: int, limit: int) -> Round
 
 
 def ledger_view(active: ActiveRun) -> Ledger:
-    """What each round cost its clients."""
+    """Return what each round cost its clients, and the total."""
     with active.lock:
         lines = [
             LedgerLine(round=record.number, clients=record.clients, guarantee=round_guarantee(active.config, record))
             for record in active.learner.rounds
         ]
-        kept = book(active.config, active.learner.rounds)
+        ledger = run_ledger(active.config, active.learner.rounds)
     return Ledger(
         run=active.config.run,
-        composition="parallel" if kept.contributions == 1 else "sequential",
-        contributions=kept.contributions,
+        composition="parallel" if ledger.contributions == 1 else "sequential",
+        contributions=ledger.contributions,
         lines=lines,
-        classes=ledger_classes(kept),
-        total=kept.total,
-        budget=kept.budget,
+        classes=ledger_classes(ledger),
+        total=ledger.total,
+        budget=ledger.budget,
     )
 
 
@@ -164,7 +164,12 @@ SIGNATURE = 64  # bytes
 def cohort_transcript(
     store: Store, key: X25519PrivateKey, cohort: Cohort, mechanism: Mechanism, *, seeded: bool, after: int, limit: int
 ) -> Transcript:
-    """Messages `after` … `after` + `limit` - 1 of the cohort; `seeded` when the run's noise comes from a seed."""
+    """Return what the server saw of one cohort, in order: messages `after` … `after` + `limit` - 1.
+
+    The messages are the cohort that it opened, tickets, statements, the batch, and the estimate or the loss.
+
+    seeded  whether the run's noise comes from a seed.
+    """
     makers = _makers(store, key, cohort, mechanism, seeded=seeded)
     messages = [make(number) for number, make in list(enumerate(makers))[after : after + limit]]
     following = after + limit if after + limit < len(makers) else None
@@ -174,7 +179,7 @@ def cohort_transcript(
 def _makers(
     store: Store, key: X25519PrivateKey, cohort: Cohort, mechanism: Mechanism, *, seeded: bool
 ) -> list[Callable[[int], TranscriptEntry]]:
-    """One maker a message, so that only the page that is asked for is decoded."""
+    """Return a function for each message, so that only the requested page is decoded."""
     makers: list[Callable[[int], TranscriptEntry]] = [lambda number: _opening(number, cohort)]
     makers += [partial(_tickets, row) for row in store.cohort_grants(cohort.cohort)]
     makers += [partial(_statement, one) for one in store.statements(cohort.cohort)]
@@ -185,38 +190,38 @@ def _makers(
     if isinstance(outcome, ReleasedCohort):
         makers.append(lambda number: _estimate(number, outcome, mechanism, seeded=seeded))
     elif outcome is not None:
-        makers.append(lambda number: _seen(number, "in", cohort.via, "aborted", b"", {"reason": outcome.reason}))
+        makers.append(lambda number: _entry(number, "in", cohort.via, "aborted", b"", {"reason": outcome.reason}))
     return makers
 
 
 def _opening(number: int, cohort: Cohort) -> TranscriptEntry:
     view: View = {"round": cohort.round, "clients": cohort.clients, "minimum": cohort.minimum}
-    told = cohort.channel.model_dump(mode="json", exclude={"server_key", "deal", "noise_seed"})
-    view |= {name: value for name, value in told.items() if value is not None}
+    channel = cohort.channel.model_dump(mode="json", exclude={"server_key", "deal", "noise_seed"})
+    view |= {name: value for name, value in channel.items() if value is not None}
     if isinstance(cohort.channel, Dealt):
         deal = cohort.channel.deal
         view |= {"actions": deal.actions[:MOST_VALUES], "times": deal.times[:MOST_VALUES]}
-    return _seen(number, "out", cohort.via, "cohort", cohort.model_dump_json().encode(), view)
+    return _entry(number, "out", cohort.via, "cohort", cohort.model_dump_json().encode(), view)
 
 
 def _tickets(row: GrantRow, number: int) -> TranscriptEntry:
-    """Signatures are not shown: a ticket that was not used yet would still admit somebody."""
+    """Describe granted slots. Signatures are not shown: a ticket that was not used yet would still admit a client."""
     view: View = {"tickets": row.count, "first": row.first, "last": row.first + row.count - 1}
     size = SIGNATURE * row.count
     return TranscriptEntry(number=number, direction="out", peer="fleet", stage="tickets", bytes=size, view=view, hex="")
 
 
 def _statement(statement: Statement, number: int) -> TranscriptEntry:
-    """The server cannot read more from a digest than whether two are equal."""
+    """Describe a statement. The server can only tell whether two digests are equal."""
     view: View = {"statement": statement.digest.hex()}
-    return _seen(number, "in", "aggregator", statement.stage, statement.digest, view)
+    return _entry(number, "in", "aggregator", statement.stage, statement.digest, view)
 
 
 def _estimate(number: int, outcome: ReleasedCohort, mechanism: Mechanism, *, seeded: bool) -> TranscriptEntry:
     view: View = {"survivors": outcome.survivors, "sum": [f"{value:.6g}" for value in outcome.sum]}
     view |= {} if outcome.counts is None else {"by_action": outcome.counts[:MOST_VALUES]}
     view["privacy"] = SEEDED if seeded else promise_to_survivors(mechanism, outcome.survivors)
-    return _seen(number, "out", "everyone", "estimate", outcome.model_dump_json().encode(), view)
+    return _entry(number, "out", "everyone", "estimate", outcome.model_dump_json().encode(), view)
 
 
 def _batch(number: int, cohort: Cohort, batch: Batch, mechanism: Mechanism, key: X25519PrivateKey) -> TranscriptEntry:
@@ -225,11 +230,11 @@ def _batch(number: int, cohort: Cohort, batch: Batch, mechanism: Mechanism, key:
         view |= _content(cohort, batch, mechanism, key)
     except BadMessage as error:
         view |= {"refused": error.detail}
-    return _seen(number, "in", cohort.via, "batch", batch.content.body, view)
+    return _entry(number, "in", cohort.via, "batch", batch.content.body, view)
 
 
 def _content(cohort: Cohort, batch: Batch, mechanism: Mechanism, key: X25519PrivateKey) -> View:
-    """What this server can read in a batch: a sum, unlinked records in random order, or counts of ones."""
+    """Return what this server can read in a batch: a sum, unlinked records in random order, or counts of ones."""
     content, channel = batch.content, cohort.channel
     if isinstance(content, ModularSum):
         total = unpack(content.body, mechanism.modulus, mechanism.dimension)
@@ -253,7 +258,7 @@ def _values(  # noqa: PLR0917  what it takes to open a record, and where each gr
     key: X25519PrivateKey,
     groups: Sequence[int] = (),
 ) -> list[int]:
-    """The first records' values, in the shuffler's random order; of dealt actions group after group."""
+    """Return the first records' values, in the shuffler's random order; of assigned actions group after group."""
     size = sealed_size(channel.size)
     shown = max(1, MOST_VALUES // mechanism.dimension)
     ends = list(accumulate(groups))
@@ -265,7 +270,7 @@ def _values(  # noqa: PLR0917  what it takes to open a record, and where each gr
     return values
 
 
-def _seen(  # noqa: PLR0917  the fields of the message, in their order
+def _entry(  # noqa: PLR0917  the fields of the message, in their order
     number: int, direction: Literal["in", "out"], peer: str, stage: str, body: bytes, view: View
 ) -> TranscriptEntry:
     shown = body[:PREFIX].hex()

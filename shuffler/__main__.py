@@ -1,4 +1,4 @@
-"""`python -m distrust.shuffler`: configured by DISTRUST_… variables, until SIGTERM."""
+"""Starts the shuffler: `python -m distrust.shuffler`, configured by DISTRUST_… variables. SIGTERM ends it."""
 
 from distrust.common.web.serve import main
 from distrust.shuffler.app import ShufflerSettings, shuffler_app

@@ -37,7 +37,7 @@ router = APIRouter(prefix="/v1", tags=["shuffler"], route_class=MessageRoute)
 
 @router.post("/cohorts/{cohort}/reports", responses=UPLOAD_PROBLEMS)
 def take_reports(cohort: str, body: UploadBody, shuffler: ShufflerDep) -> UploadAnswer:
-    """Hold many clients' reports; the answer lists only the refused ones."""
+    """Take many clients' reports; the answer lists only the refused ones."""
     return shuffler.receive(cohort, REPORT, body)
 
 
@@ -45,19 +45,17 @@ def take_reports(cohort: str, body: UploadBody, shuffler: ShufflerDep) -> Upload
 def tell_actions(
     cohort: str, body: Annotated[ActionRequest, JsonBody.of(ActionRequest)], shuffler: ShufflerDep
 ) -> ActionAnswer:
-    """What many clients play, where S deals the actions; the same plays each time, to a slot's first asker only."""
+    """Tell clients the actions that the shuffler assigned to their slots. A slot is told to its first claimant only."""
     return shuffler.actions(cohort, body)
 
 
 @router.get("/cohorts/{cohort}", responses=problems(WrongCohort))
 async def report_stage(cohort: str, shuffler: ShufflerDep, doorbell: DoorbellDep, wait: Wait = 0) -> StageView:
-    """Where the cohort stands; with `wait`, as soon as it is over."""
+    """Return the cohort's stage; with `wait`, wait for its end."""
     closed = lambda view: view.stage != REPORT  # noqa: E731
     return await doorbell.until(cohort, lambda: shuffler.view(cohort), closed, wait, question="stage")
 
 
 def shuffler_app(settings: ShufflerSettings, clock: Clock | None = None) -> FastAPI:
-    """The shuffler's app. Raises Unavailable or BadParameter when its database cannot be used."""
+    """Return the shuffler's app. Raises Unavailable or BadParameter when its database cannot be used."""
     return wire(Shuffler, router, settings, clock)
-
-

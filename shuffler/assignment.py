@@ -1,6 +1,7 @@
-"""Assigned actions: a uniform order of the plays, the first claim of each slot, and records sorted by action.
+"""Assigned actions (FREE Algorithm 3): a uniform order of plays, the first claim of each slot, records by action.
 
-Pure: no database, no HTTP (FREE Algorithm 3).
+A client claims its slot's play with a commitment to a secret. Only a report that ends in this secret is taken. No
+database and no HTTP here.
 """
 
 import hashlib
@@ -22,11 +23,11 @@ from distrust.common.randomness import Stream, UnsafeSeededStream
 from distrust.shuffler.permutation import random_order
 
 CLAIMED = "asked"
-"""The stage of the commitments that came with the first request for a slot's play."""
+"""The stage in which commitments are stored that came with the first request for a slot's play."""
 
 
 def claimants(request: ActionRequest) -> Iterator[Item]:
-    """Who asks, each with its commitment for a body. Raises BadMessage unless there is one of each for every slot."""
+    """Yield the request's slots, each with its commitment as the body. Raises BadMessage unless each slot has one."""
     claims = request.claims
     if len(claims) != CLAIM * len(request.slots):
         raise BadMessage(f"claims: {len(claims)} bytes, expected {CLAIM} for each of the slots")
@@ -35,7 +36,7 @@ def claimants(request: ActionRequest) -> Iterator[Item]:
 
 
 def same_claim(stored: Mapping[int, bytes]) -> Fault:
-    """Refuses another commitment than the slot's first one; `stored` holds digests of these."""
+    """Return a check that refuses a commitment other than the slot's first; `stored` holds their digests."""
 
     def fault(item: Item) -> ProtocolError | None:
         if stored.get(item.slot, digest(item.body)) == digest(item.body):
@@ -46,7 +47,7 @@ def same_claim(stored: Mapping[int, bytes]) -> Fault:
 
 
 def claimed_by_reporter(cohort: Cohort, stored: Mapping[int, bytes]) -> Fault:
-    """Refuses reports that do not end in the secret of whoever asked for the slot's play."""
+    """Return a check that refuses reports which do not end in the secret that the slot's claim commits to."""
 
     def fault(item: Item) -> ProtocolError | None:
         if stored.get(item.slot) == digest(claim(cohort, item.slot, item.body[-SECRET:])):
@@ -63,7 +64,7 @@ Order = NDArray[np.int64]
 
 
 def order_stream(cohort: Cohort, fresh: Callable[[], Stream]) -> Stream:
-    """A `fresh` one; the seed's in runs that are named unsafe, the same one as in process."""
+    """Return a `fresh` stream; in a run that is named unsafe the seeded one, as in process."""
     channel = cohort.channel
     if isinstance(channel, Dealt) and channel.noise_seed is not None:
         return UnsafeSeededStream(channel.noise_seed, cohort.run, cohort.cohort, "order")
@@ -71,17 +72,17 @@ def order_stream(cohort: Cohort, fresh: Callable[[], Stream]) -> Stream:
 
 
 def deal_order(deal: AssignedAction, stream: Stream) -> Order:
-    """A uniform order of all the plays."""
+    """Draw a uniform order of all the plays."""
     return random_order(deal.plays, stream)
 
 
 def pack_order(order: Order) -> bytes:
-    """Four bytes a slot, as the database keeps it."""
+    """Return the order as stored: four bytes a slot, little endian."""
     return order.astype(_STORED).tobytes()
 
 
 def unpack_order(raw: bytes) -> Order:
-    """The same, back."""
+    """Return the order that `pack_order` stored."""
     return np.frombuffer(raw, dtype=_STORED).astype(np.int64)
 
 
@@ -92,7 +93,10 @@ def check_deal(cohort: Cohort, channel: Dealt) -> None:
 
 
 def grouped(reports: Sequence[tuple[int, bytes]], deal: AssignedAction, order: Order, stream: Stream) -> GroupedRecords:
-    """(slot, report id ‖ sealed record ‖ secret) to the records alone, by action, each group in random order."""
+    """Return the sealed records by action, each group in random order.
+
+    reports  pairs of slot and body: report id ‖ sealed record ‖ secret.
+    """
     slots = np.array([slot for slot, _ in reports], dtype=np.int64)
     places = deal.places()[order[slots]]
     mixed = random_order(len(reports), stream)
@@ -105,7 +109,7 @@ def grouped(reports: Sequence[tuple[int, bytes]], deal: AssignedAction, order: O
 
 
 def checksum_of_reports(reports: Iterable[bytes]) -> bytes:
-    """XOR of SHA-256(report id) over reports that begin with theirs, 32 bytes."""
+    """Return the XOR of SHA-256(report id), 32 bytes. Each report begins with its id."""
     ids = b"".join(hashlib.sha256(report[:REPORT_ID]).digest() for report in reports)
     mixed: NDArray[np.uint8] = np.bitwise_xor.reduce(np.frombuffer(ids, dtype=np.uint8).reshape(-1, 32), axis=0)
     return mixed.tobytes()

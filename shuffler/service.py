@@ -1,4 +1,4 @@
-"""S by permutation: hold reports until everybody answered, left or is late; release them in random order, once."""
+"""The shuffler: holds reports until all clients answered, left or are late; releases them in random order, once."""
 
 from collections.abc import Callable, Collection
 from functools import lru_cache
@@ -42,18 +42,18 @@ from distrust.shuffler.transcript import shuffler_entry
 
 REPORT = "report"
 ORDER = "order"
-"""The stage of the order in which S deals the actions of a cohort: drawn as it opens, never again."""
+"""The stage that stores the order in which the shuffler deals a cohort's actions. It is drawn once, on opening."""
 
 _ORDERS = 32  # cohorts whose order is in memory
 
 
 class Shuffler(Intermediary):
-    """Knows who sent what, and cannot read it when it is sealed; the server reads it, and cannot know who sent it.
+    """Knows which client sent which report, and cannot read a sealed one. The server reads it without its sender.
 
-    stream   makes the randomness of one permutation: the operating system's, unless a test says otherwise.
+    Where the shuffler assigns actions, it knows which client plays what, and not the reward. The server learns the
+    rewards of each action, and not who played it.
 
-    Where it deals actions it knows who plays what too, and not what came of it; the server learns what came of each
-    action, and not who played it.
+    stream   makes the randomness of one permutation: the operating system's, except in tests.
     """
 
     party = "shuffler"
@@ -71,7 +71,7 @@ class Shuffler(Intermediary):
         self._order = lru_cache(maxsize=_ORDERS)(self._read_order)
 
     def actions(self, name: str, request: ActionRequest) -> ActionAnswer:
-        """Tell slots their plays, the same ones each time, for their tickets and to their first askers only.
+        """Return the plays of slots, for their tickets. Idempotent; only a slot's first claimant is told.
 
         Raises WrongCohort; Aborted, WrongStage when reports are not taken any more; BadMessage for a request of another
         cohort, or a cohort whose clients all know what to play.
@@ -90,7 +90,7 @@ class Shuffler(Intermediary):
         return ActionAnswer(cohort=name, digest=state.cohort.digest(), slots=slots, plays=plays, refused=intake.refused)
 
     def _bind(self, tx: Connection, state: State, intake: Intake) -> None:
-        """Commit the new askers' claims before anybody is told; refuse who left, and whoever comes second."""
+        """Commit new claims before any play is told; refuse clients that left, and second claims of a slot."""
         if state.stage != REPORT:
             raise self._shut(state, REPORT)
         intake.require_members(store.departed(tx, state.name), None)
@@ -100,12 +100,10 @@ class Shuffler(Intermediary):
         store.add_messages(tx, fresh.rows(state.name, CLAIMED, lambda _item: None, keep_ticket=False))
 
     def view(self, name: str, _slots: Collection[int] = ()) -> StageView:
-        """Who may report; in `done`, who did. Raises WrongCohort."""
+        """Return the stage with the clients that may report; in `done`, those that did. Raises WrongCohort."""
         state = self.settled(name)
         stage = self._shown(state)
-        return StageView.model_validate(
-            {"cohort": name, "stage": stage, "reason": state.reason, "members": self._bitmap(state)}
-        )
+        return StageView(cohort=name, stage=stage, reason=state.reason, members=self._bitmap(state))
 
     def _bitmap(self, state: State) -> bytes:
         if state.stage != "done":
@@ -120,17 +118,17 @@ class Shuffler(Intermediary):
             check_deal(cohort, cohort.channel)
 
     def _opening(self, tx: Connection, cohort: Cohort) -> None:
-        """The order is committed with the cohort, before anybody can ask for it."""
+        """Commit the order with the cohort, before a client can claim a play."""
         if isinstance(cohort.channel, Dealt):
             order = deal_order(cohort.channel.deal, order_stream(cohort, self._stream))
             store.put_statement(tx, cohort.cohort, ORDER, pack_order(order))
 
     def _read_order(self, name: str) -> Order:
         with self._database.reading() as tx:
-            found = store.statement(tx, name, ORDER)
-        if found is None:
+            raw = store.statement(tx, name, ORDER)
+        if raw is None:
             raise BadMessage(f"cohort {name} deals no actions")
-        return unpack_order(found)
+        return unpack_order(raw)
 
     def _fault(self, tx: Connection, state: State, span: Span) -> Fault:
         sized = measured(report_size(state.cohort))
@@ -143,10 +141,10 @@ class Shuffler(Intermediary):
         return item.body[:REPORT_ID] if isinstance(state.cohort.channel, SealedRecords) else None
 
     def _closing(self, _tx: Connection, _state: State) -> None:
-        """Nothing is said to clients."""
+        """Do nothing: clients are told nothing as the stage closes."""
 
     def _mix(self, state: State) -> Batch:
-        """The batch of a frozen cohort, from the reports in the database."""
+        """Return the batch of a frozen cohort, from its stored reports."""
         channel = state.cohort.channel
         reports = self._stored(state.name, REPORT)
         if isinstance(channel, LabelledBits):
@@ -166,7 +164,7 @@ class Shuffler(Intermediary):
 
 
 def report_size(cohort: Cohort) -> int:
-    """Bytes of one client's report. Raises BadParameter for a channel that is no shuffler's."""
+    """Return the bytes of one client's report. Raises BadParameter for a channel that is not the shuffler's."""
     match cohort.channel:
         case Dealt(size=size):
             return REPORT_ID + sealed_size(size) + SECRET
@@ -179,12 +177,12 @@ def report_size(cohort: Cohort) -> int:
 
 
 def shuffled(bodies: list[bytes], stream: Stream) -> Records:
-    """Reports (report id ‖ sealed record, all of one size) to sealed records alone, in random order."""
+    """Return sealed records in random order, without ids. Each report is report id ‖ sealed record, of one size."""
     order = random_order(len(bodies), stream).tolist()
     body = b"".join(bodies[index][REPORT_ID:] for index in order)
     return Records(count=len(bodies), body=body, checksum=checksum_of_reports(bodies))
 
 
 def permuted(ones: list[int], size: int, stream: Stream) -> PermutedBits:
-    """For each label `size` bits, of which `ones` are set, in random order."""
+    """Return for each label `size` bits in random order, of which `ones` are set."""
     return PermutedBits(body=b"".join(scatter(count, size, stream) for count in ones))

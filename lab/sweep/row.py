@@ -18,7 +18,7 @@ class Cell(NamedTuple):
 class Row(Message):
     """What one run came to.
 
-    digest          of the cell's run file and checkpoints (`lab.sweep.cells.digest`).
+    digest          of the cell's run file and checkpoints (`lab.sweep.cells.cell_digest`).
     repetition      from 0; seed: the environment's, the same for every panel and series of a repetition.
     epsilon         as the run file asks for it; null without one.
     clients         who were asked, in cohorts: less than the horizon where the last batch was not finished.

@@ -1,8 +1,8 @@
-"""The round machine: a pure function of a configuration and its cohorts' outcomes. No I/O, no clock."""
+"""The learner: plans rounds as a pure function of a configuration and its cohorts' outcomes. No I/O, no clock."""
 
 from collections.abc import Callable, Iterable
 from operator import le
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, RunFailed, WrongCohort, described
 from distrust.common.messages.progress import ArmView, Snapshot
@@ -23,15 +23,16 @@ from distrust.server.learner.run_config import build_policy, check_run_config
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Policy, Query, StoppedPolicy
 
 PlayCohort = Callable[[RoundPlan, CohortPlan], ReleasedCohort | LostCohort]
-"""How one cohort of a round ends."""
+"""Returns the outcome of one cohort of a round."""
 
 
 class Learner:
-    """Plans rounds, absorbs what came out of their cohorts, and stops before the horizon is passed.
+    """Plans rounds, absorbs their cohorts' outcomes, and stops before the horizon is passed.
 
-    Attempts  A round's cohorts are one wave. When all of them have ended, the aborted ones are replaced together by
-              fresh cohorts of fresh clients, the next wave, if the horizon allows all of them; otherwise the run
-              finishes, and nothing of that batch is used. So the order of outcomes within a wave never matters.
+    Attempts  A round's cohorts are its first attempt. When all of them have ended, the aborted ones are replaced
+              together by fresh cohorts of fresh clients, the next attempt, if the horizon allows all of them. Otherwise
+              the run finishes, and nothing of that batch is used. So the order of outcomes within an attempt never
+              matters.
     Pulls     What a cohort plays counts from the moment it is planned: a pull a client, or what its decision says.
     Fault     The run ends early and `fault` says why: a later round's mechanism cannot be calibrated or would overdraw
               the budget, the policy or the analyzer raised an exception (its type is named), or no round was closed.
@@ -60,7 +61,7 @@ class Learner:
 
     @classmethod
     def replay(cls, config: RunConfig, outcomes: Iterable[ReleasedCohort | LostCohort]) -> Self:
-        """The learner after these outcomes: the same ones always give the same plans."""
+        """Return the learner after these outcomes. The same outcomes always give the same plans."""
         learner = cls(config)
         for outcome in outcomes:
             try:
@@ -71,12 +72,12 @@ class Learner:
         return learner
 
     def play(self, outcome: PlayCohort, watch: Callable[[Self], None] = lambda _learner: None) -> None:
-        """To the end of the run: `outcome` says how a cohort ends, `watch` is called after each."""
+        """Play the run to its end: `outcome` returns each cohort's outcome; `watch` is called after each cohort."""
         while plan := self.plan():
             for cohort in plan.cohorts:
                 self.absorb(outcome(plan, cohort))
                 watch(self)
-                if self.finished:  # a fault ends the run in the middle of a wave
+                if self.finished:  # a fault ends the run in the middle of an attempt
                     return
 
     @property
@@ -85,7 +86,7 @@ class Learner:
         return self.config.horizon - sum(self.pulls)
 
     def plan(self) -> RoundPlan | None:
-        """The open round with its cohorts that have no outcome yet; None when the run is over."""
+        """Return the open round with the cohorts that have no outcome yet; None when the run is over."""
         if self.finished:
             return None
         record = self.rounds[-1]
@@ -96,7 +97,7 @@ class Learner:
         )
 
     def absorb(self, outcome: ReleasedCohort | LostCohort) -> None:
-        """Take one cohort's end. Raises WrongCohort if it is not waited for, BadMessage for an impossible sum."""
+        """Take one cohort's outcome. Raises WrongCohort if it is not waited for, BadMessage for an impossible sum."""
         cohort = self._pending.get(outcome.cohort)
         if cohort is None:
             raise WrongCohort(f"cohort {outcome.cohort} is not waited for in run {self.config.run}")
@@ -110,20 +111,20 @@ class Learner:
         if isinstance(outcome, LostCohort) and outcome.fault:
             self.stop(f"round {self._number}: {self._last_loss}")
         elif not self._pending:
-            self._next_wave()
+            self._end_attempt()
 
     def fail(self, where: str, error: Exception) -> None:
-        """End the run: an exception that no rule of the protocol plans. `where` names the step that raised it."""
+        """End the run as failed, for an exception outside the protocol. `where` names the step that raised it."""
         self.error = error
         self.stop(f"{where}: {described(error)}")
 
     @property
     def _number(self) -> int:
-        """Of the last round so far."""
+        """The last round's number so far; 0 before the first."""
         return self.rounds[-1].number if self.rounds else 0
 
     def snapshot(self) -> Snapshot:
-        """Where the run stands."""
+        """Return what the run has learned and promised so far."""
         return snapshot_of(self)
 
     def _keep(self, cohort: CohortPlan, outcome: ReleasedCohort) -> None:
@@ -137,14 +138,14 @@ class Learner:
         _check_counts(record, outcome)
         record.released[cohort.arm] = outcome
 
-    def _next_wave(self) -> None:
-        ask, gone = self.rounds[-1].ask, set(self._lost)
+    def _end_attempt(self) -> None:
+        ask, arms = self.rounds[-1].ask, set(self._lost)
         self._lost = []
-        lost = tuple(query for query in ask.queries if query.arm in gone)
+        lost = tuple(query for query in ask.queries if query.arm in arms)
         if not lost:
             self._close_round()
         elif ask.cost(lost) <= self.left:
-            self._ask(lost)
+            self._open_attempt(lost)
         else:
             self.unfinished += ask.cost([Query(one.arm, one.clients) for one in self.rounds[-1].cohorts])
             self._finish(ask.spend(lost, self.left))
@@ -180,10 +181,10 @@ class Learner:
                 self._finish(leftover)
             else:
                 self.rounds.append(record)
-                self._ask(ask.queries)
+                self._open_attempt(ask.queries)
 
     def _planned(self, number: int) -> tuple[Ask | None, RoundRecord | None, dict[int, int]]:
-        """What comes next: a round, or how the last pulls are played."""
+        """Return the next round, or else how the last pulls are played."""
         ask = self.policy.ask(self.left)
         if ask is None:
             return None, None, self.policy.leftover(self.left)
@@ -191,8 +192,8 @@ class Learner:
         check_budget(self.config, self.rounds, record)
         return ask, record, {}
 
-    def _ask(self, queries: tuple[Query, ...]) -> None:
-        """One more attempt of the open round, for these queries."""
+    def _open_attempt(self, queries: tuple[Query, ...]) -> None:
+        """Open one more attempt of the open round, for these queries."""
         record = self.rounds[-1]
         cohorts = attempt_cohorts(self.config.run, record, queries, record.attempts + 1)
         record.cohorts += cohorts
@@ -201,11 +202,11 @@ class Learner:
             self._count(record.ask.pulls(query))
 
     def _finish(self, leftover: dict[int, int]) -> None:
-        """The last clients are played as the paper plays them; nothing is opened for them and nothing released."""
+        """Finish the run: count the last pulls as the paper plays them. No cohort is opened for them."""
         self._count(leftover.items())
         self.unfinished += sum(leftover.values())
         self.finished = True
-        if not self._closed:  # the policy was told nothing at all: there is no result
+        if not self._closed:  # the policy was told nothing: there is no result
             cohorts = sum(len(record.cohorts) for record in self.rounds)
             self.stop(
                 f"nothing was measured: no round was closed, {self.aborted} of {cohorts} cohorts were aborted; "
@@ -226,12 +227,12 @@ def _estimate(record: RoundRecord, query: Query) -> Estimate:
     outcome, mechanism = record.released[query.arm], record.mechanisms[query.clients]
     counts = tuple(outcome.counts or [outcome.survivors] * len(outcome.sum))
     laws = {count: mechanism.error(max(1, count)) for count in set(counts)}
-    told = tuple(laws[count] for count in counts)
-    return Estimate(query.arm, tuple(outcome.sum), counts, told, mechanism.rounding, joint=mechanism.joint)
+    noise = tuple(laws[count] for count in counts)
+    return Estimate(query.arm, tuple(outcome.sum), counts, noise, mechanism.rounding, joint=mechanism.joint)
 
 
 def _check_counts(record: RoundRecord, outcome: ReleasedCohort) -> None:
-    """Action by action counts come with assigned actions, and with nothing else."""
+    """Refuse counts by action without assigned actions, and counts that do not fit them. Raises BadMessage."""
     decision = record.ask.decision
     if decision.kind != "assigned-action":
         if outcome.counts is not None:
@@ -243,12 +244,8 @@ def _check_counts(record: RoundRecord, outcome: ReleasedCohort) -> None:
         raise BadMessage(f"cohort {outcome.cohort}: {counts} survivors by action, of {decision.times}")
 
 
-if TYPE_CHECKING:
-    pass
-
-
-def snapshot_of(learner: "Learner") -> Snapshot:
-    """Active arms, intervals, pulls, losses and the guarantee so far."""
+def snapshot_of(learner: Learner) -> Snapshot:
+    """Return active arms, intervals, pulls, losses and the guarantee so far."""
     return Snapshot(
         arms=_arms(learner),
         horizon=learner.config.horizon,
@@ -281,20 +278,20 @@ def blank_snapshot(config: RunConfig) -> Snapshot:
     )
 
 
-def run_guarantee(learner: "Learner") -> Guarantee:
-    """What nobody has spent more than, the open round too: its cohorts may be released already."""
+def run_guarantee(learner: Learner) -> Guarantee:
+    """Return what a client has spent at most. The open round counts: some of its cohorts may be released already."""
     return run_ledger(learner.config, learner.rounds).total
 
 
-def _arms(learner: "Learner") -> list[ArmView]:
+def _arms(learner: Learner) -> list[ArmView]:
     dropped = {arm: record.number for record in learner.rounds for arm in record.eliminated}
     latest = {interval.arm: interval for interval in learner.policy.intervals}
     return [_arm(arm, pulls, dropped.get(arm), latest.get(arm)) for arm, pulls in enumerate(learner.pulls)]
 
 
-def _arm(arm: int, pulls: int, dropped: int | None, seen: Interval | None) -> ArmView:
+def _arm(arm: int, pulls: int, dropped: int | None, interval: Interval | None) -> ArmView:
     plain = ArmView(arm=arm, active=dropped is None, pulls=pulls, eliminated=dropped)
-    if seen is None:
+    if interval is None:
         return plain
-    found = {"batch": seen.batch, "mean": seen.mean, "lower": seen.lower, "upper": seen.upper}
-    return plain.model_copy(update=found)
+    bounds = {"batch": interval.batch, "mean": interval.mean, "lower": interval.lower, "upper": interval.upper}
+    return plain.model_copy(update=bounds)
