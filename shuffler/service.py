@@ -103,7 +103,9 @@ class Shuffler(Intermediary):
         """Return the stage with the clients that may report; in `done`, those that did. Raises WrongCohort."""
         state = self.settled(name)
         stage = self._shown(state)
-        return StageView(cohort=name, stage=stage, reason=state.reason, members=self._bitmap(state))
+        return StageView.model_validate(
+            {"cohort": name, "stage": stage, "reason": state.reason, "members": self._bitmap(state)}
+        )
 
     def _bitmap(self, state: State) -> bytes:
         if state.stage != "done":

@@ -41,23 +41,23 @@ from distrust.shuffler.assignment import Order, deal_order
 
 def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
     """Play a run file to its end; `watch` is called after every cohort."""
-    began, witness = time.perf_counter(), FailureTracker(file)
+    began, tracker = time.perf_counter(), FailureTracker(file)
 
-    def seen(learner: Learner) -> None:
-        witness(learner)
+    def track_and_watch(learner: Learner) -> None:
+        tracker(learner)
         watch(learner)
 
-    learner = play_learner(file, seen)
+    learner = play_learner(file, track_and_watch)
     rounds = [_round(file.config, record) for record in learner.rounds]
     seconds = time.perf_counter() - began
-    events = witness.events(learner)
+    events = tracker.events(learner)
     spent = ledger_classes(run_ledger(file.config, learner.rounds))
     result = summarize(file, "in-process", learner.snapshot(), rounds, events, spent=spent, seconds=seconds)
     return result.model_copy(update={"fault": learner.fault})
 
 
 def play_learner(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Learner:
-    """The learner at the end of the run. Raises BadParameter when the run cannot be planned."""
+    """Return the learner at the end of the run. Raises BadParameter when the run cannot be planned."""
     world = file.world()
     learner = (OneByOne if file.config.policy.SEQUENTIAL else Learner)(file.config)
     learner.play(partial(_outcome, file, world), watch)
@@ -65,7 +65,7 @@ def play_learner(file: RunFile, watch: Callable[[Learner], None] = lambda _learn
 
 
 def _outcome(file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort | LostCohort:
-    """What R, S and A make of one cohort."""
+    """Return the outcome of one cohort: randomize, add the survivors, estimate (R, S and A in turn)."""
     mechanism, order = cohort.mechanism, _order(file, plan, cohort)
     rewards = _rewards(file, world, plan, cohort, order)
     rows = mechanism.randomize(plan.statistic.vectors(rewards), _noise(file, cohort.cohort))
@@ -84,7 +84,7 @@ def _outcome(file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortP
 
 
 def _order(file: RunFile, plan: RoundPlan, cohort: CohortPlan) -> Order | None:
-    """For assigned actions: each slot's play, as the shuffler draws it."""
+    """Return each slot's play, as the shuffler draws it; None unless actions are assigned."""
     if not isinstance(plan.decision, AssignedAction):
         return None
     return deal_order(plan.decision, _noise(file, cohort.cohort, "order"))
@@ -111,7 +111,7 @@ def _seed(file: RunFile) -> int:
 
 
 def _noise(file: RunFile, cohort: str, *labels: str) -> Stream:
-    """The privacy noise of a cohort: the operating system's, unless the run is named unsafe."""
+    """Return the stream of a cohort's privacy noise: the operating system's CSPRNG, or a seed's in an unsafe run."""
     unsafe = file.config.unsafe
     if unsafe is None:
         return SystemStream()
@@ -144,11 +144,13 @@ def _cohort(cohort: CohortPlan, released: ReleasedCohort | None) -> CohortResult
 
 
 MOST_RECORDS = 1000
-"""Records of a whole run, at most, and about as many rounds in detail while it is played."""
+"""Records of a whole run, at most; about as many single rounds are kept while it is played."""
 
 
 class OneByOne(Learner):
-    """Decides as any learner does; `rounds` joins every `block` closed rounds into one record.
+    """A learner for a policy that asks one client a round: `rounds` joins every `block` closed rounds into one record.
+
+    It decides like any learner, with records that stay few in a million rounds.
 
     A record of a block stands for its rounds: its number is the last one's; for each arm it has one cohort of all the
     clients that were asked, named as their last one, and the sum over those who answered.
@@ -170,13 +172,13 @@ class OneByOne(Learner):
             self._join()
 
     def _join(self) -> None:
-        """All rounds since the last block, into one more."""
+        """Join all rounds since the last block into one more block."""
         self.blocks.append(join_records(self.rounds[len(self.blocks) :]))
         self.rounds[len(self.blocks) - 1 :] = [self.blocks[-1]]
 
 
 def join_records(records: Sequence[RoundRecord]) -> RoundRecord:
-    """One record for consecutive rounds of one mechanism, decision and statistic, none of which dropped an arm."""
+    """Return one record for consecutive rounds of one mechanism, decision and statistic that dropped no arm."""
     last, cohorts = records[-1], _cohorts_by_arm(records)
     if len(records) == 1:
         return last
@@ -187,17 +189,17 @@ def join_records(records: Sequence[RoundRecord]) -> RoundRecord:
 
 
 def _cohorts_by_arm(records: Sequence[RoundRecord]) -> dict[Key, CohortPlan]:
-    """The last cohort of every arm, with all the clients that the arm was asked for."""
-    found: dict[Key, CohortPlan] = {}
+    """Return the last cohort of every arm, with all the clients that the arm had."""
+    latest: dict[Key, CohortPlan] = {}
     clients: dict[Key, int] = {}
     for cohort in (cohort for record in records for cohort in record.cohorts):
         clients[cohort.arm] = clients.get(cohort.arm, 0) + cohort.clients
-        found[cohort.arm] = cohort
-    return {arm: replace(found[arm], clients=clients[arm]) for arm in sorted(found, key=lambda arm: arm or 0)}
+        latest[cohort.arm] = cohort
+    return {arm: replace(latest[arm], clients=clients[arm]) for arm in sorted(latest, key=lambda arm: arm or 0)}
 
 
 def _sums_by_arm(records: Sequence[RoundRecord], cohorts: dict[Key, CohortPlan]) -> dict[Key, ReleasedCohort]:
-    """The sums over all who answered, by arm."""
+    """Return the sums over all survivors, by arm."""
     sums: dict[Key, list[float]] = {}
     survivors: dict[Key, int] = {}
     for arm, one in (item for record in records for item in record.released.items()):

@@ -1,4 +1,4 @@
-"""Privacy (almost) for free in linear bandits (FREE Algorithms 1 to 3, ALGORITHMS 2.2)."""
+"""Privacy (almost) for free in linear bandits (FREE Algorithms 1 to 3)."""
 
 import math
 from typing import Literal, Self
@@ -18,7 +18,7 @@ from distrust.server.policies.linear.phases import Phase, Readings, arm_vectors,
 
 Floats = NDArray[np.float64]
 Model = Literal["central", "local", "shuffled"]
-LEAST = 8  # ⌊ln T⌋ - 1 is below 1 for fewer
+LEAST = 8  # pulls; below it ⌊ln T⌋ - 1 batches are none
 
 
 class AlmostFree(OneRewardEach):

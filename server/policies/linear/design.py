@@ -1,4 +1,4 @@
-"""Near-G-optimal designs: few actions, and how often to play each, so that every action's value is well estimated."""
+"""Near-G-optimal designs: few actions and their frequencies, such that every action's value is well estimated."""
 
 import math
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def support_bound(rank: int) -> int:
 
 
 def near_optimal(actions: Vectors) -> ActionDesign:
-    """A design with g(π) ≤ 2m on at most `support_bound(m)` actions, both checked here.
+    """Return a design with g(π) ≤ 2m on at most `support_bound(m)` actions, both checked here.
 
     actions  shape (k, d), in the unit ball; they may span less than R^d, and then m is less than d.
     Method   Frank-Wolfe on ln det V (Fedorov's steps) from m actions of greedily largest volume, until g(π) ≤ 2m; away
@@ -57,7 +57,7 @@ def near_optimal(actions: Vectors) -> ActionDesign:
 
 
 def uniform(actions: Vectors) -> ActionDesign:
-    """Every action alike: the ablation without a core set. Its g may be anything."""
+    """Return the design that plays every action alike: the ablation without a core set. Its g may be anything."""
     check_actions(actions)
     flat, k = whitened(actions), len(actions)
     weights = np.full(k, 1 / k)
@@ -65,7 +65,7 @@ def uniform(actions: Vectors) -> ActionDesign:
 
 
 def whitened(actions: Vectors) -> Vectors:
-    """The actions in coordinates of their span in which Σ x xᵀ is the identity, shape (k, m).
+    """Return the actions in coordinates of their span in which Σ x xᵀ is the identity, shape (k, m).
 
     No norm here depends on the coordinates, and these are the best conditioned ones.
     """
