@@ -98,10 +98,10 @@ class RunCoordinator:
                     return
                 await asyncio.sleep(min(PAUSE_SECONDS, self._retry))  # the intermediary may answer `waiting` at once
             except ProtocolError as error:
-                _log.warning("cohort waits", cohort=cohort.cohort, code=error.code, why=error.detail)
+                _log.warning("collection_retry", cohort=cohort.cohort, code=error.code, why=error.detail)
                 await asyncio.sleep(self._retry)
             except Exception:  # noqa: BLE001  a bug of ours must not end the run unseen
-                _log.exception("cohort waits", cohort=cohort.cohort)
+                _log.exception("collection_retry", cohort=cohort.cohort)
                 await asyncio.sleep(self._retry)
 
     async def _settled(self, cohort: Cohort) -> bool:

@@ -22,16 +22,16 @@ LOOPBACK = "127.0.0.1"
 
 
 def choose_ports(base: int, names: list[str]) -> dict[str, int]:
-    """A port for each name: `base`, `base + 1`, …; free ones that the system picks when `base` is 0.
+    """Return a port for each name: `base`, `base + 1`, …; free ones that the system picks when `base` is 0.
 
-    Raises Unavailable, naming the port, when one is taken. All are held together while we look, so they differ.
+    All are bound at the same time, so that they differ. Raises Unavailable, naming the port, when one is taken.
     """
     with ExitStack() as held:
         return {name: _probe(held, base and base + index, name) for index, name in enumerate(names)}
 
 
 def _probe(held: ExitStack, port: int, name: str) -> int:
-    """Bind once to see whether we can."""
+    """Bind a port to see whether it is free. Raises Unavailable."""
     probe = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -41,8 +41,8 @@ def _probe(held: ExitStack, port: int, name: str) -> int:
         raise Unavailable(
             f"port {port} for the {name} is {why}: stop what listens there, or let --port-base 0 pick free ports"
         ) from error
-    found: int = probe.getsockname()[1]
-    return found
+    bound: int = probe.getsockname()[1]
+    return bound
 
 
 BASE_PORT = 8701
@@ -52,7 +52,7 @@ START_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """Where the three services are, and what opens the operator's doors, and the transcripts of both S."""
+    """Addresses of the three services, and the tokens of the operator and of the inspector of transcripts."""
 
     server: str
     shuffler: str
@@ -62,11 +62,11 @@ class Urls:
 
 
 class Stack:
-    """Starts in order, waits until all are ready, stops all at the end, whatever the end is.
+    """Starts the services in order, waits until all are ready, and stops them when the block ends, also by an error.
 
     folder  databases, logs, token; held for as long as the stack runs.
     base    first of three ports; 0 picks free ones.
-    extensions  of the user's own that the server may import.
+    extensions  the user's own classes that the server may import.
     Raises  Unavailable: a busy port, a folder in use or not writable, a service that does not start.
     """
 
@@ -88,7 +88,7 @@ class Stack:
             for name in NAMES:
                 self._services.append(self._start(name))
             self._wait_until_ready()
-            self._say_where()
+            self._write_addresses()
             undo.callback(self.folder.stack_file.unlink, missing_ok=True)
             self._cleanup = undo.pop_all()
         return self
@@ -100,17 +100,17 @@ class Stack:
 
     @property
     def urls(self) -> Urls:
-        """Addresses and token of the running services."""
+        """Addresses and tokens of the running services."""
         return _urls(self.folder, {name: self._url(name) for name in NAMES})
 
     def check(self) -> None:
-        """Raise Unavailable when the disk is full, or, with its last words, when a service has died."""
+        """Raise Unavailable when the disk is full, or, with the end of its log, when a service has died."""
         self.folder.check_space()
         for service in self._services:
             service.check()
 
     def restart(self, name: str) -> None:
-        """Kill one service outright and start it again on its port and its database."""
+        """Kill one service and start it again on its port and its database."""
         index = NAMES.index(name)
         self._services[index].kill()
         self._services[index] = self._start(name)
@@ -144,20 +144,20 @@ class Stack:
                     raise Unavailable(f"not ready within {START_SECONDS:g} s; see {self.folder.path / 'logs'}")
                 time.sleep(0.05)
 
-    def _say_where(self) -> None:
+    def _write_addresses(self) -> None:
         services = {name: {"url": self._url(name), "pid": self._services[i].pid} for i, name in enumerate(NAMES)}
         self.folder.write_stack({"services": services, "token_file": str(self.folder.token_file), "pid": os.getpid()})
 
 
 def extensions_variable(extensions: Sequence[Extension]) -> dict[str, str]:
-    """Return the variable that lets a process of ours import these `module:Name`, beside those of our own one."""
+    """Return the variable that lets a child process import these `module:Name`, beside this process's own."""
     named = [one.name for one in extensions if ":" in one.name]
     before = os.environ.get("DISTRUST_EXTENSIONS", "")
     return {"DISTRUST_EXTENSIONS": ",".join(filter(None, [before, *named]))} if named else {}
 
 
 def running_stack(folder: DataDir) -> Urls | None:
-    """The services that another process runs on this folder, or None."""
+    """Return the addresses of the stack that another process runs on this folder; None if there is none."""
     if not folder.in_use():
         return None
     services = json.loads(folder.stack_file.read_text("utf-8"))["services"]

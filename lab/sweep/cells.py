@@ -16,14 +16,14 @@ from distrust.server.learner.learner import Learner
 
 
 def all_cells(experiment: Experiment) -> Iterator[Cell]:
-    """All of them, in the order of the table: panel, series, repetition."""
+    """Yield all cells, in the order of the table: panel, series, repetition."""
     for panel, series in experiment.all_pairs():
         for repetition in range(experiment.repetitions_of(series)):
             yield Cell(panel.label, series.label, repetition)
 
 
 def run_table(experiment: Experiment, cell: Cell) -> dict[str, Any]:
-    """A cell's run file as a table.
+    """Return a cell's run file as a table.
 
     Rewards   Every panel and series of a repetition plays the same world. Series of one panel also get the same
               rewards, cohort by cohort, because their runs have one name; panels get others, so that runs of one
@@ -43,24 +43,24 @@ def run_table(experiment: Experiment, cell: Cell) -> dict[str, Any]:
 
 
 def cell_digest(experiment: Experiment, cell: Cell) -> str:
-    """Hex, 12 digits: of all that a cell's row depends on, but for the code (`lab.sweep.code`).
+    """Return the digest of what a cell's row depends on, except the code (`lab.sweep.code`): 12 hex digits.
 
     Classes of the user's own count with the source of their modules.
     """
-    read = experiment.points if experiment.spacing == "even" else [experiment.points, experiment.spacing]
+    places = experiment.points if experiment.spacing == "even" else [experiment.points, experiment.spacing]
     words = run_table(experiment, cell)
     own = [one.model_dump(mode="json") for one in extensions(words)]
-    text = json.dumps([read, words, *own], sort_keys=True)
+    text = json.dumps([places, words, *own], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def cell_run_file(experiment: Experiment, cell: Cell) -> RunFile:
-    """A cell's run file, checked. Raises BadRunFile or BadParameter."""
+    """Return a cell's run file, checked. Raises BadRunFile or BadParameter."""
     return parse_table(run_table(experiment, cell))
 
 
 def _seed(*labels: str | int) -> int:
-    """63 bits from a cell's place."""
+    """Return a seed of 63 bits that these labels determine."""
     return int.from_bytes(UnsafeSeededStream(0, "sweep", *labels).bytes(8), "little") >> 1
 
 

@@ -20,7 +20,10 @@ LINE_SECONDS = 3.0  # between two plain lines
 
 
 class SweepProgress:
-    """A `watch` for a sweep: cells done, cells a second of this start, time left."""
+    """A `watch` for a sweep: shows cells done, cells a second since this start, time left.
+
+    A bar on a terminal, a line every few seconds elsewhere.
+    """
 
     def __init__(self, err: Console, title: str) -> None:
         self._err, self._title = err, title
@@ -42,7 +45,7 @@ class SweepProgress:
             self._bar.stop()
 
     def __call__(self, standing: Standing) -> None:
-        """Show where the sweep is."""
+        """Show the sweep's progress."""
         rate = standing.played / max(time.monotonic() - self._began, 1e-9)
         if self._bar is not None:
             self._move(self._bar, standing, rate)
@@ -51,7 +54,7 @@ class SweepProgress:
             self._err.print(f"{self._title}: {progress_line(standing, rate)}", markup=False)
 
     def _move(self, bar: Progress, standing: Standing, rate: float) -> None:
-        """The bar starts with what is there from before, which says nothing about the speed."""
+        """Move the bar. It starts at the cells from earlier starts, which say nothing about the speed."""
         if not standing.played:
             bar.reset(self._task, total=standing.total, completed=standing.kept)
             return
@@ -60,7 +63,7 @@ class SweepProgress:
 
 
 def progress_line(standing: Standing, rate: float) -> str:
-    """`120 of 400 cells (80 from before), 12.3 cells/s, about 23 s left`."""
+    """Return the progress: `120 of 400 cells (80 from before), 12.3 cells/s, about 23 s left`."""
     before = f" ({standing.kept} from before)" if standing.kept else ""
     failed = f", {standing.failed} failed" if standing.failed else ""
     going = f", {rate:.3g} cells/s" if standing.played else ""
@@ -69,10 +72,10 @@ def progress_line(standing: Standing, rate: float) -> str:
 
 
 WIDE = 160
-"""Columns that the tables may take; a narrower terminal wraps their lines."""
+"""Characters that the tables may be wide; a narrower terminal wraps their lines."""
 
 LEVEL = 0.99
-"""Of the Clopper-Pearson intervals: a policy that keeps its p is called broken in one case of 200 at most."""
+"""Level of the Clopper-Pearson intervals: a policy that keeps its p is called broken in at most 1 of 200 cases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +89,11 @@ class Share:
 
 
 def share(hits: int, runs: int) -> Share:
-    """The share and its exact interval at LEVEL, two-sided."""
+    """Return the share and its exact two-sided interval at LEVEL."""
     from scipy.stats import binomtest  # noqa: PLC0415 - half a second of every start, for sweeps only
 
-    found = binomtest(hits, runs).proportion_ci(confidence_level=LEVEL, method="exact")
-    return Share(hits, runs, float(found.low), float(found.high))
+    interval = binomtest(hits, runs).proportion_ci(confidence_level=LEVEL, method="exact")
+    return Share(hits, runs, float(interval.low), float(interval.high))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class Confidence:
 
 
 def confidence(rows: Sequence[Row]) -> list[Confidence]:
-    """One for each series, in the order of the rows."""
+    """Return the confidence of each series, in the order of the rows."""
     names = dict.fromkeys(row.series for row in rows)
     return [_confidence(name, [row for row in rows if row.series == name]) for name in names]
 
@@ -138,7 +141,7 @@ def _confidence(series: str, rows: Sequence[Row]) -> Confidence:
 
 
 def regret_table(rows: Sequence[Row]) -> Table:
-    """Final regret, mean ± standard deviation over repetitions, and the time of one run."""
+    """Return a table of the final regret, mean ± standard deviation over repetitions, and the time of one run."""
     table = Table("panel", "series", box=None, padding=(0, 2, 0, 0))
     for head in ("final regret", "±", "runs", "bits a client", "seconds a run"):
         table.add_column(head, justify="right")
@@ -154,7 +157,7 @@ def regret_table(rows: Sequence[Row]) -> Table:
 
 
 def confidence_table(rows: Sequence[Row]) -> Table:
-    """Failure events by series, beside what the policy states."""
+    """Return a table of failure events by series, beside the probability that the policy states."""
     title = f"shares of runs, [{LEVEL:.0%} Clopper-Pearson]; p: probability that any width fails, as stated"
     table = Table(box=None, padding=(0, 2, 0, 0), caption=title, caption_justify="left")
     for head in ("series", "best arm dropped", "a width failed", "p", "holds", "widths missed"):
@@ -167,7 +170,7 @@ def confidence_table(rows: Sequence[Row]) -> Table:
 
 
 def _whole(table: Table) -> Table:
-    """As wide as what it holds, wherever it is printed."""
+    """Return the table, as wide as its content wherever it is printed."""
     wide = Console(width=WIDE)
     table.width = Measurement.get(wide, wide.options, table).maximum
     return table

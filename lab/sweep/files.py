@@ -1,4 +1,4 @@
-"""From an experiment's name, or the path of a user's own file, to the checked experiment."""
+"""Loads an experiment by its name, or from a user's own file, and checks it."""
 
 import tomllib
 from importlib import resources
@@ -15,7 +15,7 @@ from distrust.lab.sweep.experiment import Experiment, merged
 
 
 def known_experiments() -> list[str]:
-    """The names of the experiments that come with the package."""
+    """Return the names of the experiments that come with the package."""
     files = resources.files("distrust.lab.experiments").iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
@@ -25,7 +25,7 @@ def load_experiment(name_or_path: str, *, quick: bool = False, repetitions: int 
 
     quick         with the file's `[quick]` laid over it. repetitions: another number than the file's.
     Repetitions   differ in their seeds only, so that the first one's run files are checked for all.
-    Raises        BadParameter for a name that nobody knows; BadExperiment.
+    Raises        BadParameter for an unknown name; BadExperiment.
     """
     file, name = _find(name_or_path)
     try:
@@ -60,7 +60,7 @@ def _text(file: Traversable | Path) -> str:
 
 
 def _laid(table: dict[str, Any], *, quick: bool, repetitions: int | None) -> dict[str, Any]:
-    """The file's table with `[quick]` on it when asked for, and with the number of repetitions that was asked for."""
+    """Return the file's table, with `[quick]` laid over it and another number of repetitions if requested."""
     plain = {key: value for key, value in table.items() if key != "quick"}
     changes = {} if repetitions is None else {"repetitions": repetitions}
     return merged(merged(plain, table["quick"] if quick else {}), changes)

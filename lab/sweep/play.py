@@ -1,4 +1,4 @@
-"""One cell, played where a worker is: a row, or the reason why there is none."""
+"""Plays one cell, in a worker: returns its row, or the reason why there is none."""
 
 import time
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ from distrust.lab.sweep.row import Cell, Row
 
 
 class Failure(NamedTuple):
-    """A cell that came to nothing, and why."""
+    """A cell without a row, and why."""
 
     cell: Cell
     reason: str
 
 
 class StoppedEarly(ProtocolError):
-    """A run that ended before its horizon, so that its regret is nobody's."""
+    """A run that ended before its horizon, so that its regret means nothing."""
 
     code, status = "stopped", 409
 
 
 def play_cell(experiment: Experiment, cell: Cell) -> Row | Failure:
-    """A cell's row. Anything that goes wrong is the cell's own misfortune and stops no other."""
+    """Return a cell's row, or its failure. An exception ends this cell only."""
     began = time.perf_counter()
     try:
         with one_thread():

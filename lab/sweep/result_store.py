@@ -1,4 +1,4 @@
-"""A sweep's folder: finished cells, one line each, written once and never again, with a file for each code."""
+"""A sweep's folder: its finished cells, one line each, in a file for each version of the code."""
 
 import fcntl
 import json
@@ -19,35 +19,35 @@ ELSEWHERE = "choose another --out"
 
 
 def result_folder(experiment: Experiment, out: Path) -> Path:
-    """The folder of one experiment below `out`. A changed experiment has another one, so that rows never mix."""
+    """Return the folder of one experiment below `out`. A changed experiment has another, so that rows never mix."""
     quick = "-quick" if experiment.quick else ""
     return out / f"{experiment.name}{quick}-{experiment.digest[:12]}"
 
 
-class Others(NamedTuple):
-    """Cells that other code has played: the file that keeps them, how many, and the parts of the code that differ."""
+class OtherRows(NamedTuple):
+    """Cells that other code has played: their file, their number, and the parts of the code that differ."""
 
     path: Path
     cells: int
     changed: list[str]
 
 
-def rows_of_other_code(experiment: Experiment, out: Path) -> list[Others]:
-    """What a sweep that begins anew now does not go on from; nothing when there are rows of this code already."""
+def rows_of_other_code(experiment: Experiment, out: Path) -> list[OtherRows]:
+    """Return the rows that a new start does not continue, because other code played them; [] if this code has rows."""
     folder, mine = result_folder(experiment, out), _rows(code.code_digest())
     if _cells(folder / mine):
         return []
-    found = []
+    others = []
     for path in sorted(folder.glob(_rows("*"))):
         if count := _cells(path):
             parts = folder / _code(path.stem.removeprefix("rows-"))
             older = json.loads(parts.read_text("utf-8")) if parts.exists() else {}
-            found.append(Others(path, count, code.changed(older)))
-    return found
+            others.append(OtherRows(path, count, code.changed(older)))
+    return others
 
 
 def _cells(path: Path) -> int:
-    """Whole lines of a file of rows, which a sweep makes before it has any."""
+    """Return the whole lines of a file of rows, which is made before it has any."""
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
@@ -95,18 +95,18 @@ class ResultStore:
         os.close(self._lock)
 
     def rows(self) -> dict[Cell, Row]:
-        """Every finished cell. Lines that are no rows are passed over."""
-        found: dict[Cell, Row] = {}
+        """Return every finished cell. Lines that are no rows are ignored."""
+        rows: dict[Cell, Row] = {}
         for line in self._text().splitlines():
             try:
                 row = Row.model_validate_json(line)
             except ValidationError:
                 continue
-            found[row.cell] = row
-        return found
+            rows[row.cell] = row
+        return rows
 
     def keep(self, row: Row) -> None:
-        """Write one row to the disk itself."""
+        """Write one row, and wait until it is on the disk."""
         with writing(self.folder, ELSEWHERE):
             line = (row.model_dump_json() + "\n").encode()
             if os.write(self._handle, line) < len(line):
@@ -133,7 +133,7 @@ class ResultStore:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """A whole file or none: written beside its place, then moved there."""
+    """Write a whole file or none: written beside its place, then moved there."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with part.open("wb") as output:
         output.write(content.encode() if isinstance(content, str) else content)
@@ -143,7 +143,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def write_failures(folder: Path, failures: dict[Cell, str]) -> None:
-    """What failed the last time, by cell; no file when nothing did."""
+    """Write the cells that failed at this start, with reasons; remove the file when none did."""
     path = folder / "failures.json"
     with writing(path, ELSEWHERE):
         if failures:

@@ -22,7 +22,7 @@ FIELDS = tuple(Row.model_fields)
 
 
 def check_format(form: str) -> Format:
-    """The format of that name. Raises BadParameter."""
+    """Return the format of that name. Raises BadParameter."""
     for known in FORMATS:
         if form == known:
             return known
@@ -37,13 +37,13 @@ def write_rows(rows: Sequence[Row], path: Path, form: Format) -> None:
 
 
 def read_rows(path: Path, field: str = "results") -> list[Row]:
-    """Rows of a file that `write` wrote; its ending tells the format. Raises BadParameter for `field` otherwise."""
+    """Read rows of a file that `write_rows` wrote; its ending tells the format. Raises BadParameter, naming `field`."""
     form = path.suffix.removeprefix(".")
     if form not in FORMATS:
         raise BadParameter(field, str(path), f"must end in {' or '.join(f'.{one}' for one in FORMATS)}")
     try:
-        found = _from_parquet(path) if form == "parquet" else _from_csv(path)
-        return [Row.model_validate(one, strict=False) for one in found]
+        lines = _from_parquet(path) if form == "parquet" else _from_csv(path)
+        return [Row.model_validate(line, strict=False) for line in lines]
     except OSError as error:
         raise BadParameter(field, str(path), error.strerror or str(error)) from error
     except ValidationError as error:
@@ -69,7 +69,7 @@ def _from_csv(path: Path) -> list[dict[str, Any]]:
 
 
 def _cells(line: dict[str, Any]) -> dict[str, Any]:
-    """A line's words: an empty one is null, the curve is a list."""
+    """Return a line's words: an empty one is null, the curve is a list."""
     words = {key: value or None for key, value in line.items()}
     return {**words, "curve": (line.get("curve") or "").split(";")}
 
@@ -97,7 +97,7 @@ def _from_parquet(path: Path) -> list[dict[str, Any]]:
 
 
 def _schema() -> Any:
-    """Columns in the row's order; null only where a row may be."""
+    """Return the columns in the row's order; null only where a row's field may be None."""
     import pyarrow as pa  # noqa: PLC0415
 
     types: dict[Any, Any] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
@@ -114,13 +114,13 @@ TOLERANCE = 1e-12
 
 
 def differing_columns(published: Sequence[Row], played: Sequence[Row]) -> dict[Cell, list[str]]:
-    """The columns in which a played cell is not the published one, by cell; a cell that was not published has `row`.
+    """Return the columns in which played cells differ from the published rows, by cell; `row` for an unpublished cell.
 
-    Whole numbers and words must be the same, floats too but for TOLERANCE. Seconds are nobody's promise.
+    Whole numbers and words must be equal, floats up to TOLERANCE. Seconds are not compared.
     """
     known = {row.cell: row.lasting() for row in published}
-    found = {row.cell: _columns(known.get(row.cell), row.lasting()) for row in played}
-    return {cell: columns for cell, columns in found.items() if columns}
+    differing = {row.cell: _columns(known.get(row.cell), row.lasting()) for row in played}
+    return {cell: columns for cell, columns in differing.items() if columns}
 
 
 def _columns(published: Mapping[str, Any] | None, played: Mapping[str, Any]) -> list[str]:
