@@ -121,7 +121,7 @@ def judge_shares(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
 
 
 def name_liars(sharing: Sharing, disputed: Flags) -> Flags:
-    """Return for each row of the roster whether it provably lied, given the disputed pairs (rows: owners of shares).
+    """Return for each row of the roster whether it provably lied, from the disputed pairs (rows: owners of shares).
 
     A client in t or more disputes of one kind lied, because fewer than t neighbours of any client are corrupted but
     with probability 2⁻⁴¹. At least two are asked for: of two clients that contradict each other neither is named.

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.aggregator.confirmation import Sharing, Verdict, judge_shares, name_liars, tell_liars
-from distrust.aggregator.recovery import Recovered, recover, sum_masked, unmask_total
 from distrust.common.crypto.agree import KEY, load_public
 from distrust.common.crypto.box import BOX
 from distrust.common.crypto.graph import KEYS, Roster, masking
@@ -20,27 +19,6 @@ from distrust.common.crypto.share import MISSING, PRIME, SHARE
 from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import unpack
-
-__all__ = [
-    "Recovered",
-    "Sharing",
-    "Verdict",
-    "build_roster",
-    "check_confirm",
-    "check_keys",
-    "check_masked",
-    "check_shares",
-    "check_survivors",
-    "check_unmask",
-    "close_confirm",
-    "commitment_of",
-    "least_clients",
-    "recover",
-    "route",
-    "settle_shared",
-    "sum_masked",
-    "unmask_total",
-]
 
 COMMITMENT = 32
 """Bytes of a commitment, at the start of a body of stage `shares`."""

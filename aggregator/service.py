@@ -9,6 +9,8 @@ from typing import Final, Generic, Literal, TypeVar
 from sqlalchemy import Connection
 
 from distrust.aggregator import protocol
+from distrust.aggregator.confirmation import Sharing, Verdict
+from distrust.aggregator.recovery import sum_masked, unmask_total
 from distrust.aggregator.transcript import aggregator_entry
 from distrust.common.clock import Clock
 from distrust.common.crypto.agree import key_hash
@@ -84,7 +86,7 @@ class Aggregator(Intermediary):
 
     def __init__(self, database: Database, clock: Clock, ring: Callable[[str], None] = silence) -> None:
         super().__init__(database, clock, ring)
-        self._sharings: LruCache[protocol.Sharing] = LruCache(_ROSTERS)
+        self._sharings: LruCache[Sharing] = LruCache(_ROSTERS)
         self._rosters: LruCache[Roster] = LruCache(_ROSTERS)
         self._inboxes: LruCache[dict[int, bytes]] = LruCache(_INBOXES)
 
@@ -200,11 +202,11 @@ class Aggregator(Intermediary):
         """Return the survivors' sum, from committed messages only. Raises TooSmall, BadShare: nothing is released."""
         name, sharing = state.name, self._sharing(state, CONFIRM)
         survivors = bitmap_to_members(self._stored_view(name, UNMASK).members, state.cohort.clients)
-        masked = protocol.sum_masked(state.cohort, (body for _, body in self._stored(name, MASKED)))
+        masked = sum_masked(state.cohort, (body for _, body in self._stored(name, MASKED)))
         commitments = {slot: protocol.commitment_of(body) for slot, body in self._stored(name, SHARES)}
         answers = dict(self._stored(name, UNMASK))
         verdict = protocol.close_confirm(sharing, dict(self._stored(name, CONFIRM)))
-        recovered = protocol.unmask_total(verdict, survivors, masked, commitments, answers)
+        recovered = unmask_total(verdict, survivors, masked, commitments, answers)
         body = pack(recovered.total, masking(state.cohort).modulus)
         self._inboxes.drop(name)
         return Batch(
@@ -232,10 +234,10 @@ class Aggregator(Intermediary):
 
         return self._rosters.get(state.name, read)
 
-    def _sharing(self, state: State, stage: Stated) -> protocol.Sharing:
+    def _sharing(self, state: State, stage: Stated) -> Sharing:
         """Return the members of stage `confirm` or `masked`, on the graph."""
 
-        def read() -> protocol.Sharing:
+        def read() -> Sharing:
             roster = self._roster(state)
             with self._database.reading() as tx:
                 return _sharing(tx, state.cohort, roster, stage)
@@ -267,9 +269,9 @@ def _roster(tx: Connection, cohort: Cohort) -> Roster:
     return Roster(cohort, view.members, view.roster or b"")
 
 
-def _sharing(tx: Connection, cohort: Cohort, roster: Roster, stage: Stated) -> protocol.Sharing:
-    return protocol.Sharing(roster, bitmap_to_members(_stored_view(tx, cohort.cohort, stage).members, cohort.clients))
+def _sharing(tx: Connection, cohort: Cohort, roster: Roster, stage: Stated) -> Sharing:
+    return Sharing(roster, bitmap_to_members(_stored_view(tx, cohort.cohort, stage).members, cohort.clients))
 
 
-def _verdict(tx: Connection, cohort: Cohort, sharing: protocol.Sharing) -> protocol.Verdict:
+def _verdict(tx: Connection, cohort: Cohort, sharing: Sharing) -> Verdict:
     return protocol.close_confirm(sharing, dict(store.bodies(tx, cohort.cohort, CONFIRM, -1, cohort.clients)))

@@ -50,8 +50,8 @@ class ServerSettings(ServiceSettings):
     service: ClassVar[str] = "server"
 
     port: Annotated[int, Field(ge=0, le=65_535, description="0 takes any free port")] = 8701
-    shuffler_url: Annotated[Url, Field(description="S by permutation")] = "http://127.0.0.1:8702"
-    aggregator_url: Annotated[Url, Field(description="S by secure sum")] = "http://127.0.0.1:8703"
+    shuffler_url: Annotated[Url, Field(description="the shuffler")] = "http://127.0.0.1:8702"
+    aggregator_url: Annotated[Url, Field(description="the aggregator")] = "http://127.0.0.1:8703"
     extensions: Annotated[
         str, Field(description="module:Name, …: classes of the operator's own that a run may name, commas between")
     ] = ""
@@ -112,7 +112,7 @@ def create_run(
 
 @run_routes.get("/runs")
 def list_runs(service: ServiceDep) -> RunList:
-    """All runs, oldest first."""
+    """List all runs, oldest first."""
     return service.runs()
 
 

@@ -55,7 +55,7 @@ class Settlement:
 
     def _outcome(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> ReleasedCohort | LostCohort:
         if answer.batch is None or answer.state != "released":
-            return LostCohort(cohort=cohort.cohort, reason=answer.reason or "S gave no reason")
+            return LostCohort(cohort=cohort.cohort, reason=answer.reason or "the intermediary gave no reason")
         mechanism = active.learner.rounds[cohort.round - 1].mechanisms[cohort.clients]
         stream = analyzer_stream(active.config, cohort.cohort)
         try:

@@ -201,19 +201,19 @@ class Writing:
 
 
 class Store:
-    """Reads, and one way to write."""
+    """The server's database: reads, and transactions to write."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     @contextmanager
     def writing(self) -> Iterator[Writing]:
-        """A transaction: committed when the block ends, nothing of it when it raises."""
+        """Open a transaction: committed when the block ends, rolled back when it raises."""
         with self._database.transaction() as connection:
             yield Writing(connection)
 
     def runs(self) -> list[RunRow | UnreadRun]:
-        """All runs, oldest first."""
+        """Return all runs, oldest first."""
         runs = RUNS.c
         query = select(runs.run, runs.config, runs.digest, runs.state, runs.reason).order_by(runs.number)
         with self._database.reading() as connection:
@@ -227,7 +227,7 @@ class Store:
             return [OUTCOME_JSON.validate_json(body) for (body,) in connection.execute(query)]
 
     def cohorts(self, run: str, number: int | None = None) -> dict[str, CohortRow]:
-        """The opened cohorts of a run, or of one of its rounds."""
+        """Return the opened cohorts of a run, or of one of its rounds."""
         one = COHORTS.c
         query = select(one.cohort, one.round, one.clients, one.granted, one.state, one.lost).where(one.run == run)
         query = query if number is None else query.where(one.round == number)
@@ -236,14 +236,14 @@ class Store:
         return {row.cohort: row for row in rows}
 
     def cohort_counts(self, run: str) -> dict[str, tuple[int, int]]:
-        """State → (cohorts, tickets handed out)."""
+        """Return by state (cohorts, tickets issued)."""
         columns = (COHORTS.c.state, func.count(), func.sum(COHORTS.c.granted))
         query = select(*columns).where(COHORTS.c.run == run).group_by(COHORTS.c.state)
         with self._database.reading() as connection:
             return {state: (int(cohorts), int(granted)) for state, cohorts, granted in connection.execute(query)}
 
     def cohort_message(self, cohort: str) -> Cohort | None:
-        """What S was told, byte for byte."""
+        """Return the cohort as it was opened at its intermediary, byte for byte."""
         query = select(COHORTS.c.message).where(COHORTS.c.cohort == cohort)
         with self._database.reading() as connection:
             text = connection.execute(query).scalar_one_or_none()
@@ -262,21 +262,21 @@ class Store:
         return None if body is None else BatchAnswer.model_validate_json(body)
 
     def grants(self, run: str, request: str) -> list[GrantRow]:
-        """What this request was given before, in order."""
+        """Return the slots that this request got before, in order."""
         return self._grants((GRANTS.c.run == run) & (GRANTS.c.request == request))
 
     def cohort_grants(self, cohort: str) -> list[GrantRow]:
         return self._grants(GRANTS.c.cohort == cohort)
 
     def statements(self, cohort: str) -> list[Statement]:
-        """A cohort's statements in the order of its stages."""
+        """Return a cohort's statements in the order of its stages."""
         one = STATEMENTS.c
         query = select(one.stage, one.digest).where(one.cohort == cohort).order_by(one.number)
         with self._database.reading() as connection:
             return [Statement(stage=stage, digest=digest) for stage, digest in connection.execute(query)]
 
     def events(self, run: str, after: int, limit: int) -> list[Event]:
-        """Events with a number above `after`, in order."""
+        """Return the events with a number above `after`, in order."""
         query = select(EVENTS.c.number, EVENTS.c.body).where((EVENTS.c.run == run) & (EVENTS.c.number > after))
         with self._database.reading() as connection:
             rows = connection.execute(query.order_by(EVENTS.c.number).limit(limit)).all()

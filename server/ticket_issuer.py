@@ -129,7 +129,7 @@ def _check_open(active: ActiveRun, request: TicketRequest) -> None:
 
 
 def _check_keys(pending: Sequence[Cohort], request: TicketRequest) -> None:
-    """Secure aggregation needs the hash of each client's keys before the aggregator sees a key."""
+    """Refuse a request without the hashes of its clients' keys: they must come before the aggregator sees a key."""
     size = KEY_HASH * request.want if any(cohort.via == "aggregator" for cohort in pending) else 0
     if len(request.keys) != size:
         what = f"{KEY_HASH} for each client that wants a slot" if size else "none at the shuffler"

@@ -41,7 +41,7 @@ def same_claim(stored: Mapping[int, bytes]) -> Fault:
     def fault(item: Item) -> ProtocolError | None:
         if stored.get(item.slot, digest(item.body)) == digest(item.body):
             return None
-        return Conflict(f"slot {item.slot}: somebody else has asked what it plays")
+        return Conflict(f"slot {item.slot}: another client has asked what it plays")
 
     return fault
 
@@ -52,7 +52,7 @@ def claimed_by_reporter(cohort: Cohort, stored: Mapping[int, bytes]) -> Fault:
     def fault(item: Item) -> ProtocolError | None:
         if stored.get(item.slot) == digest(claim(cohort, item.slot, item.body[-SECRET:])):
             return None
-        return BadTicket(f"slot {item.slot}: not from whoever asked what it plays")
+        return BadTicket(f"slot {item.slot}: not from the client that asked what it plays")
 
     return fault
 

@@ -153,7 +153,7 @@ class OneByOne(Learner):
     It decides like any learner, with records that stay few in a million rounds.
 
     A record of a block stands for its rounds: its number is the last one's; for each arm it has one cohort of all the
-    clients that were asked, named as their last one, and the sum over those who answered.
+    clients that it had, named as their last one, and the sum over the survivors.
     """
 
     def __init__(self, config: RunConfig, block: int | None = None) -> None:

@@ -39,7 +39,7 @@ class FleetSpec(Message):
 
     processes: Annotated[int, Field(ge=1, le=256, description="fleet processes")] = 2
     dropout: Annotated[float, Field(ge=0, lt=1, description="chance that a client leaves before it has answered")] = 0.0
-    silent: Annotated[bool, Field(description="leave without a word, so that S waits for its deadline")] = False
+    silent: Annotated[bool, Field(description="leave silently: the intermediary waits for its deadline")] = False
 
 
 _ANYTHING: dict[str, Any] = dict.fromkeys((*RunConfig.model_fields, "environment", "fleet"), (Any, None))

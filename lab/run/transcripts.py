@@ -105,7 +105,7 @@ def print_sights(sights: Iterable[Sight], out: Console) -> None:
 
 
 def _table(sight: Sight) -> Table:
-    """Rows in the order of a cohort's life: opened, tickets handed out, messages, batch, estimate."""
+    """Return a table in the order of a cohort's life: opened, tickets issued, messages, batch, estimate."""
     titles = ("stage", "a client sent", f"the {sight.report.mechanism.via} saw", "the server saw")
     table = Table(*titles, box=box.MINIMAL, show_edge=False)
     server = sight.by_server.messages

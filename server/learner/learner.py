@@ -236,7 +236,7 @@ def _check_counts(record: RoundRecord, outcome: ReleasedCohort) -> None:
     decision = record.ask.decision
     if decision.kind != "assigned-action":
         if outcome.counts is not None:
-            raise BadMessage(f"cohort {outcome.cohort}: counts by action, where everybody plays alike")
+            raise BadMessage(f"cohort {outcome.cohort}: counts by action, where all clients play alike")
         return
     counts = outcome.counts or []
     fit = len(counts) == len(decision.times) and all(map(le, counts, decision.times))

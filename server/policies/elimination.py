@@ -132,7 +132,7 @@ class Elimination(EliminationBase):
     def tell(self, estimates: Sequence[Estimate]) -> None:
         by_arm = {estimate.arm: estimate for estimate in estimates if estimate.arm is not None}
         if len(estimates) != len(by_arm) or sorted(by_arm) != list(self._active):
-            raise ValueError("a batch is told whole: one estimate for each active arm")
+            raise ValueError("a batch must be complete: one estimate for each active arm")
         fresh = {arm: self._interval(arm, by_arm[arm]) for arm in self._active}
         self._latest |= fresh
         best = max(interval.lower for interval in fresh.values())

@@ -56,7 +56,7 @@ class Ucb1:
     def tell(self, estimates: Sequence[Estimate]) -> None:
         arm = self._arm
         if len(estimates) != 1 or estimates[0].arm != arm:
-            raise ValueError("a batch is told whole: one estimate for the arm that was asked for")
+            raise ValueError("a batch must be complete: one estimate for the arm that was asked for")
         self._sums[arm] += estimates[0].sums[0]
         self._counts[arm] += estimates[0].counts[0]
         self._rounds[arm] = self._round

@@ -161,7 +161,7 @@ def test_a_batch_is_told_whole(make: Make) -> None:
     policy = make(3)
     whole = [Estimate.scalar(arm, 1.0, 2, QUIET) for arm in range(3)]
     for told in (whole[:2], [*whole, whole[0]], []):
-        with pytest.raises(ValueError, match="told whole"):
+        with pytest.raises(ValueError, match="must be complete"):
             policy.tell(told)
 
 

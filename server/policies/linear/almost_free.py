@@ -35,7 +35,7 @@ class AlmostFree(OneRewardEach):
     paper     γ = B√(4m L/qⁱ) + (2|C|m + 2mL) b/qⁱ (central), B√(4m L/qⁱ) + (2m/qⁱ) √(Σ b_a² L) (local, shuffled), with
               b_a = std/√2 of the noise in action a's sum, the scale of a Laplace law. L = ln(4|A|T²) as printed, A the
               active actions: each side of an event has 1/(4|A|T²). Without a core set 2m gives way to g(π).
-    given     whether β is the run file's own. Then the `paper` L is ln(2/β), however many actions are left: each side
+    own_beta  whether β is the run file's own. Then the `paper` L is ln(2/β), however many actions are left: each side
               of an event has β/2. (The printed L with 4T² = 1/(kβ) is ln(|A|/(kβ)), which falls below 0.)
     """
 
@@ -49,7 +49,7 @@ class AlmostFree(OneRewardEach):
         bound: float,
         beta: float,
         calibration: Calibration,
-        given: bool = False,
+        own_beta: bool = False,
         smallest: int = 1,
     ) -> None:
         super().__init__(actions, bound=bound, beta=beta, calibration=calibration, smallest=smallest)
@@ -58,7 +58,7 @@ class AlmostFree(OneRewardEach):
         log = math.log(horizon)
         self._base, self._last = (2 * horizon) ** (1 / log), math.floor(log) - 1
         self._shift = 0.0 if self._paper else log - math.floor(log) - 1
-        self._model, self._core_set, self._given = model, core_set, given
+        self._model, self._core_set, self._own_beta = model, core_set, own_beta
 
     @classmethod
     def of(cls, spec: AlmostFreeSpec, run: RunFacts) -> Self:
@@ -71,7 +71,7 @@ class AlmostFree(OneRewardEach):
             bound=spec.bound,
             beta=event_failure(spec, run),
             calibration=run.calibration,
-            given=spec.beta is not None,
+            own_beta=spec.beta is not None,
             smallest=run.smallest,
         )
 
@@ -109,7 +109,7 @@ class AlmostFree(OneRewardEach):
         rank, length = max(phase.design.rank, phase.design.spread / 2), answered_length(phase, readings)
         if length == 0:
             return math.inf
-        log = math.log(2 / self._beta if self._given else len(phase.active) / (len(self._actions) * self._beta))
+        log = math.log(2 / self._beta if self._own_beta else len(phase.active) / (len(self._actions) * self._beta))
         scales = np.array([law.std for law in readings.laws]) / math.sqrt(2)
         sampled = self._bound * math.sqrt(4 * rank / length * log)
         if self._model == "central":

@@ -51,8 +51,8 @@ def near_optimal(actions: Vectors) -> ActionDesign:
     support = np.flatnonzero(weights)
     design = ActionDesign(tuple(support.tolist()), weights[support], rank, spread(flat, weights))
     if design.spread > 2 * rank * (1 + 1e-9) or len(support) > support_bound(rank):
-        found = f"g = {design.spread:.6g} on {len(support)} actions"
-        raise BadParameter("policy.actions", found, f"needs g ≤ {2 * rank} on at most {support_bound(rank)}")
+        reached = f"g = {design.spread:.6g} on {len(support)} actions"
+        raise BadParameter("policy.actions", reached, f"needs g ≤ {2 * rank} on at most {support_bound(rank)}")
     return design
 
 
@@ -88,7 +88,7 @@ def _norms(flat: Vectors, weights: Vectors) -> Vectors:
 
 
 def _largest_volume(flat: Vectors) -> Vectors:
-    """Equal weights on m actions, each the farthest from the span of those before it."""
+    """Return equal weights on m actions, each the farthest from the span of those before it."""
     rest, weights = flat.copy(), np.zeros(len(flat))
     for _ in range(flat.shape[1]):
         lengths = np.einsum("ij,ij->i", rest, rest)
@@ -100,7 +100,7 @@ def _largest_volume(flat: Vectors) -> Vectors:
 
 
 def _frank_wolfe(flat: Vectors, weights: Vectors) -> Vectors:
-    """Steps towards the worst action until g(π) ≤ 2m; then away from needless ones as long as that holds."""
+    """Step towards the worst action until g(π) ≤ 2m; then away from needless ones while that holds."""
     rank = flat.shape[1]
     for _ in range(STEPS):
         norms = _norms(flat, weights)
@@ -121,7 +121,7 @@ def _moved(weights: Vectors, towards: int, step: float) -> Vectors:
 
 
 def _dropped(flat: Vectors, weights: Vectors, action: int) -> Vectors:
-    """Without `action`, unless the rest would span less, or determine less."""
+    """Return the weights without `action`, unless det V would fall or the rest would span less."""
     without = weights.copy()
     without[action] = 0
     if np.count_nonzero(without) < flat.shape[1]:
@@ -132,7 +132,7 @@ def _dropped(flat: Vectors, weights: Vectors, action: int) -> Vectors:
 
 
 def _pruned(flat: Vectors, weights: Vectors) -> Vectors:
-    """The lightest actions left out, one by one, while g(π) ≤ 2m holds: fewer reports, less noise."""
+    """Leave out the lightest actions, one by one, while g(π) ≤ 2m holds: fewer reports, less noise."""
     norms = _norms(flat, weights)
     for action in np.argsort(weights, kind="stable")[np.count_nonzero(weights == 0) :].tolist():
         if weights[action] * norms[action] > 1 - LEVERAGE:

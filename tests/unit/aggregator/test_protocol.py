@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distrust.aggregator import protocol
+from distrust.aggregator.confirmation import Sharing
 from distrust.common.crypto.box import BOX
 from distrust.common.crypto.graph import Roster
 from distrust.common.errors import BadMessage, BadParameter, BadShare, TooSmall
@@ -148,7 +149,7 @@ def test_clients_that_nobody_could_rebuild_are_left_out_before_anyone_masks_with
 
 def test_survivors_too_thin_around_one_client_are_seen_before_anyone_is_asked() -> None:
     roster = thin(threshold=3)
-    sharing = protocol.Sharing(roster, range(40))
+    sharing = Sharing(roster, range(40))
     protocol.check_survivors(sharing, set(range(40)) - {roster.neighbours(7)[0]})
     with pytest.raises(TooSmall, match=r"2 survivors around slot \d+"):
         protocol.check_survivors(sharing, set(range(40)) - set(roster.neighbours(7)[:2]))
@@ -160,7 +161,7 @@ def test_survivors_that_lie_too_thinly_in_one_place_of_the_ring_are_seen_before_
     keys = {slot: client.keys() for slot, client in enrol(cohort).clients.items()}
     roster = protocol.build_roster(cohort, keys)
     order = roster.slots[roster.ring].tolist()
-    sharing = protocol.Sharing(roster, range(100))
+    sharing = Sharing(roster, range(100))
     protocol.check_survivors(sharing, set(range(100)) - set(order[:19:2]) | {order[0]})
     with pytest.raises(TooSmall, match="9 survivors in 19 consecutive places of the ring, at least 10 needed"):
         protocol.check_survivors(sharing, set(range(100)) - set(order[:19:2]))
