@@ -1,5 +1,7 @@
 """Describes what the aggregator can read in a stored message: public keys, sizes, masked values, the sum modulo m."""
 
+from typing import Literal
+
 from distrust.common.crypto.box import BOX
 from distrust.common.crypto.graph import KEYS
 from distrust.common.crypto.share import MISSING, SHARE
@@ -60,6 +62,6 @@ def _values(channel: Masking, body: bytes) -> list[int]:
     return [int(value) for value in unpack(body, channel.modulus, channel.dimension)[:_MOST_VALUES]]
 
 
-def _entry(direction: str, peer: str, stage: str, body: bytes, view: View) -> TranscriptEntry:
-    fields = {"direction": direction, "peer": peer, "stage": stage, "bytes": len(body), "view": view}
-    return TranscriptEntry.model_validate({**fields, "number": 0, "hex": body[:_HEX_BYTES].hex()})
+def _entry(direction: Literal["in", "out"], peer: str, stage: str, body: bytes, view: View) -> TranscriptEntry:
+    shown = body[:_HEX_BYTES].hex()
+    return TranscriptEntry(number=0, direction=direction, peer=peer, stage=stage, bytes=len(body), view=view, hex=shown)

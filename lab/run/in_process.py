@@ -52,8 +52,8 @@ def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None)
     seconds = time.perf_counter() - began
     events = tracker.events(learner)
     spent = ledger_classes(run_ledger(file.config, learner.rounds))
-    result = summarize(file, "in-process", learner.snapshot(), rounds, events, spent=spent, seconds=seconds)
-    return result.model_copy(update={"fault": learner.fault})
+    snapshot, fault = learner.snapshot(), learner.fault
+    return summarize(file, "in-process", snapshot, rounds, events, spent=spent, seconds=seconds, fault=fault)
 
 
 def play_learner(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Learner:

@@ -157,6 +157,7 @@ def summarize(
     spent: tuple[LedgerClass, ...],
     seconds: float,
     wire: Wire | None = None,
+    fault: str | None = None,
 ) -> Result:
     """Return a run's result. `seconds` is wall time; `wire` is what fleets counted, None in process."""
     world, config = file.world(), file.config
@@ -188,6 +189,7 @@ def summarize(
         seconds=seconds,
         clients_per_second=clients / seconds,
         events=events,
+        fault=fault,
         extensions=file.extensions,
     )
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from distrust.common.errors import ProtocolError
 from distrust.common.randomness import UnsafeSeededStream
@@ -62,6 +62,24 @@ def cell_run_file(experiment: Experiment, cell: Cell) -> RunFile:
 def _seed(*labels: str | int) -> int:
     """Return a seed of 63 bits that these labels determine."""
     return int.from_bytes(UnsafeSeededStream(0, "sweep", *labels).bytes(8), "little") >> 1
+
+
+class Standing(NamedTuple):
+    """Progress of a sweep. done: cells with a row, `kept` of them from an earlier start; failed: cells without one."""
+
+    total: int
+    kept: int
+    done: int = 0
+    failed: int = 0
+
+    @property
+    def left(self) -> int:
+        return self.total - self.done - self.failed
+
+    @property
+    def played(self) -> int:
+        """Cells that ended since this start."""
+        return self.done + self.failed - self.kept
 
 
 class BadExperiment(ProtocolError):

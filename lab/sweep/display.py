@@ -13,7 +13,7 @@ from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from distrust.lab.sweep.engine import Standing
+from distrust.lab.sweep.cells import Standing
 from distrust.lab.sweep.row import Row
 
 LINE_SECONDS = 3.0  # between two plain lines

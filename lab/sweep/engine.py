@@ -5,34 +5,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from distrust.lab.sweep import code
-from distrust.lab.sweep.cells import all_cells, check_first_rounds
+from distrust.lab.sweep.cells import Standing, all_cells, check_first_rounds
 from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.play import Failure, play_cell
 from distrust.lab.sweep.result_store import ResultStore, write_failures
 from distrust.lab.sweep.row import Cell, Row
 from distrust.lab.sweep.table import check_format, write_rows
 from distrust.lab.sweep.workers import check_backend, check_jobs, unordered
-
-
-class Standing(NamedTuple):
-    """Progress of a sweep. done: cells with a row, `kept` of them from an earlier start; failed: cells without one."""
-
-    total: int
-    kept: int
-    done: int = 0
-    failed: int = 0
-
-    @property
-    def left(self) -> int:
-        return self.total - self.done - self.failed
-
-    @property
-    def played(self) -> int:
-        """Cells that ended since this start."""
-        return self.done + self.failed - self.kept
 
 
 @dataclass(frozen=True, slots=True)

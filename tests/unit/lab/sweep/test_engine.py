@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from distrust.common.errors import BadParameter
-from distrust.lab.sweep.cells import all_cells
-from distrust.lab.sweep.engine import Standing, run_sweep
+from distrust.lab.sweep.cells import Standing, all_cells
+from distrust.lab.sweep.engine import run_sweep
 from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.files import load_experiment
 from distrust.lab.sweep.play import Failure, play_cell

@@ -2,8 +2,8 @@ import io
 
 from rich.console import Console
 
+from distrust.lab.sweep.cells import Standing
 from distrust.lab.sweep.display import SweepProgress, progress_line
-from distrust.lab.sweep.engine import Standing
 
 
 def test_a_line_says_cells_speed_and_time_left() -> None:
