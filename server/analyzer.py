@@ -60,17 +60,16 @@ def analyze_parts(
 
 
 def check_possible(mechanism: Mechanism, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> None:
-    """Refuse sums that honest clients do not give: outside `possible`. Raises BadMessage, which names the coordinate.
+    """Refuse sums outside `possible`, which honest clients do not cause. Raises BadMessage, naming the coordinate.
 
-    sums, counts  estimates by coordinate (of dealt actions by action), and the survivors of each; both of shape (s,).
+    sums, counts  estimates by coordinate (by action if actions are assigned), and their survivors; both of shape (s,).
 
-    All coordinates together alarm honest clients with probability at most `IMPOSSIBLE` plus the mechanism's `wrap`: a
-    sum that wrapped around, or an escape of relaxed-secagg-shuffle, looks impossible too.
-
-    Nothing in a masked sum bounds one client's input below the modulus m = ng + 2τ + 1, and m is no larger than what
-    n honest clients and their noise fill. If all n clients survive, every residue is possible, also where τ is the
-    quantile at `IMPOSSIBLE`: then nothing is refused. If n' survive, at most the share 1 - n'/n of the residues is
-    refused, the room that the others left. docs/privacy/impossible-sums.md has the shares, computed.
+    False alarms  All coordinates together refuse honest clients with probability at most `IMPOSSIBLE` plus the
+                  mechanism's `wrap`: a sum that wrapped around, or an escape of relaxed-secagg-shuffle, looks
+                  impossible, too.
+    Limits        A masked sum bounds one client's input by the modulus m = ng + 2τ + 1 only, which n honest clients and
+                  their noise fill. If all n survive, every residue is possible and nothing is refused. If n' survive,
+                  at most the share 1 - n'/n of the residues is refused. docs/privacy/impossible-sums.md has the shares.
     """
     lowest, highest = possible(mechanism, counts)
     outside = np.flatnonzero((sums < lowest) | (sums > highest))

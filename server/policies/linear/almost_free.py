@@ -24,19 +24,14 @@ LEAST = 8  # pulls; below it ⌊ln T⌋ - 1 batches are none
 class AlmostFree(OneRewardEach):
     """Batches i = 1 … ⌊ln T⌋ - 1 that grow by q = (2T)^{1/ln T}; then the best action for the rest.
 
-    lengths   paper: qⁱ, as printed. Their sum grows to 2T/(q - 1) as the fractional part f of ln T falls to 0, which is
-              more than T: the last batch is then cut off by the horizon and teaches nothing.
-              exact: q^{i-1+f}. The last one is q^{ln T - 2} = 2T/q² for every T, and all of them sum to less than
-              2T/(q(q-1)) < 0.43 T, so that they fit (rounding adds less than one pull an action and batch). Where ln T
-              passes a whole number the lengths stay as they are, and one batch of length 1 comes first.
+    lengths   paper: qⁱ, as printed. exact: q^{i-1+f}, f the fractional part of ln T.
     the end   exact: pulls that no batch has room for go to the best action known. paper: to the unfinished batch.
     model     shuffled: one cohort of Σ n_a clients whose actions are permuted; else a cohort of n_a for each action.
     core_set  off: all the active actions are played alike.
     paper     γ = B√(4m L/qⁱ) + (2|C|m + 2mL) b/qⁱ (central), B√(4m L/qⁱ) + (2m/qⁱ) √(Σ b_a² L) (local, shuffled), with
               b_a = std/√2 of the noise in action a's sum, the scale of a Laplace law. L = ln(4|A|T²) as printed, A the
               active actions: each side of an event has 1/(4|A|T²). Without a core set 2m gives way to g(π).
-    own_beta  whether β is the run file's own. Then the `paper` L is ln(2/β), however many actions are left: each side
-              of an event has β/2. (The printed L with 4T² = 1/(kβ) is ln(|A|/(kβ)), which falls below 0.)
+    own_beta  whether β is the run file's own. Then the `paper` L is ln(2/β), however many actions are left.
     """
 
     def __init__(
@@ -57,6 +52,10 @@ class AlmostFree(OneRewardEach):
             raise BadParameter("horizon", horizon, f"must be at least {LEAST}, for one batch")
         log = math.log(horizon)
         self._base, self._last = (2 * horizon) ** (1 / log), math.floor(log) - 1
+        # The printed lengths qⁱ sum to nearly 2T/(q - 1) > T as f falls to 0: the horizon then cuts the last batch off,
+        # and it teaches nothing. With q^{i-1+f} the last batch has q^{ln T - 2} = 2T/q² for every T, and all of them
+        # sum to less than 2T/(q(q-1)) < 0.43 T: they fit, as rounding adds less than one pull an action and batch.
+        # Where ln T passes a whole number the lengths stay as they are, and one batch of length 1 comes first.
         self._shift = 0.0 if self._paper else log - math.floor(log) - 1
         self._model, self._core_set, self._own_beta = model, core_set, own_beta
 
@@ -109,6 +108,8 @@ class AlmostFree(OneRewardEach):
         rank, length = max(phase.design.rank, phase.design.spread / 2), answered_length(phase, readings)
         if length == 0:
             return math.inf
+        # The printed L with 4T² = 1/(kβ), k actions in all, is ln(|A|/(kβ)). It falls below 0 for a β that is not so
+        # small: with the run file's own β each side of an event has β/2 instead.
         log = math.log(2 / self._beta if self._own_beta else len(phase.active) / (len(self._actions) * self._beta))
         scales = np.array([law.std for law in readings.laws]) / math.sqrt(2)
         sampled = self._bound * math.sqrt(4 * rank / length * log)
