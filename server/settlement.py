@@ -62,7 +62,7 @@ class Settlement:
             opener = partial(open_record, self._key, cohort)
             if isinstance(cohort.channel, Dealt):
                 sums, counts = analyze_parts(mechanism, cohort, answer.batch, stream, opener)
-                return _by_action(cohort, sums, counts)
+                return _released_by_action(cohort, sums, counts)
             estimate, survivors = analyze(mechanism, cohort, answer.batch, stream, opener)
             return ReleasedCohort(
                 cohort=cohort.cohort,
@@ -104,7 +104,7 @@ def _faulted(cohort: Cohort, where: str, error: Exception) -> LostCohort:
     return LostCohort(cohort=cohort.cohort, reason=f"{where}: {described(error)}", fault=True)
 
 
-def _by_action(cohort: Cohort, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> ReleasedCohort:
+def _released_by_action(cohort: Cohort, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> ReleasedCohort:
     survivors = int(counts.sum())
     return ReleasedCohort(cohort=cohort.cohort, sum=sums.tolist(), survivors=survivors, counts=counts.tolist())
 

@@ -71,7 +71,7 @@ def order_stream(cohort: Cohort, fresh: Callable[[], Stream]) -> Stream:
     return fresh()
 
 
-def deal_order(deal: AssignedAction, stream: Stream) -> Order:
+def draw_order(deal: AssignedAction, stream: Stream) -> Order:
     """Draw a uniform order of all the plays."""
     return random_order(deal.plays, stream)
 
@@ -86,13 +86,15 @@ def unpack_order(raw: bytes) -> Order:
     return np.frombuffer(raw, dtype=_STORED).astype(np.int64)
 
 
-def check_deal(cohort: Cohort, channel: Dealt) -> None:
+def check_assignment(cohort: Cohort, channel: Dealt) -> None:
     """Raise BadParameter unless there is one play for each slot."""
     if channel.deal.plays != cohort.clients:
         raise BadParameter("deal", channel.deal.plays, f"its times must add up to clients = {cohort.clients}")
 
 
-def grouped(reports: Sequence[tuple[int, bytes]], deal: AssignedAction, order: Order, stream: Stream) -> GroupedRecords:
+def records_by_action(
+    reports: Sequence[tuple[int, bytes]], deal: AssignedAction, order: Order, stream: Stream
+) -> GroupedRecords:
     """Return the sealed records by action, each group in random order.
 
     reports  pairs of slot and body: report id ‖ sealed record ‖ secret.

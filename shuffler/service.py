@@ -26,14 +26,14 @@ from distrust.common.randomness import Stream, SystemStream
 from distrust.shuffler.assignment import (
     CLAIMED,
     Order,
-    check_deal,
+    check_assignment,
     checksum_of_reports,
     claimants,
     claimed_by_reporter,
-    deal_order,
-    grouped,
+    draw_order,
     order_stream,
     pack_order,
+    records_by_action,
     same_claim,
     unpack_order,
 )
@@ -117,12 +117,12 @@ class Shuffler(Intermediary):
         if isinstance(cohort.channel, SealedRecords):
             check_size("server_key", cohort.channel.server_key, 32)
         if isinstance(cohort.channel, Dealt):
-            check_deal(cohort, cohort.channel)
+            check_assignment(cohort, cohort.channel)
 
     def _opening(self, tx: Connection, cohort: Cohort) -> None:
         """Commit the order with the cohort, before a client can claim a play."""
         if isinstance(cohort.channel, Dealt):
-            order = deal_order(cohort.channel.deal, order_stream(cohort, self._stream))
+            order = draw_order(cohort.channel.deal, order_stream(cohort, self._stream))
             store.put_statement(tx, cohort.cohort, ORDER, pack_order(order))
 
     def _read_order(self, name: str) -> Order:
@@ -151,13 +151,14 @@ class Shuffler(Intermediary):
         reports = self._stored(state.name, REPORT)
         if isinstance(channel, LabelledBits):
             clients, ones = count_ones((body for _, body in reports), channel.labels, channel.width)
-            content: Content = permuted(ones.tolist(), clients * channel.width, self._stream())
+            content: Content = permute_bits(ones.tolist(), clients * channel.width, self._stream())
         elif isinstance(channel, Dealt):
             whole = list(reports)
-            clients, content = len(whole), grouped(whole, channel.deal, self._order(state.name), self._stream())
+            order, clients = self._order(state.name), len(whole)
+            content = records_by_action(whole, channel.deal, order, self._stream())
         else:
             records = [body for _, body in reports]
-            clients, content = len(records), shuffled(records, self._stream())
+            clients, content = len(records), permute_records(records, self._stream())
         return Batch(cohort=state.name, survivors=clients, content=content)
 
     def _see(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
@@ -178,13 +179,13 @@ def report_size(cohort: Cohort) -> int:
             raise BadParameter("channel", other.kind, "must be sealed, dealt or bits")
 
 
-def shuffled(bodies: list[bytes], stream: Stream) -> Records:
+def permute_records(bodies: list[bytes], stream: Stream) -> Records:
     """Return sealed records in random order, without ids. Each report is report id ‖ sealed record, of one size."""
     order = random_order(len(bodies), stream).tolist()
     body = b"".join(bodies[index][REPORT_ID:] for index in order)
     return Records(count=len(bodies), body=body, checksum=checksum_of_reports(bodies))
 
 
-def permuted(ones: list[int], size: int, stream: Stream) -> PermutedBits:
+def permute_bits(ones: list[int], size: int, stream: Stream) -> PermutedBits:
     """Return for each label `size` bits in random order, of which `ones` are set."""
     return PermutedBits(body=b"".join(scatter(count, size, stream) for count in ones))

@@ -36,7 +36,7 @@ from distrust.server.learner.rounds import (
 )
 from distrust.server.learner.rounds import round_guarantee as paid
 from distrust.server.policies.base import Key, Query
-from distrust.shuffler.assignment import Order, deal_order
+from distrust.shuffler.assignment import Order, draw_order
 
 
 def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
@@ -87,7 +87,7 @@ def _order(file: RunFile, plan: RoundPlan, cohort: CohortPlan) -> Order | None:
     """Return each slot's play, as the shuffler draws it; None unless actions are assigned."""
     if not isinstance(plan.decision, AssignedAction):
         return None
-    return deal_order(plan.decision, _noise(file, cohort.cohort, "order"))
+    return draw_order(plan.decision, _noise(file, cohort.cohort, "order"))
 
 
 def _rewards(
