@@ -70,7 +70,7 @@ def run_line(active: ActiveRun) -> RunLine:
 
 
 def unread_line(unread: UnreadRun) -> RunLine:
-    """Return a stored run whose configuration cannot be read in one line, from the words that can be."""
+    """Return in one line a stored run whose configuration cannot be read, as far as its words tell."""
     words = unread.words
     arms, horizon = (value if isinstance(value := words.get(key), int) else 0 for key in ("arms", "horizon"))
     mechanism = words.get("mechanism")
