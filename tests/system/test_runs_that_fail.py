@@ -26,10 +26,10 @@ intermediary = {{dropout = 0.05, stage_seconds = {seconds}}}
 """
 PATCH = """
 import numpy
-import distrust.server.settlement as settling
-from distrust.server.policies import SuccessiveElimination
+from distrust.server import settlement
+from distrust.server.policies.elimination import SuccessiveElimination
 
-honest_read, honest_analyze = SuccessiveElimination.read, settling.analyze
+honest_read, honest_analyze = SuccessiveElimination.read, settlement.analyze
 
 
 def read(self, arm, estimate):
@@ -45,7 +45,7 @@ def analyze(mechanism, cohort, *rest):
     return honest_analyze(mechanism, cohort, *rest)
 
 
-SuccessiveElimination.read, settling.analyze = read, analyze
+SuccessiveElimination.read, settlement.analyze = read, analyze
 """
 FAULTS = {
     "policy": (0.25, "round 2: ZeroDivisionError: division by zero", "run_failed"),
