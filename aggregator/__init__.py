@@ -1,1 +1,1 @@
-"""S by secure sum: adds masked vectors modulo m and never sees one in clear."""
+"""The aggregator: the intermediary that adds masked vectors modulo m and sees none of them in clear."""

@@ -3,19 +3,80 @@
 A dealer v dealt three polynomials f1, f2 and r. It publishes p = γ1·f1 + γ2·f2 + r, and each holder i the same blend of
 its shares. γ1 and γ2 are drawn after the shares were sent. So shares that agree with p lie on polynomials of degree
 t - 1, but for a chance that docs/secure-aggregation.md bounds; a pair that does not agree has a liar in it.
+`Sharing` and `Entries` are arrays over the neighbour graph: which client holds a share of which other.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul
 
 import numpy as np
+from numpy.typing import NDArray
 
-from distrust.aggregator.share_graph import Flags, Sharing
 from distrust.common.crypto.context import masking
+from distrust.common.crypto.graph import Roster
 from distrust.common.crypto.parameters import holders_needed, liars_near
 from distrust.common.crypto.share import PRIME, SHARE, Polynomial, read_elements
+from distrust.common.errors import BadMessage
+
+Flags = NDArray[np.bool_]
+
+
+class Sharing:
+    """Some members of the roster, on the roster's graph.
+
+    members  their slots, ascending; `rows` are their rows in the roster's table.
+    flags    for each row of the roster whether it is one of them, shape (roster,).
+    near     for each row of the roster which of its neighbours are, shape (roster, degree).
+    """
+
+    def __init__(self, roster: Roster, members: Iterable[int]) -> None:
+        self.roster = roster
+        self.flags = roster.flags(members)
+        self.rows = np.flatnonzero(self.flags)
+        self.members: tuple[int, ...] = tuple(roster.slots[self.rows].tolist())
+        self.near = self.flags[roster.table]
+        self._counts: list[int] = self.near.sum(axis=1).tolist()
+
+    def shares_of(self, slot: int) -> int:
+        """Return how many neighbours of the slot are among the members: it holds a share of each."""
+        return self._counts[self.roster.index(slot)]
+
+    def entries(self, bodies: Mapping[int, bytes]) -> "Entries":
+        """Return what holders sent, seen from the owners of the shares.
+
+        bodies   by slot of the holder: 17 bytes for each of its neighbours among the members, in neighbour order.
+        Raises BadMessage for a body of a slot that is no member, or of another size.
+        """
+        slots = sorted(bodies)
+        if not set(slots) <= set(self.members):
+            raise BadMessage("an answer comes from a client that does not take part in the stage")
+        for slot in slots:
+            if len(bodies[slot]) != SHARE * self.shares_of(slot):
+                raise BadMessage(f"slot {slot} answered {len(bodies[slot])} bytes for {self.shares_of(slot)} shares")
+        shape, reverse = self.near.shape, self.roster.reverse
+        sent = (self.roster.flags(slots)[:, np.newaxis] & self.near).ravel()  # edges, seen from the holder
+        place = (np.cumsum(sent) - 1)[reverse].reshape(shape)
+        return Entries(sent[reverse].reshape(shape), place, b"".join([bodies[slot] for slot in slots]))
+
+
+class Entries:
+    """17-byte entries by owner and neighbour: row i, column j is what neighbour j of row i sent about row i.
+
+    present  whether there is one, shape (roster, degree).
+    """
+
+    def __init__(self, present: Flags, place: NDArray[np.int64], joined: bytes) -> None:
+        self.present = present
+        self._place, self._joined = place, joined
+
+    def of(self, row: int) -> tuple[list[int], list[int]]:
+        """Return the columns of a row that have an entry, ascending, and the entries as integers."""
+        columns = np.flatnonzero(self.present[row])
+        starts = (SHARE * self._place[row, columns]).tolist()
+        return columns.tolist(), [int.from_bytes(self._joined[i : i + SHARE], "big") for i in starts]
+
 
 MOST_NAMED = 20
 """Slots of liars that an error's line lists."""
@@ -37,7 +98,7 @@ class Verdict:
     disputed: Flags
 
 
-def judge(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
+def judge_shares(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
     """Return who goes on and which shares count.
 
     sharing   the clients that shared. bodies   of stage `confirm`, by slot.
@@ -45,7 +106,7 @@ def judge(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
     roster = sharing.roster
     size = SHARE * masking(roster.cohort).threshold
     entries = sharing.entries({slot: body[size:] for slot, body in bodies.items()})
-    agrees, opened = (np.zeros(entries.given.shape, dtype=np.bool_) for _ in range(2))
+    agrees, opened = (np.zeros(entries.present.shape, dtype=np.bool_) for _ in range(2))
     comparison = _Comparison(masking(roster.cohort).threshold, roster.degree)
     for slot, row in zip(sharing.members, sharing.rows.tolist(), strict=True):
         columns, values = entries.of(row)
@@ -55,13 +116,13 @@ def judge(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
             shown = [value for value in values if value < PRIME]
             agrees[row, held] = comparison.agreeing(read_elements(bodies[slot][:size]), held, shown)
     confirmed = roster.flags(bodies)
-    disputed = entries.given & ~agrees & (confirmed[:, np.newaxis] | ~opened)
+    disputed = entries.present & ~agrees & (confirmed[:, np.newaxis] | ~opened)
     members = roster.slots[_settle(sharing, confirmed, agrees)].tolist()
     return Verdict(Sharing(roster, members), agrees, opened, disputed)
 
 
 def name_liars(sharing: Sharing, disputed: Flags) -> Flags:
-    """Return for each row of the roster whether it provably lied, given the disputed pairs (rows: owners of shares).
+    """Return for each row of the roster whether it provably lied, from the disputed pairs (rows: owners of shares).
 
     A client in t or more disputes of one kind lied, because fewer than t neighbours of any client are corrupted but
     with probability 2⁻⁴¹. At least two are asked for: of two clients that contradict each other neither is named.

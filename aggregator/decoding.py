@@ -1,4 +1,4 @@
-"""Shares with errors: the polynomial that most of them lie on (Gao 2003, a decoder of Reed-Solomon codes).
+"""Decodes shares with errors: finds the polynomial that most of them lie on (Gao 2003, Reed-Solomon codes).
 
 Polynomials are lists of coefficients modulo 2¹³⁰ - 5, the constant first, without zeros at the end.
 """
@@ -30,10 +30,10 @@ def decode(points: Sequence[int], values: Sequence[int], threshold: int) -> Poly
         quotient, rest = _divide(high, low)
         high, low = low, rest
         high_factor, low_factor = low_factor, _subtract(high_factor, _multiply(quotient, low_factor))
-    found, rest = _divide(low, low_factor)
-    if rest or len(found) > threshold:
+    polynomial, rest = _divide(low, low_factor)
+    if rest or len(polynomial) > threshold:
         return None
-    return found + [0] * (threshold - len(found))
+    return polynomial + [0] * (threshold - len(polynomial))
 
 
 def interpolate(points: Sequence[int], values: Sequence[int]) -> Polynomial:
@@ -77,7 +77,7 @@ class Parity:
         return product % PRIME == 0
 
     def _weights(self, points: tuple[int, ...]) -> list[int]:
-        """Binomials at the points 1 … r, times i - j for each j left out: u_i up to a common factor."""
+        """Return u_i·h(x_i) up to a common factor: binomials at points 1 … r, times i - j for each point j left out."""
         last, power = points[-1], len(points) - self._threshold - 1
         absent = sorted(set(range(1, last)) - set(points))
         return [
@@ -123,7 +123,7 @@ def _multiply(a: Polynomial, b: Polynomial) -> Polynomial:
 
 
 def _divide(a: Polynomial, b: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """Quotient and remainder; b is not zero."""
+    """Return quotient and remainder; b must not be zero."""
     rest, top = list(a), pow(b[-1], -1, PRIME)
     quotient = [0] * max(len(a) - len(b) + 1, 0)
     for shift in range(len(quotient) - 1, -1, -1):

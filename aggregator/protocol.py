@@ -1,4 +1,4 @@
-"""The aggregator's five stages of secure aggregation: what it checks, routes and refuses.
+"""The aggregator's five stages of secure aggregation: what it checks, routes and refuses in each.
 
 No HTTP, no database, no clear vector. Bonawitz et al. 2017 with the graph of Bell et al. 2020; which shares count is
 decided in `aggregator.confirmation`, the sum is in `aggregator.recovery`.
@@ -9,10 +9,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.aggregator.confirmation import Verdict, name_liars, tell_liars
-from distrust.aggregator.confirmation import judge as judge_shares
-from distrust.aggregator.recovery import Recovered, recover, sum_masked, unmask_total
-from distrust.aggregator.share_graph import Sharing
+from distrust.aggregator.confirmation import Sharing, Verdict, judge_shares, name_liars, tell_liars
 from distrust.common.crypto.context import masking
 from distrust.common.crypto.graph import KEYS, Roster, members_to_bitmap
 from distrust.common.crypto.keys import BOX, KEY, load_public
@@ -22,57 +19,39 @@ from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.messages.cohort import Cohort
 from distrust.common.modular import unpack
 
-__all__ = [
-    "Recovered",
-    "Sharing",
-    "Verdict",
-    "build_roster",
-    "check_confirm",
-    "check_keys",
-    "check_masked",
-    "check_shares",
-    "check_survivors",
-    "check_unmask",
-    "commitment_of",
-    "judge",
-    "least",
-    "recover",
-    "route",
-    "settle_shared",
-    "sum_masked",
-    "unmask_total",
-]
-
 COMMITMENT = 32
 """Bytes of a commitment, at the start of a body of stage `shares`."""
 
 
-def least(cohort: Cohort) -> int:
-    """Clients below which no stage goes on: the cohort's minimum, and t neighbours around one client."""
+def least_clients(cohort: Cohort) -> int:
+    """Return the number of clients below which no stage goes on: the minimum, and t neighbours around one client."""
     return max(cohort.minimum, masking(cohort).threshold + 1)
 
 
 def check_keys(body: bytes) -> None:
-    """Stage `keys`: two X25519 public keys of large order. Raises BadMessage."""
+    """Check a body of stage `keys`: two X25519 public keys of large order. Raises BadMessage."""
     _check_size("keys", body, KEYS)
     load_public(body[:KEY])
     load_public(body[KEY:])
 
 
 def check_shares(roster: Roster, slot: int, body: bytes) -> None:
-    """Stage `shares`: a commitment and one box for each neighbour. Raises BadMessage."""
+    """Check a body of stage `shares`: a commitment and one box for each neighbour. Raises BadMessage."""
     _check_member(roster, slot)
     _check_size("shares", body, COMMITMENT + BOX * roster.degree)
 
 
 def check_masked(cohort: Cohort, body: bytes) -> None:
-    """Stage `masked`: `dimension` packed values below the modulus. Raises BadMessage."""
+    """Check a body of stage `masked`: `dimension` packed values below the modulus. Raises BadMessage."""
     channel = masking(cohort)
     unpack(body, channel.modulus, channel.dimension)
 
 
 def check_confirm(sharing: Sharing, slot: int, body: bytes) -> None:
-    """Stage `confirm`: t coefficients, a field element or 0xff for each neighbour that shared. Raises BadMessage."""
+    """Check a body of stage `confirm`: t coefficients, an element or 0xff for each neighbour that shared.
+
+    Raises BadMessage.
+    """
     _check_member(sharing.roster, slot)
     own = SHARE * masking(sharing.roster.cohort).threshold
     _check_size("confirm", body, own + SHARE * sharing.shares_of(slot))
@@ -81,23 +60,23 @@ def check_confirm(sharing: Sharing, slot: int, body: bytes) -> None:
 
 
 def check_unmask(sharing: Sharing, slot: int, body: bytes) -> None:
-    """Stage `unmask`: a field element or 0xff for each neighbour among the members. Raises BadMessage."""
+    """Check a body of stage `unmask`: an element or 0xff for each neighbour among the members. Raises BadMessage."""
     _check_member(sharing.roster, slot)
     _check_size("unmask", body, SHARE * sharing.shares_of(slot))
     _check_elements(body, "a share", or_missing=True)
 
 
 def build_roster(cohort: Cohort, keys: Mapping[int, bytes]) -> Roster:
-    """The roster of the clients that sent keys, by slot. Raises TooSmall."""
+    """Return the roster of the clients that sent keys. Raises TooSmall."""
     _check_count(cohort, len(keys), "members")
     bitmap = members_to_bitmap(keys, cohort.clients)
     return Roster(cohort, bitmap, b"".join(keys[slot] for slot in sorted(keys)))
 
 
 def settle_shared(roster: Roster, shared: Iterable[int]) -> tuple[int, ...]:
-    """The members of stage `confirm`, ascending: those that shared and have t neighbours that do.
+    """Return the members of stage `confirm`, ascending: clients that shared, with t neighbours that did.
 
-    Nobody could rebuild the secrets of the others, so they are left out before anyone masks with them. Raises TooSmall.
+    The secrets of others could not be rebuilt, so they are left out before a client masks with them. Raises TooSmall.
     """
     t = masking(roster.cohort).threshold
     flags = roster.flags(shared)
@@ -109,7 +88,7 @@ def settle_shared(roster: Roster, shared: Iterable[int]) -> tuple[int, ...]:
 
 
 def route(sharing: Sharing, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
-    """The inbox of each client that shared: the boxes of its neighbours that shared, in neighbour order.
+    """Return the inbox of each client that shared: the boxes of its neighbours that shared, in neighbour order.
 
     bodies   bodies of stage `shares` by slot; those of clients outside `sharing` are not looked at.
     """
@@ -120,8 +99,8 @@ def route(sharing: Sharing, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
     return dict(zip(sharing.members, _inboxes(sharing, boxes.reshape(-1, BOX), roster), strict=True))
 
 
-def judge(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
-    """Close stage `confirm`: the members of stage `masked`, and which shares count.
+def close_confirm(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
+    """Close stage `confirm`: return the members of stage `masked`, and which shares count.
 
     sharing   the clients that shared. bodies   of stage `confirm`, by slot.
     Raises    TooSmall, with the slots of those that lied, where too few clients' shares were confirmed.
@@ -133,14 +112,15 @@ def judge(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
 
 
 def commitment_of(body: bytes) -> bytes:
-    """The commitment in a body of stage `shares`, 32 bytes."""
+    """Return the commitment in a body of stage `shares`, 32 bytes."""
     return body[:COMMITMENT]
 
 
 def check_survivors(sharing: Sharing, survivors: Iterable[int]) -> None:
-    """Check what clients will check before they unmask. Raises TooSmall.
+    """Check what clients check before they unmask. Raises TooSmall.
 
-    Enough survivors, t of them around every member, and no more lost clients in k/2 places of the ring than w.
+    There must be enough survivors, t of them around every member, and at most w lost clients in k/2 consecutive places
+    of the ring.
     """
     roster, cohort = sharing.roster, sharing.roster.cohort
     flags, channel = roster.flags(survivors) & sharing.flags, masking(cohort)
@@ -183,5 +163,5 @@ def _check_size(stage: str, body: bytes, size: int) -> None:
 
 
 def _check_count(cohort: Cohort, got: int, what: str, liars: str = "") -> None:
-    if got < least(cohort):
-        raise TooSmall(got, least(cohort), what, liars)
+    if got < least_clients(cohort):
+        raise TooSmall(got, least_clients(cohort), what, liars)

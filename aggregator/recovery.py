@@ -1,10 +1,13 @@
 """From masked vectors and shares to the sum: rebuilds secrets, and takes the masks off.
 
-The survivors' self seeds and the lost clients' mask key pairs are rebuilt. Some of the shares may be false. The shares
-of most secrets lie on one polynomial, and the first t of them give the secret. Where they do not, decoding finds the
-polynomial of degree t - 1 that all but (shares - t)/2 lie on. Clients that are proven to lie are left out, and what
-could not be decoded is tried again without them; at last some sets of t shares are tried. A secret counts only if its
-commitment, or its public key, fits: a false share never makes a wrong sum.
+The survivors' self seeds and the lost clients' mask key pairs are rebuilt, although some shares may be false:
+
+1. The shares of most secrets lie on one polynomial. The first t of them give the secret.
+2. Where they do not, decoding finds the polynomial of degree t - 1 that all but (shares - t)/2 lie on.
+3. Clients that are proven to lie are left out, and what could not be decoded is tried again without them.
+4. At last some random sets of t shares are tried.
+
+A secret counts only if it fits its commitment, or its public key. So a false share never makes a wrong sum.
 """
 
 import secrets
@@ -15,9 +18,8 @@ from itertools import islice
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from distrust.aggregator.confirmation import Verdict, name_liars, tell_liars, value_at
+from distrust.aggregator.confirmation import Flags, Verdict, name_liars, tell_liars, value_at
 from distrust.aggregator.decoding import Parity, decode, interpolate
-from distrust.aggregator.share_graph import Flags
 from distrust.common.crypto.context import masking
 from distrust.common.crypto.graph import Roster
 from distrust.common.crypto.keys import binding, pair_from_seed
@@ -34,7 +36,10 @@ TRIES = 300
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """Self seeds of survivors and mask key pairs of lost clients, by slot; who lied, and how many pairs stay open."""
+    """Self seeds of survivors and mask key pairs of lost clients, by slot.
+
+    liars  slots that provably lied. disputes: pairs of which one lied, not explained by those.
+    """
 
     seeds: dict[int, bytes]
     pairs: dict[int, X25519PrivateKey]
@@ -44,7 +49,7 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True)
 class _Secret:
-    """One client's shares that may be used: columns (neighbours) ascending, and values."""
+    """One client's usable shares: columns (neighbours) ascending, and values."""
 
     slot: int
     row: int
@@ -62,7 +67,7 @@ class _Secret:
 
 
 class Rebuilding:
-    """The secrets of one cohort's members, on their way.
+    """Rebuilds the secrets of one cohort's members.
 
     alive   the survivors' slots. commitments, answers   by slot; answers are the bodies of stage `unmask`.
     """
@@ -86,8 +91,8 @@ class Rebuilding:
     def run(self) -> Rebuilt:
         """Return all secrets. Raises TooSmall where fewer than t shares came, BadShare for what cannot be rebuilt."""
         rows = zip(self._sharing.members, self._sharing.rows.tolist(), strict=True)
-        found = (self._read(slot, row) for slot, row in rows)
-        pending = [secret for secret in found if not self._all_agree(secret)]
+        readable = (self._read(slot, row) for slot, row in rows)
+        pending = [secret for secret in readable if not self._all_agree(secret)]
         while pending:
             named = self._named()
             left = [secret for secret in pending if not self._decode(secret)]
@@ -101,16 +106,16 @@ class Rebuilding:
         return Rebuilt(self._seeds, self._pairs, tuple(self._roster.slots[named].tolist()), int(open_pairs.sum()))
 
     def _read(self, slot: int, row: int) -> _Secret:
-        """The confirmed shares of one client. A neighbour that says otherwise than before what it holds has lied."""
+        """Return the confirmed shares of one client. A neighbour that now contradicts its confirmation has lied."""
         columns, values = self._entries.of(row)
         trusted, opened = self._verdict.trusted[row], self._verdict.opened[row]
         usable = [(c, v) for c, v in zip(columns, values, strict=True) if trusted[c] and v < PRIME]
         if len(usable) < len(columns):
             liars = [c for c, v in zip(columns, values, strict=True) if (v < PRIME) != opened[c]]
             self._proven[self._roster.table[row, liars]] = True
-        asked = int(trusted[columns].sum())
-        if asked < self._threshold:
-            raise TooSmall(asked, self._threshold, f"shares of slot {slot}", self._liars())
+        confirmed = int(trusted[columns].sum())
+        if confirmed < self._threshold:
+            raise TooSmall(confirmed, self._threshold, f"shares of slot {slot}", self._liars())
         return _Secret(slot, row, tuple(c for c, _ in usable), [v for _, v in usable])
 
     def _all_agree(self, secret: _Secret) -> bool:
@@ -181,7 +186,7 @@ class Rebuilding:
         return False
 
     def _off(self, secret: _Secret, polynomial: list[int]) -> list[int]:
-        """The columns whose shares do not lie on the polynomial."""
+        """Return the columns whose shares do not lie on the polynomial."""
         pairs = zip(secret.columns, secret.values, strict=True)
         return [c for c, value in pairs if value_at(polynomial, c + 1) != value]
 
@@ -241,7 +246,7 @@ def recover(
 
 
 def sum_masked(cohort: Cohort, bodies: Iterable[bytes]) -> Vector:
-    """Packed masked vectors added modulo m, a few megabytes at a time: any number may pass through."""
+    """Return the sum of packed masked vectors modulo m. Memory is bounded: a few megabytes are added at a time."""
     channel, iterator = masking(cohort), iter(bodies)
     sum_ = np.zeros(channel.dimension, dtype=np.uint64)
     rows = max(1, _CHUNK // channel.dimension)
@@ -285,7 +290,7 @@ def _sum_chunk(channel: Masking, bodies: list[bytes]) -> Vector:
 def _pair_masks(
     roster: Roster, alive: frozenset[int], slot: int, pair: X25519PrivateKey
 ) -> tuple[list[bytes], list[bytes]]:
-    """The keys of the masks that survivors added, and of those that they subtracted, for one lost client."""
+    """Return the keys of the masks that survivors added, and that they subtracted, for one lost client."""
     names = binding(roster.cohort)
     near = [v for v in roster.neighbours(slot) if v in alive]
     keys = [(v, names.pair_mask(pair, roster.mask_key(v), slot, v)) for v in near]

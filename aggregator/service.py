@@ -1,14 +1,17 @@
-"""The aggregator: lead a cohort through keys, shares, confirm, masked and unmask; release the sum modulo m, once."""
+"""The aggregator: leads a cohort through its five stages, then releases the sum modulo m, once."""
 
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Collection
-from typing import Final, Literal
+from typing import Final, Generic, Literal, TypeVar
 
 from sqlalchemy import Connection
 
 from distrust.aggregator import protocol
-from distrust.aggregator.lru_cache import LruCache
-from distrust.aggregator.transcript import describe
+from distrust.aggregator.confirmation import Sharing, Verdict
+from distrust.aggregator.recovery import sum_masked, unmask_total
+from distrust.aggregator.transcript import aggregator_entry
 from distrust.common.crypto.context import confirm_statement, masked_statement, masking, unmask_statement
 from distrust.common.crypto.graph import Roster, bitmap_to_members, members_to_bitmap
 from distrust.common.crypto.keys import key_hash
@@ -26,6 +29,36 @@ from distrust.common.messages.status import STATED, Inbox, StageView, Statement,
 from distrust.common.messages.upload import Item
 from distrust.common.modular import pack
 
+V = TypeVar("V")
+
+
+class LruCache(Generic[V]):
+    """The last `places` values by key: costly to compute, and computable again from the database.
+
+    Thread-safe: one thread computes a value while the others wait.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._values: OrderedDict[str, V] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def get(self, key: str, make: Callable[[], V]) -> V:
+        """Return the value of a key; call `make` for one that is not kept."""
+        with self._lock:
+            if key not in self._values:
+                self._values[key] = make()
+                while len(self._values) > self._places:
+                    self._values.popitem(last=False)
+            self._values.move_to_end(key)
+            return self._values[key]
+
+    def drop(self, key: str) -> None:
+        """Drop a key's value."""
+        with self._lock:
+            self._values.pop(key, None)
+
+
 KEYS: Final = "keys"
 SHARES: Final = "shares"
 CONFIRM: Final = "confirm"
@@ -40,10 +73,10 @@ _INBOXES = 8  # cohorts whose routed boxes stay in memory
 
 
 class Aggregator(Intermediary):
-    """Knows who takes part; of the vectors it learns their sum and nothing else.
+    """Learns which clients take part, and of their vectors the sum only.
 
-    What it tells clients as a stage opens is stored as a StageView in that stage, and read back from there. Of the
-    stages from `confirm` on it contains the statement, which the server reads and publishes.
+    As a stage opens, the aggregator stores the StageView that it tells clients, and reads it back from there. From
+    stage `confirm` on the view contains a statement, which the server reads and publishes.
     """
 
     party = "aggregator"
@@ -51,27 +84,27 @@ class Aggregator(Intermediary):
 
     def __init__(self, database: Database, clock: Clock, ring: Callable[[str], None] = silence) -> None:
         super().__init__(database, clock, ring)
-        self._sharings: LruCache[protocol.Sharing] = LruCache(_ROSTERS)
+        self._sharings: LruCache[Sharing] = LruCache(_ROSTERS)
         self._rosters: LruCache[Roster] = LruCache(_ROSTERS)
         self._inboxes: LruCache[dict[int, bytes]] = LruCache(_INBOXES)
 
     def stage(self, name: str) -> str:
-        """The cohort's stage: cheap, for those who wait. Raises WrongCohort."""
+        """Return the cohort's stage. Cheap: long polls call it often. Raises WrongCohort."""
         return self._shown(self.settled(name))
 
     def later(self, stage: str, after: str) -> bool:
-        """Whether a stage comes after another one; every end comes after every stage."""
+        """Return whether a stage comes after another one. Every end comes after every stage."""
         return self._position(stage) > self._position(after) or stage not in self.stages
 
     def view(self, name: str, slots: Collection[int] = ()) -> StageView:
-        """The open stage and what it needs; in `confirm`, the inboxes of these slots. Raises WrongCohort."""
+        """Return the open stage and what clients need; in `confirm`, these slots' inboxes. Raises WrongCohort."""
         state = self.settled(name)
         if state.stage == KEYS:
             everyone = members_to_bitmap(range(state.cohort.clients), state.cohort.clients)
             return StageView(cohort=name, stage=KEYS, members=everyone)
         if state.stage == "aborted":
             return StageView(cohort=name, stage="aborted", members=b"", reason=state.reason)
-        view = self._told(name, state.stage if state.stage in self.stages else UNMASK)
+        view = self._stored_view(name, state.stage if state.stage in self.stages else UNMASK)
         if state.stage == CONFIRM:
             boxes = self._inboxes.get(name, lambda: self._route(state))
             return view.model_copy(update={"inboxes": [Inbox(slot=s, body=boxes[s]) for s in slots if s in boxes]})
@@ -87,7 +120,7 @@ class Aggregator(Intermediary):
         return StatementList(cohort=name, statements=stated[after:], over=state.stage in {"done", "aborted"})
 
     def _keys_of(self, item: Item) -> bytes:
-        """A ticket is for the keys whose hash the server has: a client that sends others is refused alone."""
+        """Return the hash of an item's keys. Its ticket names it: a client that sends other keys is refused alone."""
         return key_hash(item.body)
 
     def _check(self, cohort: Cohort) -> None:
@@ -99,15 +132,15 @@ class Aggregator(Intermediary):
             raise BadParameter("neighbours", k, f"must be even, or clients - 1 = {n - 1}")
 
     def _min_answers(self, state: State) -> int:
-        return masking(state.cohort).threshold if state.stage == UNMASK else protocol.least(state.cohort)
+        return masking(state.cohort).threshold if state.stage == UNMASK else protocol.least_clients(state.cohort)
 
     def _members(self, tx: Connection, state: State) -> Collection[int] | None:
         if state.stage == KEYS:
             return None
-        return bitmap_to_members(_told(tx, state.name, state.stage).members, state.cohort.clients)
+        return bitmap_to_members(_stored_view(tx, state.name, state.stage).members, state.cohort.clients)
 
     def _fault(self, _tx: Connection, state: State, _span: Span) -> Fault:
-        """The protocol's own check of a body, as a reason to refuse it."""
+        """Return the check of a body in the open stage, as a reason to refuse it."""
         check = self._checker(state)
 
         def fault(item: Item) -> ProtocolError | None:
@@ -136,61 +169,61 @@ class Aggregator(Intermediary):
                 return lambda item: protocol.check_unmask(members, item.slot, item.body)
 
     def _closing(self, tx: Connection, state: State) -> None:
-        """Freeze who goes on, and keep what they are told. Nothing here is cached: the transaction may still fail."""
+        """Freeze the next stage's members and store its view. Nothing is cached: the transaction may still fail."""
         cohort, name = state.cohort, state.name
         match state.stage:
             case "keys":
                 roster = protocol.build_roster(cohort, dict(store.bodies(tx, name, KEYS, -1, cohort.clients)))
-                _tell(tx, cohort, StageView(cohort=name, stage=SHARES, members=roster.bitmap, roster=roster.keys))
+                _store_view(tx, cohort, StageView(cohort=name, stage=SHARES, members=roster.bitmap, roster=roster.keys))
             case "shares":
                 roster = _roster(tx, cohort)
                 shared = members_to_bitmap(
                     protocol.settle_shared(roster, store.slots(tx, name, SHARES)), cohort.clients
                 )
-                challenge = os.urandom(_CHALLENGE)  # after the last share: no dealer can fit its shares to it
+                challenge = os.urandom(_CHALLENGE)  # after the last share: no dealer can adapt its shares to it
                 statement = confirm_statement(roster.digest, roster.cohort, shared, challenge)
                 view = StageView(cohort=name, stage=CONFIRM, members=shared, challenge=challenge, statement=statement)
-                _tell(tx, cohort, view)
+                _store_view(tx, cohort, view)
             case "confirm":
                 verdict = _verdict(tx, cohort, _sharing(tx, cohort, _roster(tx, cohort), CONFIRM))
                 members = members_to_bitmap(verdict.sharing.members, cohort.clients)
-                statement = masked_statement(_stated(_told(tx, name, CONFIRM)), cohort, members)
-                _tell(tx, cohort, StageView(cohort=name, stage=MASKED, members=members, statement=statement))
+                statement = masked_statement(_stated(_stored_view(tx, name, CONFIRM)), cohort, members)
+                _store_view(tx, cohort, StageView(cohort=name, stage=MASKED, members=members, statement=statement))
             case "masked":
                 survivors = store.slots(tx, name, MASKED)
                 protocol.check_survivors(_sharing(tx, cohort, _roster(tx, cohort), MASKED), survivors)
                 bitmap = members_to_bitmap(survivors, cohort.clients)
-                statement = unmask_statement(_stated(_told(tx, name, MASKED)), cohort, bitmap)
-                _tell(tx, cohort, StageView(cohort=name, stage=UNMASK, members=bitmap, statement=statement))
+                statement = unmask_statement(_stated(_stored_view(tx, name, MASKED)), cohort, bitmap)
+                _store_view(tx, cohort, StageView(cohort=name, stage=UNMASK, members=bitmap, statement=statement))
 
     def _mix(self, state: State) -> Batch:
-        """The survivors' sum, from committed messages alone. Raises TooSmall, BadShare: then nothing is released."""
+        """Return the survivors' sum, from committed messages only. Raises TooSmall, BadShare: nothing is released."""
         name, sharing = state.name, self._sharing(state, CONFIRM)
-        survivors = bitmap_to_members(self._told(name, UNMASK).members, state.cohort.clients)
-        masked = protocol.sum_masked(state.cohort, (body for _, body in self._stored(name, MASKED)))
+        survivors = bitmap_to_members(self._stored_view(name, UNMASK).members, state.cohort.clients)
+        masked = sum_masked(state.cohort, (body for _, body in self._stored(name, MASKED)))
         commitments = {slot: protocol.commitment_of(body) for slot, body in self._stored(name, SHARES)}
         answers = dict(self._stored(name, UNMASK))
-        verdict = protocol.judge(sharing, dict(self._stored(name, CONFIRM)))
-        found = protocol.unmask_total(verdict, survivors, masked, commitments, answers)
-        body = pack(found.total, masking(state.cohort).modulus)
+        verdict = protocol.close_confirm(sharing, dict(self._stored(name, CONFIRM)))
+        recovered = unmask_total(verdict, survivors, masked, commitments, answers)
+        body = pack(recovered.total, masking(state.cohort).modulus)
         self._inboxes.drop(name)
         return Batch(
             cohort=name,
             survivors=len(survivors),
             content=ModularSum(body=body),
-            liars=list(found.liars),
-            disputes=found.disputes,
+            liars=list(recovered.liars),
+            disputes=recovered.disputes,
         )
 
     def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
-        return describe(masking(state.cohort), stage, slot, body)
+        return aggregator_entry(masking(state.cohort), stage, slot, body)
 
     def _route(self, state: State) -> dict[int, bytes]:
         return protocol.route(self._sharing(state, CONFIRM), dict(self._stored(state.name, SHARES)))
 
-    def _told(self, name: str, stage: str) -> StageView:
+    def _stored_view(self, name: str, stage: str) -> StageView:
         with self._database.reading() as tx:
-            return _told(tx, name, stage)
+            return _stored_view(tx, name, stage)
 
     def _roster(self, state: State) -> Roster:
         def read() -> Roster:
@@ -199,10 +232,10 @@ class Aggregator(Intermediary):
 
         return self._rosters.get(state.name, read)
 
-    def _sharing(self, state: State, stage: Stated) -> protocol.Sharing:
-        """The members of stage `confirm` or `masked` on the graph."""
+    def _sharing(self, state: State, stage: Stated) -> Sharing:
+        """Return the members of stage `confirm` or `masked`, on the graph."""
 
-        def read() -> protocol.Sharing:
+        def read() -> Sharing:
             roster = self._roster(state)
             with self._database.reading() as tx:
                 return _sharing(tx, state.cohort, roster, stage)
@@ -210,12 +243,12 @@ class Aggregator(Intermediary):
         return self._sharings.get(f"{stage} {state.name}", read)
 
 
-def _tell(tx: Connection, cohort: Cohort, view: StageView) -> None:
+def _store_view(tx: Connection, cohort: Cohort, view: StageView) -> None:
     store.put_statement(tx, cohort.cohort, view.stage, view.model_dump_json().encode())
 
 
-def _told(tx: Connection, name: str, stage: str) -> StageView:
-    """What clients were told as a stage opened."""
+def _stored_view(tx: Connection, name: str, stage: str) -> StageView:
+    """Return the view that clients were told as the stage opened."""
     body = store.statement(tx, name, stage)
     if body is None:
         raise Unavailable(f"cohort {name} was never in stage {stage}")
@@ -223,20 +256,20 @@ def _told(tx: Connection, name: str, stage: str) -> StageView:
 
 
 def _stated(view: StageView) -> bytes:
-    """The statement of a stage that has one."""
+    """Return the statement of a stage that has one."""
     if view.statement is None:
         raise Unavailable(f"cohort {view.cohort}: stage {view.stage} was opened without a statement")
     return view.statement
 
 
 def _roster(tx: Connection, cohort: Cohort) -> Roster:
-    told = _told(tx, cohort.cohort, SHARES)
-    return Roster(cohort, told.members, told.roster or b"")
+    view = _stored_view(tx, cohort.cohort, SHARES)
+    return Roster(cohort, view.members, view.roster or b"")
 
 
-def _sharing(tx: Connection, cohort: Cohort, roster: Roster, stage: Stated) -> protocol.Sharing:
-    return protocol.Sharing(roster, bitmap_to_members(_told(tx, cohort.cohort, stage).members, cohort.clients))
+def _sharing(tx: Connection, cohort: Cohort, roster: Roster, stage: Stated) -> Sharing:
+    return Sharing(roster, bitmap_to_members(_stored_view(tx, cohort.cohort, stage).members, cohort.clients))
 
 
-def _verdict(tx: Connection, cohort: Cohort, sharing: protocol.Sharing) -> protocol.Verdict:
-    return protocol.judge(sharing, dict(store.bodies(tx, cohort.cohort, CONFIRM, -1, cohort.clients)))
+def _verdict(tx: Connection, cohort: Cohort, sharing: Sharing) -> Verdict:
+    return protocol.close_confirm(sharing, dict(store.bodies(tx, cohort.cohort, CONFIRM, -1, cohort.clients)))

@@ -1,4 +1,6 @@
-"""What an aggregator can read of what it sees: public keys, sizes, masked values, the sum modulo m."""
+"""Describes what the aggregator can read in a stored message: public keys, sizes, masked values, the sum modulo m."""
+
+from typing import Literal
 
 from distrust.common.crypto.graph import KEYS
 from distrust.common.crypto.keys import BOX
@@ -15,17 +17,17 @@ _MOST_VALUES = 16
 View = dict[str, str | int | float | bool | list[int] | list[str]]
 
 
-def describe(channel: Masking, stage: str, slot: int, body: bytes) -> TranscriptEntry:
-    """One stored message in the aggregator's eyes. `number` is its position in the transcript: the caller knows it."""
+def aggregator_entry(channel: Masking, stage: str, slot: int, body: bytes) -> TranscriptEntry:
+    """Describe one stored message as the aggregator can read it. The caller fills in `number`, its position."""
     if slot != SELF:
-        return _seen("in", f"client {slot}", stage, body, _message(channel, stage, body))
+        return _entry("in", f"client {slot}", stage, body, _message(channel, stage, body))
     if stage == BATCH:
         return _batch(channel, body)
     view = StageView.model_validate_json(body)
     facts: View = {"members": sum(byte.bit_count() for byte in view.members)}
     facts |= {name: raw.hex() for name, raw in (("challenge", view.challenge), ("statement", view.statement)) if raw}
-    told = view.members + (view.roster or b"") + (view.challenge or b"") + (view.statement or b"")
-    return _seen("out", "everyone", stage, told, facts)
+    sent = view.members + (view.roster or b"") + (view.challenge or b"") + (view.statement or b"")
+    return _entry("out", "everyone", stage, sent, facts)
 
 
 def _message(channel: Masking, stage: str, body: bytes) -> View:
@@ -42,7 +44,7 @@ def _message(channel: Masking, stage: str, body: bytes) -> View:
             shares = [body[i : i + SHARE] for i in range(0, len(body), SHARE)]
             return {"shares": len(shares), "missing": shares.count(MISSING)}
         case _:
-            return {}  # a client that leaves says nothing else
+            return {}  # a departure holds nothing else
 
 
 def _batch(channel: Masking, answer: bytes) -> TranscriptEntry:
@@ -52,13 +54,13 @@ def _batch(channel: Masking, answer: bytes) -> TranscriptEntry:
     body = batch.content.body
     facts: View = {"survivors": batch.survivors, "modulus": channel.modulus, "sum": _values(channel, body)}
     facts |= {"liars": batch.liars, "disputes": batch.disputes}
-    return _seen("out", "server", BATCH, body, facts)
+    return _entry("out", "server", BATCH, body, facts)
 
 
 def _values(channel: Masking, body: bytes) -> list[int]:
     return [int(value) for value in unpack(body, channel.modulus, channel.dimension)[:_MOST_VALUES]]
 
 
-def _seen(direction: str, peer: str, stage: str, body: bytes, view: View) -> TranscriptEntry:
-    fields = {"direction": direction, "peer": peer, "stage": stage, "bytes": len(body), "view": view}
-    return TranscriptEntry.model_validate({**fields, "number": 0, "hex": body[:_HEX_BYTES].hex()})
+def _entry(direction: Literal["in", "out"], peer: str, stage: str, body: bytes, view: View) -> TranscriptEntry:
+    shown = body[:_HEX_BYTES].hex()
+    return TranscriptEntry(number=0, direction=direction, peer=peer, stage=stage, bytes=len(body), view=view, hex=shown)

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from distrust.common.messages.batch import Batch, BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.web.client import Http, Patience
-from distrust.lab.stack.data_dir import Folder
-from distrust.lab.stack.process import Service, stop_all
-from distrust.lab.stack.stack import LOOPBACK, choose
+from distrust.lab.stack.data_dir import DataDir
+from distrust.lab.stack.process import ServiceProcess, stop_all
+from distrust.lab.stack.stack import LOOPBACK, choose_ports
 
 PATIENCE = Patience(first=0.1, longest=1.0, total=60.0)
 TICKETS = Ed25519PrivateKey.generate()
@@ -49,17 +49,17 @@ class Party:
 def party(name: str) -> Iterator[Party]:
     """`python -m NAME` on a free loopback port, with a fresh database, for as long as the block lasts."""
     with TemporaryDirectory(prefix="distrust-benchmark-") as place:
-        folder = Folder(Path(place) / "data")
+        folder = DataDir(Path(place) / "data")
         folder.make()
         folder.make_tokens()
-        port = choose(0, [name])[name]
+        port = choose_ports(0, [name])[name]
         environment = {
             "DISTRUST_HOST": LOOPBACK,
             "DISTRUST_PORT": str(port),
             "DISTRUST_DATABASE": folder.database(name),
             "DISTRUST_OPERATOR_TOKEN_FILE": str(folder.token_file.resolve()),
         }
-        service = Service(name, [f"distrust.{name}"], environment, folder.log(name))
+        service = ServiceProcess(name, [f"distrust.{name}"], environment, folder.log(name))
         try:
             url = f"http://{LOOPBACK}:{port}"
             _wait_until_ready(service, url)
@@ -68,7 +68,7 @@ def party(name: str) -> Iterator[Party]:
             stop_all([service])
 
 
-def _wait_until_ready(service: Service, url: str) -> None:
+def _wait_until_ready(service: ServiceProcess, url: str) -> None:
     end = time.monotonic() + START_SECONDS
     with httpx.Client(trust_env=False) as client:
         while True:

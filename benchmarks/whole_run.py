@@ -16,10 +16,10 @@ from rich.console import Console
 
 from benchmarks.meter import peak_bytes, process_seconds
 from distrust.lab.run.fleet_processes import Fleets
-from distrust.lab.run.over_http import Play
+from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.progress import Progress
 from distrust.lab.run.run_file import RunFile, parse
-from distrust.lab.stack.data_dir import Folder
+from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import NAMES, Stack
 
 FLEETS = 2
@@ -60,11 +60,11 @@ def run_file(mechanism: str, *, batch: int, clients: int) -> RunFile:
 
 def gauge(file: RunFile) -> Gauge:
     """Play the run on a stack of its own, in a folder of its own."""
-    with TemporaryDirectory(prefix="distrust-benchmark-") as place, Stack(Folder(Path(place) / "data"), 0) as stack:
+    with TemporaryDirectory(prefix="distrust-benchmark-") as place, Stack(DataDir(Path(place) / "data"), 0) as stack:
         start, before, children = _each(stack, peak_bytes), _each(stack, process_seconds), _children()
         watch = _Watch(stack)
         fleets = Fleets(file, stack.urls, stack.folder.path / "logs")
-        asyncio.run(Play(file, stack.urls, fleets, Progress(Console(file=StringIO())), watch).run())
+        asyncio.run(HttpRun(file, stack.urls, fleets, Progress(Console(file=StringIO())), watch).run())
         cpu = {name: after - before[name] for name, after in _each(stack, process_seconds).items()}
         cpu["fleets"] = _children() - children
         return Gauge(file.config.horizon, _seconds(stack.folder), cpu, start, _each(stack, peak_bytes), watch.fleet)
@@ -98,7 +98,7 @@ def _children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _seconds(folder: Folder) -> float:
+def _seconds(folder: DataDir) -> float:
     """The longest of the fleets' own times; their last log line has it."""
     logs = list((folder.path / "logs").glob("benchmark.fleet-*.log"))
     return max(float(json.loads(log.read_text("utf-8").splitlines()[-1])["seconds"]) for log in logs)

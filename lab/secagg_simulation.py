@@ -5,6 +5,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from distrust.aggregator import protocol
+from distrust.aggregator.confirmation import Sharing, Verdict
+from distrust.aggregator.recovery import Recovered, recover
 from distrust.client.secagg import CHALLENGE, MaskingClient, Secrets
 from distrust.common.crypto.context import confirm_statement, masked_statement, unmask_statement
 from distrust.common.crypto.graph import Roster, members_to_bitmap
@@ -46,8 +48,8 @@ class Simulation:
     statements: dict[str, bytes] = field(default_factory=dict)
     challenge: bytes = b""
     _roster: Roster | None = None
-    _sharing: protocol.Sharing | None = None
-    _verdict: protocol.Verdict | None = None
+    _sharing: Sharing | None = None
+    _verdict: Verdict | None = None
 
     @property
     def roster(self) -> Roster:
@@ -56,13 +58,13 @@ class Simulation:
         return self._roster
 
     @property
-    def sharing(self) -> protocol.Sharing:
+    def sharing(self) -> Sharing:
         """After `send_shares`: the clients that shared."""
         assert self._sharing is not None
         return self._sharing
 
     @property
-    def verdict(self) -> protocol.Verdict:
+    def verdict(self) -> Verdict:
         """After `send_confirm`: the members, and which shares count."""
         assert self._verdict is not None
         return self._verdict
@@ -98,7 +100,7 @@ class Simulation:
 
     def settle(self, roster: Roster) -> None:
         """Close stage `shares`: fix the members, their inboxes and the challenge."""
-        self._roster, self._sharing = roster, protocol.Sharing(roster, protocol.settle_shared(roster, self.shares))
+        self._roster, self._sharing = roster, Sharing(roster, protocol.settle_shared(roster, self.shares))
         self.inboxes = protocol.route(self.sharing, self.shares)
         self.challenge = os.urandom(CHALLENGE)
         self.statements["confirm"] = confirm_statement(
@@ -116,7 +118,7 @@ class Simulation:
 
     def judge(self) -> None:
         """Close stage `confirm`: fix the members of the next stage."""
-        self._verdict = protocol.judge(self.sharing, self.confirmed)
+        self._verdict = protocol.close_confirm(self.sharing, self.confirmed)
         members = self.bitmap(self.members)
         self.statements["masked"] = masked_statement(self.statements["confirm"], self.cohort, members)
 
@@ -141,10 +143,10 @@ class Simulation:
             self.answers[slot] = self.clients[slot].unmask(survivors, self.statements["unmask"])
             protocol.check_unmask(self.verdict.sharing, slot, self.answers[slot])
 
-    def release(self) -> protocol.Recovered:
+    def release(self) -> Recovered:
         """Return the survivors' sum modulo m, and the clients that lied."""
         commitments = {slot: protocol.commitment_of(self.shares[slot]) for slot in self.members}
-        return protocol.recover(self.verdict, self.masked, commitments, self.answers)
+        return recover(self.verdict, self.masked, commitments, self.answers)
 
     def recover(self) -> Vector:
         """Return the survivors' sum modulo m."""

@@ -1,1 +1,1 @@
-"""A and the learner: plans rounds, hands out tickets, analyzes what S releases. It never sees who sent what."""
+"""The server: plans rounds, issues tickets and analyzes batches. It never learns which client sent what."""

@@ -1,10 +1,9 @@
-"""`python -m distrust.server`: configured by DISTRUST_… variables, until SIGTERM."""
+"""Starts the server: `python -m distrust.server`, configured by DISTRUST_… variables. SIGTERM ends it."""
 
 from distrust.common.machine import one_thread
 from distrust.common.web.serve import run_service
-from distrust.server.app import build
-from distrust.server.settings import ServerSettings
+from distrust.server.app import ServerSettings, server_app
 
 if __name__ == "__main__":
     with one_thread():
-        raise SystemExit(run_service(ServerSettings, build))
+        raise SystemExit(run_service(ServerSettings, server_app))

@@ -1,4 +1,4 @@
-"""A: a batch to an estimate. Whatever does not add up is refused whole; nothing of a bad batch is released."""
+"""The analyzer: turns a batch into an estimate. A batch that does not add up is refused whole."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
@@ -15,21 +15,21 @@ from distrust.common.modular import sum_rows, unpack, unpack_rows
 from distrust.common.randomness import Stream
 
 OpenRecord = Callable[[bytes], tuple[bytes, bytes]]
-"""A sealed record to its report id (16 bytes) and payload; raises BadMessage."""
+"""Opens a sealed record: returns its report id (16 bytes) and payload. Raises BadMessage."""
 
 IMPOSSIBLE = 1e-9
-"""Probability that noise which does not wrap carries a sum outside the bounds of its clients."""
+"""Probability that noise which does not wrap carries a sum of honest clients outside its bounds."""
 
 OpenDealt = Callable[[bytes, int], tuple[bytes, bytes]]
-"""The same for a record of dealt actions and the place of its action: it opens at no other."""
+"""Opens a sealed record of assigned actions, given the place of its action: it opens at no other place."""
 
 
 def analyze(
     mechanism: Mechanism, cohort: Cohort, batch: Batch, stream: Stream, open_record: OpenRecord
 ) -> tuple[NDArray[np.float64], int]:
-    """The estimate of the survivors' true sum, shape (dimension,), in data units, and the survivors' count.
+    """Return the estimate of the survivors' true sum, shape (dimension,), in data units, and the survivors' count.
 
-    stream  noise of central mechanisms is drawn here, so the caller commits the answer and never asks twice.
+    stream  draws the noise of central mechanisms: the caller commits the estimate and never analyzes a batch again.
     Raises  BadMessage for a batch that does not add up or a sum that cannot be, TooSmall below the cohort's minimum.
     """
     check_count(cohort, batch)
@@ -42,9 +42,9 @@ def analyze(
 def analyze_parts(
     mechanism: Mechanism, cohort: Cohort, batch: Batch, stream: Stream, open_record: OpenDealt
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Of dealt actions: estimates of the true sums by action, shape (s,), and the survivors of each, shape (s,).
+    """Return for assigned actions the estimated true sums and the survivors by action, each of shape (s,).
 
-    Raises as `analyze`: the minimum is the whole cohort's, and an action's group may be empty.
+    Raises like `analyze`. The minimum counts the whole cohort; an action's group may be empty.
     """
     check_count(cohort, batch)
     content, channel = batch.content, cohort.channel
@@ -60,17 +60,16 @@ def analyze_parts(
 
 
 def check_possible(mechanism: Mechanism, sums: NDArray[np.float64], counts: NDArray[np.int64]) -> None:
-    """Refuse sums that honest clients do not give: outside `possible`. Raises BadMessage, which names the coordinate.
+    """Refuse sums outside `possible`, which honest clients do not cause. Raises BadMessage, naming the coordinate.
 
-    sums, counts  estimates by coordinate (of dealt actions by action), and the survivors of each; both of shape (s,).
+    sums, counts  estimates by coordinate (by action if actions are assigned), and their survivors; both of shape (s,).
 
-    All coordinates together alarm honest clients with probability at most `IMPOSSIBLE` plus the mechanism's `wrap`: a
-    sum that wrapped around, or an escape of relaxed-secagg-shuffle, looks impossible too.
-
-    Nothing in a masked sum bounds one client's input below the modulus m = ng + 2τ + 1, and m is no larger than what
-    n honest clients and their noise fill. If all n clients survive, every residue is possible, also where τ is the
-    quantile at `IMPOSSIBLE`: then nothing is refused. If n' survive, at most the share 1 - n'/n of the residues is
-    refused, the room that the others left. docs/privacy/impossible-sums.md has the shares, computed.
+    False alarms  All coordinates together refuse honest clients with probability at most `IMPOSSIBLE` plus the
+                  mechanism's `wrap`: a sum that wrapped around, or an escape of relaxed-secagg-shuffle, looks
+                  impossible, too.
+    Limits        A masked sum bounds one client's input by the modulus m = ng + 2τ + 1 only, which n honest clients and
+                  their noise fill. If all n survive, every residue is possible and nothing is refused. If n' survive,
+                  at most the share 1 - n'/n of the residues is refused. docs/privacy/impossible-sums.md has the shares.
     """
     lowest, highest = possible(mechanism, counts)
     outside = np.flatnonzero((sums < lowest) | (sums > highest))
@@ -91,7 +90,7 @@ def possible(mechanism: Mechanism, counts: NDArray[np.int64]) -> tuple[NDArray[n
 
 
 def check_count(cohort: Cohort, batch: Batch) -> None:
-    """Refuse another cohort's batch, and counts that cannot be or that are too small."""
+    """Refuse another cohort's batch, more survivors than clients, and too few survivors."""
     if batch.cohort != cohort.cohort:
         raise BadMessage(f"a batch of cohort {batch.cohort}, not of {cohort.cohort}")
     if batch.survivors > cohort.clients:
@@ -101,7 +100,7 @@ def check_count(cohort: Cohort, batch: Batch) -> None:
 
 
 def content_sum(mechanism: Mechanism, cohort: Cohort, batch: Batch, open_record: OpenRecord) -> NDArray[np.uint64]:
-    """Σ of the survivors' messages mod m, shape (dimension,), whichever way they came."""
+    """Return Σ of the survivors' messages mod m, shape (dimension,), for every kind of channel."""
     content, channel = batch.content, cohort.channel
     if isinstance(channel, Masking) and isinstance(content, ModularSum):
         return unpack(content.body, channel.modulus, channel.dimension)
@@ -109,18 +108,18 @@ def content_sum(mechanism: Mechanism, cohort: Cohort, batch: Batch, open_record:
         payloads = open_all(channel, content, batch.survivors, open_record)
         return sum_rows(unpack_rows(payloads, mechanism.modulus, mechanism.dimension), mechanism.modulus)
     if isinstance(channel, LabelledBits) and isinstance(content, PermutedBits):
-        return ones(content.body, channel, batch.survivors)
+        return ones_by_label(content.body, channel, batch.survivors)
     raise BadMessage(f"cohort {cohort.cohort}: a batch of kind {content.kind} in a {channel.kind} channel")
 
 
 def open_all(channel: Sealed, records: Records, survivors: int, open_record: OpenRecord) -> bytes:
-    """All the payloads, one after another, in the order of the records. Every record must open, once."""
+    """Return the payloads, concatenated in the order of the records. Every record must open, and no id occur twice."""
     cut = _cut(channel, records.body, records.count, survivors)
     return _payloads([open_record(record) for record in cut], records.checksum)
 
 
 def open_groups(channel: Dealt, records: GroupedRecords, survivors: int, open_record: OpenDealt) -> bytes:
-    """The same, group after group. Every record must have been made for its group's action."""
+    """Return the payloads, group after group. Every record must open at its group's action."""
     if len(records.counts) != len(channel.deal.times):
         raise BadMessage(f"{len(records.counts)} groups, and {len(channel.deal.times)} actions were dealt")
     if any(count > times for count, times in zip(records.counts, channel.deal.times, strict=True)):
@@ -134,21 +133,21 @@ def open_groups(channel: Dealt, records: GroupedRecords, survivors: int, open_re
 def _cut(channel: SealedRecords, body: bytes, count: int, survivors: int) -> list[bytes]:
     size = sealed_size(channel.size)
     if count != survivors or len(body) != survivors * size:
-        found = f"{count} records in {len(body)} bytes"
-        raise BadMessage(f"{found}, and {survivors} survivors of {size} bytes each must be there")
+        received = f"{count} records in {len(body)} bytes"
+        raise BadMessage(f"{received}, and {survivors} survivors of {size} bytes each must be there")
     return [body[at : at + size] for at in range(0, len(body), size)]
 
 
 def _payloads(opened: Sequence[tuple[bytes, bytes]], expected: bytes) -> bytes:
     if len({report for report, _ in opened}) != len(opened):
         raise BadMessage("a report id is there twice")
-    if checksum(report for report, _ in opened) != expected:
+    if checksum_of_ids(report for report, _ in opened) != expected:
         raise BadMessage("the checksum of the report ids does not match what the shuffler saw arrive")
     return b"".join(payload for _, payload in opened)
 
 
-def ones(body: bytes, channel: LabelledBits, survivors: int) -> NDArray[np.uint64]:
-    """Ones under each label, shape (labels,)."""
+def ones_by_label(body: bytes, channel: LabelledBits, survivors: int) -> NDArray[np.uint64]:
+    """Return the count of ones under each label, shape (labels,)."""
     bits = survivors * channel.width
     size = (bits + 7) // 8
     if len(body) != channel.labels * size:
@@ -162,8 +161,8 @@ def ones(body: bytes, channel: LabelledBits, survivors: int) -> NDArray[np.uint6
     return counts
 
 
-def checksum(reports: Iterable[bytes]) -> bytes:
-    """XOR of SHA-256(report id), 32 bytes."""
+def checksum_of_ids(reports: Iterable[bytes]) -> bytes:
+    """Return the XOR of SHA-256(report id), 32 bytes."""
     mixed = 0
     for report in reports:
         mixed ^= int.from_bytes(hashlib.sha256(report).digest(), "big")

@@ -1,44 +1,265 @@
-"""Wires the server: settings, keys, database, service, conductor, routes."""
+"""The server as a web service: its settings, its routes, and what runs beside them."""
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, ClassVar
 
-from fastapi import FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+from sqlalchemy.engine import make_url
+from starlette.concurrency import run_in_threadpool
 
+from distrust.common.errors import (
+    BadMessage,
+    BadParameter,
+    BudgetExceeded,
+    Conflict,
+    Unauthorized,
+    Unavailable,
+    WrongCohort,
+    WrongStage,
+)
 from distrust.common.extensions import allow
-from distrust.common.web.app import make_app
+from distrust.common.messages.cohort import KeyHashes, TicketAnswer, TicketRequest
+from distrust.common.messages.status import StatementList, Transcript
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunList, RunView
+from distrust.common.run.round import RoundView
+from distrust.common.web.app import OperatorOnly, make_app
+from distrust.common.web.body import OPERATORS_VALUES, JsonBody, MessageRoute
+from distrust.common.web.problems import RETRY_SECONDS, problems
+from distrust.common.web.settings import ServiceSettings
+from distrust.common.web.waiting import LONGEST_WAIT, ChangeNotifier, Waiting, waiting
+from distrust.server.coordinator import Intermediaries, RunCoordinator
 from distrust.server.intermediary import HttpIntermediaries
 from distrust.server.keys import load_or_make
-from distrust.server.routes import operations, rounds, runs
-from distrust.server.runs.coordinator import Intermediaries, RunCoordinator
-from distrust.server.service import Service
-from distrust.server.settings import ServerSettings
+from distrust.server.service import WINDOW, Service
 from distrust.server.store import open_database
+
+Url = Annotated[str, Field(pattern=r"^https?://")]
+
+
+class ServerSettings(ServiceSettings):
+    """Variables DISTRUST_SHUFFLER_URL, _AGGREGATOR_URL, _EXTENSIONS, _KEYS, _WINDOW, and those of every service."""
+
+    service: ClassVar[str] = "server"
+
+    port: Annotated[int, Field(ge=0, le=65_535, description="0 takes any free port")] = 8701
+    shuffler_url: Annotated[Url, Field(description="the shuffler")] = "http://127.0.0.1:8702"
+    aggregator_url: Annotated[Url, Field(description="the aggregator")] = "http://127.0.0.1:8703"
+    extensions: Annotated[
+        str, Field(description="module:Name, …: classes of the operator's own that a run may name, commas between")
+    ] = ""
+    keys: Annotated[Path | None, Field(description="key file, mode 0600; made on first use")] = None
+    window: Annotated[int, Field(ge=1, description="clients of a run in flight before another cohort is begun")] = (
+        WINDOW
+    )
+
+    @property
+    def key_file(self) -> Path:
+        """Return the configured key file, else one beside the SQLite database, else one below the working directory."""
+        if self.keys is not None:
+            return self.keys
+        url = make_url(self.database_url)
+        if url.get_backend_name() == "sqlite" and url.database:
+            return Path(url.database).with_suffix(".keys")
+        return Path(".distrust/server.keys")
+
+
+HEARTBEAT_SECONDS = 15.0
+
+
+async def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+async def _coordinator(request: Request) -> RunCoordinator:
+    coordinator: RunCoordinator = request.app.state.coordinator
+    return coordinator
+
+
+ServiceDep = Annotated[Service, Depends(_service)]
+CoordinatorDep = Annotated[RunCoordinator, Depends(_coordinator)]
+NotifierDep = Annotated[Waiting, Depends(waiting)]
+Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for an answer that says more")]
+After = Annotated[int, Query(ge=0, le=2**53, description="position to start behind")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+
+run_routes = APIRouter(prefix="/v1", tags=["runs"], route_class=MessageRoute)
+round_routes = APIRouter(prefix="/v1", tags=["rounds"], route_class=MessageRoute)
+watch_routes = APIRouter(prefix="/v1", tags=["watching"], route_class=MessageRoute)
+
+
+@run_routes.post(
+    "/runs",
+    dependencies=[OperatorOnly],
+    responses={201: {"model": RunView}, **problems(Unauthorized, Conflict, BudgetExceeded, BadParameter, BadMessage)},
+)
+def create_run(
+    config: Annotated[RunConfig, JsonBody.of(RunConfig, OPERATORS_VALUES)], service: ServiceDep, response: Response
+) -> RunView:
+    """Start a run: 201 for a new one, 200 for the same configuration again, 409 for another one of the same name."""
+    view, new = service.create(config)
+    response.status_code = 201 if new else 200
+    return view
+
+
+@run_routes.get("/runs")
+def list_runs(service: ServiceDep) -> RunList:
+    """List all runs, oldest first."""
+    return service.runs()
+
+
+@run_routes.get("/runs/{run}", responses=problems(WrongCohort))
+def show_run(run: str, service: ServiceDep) -> RunView:
+    """Return a run's state and what it has learned."""
+    return service.view(run)
+
+
+@run_routes.get("/runs/{run}/config", responses=problems(WrongCohort))
+def show_config(run: str, service: ServiceDep) -> RunConfig:
+    """Return a run's configuration. It never changes; clients check its digest and recompute rounds from it."""
+    return service.active_run(run).config
+
+
+@run_routes.delete("/runs/{run}", dependencies=[OperatorOnly], responses=problems(Unauthorized, WrongCohort))
+async def cancel_run(run: str, service: ServiceDep, coordinator: CoordinatorDep) -> RunView:
+    """Stop a run for good: clients that hold its tickets stop, and nothing more is released."""
+    view = await run_in_threadpool(service.cancel, run, "cancelled by the operator")
+    coordinator.forget(run)
+    return view
+
+
+@round_routes.get("/runs/{run}/round", responses=problems(WrongCohort))
+async def open_round(
+    run: str, service: ServiceDep, notifier: NotifierDep, wait: Wait = 0, after: After = 0
+) -> RoundView:
+    """Return the open round. With `wait` and `after`, wait for a later round, free tickets, or the run's end."""
+    newest = lambda: service.newest_round(run)  # noqa: E731
+    await notifier.until(run, newest, lambda number: number > after, wait, question="round")
+    return await run_in_threadpool(service.round_view, run)
+
+
+@round_routes.post(
+    "/runs/{run}/tickets", responses=problems(WrongCohort, WrongStage, Conflict, BadMessage, Unavailable)
+)
+async def request_tickets(
+    run: str,
+    body: Annotated[TicketRequest, JsonBody.of(TicketRequest)],
+    coordinator: CoordinatorDep,
+    response: Response,
+) -> TicketAnswer:
+    """Issue tickets. Idempotent: repeating a request returns the same slots. Without a free slot: `Retry-After`."""
+    answer = await coordinator.tickets(run, body)
+    if not answer.grants:
+        response.headers["Retry-After"] = str(RETRY_SECONDS)
+    return answer
+
+
+@round_routes.get("/runs/{run}/cohorts/{cohort}/keys", responses=problems(WrongCohort, WrongStage))
+def key_hashes(run: str, cohort: str, service: ServiceDep) -> KeyHashes:
+    """List the hashes of the clients' keys, by slot. Clients compare the aggregator's roster with them."""
+    return service.key_hashes(run, cohort)
+
+
+@round_routes.get("/runs/{run}/cohorts/{cohort}/statements", responses=problems(WrongCohort, WrongStage))
+async def cohort_statements(
+    run: str, cohort: str, service: ServiceDep, notifier: NotifierDep, *, wait: Wait = 0, after: After = 0
+) -> StatementList:
+    """List the aggregator's statements of a cohort; with `wait`, wait for more, or for the cohort's end."""
+    look = lambda: service.statements(run, cohort)  # noqa: E731
+    more = lambda listed: len(listed.statements) > after or listed.over  # noqa: E731
+    listed: StatementList = await notifier.until(run, look, more, wait, question=("statements", cohort))
+    return listed.model_copy(update={"statements": listed.statements[after:]})
+
+
+@round_routes.get("/runs/{run}/rounds", responses=problems(WrongCohort))
+def list_rounds(run: str, service: ServiceDep, after: After = 0, limit: Limit = 50) -> RoundList:
+    """List rounds with their cohorts, page by page; `after` is a round's number."""
+    return service.rounds(run, after, limit)
+
+
+@round_routes.get("/runs/{run}/rounds/{number}", responses=problems(WrongCohort))
+def one_round(run: str, number: int, service: ServiceDep) -> RoundReport:
+    """Return one round with its cohorts."""
+    return service.round_report(run, number)
+
+
+@watch_routes.get(
+    "/runs/{run}/cohorts/{cohort}/messages",
+    dependencies=[OperatorOnly],
+    responses=problems(Unauthorized, WrongCohort, WrongStage),
+)
+def show_transcript(run: str, cohort: str, service: ServiceDep, after: After = 0, limit: Limit = 100) -> Transcript:
+    """List what this server saw of a cohort, message by message."""
+    return service.transcript(run, cohort, after, limit)
+
+
+@watch_routes.get("/runs/{run}/ledger", responses=problems(WrongCohort))
+def show_ledger(run: str, service: ServiceDep) -> LedgerView:
+    """Return what each round cost its clients, and the total."""
+    return service.ledger(run)
+
+
+@watch_routes.get("/runs/{run}/events", responses=problems(WrongCohort), response_class=StreamingResponse)
+async def listen(
+    run: str,
+    service: ServiceDep,
+    notifier: NotifierDep,
+    last_event_id: Annotated[str | None, Header(description="number of the last event that was seen")] = None,
+) -> StreamingResponse:
+    """Send events until the run is over; `Last-Event-ID` continues after an event."""
+    await run_in_threadpool(service.active_run, run)  # unknown runs are refused before the stream begins
+    after = int(last_event_id[:15]) if last_event_id and last_event_id.isascii() and last_event_id.isdecimal() else 0
+    return StreamingResponse(_stream(service, notifier.changes, run, after), media_type="text/event-stream")
+
+
+async def _stream(service: Service, notifier: ChangeNotifier, run: str, after: int) -> AsyncIterator[str]:
+    """Yield events after number `after`. The framework cancels the stream when the caller hangs up."""
+    newest = lambda: service.newest_event(run)  # noqa: E731
+    while not notifier.closed:
+        known, began = after, time.monotonic()
+        later = lambda number: number > known  # noqa: B023, E731  used within this turn of the loop
+        await notifier.until(run, newest, later, HEARTBEAT_SECONDS, question="events")
+        fresh, over = await run_in_threadpool(service.events, run, after)
+        for event in fresh:
+            after = event.number
+            yield f"id: {event.number}\nevent: {event.kind}\ndata: {event.model_dump_json(exclude_none=True)}\n\n"
+        if over:
+            return
+        if not fresh and time.monotonic() - began < HEARTBEAT_SECONDS / 2:
+            return  # too many requests wait: this listener comes back with its `Last-Event-ID`
+        if not fresh:
+            yield ": still here\n\n"
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """The conductor runs on the loop that serves; over HTTP unless `build` was given other intermediaries."""
+    """Run the coordinator on the loop that serves; it calls the intermediaries over HTTP unless others are passed."""
     settings: ServerSettings = app.state.settings
     http = None
     intermediaries = app.state.intermediaries
     if intermediaries is None:
         http = HttpIntermediaries(settings.shuffler_url, settings.aggregator_url, settings.operator_token())
         intermediaries = http
-    app.state.conductor = RunCoordinator(app.state.service, intermediaries)
-    await app.state.conductor.start()
+    app.state.coordinator = RunCoordinator(app.state.service, intermediaries)
+    await app.state.coordinator.start()
     try:
         yield
     finally:
-        await app.state.conductor.stop()
+        await app.state.coordinator.stop()
         if http is not None:
             await http.aclose()
         app.state.database.close()
 
 
-def build(settings: ServerSettings, intermediaries: Intermediaries | None = None) -> FastAPI:
-    """The server's app. Raises Unavailable or BadParameter when its database or key file cannot be used."""
-    app = make_app("distrust server", _lifespan, [runs, rounds, operations], settings)
+def server_app(settings: ServerSettings, intermediaries: Intermediaries | None = None) -> FastAPI:
+    """Return the server's app. Raises Unavailable or BadParameter when its database or key file cannot be used."""
+    app = make_app("distrust server", _lifespan, [run_routes, round_routes, watch_routes], settings)
     app.state.intermediaries = intermediaries
     allow(*map(str.strip, settings.extensions.split(",")))
     app.state.database = open_database(settings.database_url)

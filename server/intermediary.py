@@ -1,4 +1,4 @@
-"""The shuffler and the aggregator, over HTTP."""
+"""Calls the shuffler and the aggregator over HTTP."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,24 +9,24 @@ from distrust.common.messages.status import StatementList
 from distrust.common.web.client import Http, Patience, Peer
 
 PATIENCE = Patience(first=0.2, longest=2.0, total=10.0)
-"""Short: clients wait behind a call that opens a cohort, and they are patient themselves. Collectors try for ever."""
+"""Short, because clients wait while a cohort is opened, and repeat their request. Collectors repeat without end."""
 
 LONG_POLL = 25.0
 CONNECTIONS = 256
-"""Each open cohort holds one long poll, as long as there are enough."""
+"""At most; each open cohort holds one for its long poll while they suffice."""
 
 TURN = 4.0
-"""Seconds in which all cohorts have had a connection, where there are more cohorts than connections."""
+"""Seconds in which every cohort gets a connection where there are more cohorts than connections."""
 
 
 def long_poll(polls: int) -> float:
-    """Return the seconds that one of so many long polls may take."""
+    """Return the seconds that each of `polls` simultaneous long polls may take."""
     most = CONNECTIONS * 3 // 4
     return LONG_POLL if polls <= most else TURN * most / polls
 
 
 class HttpIntermediaries:
-    """Both S behind their URLs; `token` is the operator's, which they share with us."""
+    """The two intermediaries behind their URLs. `token` is the operator's, which they share with the server."""
 
     def __init__(self, shuffler: str, aggregator: str, token: str | None, http: Http | None = None) -> None:
         self._http = http or Http(PATIENCE, connections=CONNECTIONS)
@@ -41,8 +41,8 @@ class HttpIntermediaries:
 
     async def statements(self, cohort: Cohort, after: int) -> StatementList:
         with self._polling() as wait:
-            told: dict[str, str | int | float] = {"after": after, "wait": wait}
-            return await self._peers["aggregator"].get(f"/v1/cohorts/{cohort.cohort}/statements", StatementList, told)
+            query: dict[str, str | int | float] = {"after": after, "wait": wait}
+            return await self._peers["aggregator"].get(f"/v1/cohorts/{cohort.cohort}/statements", StatementList, query)
 
     async def collect(self, cohort: Cohort) -> BatchAnswer:
         with self._polling() as wait:
@@ -50,7 +50,7 @@ class HttpIntermediaries:
 
     @contextmanager
     def _polling(self) -> Iterator[float]:
-        """Count one more long poll. Yield the seconds that it may take, so that the next cohort gets its connection."""
+        """Count one more long poll. Yield the seconds that it may take, so that every cohort gets a connection."""
         self._polls += 1
         try:
             yield long_poll(self._polls)
@@ -58,5 +58,5 @@ class HttpIntermediaries:
             self._polls -= 1
 
     async def aclose(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._http.aclose()

@@ -16,7 +16,7 @@ from distrust.common.wire import decode_blob, encode_blob
 
 @dataclass(frozen=True, slots=True)
 class PublicKeys:
-    """What everybody may know: raw Ed25519 and X25519 public keys, 32 bytes each."""
+    """The public halves: raw Ed25519 and X25519 keys, 32 bytes each."""
 
     ticket: bytes
     seal: bytes
@@ -34,16 +34,16 @@ class Keys:
         return PublicKeys(self.ticket.public_key().public_bytes_raw(), self.seal.public_key().public_bytes_raw())
 
 
-def fresh() -> Keys:
-    """New key pairs from the operating system's CSPRNG."""
+def new_keys() -> Keys:
+    """Draw new key pairs from the operating system's CSPRNG."""
     return Keys(Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
 
 
 def load_or_make(path: Path) -> Keys:
-    """The keys in `path`, made there on first use. Raises Unavailable for no key file, or one that others may read."""
+    """Read the keys in `path`, made on first use. Raises Unavailable for a file that is no key file or not private."""
     try:
         if not path.exists():
-            _write(path, fresh())
+            _write(path, new_keys())
         return _read(path)
     except OSError as error:
         raise Unavailable(f"key file {path}: {error.strerror}") from error
@@ -53,8 +53,8 @@ def _read(path: Path) -> Keys:
     if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise Unavailable(f"key file {path}: others may read it; chmod 600")
     try:
-        found = json.loads(path.read_text("ascii"))
-        ticket, seal = (decode_blob(found[name]) for name in ("ticket", "seal"))
+        words = json.loads(path.read_text("ascii"))
+        ticket, seal = (decode_blob(words[name]) for name in ("ticket", "seal"))
         assert isinstance(ticket, bytes)
         assert isinstance(seal, bytes)
         return Keys(Ed25519PrivateKey.from_private_bytes(ticket), X25519PrivateKey.from_private_bytes(seal))
@@ -63,7 +63,7 @@ def _read(path: Path) -> Keys:
 
 
 def _write(path: Path, keys: Keys) -> None:
-    """Whole or not at all: written beside, synced, then linked; of two processes the first one wins."""
+    """Write a whole file or none: written beside, synced, then linked. Of two processes the first one wins."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({name: encode_blob(getattr(keys, name).private_bytes_raw()) for name in ("ticket", "seal")})
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")

@@ -1,4 +1,4 @@
-"""What the server decides: runs are created once, served from their committed outcomes, watched, cancelled."""
+"""The server's decisions: it creates runs once, serves them from committed outcomes, shows and cancels them."""
 
 import math
 import threading
@@ -14,23 +14,23 @@ from distrust.common.messages.status import STATED, STATEMENT, Statement, Statem
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunEvent, RunList, RunView
 from distrust.common.run.round import RoundView
-from distrust.server import transcript, views
+from distrust.server import views
+from distrust.server.active_run import ActiveRun
 from distrust.server.keys import Keys
 from distrust.server.learner.learner import Learner
-from distrust.server.run_config import check_for_services
-from distrust.server.runs.active import LiveRun
-from distrust.server.runs.settlement import Settlement
+from distrust.server.learner.run_config import check_for_services
+from distrust.server.settlement import Settlement
 from distrust.server.store import Store, UnreadRun
 from distrust.server.ticket_issuer import TicketIssuer
 
 _log = structlog.get_logger("distrust.server")
 
 WINDOW = 8192
-"""Clients in flight in one run; see server.ticket_issuer."""
+"""Default number of clients in flight in one run; see server.ticket_issuer."""
 
 
 class Service:
-    """All the runs of one server. Safe to use from many threads; HTTP is somebody else's business.
+    """All runs of one server. Safe to use from many threads. Knows no HTTP.
 
     ring  called with a run's name after every commit that its watchers may wait for.
     """
@@ -40,25 +40,25 @@ class Service:
     ) -> None:
         self.store = Store(database)
         self._keys, self._ring = keys, ring
-        self._desk = TicketIssuer(self.store, keys.ticket, window)
+        self._issuer = TicketIssuer(self.store, keys.ticket, window)
         self._settlement = Settlement(self.store, keys.seal)
         self._lock = threading.Lock()
-        self._lives: dict[str, LiveRun] = {}
+        self._runs: dict[str, ActiveRun] = {}
         self._unread: dict[str, UnreadRun] = {}
         for row in self.store.runs():
             if isinstance(row, UnreadRun):
                 _log.error("run_refused", run=row.run, why=row.why)
                 self._unread[row.run] = row
             else:
-                self._lives[row.config.run] = LiveRun.from_store(row, self.store, keys.public)
+                self._runs[row.config.run] = ActiveRun.from_store(row, self.store, keys.public)
 
     def create(self, config: RunConfig) -> tuple[RunView, bool]:
-        """Start a run; the same configuration again is the same run. Whether it is new comes second.
+        """Start a run, and return it with whether it is new. Idempotent: the same configuration is the same run.
 
         Raises BadParameter for a run that cannot be started, Conflict for a taken name.
         """
         with self._lock:
-            known = self._lives.get(config.run)
+            known = self._runs.get(config.run)
             if config.run in self._unread:
                 raise Conflict(f"run {config.run} exists with a stored configuration that is refused")
             if known is None:
@@ -68,177 +68,178 @@ class Service:
         return self.view(config.run), known is None
 
     def runs(self) -> RunList:
-        """All runs, oldest first; after them those whose stored configuration cannot be read."""
-        lines = [views.run_line(live) for live in list(self._lives.values())]
+        """List all runs, oldest first; after them those whose stored configuration cannot be read."""
+        lines = [views.run_line(active) for active in list(self._runs.values())]
         return RunList(runs=[*lines, *map(views.unread_line, self._unread.values())])
 
-    def live(self, run: str) -> LiveRun:
-        """Raises WrongCohort for a run that is not here, RunFailed for one whose configuration cannot be read."""
+    def active_run(self, run: str) -> ActiveRun:
+        """Return a run. Raises WrongCohort for an unknown one, RunFailed for one whose configuration cannot be read."""
         unread = self._unread.get(run)
         if unread is not None:
             raise RunFailed(f"run {run} failed: its stored configuration is refused: {unread.why}")
-        found = self._lives.get(run)
-        if found is None:
+        active = self._runs.get(run)
+        if active is None:
             raise WrongCohort(f"run {run} is not known here")
-        return found
+        return active
 
-    def running(self) -> list[LiveRun]:
-        """Runs that still want clients."""
-        return [live for live in list(self._lives.values()) if live.state == "running"]
+    def running(self) -> list[ActiveRun]:
+        """Return the runs that still want clients."""
+        return [active for active in list(self._runs.values()) if active.state == "running"]
 
     def view(self, run: str) -> RunView:
-        return views.run_view(self.live(run), self.store)
+        return views.run_view(self.active_run(run), self.store)
 
     def cancel(self, run: str, reason: str) -> RunView:
         """Stop a run: no more tickets, nothing more is released. A run that is over stays as it is."""
-        live = self.live(run)
-        with live.lock:
-            if live.state == "running":
+        active = self.active_run(run)
+        with active.lock:
+            if active.state == "running":
                 with self.store.writing() as writing:
                     writing.state(run, "cancelled", reason)
                     writing.event(run, kind="cancelled", detail=reason)
-                live.state, live.reason = "cancelled", reason
+                active.state, active.reason = "cancelled", reason
         self._ring(run)
         return self.view(run)
 
     def round_view(self, run: str) -> RoundView:
-        """The open round, or that there will be none."""
-        live = self.live(run)
-        with live.lock:
-            return live.view()
+        """Return the open round, or that there will be none."""
+        active = self.active_run(run)
+        with active.lock:
+            return active.view()
 
     def newest_round(self, run: str) -> float:
-        """Return the newest round's number, or infinity when tickets are to be had or the run is over.
+        """Return the newest round's number, or infinity when slots are free or the run is over.
 
-        A fleet that knows an earlier round than that looks again.
+        A fleet that knows an earlier round asks for the round again.
         """
-        live = self.live(run)
-        with live.lock:
-            over = live.state != "running"
-            return math.inf if over or self._desk.grantable(live) else len(live.learner.rounds)
+        active = self.active_run(run)
+        with active.lock:
+            over = active.state != "running"
+            return math.inf if over or self._issuer.grantable(active) else len(active.learner.rounds)
 
     def to_open(self, run: str, request: TicketRequest) -> Cohort | None:
-        """The cohort that S must have before this request can be served in full."""
-        return self._desk.next_to_open(self.live(run), request)
+        """Return the cohort that must be opened before this request can be served in full; None if none must."""
+        return self._issuer.next_to_open(self.active_run(run), request)
 
     def opened(self, cohort: Cohort) -> bool:
-        """S has this cohort now; whether that is news."""
-        news = self._desk.opened(self.live(cohort.run), cohort)
+        """Record that the intermediary has opened the cohort. Return False if it was known, or is no longer needed."""
+        changed = self._issuer.opened(self.active_run(cohort.run), cohort)
         self._ring(cohort.run)
-        return news
+        return changed
 
     def grant(self, run: str, request: TicketRequest) -> TicketAnswer:
-        """Tickets; empty while nothing is to be had."""
-        return self._desk.grant(self.live(run), request)
+        """Issue tickets; none while no slot is free."""
+        return self._issuer.grant(self.active_run(run), request)
 
     def key_hashes(self, run: str, cohort: str) -> KeyHashes:
-        """What a cohort's clients said of their keys. Raises WrongCohort."""
-        return self._desk.key_hashes(self._opened(run, cohort))
+        """Return the hashes of the keys of a cohort's clients. Raises WrongCohort."""
+        return self._issuer.key_hashes(self._opened(run, cohort))
 
     def statements(self, run: str, cohort: str) -> StatementList:
         """Return a cohort's statements; `over` once it has ended. Raises WrongCohort."""
         message = self._opened(run, cohort)
-        over = self.store.outcome(message.cohort) is not None or self.live(run).state != "running"
+        over = self.store.outcome(message.cohort) is not None or self.active_run(run).state != "running"
         return StatementList(cohort=cohort, statements=self.store.statements(cohort), over=over)
 
-    def publish(self, cohort: Cohort, after: int, found: StatementList) -> None:
-        """Commit what the aggregator stated, from position `after` on, once: clients read it from then on.
+    def publish(self, cohort: Cohort, after: int, listed: StatementList) -> None:
+        """Commit the aggregator's statements from position `after` on, once. Clients read them from then on.
 
-        Raises Conflict for a stage that has a statement already: the aggregator told two stories. Raises BadMessage for
+        Raises Conflict for a second statement of a stage: the aggregator contradicts itself. Raises BadMessage for
         another cohort's list, stages out of order and digests of a wrong size. Then none of the list is committed.
         """
-        if found.cohort != cohort.cohort:
-            raise BadMessage(f"the aggregator's statements are of cohort {found.cohort}, not of {cohort.cohort}")
-        if not found.statements:
+        if listed.cohort != cohort.cohort:
+            raise BadMessage(f"the aggregator's statements are of cohort {listed.cohort}, not of {cohort.cohort}")
+        if not listed.statements:
             return
-        with self.live(cohort.run).lock:
-            news = _news(cohort, self.store.statements(cohort.cohort), after, found.statements)
+        with self.active_run(cohort.run).lock:
+            fresh = _unknown_statements(cohort, self.store.statements(cohort.cohort), after, listed.statements)
             with self.store.writing() as writing:
-                for one in news:
+                for one in fresh:
                     writing.statement(cohort.cohort, one)
         self._ring(cohort.run)
 
     def waiting_for(self, run: str) -> list[Cohort]:
-        """Cohorts that are open at S and have no outcome yet."""
-        live = self.live(run)
-        with live.lock:
-            rows = self.store.cohorts(run, len(live.learner.rounds))
-            return [cohort for cohort in live.pending() if cohort.cohort in rows]
+        """Return the cohorts that are open at their intermediary and have no outcome yet."""
+        active = self.active_run(run)
+        with active.lock:
+            rows = self.store.cohorts(run, len(active.learner.rounds))
+            return [cohort for cohort in active.pending() if cohort.cohort in rows]
 
     def settle(self, cohort: Cohort, answer: BatchAnswer) -> bool:
-        """S's last word on a cohort; whether it was news."""
-        news = self._settlement.settle(self.live(cohort.run), cohort, answer)
+        """Settle a cohort with its intermediary's last answer. Return False if it was settled already."""
+        changed = self._settlement.settle(self.active_run(cohort.run), cohort, answer)
         self._ring(cohort.run)
-        return news
+        return changed
 
     def rounds(self, run: str, after: int, limit: int) -> RoundList:
-        return views.round_list(self.live(run), self.store, after, limit)
+        return views.round_list(self.active_run(run), self.store, after, limit)
 
     def round_report(self, run: str, number: int) -> RoundReport:
-        """One round. Raises WrongCohort for one that has not begun."""
-        live = self.live(run)
-        with live.lock:
-            if not 1 <= number <= len(live.learner.rounds):
+        """Return one round. Raises WrongCohort for one that has not begun."""
+        active = self.active_run(run)
+        with active.lock:
+            if not 1 <= number <= len(active.learner.rounds):
                 raise WrongCohort(f"round {number} of run {run} has not begun")
-            return views.round_report(live, self.store, live.learner.rounds[number - 1])
+            return views.round_report(active, self.store, active.learner.rounds[number - 1])
 
     def ledger(self, run: str) -> LedgerView:
-        return views.ledger(self.live(run))
+        return views.ledger_view(self.active_run(run))
 
     def events(self, run: str, after: int, limit: int = 500) -> tuple[list[RunEvent], bool]:
-        """Events above number `after`, and whether there will be no others."""
-        live = self.live(run)
-        with live.lock:
-            found = self.store.events(run, after, limit)
-            return found, live.state != "running" and len(found) < limit
+        """Return the events after number `after`, and whether there will be no others."""
+        active = self.active_run(run)
+        with active.lock:
+            fresh = self.store.events(run, after, limit)
+            return fresh, active.state != "running" and len(fresh) < limit
 
     def newest_event(self, run: str) -> float:
         """Return the newest event's number, or infinity when there will be no others."""
-        live = self.live(run)
-        with live.lock:
-            return self.store.newest_event(run) if live.state == "running" else math.inf
+        active = self.active_run(run)
+        with active.lock:
+            return self.store.newest_event(run) if active.state == "running" else math.inf
 
     def transcript(self, run: str, cohort: str, after: int, limit: int) -> Transcript:
-        """What this server saw of a cohort. Raises WrongCohort, WrongStage while it is not open at S."""
-        live = self.live(run)
+        """List what this server saw of a cohort. Raises WrongCohort, WrongStage while it is not open."""
+        active = self.active_run(run)
         message = self._opened(run, cohort)
-        mechanism = live.learner.rounds[message.round - 1].mechanisms[message.clients]
-        seeded = live.config.unsafe is not None
-        page = transcript.page
-        return page(self.store, self._keys.seal, message, mechanism, seeded=seeded, after=after, limit=limit)
+        mechanism = active.learner.rounds[message.round - 1].mechanisms[message.clients]
+        seeded = active.config.unsafe is not None
+        return views.cohort_transcript(
+            self.store, self._keys.seal, message, mechanism, seeded=seeded, after=after, limit=limit
+        )
 
     def _opened(self, run: str, cohort: str) -> Cohort:
-        """A cohort that S has. Raises WrongCohort, WrongStage while it is not open at S."""
-        live = self.live(run)
+        """Return an open or ended cohort. Raises WrongCohort, WrongStage for one that is planned only."""
+        active = self.active_run(run)
         message = self.store.cohort_message(cohort)
         if message is None or message.run != run:
-            planned = any(one.cohort == cohort for one in live.pending())
+            planned = any(one.cohort == cohort for one in active.pending())
             raise WrongStage(f"cohort {cohort} is not open yet") if planned else WrongCohort(f"no cohort {cohort} here")
         return message
 
     def _begin(self, config: RunConfig) -> None:
         check_for_services(config)
-        live = LiveRun(config, Learner(config), self.store, self._keys.public)
-        live.round()  # a graph that cannot be built is refused here, and not in front of the first client
+        active = ActiveRun(config, Learner(config), self.store, self._keys.public)
+        active.round()  # a graph that cannot be built is refused here, before a client meets it
         with self.store.writing() as writing:
             writing.run(config)
             writing.event(config.run, kind="round-opened", round=1)
-        self._lives[config.run] = live
+        self._runs[config.run] = active
 
 
-def _news(cohort: Cohort, known: list[Statement], after: int, stated: list[Statement]) -> list[Statement]:
+def _unknown_statements(cohort: Cohort, known: list[Statement], after: int, stated: list[Statement]) -> list[Statement]:
     """Return the statements from position `after` on that are not known yet. Raises Conflict, BadMessage."""
     whole = known[:after]
     for one in stated:
         place = len(whole)
-        told = f"the aggregator stated stage {one.stage} of cohort {cohort.cohort}"
+        what = f"the aggregator stated stage {one.stage} of cohort {cohort.cohort}"
         if len(one.digest) != STATEMENT:
-            raise BadMessage(f"{told} with a digest of {len(one.digest)} bytes, not {STATEMENT}")
+            raise BadMessage(f"{what} with a digest of {len(one.digest)} bytes, not {STATEMENT}")
         if one.stage in {before.stage for before in whole}:
-            raise Conflict(f"{told} twice")
+            raise Conflict(f"{what} twice")
         if one.stage != STATED[place]:
-            raise BadMessage(f"{told} out of order: stage {STATED[place]} comes first")
+            raise BadMessage(f"{what} out of order: stage {STATED[place]} comes first")
         if place < len(known) and one != known[place]:
-            raise Conflict(f"{told} twice, and differed")
+            raise Conflict(f"{what} twice, and differed")
         whole.append(one)
     return whole[len(known) :]

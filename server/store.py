@@ -1,4 +1,13 @@
-"""What the server remembers. Every write is one transaction, committed before anything is answered or used."""
+"""The server's database. Every write is one transaction, committed before anything is answered or used.
+
+runs        configuration, digest, state
+cohorts     cohorts that were opened at their intermediary, and their state
+grants      slots by ticket request
+batches     batches as the intermediaries released them
+outcomes    how cohorts ended, in order
+statements  digests of what the aggregator told clients, stage by stage
+events      what happened, for listeners
+"""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +16,22 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Connection, func, insert, select, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from distrust.common.database import Database
 from distrust.common.messages.batch import BatchAnswer
@@ -16,13 +40,81 @@ from distrust.common.messages.explain import first
 from distrust.common.messages.status import Statement
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import CohortState, RunEvent, RunState
-from distrust.server import tables
-from distrust.server.learner.outcome import Lost, Released, outcomes
+from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
+
+VERSION = 2
+
+METADATA = MetaData()
+
+RUNS = Table(
+    "runs",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("run", String(80), unique=True, nullable=False),
+    Column("config", Text, nullable=False),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", Text),
+)
+COHORTS = Table(
+    "cohorts",
+    METADATA,
+    Column("cohort", String(80), primary_key=True),
+    Column("run", String(80), index=True, nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("clients", Integer, nullable=False),
+    Column("granted", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("lost", Integer),
+    Column("message", Text, nullable=False),
+)
+OUTCOMES = Table(
+    "outcomes",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("run", String(80), index=True, nullable=False),
+    Column("cohort", String(80), unique=True, nullable=False),
+    Column("body", Text, nullable=False),
+)
+BATCHES = Table(
+    "batches", METADATA, Column("cohort", String(80), primary_key=True), Column("body", Text, nullable=False)
+)
+GRANTS = Table(
+    "grants",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("run", String(80), nullable=False),
+    Column("request", String(32), nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("want", Integer, nullable=False),
+    Column("cohort", String(80), index=True, nullable=False),
+    Column("first", Integer, nullable=False),
+    Column("count", Integer, nullable=False),
+    # 32 bytes a slot: SHA-256 of the client's keys; empty at the shuffler
+    Column("key_hashes", LargeBinary, nullable=False),
+    UniqueConstraint("run", "request", "cohort"),
+)
+STATEMENTS = Table(
+    "statements",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("cohort", String(80), nullable=False),
+    Column("stage", String(16), nullable=False),
+    Column("digest", LargeBinary(32), nullable=False),
+    UniqueConstraint("cohort", "stage"),
+)
+EVENTS = Table(
+    "events",
+    METADATA,
+    Column("number", Integer, primary_key=True),
+    Column("run", String(80), index=True, nullable=False),
+    Column("body", Text, nullable=False),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class CohortRow:
-    """A cohort that was opened at S. `granted`: slots 0 … granted - 1 have tickets."""
+    """A cohort that was opened. `granted`: slots 0 … granted - 1 have tickets."""
 
     cohort: str
     round: int
@@ -46,7 +138,7 @@ class GrantRow:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run and where it stands."""
+    """A run and its state."""
 
     config: RunConfig
     digest: bytes
@@ -56,7 +148,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class UnreadRun:
-    """A stored run whose configuration is none today: its words as JSON, {} if not even that, and why."""
+    """A stored run whose configuration is refused today: its JSON (or {} if it is none), and why."""
 
     run: str
     words: dict[str, Any]
@@ -64,8 +156,8 @@ class UnreadRun:
 
 
 def open_database(url: str) -> Database:
-    """The server's tables."""
-    return Database(url, tables.metadata, tables.VERSION)
+    """Open the server's database, with its tables."""
+    return Database(url, METADATA, VERSION)
 
 
 class Writing:
@@ -76,68 +168,66 @@ class Writing:
 
     def run(self, config: RunConfig) -> None:
         row = {"run": config.run, "config": config.canonical().decode(), "digest": config.digest(), "state": "running"}
-        self._do(insert(tables.runs).values(row))
+        self._do(insert(RUNS).values(row))
 
     def state(self, run: str, state: RunState, reason: str | None) -> None:
-        self._do(update(tables.runs).where(tables.runs.c.run == run).values(state=state, reason=reason))
+        self._do(update(RUNS).where(RUNS.c.run == run).values(state=state, reason=reason))
 
     def cohort(self, cohort: Cohort) -> None:
         row = {"cohort": cohort.cohort, "run": cohort.run, "round": cohort.round, "clients": cohort.clients}
-        self._do(
-            insert(tables.cohorts).values({**row, "granted": 0, "state": "open", "message": cohort.model_dump_json()})
-        )
+        self._do(insert(COHORTS).values({**row, "granted": 0, "state": "open", "message": cohort.model_dump_json()}))
 
     def grant(self, run: str, request: TicketRequest, grant: GrantRow) -> None:
         row = {"run": run, "request": request.request, **asdict(grant)}
-        self._do(insert(tables.grants).values(row))
+        self._do(insert(GRANTS).values(row))
         granted = grant.first + grant.count
-        self._do(update(tables.cohorts).where(tables.cohorts.c.cohort == grant.cohort).values(granted=granted))
+        self._do(update(COHORTS).where(COHORTS.c.cohort == grant.cohort).values(granted=granted))
 
     def statement(self, cohort: str, statement: Statement) -> None:
-        self._do(insert(tables.statements).values({"cohort": cohort, **statement.model_dump()}))
+        self._do(insert(STATEMENTS).values({"cohort": cohort, **statement.model_dump()}))
 
-    def outcome(self, run: str, outcome: Released | Lost, answer: BatchAnswer) -> None:
+    def outcome(self, run: str, outcome: ReleasedCohort | LostCohort, answer: BatchAnswer) -> None:
         body = outcome.model_dump_json()
-        self._do(insert(tables.outcomes).values({"run": run, "cohort": outcome.cohort, "body": body}))
+        self._do(insert(OUTCOMES).values({"run": run, "cohort": outcome.cohort, "body": body}))
         if answer.batch is not None:
-            self._do(insert(tables.batches).values({"cohort": outcome.cohort, "body": answer.model_dump_json()}))
+            self._do(insert(BATCHES).values({"cohort": outcome.cohort, "body": answer.model_dump_json()}))
         changes = {"state": outcome.kind, "lost": answer.lost}
-        self._do(update(tables.cohorts).where(tables.cohorts.c.cohort == outcome.cohort).values(changes))
+        self._do(update(COHORTS).where(COHORTS.c.cohort == outcome.cohort).values(changes))
 
     def event(self, run: str, **fields: str | int | None) -> None:
         body = RunEvent.model_validate({"number": 1, "run": run, **fields}).model_dump_json(exclude_none=True)
-        self._do(insert(tables.events).values({"run": run, "body": body}))
+        self._do(insert(EVENTS).values({"run": run, "body": body}))
 
 
 class Store:
-    """Reads, and one way to write."""
+    """The server's database: reads, and transactions to write."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     @contextmanager
     def writing(self) -> Iterator[Writing]:
-        """A transaction: committed when the block ends, nothing of it when it raises."""
+        """Open a transaction: committed when the block ends, rolled back when it raises."""
         with self._database.transaction() as connection:
             yield Writing(connection)
 
     def runs(self) -> list[RunRow | UnreadRun]:
-        """All runs, oldest first."""
-        runs = tables.runs.c
+        """Return all runs, oldest first."""
+        runs = RUNS.c
         query = select(runs.run, runs.config, runs.digest, runs.state, runs.reason).order_by(runs.number)
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
         return [_run(*row) for row in rows]
 
-    def outcomes(self, run: str) -> list[Released | Lost]:
+    def outcomes(self, run: str) -> list[ReleasedCohort | LostCohort]:
         """In the order in which they were absorbed."""
-        query = select(tables.outcomes.c.body).where(tables.outcomes.c.run == run).order_by(tables.outcomes.c.number)
+        query = select(OUTCOMES.c.body).where(OUTCOMES.c.run == run).order_by(OUTCOMES.c.number)
         with self._database.reading() as connection:
-            return [outcomes.validate_json(body) for (body,) in connection.execute(query)]
+            return [OUTCOME_JSON.validate_json(body) for (body,) in connection.execute(query)]
 
     def cohorts(self, run: str, number: int | None = None) -> dict[str, CohortRow]:
-        """The opened cohorts of a run, or of one of its rounds."""
-        one = tables.cohorts.c
+        """Return the opened cohorts of a run, or of one of its rounds."""
+        one = COHORTS.c
         query = select(one.cohort, one.round, one.clients, one.granted, one.state, one.lost).where(one.run == run)
         query = query if number is None else query.where(one.round == number)
         with self._database.reading() as connection:
@@ -145,73 +235,70 @@ class Store:
         return {row.cohort: row for row in rows}
 
     def cohort_counts(self, run: str) -> dict[str, tuple[int, int]]:
-        """State → (cohorts, tickets handed out)."""
-        columns = (tables.cohorts.c.state, func.count(), func.sum(tables.cohorts.c.granted))
-        query = select(*columns).where(tables.cohorts.c.run == run).group_by(tables.cohorts.c.state)
+        """Return by state (cohorts, tickets issued)."""
+        columns = (COHORTS.c.state, func.count(), func.sum(COHORTS.c.granted))
+        query = select(*columns).where(COHORTS.c.run == run).group_by(COHORTS.c.state)
         with self._database.reading() as connection:
             return {state: (int(cohorts), int(granted)) for state, cohorts, granted in connection.execute(query)}
 
     def cohort_message(self, cohort: str) -> Cohort | None:
-        """What S was told, byte for byte."""
-        query = select(tables.cohorts.c.message).where(tables.cohorts.c.cohort == cohort)
+        """Return the cohort as it was opened at its intermediary, byte for byte."""
+        query = select(COHORTS.c.message).where(COHORTS.c.cohort == cohort)
         with self._database.reading() as connection:
             text = connection.execute(query).scalar_one_or_none()
         return None if text is None else Cohort.model_validate_json(text)
 
-    def outcome(self, cohort: str) -> Released | Lost | None:
-        query = select(tables.outcomes.c.body).where(tables.outcomes.c.cohort == cohort)
+    def outcome(self, cohort: str) -> ReleasedCohort | LostCohort | None:
+        query = select(OUTCOMES.c.body).where(OUTCOMES.c.cohort == cohort)
         with self._database.reading() as connection:
             body = connection.execute(query).scalar_one_or_none()
-        return None if body is None else outcomes.validate_json(body)
+        return None if body is None else OUTCOME_JSON.validate_json(body)
 
     def batch(self, cohort: str) -> BatchAnswer | None:
-        query = select(tables.batches.c.body).where(tables.batches.c.cohort == cohort)
+        query = select(BATCHES.c.body).where(BATCHES.c.cohort == cohort)
         with self._database.reading() as connection:
             body = connection.execute(query).scalar_one_or_none()
         return None if body is None else BatchAnswer.model_validate_json(body)
 
     def grants(self, run: str, request: str) -> list[GrantRow]:
-        """What this request was given before, in order."""
-        return self._grants((tables.grants.c.run == run) & (tables.grants.c.request == request))
+        """Return the slots that this request got before, in order."""
+        return self._grants((GRANTS.c.run == run) & (GRANTS.c.request == request))
 
     def cohort_grants(self, cohort: str) -> list[GrantRow]:
-        return self._grants(tables.grants.c.cohort == cohort)
+        return self._grants(GRANTS.c.cohort == cohort)
 
     def statements(self, cohort: str) -> list[Statement]:
-        """A cohort's statements in the order of its stages."""
-        one = tables.statements.c
+        """Return a cohort's statements in the order of its stages."""
+        one = STATEMENTS.c
         query = select(one.stage, one.digest).where(one.cohort == cohort).order_by(one.number)
         with self._database.reading() as connection:
             return [Statement(stage=stage, digest=digest) for stage, digest in connection.execute(query)]
 
     def events(self, run: str, after: int, limit: int) -> list[RunEvent]:
-        """Events with a number above `after`, in order."""
-        query = select(tables.events.c.number, tables.events.c.body).where(
-            (tables.events.c.run == run) & (tables.events.c.number > after)
-        )
+        """Return the events with a number above `after`, in order."""
+        query = select(EVENTS.c.number, EVENTS.c.body).where((EVENTS.c.run == run) & (EVENTS.c.number > after))
         with self._database.reading() as connection:
-            rows = connection.execute(query.order_by(tables.events.c.number).limit(limit)).all()
+            rows = connection.execute(query.order_by(EVENTS.c.number).limit(limit)).all()
         return [RunEvent.model_validate_json(body).model_copy(update={"number": number}) for number, body in rows]
 
     def newest_event(self, run: str) -> int:
         """Return the number of the run's newest event, 0 before the first."""
-        query = select(func.max(tables.events.c.number)).where(tables.events.c.run == run)
+        query = select(func.max(EVENTS.c.number)).where(EVENTS.c.run == run)
         with self._database.reading() as connection:
             return connection.execute(query).scalar_one() or 0
 
     def _grants(self, which: ColumnElement[bool]) -> list[GrantRow]:
         columns = (
-            tables.grants.c.round,
-            tables.grants.c.want,
-            tables.grants.c.cohort,
-            tables.grants.c.first,
-            tables.grants.c.count,
-            tables.grants.c.key_hashes,
+            GRANTS.c.round,
+            GRANTS.c.want,
+            GRANTS.c.cohort,
+            GRANTS.c.first,
+            GRANTS.c.count,
+            GRANTS.c.key_hashes,
         )
         with self._database.reading() as connection:
             return [
-                GrantRow(*row)
-                for row in connection.execute(select(*columns).where(which).order_by(tables.grants.c.number))
+                GrantRow(*row) for row in connection.execute(select(*columns).where(which).order_by(GRANTS.c.number))
             ]
 
 

@@ -11,12 +11,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from distrust.common.crypto.keys import KEY_HASH
 from distrust.common.errors import BadMessage, Conflict, WrongCohort, WrongStage
 from distrust.common.messages.cohort import Cohort, Grant, KeyHashes, TicketAnswer, TicketRequest, ticket_text
-from distrust.server.runs.active import LiveRun
+from distrust.server.active_run import ActiveRun
 from distrust.server.store import CohortRow, GrantRow, Store
 
 
 def sign(key: Ed25519PrivateKey, cohort: Cohort, first: int, count: int, keys: bytes = b"") -> Grant:
-    """Return tickets for slots first … first + count - 1, which S verifies without asking the server.
+    """Return tickets for slots first … first + count - 1. Intermediaries verify them without asking the server.
 
     keys  in secure aggregation the hashes of the slots' keys, 32 bytes each; else empty.
     Ed25519 is deterministic: a repeated request gets the same bytes.
@@ -27,90 +27,90 @@ def sign(key: Ed25519PrivateKey, cohort: Cohort, first: int, count: int, keys: b
 
 
 MOST_GRANTED = 4096
-"""Slots of one request, as many as a fleet's largest block: nobody needs a token to have so many tickets signed."""
+"""Slots that one request gets at most: a fleet's largest block. Bounds the signatures that a caller may cause."""
 
 
 class TicketIssuer:
-    """Hands out tickets.
+    """Issues the tickets of all runs.
 
-    window  clients with tickets in cohorts that have not ended, from which on no further cohort is begun: what S has to
-            hold stays bounded. A cohort that is larger than the window goes alone.
+    window  no further cohort is begun while so many clients are in cohorts that have not ended: this bounds what the
+            intermediaries hold. A cohort that is larger than the window goes alone.
     """
 
     def __init__(self, store: Store, key: Ed25519PrivateKey, window: int) -> None:
         self._store, self._key, self._window = store, key, window
 
-    def next_to_open(self, live: LiveRun, request: TicketRequest) -> Cohort | None:
-        """The cohort that must be opened at S before this request can be served in full; None: serve it now."""
-        with live.lock:
-            if live.state != "running" or self._store.grants(live.config.run, request.request):
+    def next_to_open(self, active: ActiveRun, request: TicketRequest) -> Cohort | None:
+        """Return the cohort that must be opened before this request can be served in full; None: serve it now."""
+        with active.lock:
+            if active.state != "running" or self._store.grants(active.config.run, request.request):
                 return None
-            return self._cohort_to_open(live, request)
+            return self._cohort_to_open(active, request)
 
-    def opened(self, live: LiveRun, cohort: Cohort) -> bool:
-        """Remember that S has this cohort, unless it is not wanted any more; whether that is news."""
-        with live.lock:
-            wanted = live.state == "running" and cohort in live.pending()
-            if not wanted or cohort.cohort in self._rows(live):
+    def opened(self, active: ActiveRun, cohort: Cohort) -> bool:
+        """Commit that the cohort is open. Return False if that was known, or if the cohort is no longer needed."""
+        with active.lock:
+            wanted = active.state == "running" and cohort in active.pending()
+            if not wanted or cohort.cohort in self._rows(active):
                 return False
             with self._store.writing() as writing:
                 writing.cohort(cohort)
-                writing.event(live.config.run, kind="cohort-opened", round=cohort.round, cohort=cohort.cohort)
+                writing.event(active.config.run, kind="cohort-opened", round=cohort.round, cohort=cohort.cohort)
             return True
 
-    def grant(self, live: LiveRun, request: TicketRequest) -> TicketAnswer:
-        """Tickets from the open cohorts. Raises WrongStage for a round that is over, Conflict for a changed request."""
-        with live.lock:
-            grants = self._granted(live, request) or self._assign(live, request)
+    def grant(self, active: ActiveRun, request: TicketRequest) -> TicketAnswer:
+        """Issue tickets of open cohorts. Raises WrongStage for a round that is over, Conflict for a changed request."""
+        with active.lock:
+            grants = self._granted(active, request) or self._assign(active, request)
         return TicketAnswer(grants=[self._sign(one) for one in grants])
 
     def key_hashes(self, cohort: Cohort) -> KeyHashes:
-        """Return what the cohort's clients said of their keys with their ticket requests, slot by slot."""
+        """Return the hashes of the clients' keys that came with their ticket requests, slot by slot."""
         rows = sorted(self._store.cohort_grants(cohort.cohort), key=lambda row: row.first)
         return KeyHashes(cohort=cohort.cohort, hashes=b"".join(row.key_hashes for row in rows))
 
-    def grantable(self, live: LiveRun) -> bool:
-        """Whether a request would be served now."""
-        with live.lock:
-            rows = self._rows(live)
-            pending = live.pending()
+    def grantable(self, active: ActiveRun) -> bool:
+        """Return whether a request would get a slot now."""
+        with active.lock:
+            rows = self._rows(active)
+            pending = active.pending()
             free = any(rows[one.cohort].granted < one.clients for one in pending if one.cohort in rows)
             return free or self._may_begin(pending, rows)
 
-    def _granted(self, live: LiveRun, request: TicketRequest) -> list[GrantRow]:
-        before = self._store.grants(live.config.run, request.request)
+    def _granted(self, active: ActiveRun, request: TicketRequest) -> list[GrantRow]:
+        before = self._store.grants(active.config.run, request.request)
         same = all((row.round, row.want) == (request.round, request.want) for row in before)
         if not same or not request.keys.startswith(b"".join(row.key_hashes for row in before)):
             raise Conflict(f"ticket request {request.request} was made before, for another round, count or keys")
         return before
 
-    def _assign(self, live: LiveRun, request: TicketRequest) -> list[GrantRow]:
-        _check_open(live, request)
-        _check_keys(live.pending(), request)
-        grants = _free(live.pending(), self._rows(live), request)
+    def _assign(self, active: ActiveRun, request: TicketRequest) -> list[GrantRow]:
+        _check_open(active, request)
+        _check_keys(active.pending(), request)
+        grants = _free(active.pending(), self._rows(active), request)
         if grants:
             with self._store.writing() as writing:
                 for one in grants:
-                    writing.grant(live.config.run, request, one)
+                    writing.grant(active.config.run, request, one)
         return grants
 
-    def _cohort_to_open(self, live: LiveRun, request: TicketRequest) -> Cohort | None:
-        _check_open(live, request)
-        _check_keys(live.pending(), request)
-        rows, pending = self._rows(live), live.pending()
+    def _cohort_to_open(self, active: ActiveRun, request: TicketRequest) -> Cohort | None:
+        _check_open(active, request)
+        _check_keys(active.pending(), request)
+        rows, pending = self._rows(active), active.pending()
         free = sum(one.count for one in _free(pending, rows, request))
         if free >= min(request.want, MOST_GRANTED) or not self._may_begin(pending, rows):
             return None
         return next(cohort for cohort in pending if cohort.cohort not in rows)
 
     def _may_begin(self, pending: Sequence[Cohort], rows: dict[str, CohortRow]) -> bool:
-        """Whether there is a cohort to begin, and little enough in flight; free slots count as in flight."""
+        """Return whether a cohort is left to begin and the window allows it; free slots count as in flight."""
         in_flight = sum(cohort.clients for cohort in pending if cohort.cohort in rows)
         return any(cohort.cohort not in rows for cohort in pending) and in_flight < self._window
 
-    def _rows(self, live: LiveRun) -> dict[str, CohortRow]:
-        number = len(live.learner.rounds)
-        return self._store.cohorts(live.config.run, number)
+    def _rows(self, active: ActiveRun) -> dict[str, CohortRow]:
+        number = len(active.learner.rounds)
+        return self._store.cohorts(active.config.run, number)
 
     def _sign(self, grant: GrantRow) -> Grant:
         cohort = self._store.cohort_message(grant.cohort)
@@ -119,16 +119,16 @@ class TicketIssuer:
         return sign(self._key, cohort, grant.first, grant.count, grant.key_hashes)
 
 
-def _check_open(live: LiveRun, request: TicketRequest) -> None:
-    open_round = live.round()
+def _check_open(active: ActiveRun, request: TicketRequest) -> None:
+    open_round = active.round()
     if open_round is None:
-        raise WrongStage(f"run {live.config.run} is {live.state}: no more tickets")
+        raise WrongStage(f"run {active.config.run} is {active.state}: no more tickets")
     if request.round != open_round.number:
         raise WrongStage(f"round = {request.round}: round {open_round.number} is open")
 
 
 def _check_keys(pending: Sequence[Cohort], request: TicketRequest) -> None:
-    """Secure aggregation needs the hash of each client's keys before the aggregator sees a key."""
+    """Refuse a request without the hashes of its clients' keys: they must come before the aggregator sees a key."""
     size = KEY_HASH * request.want if any(cohort.via == "aggregator" for cohort in pending) else 0
     if len(request.keys) != size:
         what = f"{KEY_HASH} for each client that wants a slot" if size else "none at the shuffler"
@@ -138,15 +138,15 @@ def _check_keys(pending: Sequence[Cohort], request: TicketRequest) -> None:
 def _free(pending: Sequence[Cohort], rows: dict[str, CohortRow], request: TicketRequest) -> list[GrantRow]:
     """Return grants of slots without a ticket, in cohort order, with their clients' key hashes.
 
-    As many as `request.want`, and not more than MOST_GRANTED: who wants more asks again.
+    At most `request.want` and MOST_GRANTED slots: a fleet that wants more asks again.
     """
     grants: list[GrantRow] = []
-    given, most = 0, min(request.want, MOST_GRANTED)
+    taken, most = 0, min(request.want, MOST_GRANTED)
     for cohort in pending:
         row = rows.get(cohort.cohort)
-        count = 0 if row is None else min(most - given, row.clients - row.granted)
+        count = 0 if row is None else min(most - taken, row.clients - row.granted)
         if row is not None and count:
-            keys = request.keys[KEY_HASH * given : KEY_HASH * (given + count)]
+            keys = request.keys[KEY_HASH * taken : KEY_HASH * (taken + count)]
             grants.append(GrantRow(request.round, request.want, cohort.cohort, row.granted, count, keys))
-            given += count
+            taken += count
     return grants

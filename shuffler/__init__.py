@@ -1,1 +1,1 @@
-"""S by permutation: holds reports until everybody answered, and forwards their bodies in random order."""
+"""The shuffler: the intermediary that holds reports until the cohort is complete, then permutes their bodies."""

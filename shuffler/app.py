@@ -1,17 +1,60 @@
-"""Wires the shuffler: settings, database, service, routes."""
+"""The shuffler as a web service: its settings, its routes, its app."""
 
-from fastapi import FastAPI
+from typing import Annotated, ClassVar
 
+from fastapi import APIRouter, Depends, FastAPI, Request
+from pydantic import Field
+
+from distrust.common.errors import Aborted, BadMessage, WrongCohort, WrongStage
 from distrust.common.machine import Clock
-from distrust.common.web.intermediary import close, wire
-from distrust.shuffler.routes import router
-from distrust.shuffler.service import Shuffler
-from distrust.shuffler.settings import ShufflerSettings
+from distrust.common.messages.status import StageView
+from distrust.common.messages.upload import ActionAnswer, ActionRequest, UploadAnswer
+from distrust.common.web.body import JsonBody, MessageRoute
+from distrust.common.web.intermediary import UPLOAD_PROBLEMS, NotifierDep, UploadBody, Wait, wire
+from distrust.common.web.problems import problems
+from distrust.common.web.settings import IntermediarySettings
+from distrust.shuffler.service import REPORT, Shuffler
 
 
-def build(settings: ShufflerSettings, clock: Clock | None = None) -> FastAPI:
-    """The shuffler's app. Raises Unavailable or BadParameter when its database cannot be used."""
+class ShufflerSettings(IntermediarySettings):
+    """Environment variables DISTRUST_INSPECTOR_TOKEN_FILE, and those of every service."""
+
+    service: ClassVar[str] = "shuffler"
+
+    port: Annotated[int, Field(ge=0, le=65_535, description="0 takes any free port")] = 8702
+
+
+async def _shuffler(request: Request) -> Shuffler:
+    shuffler: Shuffler = request.app.state.service
+    return shuffler
+
+
+ShufflerDep = Annotated[Shuffler, Depends(_shuffler)]
+
+router = APIRouter(prefix="/v1", tags=["shuffler"], route_class=MessageRoute)
+
+
+@router.post("/cohorts/{cohort}/reports", responses=UPLOAD_PROBLEMS)
+def take_reports(cohort: str, body: UploadBody, shuffler: ShufflerDep) -> UploadAnswer:
+    """Take many clients' reports; the answer lists only the refused ones."""
+    return shuffler.receive(cohort, REPORT, body)
+
+
+@router.post("/cohorts/{cohort}/actions", responses=problems(BadMessage, WrongCohort, WrongStage, Aborted))
+def tell_actions(
+    cohort: str, body: Annotated[ActionRequest, JsonBody.of(ActionRequest)], shuffler: ShufflerDep
+) -> ActionAnswer:
+    """Tell clients the actions that the shuffler assigned to their slots. A slot is told to its first claimant only."""
+    return shuffler.actions(cohort, body)
+
+
+@router.get("/cohorts/{cohort}", responses=problems(WrongCohort))
+async def report_stage(cohort: str, shuffler: ShufflerDep, notifier: NotifierDep, wait: Wait = 0) -> StageView:
+    """Return the cohort's stage; with `wait`, wait for its end."""
+    closed = lambda view: view.stage != REPORT  # noqa: E731
+    return await notifier.until(cohort, lambda: shuffler.view(cohort), closed, wait, question="stage")
+
+
+def shuffler_app(settings: ShufflerSettings, clock: Clock | None = None) -> FastAPI:
+    """Return the shuffler's app. Raises Unavailable or BadParameter when its database cannot be used."""
     return wire(Shuffler, router, settings, clock)
-
-
-__all__ = ["build", "close"]

@@ -1,6 +1,7 @@
-"""Assigned actions: a uniform order of the plays, the first claim of each slot, and records sorted by action.
+"""Assigned actions (FREE Algorithm 3): a uniform order of plays, the first claim of each slot, records by action.
 
-Pure: no database, no HTTP (FREE Algorithm 3).
+A client claims its slot's play with a commitment to a secret. Only a report that ends in this secret is taken. No
+database and no HTTP here.
 """
 
 import hashlib
@@ -18,14 +19,14 @@ from distrust.common.messages.batch import GroupedRecords
 from distrust.common.messages.cohort import Cohort, Dealt
 from distrust.common.messages.upload import ActionRequest, Item
 from distrust.common.randomness import Stream, UnsafeSeededStream
-from distrust.shuffler.permutation import permutation
+from distrust.shuffler.permutation import random_order
 
-ASKED = "asked"
-"""The stage of the commitments that came with the first request for a slot's play."""
+CLAIMED = "asked"
+"""The stage in which commitments are stored that came with the first request for a slot's play."""
 
 
-def asking(request: ActionRequest) -> Iterator[Item]:
-    """Who asks, each with its commitment for a body. Raises BadMessage unless there is one of each for every slot."""
+def claimants(request: ActionRequest) -> Iterator[Item]:
+    """Yield the request's slots, each with its commitment as the body. Raises BadMessage unless each slot has one."""
     claims = request.claims
     if len(claims) != CLAIM * len(request.slots):
         raise BadMessage(f"claims: {len(claims)} bytes, expected {CLAIM} for each of the slots")
@@ -33,24 +34,24 @@ def asking(request: ActionRequest) -> Iterator[Item]:
         yield item.model_copy(update={"body": claims[CLAIM * index : CLAIM * (index + 1)]})
 
 
-def first_asker(stored: Mapping[int, bytes]) -> Fault:
-    """Refuses another commitment than the slot's first one; `stored` holds digests of these."""
+def same_claim(stored: Mapping[int, bytes]) -> Fault:
+    """Return a check that refuses a commitment other than the slot's first; `stored` holds their digests."""
 
     def fault(item: Item) -> ProtocolError | None:
         if stored.get(item.slot, body_digest(item.body)) == body_digest(item.body):
             return None
-        return Conflict(f"slot {item.slot}: somebody else has asked what it plays")
+        return Conflict(f"slot {item.slot}: another client has asked what it plays")
 
     return fault
 
 
-def reporter(cohort: Cohort, stored: Mapping[int, bytes]) -> Fault:
-    """Refuses reports that do not end in the secret of whoever asked for the slot's play."""
+def claimed_by_reporter(cohort: Cohort, stored: Mapping[int, bytes]) -> Fault:
+    """Return a check that refuses reports which do not end in the secret that the slot's claim commits to."""
 
     def fault(item: Item) -> ProtocolError | None:
         if stored.get(item.slot) == body_digest(claim(cohort, item.slot, item.body[-SECRET:])):
             return None
-        return BadTicket(f"slot {item.slot}: not from whoever asked what it plays")
+        return BadTicket(f"slot {item.slot}: not from the client that asked what it plays")
 
     return fault
 
@@ -62,49 +63,54 @@ Order = NDArray[np.int64]
 
 
 def order_stream(cohort: Cohort, fresh: Callable[[], Stream]) -> Stream:
-    """A `fresh` one; the seed's in runs that are named unsafe, the same one as in process."""
+    """Return a `fresh` stream; in a run that is named unsafe the seeded one, as in process."""
     channel = cohort.channel
     if isinstance(channel, Dealt) and channel.noise_seed is not None:
         return UnsafeSeededStream(channel.noise_seed, cohort.run, cohort.cohort, "order")
     return fresh()
 
 
-def dealt(deal: AssignedAction, stream: Stream) -> Order:
-    """A uniform order of all the plays."""
-    return permutation(deal.plays, stream)
+def draw_order(deal: AssignedAction, stream: Stream) -> Order:
+    """Draw a uniform order of all the plays."""
+    return random_order(deal.plays, stream)
 
 
 def pack_order(order: Order) -> bytes:
-    """Four bytes a slot, as the database keeps it."""
+    """Return the order as stored: four bytes a slot, little endian."""
     return order.astype(_STORED).tobytes()
 
 
 def unpack_order(raw: bytes) -> Order:
-    """The same, back."""
+    """Return the order that `pack_order` stored."""
     return np.frombuffer(raw, dtype=_STORED).astype(np.int64)
 
 
-def check_deal(cohort: Cohort, channel: Dealt) -> None:
+def check_assignment(cohort: Cohort, channel: Dealt) -> None:
     """Raise BadParameter unless there is one play for each slot."""
     if channel.deal.plays != cohort.clients:
         raise BadParameter("deal", channel.deal.plays, f"its times must add up to clients = {cohort.clients}")
 
 
-def grouped(reports: Sequence[tuple[int, bytes]], deal: AssignedAction, order: Order, stream: Stream) -> GroupedRecords:
-    """(slot, report id ‖ sealed record ‖ secret) to the records alone, by action, each group in random order."""
+def records_by_action(
+    reports: Sequence[tuple[int, bytes]], deal: AssignedAction, order: Order, stream: Stream
+) -> GroupedRecords:
+    """Return the sealed records by action, each group in random order.
+
+    reports  pairs of slot and body: report id ‖ sealed record ‖ secret.
+    """
     slots = np.array([slot for slot, _ in reports], dtype=np.int64)
     places = deal.places()[order[slots]]
-    mixed = permutation(len(reports), stream)
+    mixed = random_order(len(reports), stream)
     sequence = mixed[np.argsort(places[mixed], kind="stable")].tolist()
     return GroupedRecords(
         counts=np.bincount(places, minlength=len(deal.times)).tolist(),
         body=b"".join(reports[index][1][REPORT_ID:-SECRET] for index in sequence),
-        checksum=checksum(body for _, body in reports),
+        checksum=checksum_of_reports(body for _, body in reports),
     )
 
 
-def checksum(reports: Iterable[bytes]) -> bytes:
-    """XOR of SHA-256(report id) over reports that begin with theirs, 32 bytes."""
+def checksum_of_reports(reports: Iterable[bytes]) -> bytes:
+    """Return the XOR of SHA-256(report id), 32 bytes. Each report begins with its id."""
     ids = b"".join(hashlib.sha256(report[:REPORT_ID]).digest() for report in reports)
     mixed: NDArray[np.uint8] = np.bitwise_xor.reduce(np.frombuffer(ids, dtype=np.uint8).reshape(-1, 32), axis=0)
     return mixed.tobytes()

@@ -1,4 +1,4 @@
-"""Uniform permutations from a CSPRNG: of records, and of labelled bits. Pure; memory stays bounded."""
+"""Uniform permutations from a CSPRNG: of records, and of labelled bits. Memory is bounded."""
 
 from collections.abc import Iterable, Iterator
 
@@ -12,8 +12,8 @@ _DRAWS = 2**20  # bucket numbers drawn at once
 _UNPACKED = 2**24  # bits unpacked at once, one byte each
 
 
-def permutation(count: int, stream: Stream) -> NDArray[np.int64]:
-    """A uniformly random order of 0 … count - 1: sorted by random 64-bit keys, drawn again should two be equal."""
+def random_order(count: int, stream: Stream) -> NDArray[np.int64]:
+    """Return 0 … count - 1 in uniformly random order: sorted by random 64-bit keys, redrawn if two are equal."""
     while True:
         keys = stream.words(count)
         order = np.argsort(keys, kind="stable")
@@ -23,7 +23,7 @@ def permutation(count: int, stream: Stream) -> NDArray[np.int64]:
 
 
 def scatter(ones: int, size: int, stream: Stream) -> bytes:
-    """`size` bits of which `ones` are set, uniformly at random among all such strings; ⌈size/8⌉ bytes, low bit first.
+    """Return `size` bits of which `ones` are set, uniform among all such strings; ⌈size/8⌉ bytes, low bit first.
 
     That is the law of a uniform permutation of any `size` bits with so many ones. Every bit draws a bucket, then each
     bucket is put in random order (Rao 1961, Sandelius 1962, doi:10.1111/j.2517-6161.1962.tb00474.x).
@@ -33,13 +33,13 @@ def scatter(ones: int, size: int, stream: Stream) -> bytes:
     bits = np.zeros(size, dtype=np.uint8)
     start = 0
     for here, clear in zip(set_bits.tolist(), clear_bits.tolist(), strict=True):
-        bits[start + permutation(here + clear, stream)[:here]] = 1
+        bits[start + random_order(here + clear, stream)[:here]] = 1
         start += here + clear
     return np.packbits(bits, bitorder="little").tobytes()
 
 
 def count_ones(bodies: Iterable[bytes], labels: int, width: int) -> tuple[int, NDArray[np.int64]]:
-    """(clients, ones by label) of packed labelled bits: `width` bits a label, label after label, low bit first."""
+    """Return (clients, ones by label) of packed bits: `width` bits a label, label after label, low bit first."""
     clients, ones = 0, np.zeros(labels, dtype=np.int64)
     for chunk in _chunks(bodies, max(1, _UNPACKED // (labels * width))):
         rows = np.frombuffer(b"".join(chunk), dtype=np.uint8).reshape(len(chunk), -1)
@@ -50,7 +50,7 @@ def count_ones(bodies: Iterable[bytes], labels: int, width: int) -> tuple[int, N
 
 
 def _throw(count: int, buckets: int, stream: Stream) -> NDArray[np.int64]:
-    """How many of `count` balls fall into each bucket, when each ball draws its own."""
+    """Return how many of `count` balls fall into each bucket if each draws a bucket uniformly."""
     fallen = np.zeros(buckets, dtype=np.int64)
     for start in range(0, count, _DRAWS):
         drawn = stream.words(min(_DRAWS, count - start)) & np.uint64(buckets - 1)

@@ -1,4 +1,4 @@
-"""S by permutation: hold reports until everybody answered, left or is late; release them in random order, once."""
+"""The shuffler: holds reports until all clients answered, left or are late; releases them in random order, once."""
 
 from collections.abc import Callable, Collection
 from functools import lru_cache
@@ -22,36 +22,36 @@ from distrust.common.messages.status import StageView, TranscriptEntry
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, Item
 from distrust.common.randomness import Stream, SystemStream
 from distrust.shuffler.assignment import (
-    ASKED,
+    CLAIMED,
     Order,
-    asking,
-    check_deal,
-    checksum,
-    dealt,
-    first_asker,
-    grouped,
+    check_assignment,
+    checksum_of_reports,
+    claimants,
+    claimed_by_reporter,
+    draw_order,
     order_stream,
     pack_order,
-    reporter,
+    records_by_action,
+    same_claim,
     unpack_order,
 )
-from distrust.shuffler.permutation import count_ones, permutation, scatter
-from distrust.shuffler.transcript import describe
+from distrust.shuffler.permutation import count_ones, random_order, scatter
+from distrust.shuffler.transcript import shuffler_entry
 
 REPORT = "report"
 ORDER = "order"
-"""The stage of the order in which S deals the actions of a cohort: drawn as it opens, never again."""
+"""The stage that stores the order in which the shuffler deals a cohort's actions. It is drawn once, on opening."""
 
 _ORDERS = 32  # cohorts whose order is in memory
 
 
 class Shuffler(Intermediary):
-    """Knows who sent what, and cannot read it when it is sealed; the server reads it, and cannot know who sent it.
+    """Knows which client sent which report, and cannot read a sealed one. The server reads it without its sender.
 
-    stream   makes the randomness of one permutation: the operating system's, unless a test says otherwise.
+    Where the shuffler assigns actions, it knows which client plays what, and not the reward. The server learns the
+    rewards of each action, and not who played it.
 
-    Where it deals actions it knows who plays what too, and not what came of it; the server learns what came of each
-    action, and not who played it.
+    stream   makes the randomness of one permutation: the operating system's, except in tests.
     """
 
     party = "shuffler"
@@ -69,7 +69,7 @@ class Shuffler(Intermediary):
         self._order = lru_cache(maxsize=_ORDERS)(self._read_order)
 
     def actions(self, name: str, request: ActionRequest) -> ActionAnswer:
-        """Tell slots their plays, the same ones each time, for their tickets and to their first askers only.
+        """Return the plays of slots, for their tickets. Idempotent; only a slot's first claimant is told.
 
         Raises WrongCohort; Aborted, WrongStage when reports are not taken any more; BadMessage for a request of another
         cohort, or a cohort whose clients all know what to play.
@@ -79,7 +79,7 @@ class Shuffler(Intermediary):
         state = self.settled(name)
         if not isinstance(state.cohort.channel, Dealt):
             raise BadMessage(f"cohort {name} deals no actions")
-        intake = Intake(list(asking(request)))
+        intake = Intake(list(claimants(request)))
         self._admit(state, intake)
         with self._database.transaction() as tx:
             self._bind(tx, store.need(tx, name, lock=True), intake)
@@ -88,17 +88,17 @@ class Shuffler(Intermediary):
         return ActionAnswer(cohort=name, digest=state.cohort.digest(), slots=slots, plays=plays, refused=intake.refused)
 
     def _bind(self, tx: Connection, state: State, intake: Intake) -> None:
-        """Commit the new askers' claims before anybody is told; refuse who left, and whoever comes second."""
+        """Commit new claims before any play is told; refuse clients that left, and second claims of a slot."""
         if state.stage != REPORT:
             raise self._shut(state, REPORT)
         intake.require_members(store.departed(tx, state.name), None)
-        known = store.digests(tx, state.name, ASKED, intake.span())
-        intake.reject_if(first_asker(known))
+        known = store.digests(tx, state.name, CLAIMED, intake.span())
+        intake.reject_if(same_claim(known))
         fresh = Intake([item for item in intake.items if item.slot not in known])
-        store.add_messages(tx, fresh.rows(state.name, ASKED, lambda _item: None, keep_ticket=False))
+        store.add_messages(tx, fresh.rows(state.name, CLAIMED, lambda _item: None, keep_ticket=False))
 
     def view(self, name: str, _slots: Collection[int] = ()) -> StageView:
-        """Who may report; in `done`, who did. Raises WrongCohort."""
+        """Return the stage with the clients that may report; in `done`, those that did. Raises WrongCohort."""
         state = self.settled(name)
         stage = self._shown(state)
         return StageView.model_validate(
@@ -115,56 +115,57 @@ class Shuffler(Intermediary):
         if isinstance(cohort.channel, SealedRecords):
             check_size("server_key", cohort.channel.server_key, 32)
         if isinstance(cohort.channel, Dealt):
-            check_deal(cohort, cohort.channel)
+            check_assignment(cohort, cohort.channel)
 
     def _opening(self, tx: Connection, cohort: Cohort) -> None:
-        """The order is committed with the cohort, before anybody can ask for it."""
+        """Commit the order with the cohort, before a client can claim a play."""
         if isinstance(cohort.channel, Dealt):
-            order = dealt(cohort.channel.deal, order_stream(cohort, self._stream))
+            order = draw_order(cohort.channel.deal, order_stream(cohort, self._stream))
             store.put_statement(tx, cohort.cohort, ORDER, pack_order(order))
 
     def _read_order(self, name: str) -> Order:
         with self._database.reading() as tx:
-            found = store.statement(tx, name, ORDER)
-        if found is None:
+            raw = store.statement(tx, name, ORDER)
+        if raw is None:
             raise BadMessage(f"cohort {name} deals no actions")
-        return unpack_order(found)
+        return unpack_order(raw)
 
     def _fault(self, tx: Connection, state: State, span: Span) -> Fault:
         sized = measured(report_size(state.cohort))
         if not isinstance(state.cohort.channel, Dealt):
             return sized
-        theirs = reporter(state.cohort, store.digests(tx, state.name, ASKED, span))
+        theirs = claimed_by_reporter(state.cohort, store.digests(tx, state.name, CLAIMED, span))
         return lambda item: sized(item) or theirs(item)
 
     def _mark(self, state: State, item: Item) -> bytes | None:
         return item.body[:REPORT_ID] if isinstance(state.cohort.channel, SealedRecords) else None
 
     def _closing(self, _tx: Connection, _state: State) -> None:
-        """Nothing is said to clients."""
+        """Do nothing: clients are told nothing as the stage closes."""
 
     def _mix(self, state: State) -> Batch:
-        """The batch of a frozen cohort, from the reports in the database."""
+        """Return the batch of a frozen cohort, from its stored reports."""
         channel = state.cohort.channel
         reports = self._stored(state.name, REPORT)
         if isinstance(channel, LabelledBits):
             clients, ones = count_ones((body for _, body in reports), channel.labels, channel.width)
-            content: Content = permuted(ones.tolist(), clients * channel.width, self._stream())
+            content: Content = permute_bits(ones.tolist(), clients * channel.width, self._stream())
         elif isinstance(channel, Dealt):
             whole = list(reports)
-            clients, content = len(whole), grouped(whole, channel.deal, self._order(state.name), self._stream())
+            order, clients = self._order(state.name), len(whole)
+            content = records_by_action(whole, channel.deal, order, self._stream())
         else:
             records = [body for _, body in reports]
-            clients, content = len(records), shuffled(records, self._stream())
+            clients, content = len(records), permute_records(records, self._stream())
         return Batch(cohort=state.name, survivors=clients, content=content)
 
     def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
         play = int(self._order(state.name)[slot]) if isinstance(state.cohort.channel, Dealt) and slot >= 0 else None
-        return describe(state.cohort, stage, slot, body, play)
+        return shuffler_entry(state.cohort, stage, slot, body, play)
 
 
 def report_size(cohort: Cohort) -> int:
-    """Bytes of one client's report. Raises BadParameter for a channel that is no shuffler's."""
+    """Return the bytes of one client's report. Raises BadParameter for a channel that is not the shuffler's."""
     match cohort.channel:
         case Dealt(size=size):
             return REPORT_ID + sealed_size(size) + SECRET
@@ -176,13 +177,13 @@ def report_size(cohort: Cohort) -> int:
             raise BadParameter("channel", other.kind, "must be sealed, dealt or bits")
 
 
-def shuffled(bodies: list[bytes], stream: Stream) -> Records:
-    """Reports (report id ‖ sealed record, all of one size) to sealed records alone, in random order."""
-    order = permutation(len(bodies), stream).tolist()
+def permute_records(bodies: list[bytes], stream: Stream) -> Records:
+    """Return sealed records in random order, without ids. Each report is report id ‖ sealed record, of one size."""
+    order = random_order(len(bodies), stream).tolist()
     body = b"".join(bodies[index][REPORT_ID:] for index in order)
-    return Records(count=len(bodies), body=body, checksum=checksum(bodies))
+    return Records(count=len(bodies), body=body, checksum=checksum_of_reports(bodies))
 
 
-def permuted(ones: list[int], size: int, stream: Stream) -> PermutedBits:
-    """For each label `size` bits, of which `ones` are set, in random order."""
+def permute_bits(ones: list[int], size: int, stream: Stream) -> PermutedBits:
+    """Return for each label `size` bits in random order, of which `ones` are set."""
     return PermutedBits(body=b"".join(scatter(count, size, stream) for count in ones))

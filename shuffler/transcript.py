@@ -1,4 +1,4 @@
-"""What a shuffler can read of what it sees: sizes and ids of sealed reports, counts of labelled bits."""
+"""Describes what the shuffler can read in a stored message: sizes and ids of sealed reports, counts of bits."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from distrust.common.intermediary.store import BATCH, DEPARTED, SELF
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, SealedRecords
 from distrust.common.messages.status import TranscriptEntry
-from distrust.shuffler.assignment import ASKED
+from distrust.shuffler.assignment import CLAIMED
 from distrust.shuffler.permutation import count_ones
 
 _HEX_BYTES = 64
@@ -16,10 +16,10 @@ _MOST_LABELS = 64
 View = dict[str, str | int | float | bool | list[int] | list[str]]
 
 
-def describe(cohort: Cohort, stage: str, slot: int, body: bytes, play: int | None = None) -> TranscriptEntry:
-    """One stored message in the shuffler's eyes. `number` is its position in the transcript, which the caller knows.
+def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, play: int | None = None) -> TranscriptEntry:
+    """Describe one stored message as the shuffler can read it. The caller fills in `number`, its position.
 
-    `play`: what S told this slot to play.
+    play  the position in the dealt order that the shuffler told this slot.
     """
     if slot == SELF:
         return _batch(cohort, stage, body) if stage == BATCH else _order(cohort, stage, body)
@@ -29,13 +29,13 @@ def describe(cohort: Cohort, stage: str, slot: int, body: bytes, play: int | Non
         peer=f"client {slot}",
         stage=stage,
         bytes=len(body),
-        view=_action(cohort, play) | ({} if stage in {ASKED, DEPARTED} else _report(cohort, body)),
+        view=_action(cohort, play) | ({} if stage in {CLAIMED, DEPARTED} else _report(cohort, body)),
         hex=body[:_HEX_BYTES].hex(),
     )
 
 
 def _order(cohort: Cohort, stage: str, body: bytes) -> TranscriptEntry:
-    """That there is an order, and of how much; each client's part of it stands beside its report."""
+    """Describe the dealt order by its actions and times; each client's own action stands beside its report."""
     assert isinstance(cohort.channel, Dealt)
     deal = cohort.channel.deal
     view: View = {"actions": deal.actions[:_MOST_LABELS], "times": deal.times[:_MOST_LABELS]}

@@ -40,7 +40,7 @@ class Snapshot(Message):
     chosen      the arm with the highest estimate among the active ones after the last finished batch.
     guarantee   the weakest over the rounds so far: each client is in one cohort (parallel composition). (ε, δ) where
                 the rounds' own are of several kinds, as when a design shrinks to a single action: see
-                server.learner.ledger.
+                server.learner.rounds.
     """
 
     arms: list[ArmView]

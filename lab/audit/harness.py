@@ -35,11 +35,11 @@ from distrust.common.run.config import IntermediarySpec, RunConfig
 from distrust.common.run.round import Round
 from distrust.common.web.client import Http
 from distrust.lab.stack.stack import Urls
+from distrust.server.active_run import round_message
 from distrust.server.analyzer import check_count, content_sum, open_all
 from distrust.server.intermediary import HttpIntermediaries
-from distrust.server.keys import Keys, fresh
+from distrust.server.keys import Keys, new_keys
 from distrust.server.learner.rounds import CohortPlan, RoundPlan
-from distrust.server.runs.cohorts import round_message
 from distrust.server.ticket_issuer import sign
 
 AT_ONCE = 8  # cohorts in flight
@@ -98,7 +98,7 @@ class CohortHarness:
     http: Http
     worker: Executor
     apart: bool = False
-    keys: Keys = field(default_factory=fresh)
+    keys: Keys = field(default_factory=new_keys)
     name: str = field(default_factory=lambda: f"audit-{secrets.token_hex(6)}")
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ from distrust.lab.cli.privacy import (
 )
 from distrust.lab.cli.run import JsonOption
 from distrust.lab.privacy.query import PrivacyQuery
-from distrust.lab.stack.data_dir import Folder, put
+from distrust.lab.stack.data_dir import DataDir, write_result
 from distrust.lab.stack.stack import Stack
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -117,7 +117,7 @@ def _over_http(query: AuditQuery, setting: Setting) -> Finding:
     if query.seed is not None:
         raise BadParameter("seed", query.seed, "over HTTP every client's noise comes from the operating system")
     check_trials(setting, trials, alarm)
-    with tempfile.TemporaryDirectory(prefix="distrust-audit-") as path, Stack(Folder(Path(path)), 0) as stack:
+    with tempfile.TemporaryDirectory(prefix="distrust-audit-") as path, Stack(DataDir(Path(path)), 0) as stack:
         return asyncio.run(audit_over_http(setting, stack.urls, trials=trials, alarm=alarm))
 
 
@@ -125,7 +125,7 @@ def _deliver(finding: Finding, json: str | None) -> None:
     if json != "-":
         out.print(_table(finding))
     if json is not None:
-        put(finding.model_dump_json(indent=2) + "\n", json)
+        write_result(finding.model_dump_json(indent=2) + "\n", json)
 
 
 def _table(finding: Finding) -> Table:

@@ -17,7 +17,7 @@ from distrust.lab.privacy.compare import compared
 from distrust.lab.privacy.query import PrivacyQuery
 from distrust.lab.privacy.tables import comparison_table, report_table
 from distrust.lab.run.progress import working
-from distrust.lab.stack.data_dir import put
+from distrust.lab.stack.data_dir import write_result
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -91,7 +91,7 @@ def privacy_command(
     if json != "-":
         out.print(table)
     if json is not None:
-        put(json_of(described), json)
+        write_result(json_of(described), json)
 
 
 def _reported(mechanism: str | None, query: PrivacyQuery) -> tuple[Table, dict[str, Any]]:
@@ -126,4 +126,4 @@ def errata_command(*, paper: PaperOption = None, markdown: Markdown = False, jso
     elif json != "-":
         out.print(errata_table(errata))
     if json is not None:
-        put(json_text.dumps([asdict(one) for one in errata], indent=2, ensure_ascii=False) + "\n", json)
+        write_result(json_text.dumps([asdict(one) for one in errata], indent=2, ensure_ascii=False) + "\n", json)

@@ -17,13 +17,13 @@ from distrust.lab.cli.console import err, out
 from distrust.lab.cli.stack import DataOption, PortOption
 from distrust.lab.run import in_process
 from distrust.lab.run.fleet_processes import Fleets
-from distrust.lab.run.over_http import Play
+from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.progress import Progress
 from distrust.lab.run.result import Result
 from distrust.lab.run.result_table import print_result
 from distrust.lab.run.run_file import RunFile, read
-from distrust.lab.stack.data_dir import DEFAULT, Folder, put, writing
-from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running
+from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_result, writing
+from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running_stack
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -66,9 +66,9 @@ def run_command(
     if in_process:
         result = here(run_file)
     elif urls is not None:
-        result = there(run_file, urls, Folder(data), fleet=not no_fleet)
+        result = there(run_file, urls, DataDir(data), fleet=not no_fleet)
     else:
-        result = on_own_stack(run_file, Folder(data), port_base)
+        result = on_own_stack(run_file, DataDir(data), port_base)
     deliver(result, json)
 
 
@@ -78,7 +78,7 @@ def here(file: RunFile) -> Result:
         return in_process.run(file)
 
 
-def there(file: RunFile, urls: Urls, folder: Folder, *, fleet: bool = True) -> Result:
+def there(file: RunFile, urls: Urls, folder: DataDir, *, fleet: bool = True) -> Result:
     """Play the run over services that are running already; the fleets' logs go to `folder`.
 
     fleet   whether fleets of ours play; else fleets that are started elsewhere.
@@ -88,17 +88,17 @@ def there(file: RunFile, urls: Urls, folder: Folder, *, fleet: bool = True) -> R
         raise BadParameter("environment.seed", None, "other fleets play with --no-fleet: give the seed of their world")
     folder.make()
     fleets = Fleets(file, urls, folder.path / "logs") if fleet else None
-    return asyncio.run(Play(file, urls, fleets, Progress(err)).run())
+    return asyncio.run(HttpRun(file, urls, fleets, Progress(err)).run())
 
 
-def on_own_stack(file: RunFile, folder: Folder, port_base: int) -> Result:
+def on_own_stack(file: RunFile, folder: DataDir, port_base: int) -> Result:
     """Play the run over the stack that holds the folder, or over one of our own for as long as the run lasts."""
-    urls = running(folder)
+    urls = running_stack(folder)
     if urls is not None:
         return there(file, urls, folder)
     with Stack(folder, port_base, file.extensions) as stack:
         fleets = Fleets(file, stack.urls, folder.path / "logs")
-        return asyncio.run(Play(file, stack.urls, fleets, Progress(err), stack.check).run())
+        return asyncio.run(HttpRun(file, stack.urls, fleets, Progress(err), stack.check).run())
 
 
 def deliver(result: Result, json: str | None) -> None:
@@ -106,7 +106,7 @@ def deliver(result: Result, json: str | None) -> None:
     if json != "-":
         print_result(result, out)
     if json is not None:
-        put(result.model_dump_json(indent=2) + "\n", json)
+        write_result(result.model_dump_json(indent=2) + "\n", json)
     if result.fault is not None:
         raise RunFailed(f"run {result.run} failed: {result.fault}")
 
@@ -135,7 +135,7 @@ def demo_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, 
     file = file.renamed(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     config = file.config
     err.print(f"{config.arms} arms of MSLR-WEB30K ratings, at most {config.horizon:,} clients; data and logs in {data}")
-    result = on_own_stack(file, Folder(data), port_base)
+    result = on_own_stack(file, DataDir(data), port_base)
     deliver(result, json)
     if json != "-":
         us, where = _our_name(), "" if data == DEFAULT else f" --data {data}"

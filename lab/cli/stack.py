@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from distrust.lab.cli.console import out
-from distrust.lab.stack.data_dir import DEFAULT, Folder
-from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running
+from distrust.lab.stack.data_dir import DEFAULT, DataDir
+from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running_stack
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -27,7 +27,7 @@ LimitOption = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Me
 @app.command("up")
 def up_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT) -> None:
     """Start the three services on loopback, until Ctrl-C."""
-    with Stack(Folder(data), port_base) as stack:
+    with Stack(DataDir(data), port_base) as stack:
         urls = stack.urls
         out.print(f"server      {urls.server}/  (its API: /openapi.json)")
         out.print(f"shuffler    {urls.shuffler}/")
@@ -41,7 +41,7 @@ def up_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT) ->
 @app.command("token")
 def token_command(data: DataOption = DEFAULT) -> None:
     """Make the operator's and the inspector's token, once."""
-    folder = Folder(data)
+    folder = DataDir(data)
     folder.make()
     folder.make_tokens()
     out.print(f"{folder.token_file}\n{folder.inspector_file}", markup=False)
@@ -61,7 +61,7 @@ def inspect_command(
     from distrust.lab.run.transcripts import Wanted, gather, print_sights  # noqa: PLC0415
 
     wanted = Wanted(run, round_number or _round_of(cohort), cohort, limit)
-    folder = Folder(data)
+    folder = DataDir(data)
     with _running_or_started(folder) as urls:
         print_sights(asyncio.run(gather(urls, wanted)), out)
 
@@ -73,9 +73,9 @@ def _round_of(cohort: str | None) -> int:
 
 
 @contextmanager
-def _running_or_started(folder: Folder) -> Iterator[Urls]:
+def _running_or_started(folder: DataDir) -> Iterator[Urls]:
     """Yield the services on a folder. Where none run, start them on what they stored."""
-    urls = running(folder)
+    urls = running_stack(folder)
     if urls is not None:
         yield urls
         return

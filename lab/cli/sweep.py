@@ -9,16 +9,13 @@ from distrust.common.errors import BadParameter
 from distrust.lab.cli.console import err, out
 from distrust.lab.figures.drawing import drawing, matched
 from distrust.lab.stack.data_dir import writing
-from distrust.lab.sweep.cells import Cell
-from distrust.lab.sweep.compare import differing
-from distrust.lab.sweep.engine import Outcome, run
+from distrust.lab.sweep.display import SweepProgress, confidence_table, regret_table
+from distrust.lab.sweep.engine import SweepOutcome, run_sweep
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.files import known, load
-from distrust.lab.sweep.progress import SweepProgress
-from distrust.lab.sweep.result_store import ResultStore, home, others
-from distrust.lab.sweep.row import Row
-from distrust.lab.sweep.summary import confidence_table, regret_table
-from distrust.lab.sweep.table import read
+from distrust.lab.sweep.files import known_experiments, load_experiment
+from distrust.lab.sweep.result_store import ResultStore, result_folder, rows_of_other_code
+from distrust.lab.sweep.row import Cell, Row
+from distrust.lab.sweep.table import differing_columns, read_rows
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -78,12 +75,12 @@ def sweep_command(
 
     What is finished is kept: the same command goes on after a kill.
     """
-    experiment = load(name, quick=quick, repetitions=repetitions)
-    published = [] if check is None else read(check, "check")
+    experiment = load_experiment(name, quick=quick, repetitions=repetitions)
+    published = [] if check is None else read_rows(check, "check")
     _print_others(experiment, out_)
     try:
         with SweepProgress(err, experiment.name) as progress:
-            outcome = run(experiment, out_, backend=backend, jobs=jobs, form=format_, watch=progress)
+            outcome = run_sweep(experiment, out_, backend=backend, jobs=jobs, form=format_, watch=progress)
     except (KeyboardInterrupt, SystemExit):
         err.print(_stopped(experiment, out_), markup=False)
         raise
@@ -93,7 +90,7 @@ def sweep_command(
         raise typer.Exit(FAILED)
 
 
-def _report(experiment: Experiment, outcome: Outcome) -> None:
+def _report(experiment: Experiment, outcome: SweepOutcome) -> None:
     """Print the tables, where the rows are, and what failed."""
     out.print(experiment.title, markup=False, style="bold")
     if outcome.rows:
@@ -110,14 +107,14 @@ def _report(experiment: Experiment, outcome: Outcome) -> None:
 
 def _print_others(experiment: Experiment, folder: Path) -> None:
     """Say that a sweep begins anew although there are rows, because other code has played them."""
-    for path, count, changed in others(experiment, folder):
+    for path, count, changed in rows_of_other_code(experiment, folder):
         listed = ", ".join(changed[:NAMED]) + (f" and {len(changed) - NAMED} more" if len(changed) > NAMED else "")
         err.print(f"{count} cells in {path} were played by other code ({listed} differ): kept, not used", markup=False)
 
 
 def _same(path: Path, published: list[Row], played: list[Row]) -> bool:
     """Compare played rows with published ones, and print the differences."""
-    differences = differing(published, played)
+    differences = differing_columns(published, played)
     for cell, columns in list(differences.items())[:SHOWN]:
         err.print(f"differs: {_place(cell)}: {', '.join(columns)}", markup=False)
     out.print(f"{len(played) - len(differences)} of {len(played)} rows equal those of {path}", markup=False)
@@ -131,7 +128,8 @@ def _place(cell: Cell) -> str:
 def _stopped(experiment: Experiment, folder: Path) -> str:
     with ResultStore(experiment, folder) as shelf:
         done = len(shelf.rows())
-    return f"stopped: {done} finished cells are kept in {home(experiment, folder)}; the same command goes on from there"
+    kept = result_folder(experiment, folder)
+    return f"stopped: {done} finished cells are kept in {kept}; the same command goes on from there"
 
 
 @app.command("figure")
@@ -166,14 +164,16 @@ def figure_command(
     _unused({"epsilon": epsilon, "delta": delta}, f"{COMPOSITION}'s alone: leave it out for {name}")
     if results is not None:
         _unused(plays, "for what is played, and --results plays nothing: leave it out")
-    if not name.endswith(".toml") and name not in known():
-        raise BadParameter("figure", name, f"must be one of {', '.join((COMPOSITION, *known()))}")
-    experiment = load(name, quick=quick)
+    if not name.endswith(".toml") and name not in known_experiments():
+        raise BadParameter("figure", name, f"must be one of {', '.join((COMPOSITION, *known_experiments()))}")
+    experiment = load_experiment(name, quick=quick)
     drawing(experiment)  # a sweep may take minutes: what would fail after it fails before
     with writing(out_, "choose another --out"):
         out_.mkdir(parents=True, exist_ok=True)
     rows = (
-        _played(experiment, sweeps, backend or "loky", jobs) if results is None else matched(experiment, read(results))
+        matched(experiment, read_rows(results))
+        if results is not None
+        else _played(experiment, sweeps, backend or "loky", jobs)
     )
     stem = out_ / (experiment.name + ("-quick" if quick else ""))
     with writing(out_, "choose another --out"):
@@ -191,7 +191,7 @@ def _played(experiment: Experiment, sweeps: Path, backend: str, jobs: int | None
     """Play missing cells, and return all the rows. Raises BadParameter when a cell failed."""
     _print_others(experiment, sweeps)
     with SweepProgress(err, experiment.name) as progress:
-        outcome = run(experiment, sweeps, backend=backend, jobs=jobs, watch=progress)
+        outcome = run_sweep(experiment, sweeps, backend=backend, jobs=jobs, watch=progress)
     for cell, reason in outcome.failures.items():
         raise BadParameter("experiment", experiment.name, f"{cell.panel}, {cell.series}: {reason}")
     return matched(experiment, outcome.rows)

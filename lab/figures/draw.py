@@ -22,7 +22,8 @@ from distrust.lab.figures.drawing import (
     stamp,
 )
 from distrust.lab.figures.sheet import Sheet, Style, name_of, save, styles, variant_of
-from distrust.lab.sweep import Experiment, Overlay, Row
+from distrust.lab.sweep.experiment import Experiment, Overlay
+from distrust.lab.sweep.row import Row
 
 COLUMNS = 3
 SYMBOLS = {

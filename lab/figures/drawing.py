@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from distrust.common.errors import BadParameter
 from distrust.common.messages.explain import first
 from distrust.common.wire import Message
-from distrust.lab.sweep import Cell, Experiment, Overlay, Row
-from distrust.lab.sweep.cells import digest
+from distrust.lab.sweep.cells import cell_digest
+from distrust.lab.sweep.experiment import Experiment, Overlay
+from distrust.lab.sweep.row import Cell, Row
 
 Floats = NDArray[np.float64]
 Spread = Literal["deviation", "error"]
@@ -93,7 +94,7 @@ def matched(experiment: Experiment, rows: Sequence[Row]) -> list[Row]:
     pairs = [(panel.label, series.label) for panel, series in experiment.all_pairs()]
     kept = [row for row in rows if row.experiment == experiment.name and (row.panel, row.series) in pairs]
     for row in kept:
-        if row.digest != digest(experiment, Cell(row.panel, row.series, row.repetition)):
+        if row.digest != cell_digest(experiment, Cell(row.panel, row.series, row.repetition)):
             where = f"panel {row.panel!r}, series {row.series!r}, repetition {row.repetition}"
             raise BadParameter("results", row.digest, f"{where}: a row of another run file; --quick is another one")
     for panel, series in pairs:

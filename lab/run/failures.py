@@ -1,4 +1,4 @@
-"""What went wrong for a policy, as only the clients' side can tell: it knows the true means."""
+"""Counts a policy's failures: dropped best arms and missed means. Only the clients' side can: it knows the truth."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,33 +6,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from distrust.common.run.config import RunConfig
-from distrust.common.wire import Message
+from distrust.lab.run.result import PolicyFailures
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import RoundRecord
-from distrust.server.policies import Interval
-
-
-class PolicyFailures(Message):
-    """Failures of one run.
-
-    best_dropped     whether no arm of the largest true mean is left; best_dropped_at: the pulls when the last one went.
-    widths           confidence intervals that the policy formed: one for each arm that it judged after a batch, and for
-                     UCB1, whose batches are pulls, one for each pull that was answered (`Policy.formed`).
-    width_failures   those that miss the true mean when they are formed. None fails later: elimination keeps an interval
-                     as it is, and UCB1's only grow around the same estimate until the arm is pulled again.
-    failure          probability, by the policy's own statement, that any of them does (`stated`); null for none.
-    """
-
-    best_dropped: bool
-    best_dropped_at: int | None
-    widths: int
-    width_failures: int
-    failure: float | None
+from distrust.server.policies.base import Interval
 
 
 class FailureTracker:
-    """Watches a learner from cohort to cohort, and compares every interval with the truth once, when it is new."""
+    """Watches a learner from cohort to cohort. Compares every interval with the true mean once, when it is new."""
 
     def __init__(self, file: RunFile) -> None:
         means = file.world().means
@@ -43,36 +25,36 @@ class FailureTracker:
         self._formed: Counter[int] = Counter()
 
     def __call__(self, learner: Learner) -> None:
-        """To be called after every cohort; there is something new only when a round is over."""
+        """Look at the learner after a cohort. Only the end of a round brings new intervals."""
         number = learner.rounds[-1].number
         if learner.finished or number != self._round:
             self._round = number
             self._look(learner.policy.formed)
 
     def events(self, learner: Learner) -> PolicyFailures:
-        """What was seen until now."""
+        """Return the failures so far."""
         at = _dropped_at(learner, self._best)
         return PolicyFailures(
             best_dropped=at is not None,
             best_dropped_at=at,
             widths=self._widths,
             width_failures=self._missed,
-            failure=stated(self._config, learner.rounds, self._formed),
+            failure=stated_failure(self._config, learner.rounds, self._formed),
         )
 
     def _look(self, formed: Sequence[Interval]) -> None:
-        """A run may end without another batch: then these are known already."""
+        """Count intervals once: a run may end without another batch, and then they are counted already."""
         if not formed or formed[-1].batch <= self._batch:
             return
         self._batch = formed[-1].batch
         self._widths += len(formed)
         self._missed += sum(not one.lower <= self._means[one.arm] <= one.upper for one in formed)
-        if self._config.policy.COUNTS:  # the others state p whatever they formed, a million times
+        if self._config.policy.COUNTS:  # the others state p whatever they formed
             self._formed[self._batch] += len(formed)
 
 
-def stated(config: RunConfig, rounds: list[RoundRecord], formed: Counter[int]) -> float | None:
-    """The probability that any interval of a run fails, as the policy's own theorem bounds it.
+def stated_failure(config: RunConfig, rounds: list[RoundRecord], formed: Counter[int]) -> float | None:
+    """Return the probability that any interval of a run fails, by the policy's own theorem.
 
     formed  intervals by batch, of a policy that counts them: an interval has two events, a sum may wrap around.
     """
@@ -82,7 +64,7 @@ def stated(config: RunConfig, rounds: list[RoundRecord], formed: Counter[int]) -
 
 
 def _dropped_at(learner: Learner, best: list[int]) -> int | None:
-    """Pulls of all cohorts until the round that dropped the last of the best arms; None when one is still there."""
+    """Return the pulls until the round that dropped the last of the best arms; None when one is active."""
     left, pulls = set(best), 0
     for record in learner.rounds:
         pulls += sum(count for one in record.cohorts for _, count in record.ask.decision.pulls(one.arm, one.clients))

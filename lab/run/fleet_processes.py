@@ -1,4 +1,4 @@
-"""The fleet processes of one run: started together, watched, their reports added up."""
+"""The fleet processes of one run: starts them together, watches them, adds up their reports."""
 
 import json
 import tempfile
@@ -11,8 +11,8 @@ from typing import Any, Self
 from distrust.common.mechanisms import MECHANISMS
 from distrust.lab.run.result import Wire
 from distrust.lab.run.run_file import RunFile
-from distrust.lab.stack.process import Service, stop_all
-from distrust.lab.stack.stack import Urls, listed
+from distrust.lab.stack.process import ServiceProcess, stop_all
+from distrust.lab.stack.stack import Urls, extensions_variable
 
 
 class Fleets:
@@ -23,7 +23,7 @@ class Fleets:
 
     def __init__(self, file: RunFile, urls: Urls, logs: Path) -> None:
         self._file, self._urls, self._logs = file, urls, logs
-        self._fleets: list[Service] = []
+        self._fleets: list[ServiceProcess] = []
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="distrust-fleets-")
@@ -42,11 +42,11 @@ class Fleets:
 
     @property
     def running(self) -> bool:
-        """Whether any fleet is still at work."""
+        """Whether any fleet still runs."""
         return any(fleet.process.poll() is None for fleet in self._fleets)
 
     def check(self) -> None:
-        """Raise Unavailable, with its last words, when a fleet has failed; one that is done is fine."""
+        """Raise Unavailable, with the end of its log, when a fleet has failed; a finished one is fine."""
         for fleet in self._fleets:
             if fleet.process.poll():
                 fleet.check()
@@ -58,7 +58,7 @@ class Fleets:
             time.sleep(0.02)
 
     def wire(self) -> Wire | None:
-        """Return what a client's part in the run weighed, and why clients refused; None when no fleet has reported."""
+        """Return the bytes of a client's part in the run, and why clients refused; None when no fleet has reported."""
         reports = [json.loads(path.read_text("utf-8")) for path in Path(self._folder.name).glob("*.json")]
         if not reports:
             return None
@@ -71,11 +71,13 @@ class Fleets:
             refusals=dict(refusals),
         )
 
-    def _start(self, number: int) -> Service:
+    def _start(self, number: int) -> ServiceProcess:
         name = f"fleet-{number}"
         own = {"DISTRUST_PROCESS": name, "DISTRUST_REPORT": str(Path(self._folder.name) / f"{name}.json")}
         log = self._logs / f"{self._file.config.run}.{name}.log"
-        return Service(f"fleet {number}", ["distrust.client"], {**environment(self._file, self._urls), **own}, log)
+        return ServiceProcess(
+            f"fleet {number}", ["distrust.client"], {**fleet_environment(self._file, self._urls), **own}, log
+        )
 
     def _end(self) -> None:
         try:
@@ -84,13 +86,13 @@ class Fleets:
             self._folder.cleanup()
 
 
-def environment(file: RunFile, urls: Urls) -> dict[str, str]:
-    """What a fleet is told: addresses, the run's name and the digest of its configuration, its world, its budget.
+def fleet_environment(file: RunFile, urls: Urls) -> dict[str, str]:
+    """Return a fleet's environment variables: addresses, the run's name and digest, its world, its budget.
 
-    The operator's token is not a client's business.
+    The operator's token is not among them.
     """
     config, fleet = file.config, file.fleet
-    told = {
+    variables = {
         "DISTRUST_SERVER_URL": urls.server,
         "DISTRUST_SHUFFLER_URL": urls.shuffler,
         "DISTRUST_AGGREGATOR_URL": urls.aggregator,
@@ -100,15 +102,16 @@ def environment(file: RunFile, urls: Urls) -> dict[str, str]:
         "DISTRUST_DROPOUT": str(fleet.dropout),
         "DISTRUST_SILENT": str(fleet.silent).lower(),
     }
-    told |= listed(file.extensions)
-    if config.budget is not None:  # the users' own from here on: they refuse what the learner should not have asked
-        told |= {"DISTRUST_MAX_EPSILON": repr(config.budget.epsilon), "DISTRUST_MAX_DELTA": repr(config.budget.delta)}
-        told["DISTRUST_CONTRIBUTIONS"] = str(config.contributions)  # else they add up to nothing declared
+    variables |= extensions_variable(file.extensions)
+    if config.budget is not None:  # the clients' own from here on: they refuse a round that overdraws it
+        variables["DISTRUST_MAX_EPSILON"] = repr(config.budget.epsilon)
+        variables["DISTRUST_MAX_DELTA"] = repr(config.budget.delta)
+        variables["DISTRUST_CONTRIBUTIONS"] = str(config.contributions)  # without a budget, clients add nothing up
     if config.unsafe is not None:
-        told["DISTRUST_NOISE_SEED"] = str(config.unsafe.noise_seed)
+        variables["DISTRUST_NOISE_SEED"] = str(config.unsafe.noise_seed)
     if config.unsafe is not None or MECHANISMS[config.mechanism.name].model == "none":
-        told["DISTRUST_ALLOW_UNSAFE"] = "true"
-    return told
+        variables["DISTRUST_ALLOW_UNSAFE"] = "true"
+    return variables
 
 
 def _sum(reports: list[dict[str, Any]], name: str) -> float:

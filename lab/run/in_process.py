@@ -5,7 +5,8 @@ noise come from the same labelled streams, row by row.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -21,66 +22,72 @@ from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.run.config import RunConfig
 from distrust.lab.privacy.shuffled_actions import unshuffled
 from distrust.lab.run.failures import FailureTracker
-from distrust.lab.run.one_by_one import OneByOne
 from distrust.lab.run.result import CohortResult, Result, RoundResult, summarize
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.ledger import classes, ledger
-from distrust.server.learner.ledger import spent as paid
-from distrust.server.learner.outcome import Lost, Released
-from distrust.server.learner.rounds import CohortPlan, RoundPlan, RoundRecord
-from distrust.shuffler.assignment import Order, dealt
+from distrust.server.learner.rounds import (
+    CohortPlan,
+    LostCohort,
+    ReleasedCohort,
+    RoundPlan,
+    RoundRecord,
+    ledger_classes,
+    run_ledger,
+)
+from distrust.server.learner.rounds import round_guarantee as paid
+from distrust.server.policies.base import Key, Query
+from distrust.shuffler.assignment import Order, draw_order
 
 
 def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
     """Play a run file to its end; `watch` is called after every cohort."""
-    began, witness = time.perf_counter(), FailureTracker(file)
+    began, tracker = time.perf_counter(), FailureTracker(file)
 
-    def seen(learner: Learner) -> None:
-        witness(learner)
+    def track_and_watch(learner: Learner) -> None:
+        tracker(learner)
         watch(learner)
 
-    learner = play(file, seen)
+    learner = play_learner(file, track_and_watch)
     rounds = [_round(file.config, record) for record in learner.rounds]
     seconds = time.perf_counter() - began
-    events = witness.events(learner)
-    spent = classes(ledger(file.config, learner.rounds))
-    result = summarize(file, "in-process", learner.snapshot(), rounds, events, spent=spent, seconds=seconds)
-    return result.model_copy(update={"fault": learner.fault})
+    events = tracker.events(learner)
+    spent = ledger_classes(run_ledger(file.config, learner.rounds))
+    snapshot, fault = learner.snapshot(), learner.fault
+    return summarize(file, "in-process", snapshot, rounds, events, spent=spent, seconds=seconds, fault=fault)
 
 
-def play(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Learner:
-    """The learner at the end of the run. Raises BadParameter when the run cannot be planned."""
+def play_learner(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Learner:
+    """Return the learner at the end of the run. Raises BadParameter when the run cannot be planned."""
     world = file.world()
     learner = (OneByOne if file.config.policy.SEQUENTIAL else Learner)(file.config)
     learner.play(partial(_outcome, file, world), watch)
     return learner
 
 
-def _outcome(file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortPlan) -> Released | Lost:
-    """What R, S and A make of one cohort."""
+def _outcome(file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort | LostCohort:
+    """Return the outcome of one cohort: randomize, add the survivors, estimate (R, S and A in turn)."""
     mechanism, order = cohort.mechanism, _order(file, plan, cohort)
     rewards = _rewards(file, world, plan, cohort, order)
     rows = mechanism.randomize(plan.statistic.vectors(rewards), _noise(file, cohort.cohort))
     stay = survives(_departures(file, cohort))
     survivors = int(np.count_nonzero(stay))
     if survivors < cohort.minimum:
-        return Lost(cohort=cohort.cohort, reason=f"{survivors} survivors, needs {cohort.minimum}")
+        return LostCohort(cohort=cohort.cohort, reason=f"{survivors} survivors, needs {cohort.minimum}")
     analyzer = _noise(file, cohort.cohort, "analyzer")
     try:
         if isinstance(plan.decision, AssignedAction) and order is not None:
             return unshuffled(cohort, plan.decision, rows[stay], order[stay], analyzer)
         estimate = mechanism.estimate(sum_rows(rows[stay], mechanism.modulus), survivors, analyzer)
-        return Released(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors)
-    except Exception as error:  # noqa: BLE001 - as the server does (server.runs.settlement): the run ends and says why
-        return Lost(cohort=cohort.cohort, reason=f"the analyzer raised: {describe_error(error)}", fault=True)
+        return ReleasedCohort(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors)
+    except Exception as error:  # noqa: BLE001 - as the server does (server.settlement): the run ends and says why
+        return LostCohort(cohort=cohort.cohort, reason=f"the analyzer raised: {describe_error(error)}", fault=True)
 
 
 def _order(file: RunFile, plan: RoundPlan, cohort: CohortPlan) -> Order | None:
-    """For assigned actions: each slot's play, as the shuffler draws it."""
+    """Return each slot's play, as the shuffler draws it; None unless actions are assigned."""
     if not isinstance(plan.decision, AssignedAction):
         return None
-    return dealt(plan.decision, _noise(file, cohort.cohort, "order"))
+    return draw_order(plan.decision, _noise(file, cohort.cohort, "order"))
 
 
 def _rewards(
@@ -104,7 +111,7 @@ def _seed(file: RunFile) -> int:
 
 
 def _noise(file: RunFile, cohort: str, *labels: str) -> Stream:
-    """The privacy noise of a cohort: the operating system's, unless the run is named unsafe."""
+    """Return the stream of a cohort's privacy noise: the operating system's CSPRNG, or a seed's in an unsafe run."""
     unsafe = file.config.unsafe
     if unsafe is None:
         return SystemStream()
@@ -126,7 +133,7 @@ def _round(config: RunConfig, record: RoundRecord) -> RoundResult:
     )
 
 
-def _cohort(cohort: CohortPlan, released: Released | None) -> CohortResult:
+def _cohort(cohort: CohortPlan, released: ReleasedCohort | None) -> CohortResult:
     return CohortResult(
         cohort=cohort.cohort,
         arm=cohort.arm,
@@ -134,3 +141,71 @@ def _cohort(cohort: CohortPlan, released: Released | None) -> CohortResult:
         survivors=released.survivors if released else None,
         estimate=released.sum if released else None,
     )
+
+
+MOST_RECORDS = 1000
+"""Records of a whole run, at most; about as many single rounds are kept while it is played."""
+
+
+class OneByOne(Learner):
+    """A learner for a policy that asks one client a round: `rounds` joins every `block` closed rounds into one record.
+
+    It decides like any learner, with records that stay few in a million rounds.
+
+    A record of a block stands for its rounds: its number is the last one's; for each arm it has one cohort of all the
+    clients that it had, named as their last one, and the sum over the survivors.
+    """
+
+    def __init__(self, config: RunConfig, block: int | None = None) -> None:
+        self._block = block or -(-config.horizon // MOST_RECORDS)
+        self.blocks: list[RoundRecord] = []
+        super().__init__(config)
+
+    def _open_round(self) -> None:
+        if len(self.rounds) - len(self.blocks) == self._block:
+            self._join()
+        super()._open_round()
+
+    def _finish(self, leftover: dict[int, int]) -> None:
+        super()._finish(leftover)
+        if len(self.rounds) > len(self.blocks):
+            self._join()
+
+    def _join(self) -> None:
+        """Join all rounds since the last block into one more block."""
+        self.blocks.append(join_records(self.rounds[len(self.blocks) :]))
+        self.rounds[len(self.blocks) - 1 :] = [self.blocks[-1]]
+
+
+def join_records(records: Sequence[RoundRecord]) -> RoundRecord:
+    """Return one record for consecutive rounds of one mechanism, decision and statistic that dropped no arm."""
+    last, cohorts = records[-1], _cohorts_by_arm(records)
+    if len(records) == 1:
+        return last
+    ask = replace(last.ask, queries=tuple(Query(arm, one.clients) for arm, one in cohorts.items()))
+    record = RoundRecord(last.number, ask, last.mechanisms, last.minima, tuple(cohorts.values()))
+    record.released = _sums_by_arm(records, cohorts)
+    return record
+
+
+def _cohorts_by_arm(records: Sequence[RoundRecord]) -> dict[Key, CohortPlan]:
+    """Return the last cohort of every arm, with all the clients that the arm had."""
+    latest: dict[Key, CohortPlan] = {}
+    clients: dict[Key, int] = {}
+    for cohort in (cohort for record in records for cohort in record.cohorts):
+        clients[cohort.arm] = clients.get(cohort.arm, 0) + cohort.clients
+        latest[cohort.arm] = cohort
+    return {arm: replace(latest[arm], clients=clients[arm]) for arm in sorted(latest, key=lambda arm: arm or 0)}
+
+
+def _sums_by_arm(records: Sequence[RoundRecord], cohorts: dict[Key, CohortPlan]) -> dict[Key, ReleasedCohort]:
+    """Return the sums over all survivors, by arm."""
+    sums: dict[Key, list[float]] = {}
+    survivors: dict[Key, int] = {}
+    for arm, one in (item for record in records for item in record.released.items()):
+        sums[arm] = [x + y for x, y in zip(sums.get(arm, [0.0] * len(one.sum)), one.sum, strict=True)]
+        survivors[arm] = survivors.get(arm, 0) + one.survivors
+    return {
+        arm: ReleasedCohort(cohort=cohorts[arm].cohort, sum=sum_rows, survivors=survivors[arm])
+        for arm, sum_rows in sums.items()
+    }

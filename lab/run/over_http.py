@@ -1,22 +1,30 @@
-"""A run over the real services: create it, let fleets play it, watch it, and add up what came out."""
+"""A run over the real services: creates it, lets fleets play it, watches it, and summarizes it.
+
+The clients' side knows the true means. So the run is replayed from its published rounds to count its failures.
+"""
 
 import asyncio
 import contextlib
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from distrust.common.errors import Conflict, ProtocolError, Refused, RunFailed, Unavailable
+from distrust.common.errors import BadMessage, Conflict, ProtocolError, Refused, RunFailed, Unavailable, WrongCohort
+from distrust.common.machine import one_thread
 from distrust.common.messages.status import CohortList
-from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunView
+from distrust.common.run.progress import CohortView, LedgerView, RoundList, RoundReport, RunView, Snapshot
 from distrust.common.web.client import Http, Patience, Peer
+from distrust.lab.run.failures import FailureTracker
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.progress import Progress, Standings
-from distrust.lab.run.replay import replayed
-from distrust.lab.run.result import Result, Wire, from_report, summarize
-from distrust.lab.run.result_table import most
+from distrust.lab.run.result import PolicyFailures, Result, Wire, from_report, summarize
+from distrust.lab.run.result_table import most_common
 from distrust.lab.run.run_file import RunFile
 from distrust.lab.stack.stack import Urls
+from distrust.server.learner.learner import Learner
+from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
 
 LOOK_SECONDS = 0.5
 PATIENCE = Patience(first=0.25, longest=5.0, total=60.0)
@@ -24,11 +32,11 @@ LAST_WORDS_SECONDS = 30.0  # for fleets to notice that the run is over
 
 
 @dataclass
-class Play:
+class HttpRun:
     """One run file over running services.
 
-    fleets  the processes that play it; None when somebody else's fleets do.
-    alive   called at every look; raises when a service of ours has died.
+    fleets  the processes that play it; None when fleets play it that this process did not start.
+    alive   called at every look; raises when a service of the local stack has died.
     """
 
     file: RunFile
@@ -38,7 +46,7 @@ class Play:
     alive: Callable[[], None] = lambda: None
 
     async def run(self) -> Result:
-        """Create the run, or join it where it stands, and see it to its end.
+        """Create the run, or join it, and watch it to its end.
 
         Raises RunFailed when it fails or is cancelled, Unavailable when a service or every fleet is gone.
         """
@@ -51,11 +59,14 @@ class Play:
             await self._create()
             began = time.perf_counter()
             with self.fleets or contextlib.nullcontext():
-                view = await self._seen_to_its_end()
+                view = await self._watched()
                 seconds = time.perf_counter() - began
                 wire = await self._wire()
             reports = await all_rounds(self._server, view.run)
-            rounds, events = [from_report(report) for report in reports], replayed(self.file, reports, view.snapshot)
+            rounds, events = (
+                [from_report(report) for report in reports],
+                replay_failures(self.file, reports, view.snapshot),
+            )
             spent = (await self._server.get(f"/v1/runs/{view.run}/ledger", LedgerView)).classes
             return summarize(self.file, "http", view.snapshot, rounds, events, spent=spent, seconds=seconds, wire=wire)
 
@@ -70,18 +81,18 @@ class Play:
         if view.state != "running":
             raise Conflict(f"run {view.run} is {view.state} already; give this one another name: --name")
 
-    async def _seen_to_its_end(self) -> RunView:
-        """Look until the run is over. What it fails with carries the reasons of clients that refused."""
+    async def _watched(self) -> RunView:
+        """Watch until the run is over. An error carries the reasons of clients that refused."""
         try:
             return await self._watch()
         except RunFailed as error:
             raise RunFailed(error.detail + _why(await self._wire())) from error
         except Unavailable as error:
-            told = None if self.fleets is None else self.fleets.wire()  # other fleets may go on: nothing to wait for
-            raise Unavailable(error.detail + _why(told)) from error
+            wire = None if self.fleets is None else self.fleets.wire()  # fleets may go on: no waiting for their reports
+            raise Unavailable(error.detail + _why(wire)) from error
 
     async def _watch(self) -> RunView:
-        """Look until the run is over."""
+        """Watch until the run is over."""
         with self.progress.shown():
             while True:
                 deserted = self.fleets is not None and not self.fleets.running  # looked at first
@@ -104,7 +115,7 @@ class Play:
         self.progress.show(view, report, await _standings(self._parties[report.mechanism.via]))
 
     async def _wire(self) -> Wire | None:
-        """What the fleets counted, once they have noticed that the run is over."""
+        """Return what the fleets counted, once they have noticed that the run is over."""
         if self.fleets is None:
             return None
         await asyncio.to_thread(self.fleets.wait, LAST_WORDS_SECONDS)
@@ -112,7 +123,7 @@ class Play:
 
 
 async def all_rounds(server: Peer, run: str) -> list[RoundReport]:
-    """Every round of a run, page by page."""
+    """Return every round of a run, read page by page."""
     rounds: list[RoundReport] = []
     after: int | None = 0
     while after is not None:
@@ -123,7 +134,7 @@ async def all_rounds(server: Peer, run: str) -> list[RoundReport]:
 
 
 async def _standings(party: Peer) -> Standings:
-    """Where S is with its open cohorts; nothing when it cannot say, for this is only shown."""
+    """Return the open cohorts' states at an intermediary; empty if it fails, because this is for display only."""
     with contextlib.suppress(ProtocolError):
         return {entry.cohort: entry for entry in (await party.get("/v1/cohorts", CohortList, {"open": "true"})).cohorts}
     return {}
@@ -132,8 +143,8 @@ async def _standings(party: Peer) -> Standings:
 def _why(wire: Wire | None) -> str:
     """Return why clients refused, as more of an error's line; nothing when none did."""
     refusals = {} if wire is None else wire.refusals
-    told = [(why.removeprefix(f"{Refused.code}: "), clients) for why, clients in most(refusals)]
-    return "".join(f"; {clients:,} clients refused: {why}" for why, clients in told)
+    reasons = [(why.removeprefix(f"{Refused.code}: "), clients) for why, clients in most_common(refusals)]
+    return "".join(f"; {clients:,} clients refused: {why}" for why, clients in reasons)
 
 
 def _finished(view: RunView) -> RunView:
@@ -141,3 +152,69 @@ def _finished(view: RunView) -> RunView:
         return view
     how = "was cancelled" if view.state == "cancelled" else "failed"
     raise RunFailed(f"run {view.run} {how}: {view.reason}")
+
+
+TOLERANCE = 1e-9  # two machines may add in another order
+ARM_FIELDS = ("active", "pulls", "batch", "eliminated", "mean", "lower", "upper")
+LEARNED_FIELDS = ("round", "pulls", "aborted", "unfinished", "finished", "chosen")
+GUARANTEE_FIELDS = ("kind", "epsilon", "delta")
+
+
+class ReplayDiffers(ProtocolError):
+    """The published rounds lead our learner to another state than the server's: its failures are not the run's."""
+
+    code, status = "replay-differs", 409
+
+    def __init__(self, run: str, what: str) -> None:
+        advice = "do the server and this command have the same release?"
+        super().__init__(f"run {run}, played again from its published rounds: {what}; {advice}")
+
+
+def replay_failures(file: RunFile, reports: Iterable[RoundReport], snapshot: Snapshot) -> PolicyFailures:
+    """Return the failures of a finished run, replayed from all its rounds.
+
+    snapshot  what the server says it learned.
+    Raises    ReplayDiffers when the rounds lead to another snapshot, or when a cohort has no outcome that needs one.
+    """
+    ended = {cohort.cohort: cohort for report in reports for cohort in report.cohorts}
+    try:
+        with one_thread():  # the first round is planned when a learner is made
+            tracker, learner = FailureTracker(file), Learner(file.config)
+            learner.play(partial(_published_outcome, file.config.run, ended), tracker)
+    except (BadMessage, WrongCohort) as error:  # an outcome that cannot be
+        raise ReplayDiffers(file.config.run, error.detail) from error
+    _require_same_snapshot(file.config.run, learner.snapshot(), snapshot)
+    return tracker.events(learner)
+
+
+def _published_outcome(
+    run: str, ended: Mapping[str, CohortView], _plan: RoundPlan, cohort: CohortPlan
+) -> ReleasedCohort | LostCohort:
+    """Return a cohort's outcome, as the server published it."""
+    view = ended.get(cohort.cohort)
+    if view is None or view.clients != cohort.clients:
+        raise ReplayDiffers(run, f"the server had no cohort {cohort.cohort} of {cohort.clients} clients")
+    if view.state == "aborted":
+        return LostCohort(cohort=view.cohort, reason=view.reason or "the server gave no reason")
+    if view.estimate is None or view.survivors is None:
+        raise ReplayDiffers(run, f"cohort {cohort.cohort} is {view.state}, without a sum")
+    return ReleasedCohort(cohort=view.cohort, sum=view.estimate, survivors=view.survivors, counts=view.counts)
+
+
+def _require_same_snapshot(run: str, ours: Snapshot, theirs: Snapshot) -> None:
+    """Raise ReplayDiffers unless whole numbers are the server's, and all others agree to TOLERANCE."""
+    for field in LEARNED_FIELDS:
+        _require_same(run, field, getattr(ours, field), getattr(theirs, field))
+    for field in GUARANTEE_FIELDS:
+        _require_same(run, f"guarantee: {field}", getattr(ours.guarantee, field), getattr(theirs.guarantee, field))
+    for one, other in zip(ours.arms, theirs.arms, strict=True):
+        for field in ARM_FIELDS:
+            _require_same(run, f"arm {one.arm}: {field}", getattr(one, field), getattr(other, field))
+
+
+def _require_same(run: str, field: str, ours: float | str | None, theirs: float | str | None) -> None:
+    equal = ours == theirs
+    if isinstance(ours, float) and isinstance(theirs, float):
+        equal = math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    if not equal:
+        raise ReplayDiffers(run, f"{field} is {ours}, and {theirs} at the server")

@@ -1,4 +1,4 @@
-"""Live progress of a run: a small moving table on a terminal, a line now and then anywhere else. Always on stderr."""
+"""Shows a run's progress on stderr: a moving table on a terminal, a line every few seconds elsewhere."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -19,12 +19,12 @@ MOST_COHORTS = 16  # lines of the moving table
 LINE_SECONDS = 3.0  # between two plain lines
 
 Standings = Mapping[str, CohortEntry]
-"""Where S is with the cohorts that are open there, by their names."""
+"""State of the cohorts that are open at an intermediary, by name."""
 
 
 @contextmanager
 def working(what: str, err: Console) -> Iterator[None]:
-    """Show on a terminal that `what` is being computed, and for how long; the line goes when the block ends."""
+    """Show on a terminal that `what` is being computed, and for how long, until the block ends."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Columns(*columns, console=err, transient=True, disable=not err.is_terminal) as shown:
         shown.add_task(f"computing {what}", total=None)
@@ -32,15 +32,15 @@ def working(what: str, err: Console) -> Iterator[None]:
 
 
 class Progress:
-    """Shows what the server knows of a run, and how far S is. Nothing shown here is private."""
+    """Shows what the server knows of a run, and the stages of open cohorts. Nothing shown here is private."""
 
     def __init__(self, err: Console) -> None:
         self._err, self._live = err, None if not err.is_terminal else Live(console=err, refresh_per_second=4)
-        self._said, self._next = "", 0.0
+        self._line, self._next = "", 0.0
 
     @contextmanager
     def shown(self) -> Iterator["Progress"]:
-        """The moving table lives as long as this block."""
+        """Keep the moving table on the terminal until the block ends."""
         if self._live is None:
             yield self
             return
@@ -48,13 +48,13 @@ class Progress:
             yield self
 
     def show(self, run: RunView, report: RoundReport, standings: Standings) -> None:
-        """One look at the run."""
+        """Show the run's present state."""
         if self._live is not None:
             self._live.update(_picture(run, report, standings))
             return
         line = _line(run, report, standings)
-        if line != self._said and time.monotonic() >= self._next:
-            self._said, self._next = line, time.monotonic() + LINE_SECONDS
+        if line != self._line and time.monotonic() >= self._next:
+            self._line, self._next = line, time.monotonic() + LINE_SECONDS
             self._err.print(line, markup=False)
 
 
@@ -64,18 +64,18 @@ def _line(run: RunView, report: RoundReport, standings: Standings) -> str:
     stages = "".join(f", {_stage(stage, open_here)}" for stage in dict.fromkeys(entry.stage for entry in open_here))
     return (
         f"round {report.number} ({_sizes(report)} clients a cohort): "
-        f"{done} of {len(report.cohorts)} cohorts released{stages}; {_asked(run, report)}, {_left(run)}"
+        f"{done} of {len(report.cohorts)} cohorts released{stages}; {_used(run, report)}, {_left(run)}"
     )
 
 
 def _sizes(report: RoundReport) -> str:
-    """`64`, or `2 to 64` where a design gives its actions different cohorts."""
+    """Return the clients of a cohort: `64`, or `2 to 64` where a design gives its actions different cohorts."""
     sizes = [cohort.clients for cohort in report.cohorts]
     return " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)}))
 
 
 def _stage(stage: str, open_here: list[CohortEntry]) -> str:
-    """`3 in shares (512 of 3,072 clients done)`."""
+    """Return the cohorts in one stage: `3 in shares (512 of 3,072 clients done)`."""
     there = [entry for entry in open_here if entry.stage == stage]
     done, clients = sum(entry.answered or 0 for entry in there), sum(entry.clients for entry in there)
     return f"{len(there)} in {stage} ({done:,} of {clients:,} clients done)"
@@ -83,7 +83,7 @@ def _stage(stage: str, open_here: list[CohortEntry]) -> str:
 
 def _picture(run: RunView, report: RoundReport, standings: Standings) -> RenderableType:
     bar = Table.grid(padding=(0, 2))
-    bar.add_row(ProgressBar(total=run.snapshot.horizon, completed=_pulls(run, report), width=30), _asked(run, report))
+    bar.add_row(ProgressBar(total=run.snapshot.horizon, completed=_pulls(run, report), width=30), _used(run, report))
     cohorts = Table("cohort", "arm", "stage", "clients done", box=None, padding=(0, 2))
     for cohort in report.cohorts[-MOST_COHORTS:]:
         standing = standings.get(cohort.cohort)
@@ -93,13 +93,13 @@ def _picture(run: RunView, report: RoundReport, standings: Standings) -> Rendera
     return Group(Text(head, style="bold"), bar, cohorts)
 
 
-def _asked(run: RunView, report: RoundReport) -> str:
-    """The horizon counts pulls, which are not always one a client."""
+def _used(run: RunView, report: RoundReport) -> str:
+    """Return the pulls of the horizon that are used, and the clients: a client may make several pulls."""
     return f"{_pulls(run, report):,} of {run.snapshot.horizon:,} pulls, {run.clients:,} clients"
 
 
 def _pulls(run: RunView, report: RoundReport) -> int:
-    """Of all that are planned those whose clients have come."""
+    """Return the planned pulls whose clients have a ticket."""
     planned = [sum(count for _, count in report.decision.pulls(one.arm, one.clients)) for one in report.cohorts]
     to_come = [1 - one.granted / one.clients for one in report.cohorts]
     return run.snapshot.pulls - round(sum(pulls * share for pulls, share in zip(planned, to_come, strict=True)))
@@ -115,7 +115,7 @@ def _cohorts(run: RunView) -> str:
 
 
 def _done(cohort: CohortView, standing: CohortEntry | None) -> str:
-    """Of a released cohort, whom the sum holds; of an open one, who has answered the stage."""
+    """Return a released cohort's survivors; an open cohort's clients that answered the stage, or have a ticket."""
     if cohort.survivors is not None:
         return f"{cohort.survivors:,} of {cohort.clients:,} in the sum"
     if standing is not None and standing.answered is not None:

@@ -1,4 +1,4 @@
-"""What a run came to: the one object that `run --json` writes, the same for every driver.
+"""The result of a run: the object that `run --json` writes, the same for runs in process and over services.
 
 Regret is counted here, on the clients' side: the server never learns the true means.
 """
@@ -16,7 +16,6 @@ from distrust.common.extensions import Extension
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.run.progress import ArmView, LedgerClass, RoundReport, Snapshot
 from distrust.common.wire import Message
-from distrust.lab.run.failures import PolicyFailures
 from distrust.lab.run.run_file import RunFile
 
 Driver = Literal["in-process", "http"]
@@ -30,10 +29,10 @@ class Regret(Message):
 
 
 class CohortResult(Message):
-    """One cohort; `estimate` is of its survivors' sum, absent when nothing was released.
+    """One cohort. `estimate` is of its survivors' sum, absent when nothing was released.
 
     liars     slots of clients whose lies the aggregator proved. disputes: pairs of which one lied.
-    reason    why nothing was released, as the services tell it, with the slots of clients that lied.
+    reason    why nothing was released, as the services report it, with the slots of clients that lied.
     """
 
     cohort: str
@@ -47,7 +46,7 @@ class CohortResult(Message):
 
 
 class RoundResult(Message):
-    """One round: its arms, who dropped out after it, its cohorts, the size of a message, and its line of the ledger."""
+    """One round: its arms, those dropped after it, its cohorts, the size of a message, its line of the ledger."""
 
     number: int
     batch: int
@@ -60,12 +59,12 @@ class RoundResult(Message):
     cohorts: list[CohortResult]
 
     def pulls(self) -> list[tuple[int, int]]:
-        """(arm, pulls) of all its cohorts, replaced ones too."""
+        """Return (arm, pulls) of all its cohorts, replaced ones too."""
         return [pull for cohort in self.cohorts for pull in self.decision.pulls(cohort.arm, cohort.clients)]
 
 
 class Bits(Message):
-    """What a client sends.
+    """The size of what a client sends.
 
     payload  bits of its randomized vector, the mean over the run's clients: by the mechanism's own count.
     modulus  ⌈log₂ m⌉ bits a coordinate, the same mean: what a sum in Z_m needs.
@@ -80,7 +79,7 @@ class Bits(Message):
 
 
 class Wire(Message):
-    """What the fleets counted.
+    """The traffic and refusals that the fleets counted.
 
     payload_bits  sent for one client that was served; None when none was.
     bytes         both ways, for one client that joined a cohort; None when none did.
@@ -92,11 +91,29 @@ class Wire(Message):
     refusals: dict[str, int] = Field(default_factory=dict)
 
 
+class PolicyFailures(Message):
+    """Failures of one run.
+
+    best_dropped     whether no arm of the largest true mean is left; best_dropped_at: the pulls when the last one went.
+    widths           confidence intervals that the policy formed: one for each arm that it judged after a batch, and for
+                     UCB1, whose batches are pulls, one for each pull that was answered (`Policy.formed`).
+    width_failures   those that miss the true mean when they are formed. None fails later: elimination keeps an interval
+                     as it is, and UCB1's only grow around the same estimate until the arm is pulled again.
+    failure          probability, by the policy's own statement, that any of them does (`stated`); null for none.
+    """
+
+    best_dropped: bool
+    best_dropped_at: int | None
+    widths: int
+    width_failures: int
+    failure: float | None
+
+
 class Result(Message):
     """A run that ended. `seed` is the environment's; `noise_seed` is there in unsafe runs only.
 
     spent   the run's ledger: what clients have spent at most, by how often they took part; `guarantee` is the total.
-    events  the policy's failures, seen from the clients' side; over services by playing the run again (lab.run.replay).
+    events  the policy's failures, seen from the clients' side; over services the lab plays the run again for them.
     fault   why the run failed: a round that could not be planned, an exception with its type, or nothing measured.
             None for a run that finished. In process only: over services a run that failed has no result.
     extensions  where the classes of the user's own are from, as this driver has them; absent for a run without any.
@@ -127,7 +144,7 @@ class Result(Message):
     events: PolicyFailures
     fault: str | None = None
     refusals: dict[str, int] = Field(default_factory=dict, description="why clients refused, and how many")
-    extensions: tuple[Extension, ...] = Field(default=(), exclude_if=lambda found: not found)
+    extensions: tuple[Extension, ...] = Field(default=(), exclude_if=lambda extensions: not extensions)
 
 
 def summarize(
@@ -140,12 +157,13 @@ def summarize(
     spent: tuple[LedgerClass, ...],
     seconds: float,
     wire: Wire | None = None,
+    fault: str | None = None,
 ) -> Result:
-    """Put a run's outcome together. `seconds` is wall time; `wire` what the fleets counted, when there is a wire."""
+    """Return a run's result. `seconds` is wall time; `wire` is what fleets counted, None in process."""
     world, config = file.world(), file.config
     gaps = world.means.max() - world.means
     pulls = [arm.pulls for arm in snapshot.arms]
-    asked = sum(cohort.clients for one in rounds for cohort in one.cohorts)
+    clients = sum(cohort.clients for one in rounds for cohort in one.cohorts)
     return Result(
         run=config.run,
         driver=driver,
@@ -166,17 +184,18 @@ def summarize(
         unfinished=snapshot.unfinished,
         guarantee=snapshot.guarantee,
         spent=spent,
-        bits=_bits(rounds, asked, wire),
+        bits=_bits(rounds, clients, wire),
         refusals=wire.refusals if wire else {},
         seconds=seconds,
-        clients_per_second=asked / seconds,
+        clients_per_second=clients / seconds,
         events=events,
+        fault=fault,
         extensions=file.extensions,
     )
 
 
 def from_report(report: RoundReport) -> RoundResult:
-    """The server's view of a round, less what only the server needs."""
+    """Return the result of a round from the server's report of it."""
     return RoundResult(
         number=report.number,
         batch=report.batch,
@@ -203,26 +222,26 @@ def from_report(report: RoundReport) -> RoundResult:
 
 
 def _regret(gaps: NDArray[np.float64], pulls: list[int], rounds: Sequence[RoundResult]) -> Regret:
-    """The curve counts the pulls of cohorts; its last point also those that the horizon left without a cohort."""
+    """Return the regret. The curve counts the pulls of cohorts; its last point also the pulls after the last cohort."""
     curve: list[tuple[int, float]] = []
-    asked = [0] * len(pulls)
+    counted = [0] * len(pulls)
     for one in rounds:
         for arm, count in one.pulls():
-            asked[arm] += count
-        curve.append((sum(asked), _total(gaps, asked)))
+            counted[arm] += count
+        curve.append((sum(counted), _total(gaps, counted)))
     final = _total(gaps, pulls)
-    if sum(asked) < sum(pulls):
+    if sum(counted) < sum(pulls):
         curve.append((sum(pulls), final))
     return Regret(final=final, curve=curve)
 
 
 def _total(gaps: NDArray[np.float64], pulls: list[int]) -> float:
-    """Rounded once, so that more pulls never show less regret."""
+    """Return the regret of these pulls, rounded once, so that more pulls never show less regret."""
     return math.fsum(gaps * pulls)
 
 
-def _bits(rounds: Sequence[RoundResult], asked: int, wire: Wire | None) -> Bits:
-    weights = [sum(cohort.clients for cohort in one.cohorts) / asked for one in rounds]
+def _bits(rounds: Sequence[RoundResult], clients: int, wire: Wire | None) -> Bits:
+    weights = [sum(cohort.clients for cohort in one.cohorts) / clients for one in rounds]
     payload = sum(weight * one.payload_bits for weight, one in zip(weights, rounds, strict=True))
     modulus = sum(weight * (one.modulus - 1).bit_length() for weight, one in zip(weights, rounds, strict=True))
     if wire is None:

@@ -1,4 +1,4 @@
-"""The closing table: what was learned, what it cost, and what is promised."""
+"""Prints a result: what was learned, what it cost, and what is promised."""
 
 from collections.abc import Mapping
 
@@ -6,32 +6,31 @@ from rich.console import Console
 from rich.table import Table
 
 from distrust.common.run.progress import ArmView
-from distrust.lab.run.failures import PolicyFailures
-from distrust.lab.run.result import Bits, Result
+from distrust.lab.run.result import Bits, PolicyFailures, Result
 
 
 def print_result(result: Result, out: Console) -> None:
-    """The arms with their intervals, then the facts of the run, one a line."""
+    """Print the arms with their intervals, then the facts of the run, one a line."""
     out.print(_arms(result))
     for name, fact in _facts(result):
         out.print(f"{name:<10}  {fact}", markup=False)
 
 
 def _payload(bits: Bits) -> str:
-    """Means over the run: m differs from round to round, so they need not be whole."""
+    """Return the bits per client. They are means over the run, in which m differs from round to round."""
     travels = "" if bits.sent is None else f"; {bits.sent:.1f} as they travel"
     return f"{bits.payload:.1f} bits per client, ⌈log₂ m⌉ = {bits.modulus:.1f}{travels}"
 
 
 def _failures(events: PolicyFailures) -> str:
-    """What the true means say of the policy's decisions and intervals, and the level that it states."""
+    """Return the policy's failures, and the probability that it states for them."""
     kept = f"dropped after {events.best_dropped_at:,} pulls" if events.best_dropped else "kept"
     stated = "" if events.failure is None else f" (p = {events.failure:.3g} that any does)"
     return f"best arm {kept}; {events.width_failures:,} of {events.widths:,} intervals miss the true mean{stated}"
 
 
 def _spent(result: Result) -> str:
-    """By how often a client took part."""
+    """Return what clients have spent, by how often they took part."""
     return "; ".join(f"{one.guarantee.figures()} by whoever came {one.contributions} ×" for one in result.spent)
 
 
@@ -56,13 +55,13 @@ def _fate(arm: ArmView, result: Result) -> str:
     return "active" if arm.active else f"dropped after round {arm.eliminated}"
 
 
-def most(refusals: Mapping[str, int]) -> list[tuple[str, int]]:
+def most_common(refusals: Mapping[str, int]) -> list[tuple[str, int]]:
     """Return the three reasons that most clients gave, and the clients of each."""
     return sorted(refusals.items(), key=lambda one: -one[1])[:3]
 
 
 def _liars(result: Result) -> str:
-    """Clients with false boxes, shares or accusations, as the aggregator names them; empty where there are none."""
+    """Return the number of clients that the aggregator named as liars, and of disputes; empty if there are none."""
     cohorts = [cohort for one in result.rounds for cohort in one.cohorts]
     named, disputes = sum(len(one.liars) for one in cohorts), sum(one.disputes for one in cohorts)
     if not named and not disputes:
@@ -71,7 +70,7 @@ def _liars(result: Result) -> str:
 
 
 def _aborted(result: Result) -> list[str]:
-    """Return why the first three of the cohorts ended that released nothing, where the services told it."""
+    """Return why the first three aborted cohorts ended, where the services report it."""
     cohorts = [cohort for one in result.rounds for cohort in one.cohorts]
     return [f"{one.cohort}: {one.reason}" for one in cohorts if one.reason is not None][:3]
 
@@ -87,7 +86,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         ("failures", _failures(result.events)),
         ("rounds", f"{len(result.rounds)}, with {result.aborted} cohorts aborted and replaced"),
         *(("aborted", why) for why in _aborted(result)),
-        *(("refused", f"{clients:,} clients: {why}") for why, clients in most(result.refusals)),
+        *(("refused", f"{clients:,} clients: {why}") for why, clients in most_common(result.refusals)),
         *([("liars", _liars(result))] if _liars(result) else []),
         ("mechanism", f"{result.mechanism}, {result.calibration} calibration"),
         ("guarantee", f"{result.guarantee.line()}; neighbours: {result.guarantee.neighbours}"),

@@ -1,4 +1,4 @@
-"""RUN.toml: what the server gets, what the clients' world is, how the fleet behaves. Only the first is ever sent."""
+"""RUN.toml: the server's configuration, the clients' world, the fleet's behaviour. Only the first is ever sent."""
 
 import tomllib
 import typing
@@ -25,7 +25,7 @@ from distrust.common.messages.explain import explain_all
 from distrust.common.messages.policy import POLICIES
 from distrust.common.run.config import RunConfig
 from distrust.common.wire import Message
-from distrust.server.run_config import check
+from distrust.server.learner.run_config import check_run_config
 
 
 class BadRunFile(ProtocolError):
@@ -39,7 +39,7 @@ class FleetSpec(Message):
 
     processes: Annotated[int, Field(ge=1, le=256, description="fleet processes")] = 2
     dropout: Annotated[float, Field(ge=0, lt=1, description="chance that a client leaves before it has answered")] = 0.0
-    silent: Annotated[bool, Field(description="leave without a word, so that S waits for its deadline")] = False
+    silent: Annotated[bool, Field(description="leave silently: the intermediary waits for its deadline")] = False
 
 
 _ANYTHING: dict[str, Any] = dict.fromkeys((*RunConfig.model_fields, "environment", "fleet"), (Any, None))
@@ -53,7 +53,7 @@ class RunFile:
     config       the server's part; holds nothing of the environment but the number of arms.
     environment  the clients' world; its seed, when the file has none, is drawn once and then fixed.
     fleet        the processes that play it.
-    drawn        whether the seed was drawn here: then nobody else can know this world, or play it.
+    drawn        whether the seed was drawn here: then no other process can know this world, or play it.
     """
 
     config: RunConfig
@@ -63,7 +63,7 @@ class RunFile:
 
     @property
     def extensions(self) -> tuple[Extension, ...]:
-        """Where the classes of the user's own are from that this run names."""
+        """The user's own classes that this run names, and where they are from."""
         config = self.config
         names = {
             "environment": self.environment.name,
@@ -73,11 +73,11 @@ class RunFile:
         return extensions({kind: {"name": name} for kind, name in names.items()})
 
     def world(self) -> Environment:
-        """The environment itself."""
+        """Build the environment."""
         return build_environment(self.environment)
 
     def renamed(self, run: str) -> "RunFile":
-        """The same run under another name. Raises BadRunFile or BadParameter for one that no run can have."""
+        """Return the run under another name. Raises BadRunFile or BadParameter for a name that is not allowed."""
         return replace(self, config=_config({**self.config.model_dump(), "run": run}))
 
 
@@ -94,49 +94,52 @@ def read(path: Path) -> RunFile:
 
 
 def parse(text: str) -> RunFile:
-    """The same from text; `arms` is the environment's when the file does not say it."""
+    """Parse and check a run file's text. Without `arms` it has the environment's. Raises BadRunFile, BadParameter."""
     try:
         table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # of numbers and nesting that nobody means, too
+    except (ValueError, RecursionError) as error:  # tomllib raises both for absurd numbers and nesting, too
         raise BadRunFile(f"not TOML: {error}") from error
-    return of_table(table)
+    return parse_table(table)
 
 
-def of_table(words: Mapping[str, Any]) -> RunFile:
-    """The same from the file's table, all of whose keys must be known: a misspelt one explains a missing one."""
+def parse_table(words: Mapping[str, Any]) -> RunFile:
+    """Check a run file's table. Unknown keys are refused first, as a misspelt key explains a missing one.
+
+    Raises BadRunFile, BadParameter.
+    """
     _check(_Keys, words)
     try:
         extensions(words)
     except BadParameter as error:
         raise BadRunFile(str(error)) from error
     table = dict(words)
-    given = _environment(table.pop("environment", None))
-    environment = seeded(given)
+    spec = _environment(table.pop("environment", None))
+    environment = seeded(spec)
     fleet = _check(FleetSpec, table.pop("fleet", {}), "fleet.")
     arms = build_environment(environment).arms
     config = _config({"arms": arms, **_one_by_one(_with_actions(table, environment))})
     if config.arms != arms:
         raise BadParameter("arms", config.arms, f"the environment has {arms}")
-    return RunFile(config, environment, fleet, drawn=given.seed is None)
+    return RunFile(config, environment, fleet, drawn=spec.seed is None)
 
 
 def _config(table: dict[str, Any]) -> RunConfig:
     config = _check(RunConfig, table)
-    check(config)
+    check_run_config(config)
     return config
 
 
 CATALOGUES: tuple[Catalogue[Any], ...] = (ENVIRONMENTS, POLICIES, MECHANISMS)
-"""Of what a run file names, each in a table of its own that is called like the kind."""
+"""Catalogues of what a run file names. Each kind has a table of its own, called like the kind."""
 
 
 def extensions(words: Mapping[str, Any]) -> tuple[Extension, ...]:
-    """Return where the classes of the user's own are from that a run file's table names.
+    """Return the user's own classes that a run file's table names, and where they are from.
 
-    A run file is the word of this process's own operator, so that every `module:Name` in it is listed. Raises
-    BadParameter for a class that cannot be used.
+    This process's own operator wrote the run file, so every `module:Name` in it is allowed. Raises BadParameter for a
+    class that cannot be used.
     """
-    found: list[Extension | None] = []
+    used: list[Extension | None] = []
     for catalogue in CATALOGUES:
         table = words.get(catalogue.kind)
         name = table.get("name") if isinstance(table, dict) else None
@@ -144,15 +147,15 @@ def extensions(words: Mapping[str, Any]) -> tuple[Extension, ...]:
             if REFERENCE.fullmatch(name):
                 allow(name)
             if name in catalogue:
-                found.append(catalogue.extension(name))
-    return tuple(one for one in found if one is not None)
+                used.append(catalogue.extension(name))
+    return tuple(one for one in used if one is not None)
 
 
 LINEAR_POLICIES = tuple(name for name, spec in POLICIES.items() if spec.REWARDS == "linear")
 
 
 def _with_actions(table: dict[str, Any], environment: EnvironmentSpec) -> dict[str, Any]:
-    """The table with what a policy may know of its world filled in. The two must go together."""
+    """Return the table with what a linear policy may know of its world. Raises BadParameter if the two do not match."""
     policy = table.get("policy")
     name = policy.get("name") if isinstance(policy, dict) else None
     linear = name in POLICIES and POLICIES[str(name)].REWARDS == "linear"
@@ -171,9 +174,9 @@ def _with_actions(table: dict[str, Any], environment: EnvironmentSpec) -> dict[s
 
 
 def _one_by_one(table: dict[str, Any]) -> dict[str, Any]:
-    """For the policy whose cohorts are one client each: their minimum, and the S that takes one, unless they are given.
+    """Return the table with defaults for a policy whose cohorts are one client each: minimum 1, at the shuffler.
 
-    Secure aggregation needs two.
+    Secure aggregation needs two clients.
     """
     policy, spec, mechanism = table.get("policy"), table.get("intermediary", {}), table.get("mechanism")
     name = policy.get("name") if isinstance(policy, dict) else None
@@ -184,7 +187,7 @@ def _one_by_one(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _environment(table: object) -> EnvironmentSpec:
-    """The `[environment]` table, checked by the spec that its name picks."""
+    """Return the `[environment]` table, checked by the spec that its name picks."""
     if not isinstance(table, dict):
         raise BadRunFile("environment: is required, a table with a name")
     try:
@@ -198,7 +201,7 @@ M = typing.TypeVar("M", bound=BaseModel)
 
 
 def _check(model: type[M], table: Any, prefix: str = "") -> M:
-    """A table as a message; the first fault as BadRunFile."""
+    """Return a table as a message. Raises BadRunFile for its first fault."""
     try:
         return model.model_validate(table)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What each party saw of a cohort, put side by side."""
+"""Shows side by side what each party saw of a cohort."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ PATIENCE = Patience(first=0.2, longest=1.0, total=5.0)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to show. `limit`: messages of each stage and direction."""
+    """Which transcripts to show. `limit`: messages of each stage and direction."""
 
     run: str
     round: int
@@ -34,11 +34,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One cohort, and what S and the server saw of it, cut to the limit."""
+    """One cohort, and what its intermediary and the server saw of it, cut to the limit."""
 
     report: RoundReport
     cohort: CohortView
-    by_s: "Pages"
+    by_intermediary: "Pages"
     by_server: "Pages"
 
 
@@ -51,7 +51,7 @@ class Pages:
 
 
 async def gather(urls: Urls, wanted: Wanted) -> list[Sight]:
-    """Ask the server for the round and S for its transcripts. Raises WrongCohort for what nobody knows."""
+    """Fetch the round from the server, and both parties' transcripts. Raises WrongCohort for an unknown cohort."""
     async with Http(PATIENCE) as http:
         server = http.peer(urls.server, urls.token)
         report = await server.get(f"/v1/runs/{wanted.run}/rounds/{wanted.round}", RoundReport)
@@ -71,10 +71,10 @@ async def gather(urls: Urls, wanted: Wanted) -> list[Sight]:
 def _chosen(report: RoundReport, wanted: Wanted) -> list[CohortView]:
     if wanted.cohort is None:
         return report.cohorts
-    found = [cohort for cohort in report.cohorts if cohort.cohort == wanted.cohort]
-    if not found:
+    chosen = [cohort for cohort in report.cohorts if cohort.cohort == wanted.cohort]
+    if not chosen:
         raise WrongCohort(f"round {report.number} of {report.run} has no cohort {wanted.cohort}")
-    return found
+    return chosen
 
 
 async def _pages(party: Peer, path: str, limit: int) -> Pages:
@@ -86,53 +86,53 @@ async def _pages(party: Peer, path: str, limit: int) -> Pages:
     while after is not None:
         page = await party.get(path, Transcript, {"after": after, "limit": PAGE})
         total, after = page.total, page.next
-        for seen in page.messages:
-            counts[seen.stage, seen.direction] += 1
-            kept += [seen] if counts[seen.stage, seen.direction] <= limit else []
+        for entry in page.messages:
+            counts[entry.stage, entry.direction] += 1
+            kept += [entry] if counts[entry.stage, entry.direction] <= limit else []
     return Pages(total, kept)
 
 
 def print_sights(sights: Iterable[Sight], out: Console) -> None:
-    """One table a cohort: what clients sent, what S could read of it, what the server got to see."""
+    """Print one table a cohort: what clients sent, what the intermediary could read of it, what the server saw."""
     for sight in sights:
         cohort = sight.cohort
         head = f"{cohort.cohort}: round {sight.report.number}, arm {cohort.arm}, {cohort.clients:,} clients"
         out.print(head, style="bold", markup=False)
         out.print(_table(sight))
-        shown = len(sight.by_s.messages) + len(sight.by_server.messages)
-        total = sight.by_s.total + sight.by_server.total
+        shown = len(sight.by_intermediary.messages) + len(sight.by_server.messages)
+        total = sight.by_intermediary.total + sight.by_server.total
         out.print(f"{shown:,} of {total:,} messages; --limit shows more of each stage\n", markup=False)
 
 
 def _table(sight: Sight) -> Table:
-    """Rows in the order of a cohort's life: opened, tickets handed out, messages, batch, estimate."""
+    """Return a table in the order of a cohort's life: opened, tickets issued, messages, batch, estimate."""
     titles = ("stage", "a client sent", f"the {sight.report.mechanism.via} saw", "the server saw")
     table = Table(*titles, box=box.MINIMAL, show_edge=False)
     server = sight.by_server.messages
-    for seen in server:
-        if seen.stage in OPENING:
-            table.add_row(seen.stage, "", "", _said(seen))
-    heard = {seen.stage: seen for seen in server if seen.direction == "in"}  # statements, and the batch
-    for seen in sight.by_s.messages:
-        got = heard.pop(seen.stage, None) if seen.direction == "out" else None
-        table.add_row(seen.stage, _sent(seen), _said(seen), _said(got) if got else "")
-    rest = [seen for seen in server if seen.stage not in OPENING and seen.direction == "out"]
-    for seen in [*heard.values(), *rest]:
-        table.add_row(seen.stage, "", "", _said(seen))
+    for entry in server:
+        if entry.stage in OPENING:
+            table.add_row(entry.stage, "", "", _read(entry))
+    received = {entry.stage: entry for entry in server if entry.direction == "in"}  # statements, and the batch
+    for entry in sight.by_intermediary.messages:
+        answer = received.pop(entry.stage, None) if entry.direction == "out" else None
+        table.add_row(entry.stage, _sent(entry), _read(entry), _read(answer) if answer else "")
+    rest = [entry for entry in server if entry.stage not in OPENING and entry.direction == "out"]
+    for entry in [*received.values(), *rest]:
+        table.add_row(entry.stage, "", "", _read(entry))
     return table
 
 
-def _sent(seen: TranscriptEntry) -> Text:
-    """The client's own words: the bytes that left it. What the party says itself is no client's message."""
-    client = seen.direction == "in" and seen.peer.startswith("client")
-    return Text(f"{seen.peer}: {seen.bytes:,} B {_short(seen.hex)}" if client else "")
+def _sent(entry: TranscriptEntry) -> Text:
+    """Return the bytes of a client's message; empty for a message of another party."""
+    client = entry.direction == "in" and entry.peer.startswith("client")
+    return Text(f"{entry.peer}: {entry.bytes:,} B {_short(entry.hex)}" if client else "")
 
 
-def _said(seen: TranscriptEntry) -> Text:
-    """What the party said, or what it could make of what it got."""
-    facts = ", ".join(f"{name.replace('_', ' ')} {_value(value)}" for name, value in seen.view.items())
-    said = f"to {seen.peer}, {seen.bytes:,} B" if seen.direction == "out" else ""
-    return Text(": ".join(part for part in (said, facts) if part))
+def _read(entry: TranscriptEntry) -> Text:
+    """Return what the party could read in a message, and to whom it sent it."""
+    facts = ", ".join(f"{name.replace('_', ' ')} {_value(value)}" for name, value in entry.view.items())
+    receiver = f"to {entry.peer}, {entry.bytes:,} B" if entry.direction == "out" else ""
+    return Text(": ".join(part for part in (receiver, facts) if part))
 
 
 def _value(value: str | float | list[int] | list[str]) -> str:
@@ -145,6 +145,6 @@ def _value(value: str | float | list[int] | list[str]) -> str:
 
 
 def _short(text: str) -> str:
-    """Words as they are; long hexadecimal text by its first digits."""
+    """Return a text; of a long hexadecimal one the first digits."""
     long = len(text) > MOST_DIGITS and set(text) <= set(hexdigits)
     return f"{text[:MOST_DIGITS]}…" if long else text

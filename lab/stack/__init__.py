@@ -1,1 +1,1 @@
-"""The three services on loopback."""
+"""The local stack: the three services on loopback."""

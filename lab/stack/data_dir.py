@@ -1,4 +1,4 @@
-"""The data folder of a local stack: databases, logs, the operator's token, and who runs here."""
+"""The data folder of a local stack: databases, logs, tokens, and the addresses of the running services."""
 
 import fcntl
 import json
@@ -15,19 +15,19 @@ from typing import Any
 from distrust.common.errors import BadParameter, Unavailable
 
 DEFAULT = Path(".distrust")
-LEAST_FREE = 16 * 2**20  # bytes; on a full disk services could not even say what is wrong
+LEAST_FREE = 16 * 2**20  # bytes; on a full disk services could not even log what is wrong
 
 
 @contextmanager
 def writing(path: Path, elsewhere: str = "choose another --data") -> Iterator[None]:
-    """A full disk or a folder that is not ours becomes one clear sentence."""
+    """Turn an OSError while writing (a full disk, a folder that is not ours) into Unavailable."""
     try:
         yield
     except OSError as error:
         raise Unavailable(f"cannot write {path}: {error.strerror}; mend that, or {elsewhere}") from error
 
 
-def put(text: str, target: str) -> None:
+def write_result(text: str, target: str) -> None:
     """Write a command's result to a file, or to stdout for `-`."""
     if target == "-":
         sys.stdout.write(text)
@@ -37,14 +37,14 @@ def put(text: str, target: str) -> None:
 
 
 def private(path: str, flags: int) -> int:
-    """An `opener=` for files that their owner alone may read, also where they were made otherwise before."""
+    """Open a file for its owner only, also if it existed with other rights; for `opener=`."""
     handle = os.open(path, flags, 0o600)
     os.fchmod(handle, 0o600)
     return handle
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class DataDir:
     """Paths below one data folder, and what is written there."""
 
     path: Path
@@ -76,7 +76,7 @@ class Folder:
             (self.path / "logs").mkdir(mode=0o700, exist_ok=True)
 
     def check_space(self) -> None:
-        """Raise Unavailable while there still is room to go on later: nothing that was answered is lost."""
+        """Raise Unavailable before the disk is full, so that nothing committed is lost and the run can go on later."""
         free = shutil.disk_usage(self.path).free
         if free < LEAST_FREE:
             raise Unavailable(
@@ -85,29 +85,29 @@ class Folder:
             )
 
     def make_tokens(self) -> None:
-        """Make the operator's and the inspector's token, once: 256 bits from the CSPRNG, for their owner's eyes only.
+        """Make the operator's and the inspector's token once: 256 bits from the CSPRNG, readable by their owner only.
 
-        The inspector's reads the transcripts of both S, from which the server would learn who sent what.
+        The inspector's token opens the intermediaries' transcripts, which show which client sent what.
         """
         for path in (self.token_file, self.inspector_file):
             if not path.exists():
                 _write_token(path)
 
     def token(self) -> str:
-        """The operator's token. Raises BadParameter where no stack has ever run."""
+        """Return the operator's token. Raises BadParameter where no stack has ever run."""
         return self._read(self.token_file, "operator")
 
     def inspector_token(self) -> str:
-        """The inspector's token. Raises BadParameter where no stack has ever run."""
+        """Return the inspector's token. Raises BadParameter where no stack has ever run."""
         return self._read(self.inspector_file, "inspector")
 
     def write_stack(self, stack: dict[str, Any]) -> None:
-        """Say where the running stack is."""
+        """Write the addresses of the running stack."""
         with writing(self.stack_file), open(self.stack_file, "w", encoding="utf-8", opener=private) as file:
             file.write(json.dumps(stack, indent=2) + "\n")
 
     def in_use(self) -> bool:
-        """Whether a stack holds this folder now."""
+        """Return whether a stack holds this folder now."""
         if not self.stack_file.exists():
             return False
         try:
@@ -118,7 +118,10 @@ class Folder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the folder: two stacks must not share databases. The kernel lets go when we end, however we end."""
+        """Lock the folder: two stacks must not share databases. The kernel unlocks it when the process ends.
+
+        Raises Unavailable when another stack holds it.
+        """
         lock = self.path / "lock"
         with writing(lock):
             handle = os.open(lock, os.O_CREAT | os.O_RDWR, 0o600)

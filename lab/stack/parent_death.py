@@ -1,7 +1,8 @@
-"""Run a command that ends when its parent does: `python -m distrust.lab.stack.parent_death PARENT COMMAND…`.
+"""Runs a command that ends when its parent does: `python -m distrust.lab.stack.parent_death PARENT COMMAND…`.
 
-A safety net under the stack's own clean-up: should the stack be killed outright, the kernel sends SIGTERM to what it
-started. On systems without prctl (not Linux) the command just runs, and only the stack's clean-up ends it.
+If the stack is killed before it can clean up, the kernel sends SIGTERM to the processes that it started. On systems
+without prctl (not Linux) the command runs without this, and only the stack's clean-up ends it. A file of its own,
+because every process of the stack imports it as it starts.
 """
 
 import ctypes
@@ -21,7 +22,7 @@ def tie(parent: int) -> None:
 
 
 def main() -> None:
-    """Become the command: the tie survives exec, so no process stands in between."""
+    """Become the command. The signal is kept over exec, so that no process stands in between."""
     tie(int(sys.argv[1]))
     os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - our own command, no shell
 

@@ -1,4 +1,4 @@
-"""One of our services as a process of its own: started with a log, watched, stopped."""
+"""A service or fleet as a process of its own: started with a log, watched, stopped."""
 
 import os
 import signal
@@ -15,23 +15,21 @@ GRACE_SECONDS = 10.0
 LAST_LINES = 12
 
 
-class Service:
-    """`python -m MODULE ARGUMENTS…` in a session of its own, so that the terminal's Ctrl-C reaches only us.
+class ServiceProcess:
+    """`python -m MODULE ARGUMENTS…` in a session of its own, so that the terminal's Ctrl-C reaches only this process.
 
-    name         what people call it in messages.
-    environment  variables added to ours.
-    log          file that takes its output, appended to.
+    name         its name in messages.
+    environment  variables added to this process's own.
+    log          file that its output is appended to.
     """
 
     def __init__(self, name: str, arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
         self.name, self.log = name, log
-        python = [
-            sys.executable,
-            "-P",
-        ]  # without the working folder on the path: what lies there is not run in our place
+        # -P: without the working folder on the path, so that no module there is run in place of ours
+        python = [sys.executable, "-P"]
         me = [*python, "-m", "distrust.lab.stack.parent_death", str(os.getpid()), *python, "-m", *arguments]
         with writing(log), open(log, "ab", opener=private) as output:
-            self._begin = output.tell()  # what is there already, an earlier process said
+            self._begin = output.tell()  # what is there already is an earlier process's
             self.process = subprocess.Popen(
                 me,
                 stdin=subprocess.DEVNULL,
@@ -46,19 +44,19 @@ class Service:
         return self.process.pid
 
     def check(self) -> None:
-        """Raise Unavailable, with its last words, when the service is gone."""
+        """Raise Unavailable, with the end of its log, when the process has ended."""
         code = self.process.poll()
         if code is not None:
             raise Unavailable(f"the {self.name} ended with status {code}; the last lines of {self.log}:\n{self.tail()}")
 
     def tail(self) -> str:
-        """The last lines that it said."""
-        said = self.log.read_bytes()[self._begin :] if self.log.exists() else b""
-        lines = said.decode("utf-8", errors="replace").splitlines()
+        """Return the last lines of its output."""
+        output = self.log.read_bytes()[self._begin :] if self.log.exists() else b""
+        lines = output.decode("utf-8", errors="replace").splitlines()
         return "\n".join(f"  {line}" for line in lines[-LAST_LINES:]) or "  (nothing)"
 
     def ask_to_stop(self) -> None:
-        """SIGTERM: finish what is in flight and leave."""
+        """Send SIGTERM: the service finishes what is in flight and ends."""
         self._signal(signal.SIGTERM)
 
     def stop(self, grace: float = GRACE_SECONDS) -> None:
@@ -69,7 +67,7 @@ class Service:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL for the whole session, and reap."""
+        """Send SIGKILL to the whole session, and reap it."""
         self._signal(signal.SIGKILL)
         self.process.wait()
 
@@ -78,8 +76,8 @@ class Service:
             os.killpg(self.process.pid, number)
 
 
-def stop_all(services: list[Service]) -> None:
-    """Stop them together; whatever interrupts us meanwhile, none is left behind."""
+def stop_all(services: list[ServiceProcess]) -> None:
+    """Stop services together. An interruption meanwhile kills them, so that none is left."""
     try:
         for service in services:
             service.ask_to_stop()

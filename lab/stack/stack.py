@@ -15,23 +15,23 @@ import httpx
 
 from distrust.common.errors import Unavailable
 from distrust.common.extensions import Extension
-from distrust.lab.stack.data_dir import Folder
-from distrust.lab.stack.process import Service, stop_all
+from distrust.lab.stack.data_dir import DataDir
+from distrust.lab.stack.process import ServiceProcess, stop_all
 
 LOOPBACK = "127.0.0.1"
 
 
-def choose(base: int, names: list[str]) -> dict[str, int]:
-    """A port for each name: `base`, `base + 1`, …; free ones that the system picks when `base` is 0.
+def choose_ports(base: int, names: list[str]) -> dict[str, int]:
+    """Return a port for each name: `base`, `base + 1`, …; free ones that the system picks when `base` is 0.
 
-    Raises Unavailable, naming the port, when one is taken. All are held together while we look, so they differ.
+    All are bound at the same time, so that they differ. Raises Unavailable, naming the port, when one is taken.
     """
     with ExitStack() as held:
         return {name: _probe(held, base and base + index, name) for index, name in enumerate(names)}
 
 
 def _probe(held: ExitStack, port: int, name: str) -> int:
-    """Bind once to see whether we can."""
+    """Bind a port to see whether it is free. Raises Unavailable."""
     probe = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -41,8 +41,8 @@ def _probe(held: ExitStack, port: int, name: str) -> int:
         raise Unavailable(
             f"port {port} for the {name} is {why}: stop what listens there, or let --port-base 0 pick free ports"
         ) from error
-    found: int = probe.getsockname()[1]
-    return found
+    bound: int = probe.getsockname()[1]
+    return bound
 
 
 BASE_PORT = 8701
@@ -52,7 +52,7 @@ START_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """Where the three services are, and what opens the operator's doors, and the transcripts of both S."""
+    """Addresses of the three services, and the tokens of the operator and of the inspector of transcripts."""
 
     server: str
     shuffler: str
@@ -62,17 +62,17 @@ class Urls:
 
 
 class Stack:
-    """Starts in order, waits until all are ready, stops all at the end, whatever the end is.
+    """Starts the services in order, waits until all are ready, and stops them when the block ends, also by an error.
 
     folder  databases, logs, token; held for as long as the stack runs.
     base    first of three ports; 0 picks free ones.
-    extensions  of the user's own that the server may import.
+    extensions  the user's own classes that the server may import.
     Raises  Unavailable: a busy port, a folder in use or not writable, a service that does not start.
     """
 
-    def __init__(self, folder: Folder, base: int = BASE_PORT, extensions: Sequence[Extension] = ()) -> None:
+    def __init__(self, folder: DataDir, base: int = BASE_PORT, extensions: Sequence[Extension] = ()) -> None:
         self.folder, self._base, self._extensions = folder, base, extensions
-        self._services: list[Service] = []
+        self._services: list[ServiceProcess] = []
         self._ports: dict[str, int] = {}
         self._cleanup = ExitStack()
 
@@ -83,12 +83,12 @@ class Stack:
             undo.enter_context(self.folder.held())
             self.folder.stack_file.unlink(missing_ok=True)  # of a stack that was killed outright
             self.folder.make_tokens()
-            self._ports = choose(self._base, list(NAMES))
+            self._ports = choose_ports(self._base, list(NAMES))
             undo.callback(lambda: stop_all(self._services))
             for name in NAMES:
                 self._services.append(self._start(name))
             self._wait_until_ready()
-            self._say_where()
+            self._write_addresses()
             undo.callback(self.folder.stack_file.unlink, missing_ok=True)
             self._cleanup = undo.pop_all()
         return self
@@ -100,17 +100,17 @@ class Stack:
 
     @property
     def urls(self) -> Urls:
-        """Addresses and token of the running services."""
+        """Addresses and tokens of the running services."""
         return _urls(self.folder, {name: self._url(name) for name in NAMES})
 
     def check(self) -> None:
-        """Raise Unavailable when the disk is full, or, with its last words, when a service has died."""
+        """Raise Unavailable when the disk is full, or, with the end of its log, when a service has died."""
         self.folder.check_space()
         for service in self._services:
             service.check()
 
     def restart(self, name: str) -> None:
-        """Kill one service outright and start it again on its port and its database."""
+        """Kill one service and start it again on its port and its database."""
         index = NAMES.index(name)
         self._services[index].kill()
         self._services[index] = self._start(name)
@@ -119,8 +119,8 @@ class Stack:
     def _url(self, name: str) -> str:
         return f"http://{LOOPBACK}:{self._ports[name]}"
 
-    def _start(self, name: str) -> Service:
-        return Service(name, [f"distrust.{name}"], self._environment(name), self.folder.log(name))
+    def _start(self, name: str) -> ServiceProcess:
+        return ServiceProcess(name, [f"distrust.{name}"], self._environment(name), self.folder.log(name))
 
     def _environment(self, name: str) -> dict[str, str]:
         own = {
@@ -132,7 +132,7 @@ class Stack:
         }
         if name != "server":
             return {**own, "DISTRUST_INSPECTOR_TOKEN_FILE": str(self.folder.inspector_file.resolve())}
-        own |= listed(self._extensions)
+        own |= extensions_variable(self._extensions)
         return {**own, **{f"DISTRUST_{peer.upper()}_URL": self._url(peer) for peer in ("shuffler", "aggregator")}}
 
     def _wait_until_ready(self) -> None:
@@ -144,27 +144,27 @@ class Stack:
                     raise Unavailable(f"not ready within {START_SECONDS:g} s; see {self.folder.path / 'logs'}")
                 time.sleep(0.05)
 
-    def _say_where(self) -> None:
+    def _write_addresses(self) -> None:
         services = {name: {"url": self._url(name), "pid": self._services[i].pid} for i, name in enumerate(NAMES)}
         self.folder.write_stack({"services": services, "token_file": str(self.folder.token_file), "pid": os.getpid()})
 
 
-def listed(extensions: Sequence[Extension]) -> dict[str, str]:
-    """Return the variable that lets a process of ours import these `module:Name`, beside those of our own one."""
+def extensions_variable(extensions: Sequence[Extension]) -> dict[str, str]:
+    """Return the variable that lets a child process import these `module:Name`, beside this process's own."""
     named = [one.name for one in extensions if ":" in one.name]
     before = os.environ.get("DISTRUST_EXTENSIONS", "")
     return {"DISTRUST_EXTENSIONS": ",".join(filter(None, [before, *named]))} if named else {}
 
 
-def running(folder: Folder) -> Urls | None:
-    """The services that another process runs on this folder, or None."""
+def running_stack(folder: DataDir) -> Urls | None:
+    """Return the addresses of the stack that another process runs on this folder; None if there is none."""
     if not folder.in_use():
         return None
     services = json.loads(folder.stack_file.read_text("utf-8"))["services"]
     return _urls(folder, {name: services[name]["url"] for name in NAMES})
 
 
-def _urls(folder: Folder, where: dict[str, str]) -> Urls:
+def _urls(folder: DataDir, where: dict[str, str]) -> Urls:
     return Urls(**where, token=folder.token(), inspector=folder.inspector_token())
 
 

@@ -1,4 +1,4 @@
-"""What the rows of a sweep depend on besides the experiment: our own code, and the libraries that compute."""
+"""Digests of what a sweep's rows depend on besides the experiment: our own code, and the libraries that compute."""
 
 import ast
 import hashlib
@@ -21,31 +21,31 @@ LIBRARIES = ("dp-accounting", "mpmath", "numpy", "scipy")
 
 @cache
 def parts() -> Mapping[str, str]:
-    """A digest for each of our modules that playing a cell may reach, and for the data beside them; versions.
+    """Return a digest for each of our modules that playing a cell may reach and for the data beside them, and versions.
 
-    Reach     by the import statements, also those inside functions, of `lab.sweep.play` and of what it imports, and by
-              the classes that are named as `module:Name`. What keeps and draws rows is not part of it.
+    Reach     from `lab.sweep.play` over import statements, also those inside functions, and classes that are named as
+              `module:Name`. Code that stores and draws rows is not part of it.
     Digests   are of the syntax tree without docstrings: comments and layout may change.
     Python    counts with its minor version: how floats are added up has changed between two of them.
     """
-    found = {"python": "{}.{}".format(*sys.version_info)}
-    found |= {name: version(name) for name in LIBRARIES}
+    digests = {"python": "{}.{}".format(*sys.version_info)}
+    digests |= {name: version(name) for name in LIBRARIES}
     trees = _reached()
-    found |= {name: _hashed(ast.dump(_Silent().visit(tree)).encode()) for name, tree in trees.items()}
+    digests |= {name: _hashed(ast.dump(_Silent().visit(tree)).encode()) for name, tree in trees.items()}
     # In a checkout the package's folders are links, and rglob follows no link but the one that it starts at.
     folders = sorted({ROOT.joinpath(*name.split(".")[:2]) for name in trees})
     files = [file for folder in folders for file in sorted(folder.rglob("*.csv"))]
-    found |= {file.relative_to(ROOT).as_posix(): _hashed(file.read_bytes()) for file in files}
-    return MappingProxyType(found)
+    digests |= {file.relative_to(ROOT).as_posix(): _hashed(file.read_bytes()) for file in files}
+    return MappingProxyType(digests)
 
 
-def digest() -> str:
-    """Hex, 12 digits: of all the parts."""
+def code_digest() -> str:
+    """Return the digest of all the parts: 12 hex digits."""
     return _hashed(json.dumps(dict(parts()), sort_keys=True).encode())
 
 
 def changed(older: Mapping[str, str]) -> list[str]:
-    """The names of parts that were others, came or went since `older`."""
+    """Return the names of parts that differ from `older`, are new or are gone."""
     now = parts()
     return [name for name in sorted({*older, *now}) if older.get(name) != now.get(name)]
 
@@ -63,7 +63,7 @@ def _reached() -> dict[str, ast.Module]:
 
 
 def _file(name: str) -> Path | None:
-    """Where one of our modules is; None for what is none, such as a library or the name of a function."""
+    """Return the file of one of our modules; None for another name, such as a library or a function."""
     base = ROOT.joinpath(*name.split("."))
     return next((file for file in (base.with_suffix(".py"), base / "__init__.py") if file.is_file()), None)
 
@@ -80,7 +80,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 
 
 class _Silent(ast.NodeTransformer):
-    """Takes out docstrings, and whatever else is said to nobody. What is left is for reading only."""
+    """Removes docstrings and other constant expressions. The remaining tree is for digests only."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
         return None if isinstance(node.value, ast.Constant) else node

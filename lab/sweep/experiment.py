@@ -1,8 +1,9 @@
 """An experiment as data: what is compared, in which worlds, how often. One TOML file."""
 
+import copy
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -10,12 +11,47 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from distrust.common.wire import Message
-from distrust.lab.sweep.overlay import has, merged, removed
 
 Table = dict[str, Any]
 
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
+    """Return `over` laid on `base`: tables key by key, other values replaced. Neither argument is changed."""
+    result = copy.deepcopy(dict(base))
+    for key, value in over.items():
+        below = result.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            result[key] = merged(below, value)
+        else:
+            result[key] = copy.deepcopy(value)
+    return result
+
+
+def removed(table: Mapping[str, Any], keys: Iterable[str]) -> Table:
+    """Return `table` without these dotted keys; a key that it does not have is ignored."""
+    result = copy.deepcopy(dict(table))
+    for key in keys:
+        *path, last = key.split(".")
+        _inner(result, path).pop(last, None)
+    return result
+
+
+def has(table: Mapping[str, Any], key: str) -> bool:
+    """Return whether a table has a dotted key."""
+    *path, last = key.split(".")
+    return last in _inner(dict(table), path)
+
+
+def _inner(table: Table, path: list[str]) -> Table:
+    """Return the table at the end of a path, an empty one when there is none."""
+    for part in path:
+        below = table.get(part)
+        table = below if isinstance(below, dict) else {}
+    return table
+
+
 OURS = ("run", "unsafe", "environment.seed")
-"""What a cell's run file gets from its place in the experiment, so that an experiment may not say it."""
+"""Keys that a cell's run file gets from its place in the experiment, so that an experiment may not set them."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=32)]
 
@@ -123,7 +159,7 @@ class Experiment(Message):
 
     @property
     def digest(self) -> str:
-        """Hex, 64 digits: of everything here that a finished cell depends on.
+        """The digest of everything here that a finished cell depends on: 64 hex digits.
 
         Titles, drawing and `repetitions` are not part of it, and the code has a digest of its own (`lab.sweep.code`).
         """
@@ -133,11 +169,11 @@ class Experiment(Message):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def repeated(self, repetitions: int) -> Self:
-        """The same with another number of repetitions, checked. Rows of the old ones stay valid."""
+        """Return the experiment with another number of repetitions, checked. Rows of the old ones stay valid."""
         return type(self).model_validate({**self.model_dump(), "repetitions": repetitions})
 
     def all_pairs(self) -> Iterator[tuple[Overlay, Overlay]]:
-        """(panel, series), panel by panel."""
+        """Return (panel, series), panel by panel."""
         return ((panel, series) for panel in self.panels for series in self.series)
 
     def repetitions_of(self, series: Overlay) -> int:
@@ -156,7 +192,7 @@ class Experiment(Message):
         return np.maximum(1.0, np.rint(horizon * 10.0**exponents))
 
     def table(self, panel: Overlay, series: Overlay) -> Table:
-        """The run file of a pair, without its name and seeds."""
+        """Return the run file of a pair, without its name and seeds."""
         return removed(self._laid(panel, series), (*panel.without, *series.without))
 
     def _laid(self, panel: Overlay, series: Overlay) -> Table:

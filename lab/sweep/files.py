@@ -1,4 +1,4 @@
-"""From an experiment's name, or the path of a user's own file, to the checked experiment."""
+"""Loads an experiment by its name, or from a user's own file, and checks it."""
 
 import tomllib
 from importlib import resources
@@ -10,23 +10,22 @@ from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter
 from distrust.common.messages.explain import first
-from distrust.lab.sweep.checks import BadExperiment, check
-from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.overlay import merged
+from distrust.lab.sweep.cells import BadExperiment, check_run_files
+from distrust.lab.sweep.experiment import Experiment, merged
 
 
-def known() -> list[str]:
-    """The names of the experiments that come with the package."""
+def known_experiments() -> list[str]:
+    """Return the names of the experiments that come with the package."""
     files = resources.files("distrust.lab.experiments").iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
-def load(name_or_path: str, *, quick: bool = False, repetitions: int | None = None) -> Experiment:
+def load_experiment(name_or_path: str, *, quick: bool = False, repetitions: int | None = None) -> Experiment:
     """Read an experiment and check every run file that its panels and series make.
 
     quick         with the file's `[quick]` laid over it. repetitions: another number than the file's.
     Repetitions   differ in their seeds only, so that the first one's run files are checked for all.
-    Raises        BadParameter for a name that nobody knows; BadExperiment.
+    Raises        BadParameter for an unknown name; BadExperiment.
     """
     file, name = _find(name_or_path)
     try:
@@ -39,7 +38,7 @@ def load(name_or_path: str, *, quick: bool = False, repetitions: int | None = No
         raise BadExperiment(f"{name_or_path}: {first(error, Experiment)}") from error
     except (ValueError, RecursionError) as error:
         raise BadExperiment(f"{name_or_path}: not TOML: {error}") from error
-    check(experiment)
+    check_run_files(experiment)
     return experiment
 
 
@@ -47,8 +46,8 @@ def _find(name_or_path: str) -> tuple[Traversable | Path, str]:
     path = Path(name_or_path)
     if path.suffix == ".toml":
         return path, path.stem
-    if name_or_path not in known():
-        allowed = f"must be one of {', '.join(known())}, or the path of a .toml file"
+    if name_or_path not in known_experiments():
+        allowed = f"must be one of {', '.join(known_experiments())}, or the path of a .toml file"
         raise BadParameter("experiment", name_or_path, allowed)
     return resources.files("distrust.lab.experiments") / f"{name_or_path}.toml", name_or_path
 
@@ -61,7 +60,7 @@ def _text(file: Traversable | Path) -> str:
 
 
 def _laid(table: dict[str, Any], *, quick: bool, repetitions: int | None) -> dict[str, Any]:
-    """The file's table with `[quick]` on it when asked for, and with the number of repetitions that was asked for."""
+    """Return the file's table, with `[quick]` laid over it and another number of repetitions if requested."""
     plain = {key: value for key, value in table.items() if key != "quick"}
     changes = {} if repetitions is None else {"repetitions": repetitions}
     return merged(merged(plain, table["quick"] if quick else {}), changes)

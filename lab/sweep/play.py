@@ -1,4 +1,4 @@
-"""One cell, played where a worker is: a row, or the reason why there is none."""
+"""Plays one cell, in a worker: returns its row, or the reason why there is none."""
 
 import time
 from collections.abc import Sequence
@@ -12,30 +12,30 @@ from distrust.common.machine import one_thread
 from distrust.lab.run import in_process
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile
-from distrust.lab.sweep.cells import Cell, digest, run_file
+from distrust.lab.sweep.cells import cell_digest, cell_run_file
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.row import Row
+from distrust.lab.sweep.row import Cell, Row
 
 
 class Failure(NamedTuple):
-    """A cell that came to nothing, and why."""
+    """A cell without a row, and why."""
 
     cell: Cell
     reason: str
 
 
-class Stopped(ProtocolError):
-    """A run that ended before its horizon, so that its regret is nobody's."""
+class StoppedEarly(ProtocolError):
+    """A run that ended before its horizon, so that its regret means nothing."""
 
     code, status = "stopped", 409
 
 
-def play(experiment: Experiment, cell: Cell) -> Row | Failure:
-    """A cell's row. Anything that goes wrong is the cell's own misfortune and stops no other."""
+def play_cell(experiment: Experiment, cell: Cell) -> Row | Failure:
+    """Return a cell's row, or its failure. An exception ends this cell only."""
     began = time.perf_counter()
     try:
         with one_thread():
-            file = run_file(experiment, cell)
+            file = cell_run_file(experiment, cell)
             result = in_process.run(file)
             return _row(experiment, cell, file, result, time.perf_counter() - began)
     except ProtocolError as error:
@@ -55,14 +55,14 @@ def checkpoints(curve: Sequence[tuple[int, float]], places: NDArray[np.float64])
 
 def _row(experiment: Experiment, cell: Cell, file: RunFile, result: Result, seconds: float) -> Row:
     if result.fault is not None or sum(result.pulls) < result.horizon:
-        raise Stopped(result.fault or f"stopped after {sum(result.pulls)} of {result.horizon} pulls")
+        raise StoppedEarly(result.fault or f"stopped after {sum(result.pulls)} of {result.horizon} pulls")
     assert result.seed is not None
     clients = sum(cohort.clients for one in result.rounds for cohort in one.cohorts)
     return Row(
         experiment=experiment.name,
         panel=cell.panel,
         series=cell.series,
-        digest=digest(experiment, cell),
+        digest=cell_digest(experiment, cell),
         repetition=cell.repetition,
         seed=result.seed,
         policy=result.policy,

@@ -1,4 +1,4 @@
-"""A sweep's folder: finished cells, one line each, written once and never again, with a file for each code."""
+"""A sweep's folder: its finished cells, one line each, in a file for each version of the code."""
 
 import fcntl
 import json
@@ -12,43 +12,42 @@ from pydantic import ValidationError
 from distrust.common.errors import Unavailable
 from distrust.lab.stack.data_dir import writing
 from distrust.lab.sweep import code
-from distrust.lab.sweep.cells import Cell
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.row import Row
+from distrust.lab.sweep.row import Cell, Row
 
 ELSEWHERE = "choose another --out"
 
 
-def home(experiment: Experiment, out: Path) -> Path:
-    """The folder of one experiment below `out`. A changed experiment has another one, so that rows never mix."""
+def result_folder(experiment: Experiment, out: Path) -> Path:
+    """Return the folder of one experiment below `out`. A changed experiment has another, so that rows never mix."""
     quick = "-quick" if experiment.quick else ""
     return out / f"{experiment.name}{quick}-{experiment.digest[:12]}"
 
 
-class Others(NamedTuple):
-    """Cells that other code has played: the file that keeps them, how many, and the parts of the code that differ."""
+class OtherRows(NamedTuple):
+    """Cells that other code has played: their file, their number, and the parts of the code that differ."""
 
     path: Path
     cells: int
     changed: list[str]
 
 
-def others(experiment: Experiment, out: Path) -> list[Others]:
-    """What a sweep that begins anew now does not go on from; nothing when there are rows of this code already."""
-    folder, mine = home(experiment, out), _rows(code.digest())
+def rows_of_other_code(experiment: Experiment, out: Path) -> list[OtherRows]:
+    """Return the rows that a new start does not continue, because other code played them; [] if this code has rows."""
+    folder, mine = result_folder(experiment, out), _rows(code.code_digest())
     if _cells(folder / mine):
         return []
-    found = []
+    others = []
     for path in sorted(folder.glob(_rows("*"))):
         if count := _cells(path):
             parts = folder / _code(path.stem.removeprefix("rows-"))
             older = json.loads(parts.read_text("utf-8")) if parts.exists() else {}
-            found.append(Others(path, count, code.changed(older)))
-    return found
+            others.append(OtherRows(path, count, code.changed(older)))
+    return others
 
 
 def _cells(path: Path) -> int:
-    """Whole lines of a file of rows, which a sweep makes before it has any."""
+    """Return the whole lines of a file of rows, which is made before it has any."""
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
@@ -71,9 +70,9 @@ class ResultStore:
     """
 
     def __init__(self, experiment: Experiment, out: Path) -> None:
-        self.folder = home(experiment, out)
+        self.folder = result_folder(experiment, out)
         self._experiment = experiment
-        self._rows = self.folder / _rows(code.digest())
+        self._rows = self.folder / _rows(code.code_digest())
 
     def __enter__(self) -> Self:
         with writing(self.folder, ELSEWHERE):
@@ -96,18 +95,18 @@ class ResultStore:
         os.close(self._lock)
 
     def rows(self) -> dict[Cell, Row]:
-        """Every finished cell. Lines that are no rows are passed over."""
-        found: dict[Cell, Row] = {}
+        """Return every finished cell. Lines that are no rows are ignored."""
+        rows: dict[Cell, Row] = {}
         for line in self._text().splitlines():
             try:
                 row = Row.model_validate_json(line)
             except ValidationError:
                 continue
-            found[Cell(row.panel, row.series, row.repetition)] = row
-        return found
+            rows[row.cell] = row
+        return rows
 
     def keep(self, row: Row) -> None:
-        """Write one row to the disk itself."""
+        """Write one row, and wait until it is on the disk."""
         with writing(self.folder, ELSEWHERE):
             line = (row.model_dump_json() + "\n").encode()
             if os.write(self._handle, line) < len(line):
@@ -117,8 +116,8 @@ class ResultStore:
     def _begin(self) -> None:
         self._handle = os.open(self._rows, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)
         self._mend()
-        put(self.folder / "experiment.json", self._experiment.model_dump_json(indent=2) + "\n")
-        put(self.folder / _code(code.digest()), json.dumps(dict(code.parts()), indent=2) + "\n")
+        write_whole(self.folder / "experiment.json", self._experiment.model_dump_json(indent=2) + "\n")
+        write_whole(self.folder / _code(code.code_digest()), json.dumps(dict(code.parts()), indent=2) + "\n")
 
     def _mend(self) -> None:
         """Cut off an unfinished last line, so that the next row begins a line of its own."""
@@ -133,8 +132,8 @@ class ResultStore:
         return self._bytes().decode("utf-8", errors="replace")
 
 
-def put(path: Path, content: str | bytes) -> None:
-    """A whole file or none: written beside its place, then moved there."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a whole file or none: written beside its place, then moved there."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with part.open("wb") as output:
         output.write(content.encode() if isinstance(content, str) else content)
@@ -143,12 +142,12 @@ def put(path: Path, content: str | bytes) -> None:
     part.replace(path)
 
 
-def put_failures(folder: Path, failures: dict[Cell, str]) -> None:
-    """What failed the last time, by cell; no file when nothing did."""
+def write_failures(folder: Path, failures: dict[Cell, str]) -> None:
+    """Write the cells that failed at this start, with reasons; remove the file when none did."""
     path = folder / "failures.json"
     with writing(path, ELSEWHERE):
         if failures:
             listed = [{**cell._asdict(), "reason": reason} for cell, reason in failures.items()]
-            put(path, json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
+            write_whole(path, json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
         else:
             path.unlink(missing_ok=True)

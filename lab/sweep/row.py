@@ -1,23 +1,31 @@
-"""One finished cell of an experiment, as a row of its table."""
+"""A cell of an experiment, and the row that it ends as."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
 from distrust.common.wire import Message
 
 
-class Row(Message):
-    """What one run came to.
+class Cell(NamedTuple):
+    """One run of an experiment: the labels of its panel and series, and its repetition from 0."""
 
-    digest          of the cell's run file and checkpoints (`lab.sweep.cells.digest`).
+    panel: str
+    series: str
+    repetition: int
+
+
+class Row(Message):
+    """The result of one cell.
+
+    digest          of the cell's run file and checkpoints (`lab.sweep.cells.cell_digest`).
     repetition      from 0; seed: the environment's, the same for every panel and series of a repetition.
     epsilon         as the run file asks for it; null without one.
-    clients         who were asked, in cohorts: less than the horizon where the last batch was not finished.
+    clients         of all cohorts: fewer than the horizon where the last batch was not finished.
     regret          after all pulls of the horizon. chosen, best: arms.
     best_dropped    whether no arm of the largest true mean was left; best_dropped_at: after so many pulls.
     widths          confidence intervals that the policy formed; width_failures: those that miss the true mean.
-    failure         probability, by the policy's own statement, that any of them does; null when it states none.
+    failure         probability, by the policy's own theorem, that any of them does; null when it states none.
     payload_bits    of one client's report; modulus_bits: ⌈log₂ m⌉ a coordinate; means over the clients.
     bits            all the payload bits of the run.
     seconds         wall time; the only field that is not a function of the experiment.
@@ -52,6 +60,11 @@ class Row(Message):
     seconds: float
     curve: list[float]
 
+    @property
+    def cell(self) -> Cell:
+        """The cell that ended as this row."""
+        return Cell(self.panel, self.series, self.repetition)
+
     def lasting(self) -> dict[str, Any]:
-        """The columns that are a function of the experiment and the code: all but the seconds."""
+        """Return the columns that are a function of the experiment and the code: all but the seconds."""
         return self.model_dump(exclude={"seconds"})

@@ -1,8 +1,9 @@
-"""The rows of a sweep as one file: Parquet, or CSV with the curve joined by semicolons."""
+"""The rows of a sweep as one file, Parquet or CSV, and their comparison with rows that were published."""
 
 import csv
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -11,8 +12,8 @@ from pydantic import ValidationError
 from distrust.common.errors import BadParameter
 from distrust.common.messages.explain import first
 from distrust.lab.stack.data_dir import writing
-from distrust.lab.sweep.result_store import ELSEWHERE, put
-from distrust.lab.sweep.row import Row
+from distrust.lab.sweep.result_store import ELSEWHERE, write_whole
+from distrust.lab.sweep.row import Cell, Row
 
 Format = Literal["parquet", "csv"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -21,28 +22,28 @@ FIELDS = tuple(Row.model_fields)
 
 
 def check_format(form: str) -> Format:
-    """The format of that name. Raises BadParameter."""
+    """Return the format of that name. Raises BadParameter."""
     for known in FORMATS:
         if form == known:
             return known
     raise BadParameter("format", form, f"must be {' or '.join(FORMATS)}")
 
 
-def write(rows: Sequence[Row], path: Path, form: Format) -> None:
+def write_rows(rows: Sequence[Row], path: Path, form: Format) -> None:
     """Write rows in their order, a whole file or none. Floats keep every bit in both formats."""
     content = _parquet(rows) if form == "parquet" else _csv(rows)
     with writing(path, ELSEWHERE):
-        put(path, content)
+        write_whole(path, content)
 
 
-def read(path: Path, field: str = "results") -> list[Row]:
-    """Rows of a file that `write` wrote; its ending tells the format. Raises BadParameter for `field` otherwise."""
+def read_rows(path: Path, field: str = "results") -> list[Row]:
+    """Read rows of a file that `write_rows` wrote; its ending tells the format. Raises BadParameter, naming `field`."""
     form = path.suffix.removeprefix(".")
     if form not in FORMATS:
         raise BadParameter(field, str(path), f"must end in {' or '.join(f'.{one}' for one in FORMATS)}")
     try:
-        found = _from_parquet(path) if form == "parquet" else _from_csv(path)
-        return [Row.model_validate(one, strict=False) for one in found]
+        lines = _from_parquet(path) if form == "parquet" else _from_csv(path)
+        return [Row.model_validate(line, strict=False) for line in lines]
     except OSError as error:
         raise BadParameter(field, str(path), error.strerror or str(error)) from error
     except ValidationError as error:
@@ -68,7 +69,7 @@ def _from_csv(path: Path) -> list[dict[str, Any]]:
 
 
 def _cells(line: dict[str, Any]) -> dict[str, Any]:
-    """A line's words: an empty one is null, the curve is a list."""
+    """Return a line's words: an empty one is null, the curve is a list."""
     words = {key: value or None for key, value in line.items()}
     return {**words, "curve": (line.get("curve") or "").split(";")}
 
@@ -96,7 +97,7 @@ def _from_parquet(path: Path) -> list[dict[str, Any]]:
 
 
 def _schema() -> Any:
-    """Columns in the row's order; null only where a row may be."""
+    """Return the columns in the row's order; null only where a row's field may be None."""
     import pyarrow as pa  # noqa: PLC0415
 
     types: dict[Any, Any] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
@@ -106,3 +107,31 @@ def _schema() -> Any:
         kind = pa.list_(types[plain]) if get_origin(field.annotation) is list else types[plain]
         fields.append(pa.field(name, kind, nullable=type(None) in more))
     return pa.schema(fields)
+
+
+TOLERANCE = 1e-12
+"""Relative, of floats: the linear algebra of another processor adds in another order, which moves their last bits."""
+
+
+def differing_columns(published: Sequence[Row], played: Sequence[Row]) -> dict[Cell, list[str]]:
+    """Return the columns in which played cells differ from the published rows, by cell; `row` for an unpublished cell.
+
+    Whole numbers and words must be equal, floats up to TOLERANCE. Seconds are not compared.
+    """
+    known = {row.cell: row.lasting() for row in published}
+    differing = {row.cell: _columns(known.get(row.cell), row.lasting()) for row in played}
+    return {cell: columns for cell, columns in differing.items() if columns}
+
+
+def _columns(published: Mapping[str, Any] | None, played: Mapping[str, Any]) -> list[str]:
+    if published is None:
+        return ["row"]
+    return [name for name, value in played.items() if not _same(published[name], value)]
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=TOLERANCE)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)

@@ -1,4 +1,4 @@
-"""All cores, or a cluster: what joblib is told, and results in the order in which they come."""
+"""Runs tasks on all cores, or on a cluster, with joblib; yields results in the order in which they come."""
 
 import logging
 import os
@@ -23,10 +23,10 @@ LEAST_CHUNK = 4
 """Cells a worker and chunk, where a backend hands over results in chunks only."""
 
 EXPECTED = ("A worker stopped while some jobs were given", ".*tasks which were still being processed")
-"""Warnings of joblib's: a worker that had grown was replaced; a sweep was stopped."""
+"""Warnings of joblib that are ignored: a worker that had grown was replaced; a sweep was stopped."""
 
 Task = TypeVar("Task")
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 
 class WorkerLost(ProtocolError):
@@ -36,7 +36,7 @@ class WorkerLost(ProtocolError):
 
 
 def check_backend(backend: str) -> Backend:
-    """The backend of that name. Raises BadParameter for one that is unknown, or whose package is not installed."""
+    """Return the backend of that name. Raises BadParameter if it is unknown, or its package is not installed."""
     for known in BACKENDS:
         if backend == known:
             needed = NEEDS.get(known)
@@ -48,16 +48,16 @@ def check_backend(backend: str) -> Backend:
 
 
 def check_jobs(jobs: int | None) -> int:
-    """Worker processes: as many as there are cores when it is not said. Raises BadParameter."""
+    """Return the number of worker processes; the number of cores for None. Raises BadParameter."""
     if jobs is not None and jobs < 1:
         raise BadParameter("jobs", jobs, "must be at least 1")
     return int(cpu_count()) if jobs is None else jobs
 
 
-def unordered(work: Callable[[Task], Found], tasks: Sequence[Task], backend: Backend, jobs: int) -> Generator[Found]:
-    """`work` of every task, as they come. Closing the iterator stops the workers.
+def unordered(work: Callable[[Task], Value], tasks: Sequence[Task], backend: Backend, jobs: int) -> Generator[Value]:
+    """Yield `work` of every task, in the order in which they end. Closing the iterator stops the workers.
 
-    Memory  Tasks are handed out as workers get free, so that there are never more than a few at once.
+    Memory  Tasks are handed out as workers get free, so that only a few are in memory at once.
     Raises  WorkerLost.
     """
     if not tasks:
@@ -74,7 +74,7 @@ def unordered(work: Callable[[Task], Found], tasks: Sequence[Task], backend: Bac
             raise WorkerLost(reason) from error
 
 
-def _played(work: Callable[[Task], Found], tasks: Sequence[Task], backend: Backend) -> Iterator[Found]:
+def _played(work: Callable[[Task], Value], tasks: Sequence[Task], backend: Backend) -> Iterator[Value]:
     return_as = "list" if backend == "ray" else "generator_unordered"
     results = Parallel(return_as=return_as)(delayed(work)(task) for task in tasks)
     try:
@@ -85,13 +85,13 @@ def _played(work: Callable[[Task], Found], tasks: Sequence[Task], backend: Backe
 
 
 def _chunks(tasks: Sequence[Task], backend: Backend, jobs: int) -> Iterator[Sequence[Task]]:
-    """Everything at once; in pieces for Ray, whose joblib backend returns whole lists only."""
+    """Return all tasks as one chunk; for Ray, whose joblib backend returns whole lists only, in chunks."""
     size = LEAST_CHUNK * jobs if backend == "ray" else max(len(tasks), 1)
     return (tasks[start : start + size] for start in range(0, len(tasks), size))
 
 
 def _config(backend: Backend, jobs: int) -> AbstractContextManager[Any]:
-    """What joblib is told; Dask's scheduler is the one in DASK_SCHEDULER_ADDRESS, or one on this machine."""
+    """Configure joblib. Dask's scheduler is the one in DASK_SCHEDULER_ADDRESS, or one on this machine."""
     if backend == "dask":
         return _dask(jobs)
     if backend == "ray":
@@ -101,7 +101,7 @@ def _config(backend: Backend, jobs: int) -> AbstractContextManager[Any]:
         return _joblib("ray", n_jobs=jobs)
     if jobs == 1:
         return _joblib("sequential")
-    return _joblib("loky", n_jobs=jobs, initializer=_begin, initargs=(os.getpid(),), inner_max_num_threads=1)
+    return _joblib("loky", n_jobs=jobs, initializer=_start_worker, initargs=(os.getpid(),), inner_max_num_threads=1)
 
 
 @contextmanager
@@ -117,20 +117,20 @@ def _dask(jobs: int) -> Iterator[None]:
 
     address = dask.config.get("scheduler-address", None)
     here = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None, "set_as_default": False}
-    quiet = {"silence_logs": logging.ERROR}  # workers are warned about that a stop kills in the middle of a cell
+    quiet = {"silence_logs": logging.ERROR}  # Dask would warn of workers that a stop kills in the middle of a cell
     client: Any = Client  # untyped
     with client(address) if address else client(**here, **quiet) as cluster, _joblib("dask", client=cluster):
         if not address:
-            cluster.run(_deafen)
+            cluster.run(_ignore_interrupts)
         yield
 
 
-def _begin(parent: int) -> None:
-    """In a worker of loky's: no worker outlives the sweep."""
-    _deafen()
+def _start_worker(parent: int) -> None:
+    """Start a worker of loky: it ends when the sweep does."""
+    _ignore_interrupts()
     tie(parent)
 
 
-def _deafen() -> None:
-    """In a worker of this machine: the sweep alone hears Ctrl-C, which a terminal sends to all."""
+def _ignore_interrupts() -> None:
+    """Ignore Ctrl-C in a worker: a terminal sends it to all processes, and the sweep alone must stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,1 +1,1 @@
-"""The state machine of a run, replayed from its outcomes, without input or output."""
+"""The learner: the state machine of a run, replayed from its outcomes, without input or output."""

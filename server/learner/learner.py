@@ -1,42 +1,51 @@
-"""The round machine: a pure function of a configuration and its cohorts' outcomes. No I/O, no clock."""
+"""The learner: plans rounds as a pure function of a configuration and its cohorts' outcomes. No I/O, no clock."""
 
 from collections.abc import Callable, Iterable
 from operator import le
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from distrust.common.errors import BadMessage, BadParameter, BudgetExceeded, RunFailed, WrongCohort, describe_error
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import ArmView, Snapshot
-from distrust.server.learner.ledger import admit, ledger
-from distrust.server.learner.outcome import Lost, Released
-from distrust.server.learner.rounds import CohortPlan, RoundPlan, RoundRecord, begin, wave
-from distrust.server.policies import Ask, Estimate, Interval, Key, Policy, Query, Stopped
-from distrust.server.run_config import build, check
+from distrust.server.learner.rounds import (
+    CohortPlan,
+    LostCohort,
+    ReleasedCohort,
+    RoundPlan,
+    RoundRecord,
+    attempt_cohorts,
+    check_budget,
+    plan_round,
+    run_ledger,
+)
+from distrust.server.learner.run_config import build_policy, check_run_config
+from distrust.server.policies.base import Ask, Estimate, Interval, Key, Policy, Query, StoppedPolicy
 
-Play = Callable[[RoundPlan, CohortPlan], Released | Lost]
-"""How one cohort of a round ends."""
+PlayCohort = Callable[[RoundPlan, CohortPlan], ReleasedCohort | LostCohort]
+"""Returns the outcome of one cohort of a round."""
 
 
 class Learner:
-    """Plans rounds, absorbs what came out of their cohorts, and stops before the horizon is passed.
+    """Plans rounds, absorbs their cohorts' outcomes, and stops before the horizon is passed.
 
-    Attempts  A round's cohorts are one wave. When all of them have ended, the aborted ones are replaced together by
-              fresh cohorts of fresh clients, the next wave, if the horizon allows all of them; otherwise the run
-              finishes, and nothing of that batch is used. So the order of outcomes within a wave never matters.
+    Attempts  A round's cohorts are its first attempt. When all of them have ended, the aborted ones are replaced
+              together by fresh cohorts of fresh clients, the next attempt, if the horizon allows all of them. Otherwise
+              the run finishes, and nothing of that batch is used. So the order of outcomes within an attempt never
+              matters.
     Pulls     What a cohort plays counts from the moment it is planned: a pull a client, or what its decision says.
     Fault     The run ends early and `fault` says why: a later round's mechanism cannot be calibrated or would overdraw
               the budget, the policy or the analyzer raised an exception (its type is named), or no round was closed.
               The same outcomes end in the same fault, so that a replay stops where the run stopped.
-    Raises    BadParameter for a configuration that cannot be run (server.run_config), or whose first round
+    Raises    BadParameter for a configuration that cannot be run (server.learner.run_config), or whose first round
               cannot be calibrated; BudgetExceeded when that would overdraw already; RunFailed when the policy raises
               any other exception in its first round.
     """
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config
-        check(config)
-        self.policy: Policy = build(config)
+        check_run_config(config)
+        self.policy: Policy = build_policy(config)
         self.pulls = [0] * config.arms
         self.aborted = 0
         self.unfinished = 0
@@ -51,8 +60,8 @@ class Learner:
         self._open_round()
 
     @classmethod
-    def replay(cls, config: RunConfig, outcomes: Iterable[Released | Lost]) -> Self:
-        """The learner after these outcomes: the same ones always give the same plans."""
+    def replay(cls, config: RunConfig, outcomes: Iterable[ReleasedCohort | LostCohort]) -> Self:
+        """Return the learner after these outcomes. The same outcomes always give the same plans."""
         learner = cls(config)
         for outcome in outcomes:
             try:
@@ -62,13 +71,13 @@ class Learner:
                 break
         return learner
 
-    def play(self, outcome: Play, watch: Callable[[Self], None] = lambda _learner: None) -> None:
-        """To the end of the run: `outcome` says how a cohort ends, `watch` is called after each."""
+    def play(self, outcome: PlayCohort, watch: Callable[[Self], None] = lambda _learner: None) -> None:
+        """Play the run to its end: `outcome` returns each cohort's outcome; `watch` is called after each cohort."""
         while plan := self.plan():
             for cohort in plan.cohorts:
                 self.absorb(outcome(plan, cohort))
                 watch(self)
-                if self.finished:  # a fault ends the run in the middle of a wave
+                if self.finished:  # a fault ends the run in the middle of an attempt
                     return
 
     @property
@@ -77,7 +86,7 @@ class Learner:
         return self.config.horizon - sum(self.pulls)
 
     def plan(self) -> RoundPlan | None:
-        """The open round with its cohorts that have no outcome yet; None when the run is over."""
+        """Return the open round with the cohorts that have no outcome yet; None when the run is over."""
         if self.finished:
             return None
         record = self.rounds[-1]
@@ -87,38 +96,38 @@ class Learner:
             record.number, ask.batch, ask.decision, ask.statistic, record.mechanism, record.minimum, pending
         )
 
-    def absorb(self, outcome: Released | Lost) -> None:
-        """Take one cohort's end. Raises WrongCohort if it is not waited for, BadMessage for an impossible sum."""
+    def absorb(self, outcome: ReleasedCohort | LostCohort) -> None:
+        """Take one cohort's outcome. Raises WrongCohort if it is not waited for, BadMessage for an impossible sum."""
         cohort = self._pending.get(outcome.cohort)
         if cohort is None:
             raise WrongCohort(f"cohort {outcome.cohort} is not waited for in run {self.config.run}")
-        if isinstance(outcome, Released):
+        if isinstance(outcome, ReleasedCohort):
             self._keep(cohort, outcome)
         else:
             self._lost.append(cohort.arm)
             self.aborted += 1
             self._last_loss = f"cohort {outcome.cohort}: {outcome.reason}"
         del self._pending[outcome.cohort]
-        if isinstance(outcome, Lost) and outcome.fault:
+        if isinstance(outcome, LostCohort) and outcome.fault:
             self.stop(f"round {self._number}: {self._last_loss}")
         elif not self._pending:
-            self._next_wave()
+            self._end_attempt()
 
     def fail(self, where: str, error: Exception) -> None:
-        """End the run: an exception that no rule of the protocol plans. `where` names the step that raised it."""
+        """End the run as failed, for an exception outside the protocol. `where` names the step that raised it."""
         self.error = error
         self.stop(f"{where}: {describe_error(error)}")
 
     @property
     def _number(self) -> int:
-        """Of the last round so far."""
+        """The last round's number so far; 0 before the first."""
         return self.rounds[-1].number if self.rounds else 0
 
     def snapshot(self) -> Snapshot:
-        """Where the run stands."""
-        return snapshot(self)
+        """Return what the run has learned and promised so far."""
+        return snapshot_of(self)
 
-    def _keep(self, cohort: CohortPlan, outcome: Released) -> None:
+    def _keep(self, cohort: CohortPlan, outcome: ReleasedCohort) -> None:
         record = self.rounds[-1]
         if not cohort.minimum <= outcome.survivors <= cohort.clients:
             raise BadMessage(
@@ -129,14 +138,14 @@ class Learner:
         _check_counts(record, outcome)
         record.released[cohort.arm] = outcome
 
-    def _next_wave(self) -> None:
-        ask, gone = self.rounds[-1].ask, set(self._lost)
+    def _end_attempt(self) -> None:
+        ask, arms = self.rounds[-1].ask, set(self._lost)
         self._lost = []
-        lost = tuple(query for query in ask.queries if query.arm in gone)
+        lost = tuple(query for query in ask.queries if query.arm in arms)
         if not lost:
             self._close_round()
         elif ask.cost(lost) <= self.left:
-            self._ask(lost)
+            self._open_attempt(lost)
         else:
             self.unfinished += ask.cost([Query(one.arm, one.clients) for one in self.rounds[-1].cohorts])
             self._finish(ask.spend(lost, self.left))
@@ -147,7 +156,7 @@ class Learner:
             self.policy.tell([_estimate(record, query) for query in record.ask.queries])
             stay = set(self.policy.active)
         except Exception as error:  # noqa: BLE001 - whatever a policy raises, the run ends and says so
-            self.policy = Stopped.instead_of(self.policy, before)
+            self.policy = StoppedPolicy.instead_of(self.policy, before)
             self.fail(f"round {record.number}", error)
             return
         record.eliminated = tuple(arm for arm in before if arm not in stay)
@@ -165,39 +174,39 @@ class Learner:
         except Exception as error:
             if not self.rounds:
                 raise RunFailed(f"run {self.config.run} cannot be planned: {describe_error(error)}") from error
-            self.policy = Stopped.instead_of(self.policy, self.policy.active)
+            self.policy = StoppedPolicy.instead_of(self.policy, self.policy.active)
             self.fail(f"round {number}", error)
         else:
             if ask is None or record is None:
                 self._finish(leftover)
             else:
                 self.rounds.append(record)
-                self._ask(ask.queries)
+                self._open_attempt(ask.queries)
 
     def _planned(self, number: int) -> tuple[Ask | None, RoundRecord | None, dict[int, int]]:
-        """What comes next: a round, or how the last pulls are played."""
+        """Return the next round, or else how the last pulls are played."""
         ask = self.policy.ask(self.left)
         if ask is None:
             return None, None, self.policy.leftover(self.left)
-        record = begin(self.config, number, ask, self.rounds[-1:])
-        admit(self.config, self.rounds, record)
+        record = plan_round(self.config, number, ask, self.rounds[-1:])
+        check_budget(self.config, self.rounds, record)
         return ask, record, {}
 
-    def _ask(self, queries: tuple[Query, ...]) -> None:
-        """One more attempt of the open round, for these queries."""
+    def _open_attempt(self, queries: tuple[Query, ...]) -> None:
+        """Open one more attempt of the open round, for these queries."""
         record = self.rounds[-1]
-        cohorts = wave(self.config.run, record, queries, record.attempts + 1)
+        cohorts = attempt_cohorts(self.config.run, record, queries, record.attempts + 1)
         record.cohorts += cohorts
         self._pending = {cohort.cohort: cohort for cohort in cohorts}
         for query in queries:
             self._count(record.ask.pulls(query))
 
     def _finish(self, leftover: dict[int, int]) -> None:
-        """The last clients are played as the paper plays them; nothing is opened for them and nothing released."""
+        """Finish the run: count the last pulls as the paper plays them. No cohort is opened for them."""
         self._count(leftover.items())
         self.unfinished += sum(leftover.values())
         self.finished = True
-        if not self._closed:  # the policy was told nothing at all: there is no result
+        if not self._closed:  # the policy was told nothing: there is no result
             cohorts = sum(len(record.cohorts) for record in self.rounds)
             self.stop(
                 f"nothing was measured: no round was closed, {self.aborted} of {cohorts} cohorts were aborted; "
@@ -218,16 +227,16 @@ def _estimate(record: RoundRecord, query: Query) -> Estimate:
     outcome, mechanism = record.released[query.arm], record.mechanisms[query.clients]
     counts = tuple(outcome.counts or [outcome.survivors] * len(outcome.sum))
     laws = {count: mechanism.error(max(1, count)) for count in set(counts)}
-    told = tuple(laws[count] for count in counts)
-    return Estimate(query.arm, tuple(outcome.sum), counts, told, mechanism.rounding, joint=mechanism.joint)
+    noise = tuple(laws[count] for count in counts)
+    return Estimate(query.arm, tuple(outcome.sum), counts, noise, mechanism.rounding, joint=mechanism.joint)
 
 
-def _check_counts(record: RoundRecord, outcome: Released) -> None:
-    """Action by action counts come with assigned actions, and with nothing else."""
+def _check_counts(record: RoundRecord, outcome: ReleasedCohort) -> None:
+    """Refuse counts by action without assigned actions, and counts that do not fit them. Raises BadMessage."""
     decision = record.ask.decision
     if decision.kind != "assigned-action":
         if outcome.counts is not None:
-            raise BadMessage(f"cohort {outcome.cohort}: counts by action, where everybody plays alike")
+            raise BadMessage(f"cohort {outcome.cohort}: counts by action, where all clients play alike")
         return
     counts = outcome.counts or []
     fit = len(counts) == len(decision.times) and all(map(le, counts, decision.times))
@@ -235,12 +244,8 @@ def _check_counts(record: RoundRecord, outcome: Released) -> None:
         raise BadMessage(f"cohort {outcome.cohort}: {counts} survivors by action, of {decision.times}")
 
 
-if TYPE_CHECKING:
-    pass
-
-
-def snapshot(learner: "Learner") -> Snapshot:
-    """Active arms, intervals, pulls, losses and the guarantee so far."""
+def snapshot_of(learner: Learner) -> Snapshot:
+    """Return active arms, intervals, pulls, losses and the guarantee so far."""
     return Snapshot(
         arms=_arms(learner),
         horizon=learner.config.horizon,
@@ -250,11 +255,11 @@ def snapshot(learner: "Learner") -> Snapshot:
         unfinished=learner.unfinished,
         chosen=learner.policy.chosen,
         finished=learner.finished,
-        guarantee=guarantee(learner),
+        guarantee=run_guarantee(learner),
     )
 
 
-def blank(config: RunConfig) -> Snapshot:
+def blank_snapshot(config: RunConfig) -> Snapshot:
     """Return the snapshot of a run that cannot be played again: nothing is known, and no privacy is promised."""
     why = ("the run cannot be played again from what is stored: nothing is promised of it",)
     promise = Guarantee(
@@ -273,20 +278,20 @@ def blank(config: RunConfig) -> Snapshot:
     )
 
 
-def guarantee(learner: "Learner") -> Guarantee:
-    """What nobody has spent more than, the open round too: its cohorts may be released already."""
-    return ledger(learner.config, learner.rounds).total
+def run_guarantee(learner: Learner) -> Guarantee:
+    """Return what a client has spent at most. The open round counts: some of its cohorts may be released already."""
+    return run_ledger(learner.config, learner.rounds).total
 
 
-def _arms(learner: "Learner") -> list[ArmView]:
+def _arms(learner: Learner) -> list[ArmView]:
     dropped = {arm: record.number for record in learner.rounds for arm in record.eliminated}
     latest = {interval.arm: interval for interval in learner.policy.intervals}
     return [_arm(arm, pulls, dropped.get(arm), latest.get(arm)) for arm, pulls in enumerate(learner.pulls)]
 
 
-def _arm(arm: int, pulls: int, dropped: int | None, seen: Interval | None) -> ArmView:
+def _arm(arm: int, pulls: int, dropped: int | None, interval: Interval | None) -> ArmView:
     plain = ArmView(arm=arm, active=dropped is None, pulls=pulls, eliminated=dropped)
-    if seen is None:
+    if interval is None:
         return plain
-    found = {"batch": seen.batch, "mean": seen.mean, "lower": seen.lower, "upper": seen.upper}
-    return plain.model_copy(update=found)
+    bounds = {"batch": interval.batch, "mean": interval.mean, "lower": interval.lower, "upper": interval.upper}
+    return plain.model_copy(update=bounds)

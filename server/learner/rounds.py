@@ -1,32 +1,73 @@
-"""A round as the learner plans it: its cohorts of fresh clients, each under a mechanism calibrated to its size."""
+"""A round: its cohorts as planned, how they ended, and what the round cost its clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
 
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
-from distrust.common.mechanisms import AnyMechanism, plan
+from distrust.common.mechanisms import AnyMechanism, Mechanism, plan
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.privacy.ledger import parallel
+from distrust.common.privacy.ledger import Entry, PrivacyLedger, parallel
 from distrust.common.run.config import RunConfig
-from distrust.server.learner.outcome import Released
-from distrust.server.policies import Ask, Key, Query
+from distrust.common.run.progress import LedgerClass
+from distrust.common.wire import Identifier, Message
+from distrust.server.policies.base import Ask, Key, Query
 
-DEALT = (
+
+class ReleasedCohort(Message):
+    """The outcome of a released cohort: the analyzer's estimate of the survivors' true sum.
+
+    sum     one number a coordinate, in data units, with its final noise.
+
+    counts  for assigned actions the survivors by action; then `sum` is by action, too.
+    liars, disputes  what the aggregator reported of clients that lied (see `messages.batch.Batch`).
+    """
+
+    kind: Literal["released"] = "released"
+    cohort: Identifier
+    sum: Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)]
+    survivors: Annotated[int, Field(ge=1)]
+    counts: list[Annotated[int, Field(ge=0)]] | None = None
+    liars: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    disputes: Annotated[int, Field(ge=0)] = 0
+
+
+class LostCohort(Message):
+    """The outcome of an aborted cohort: nothing was released, and why.
+
+    fault  the server's own code raised an exception on this cohort; the run ends as failed, and nothing is retried.
+    """
+
+    kind: Literal["aborted"] = "aborted"
+    cohort: Identifier
+    reason: str
+    fault: bool = False
+
+
+Outcome = Annotated[ReleasedCohort | LostCohort, Field(discriminator="kind")]
+
+OUTCOME_JSON: TypeAdapter[ReleasedCohort | LostCohort] = TypeAdapter(Outcome)
+"""Reads an outcome from its JSON. A run is its configuration and its outcomes, in order; no more is stored."""
+
+
+ASSIGNED_ACTION_ASSUMPTIONS = (
     "the server cannot see what a client plays",
     "whether a client leaves does not depend on the action that it was dealt",
     "the server, which hands out the slots, holds no more of them itself than the colluders that are counted",
 )
-"""What shuffled actions count on, besides a shuffler that is honest (FREE, footnote 2)."""
+"""What the guarantee of assigned actions assumes besides an honest shuffler (FREE, footnote 2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CohortPlan:
     """`clients` fresh clients play `arm`, or what the round's decision says when it is None.
 
-    attempt    counts from 1, each replacement is one more.
-    minimum    the least survivors; mechanism: calibrated to them.
+    attempt    from 1; each replacement of the cohort counts one more.
+    minimum    smallest number of survivors. mechanism: calibrated to it.
     """
 
     cohort: str
@@ -39,7 +80,7 @@ class CohortPlan:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """What is to be done now: `cohorts` without an outcome. `mechanism` and `minimum` are the largest ones'."""
+    """The open round, with the `cohorts` that have no outcome. `mechanism` and `minimum` are of its largest cohorts."""
 
     number: int
     batch: int
@@ -52,9 +93,9 @@ class RoundPlan:
 
 @dataclass
 class RoundRecord:
-    """A round as it stands or ended: every cohort of every attempt, the sums by query, the arms dropped after it.
+    """A round, open or closed: the cohorts of all attempts, the sums by query, the arms dropped after it.
 
-    mechanisms  by the size of a cohort. Only the learner writes in a record.
+    mechanisms, minima  by the size of a cohort. Only the learner changes a record.
     """
 
     number: int
@@ -62,48 +103,48 @@ class RoundRecord:
     mechanisms: dict[int, AnyMechanism]
     minima: dict[int, int]
     cohorts: tuple[CohortPlan, ...] = ()
-    released: dict[Key, Released] = field(default_factory=dict)
+    released: dict[Key, ReleasedCohort] = field(default_factory=dict)
     eliminated: tuple[int, ...] = ()
 
     @property
     def mechanism(self) -> AnyMechanism:
-        """That of the largest cohorts."""
+        """The largest cohorts' one."""
         return self.mechanisms[max(self.mechanisms)]
 
     @property
     def minimum(self) -> int:
-        """That of the largest cohorts."""
+        """The largest cohorts' one."""
         return self.minima[max(self.minima)]
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """The weakest of the mechanisms', each at its floor of honest survivors."""
+        """The weakest guarantee of the mechanisms, each at its least number of honest survivors."""
         return self._weakest([mechanism.guarantee() for mechanism in self.mechanisms.values()])
 
     @cached_property
     def composable(self) -> Guarantee:
-        """The same for clients that return, with what several of them add up by."""
+        """The weakest guarantee for clients that return, in the form that several of them compose by."""
         return self._weakest([mechanism.composable() for mechanism in self.mechanisms.values()])
 
-    def _weakest(self, found: Sequence[Guarantee]) -> Guarantee:
-        weakest = found[0] if len(found) == 1 else parallel(found)
+    def _weakest(self, guarantees: Sequence[Guarantee]) -> Guarantee:
+        weakest = guarantees[0] if len(guarantees) == 1 else parallel(guarantees)
         if self.ask.decision.kind != "assigned-action" or weakest.model != "shuffle":
             return weakest
-        return weakest.model_copy(update={"assumptions": (*weakest.assumptions, *DEALT)})
+        return weakest.model_copy(update={"assumptions": (*weakest.assumptions, *ASSIGNED_ACTION_ASSUMPTIONS)})
 
     @property
     def clients(self) -> int:
-        """Everybody who was asked in this round."""
+        """Clients of all attempts of this round."""
         return sum(cohort.clients for cohort in self.cohorts)
 
     @property
     def attempts(self) -> int:
-        """Waves so far."""
+        """Attempts so far."""
         return max((cohort.attempt for cohort in self.cohorts), default=0)
 
 
-def begin(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundRecord] = ()) -> RoundRecord:
-    """Plan a round's mechanisms, or take those of a round `before` that asked for the same.
+def plan_round(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundRecord] = ()) -> RoundRecord:
+    """Plan a round's mechanisms, or reuse those of a round `before` of the same sizes, share and statistic.
 
     Raises BadParameter when one cannot be calibrated to its cohorts.
     """
@@ -120,13 +161,13 @@ def _calibrated(config: RunConfig, ask: Ask, clients: int) -> AnyMechanism:
     spec, words = config.intermediary, config.mechanism
     least, floor = spec.least_survivors(clients), spec.noise_floor(clients)
     dealt = ask.decision.kind == "assigned-action"
-    if dealt:  # only the shuffler deals, whatever the mechanism's own choice is
+    if dealt:  # only the shuffler assigns actions, whatever the mechanism's own choice is
         words = words.model_copy(update={"via": "shuffler"})
     return plan(words, clients=clients, least=least, floor=floor, wrap=ask.share, statistic=ask.statistic, dealt=dealt)
 
 
-def wave(run: str, record: RoundRecord, queries: tuple[Query, ...], attempt: int) -> tuple[CohortPlan, ...]:
-    """One cohort for each of `queries`. Ids end in three numbers, so that two runs can never share one."""
+def attempt_cohorts(run: str, record: RoundRecord, queries: tuple[Query, ...], attempt: int) -> tuple[CohortPlan, ...]:
+    """Plan one cohort for each of `queries`. Ids end in three numbers, so that two runs never share an id."""
     return tuple(
         CohortPlan(
             f"{run}.{record.number}.{query.arm or 0}.{attempt}",
@@ -138,3 +179,48 @@ def wave(run: str, record: RoundRecord, queries: tuple[Query, ...], attempt: int
         )
         for query in queries
     )
+
+
+SEEDED = "unsafe.noise_seed: the privacy noise can be computed by anybody who knows the seed"
+
+
+def promise_to_survivors(mechanism: Mechanism, survivors: int) -> str:
+    """Say what a released cohort promises if all survivors are honest, and if a tenth of them reveal their noise."""
+    colluders = max(1, survivors // 10)
+    honest, colluding = (_promise(mechanism.guarantee(survivors, count)) for count in (0, colluders))
+    return f"{honest} with the {survivors} who answered, {colluding} if {colluders} of them collude"
+
+
+def _promise(guarantee: Guarantee) -> str:
+    if guarantee.epsilon is None:
+        return "no guarantee"
+    return f"ε = {guarantee.epsilon:.3g}" + (f", δ = {guarantee.delta:.3g}" if guarantee.delta else "")
+
+
+def round_guarantee(config: RunConfig, record: RoundRecord) -> Guarantee:
+    """Return one round's guarantee at its least number of honest survivors; none if its noise comes from a seed."""
+    if config.unsafe is None:
+        return record.guarantee if config.contributions == 1 else record.composable
+    return record.guarantee.model_copy(
+        update={"kind": "none", "epsilon": None, "delta": 0.0, "rdp": (), "assumptions": (SEEDED,)}
+    )
+
+
+def run_ledger(config: RunConfig, records: Sequence[RoundRecord]) -> PrivacyLedger:
+    """Return the ledger of all rounds. Aborted cohorts count too: their clients may have reported."""
+    entries = tuple(
+        Entry(f"round {one.number}", one.clients, max(1, len(one.cohorts)), round_guarantee(config, one))
+        for one in records
+    )
+    return PrivacyLedger(config.contributions, config.budget, entries)
+
+
+def ledger_classes(ledger: PrivacyLedger) -> tuple[LedgerClass, ...]:
+    """Return what clients have spent at most, by how often they took part."""
+    return tuple(LedgerClass(contributions=times, guarantee=one) for times, one in ledger.classes.items())
+
+
+def check_budget(config: RunConfig, records: Sequence[RoundRecord], planned: RoundRecord) -> None:
+    """Refuse a round that the declared budget does not cover, before it is opened. Raises BudgetExceeded."""
+    if config.budget is not None:
+        run_ledger(config, records).spend(run_ledger(config, [planned]).entries[0])

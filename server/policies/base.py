@@ -1,4 +1,4 @@
-"""The contract of a policy: it asks for sums, and is told how they came out."""
+"""The contract of a policy: it asks for private sums, and is told their estimates."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from distrust.common.bandit.statistics import Reward, Statistic
 
 Key = int | None
 
-ARM: Decision = AssignedArm()
+ASSIGNED_ARM: Decision = AssignedArm()
 REWARD: Statistic = Reward()
 
 
@@ -37,50 +37,50 @@ class Ask:
     batch: int
     queries: tuple[Query, ...]
     share: float
-    decision: Decision = ARM
+    decision: Decision = ASSIGNED_ARM
     statistic: Statistic = REWARD
 
     @property
     def arms(self) -> tuple[int, ...]:
-        """What is played."""
+        """The arms that are played."""
         return tuple(arm for query in self.queries for arm, _ in self.pulls(query))
 
     @property
     def size(self) -> int:
-        """What the whole batch takes from the horizon."""
+        """Pulls that the whole batch takes from the horizon."""
         return self.cost(self.queries)
 
     @property
     def width(self) -> int:
-        """Numbers that a released cohort comes with: one a coordinate, or one an assigned action."""
+        """Numbers in a released cohort's sum: one a coordinate, or one an assigned action."""
         return len(self.decision.actions) if self.decision.kind == "assigned-action" else self.statistic.dimension
 
     def pulls(self, query: Query) -> tuple[tuple[int, int], ...]:
-        """(arm, pulls) that one cohort takes from the horizon."""
+        """Return (arm, pulls) that one cohort takes from the horizon."""
         return self.decision.pulls(query.arm, query.clients)
 
     def cost(self, queries: Sequence[Query]) -> int:
-        """What these cohorts take from the horizon."""
+        """Return the pulls that these cohorts take from the horizon."""
         return sum(count for query in queries for _, count in self.pulls(query))
 
     def spend(self, queries: Sequence[Query], left: int) -> dict[int, int]:
-        """`left` pulls, given to these cohorts in turn until they are used up."""
-        given: dict[int, int] = {}
+        """Return `left` pulls by arm, spent on these cohorts in turn until they are used up."""
+        spent: dict[int, int] = {}
         for arm, count in (pull for query in queries for pull in self.pulls(query)):
             taken = min(count, left)
             left -= taken
             if taken:
-                given[arm] = given.get(arm, 0) + taken
-        return given
+                spent[arm] = spent.get(arm, 0) + taken
+        return spent
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What came out of one cohort.
+    """The estimate that one cohort was released with.
 
     sums      estimates of sums of clients' values, one a coordinate of the statistic or an assigned action.
-    counts    how many clients each of them is over.
-    laws      the law of the noise in each.
+    counts    clients that each sum is over.
+    laws      the law of the noise in each sum.
     rounding  the bound on a client's rounding error's standard deviation, in data units; it is sub-Gaussian with that.
     joint     one client's coordinates are noised together and then rounded: a combination of the noises with weights c
               has ‖c‖₂ times the law of one. Else they are independent, and what is rounded is the client's value.
@@ -95,7 +95,7 @@ class Estimate:
 
     @classmethod
     def scalar(cls, arm: int, total: float, survivors: int, law: ErrorLaw) -> "Estimate":
-        """One arm's sum of rewards."""
+        """Return the estimate of one arm's sum of rewards."""
         return cls(arm, (total,), (survivors,), (law,))
 
 
@@ -114,15 +114,15 @@ class Interval:
 
     def __post_init__(self) -> None:
         if not -math.inf < self.lower <= self.mean <= self.upper < math.inf:  # false for NaN, too
-            found = f"{self.mean:g} in [{self.lower:g}, {self.upper:g}]"
-            raise ArithmeticError(f"arm {self.arm}, batch {self.batch}: the estimate is {found}")
+            estimate = f"{self.mean:g} in [{self.lower:g}, {self.upper:g}]"
+            raise ArithmeticError(f"arm {self.arm}, batch {self.batch}: the estimate is {estimate}")
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
     """What a policy may know of its run, besides its own spec.
 
-    arms      K. horizon: T. smallest: clients of a cohort at least; smaller ones would never be released.
+    arms      K. horizon: T. smallest: least clients of a cohort; a smaller one would never be released.
     noise     λ ≥ 0: the scale of the Laplace noise that a sum is expected to carry, in the central model.
     """
 
@@ -134,21 +134,21 @@ class RunFacts:
 
 
 class Policy(Protocol):
-    """Asks and is told, in turn. Deterministic: the same answers in any order give the same next question."""
+    """Called in turn: `ask`, then `tell`. Deterministic: the same estimates in any order give the same next batch."""
 
     @property
     def active(self) -> tuple[int, ...]:
-        """Arms still in the race, ascending."""
+        """Arms that are not dropped, ascending."""
         ...
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """The latest interval of every arm that has one, by arm; an eliminated arm keeps its last."""
+        """The latest interval of every arm that has one, by arm; a dropped arm keeps its last."""
         ...
 
     @property
     def formed(self) -> tuple[Interval, ...]:
-        """Those of `intervals` that the last `tell` put around an estimate; the others are old, or only grew wider."""
+        """The `intervals` that the last `tell` put around an estimate; the others are older, or only grew wider."""
         ...
 
     @property
@@ -157,26 +157,26 @@ class Policy(Protocol):
         ...
 
     def ask(self, left: int) -> Ask | None:
-        """The next batch, or None when `left` pulls cannot complete it, or when no more is to be learned.
+        """Return the next batch; None when `left` pulls cannot complete it, or when no more is to be learned.
 
-        Asking again gives the same answer. Raises BadParameter when there is no next batch to be had at all.
+        Asking again gives the same answer. Raises BadParameter when no next batch can be planned.
         """
         ...
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
-        """The whole batch, one estimate for each query, in any order. Raises ValueError otherwise."""
+        """Take the whole batch, one estimate for each query, in any order. Raises ValueError otherwise."""
         ...
 
     def leftover(self, left: int) -> dict[int, int]:
-        """How the paper plays the last `left` pulls, which no batch takes: arm → pulls. They teach nothing."""
+        """Return how the paper plays the last `left` pulls, which no batch takes: arm → pulls. They teach nothing."""
         ...
 
 
 class PolicyClass(Protocol):
-    """What a spec's POLICY names: a class of policies, which knows how to start one."""
+    """The class that a spec's POLICY names."""
 
     def of(self, spec: Any, run: RunFacts) -> Policy:
-        """Return the policy of a run before its first question; `spec` is of the class that names this one.
+        """Return the policy of a run before its first batch; `spec` is of the class that names this one.
 
         Raises BadParameter for numbers that do not go together.
         """
@@ -184,8 +184,8 @@ class PolicyClass(Protocol):
 
 
 @dataclass(frozen=True)
-class Stopped:
-    """Stands in for a policy that raised an exception, whose own state may be half written.
+class StoppedPolicy:
+    """Replaces a policy that raised an exception, whose own state may be half written.
 
     It keeps what the policy knew before, asks for nothing, and refuses estimates.
     """

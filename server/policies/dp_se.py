@@ -14,11 +14,11 @@ class DpSe(Elimination):
     """Epoch e looks for gaps of D = 2⁻ᵉ: ⌊max(32 L₈/D², 8 λ L₄/D)⌋ + 1 new clients an arm, L_c = ln(c|S|e²/p).
 
     noise    λ ≥ 0: the scale of the Laplace noise that a sum is expected to carry; 1/ε in the paper. It sets lengths
-             only: an interval rests on the law of the noise that came.
+             only: an interval rests on the law of the actual noise.
     failure  p: every interval of every epoch holds with probability > 1 - p.
     exact    `exact_radius`. paper: √(L₈/(2R)) + q/R, q the noise's quantile at p/(4|S|e²); for Laplace's law, which the
              paper has, that is its λL₄.
-    The end  the last arm in the race is played until the horizon.
+    The end  the last active arm is played until the horizon.
     """
 
     def __init__(self, *, arms: int, noise: float, failure: float = 0.1, calibration: Calibration = "exact") -> None:
@@ -54,7 +54,7 @@ class DpSe(Elimination):
         return total / survivors, sampled + law.quantile(self._each) / survivors
 
     def leftover(self, left: int) -> dict[int, int]:
-        """An epoch plays the arms in turn, so what is left is shared out evenly; or all of it is the last arm's."""
+        """Share the last pulls evenly, as an epoch plays the arms in turn; the last active arm gets all."""
         each, more = divmod(left, len(self._active))
         counts = {arm: each + (place < more) for place, arm in enumerate(self._active)}
         return {arm: count for arm, count in counts.items() if count}

@@ -1,6 +1,6 @@
-"""Successive elimination in batches of fresh clients, and what all eliminations share (MAB Algorithm 1).
+"""Successive elimination in batches of fresh clients (MAB Algorithm 1), and the base classes of all eliminations.
 
-Half widths of a private mean's confidence interval are the paper's bound or the exact one.
+The half width of a private mean's confidence interval is exact, or the paper's bound.
 """
 
 import math
@@ -14,7 +14,7 @@ from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.messages.policy import SuccessiveEliminationSpec, event_share
 from distrust.server.policies.base import Ask, Estimate, Interval, Query, RunFacts
-from distrust.server.policies.linear.noise_width import LEAST_TAIL
+from distrust.server.policies.noise_width import LEAST_TAIL
 
 Calibration = Literal["exact", "paper"]
 
@@ -23,11 +23,14 @@ Radius = Callable[[int, ErrorLaw, int, int, float], float]
 
 
 MOST_BATCHES = 30
-"""Of an elimination: batch b has 2ᵇ clients an arm at least, and T ≤ 10⁹ is below 2³⁰."""
+"""Batches of an elimination, at most: batch b has at least 2ᵇ clients an arm, and T ≤ 10⁹ is below 2³⁰."""
 
 
 def check_failure(arms: int, failure: float) -> None:
-    """Refuse a p whose share in the last batch is below the least probability that noise has quantiles for."""
+    """Refuse a p whose share in the last batch is below the least probability for which noise has quantiles.
+
+    Raises BadParameter.
+    """
     halves = 2  # of a share, in DP-SE's `paper` calibration
     least = halves * LEAST_TAIL / event_share(arms, MOST_BATCHES, 1.0)
     if failure < least:
@@ -36,7 +39,7 @@ def check_failure(arms: int, failure: float) -> None:
 
 
 def exact_radius(survivors: int, law: ErrorLaw, arms: int, batch: int, failure: float) -> float:
-    """β = √(ln(2/p₁)/(2n)) + q/n with p₁ = p₂ = `event_share` and q the noise's exact quantile at p₂.
+    """Return β = √(ln(2/p₁)/(2n)) + q/n with p₁ = p₂ = `event_share` and q the noise's exact quantile at p₂.
 
     Hoeffding for n independent rewards in [0, 1], rounding included: a rounded reward is a reward in [0, 1] with the
     same mean.
@@ -46,7 +49,7 @@ def exact_radius(survivors: int, law: ErrorLaw, arms: int, batch: int, failure: 
 
 
 def paper_radius(survivors: int, law: ErrorLaw, arms: int, batch: int, failure: float) -> float:
-    """β(b) of MAB Lemma 2, corrected: with L = ln(4|Φ|b²/p), √(L/(2n)) + (σ√L + h·L)/n.
+    """Return β(b) of MAB Lemma 2, corrected: with L = ln(4|Φ|b²/p), √(L/(2n)) + (σ√L + h·L)/n.
 
     The paper writes ln(2|Φ|b²/p) in the noise terms, and its union bound then sums to 4.11p. With L in every term it
     sums to 2.47p, inside the 3p that the lemma states.
@@ -57,7 +60,7 @@ def paper_radius(survivors: int, law: ErrorLaw, arms: int, batch: int, failure: 
 
 
 def published_radius(survivors: int, law: ErrorLaw, arms: int, batch: int, failure: float) -> float:
-    """β(b) of MAB Lemma 2 as printed, and as in the authors' code: ln(2|Φ|b²/p) in the noise terms.
+    """Return β(b) of MAB Lemma 2 as printed and as in the authors' code: ln(2|Φ|b²/p) in the noise terms.
 
     (σ, h) are the law's; the ones of the code are those of the `paper` calibration.
     """
@@ -74,8 +77,8 @@ RADII: dict[Literal["exact", "paper", "published-code"], Radius] = {
 }
 
 
-class Race(ABC):
-    """`arms` start, K ≥ 1; `tell` of a policy keeps `_active`, `_latest` and `_chosen`."""
+class EliminationBase(ABC):
+    """What all eliminations share. `arms` start, K ≥ 1; `tell` of a policy updates `_active`, `_latest`, `_chosen`."""
 
     def __init__(self, arms: int) -> None:
         self._active = tuple(range(arms))
@@ -112,11 +115,11 @@ class Race(ABC):
 
     @abstractmethod
     def _next(self) -> Ask:
-        """The batch to come, whether the horizon has room for it or not."""
+        """Return the next batch, whether or not it fits in the horizon."""
 
 
-class Elimination(Race):
-    """Every active arm goes to `clients` new clients; arms whose upper bound is below the best lower bound drop out.
+class Elimination(EliminationBase):
+    """Gives every active arm to `clients` new clients, and drops arms whose upper bound is below the best lower bound.
 
     arms   K ≥ 2.
     first  the number of the first batch, at least 1.
@@ -127,10 +130,10 @@ class Elimination(Race):
         self._batch = first
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
-        told = {estimate.arm: estimate for estimate in estimates if estimate.arm is not None}
-        if len(estimates) != len(told) or sorted(told) != list(self._active):
-            raise ValueError("a batch is told whole: one estimate for each active arm")
-        fresh = {arm: self._interval(arm, told[arm]) for arm in self._active}
+        by_arm = {estimate.arm: estimate for estimate in estimates if estimate.arm is not None}
+        if len(estimates) != len(by_arm) or sorted(by_arm) != list(self._active):
+            raise ValueError("a batch must be complete: one estimate for each active arm")
+        fresh = {arm: self._interval(arm, by_arm[arm]) for arm in self._active}
         self._latest |= fresh
         best = max(interval.lower for interval in fresh.values())
         self._active = tuple(arm for arm in self._active if fresh[arm].upper >= best)
@@ -138,14 +141,14 @@ class Elimination(Race):
         self._batch += 1
 
     def leftover(self, left: int) -> dict[int, int]:
-        """The unfinished batch, arm after arm, until the horizon."""
+        """Play the unfinished batch, arm after arm, until the horizon."""
         ask = self._next()
         return ask.spend(ask.queries, left)
 
     @property
     @abstractmethod
     def clients(self) -> int:
-        """An arm's clients in the next batch."""
+        """Clients of one arm in the next batch."""
 
     @property
     @abstractmethod
@@ -154,7 +157,7 @@ class Elimination(Race):
 
     @abstractmethod
     def read(self, arm: int, estimate: Estimate) -> tuple[float, float]:
-        """An arm's estimated mean after this batch, and the half width of its interval."""
+        """Return an arm's estimated mean after this batch, and the half width of its interval."""
 
     def _next(self) -> Ask:
         return Ask(self._batch, tuple(Query(arm, self.clients) for arm in self._active), self.share)
@@ -172,8 +175,8 @@ class SuccessiveElimination(Elimination):
 
     base         2, or another whole number above 1 (MAB Remark 4).
     failure      p: with `exact` radii every interval of every batch holds with probability > 1 - p; the best arm stays.
-    constants    `exact` or `paper` radii, or those of the `published-code`, where p stands in every event as it is and
-                 promises nothing for all of them together (server.policies.elimination).
+    constants    `exact` or `paper` radii, or those of the `published-code`, which gives p to every event and so states
+                 nothing for all events together.
     Forgetting   an interval rests on its own batch alone: one client is counted in one sum.
     """
 

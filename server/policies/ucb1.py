@@ -1,4 +1,4 @@
-"""UCB1: one client at a time to the arm of the largest upper bound (Auer et al. 2002). It protects nobody."""
+"""UCB1: gives one client at a time to the arm of the largest upper bound (Auer et al. 2002). Without privacy."""
 
 import math
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from distrust.server.policies.base import Ask, Estimate, Interval, Query, RunFac
 
 
 class Ucb1:
-    """Each arm once, in order; then the largest mean + √(2 ln t / n), t pulls in all, n of them the arm's.
+    """Plays each arm once, in order; then the largest mean + √(2 ln t / n), for t pulls in all and n of the arm.
 
-    Each answer shows one client's reward, so this is a baseline without privacy. No arm ever drops out.
+    Each sum is one client's reward, so this is a baseline without privacy. No arm is dropped.
 
     Intervals  mean ± √(2 ln t / n), of all arms or of none: before each arm was pulled once, no bound decides anything
                (and √(2 ln 1 / 1) is no width at all).
@@ -35,17 +35,17 @@ class Ucb1:
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """With today's t."""
+        """The intervals at the present t."""
         return tuple(map(self._interval, self.active)) if self._pulls >= len(self._sums) else ()
 
     @property
     def formed(self) -> tuple[Interval, ...]:
-        """The last pull's own; all arms' when it was the last arm's first. The others only grew wider, with t."""
+        """The last pull's interval; all arms' once each was pulled. The other intervals only grew wider, with t."""
         return (self._interval(self._last),) if self._pulls > len(self._sums) else self.intervals
 
     @property
     def chosen(self) -> int | None:
-        """The largest mean."""
+        """The arm of the largest mean."""
         if not self._pulls:
             return None
         return int(np.argmax(np.where(self._counts > 0, self._sums / np.maximum(self._counts, 1), -np.inf)))
@@ -56,7 +56,7 @@ class Ucb1:
     def tell(self, estimates: Sequence[Estimate]) -> None:
         arm = self._arm
         if len(estimates) != 1 or estimates[0].arm != arm:
-            raise ValueError("a batch is told whole: one estimate for the arm that was asked for")
+            raise ValueError("a batch must be complete: one estimate for the arm that was asked for")
         self._sums[arm] += estimates[0].sums[0]
         self._counts[arm] += estimates[0].counts[0]
         self._rounds[arm] = self._round
@@ -68,7 +68,7 @@ class Ucb1:
         return {self._arm: left} if left else {}
 
     def _best_bound(self) -> int:
-        """The arm to be played; ties go to the lowest."""
+        """Return the arm to play next; ties go to the lowest."""
         if self._pulls < len(self._sums):
             return self._pulls
         return int(np.argmax(self._sums / self._counts + np.sqrt(2 * np.log(self._pulls) / self._counts)))

@@ -10,7 +10,7 @@ from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.messages.policy import VbSdpAeSpec, event_share
 from distrust.server.policies.base import Estimate, RunFacts
 from distrust.server.policies.elimination import Elimination, check_failure
-from distrust.server.policies.linear.noise_width import noise_width
+from distrust.server.policies.noise_width import noise_width
 
 
 class VbSdpAe(Elimination):
@@ -19,7 +19,7 @@ class VbSdpAe(Elimination):
     failure  p: every interval of every batch holds with probability > 1 - p.
     Width    √(ln(2/p₁)/(2N)) + w/N for N clients in all: Hoeffding, and w a bound at p₁ on the sum of the batches'
              independent noises. p₁ = p/(5Kb²) with all K arms: how many are active depends on the pooled data itself.
-    Source   the texts at hand do not print the authors' constants, so both calibrations have this width.
+    Source   the papers that we have do not print the authors' constants, so both calibrations have this width.
     """
 
     def __init__(self, *, arms: int, first_batch: int = 1, failure: float = 0.1) -> None:
@@ -52,5 +52,8 @@ class VbSdpAe(Elimination):
 
 @lru_cache(maxsize=256)
 def pooled_noise(laws: tuple[ErrorLaw, ...], allowed: float) -> float:
-    """A bound at `allowed` on |the sum of the laws' independent noises|; arms whose batches were alike share it."""
+    """Return a bound at probability `allowed` on the absolute sum of independent noises with these laws.
+
+    Cached, because arms whose batches had the same survivors share it.
+    """
     return float(noise_width(laws, np.ones((1, len(laws))), allowed)[0])

@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from distrust.common.messages.policy import event_share
-from distrust.server.policies import Ask, DpSe, Estimate, Policy, SuccessiveElimination, Ucb1, VbSdpAe
-from distrust.server.policies.elimination import exact_radius, paper_radius
+from distrust.server.policies.base import Ask, Estimate, Policy
+from distrust.server.policies.dp_se import DpSe
+from distrust.server.policies.elimination import SuccessiveElimination, exact_radius, paper_radius
+from distrust.server.policies.ucb1 import Ucb1
+from distrust.server.policies.vb_sdp_ae import VbSdpAe
 from tests.support.laws import Laplace
 
 QUIET = Laplace(1e-9)
@@ -158,7 +161,7 @@ def test_a_batch_is_told_whole(make: Make) -> None:
     policy = make(3)
     whole = [Estimate.scalar(arm, 1.0, 2, QUIET) for arm in range(3)]
     for told in (whole[:2], [*whole, whole[0]], []):
-        with pytest.raises(ValueError, match="told whole"):
+        with pytest.raises(ValueError, match="must be complete"):
             policy.tell(told)
 
 

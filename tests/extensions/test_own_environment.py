@@ -12,12 +12,12 @@ from distrust.common.errors import BadParameter
 from distrust.common.extensions import Extension
 from distrust.lab.run import in_process
 from distrust.lab.run.run_file import BadRunFile, parse
-from distrust.lab.stack.data_dir import Folder
+from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
-from distrust.lab.sweep.cells import Cell, digest
+from distrust.lab.sweep.cells import cell_digest
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.play import play
-from distrust.lab.sweep.row import Row
+from distrust.lab.sweep.play import play_cell
+from distrust.lab.sweep.row import Cell, Row
 from tests.extensions.conftest import Own
 from tests.support.own import ENVIRONMENT, install
 from tests.system.play import over_http
@@ -73,7 +73,7 @@ def test_a_result_without_any_looks_as_it_always_did() -> None:
 @pytest.mark.slow
 def test_over_http_the_fleets_play_it_and_the_sums_are_those_of_one_process(package: str, tmp_path: Path) -> None:
     file = parse(words(f"{package}:Coins"))
-    with Stack(Folder(tmp_path / "data"), 0) as stack:
+    with Stack(DataDir(tmp_path / "data"), 0) as stack:
         served = over_http(stack, file)
     here = in_process.run(file)
     assert [one.cohorts for one in served.rounds] == [one.cohorts for one in here.rounds]
@@ -110,13 +110,13 @@ def test_it_plays_in_a_sweep_whose_rows_depend_on_its_source(package: str, tmp_p
         }
     )
     cell = Cell("all", "all", 0)
-    row = play(experiment, cell)
+    row = play_cell(experiment, cell)
     assert isinstance(row, Row), row
-    assert (row.chosen, row.digest) == (1, digest(experiment, cell))
+    assert (row.chosen, row.digest) == (1, cell_digest(experiment, cell))
     file = tmp_path / f"{package}.py"
     file.write_text(file.read_text("utf-8") + "BETTER = True\n", "utf-8")
     ENVIRONMENTS._found.clear()  # as another process finds it
-    assert digest(experiment, cell) != row.digest
+    assert cell_digest(experiment, cell) != row.digest
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import hypergeom
 
-from distrust.aggregator.confirmation import _settle
-from distrust.aggregator.share_graph import Sharing
+from distrust.aggregator.confirmation import Sharing, _settle
 from distrust.common.crypto.graph import KEYS, Roster, members_to_bitmap
 from distrust.common.crypto.parameters import (
     densest_loss,

@@ -13,8 +13,8 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MechanismSpec, check_parts
 from distrust.common.privacy.amplification.clones import clones_delta
 from distrust.common.run.config import RunConfig
-from distrust.server.learner.rounds import DEALT, begin
-from distrust.server.policies import Ask, Query
+from distrust.server.learner.rounds import ASSIGNED_ACTION_ASSUMPTIONS, plan_round
+from distrust.server.policies.base import Ask, Query
 from tests.privacy.shuffles import Array
 
 Data = tuple[int, ...]
@@ -96,12 +96,12 @@ def test_a_dealt_round_is_calibrated_to_its_honest_survivors_and_says_what_it_co
     config = RunConfig.model_validate({"run": "dealt", "arms": 3, "horizon": 1000, "mechanism": spec})
     deal = AssignedAction(actions=[2, 0], times=[300, 100])
     ask = Ask(1, (Query(None, deal.plays),), 1e-6, deal, BoundedReward(bound=1.0))
-    record = begin(config, 1, ask)
+    record = plan_round(config, 1, ask)
     promise = record.guarantee
     assert promise.epsilon == pytest.approx(epsilon, rel=1e-6)
     assert record.mechanism.via == "shuffler"
     assert record.mechanism.floor == 320  # a tenth may leave, a tenth may collude
-    assert set(DEALT) < set(promise.assumptions)
+    assert set(ASSIGNED_ACTION_ASSUMPTIONS) < set(promise.assumptions)
 
 
 WHY = {

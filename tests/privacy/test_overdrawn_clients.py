@@ -11,7 +11,7 @@ from distrust.client.requirements import PrivacyRequirements
 from distrust.client.settings import FleetSettings
 from distrust.common.errors import BudgetExceeded
 from distrust.lab.run import in_process
-from distrust.lab.run.fleet_processes import environment
+from distrust.lab.run.fleet_processes import fleet_environment
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.stack import Urls
 from tests.support.wiretap import Exchange, play
@@ -46,7 +46,7 @@ seed = 1
 
 def terms(told: RunFile, monkeypatch: pytest.MonkeyPatch) -> PrivacyRequirements:
     """What users insist on whose fleet was started for this run file, through the very variables."""
-    for name, value in environment(told, NOWHERE).items():
+    for name, value in fleet_environment(told, NOWHERE).items():
         monkeypatch.setenv(name, value)
     return FleetSettings().requirements()
 
@@ -59,7 +59,7 @@ def test_a_contribution_that_would_overdraw_is_refused_by_the_client_before_anyt
     mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     overdrawn = file(5, mechanism)
-    monkeypatch.setattr("distrust.server.learner.learner.admit", lambda *_: None)
+    monkeypatch.setattr("distrust.server.learner.learner.check_budget", lambda *_: None)
     heard: list[Exchange] = []
     with pytest.raises(BudgetExceeded, match=r"5 contributions would cost ε = 2.5 at δ = 0, and the budget is ε = 2"):
         play(tmp_path, [overdrawn.config], 0.0, monkeypatch, heard=heard, terms=terms(overdrawn, monkeypatch))

@@ -17,7 +17,7 @@ from distrust.common.privacy.ledger import Entry, PrivacyLedger
 from distrust.common.run.config import RunConfig
 from distrust.lab.privacy.calculator import report_on
 from distrust.lab.privacy.query import PrivacyQuery
-from distrust.server.run_config import check
+from distrust.server.learner.run_config import check_run_config
 
 COHORT: dict[str, Any] = {"clients": 100, "epsilon": 0.8, "delta": 1e-6, "batches": 8}
 SAID = "contributions = 3: must be 1: tree's promise is for one batch a client"
@@ -61,9 +61,9 @@ def test_a_ledger_of_returning_clients_has_no_guarantee() -> None:
 
 
 def test_a_run_whose_clients_return_to_a_tree_is_refused() -> None:
-    check(RunConfig.model_validate(RUN))
+    check_run_config(RunConfig.model_validate(RUN))
     with pytest.raises(BadParameter, match=SAID):
-        check(RunConfig.model_validate({**RUN, "returning": {"contributions": 3}}))
+        check_run_config(RunConfig.model_validate({**RUN, "returning": {"contributions": 3}}))
 
 
 def test_the_calculator_refuses_it_too() -> None:

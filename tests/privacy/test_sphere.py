@@ -24,7 +24,7 @@ from distrust.common.mechanisms.local.sphere import (
 from distrust.common.messages.policy import EVENTS
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.policies.elimination import exact_radius
-from distrust.server.policies.linear.noise_width import noise_width
+from distrust.server.policies.noise_width import noise_width
 
 FALSE_ALARM = 1e-7
 

@@ -16,9 +16,10 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, MechanismName
 from distrust.lab.privacy.query import PrivacyQuery
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import of_table
-from distrust.lab.sweep import Cell, Row, load
-from distrust.lab.sweep.play import play
+from distrust.lab.run.run_file import parse_table
+from distrust.lab.sweep.files import load_experiment
+from distrust.lab.sweep.play import play_cell
+from distrust.lab.sweep.row import Cell, Row
 
 SCALARS = [
     *itertools.product((2, 20, 1000, 10_000), (0.01, 1.0, 20.0), (1e-6,)),
@@ -77,14 +78,14 @@ def planned(name: MechanismName) -> Iterator[tuple[str, object]]:
 def rounds() -> Iterator[tuple[str, object]]:
     """The demo's first rounds in process, with its noise from a seed."""
     table = tomllib.loads(DEMO.read_text("utf-8"))
-    result = in_process.run(of_table({**table, "horizon": HORIZON, "unsafe": {"noise_seed": 1}}))
+    result = in_process.run(parse_table({**table, "horizon": HORIZON, "unsafe": {"noise_seed": 1}}))
     yield "demo", result.model_dump(mode="json", exclude={"seconds", "clients_per_second"})
 
 
 def played(name: str, panel: int, series: str) -> Row:
     """One cell of an experiment's quick form."""
-    experiment = load(name, quick=True)
-    row = play(experiment, Cell(experiment.panels[panel].label, series, 0))
+    experiment = load_experiment(name, quick=True)
+    row = play_cell(experiment, Cell(experiment.panels[panel].label, series, 0))
     assert isinstance(row, Row), row.reason
     return row
 

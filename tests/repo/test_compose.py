@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from distrust.client.settings import FleetSettings
-from distrust.lab.stack.stack import NAMES, choose
+from distrust.lab.stack.stack import NAMES, choose_ports
 from tests.repo.compose import ROOT, Loopback, Service, load, mounts
 
 COMPOSE = load()
@@ -107,7 +107,7 @@ class Up:
         short = re.sub(r"^horizon = \d+", "horizon = 640", short, flags=re.MULTILINE)
         short = re.sub(r"^first_batch = \d+", "first_batch = 5", short, flags=re.MULTILINE)
         (folder / "demo.toml").write_text(short, "utf-8")
-        free = choose(0, list(NAMES))
+        free = choose_ports(0, list(NAMES))
         ports = {PORTS[name]: free[name] for name in NAMES}
         self.loopback = Loopback(folder, ports, {"/app/lab/runs/demo.toml": folder / "demo.toml"})
         self.folder = folder

@@ -5,14 +5,16 @@ import pytest
 from distrust.lab.cli.sweep import COMPOSITION, DELTA, EPSILON
 from distrust.lab.figures.composition import composition_curves, composition_stamp
 from distrust.lab.figures.drawing import matched, stamp
-from distrust.lab.sweep import Cell, Experiment, cells, load
-from distrust.lab.sweep.cells import digest
+from distrust.lab.sweep.cells import all_cells, cell_digest
+from distrust.lab.sweep.experiment import Experiment
+from distrust.lab.sweep.files import load_experiment
+from distrust.lab.sweep.row import Cell
 from tests.support.published import FIGURES, PUBLISHED, drawn_from, rows
 
 
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, Experiment]:
-    return {name: load(name) for name in PUBLISHED}
+    return {name: load_experiment(name) for name in PUBLISHED}
 
 
 def test_every_experiment_has_its_rows_published_and_nothing_else_is() -> None:
@@ -23,7 +25,7 @@ def test_every_experiment_has_its_rows_published_and_nothing_else_is() -> None:
 def test_published_rows_are_those_of_all_cells_as_the_experiment_is_now(
     name: str, loaded: dict[str, Experiment]
 ) -> None:
-    wanted = {cell: digest(loaded[name], cell) for cell in cells(loaded[name])}
+    wanted = {cell: cell_digest(loaded[name], cell) for cell in all_cells(loaded[name])}
     found = {Cell(row.panel, row.series, row.repetition): row.digest for row in rows(name)}
     assert list(found.items()) == list(wanted.items())  # in the order of the table
     assert len(rows(name)) == len(wanted)

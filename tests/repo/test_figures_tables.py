@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from distrust.lab.figures.draw import exponent
-from distrust.lab.sweep import Row
+from distrust.lab.sweep.row import Row
 from tests.support.published import FIGURES, PUBLISHED, rows
 
 TEXT = FIGURES.with_suffix(".md").read_text("utf-8")

@@ -240,7 +240,7 @@ METHOD = '''    def pulls(self, run: str) -> PullsView:
 
 '''
 
-ROUTE = '''@runs.get("/runs/{run}/pulls", responses=problems(WrongCohort))
+ROUTE = '''@run_routes.get("/runs/{run}/pulls", responses=problems(WrongCohort))
 def pulls(run: str, service: ServiceDep) -> PullsView:
     """How many of a run's pulls are spent."""
     return service.pulls(run)
@@ -273,6 +273,6 @@ def test_the_recipe_of_an_endpoint(copy: Path) -> None:
     for path in (service, routes):
         recipe.replace(path, "Ledger, RoundList", "Ledger, PullsView, RoundList")
     recipe.insert(service, "    def cancel(", METHOD)
-    recipe.insert(routes, '@runs.get("/runs/{run}/config"', ROUTE)
+    recipe.insert(routes, '@run_routes.get("/runs/{run}/config"', ROUTE)
     recipe.insert(tests, "", TEST)
     assert "test_pulls_are_told_and_an_unknown_run_is_refused" in recipe.play(5)

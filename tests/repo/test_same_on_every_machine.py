@@ -16,7 +16,8 @@ import pytest
 from numpy._core import _multiarray_umath as umath
 
 from distrust.common.mechanisms import MECHANISMS
-from distrust.lab.sweep import Row, differing
+from distrust.lab.sweep.row import Row
+from distrust.lab.sweep.table import differing_columns
 from tests.repo.plans import CELL
 
 ROOT = Path(__file__).parents[2]
@@ -81,4 +82,4 @@ def test_plans_and_the_demo_are_the_same_bytes_and_cells_the_same_rows_with_othe
     assert {label.split()[0] for label in ours} >= {*MECHANISMS, "demo", "figure", CELL.strip()}
     cells = [label for label in ours if label.startswith(CELL)]
     assert [label for label in ours if label not in cells and ours[label] != theirs[label]] == []
-    assert differing([row(ours[label]) for label in cells], [row(theirs[label]) for label in cells]) == {}
+    assert differing_columns([row(ours[label]) for label in cells], [row(theirs[label]) for label in cells]) == {}

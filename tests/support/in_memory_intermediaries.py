@@ -36,7 +36,7 @@ class Held:
 
 
 class MemoryIntermediaries:
-    """`open` and `collect` as the conductor calls them; `send` and `leave` as clients do. `down`: S is away."""
+    """`open` and `collect` as the coordinator calls them; `send` and `leave` as clients do. `down`: S is away."""
 
     def __init__(self) -> None:
         self.held: dict[str, Held] = {}

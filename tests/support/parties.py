@@ -8,9 +8,8 @@ import httpx
 from fastapi import FastAPI
 
 import distrust.aggregator.app
-import distrust.aggregator.settings
+import distrust.common.web.intermediary
 import distrust.shuffler.app
-import distrust.shuffler.settings
 from distrust.common.crypto.context import SECRET
 from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer
@@ -62,7 +61,7 @@ class Party(ABC):
 
     def stop(self) -> None:
         self.client.__exit__(None, None, None)
-        distrust.shuffler.app.close(self.app)
+        distrust.common.web.intermediary.close(self.app)
 
     def open(self, cohort: Cohort) -> httpx.Response:
         path = f"/v1/cohorts/{cohort.cohort}"
@@ -89,7 +88,7 @@ class AShuffler(Party):
     first, path = "report", "reports"
 
     def build(self, **settings: Any) -> FastAPI:
-        return distrust.shuffler.app.build(distrust.shuffler.settings.ShufflerSettings(**settings), self.clock)
+        return distrust.shuffler.app.shuffler_app(distrust.shuffler.app.ShufflerSettings(**settings), self.clock)
 
     def cohort(self, **more: Any) -> Cohort:
         return server.sealed(**more)
@@ -126,7 +125,9 @@ class AnAggregator(Party):
     first, path = "keys", "keys"
 
     def build(self, **settings: Any) -> FastAPI:
-        return distrust.aggregator.app.build(distrust.aggregator.settings.AggregatorSettings(**settings), self.clock)
+        return distrust.aggregator.app.aggregator_app(
+            distrust.aggregator.app.AggregatorSettings(**settings), self.clock
+        )
 
     def cohort(self, **more: Any) -> Cohort:
         return server.masked(**more)

@@ -6,10 +6,12 @@ from pathlib import Path
 from PIL import Image
 
 from distrust.lab.figures.drawing import KEY
-from distrust.lab.sweep import Row, known, read
+from distrust.lab.run.run_file import read
+from distrust.lab.sweep.files import known_experiments
+from distrust.lab.sweep.row import Row
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
-PUBLISHED = [name for name in known() if name != "smoke"]  # a first look at `distrust sweep`, no figure
+PUBLISHED = [name for name in known_experiments() if name != "smoke"]  # a first look at `distrust sweep`, no figure
 
 
 def rows(name: str) -> list[Row]:

@@ -1,4 +1,4 @@
-"""A server's logic and its conductor on a database file, with S and clients in memory: everything but HTTP."""
+"""A server's logic and its coordinator on a database file, with S and clients in memory: everything but HTTP."""
 
 import asyncio
 import secrets
@@ -10,13 +10,13 @@ from distrust.common.errors import WrongStage
 from distrust.common.messages.cohort import TicketAnswer, TicketRequest
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
-from distrust.server.keys import Keys, fresh
-from distrust.server.runs.coordinator import RunCoordinator
+from distrust.server.coordinator import RunCoordinator
+from distrust.server.keys import Keys, new_keys
 from distrust.server.service import Service
 from distrust.server.store import open_database
 from tests.support.in_memory_intermediaries import Crowd, MemoryIntermediaries
 
-KEYS = fresh()
+KEYS = new_keys()
 REWARDS = [[0.0, 0.25], [0.5, 0.5], [1.0, 0.75]]
 MECHANISMS: list[dict[str, Any]] = [
     {"name": "distributed-polya", "epsilon": 2.0},
@@ -47,16 +47,16 @@ class House:
         self.s, self.rung = s, list[str]()
         self.database = open_database(f"sqlite:///{path}/server.sqlite3")
         self.service = Service(self.database, keys, self.rung.append, window)
-        self.conductor = RunCoordinator(self.service, s, retry=0.001)
+        self.coordinator = RunCoordinator(self.service, s, retry=0.001)
 
     async def ask(
         self, run: str, want: int = 64, request: str | None = None, number: int | None = None
     ) -> TicketAnswer:
-        number = number or len(self.service.live(run).learner.rounds)
-        masked = any(cohort.via == "aggregator" for cohort in self.service.live(run).pending())
+        number = number or len(self.service.active_run(run).learner.rounds)
+        masked = any(cohort.via == "aggregator" for cohort in self.service.active_run(run).pending())
         name, keys = request or secrets.token_hex(16), bytes(32 * want) if masked else b""
         wanted = TicketRequest(request=name, round=number, want=want, keys=keys)
-        return await self.conductor.tickets(run, wanted)
+        return await self.coordinator.tickets(run, wanted)
 
     async def play(self, run: str, crowd: Crowd, until: int = 10**9) -> RunView:
         """Serve clients until the run is over, or round `until` is open."""
@@ -72,7 +72,7 @@ class House:
             await asyncio.sleep(0.001)
 
     async def stop(self) -> None:
-        await self.conductor.stop()
+        await self.coordinator.stop()
         self.database.close()
 
 
@@ -81,6 +81,6 @@ def serve(house: House, run: str, crowd: Crowd, until: int = 10**9) -> RunView:
         try:
             return await asyncio.wait_for(house.play(run, crowd, until), 60)
         finally:
-            await house.conductor.stop()
+            await house.coordinator.stop()
 
     return asyncio.run(whole())

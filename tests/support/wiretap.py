@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 import distrust.aggregator.app
 import distrust.server.app
 import distrust.shuffler.app
-from distrust.aggregator.settings import AggregatorSettings
+from distrust.aggregator.app import AggregatorSettings
 from distrust.client.environments import Environment, build_environment, read_spec
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.http_transport import Addresses, HttpTransport, patience
@@ -38,9 +38,9 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
 from distrust.common.web.client import Http
 from distrust.common.wire import decode_blob
+from distrust.server.app import ServerSettings
 from distrust.server.intermediary import PATIENCE, HttpIntermediaries
-from distrust.server.settings import ServerSettings
-from distrust.shuffler.settings import ShufflerSettings
+from distrust.shuffler.app import ShufflerSettings
 
 TOKEN, LOOKING = "open sesame, says the operator", "only looking, says the inspector"
 SEED = 7_301_964_528_173_045_519

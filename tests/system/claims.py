@@ -12,7 +12,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.lab.sweep import Row, load, run
+from distrust.lab.sweep.engine import run_sweep
+from distrust.lab.sweep.files import load_experiment
+from distrust.lab.sweep.row import Row
 from tests.support import published as shown
 
 Floats = NDArray[np.float64]
@@ -56,7 +58,7 @@ class Seen:
 def seen(name: str) -> Seen:
     """The quick version: one sweep a session."""
     with TemporaryDirectory() as folder:
-        outcome = run(load(name, quick=True), Path(folder), jobs=2)
+        outcome = run_sweep(load_experiment(name, quick=True), Path(folder), jobs=2)
     assert not outcome.failures, outcome.failures
     return Seen(outcome.rows)
 

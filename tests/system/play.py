@@ -14,7 +14,7 @@ from distrust.common.mechanisms import MECHANISMS as KINDS
 from distrust.common.mechanisms import MechanismName
 from distrust.common.messages.cohort import Via
 from distrust.lab.run.fleet_processes import Fleets
-from distrust.lab.run.over_http import Play
+from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.progress import Progress
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile, parse
@@ -67,7 +67,7 @@ dropout = 0.15
 def over_http(stack: Stack, file: RunFile, alive: Callable[[], None] = lambda: None) -> Result:
     """Play to the end over running services."""
     fleets = Fleets(file, stack.urls, stack.folder.path / "logs")
-    return asyncio.run(Play(file, stack.urls, fleets, Progress(Console(file=io.StringIO())), alive).run())
+    return asyncio.run(HttpRun(file, stack.urls, fleets, Progress(Console(file=io.StringIO())), alive).run())
 
 
 def in_background(work: Callable[[], Result]) -> Future[Result]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from distrust.lab.sweep import load
+from distrust.lab.sweep.files import load_experiment
 from tests.system.claims import seen
 
 pytestmark = pytest.mark.slow
@@ -17,7 +17,7 @@ def test_dist_dp_se_comes_down_to_dp_se_as_t_grows(variant: str) -> None:
     mab = seen("mab-2")
     for panel in ("ε = 0.1", "ε = 0.5"):
         gap = mab.curve(panel, "Dist-DP-SE" + variant) - mab.curve(panel, "DP-SE")
-        times = load("mab-2", quick=True).places(int(mab.of(panel, "DP-SE", "horizon")[0]))
+        times = load_experiment("mab-2", quick=True).places(int(mab.of(panel, "DP-SE", "horizon")[0]))
         average = gap / times
         early = average[np.searchsorted(times, 0.1 * times[-1])]
         assert early > 0

@@ -9,8 +9,12 @@ from functools import partial
 
 import pytest
 
-from distrust.lab.sweep import Cell, Experiment, Row, code, differing, load
-from distrust.lab.sweep.play import play
+from distrust.lab.sweep import code
+from distrust.lab.sweep.experiment import Experiment
+from distrust.lab.sweep.files import load_experiment
+from distrust.lab.sweep.play import play_cell
+from distrust.lab.sweep.row import Cell, Row
+from distrust.lab.sweep.table import differing_columns
 from distrust.lab.sweep.workers import unordered
 from tests.support.published import PUBLISHED, rows
 
@@ -23,7 +27,7 @@ CELLS = 3  # an experiment
 
 def chosen(experiment: Experiment, published: list[Row]) -> list[Cell]:
     """Return cells of different series, cheap ones; the cheapest where all are dear."""
-    picker = random.Random(f"{code.digest()} {experiment.name}")
+    picker = random.Random(f"{code.code_digest()} {experiment.name}")
     cheap = [row for row in published if row.seconds < DEAR] or [min(published, key=lambda row: row.seconds)]
     series = list(dict.fromkeys(row.series for row in cheap))
     picked = picker.sample(series, min(CELLS, len(series)))
@@ -36,9 +40,9 @@ def cell(row: Row) -> Cell:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_cells_that_are_played_again_are_the_published_rows(name: str) -> None:
-    experiment, published = load(name), rows(name)
+    experiment, published = load_experiment(name), rows(name)
     wanted = chosen(experiment, published)
-    found = list(unordered(partial(play, experiment), wanted, "loky", 2))
+    found = list(unordered(partial(play_cell, experiment), wanted, "loky", 2))
     played = [row for row in found if isinstance(row, Row)]
     assert len(played) == len(wanted) > 0, found
-    assert differing(published, played) == {}
+    assert differing_columns(published, played) == {}

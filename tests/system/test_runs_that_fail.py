@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from distrust.lab.stack.data_dir import Folder
+from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 
 pytestmark = pytest.mark.slow
@@ -26,10 +26,10 @@ intermediary = {{dropout = 0.05, stage_seconds = {seconds}}}
 """
 PATCH = """
 import numpy
-import distrust.server.runs.settlement as settling
-from distrust.server.policies import SuccessiveElimination
+from distrust.server import settlement
+from distrust.server.policies.elimination import SuccessiveElimination
 
-honest_read, honest_analyze = SuccessiveElimination.read, settling.analyze
+honest_read, honest_analyze = SuccessiveElimination.read, settlement.analyze
 
 
 def read(self, arm, estimate):
@@ -45,7 +45,7 @@ def analyze(mechanism, cohort, *rest):
     return honest_analyze(mechanism, cohort, *rest)
 
 
-SuccessiveElimination.read, settling.analyze = read, analyze
+SuccessiveElimination.read, settlement.analyze = read, analyze
 """
 FAULTS = {
     "policy": (0.25, "round 2: ZeroDivisionError: division by zero", "run_failed"),
@@ -65,7 +65,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", f"{folder}{os.pathsep}{ROOT / 'src'}")
         environment.setenv("NO_COLOR", "1")
-        with Stack(Folder(folder / "data"), 0) as running:
+        with Stack(DataDir(folder / "data"), 0) as running:
             yield running
 
 

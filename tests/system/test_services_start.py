@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from distrust.lab.stack.data_dir import Folder
+from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.attacks import attacked, begin, refusal, until
 
@@ -61,7 +61,7 @@ def test_a_service_starts_from_the_package_whatever_lies_in_the_working_folder(t
 @pytest.mark.slow
 def test_what_the_stack_writes_is_its_owners_alone_even_in_a_folder_that_others_may_enter(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o755)
-    with generous(), Stack(Folder(tmp_path / "data"), 0):
+    with generous(), Stack(DataDir(tmp_path / "data"), 0):
         assert shared(tmp_path / "data") == []
 
 

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from distrust.lab.sweep import Row, load, read, run
+from distrust.lab.sweep.engine import run_sweep
+from distrust.lab.sweep.files import load_experiment
+from distrust.lab.sweep.row import Row
+from distrust.lab.sweep.table import read_rows
 from tests.support.experiments import small
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +77,7 @@ def alike(rows: list[Row]) -> list[dict[str, object]]:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
     folder = tmp_path_factory.mktemp("uninterrupted")
-    return alike(run(load(small(folder, *LONG)), folder, jobs=1).rows)
+    return alike(run_sweep(load_experiment(small(folder, *LONG)), folder, jobs=1).rows)
 
 
 def test_a_sweep_that_was_killed_twice_ends_with_the_table_of_one_that_was_not(
@@ -93,7 +96,7 @@ def test_a_sweep_that_was_killed_twice_ends_with_the_table_of_one_that_was_not(
     assert done.returncode == 0, said
     assert f"({before} from before)" in said
     (path,) = tmp_path.glob("small-*/rows.parquet")
-    assert alike(read(path)) == uninterrupted
+    assert alike(read_rows(path)) == uninterrupted
 
 
 @pytest.mark.parametrize("backend", ["loky", "dask"])
@@ -131,4 +134,4 @@ def test_dask_plays_the_same_table(tmp_path: Path, uninterrupted: list[dict[str,
     assert sweep.returncode == 0, said
     until_nobody_works(sweep.pid)
     (path,) = tmp_path.glob("small-*/rows.csv")
-    assert alike(read(path)) == uninterrupted
+    assert alike(read_rows(path)) == uninterrupted

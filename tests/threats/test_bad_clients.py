@@ -17,7 +17,7 @@ from distrust.common.mechanisms import plan
 from distrust.common.modular import sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.config import RunConfig
-from distrust.server.learner.outcome import Lost, Released
+from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from tests.support.wiretap import Tape, play
 
 N = 32
@@ -50,9 +50,9 @@ def _cheat(tap: pytest.MonkeyPatch, boxes: set[int], shares: set[int]) -> None:
     tap.setattr(MaskingClient, "unmask", false_shares)
 
 
-def _released(tape: Tape) -> list[Released]:
+def _released(tape: Tape) -> list[ReleasedCohort]:
     """What the server committed of each cohort."""
-    return [Released.model_validate_json(body) for (body,) in tape.rows("server", "SELECT body FROM outcomes")]
+    return [ReleasedCohort.model_validate_json(body) for (body,) in tape.rows("server", "SELECT body FROM outcomes")]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_cheats_that_end_every_cohort_are_named_in_the_run_and_in_what_the_serve
     told = "27 clients whose shares were confirmed, at least 29 needed: nothing is released"
     named = f"{told}; clients that lied: slots 2, 4, 9, 17, 30"
     kept = tape.rows("server", "SELECT body FROM outcomes")
-    assert [Lost.model_validate_json(body).reason for (body,) in kept] == [named, named]
+    assert [LostCohort.model_validate_json(body).reason for (body,) in kept] == [named, named]
     view = tape.views["run"]
     assert view.state == "failed"
     assert named in (view.reason or "")

@@ -25,7 +25,7 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
 from distrust.common.run.round import RoundView
 from distrust.common.web.client import Peer
-from distrust.server.learner.outcome import Released
+from distrust.server.learner.rounds import ReleasedCohort
 from tests.support.wiretap import PARTIES, SEED, TOKEN, Exchange, Tamper, Wire, fleet_over, services
 from tests.threats.lies import (
     ACTIONS,
@@ -203,7 +203,7 @@ async def nothing_is_lost(server: Peer, database: Path, run: RunConfig, given_ba
     assert (view.cohorts_aborted, view.state) == (0, "finished")
     with closing(sqlite3.connect(database)) as connection:
         bodies = connection.execute("SELECT body FROM outcomes").fetchall()
-    survivors = [Released.model_validate_json(body).survivors for (body,) in bodies]
+    survivors = [ReleasedCohort.model_validate_json(body).survivors for (body,) in bodies]
     assert len(survivors) == view.cohorts_released > 0
     assert sum(survivors) == view.clients - given_back
 

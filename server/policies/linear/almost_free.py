@@ -1,4 +1,4 @@
-"""Privacy (almost) for free in linear bandits (FREE Algorithms 1 to 3, ALGORITHMS 2.2)."""
+"""Privacy (almost) for free in linear bandits (FREE Algorithms 1 to 3)."""
 
 import math
 from typing import Literal, Self
@@ -12,32 +12,26 @@ from distrust.common.errors import BadParameter
 from distrust.common.messages.policy import AlmostFreeSpec
 from distrust.server.policies.base import Ask, Estimate, Query, RunFacts
 from distrust.server.policies.elimination import Calibration
-from distrust.server.policies.linear.design import Design, near_optimal, uniform
-from distrust.server.policies.linear.dp_pe import OneRewardEach, answered
-from distrust.server.policies.linear.least_squares import Readings
-from distrust.server.policies.linear.phases import Phase, arm_vectors, event_failure
+from distrust.server.policies.linear.design import ActionDesign, near_optimal, uniform
+from distrust.server.policies.linear.dp_pe import OneRewardEach, answered_length
+from distrust.server.policies.linear.phases import Phase, Readings, arm_vectors, event_failure
 
 Floats = NDArray[np.float64]
 Model = Literal["central", "local", "shuffled"]
-LEAST = 8  # ⌊ln T⌋ - 1 is below 1 for fewer
+LEAST = 8  # pulls; below it ⌊ln T⌋ - 1 batches are none
 
 
 class AlmostFree(OneRewardEach):
     """Batches i = 1 … ⌊ln T⌋ - 1 that grow by q = (2T)^{1/ln T}; then the best action for the rest.
 
-    lengths   paper: qⁱ, as printed. Their sum grows to 2T/(q - 1) as the fractional part f of ln T falls to 0, which is
-              more than T: the last batch is then cut off by the horizon and teaches nothing.
-              exact: q^{i-1+f}. The last one is q^{ln T - 2} = 2T/q² for every T, and all of them sum to less than
-              2T/(q(q-1)) < 0.43 T, so that they fit (rounding adds less than one pull an action and batch). Where ln T
-              passes a whole number the lengths stay as they are, and one batch of length 1 comes first.
+    lengths   paper: qⁱ, as printed. exact: q^{i-1+f}, f the fractional part of ln T.
     the end   exact: pulls that no batch has room for go to the best action known. paper: to the unfinished batch.
     model     shuffled: one cohort of Σ n_a clients whose actions are permuted; else a cohort of n_a for each action.
     core_set  off: all the active actions are played alike.
     paper     γ = B√(4m L/qⁱ) + (2|C|m + 2mL) b/qⁱ (central), B√(4m L/qⁱ) + (2m/qⁱ) √(Σ b_a² L) (local, shuffled), with
               b_a = std/√2 of the noise in action a's sum, the scale of a Laplace law. L = ln(4|A|T²) as printed, A the
               active actions: each side of an event has 1/(4|A|T²). Without a core set 2m gives way to g(π).
-    given     whether β is the run file's own. Then the `paper` L is ln(2/β), however many actions are left: each side
-              of an event has β/2. (The printed L with 4T² = 1/(kβ) is ln(|A|/(kβ)), which falls below 0.)
+    own_beta  whether β is the run file's own. Then the `paper` L is ln(2/β), however many actions are left.
     """
 
     def __init__(
@@ -50,7 +44,7 @@ class AlmostFree(OneRewardEach):
         bound: float,
         beta: float,
         calibration: Calibration,
-        given: bool = False,
+        own_beta: bool = False,
         smallest: int = 1,
     ) -> None:
         super().__init__(actions, bound=bound, beta=beta, calibration=calibration, smallest=smallest)
@@ -58,8 +52,12 @@ class AlmostFree(OneRewardEach):
             raise BadParameter("horizon", horizon, f"must be at least {LEAST}, for one batch")
         log = math.log(horizon)
         self._base, self._last = (2 * horizon) ** (1 / log), math.floor(log) - 1
+        # The printed lengths qⁱ sum to nearly 2T/(q - 1) > T as f falls to 0: the horizon then cuts the last batch off,
+        # and it teaches nothing. With q^{i-1+f} the last batch has q^{ln T - 2} = 2T/q² for every T, and all of them
+        # sum to less than 2T/(q(q-1)) < 0.43 T: they fit, as rounding adds less than one pull an action and batch.
+        # Where ln T passes a whole number the lengths stay as they are, and one batch of length 1 comes first.
         self._shift = 0.0 if self._paper else log - math.floor(log) - 1
-        self._model, self._core_set, self._given = model, core_set, given
+        self._model, self._core_set, self._own_beta = model, core_set, own_beta
 
     @classmethod
     def of(cls, spec: AlmostFreeSpec, run: RunFacts) -> Self:
@@ -72,7 +70,7 @@ class AlmostFree(OneRewardEach):
             bound=spec.bound,
             beta=event_failure(spec, run),
             calibration=run.calibration,
-            given=spec.beta is not None,
+            own_beta=spec.beta is not None,
             smallest=run.smallest,
         )
 
@@ -88,7 +86,7 @@ class AlmostFree(OneRewardEach):
             return super().leftover(left)
         return {self._chosen: left} if left else {}
 
-    def design(self, candidates: Floats) -> Design:
+    def design(self, candidates: Floats) -> ActionDesign:
         return near_optimal(candidates) if self._core_set else uniform(candidates)
 
     def plan(self, phase: Phase) -> Ask:
@@ -107,10 +105,12 @@ class AlmostFree(OneRewardEach):
         return Readings(phase.vectors, clients, means, clients, one.laws, one.rounding, joint=one.joint)
 
     def paper_width(self, phase: Phase, readings: Readings) -> float:
-        rank, length = max(phase.design.rank, phase.design.spread / 2), answered(phase, readings)
+        rank, length = max(phase.design.rank, phase.design.spread / 2), answered_length(phase, readings)
         if length == 0:
             return math.inf
-        log = math.log(2 / self._beta if self._given else len(phase.active) / (len(self._actions) * self._beta))
+        # The printed L with 4T² = 1/(kβ), k actions in all, is ln(|A|/(kβ)). It falls below 0 for a β that is not so
+        # small: with the run file's own β each side of an event has β/2 instead.
+        log = math.log(2 / self._beta if self._own_beta else len(phase.active) / (len(self._actions) * self._beta))
         scales = np.array([law.std for law in readings.laws]) / math.sqrt(2)
         sampled = self._bound * math.sqrt(4 * rank / length * log)
         if self._model == "central":

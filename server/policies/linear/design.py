@@ -1,4 +1,4 @@
-"""Near-G-optimal designs: few actions, and how often to play each, so that every action's value is well estimated."""
+"""Near-G-optimal designs: few actions and their frequencies, such that every action's value is well estimated."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ LEVERAGE = 1e-9  # an action of leverage π(x)‖x‖² (in V⁻¹) this near 1 
 
 
 @dataclass(frozen=True, slots=True)
-class Design:
+class ActionDesign:
     """A distribution π over actions.
 
     support  indices of the actions, ascending; weights: π on them, positive, Σ = 1.
@@ -35,8 +35,8 @@ def support_bound(rank: int) -> int:
     return rank * (rank + 1) // 2 if rank < 2 else math.floor(4 * rank * math.log(math.log(rank)) + 16)
 
 
-def near_optimal(actions: Vectors) -> Design:
-    """A design with g(π) ≤ 2m on at most `support_bound(m)` actions, both checked here.
+def near_optimal(actions: Vectors) -> ActionDesign:
+    """Return a design with g(π) ≤ 2m on at most `support_bound(m)` actions, both checked here.
 
     actions  shape (k, d), in the unit ball; they may span less than R^d, and then m is less than d.
     Method   Frank-Wolfe on ln det V (Fedorov's steps) from m actions of greedily largest volume, until g(π) ≤ 2m; away
@@ -49,23 +49,23 @@ def near_optimal(actions: Vectors) -> Design:
     rank = flat.shape[1]
     weights = _frank_wolfe(flat, _largest_volume(flat))
     support = np.flatnonzero(weights)
-    design = Design(tuple(support.tolist()), weights[support], rank, spread(flat, weights))
+    design = ActionDesign(tuple(support.tolist()), weights[support], rank, spread(flat, weights))
     if design.spread > 2 * rank * (1 + 1e-9) or len(support) > support_bound(rank):
-        found = f"g = {design.spread:.6g} on {len(support)} actions"
-        raise BadParameter("policy.actions", found, f"needs g ≤ {2 * rank} on at most {support_bound(rank)}")
+        reached = f"g = {design.spread:.6g} on {len(support)} actions"
+        raise BadParameter("policy.actions", reached, f"needs g ≤ {2 * rank} on at most {support_bound(rank)}")
     return design
 
 
-def uniform(actions: Vectors) -> Design:
-    """Every action alike: the ablation without a core set. Its g may be anything."""
+def uniform(actions: Vectors) -> ActionDesign:
+    """Return the design that plays every action alike: the ablation without a core set. Its g may be anything."""
     check_actions(actions)
     flat, k = whitened(actions), len(actions)
     weights = np.full(k, 1 / k)
-    return Design(tuple(range(k)), weights, flat.shape[1], spread(flat, weights))
+    return ActionDesign(tuple(range(k)), weights, flat.shape[1], spread(flat, weights))
 
 
 def whitened(actions: Vectors) -> Vectors:
-    """The actions in coordinates of their span in which Σ x xᵀ is the identity, shape (k, m).
+    """Return the actions in coordinates of their span in which Σ x xᵀ is the identity, shape (k, m).
 
     No norm here depends on the coordinates, and these are the best conditioned ones.
     """
@@ -88,7 +88,7 @@ def _norms(flat: Vectors, weights: Vectors) -> Vectors:
 
 
 def _largest_volume(flat: Vectors) -> Vectors:
-    """Equal weights on m actions, each the farthest from the span of those before it."""
+    """Return equal weights on m actions, each the farthest from the span of those before it."""
     rest, weights = flat.copy(), np.zeros(len(flat))
     for _ in range(flat.shape[1]):
         lengths = np.einsum("ij,ij->i", rest, rest)
@@ -100,7 +100,7 @@ def _largest_volume(flat: Vectors) -> Vectors:
 
 
 def _frank_wolfe(flat: Vectors, weights: Vectors) -> Vectors:
-    """Steps towards the worst action until g(π) ≤ 2m; then away from needless ones as long as that holds."""
+    """Step towards the worst action until g(π) ≤ 2m; then away from needless ones while that holds."""
     rank = flat.shape[1]
     for _ in range(STEPS):
         norms = _norms(flat, weights)
@@ -121,7 +121,7 @@ def _moved(weights: Vectors, towards: int, step: float) -> Vectors:
 
 
 def _dropped(flat: Vectors, weights: Vectors, action: int) -> Vectors:
-    """Without `action`, unless the rest would span less, or determine less."""
+    """Return the weights without `action`, unless det V would fall or the rest would span less."""
     without = weights.copy()
     without[action] = 0
     if np.count_nonzero(without) < flat.shape[1]:
@@ -132,7 +132,7 @@ def _dropped(flat: Vectors, weights: Vectors, action: int) -> Vectors:
 
 
 def _pruned(flat: Vectors, weights: Vectors) -> Vectors:
-    """The lightest actions left out, one by one, while g(π) ≤ 2m holds: fewer reports, less noise."""
+    """Leave out the lightest actions, one by one, while g(π) ≤ 2m holds: fewer reports, less noise."""
     norms = _norms(flat, weights)
     for action in np.argsort(weights, kind="stable")[np.count_nonzero(weights == 0) :].tolist():
         if weights[action] * norms[action] > 1 - LEVERAGE:

@@ -1,4 +1,4 @@
-"""Distributed phased elimination: a few clients play a whole phase side by side (DLB Algorithm 1, ALGORITHMS 2.2)."""
+"""Distributed phased elimination: the clients of a phase play all of it side by side (DLB Algorithm 1)."""
 
 import math
 from dataclasses import dataclass
@@ -8,25 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.bandit.decisions import PlayDesign
-from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.bandit.statistics import ActionMeans
 from distrust.common.errors import BadParameter
 from distrust.common.messages.policy import DpDpeSpec
 from distrust.server.policies.base import Ask, Estimate, Query, RunFacts
 from distrust.server.policies.elimination import Calibration
 from distrust.server.policies.linear.design import support_bound
-from distrust.server.policies.linear.least_squares import Readings
-from distrust.server.policies.linear.noise_width import noise_width
-from distrust.server.policies.linear.phases import Phase, Phased, arm_vectors, event_failure
+from distrust.server.policies.linear.phases import Phase, Phased, Readings, arm_vectors, event_failure, noise_tail
+from distrust.server.policies.noise_width import noise_width
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class ClientModel:
-    """Who plays, and what is assumed of them.
+    """How many clients play a phase, and what is assumed of them.
 
-    alpha      phase l has ⌈2^{αl}⌉ clients, in (0, 1); fixed: so many instead, in every phase (DPE-FixedU).
+    alpha      in (0, 1): phase l has ⌈2^{αl}⌉ clients. fixed: this number in every phase instead (DPE-FixedU).
     bound      B: a client's average is clamped to [-B, B].
     deviation  σ: ⟨θ_u - θ*, x⟩ is σ-sub-Gaussian for ‖x‖ ≤ 1.
     noise      R: a local reward is R-sub-Gaussian around ⟨θ_u, x⟩.
@@ -43,7 +41,7 @@ class ClientModel:
             raise BadParameter("policy.alpha", self.alpha, "must lie in (0, 1)")
 
     def clients(self, phase: int) -> int:
-        """|U_l|."""
+        """Return |U_l|."""
         return self.fixed if self.fixed is not None else math.ceil(2 ** (self.alpha * phase))
 
 
@@ -59,24 +57,24 @@ class DistributedPhasedElimination(Phased):
     """
 
     def __init__(
-        self, actions: Floats, *, crowd: ClientModel, beta: float, calibration: Calibration, smallest: int = 1
+        self, actions: Floats, *, model: ClientModel, beta: float, calibration: Calibration, smallest: int = 1
     ) -> None:
-        super().__init__(actions, bound=crowd.bound, beta=beta, smallest=smallest)
-        self._crowd, self._paper = crowd, calibration == "paper"
+        super().__init__(actions, bound=model.bound, beta=beta, smallest=smallest)
+        self._model, self._paper = model, calibration == "paper"
 
     @classmethod
     def of(cls, spec: DpDpeSpec, run: RunFacts) -> Self:
         actions, beta = arm_vectors(spec, run), event_failure(spec, run)
-        crowd = ClientModel(spec.alpha, spec.clients, spec.bound, spec.deviation, spec.noise)
-        return cls(actions, crowd=crowd, beta=beta, calibration=run.calibration, smallest=run.smallest)
+        model = ClientModel(spec.alpha, spec.clients, spec.bound, spec.deviation, spec.noise)
+        return cls(actions, model=model, beta=beta, calibration=run.calibration, smallest=run.smallest)
 
     def length(self, number: int) -> float:
         return 2.0**number
 
     def plan(self, phase: Phase) -> Ask:
-        clients = max(self._smallest, self._crowd.clients(phase.number))
+        clients = max(self._smallest, self._model.clients(phase.number))
         decision = PlayDesign(actions=list(phase.support), times=list(phase.plays))
-        statistic = ActionMeans(actions=len(phase.support), bound=self._crowd.bound)
+        statistic = ActionMeans(actions=len(phase.support), bound=self._model.bound)
         return Ask(phase.number, (Query(None, clients),), self._beta, decision, statistic)
 
     def read(self, phase: Phase, estimates: dict[int | None, Estimate]) -> Readings:
@@ -90,21 +88,15 @@ class DistributedPhasedElimination(Phased):
         if self._paper:
             return np.full(len(phase.active), self._paper_width(phase, readings))
         weights, survivors = readings.influence(phase.candidates), readings.clients[0]
-        played = (weights**2 / readings.plays).sum(axis=1) * self._crowd.noise**2
-        client = (phase.candidates**2).sum(axis=1) * self._crowd.deviation**2
+        played = (weights**2 / readings.plays).sum(axis=1) * self._model.noise**2
+        client = (phase.candidates**2).sum(axis=1) * self._model.deviation**2
         rounded = (weights**2).sum(axis=1) * readings.rounding**2
         sampled = np.sqrt(2 * math.log(2 / self._beta) * (played + client + rounded) / survivors)
         return np.asarray(sampled + noise_width(readings.laws, weights / survivors, self._beta, joint=readings.joint))
 
     def _paper_width(self, phase: Phase, readings: Readings) -> float:
         rank, survivors, log = phase.design.rank, float(readings.clients[0]), math.log(1 / self._beta)
-        played = max(1.0, self._crowd.noise) * math.sqrt(2 * rank / (survivors * phase.length))
-        sampled = played + self._crowd.deviation / math.sqrt(survivors)
+        played = max(1.0, self._model.noise) * math.sqrt(2 * rank / (survivors * phase.length))
+        sampled = played + self._model.deviation / math.sqrt(survivors)
         spread = 2 * math.sqrt(support_bound(rank) * rank) / survivors
-        return sampled * math.sqrt(2 * log) + spread * max(tail(law, log) for law in readings.laws)
-
-
-def tail(law: ErrorLaw, log: float) -> float:
-    """σ√L + hL by the law's (σ, h): std √(2L) for Gaussian noise, as in the paper."""
-    sigma, h = law.sub_exponential
-    return sigma * math.sqrt(log) + h * log
+        return sampled * math.sqrt(2 * log) + spread * max(noise_tail(law, log) for law in readings.laws)

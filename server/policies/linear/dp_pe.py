@@ -1,4 +1,4 @@
-"""Phased elimination, one reward a client, one cohort a design action (DLB Algorithm 3, ALGORITHMS 2.2)."""
+"""Phased elimination with one reward a client and one cohort for each action of the design (DLB Algorithm 3)."""
 
 import math
 from abc import abstractmethod
@@ -11,11 +11,9 @@ from distrust.common.bandit.statistics import BoundedReward
 from distrust.common.messages.policy import DpPeSpec
 from distrust.server.policies.base import Ask, Estimate, Query, RunFacts
 from distrust.server.policies.elimination import Calibration
-from distrust.server.policies.linear.design import Design, support_bound
-from distrust.server.policies.linear.dp_dpe import tail
-from distrust.server.policies.linear.least_squares import Readings
-from distrust.server.policies.linear.noise_width import noise_width
-from distrust.server.policies.linear.phases import Phase, Phased, arm_vectors, event_failure
+from distrust.server.policies.linear.design import ActionDesign, support_bound
+from distrust.server.policies.linear.phases import Phase, Phased, Readings, arm_vectors, event_failure, noise_tail
+from distrust.server.policies.noise_width import noise_width
 
 Floats = NDArray[np.float64]
 
@@ -29,7 +27,7 @@ class OneRewardEach(Phased):
         super().__init__(actions, bound=bound, beta=beta, smallest=smallest)
         self._paper = calibration == "paper"
 
-    def times(self, length: float, design: Design) -> tuple[int, ...]:
+    def times(self, length: float, design: ActionDesign) -> tuple[int, ...]:
         return tuple(max(self._smallest, count) for count in super().times(length, design))
 
     def plan(self, phase: Phase) -> Ask:
@@ -37,28 +35,27 @@ class OneRewardEach(Phased):
         return Ask(phase.number, queries, self._beta, statistic=BoundedReward(bound=self._bound))
 
     def read(self, phase: Phase, estimates: dict[int | None, Estimate]) -> Readings:
-        told = [estimates[arm] for arm in phase.support]
-        sums = np.array([one.sums[0] for one in told])
-        clients = np.array([one.counts[0] for one in told], dtype=np.float64)
-        laws = [one.laws[0] for one in told]
-        return Readings(phase.vectors, clients, sums / clients, clients, laws, told[0].rounding, joint=told[0].joint)
+        ordered = [estimates[arm] for arm in phase.support]
+        first = ordered[0]
+        sums = np.array([one.sums[0] for one in ordered])
+        clients = np.array([one.counts[0] for one in ordered], dtype=np.float64)
+        laws = [one.laws[0] for one in ordered]
+        return Readings(phase.vectors, clients, sums / clients, clients, laws, first.rounding, joint=first.joint)
 
     def widths(self, phase: Phase, readings: Readings) -> Floats:
-        """exact: √(2 ln(2/β)) B ‖x‖_{V⁻¹} (Hoeffding) plus the noise's width at β.
-
-        A reward that is rounded before noise is added is a reward; a joint answer is rounded afterwards, and that
-        error is added. Cohorts have different clients, so that their noises are independent in any case.
-        """
+        """Return the widths; exact: √(2 ln(2/β)) B ‖x‖_{V⁻¹} (Hoeffding) plus the noise's width at β."""
         if self._paper:
             return np.full(len(phase.active), self.paper_width(phase, readings))
         weights, clients = readings.influence(phase.candidates), np.maximum(readings.clients, 1)
+        # A reward that is rounded before noise is added is a reward. A joint answer is rounded afterwards: that counts.
         size = math.hypot(self._bound, readings.rounding if readings.joint else 0)
         sampled = size * np.sqrt(2 * math.log(2 / self._beta) * (weights**2 / clients).sum(axis=1))
+        # Cohorts have different clients, so that their noises are independent, also where each is joint.
         return np.asarray(sampled + noise_width(readings.laws, weights / clients, self._beta))
 
     @abstractmethod
     def paper_width(self, phase: Phase, readings: Readings) -> float:
-        """One width for all actions, by the paper's formula."""
+        """Return one width for all actions, by the paper's formula."""
 
 
 class PrivatePhasedElimination(OneRewardEach):
@@ -82,13 +79,13 @@ class PrivatePhasedElimination(OneRewardEach):
         return first * 2.0 ** (number - 1)
 
     def paper_width(self, phase: Phase, readings: Readings) -> float:
-        rank, log, length = phase.design.rank, math.log(1 / self._beta), answered(phase, readings)
+        rank, log, length = phase.design.rank, math.log(1 / self._beta), answered_length(phase, readings)
         if length == 0:
             return math.inf
-        noise = 2 * rank * math.sqrt(len(phase.support)) / length * max(tail(law, log) for law in readings.laws)
+        noise = 2 * rank * math.sqrt(len(phase.support)) / length * max(noise_tail(law, log) for law in readings.laws)
         return self._bound * math.sqrt(4 * rank / length * log) + noise
 
 
-def answered(phase: Phase, readings: Readings) -> float:
-    """The h for which every action of the design has hπ(x) answers; the phase's own unless clients left."""
+def answered_length(phase: Phase, readings: Readings) -> float:
+    """Return the h for which every action of the design has hπ(x) answers: the phase's own unless clients left."""
     return float(min(phase.length, (readings.clients / phase.design.weights).min()))

@@ -1,4 +1,4 @@
-"""What the policies for linear bandits share: phases over a design, least squares, elimination by widths."""
+"""Phases of linear bandits: play a design, estimate θ* by least squares, drop actions by the widths of their values."""
 
 import math
 from abc import abstractmethod
@@ -10,17 +10,68 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.bandit.actions import action_vectors, check_actions
+from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.messages.policy import LEAST_BETA, LinearPolicySpec, RoundSize
 from distrust.server.policies.base import Ask, Estimate, Interval, RunFacts
-from distrust.server.policies.elimination import Race
-from distrust.server.policies.linear.design import Design, near_optimal
-from distrust.server.policies.linear.least_squares import Readings
+from distrust.server.policies.elimination import EliminationBase
+from distrust.server.policies.linear.design import ActionDesign, near_optimal
 
 Floats = NDArray[np.float64]
 
+SMALL = 1e-12  # singular values of √plays x below this share of the largest count as 0
+ASTRAY = 1e-6  # share of an action's length that may lie outside the span of the played actions
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Estimated means of some actions, in one order, and the least-squares estimate of θ* from them.
+
+    vectors   shape (s, d); they may span less than R^d, and then everything happens in their span.
+    plays     shape (s,): weights in V = Σ plays x xᵀ, at least 0.
+    means     shape (s,): estimates of ⟨θ*, x⟩.
+    clients   shape (s,): how many clients each mean is over.
+    laws      of the noise in each sum, that is in clients * mean.
+    rounding  standard deviation of one client's rounding error.
+    joint     the noises are not independent, but a combination of them with weights c has ‖c‖₂ times the law of one.
+    """
+
+    vectors: Floats
+    plays: Floats
+    means: Floats
+    clients: Floats
+    laws: Sequence[ErrorLaw]
+    rounding: float
+    joint: bool = False
+
+    @cached_property
+    def root(self) -> Floats:
+        """The pseudo-inverse of √plays x, shape (d, s): V⁻¹ = root rootᵀ. V itself would lose half of the digits."""
+        return np.asarray(np.linalg.pinv(self._weighted, rcond=SMALL), dtype=np.float64)
+
+    @cached_property
+    def theta(self) -> Floats:
+        """θ̃ = V⁻¹ Σ plays x mean(x), shape (d,)."""
+        return np.asarray(self.root @ (np.sqrt(self.plays) * self.means), dtype=np.float64)
+
+    def influence(self, actions: Floats) -> Floats:
+        """Return C, shape (k, s), with ⟨x, θ̃⟩ = Σ_j c_j mean_j for each row x of `actions`."""
+        shares: Floats = (actions @ self.root) * np.sqrt(self.plays)
+        return shares
+
+    def spans(self, actions: Floats) -> NDArray[np.bool_]:
+        """Return for each action whether it lies in the span of the played ones, shape (k,). Others stay unknown."""
+        across = actions - (actions @ self.root) @ self._weighted
+        inside: NDArray[np.bool_] = np.linalg.norm(across, axis=1) <= ASTRAY * np.linalg.norm(actions, axis=1)
+        return inside
+
+    @property
+    def _weighted(self) -> Floats:
+        return np.sqrt(self.plays)[:, np.newaxis] * self.vectors
+
+
 LEAST_PRINTED = 1e-300
-"""Of β for the papers' widths: 1/β and its logarithm are finite."""
+"""Smallest β for the papers' widths: 1/β and its logarithm are finite."""
 
 
 def arm_vectors(spec: LinearPolicySpec, run: RunFacts) -> Floats:
@@ -40,6 +91,12 @@ def event_failure(spec: LinearPolicySpec, run: RunFacts) -> float:
     return spec.event_probability(RoundSize(run.arms, run.horizon, run.calibration, 1, run.arms))
 
 
+def noise_tail(law: ErrorLaw, log: float) -> float:
+    """Return σ√L + hL for the law's (σ, h): std √(2L) for Gaussian noise, as in DLB."""
+    sigma, h = law.sub_exponential
+    return sigma * math.sqrt(log) + h * log
+
+
 @dataclass(frozen=True)
 class Phase:
     """One phase, before it is played.
@@ -47,12 +104,12 @@ class Phase:
     number    from 1. length: h, the pulls that the design shares out.
     support   the design's actions as arms of the run; vectors: theirs, shape (s, d).
     plays     times that each is played: ⌈h π(x)⌉, or more where a cohort would be too small.
-    active    arms still in the race; candidates: their vectors, shape (k, d).
+    active    arms not yet dropped; candidates: their vectors, shape (k, d).
     """
 
     number: int
     length: float
-    design: Design
+    design: ActionDesign
     support: tuple[int, ...]
     vectors: Floats
     plays: tuple[int, ...]
@@ -60,10 +117,10 @@ class Phase:
     candidates: Floats
 
 
-class Phased(Race):
-    """A design on the active actions is played, θ* estimated, actions too far below the best dropped; and again.
+class Phased(EliminationBase):
+    """Each phase plays a design on the active actions, estimates θ*, and drops actions too far below the best.
 
-    Forgetting: an estimate rests on its own phase alone.
+    An estimate rests on its own phase alone.
 
     actions  shape (k, d), in the unit ball; arm a is row a.
     bound    B: rewards lie in [-B, B], so that no mean is farther out.
@@ -82,9 +139,9 @@ class Phased(Race):
         self._number = 1
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
-        asked = [query.arm for query in self._ask.queries]
-        if len(estimates) != len(asked) or {estimate.arm for estimate in estimates} != set(asked):
-            raise ValueError("a batch is told whole: one estimate for each query")
+        arms = [query.arm for query in self._ask.queries]
+        if len(estimates) != len(arms) or {estimate.arm for estimate in estimates} != set(arms):
+            raise ValueError("a batch must be complete: one estimate for each query")
         readings = self.read(self._phase, {estimate.arm: estimate for estimate in estimates})
         values = self._phase.candidates @ readings.theta
         widths = self._known(readings, values, self.widths(self._phase, readings))
@@ -97,7 +154,7 @@ class Phased(Race):
         self.__dict__.pop("_ask", None)
 
     def leftover(self, left: int) -> dict[int, int]:
-        """The unfinished phase is played until the horizon; after the last one, the best action."""
+        """Play the unfinished phase until the horizon; after the last phase, the best action."""
         if self.going_on:
             return self._ask.spend(self._ask.queries, left)
         assert self._chosen is not None
@@ -105,33 +162,33 @@ class Phased(Race):
 
     @abstractmethod
     def length(self, number: int) -> float:
-        """The h of a phase."""
+        """Return the h of a phase."""
 
     @abstractmethod
     def plan(self, phase: Phase) -> Ask:
-        """The cohorts of a phase."""
+        """Return the cohorts of a phase."""
 
     @abstractmethod
     def read(self, phase: Phase, estimates: dict[int | None, Estimate]) -> Readings:
-        """What the cohorts tell of the support, in its order."""
+        """Return the cohorts' estimates for the support, in its order."""
 
     @abstractmethod
     def widths(self, phase: Phase, readings: Readings) -> Floats:
-        """W for each active action, shape (k,): |⟨θ̃ - θ*, x⟩| ≤ W unless an event fails."""
+        """Return W for each active action, shape (k,): |⟨θ̃ - θ*, x⟩| ≤ W unless an event fails."""
 
-    def design(self, candidates: Floats) -> Design:
-        """A design on the active actions."""
+    def design(self, candidates: Floats) -> ActionDesign:
+        """Return a design on the active actions."""
         return near_optimal(candidates)
 
-    def times(self, length: float, design: Design) -> tuple[int, ...]:
-        """⌈h π(x)⌉."""
+    def times(self, length: float, design: ActionDesign) -> tuple[int, ...]:
+        """Return ⌈h π(x)⌉ for each action of the design."""
         return tuple(np.ceil(length * design.weights - 1e-9).astype(int).clip(1).tolist())
 
     @cached_property
     def _phase(self) -> Phase:
         candidates = self._actions[list(self._active)]
         length = self.length(self._number)
-        design = self.design(candidates) if candidates.any() else Design((0,), np.ones(1), 1, 0.0)
+        design = self.design(candidates) if candidates.any() else ActionDesign((0,), np.ones(1), 1, 0.0)
         support = tuple(self._active[place] for place in design.support)
         plays = self.times(length, design)
         vectors = self._actions[list(support)]
@@ -145,7 +202,7 @@ class Phased(Race):
         return self._ask
 
     def _known(self, readings: Readings, values: Floats, widths: Floats) -> Floats:
-        """The widths; where the survivors tell nothing of an action, the one that reaches from -B to B in any case."""
+        """Return the widths; for an action of which the survivors tell nothing, one that covers [-B, B] in any case."""
         known = readings.spans(self._phase.candidates) & np.isfinite(widths)
         return np.where(known, widths, np.abs(values) + self._bound)
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distrust.aggregator import protocol
+from distrust.aggregator.confirmation import Sharing
 from distrust.common.crypto.graph import Roster
 from distrust.common.crypto.keys import BOX
 from distrust.common.errors import BadMessage, BadParameter, BadShare, TooSmall
@@ -50,7 +51,7 @@ def test_the_exact_sum_of_the_survivors_or_a_named_error(
     try:
         found = play_stages(simulation, vectors, Departures(*gone), chance.sample(range(n), n))
     except TooSmall:  # only if more left than the rate allows, or the cohort is too small for any loss
-        assert len(leaving) > int(dropout * n) or n - len(leaving) < protocol.least(cohort)
+        assert len(leaving) > int(dropout * n) or n - len(leaving) < protocol.least_clients(cohort)
         return
     survivors = [slot for slot in range(n) if slot not in leaving or stage[slot] == 4]
     assert found.tolist() == honest_sum(vectors, survivors, modulus)
@@ -72,9 +73,8 @@ def test_losses_at_all_stages_together_are_survived() -> None:
     simulation, vectors = enrol(make_cohort(100, 1000, 1)), unique(100, 1, 1000)
     gone = [range(2 * i, 2 * i + 2) for i in range(5)]
     departures = Departures(*gone)
-    assert play_stages(simulation, vectors, departures, range(100)).tolist() == honest_sum(
-        vectors, list(range(8, 100)), 1000
-    )
+    found = play_stages(simulation, vectors, departures, range(100)).tolist()
+    assert found == honest_sum(vectors, list(range(8, 100)), 1000)
 
 
 def finished(n: int = 24, modulus: int = 97, lost: tuple[int, ...] = (3,)) -> tuple[Simulation, Vector]:
@@ -101,7 +101,7 @@ def test_recovery_gives_the_same_sum_whichever_t_neighbours_answered() -> None:
 def test_below_the_minimum_nothing_is_released_at_any_stage() -> None:
     """Rule 8."""
     cohort = make_cohort(24, 97, 1)
-    assert protocol.least(cohort) == 22
+    assert protocol.least_clients(cohort) == 22
     for stage in ("keys", "shares", "confirm", "masked"):
         with pytest.raises(TooSmall, match="nothing is released"):
             play_stages(enrol(cohort), unique(24, 1, 97), Departures(**{stage: range(3)}), range(24))
@@ -150,7 +150,7 @@ def test_clients_that_nobody_could_rebuild_are_left_out_before_anyone_masks_with
 
 def test_survivors_too_thin_around_one_client_are_seen_before_anyone_is_asked() -> None:
     roster = thin(threshold=3)
-    sharing = protocol.Sharing(roster, range(40))
+    sharing = Sharing(roster, range(40))
     protocol.check_survivors(sharing, set(range(40)) - {roster.neighbours(7)[0]})
     with pytest.raises(TooSmall, match=r"2 survivors around slot \d+"):
         protocol.check_survivors(sharing, set(range(40)) - set(roster.neighbours(7)[:2]))
@@ -162,7 +162,7 @@ def test_survivors_that_lie_too_thinly_in_one_place_of_the_ring_are_seen_before_
     keys = {slot: client.keys() for slot, client in enrol(cohort).clients.items()}
     roster = protocol.build_roster(cohort, keys)
     order = roster.slots[roster.ring].tolist()
-    sharing = protocol.Sharing(roster, range(100))
+    sharing = Sharing(roster, range(100))
     protocol.check_survivors(sharing, set(range(100)) - set(order[:19:2]) | {order[0]})
     with pytest.raises(TooSmall, match="9 survivors in 19 consecutive places of the ring, at least 10 needed"):
         protocol.check_survivors(sharing, set(range(100)) - set(order[:19:2]))

@@ -9,12 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from distrust.aggregator.app import build, close
-from distrust.aggregator.routes import parse_slots
-from distrust.aggregator.settings import AggregatorSettings
+from distrust.aggregator.app import AggregatorSettings, aggregator_app, parse_slots
 from distrust.common.errors import BadParameter
 from distrust.common.messages.status import StageView, Statement, StatementList
 from distrust.common.web import waiting
+from distrust.common.web.intermediary import close
 from tests.support.cohorts import Authority, Crowd
 
 server = Authority()
@@ -22,7 +21,7 @@ server = Authority()
 
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
-    app = build(AggregatorSettings(database=f"sqlite:///{folder}/a.sqlite3"))
+    app = aggregator_app(AggregatorSettings(database=f"sqlite:///{folder}/a.sqlite3"))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://a/v1/cohorts") as client:
         yield client
     close(app)

@@ -7,10 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from distrust.aggregator.app import build, close
-from distrust.aggregator.routes import parse_slots
+from distrust.aggregator.app import AggregatorSettings, aggregator_app, parse_slots
 from distrust.aggregator.service import Aggregator
-from distrust.aggregator.settings import AggregatorSettings
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience, ranges
 from distrust.client.randomizer import World
@@ -21,6 +19,7 @@ from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import Departure, Upload, UploadAnswer
 from distrust.common.run.round import Round
 from distrust.common.web.client import Http, Patience
+from distrust.common.web.intermediary import close
 from distrust.common.web.problems import Problem
 from tests.unit.client.conftest import TICKET_KEY
 from tests.unit.client.stand import Stand
@@ -58,7 +57,7 @@ def test_a_fleet_plays_a_masked_cohort_over_the_aggregators_own_routes(
     make_round: MakeRound, world: World, tmp_path: Path
 ) -> None:
     asked = make_round(clients=40, dropout=0.2)
-    app = build(AggregatorSettings(database=f"sqlite:///{tmp_path}/a.sqlite3"))
+    app = aggregator_app(AggregatorSettings(database=f"sqlite:///{tmp_path}/a.sqlite3"))
     service: Aggregator = app.state.service
     stand = _Wired([asked], service, TICKET_KEY)
 

@@ -37,7 +37,7 @@ def test_a_witness_of_another_world_sees_every_failure() -> None:
     """The policy plays [0.1, 0.9]; whoever believes in [0.9, 0.1] must find all widths wrong, and the best arm gone."""
     file, believed = run_file([0.1, 0.9]), run_file([0.9, 0.1])
     witness = FailureTracker(believed)
-    learner = in_process.play(file, witness)
+    learner = in_process.play_learner(file, witness)
     events = witness.events(learner)
     result = in_process.run(file)
     dropped = next(place for place, one in enumerate(result.rounds) if 0 in one.eliminated)
@@ -50,7 +50,7 @@ def test_a_witness_of_another_world_sees_every_failure() -> None:
 def test_of_two_best_arms_one_may_go() -> None:
     file, believed = run_file([0.1, 0.9, 0.9]), run_file([0.9, 0.9, 0.1])
     witness = FailureTracker(believed)
-    learner = in_process.play(file, witness)
+    learner = in_process.play_learner(file, witness)
     assert 0 not in learner.policy.active
     assert not witness.events(learner).best_dropped
 

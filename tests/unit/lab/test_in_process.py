@@ -8,7 +8,7 @@ from distrust.lab.run import in_process
 from distrust.lab.run.result import CohortResult, Result
 from distrust.lab.run.result_table import print_result
 from distrust.lab.run.run_file import RunFile, parse
-from distrust.server.learner.ledger import ledger
+from distrust.server.learner.rounds import run_ledger
 
 
 def run_file(mechanism: str = 'name = "distributed-polya"\nepsilon = 1.0', extra: str = "") -> RunFile:
@@ -134,7 +134,7 @@ def test_a_run_keeps_what_clients_have_spent_by_how_often_they_came_and_in_total
 
 def test_every_round_of_a_result_has_its_line_of_the_ledger() -> None:
     file = run_file(extra="[returning]\ncontributions = 3")
-    learner = in_process.play(file)
-    lines = [one.guarantee for one in ledger(file.config, learner.rounds).entries]
+    learner = in_process.play_learner(file)
+    lines = [one.guarantee for one in run_ledger(file.config, learner.rounds).entries]
     assert [one.guarantee for one in in_process.run(file).rounds] == lines
     assert [line.epsilon for line in lines] == pytest.approx([1.0] * len(lines))

@@ -44,7 +44,7 @@ def test_in_a_later_phase_the_run_ends_with_its_fault(monkeypatch: pytest.Monkey
 
     phases: list[int] = []
     monkeypatch.setattr(design, "_frank_wolfe", breaking)
-    learner = in_process.play(file)
+    learner = in_process.play_learner(file)
     assert learner.finished
     assert learner.fault is not None
     assert "needs g ≤ 8 on at most 21" in learner.fault

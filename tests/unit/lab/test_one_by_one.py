@@ -6,12 +6,11 @@ import pytest
 
 from distrust.lab.run import in_process
 from distrust.lab.run.failures import FailureTracker
-from distrust.lab.run.one_by_one import OneByOne
+from distrust.lab.run.in_process import OneByOne
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.outcome import Lost, Released
-from distrust.server.learner.rounds import CohortPlan, RoundPlan
+from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
 
 UNTIMED = {"seconds", "clients_per_second"}
 FINER = {*UNTIMED, "rounds", "regret", "bits"}
@@ -83,11 +82,11 @@ def test_cohorts_that_are_lost_are_replaced_and_counted(monkeypatch: pytest.Monk
     """Every third cohort is lost; in blocks as one by one."""
     asked = iter(range(10**6))
 
-    def outcome(plan: RoundPlan, cohort: CohortPlan) -> Released | Lost:
+    def outcome(plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort | LostCohort:
         del plan
         if next(asked) % 3 == 2:
-            return Lost(cohort=cohort.cohort, reason="gone")
-        return Released(cohort=cohort.cohort, sum=[0.5], survivors=1)
+            return LostCohort(cohort=cohort.cohort, reason="gone")
+        return ReleasedCohort(cohort=cohort.cohort, sum=[0.5], survivors=1)
 
     monkeypatch.setattr(in_process, "_outcome", lambda _file, _world, plan, cohort: outcome(plan, cohort))
     file = run_file(dropout=0.0)
@@ -103,7 +102,7 @@ def test_cohorts_that_are_lost_are_replaced_and_counted(monkeypatch: pytest.Monk
 def test_a_long_run_keeps_a_thousand_records_at_most() -> None:
     seen = []
     file = run_file(horizon=5_003, dropout=0.0)
-    learner = in_process.play(file, lambda one: seen.append(len(one.rounds)))
+    learner = in_process.play_learner(file, lambda one: seen.append(len(one.rounds)))
     assert len(learner.rounds) <= 1000
     assert sum(record.clients for record in learner.rounds) == sum(learner.pulls) == 5_003
     assert max(seen) <= 1006
@@ -120,7 +119,7 @@ def test_every_pull_forms_an_interval_and_one_that_misses_is_seen_within_its_blo
     for learner in (Learner(file.config), OneByOne(file.config, 400)):
         monkeypatch.setattr(in_process, "OneByOne", lambda _config, learner=learner: learner)
         witness = FailureTracker(believed)
-        events = witness.events(in_process.play(file, witness))
+        events = witness.events(in_process.play_learner(file, witness))
         counts.append((events.widths, events.width_failures))
     assert counts[0] == counts[1]
     assert counts[0][0] == 400

@@ -13,10 +13,10 @@ import pytest
 from distrust.client.stats import FleetStats
 from distrust.common.errors import ProtocolError, RunFailed, Unavailable
 from distrust.common.run.progress import RunView
-from distrust.lab.run.fleet_processes import Fleets, environment
-from distrust.lab.run.over_http import Play
+from distrust.lab.run.fleet_processes import Fleets, fleet_environment
+from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.result import Wire
-from distrust.lab.run.result_table import most
+from distrust.lab.run.result_table import most_common
 from distrust.lab.run.run_file import parse
 from distrust.lab.stack.stack import Urls
 
@@ -65,13 +65,13 @@ def test_payload_is_counted_for_the_clients_that_were_served(fleets: Fleets) -> 
 def test_the_error_of_a_run_names_the_reasons_for_which_clients_refused(
     fleets: Fleets, monkeypatch: pytest.MonkeyPatch, error: ProtocolError
 ) -> None:
-    async def watch(_self: Play) -> RunView:
+    async def watch(_self: HttpRun) -> RunView:
         raise error
 
-    monkeypatch.setattr(Play, "_watch", watch)
+    monkeypatch.setattr(HttpRun, "_watch", watch)
     report(fleets, "fleet-1", {WHY: 1200, OTHER: 1}, joined=1201)
     silent: Any = None
-    play = Play(parse(RUN), Urls("http://a", "http://b", "http://c"), fleets, silent)
+    play = HttpRun(parse(RUN), Urls("http://a", "http://b", "http://c"), fleets, silent)
     with pytest.raises(type(error)) as raised:
         asyncio.run(play._seen_to_its_end())
     own = "ε = 1 is above this user's 0.5"  # and not `refused` twice
@@ -80,9 +80,9 @@ def test_the_error_of_a_run_names_the_reasons_for_which_clients_refused(
 
 def test_fleets_are_told_the_digest_of_the_run_that_was_created() -> None:
     file = parse(RUN)
-    told = environment(file, Urls("http://a", "http://b", "http://c"))
+    told = fleet_environment(file, Urls("http://a", "http://b", "http://c"))
     assert told["DISTRUST_CONFIG_DIGEST"] == hashlib.sha256(file.config.canonical()).hexdigest()
 
 
 def test_three_reasons_are_told_at_most() -> None:
-    assert most({"a": 1, "b": 4, "c": 2, "d": 3}) == [("b", 4), ("d", 3), ("c", 2)]
+    assert most_common({"a": 1, "b": 4, "c": 2, "d": 3}) == [("b", 4), ("d", 3), ("c", 2)]

@@ -6,7 +6,7 @@ import pytest
 
 from distrust.common.errors import BadParameter
 from distrust.lab.run.run_file import BadRunFile, RunFile, parse
-from distrust.server.run_config import check_for_services
+from distrust.server.learner.run_config import check_for_services
 
 IDENTITY = 'name = "identity"'
 POLYA = 'name = "distributed-polya"\nepsilon = 1.0'

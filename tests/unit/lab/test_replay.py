@@ -7,7 +7,7 @@ import pytest
 
 from distrust.common.run.progress import CohortView, RoundReport, Snapshot
 from distrust.lab.run import in_process
-from distrust.lab.run.replay import ReplayDiffers, replayed
+from distrust.lab.run.over_http import ReplayDiffers, replay_failures
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import RoundRecord
@@ -101,7 +101,7 @@ def ordinary(file: RunFile) -> Learner:
 def test_a_run_played_again_from_its_rounds_has_the_failures_that_were_seen_when_it_was_played(which: str) -> None:
     file = run_file(which)
     learner = ordinary(file)
-    assert replayed(file, published(learner), learner.snapshot()) == in_process.run(file).events
+    assert replay_failures(file, published(learner), learner.snapshot()) == in_process.run(file).events
     assert which == "pull-by-pull" or any(record.eliminated for record in learner.rounds)
 
 
@@ -111,7 +111,7 @@ def test_lost_cohorts_are_lost_again() -> None:
     gone = RunFile(file.config, file.environment, file.fleet.model_copy(update={"dropout": 0.16}))
     learner = ordinary(gone)
     assert learner.aborted > 0
-    assert replayed(gone, published(learner), learner.snapshot()) == in_process.run(gone).events
+    assert replay_failures(gone, published(learner), learner.snapshot()) == in_process.run(gone).events
 
 
 def _without_counts(cohort: CohortView) -> CohortView:
@@ -149,7 +149,7 @@ def test_rounds_that_do_not_add_up_to_the_servers_word_give_no_events(
     last = next(report for report in reversed(reports) if report.cohorts[-1].state == "released")
     reports[reports.index(last)] = last.model_copy(update={"cohorts": [change(one) for one in last.cohorts]})
     with pytest.raises(ReplayDiffers, match=said):
-        replayed(file, reports, learner.snapshot())
+        replay_failures(file, reports, learner.snapshot())
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_server_that_learned_something_else_is_told_so(changes: dict[str, Any]
     learner = ordinary(file)
     told = Snapshot.model_validate({**learner.snapshot().model_dump(), **changes})
     with pytest.raises(ReplayDiffers, match=said):
-        replayed(file, published(learner), told)
+        replay_failures(file, published(learner), told)
 
 
 def test_an_arm_that_the_server_saw_elsewhere_is_named() -> None:
@@ -174,4 +174,4 @@ def test_an_arm_that_the_server_saw_elsewhere_is_named() -> None:
     told = learner.snapshot()
     arms = [arm.model_copy(update={"pulls": arm.pulls + 1}) if arm.arm == 2 else arm for arm in told.arms]
     with pytest.raises(ReplayDiffers, match="arm 2: pulls is"):
-        replayed(file, published(learner), told.model_copy(update={"arms": arms}))
+        replay_failures(file, published(learner), told.model_copy(update={"arms": arms}))

@@ -13,7 +13,7 @@ from distrust.lab.cli.run import there
 from distrust.lab.run import in_process
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile, parse
-from distrust.lab.stack.data_dir import Folder
+from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Urls
 
 RUN = """
@@ -43,5 +43,5 @@ def test_where_others_play_the_run_file_names_their_world(tmp_path: Path) -> Non
     """Regret and failures are counted in it; a seed drawn here is nobody else's."""
     nowhere = Urls(*["http://127.0.0.1:9"] * 3, None)
     with pytest.raises(BadParameter, match=r"environment.seed = None: other fleets play with --no-fleet"):
-        there(parse(RUN), nowhere, Folder(tmp_path), fleet=False)
+        there(parse(RUN), nowhere, DataDir(tmp_path), fleet=False)
     assert not parse(RUN.replace('"gaussian-easy"', '"gaussian-easy", seed = 5')).drawn

@@ -69,7 +69,10 @@ def test_arms_come_from_the_environment() -> None:
 
 
 def test_nothing_of_the_environment_is_in_the_servers_part() -> None:
-    one, other = parse(GOOD), parse(GOOD.replace("[0.1, 0.9]", "[0.123, 0.456]").replace("seed = 4", "seed = 77"))
+    one, other = (
+        parse(GOOD),
+        parse(GOOD.replace("[0.1, 0.9]", "[0.123, 0.456]").replace("seed = 4", "seed = 77")),
+    )
     assert one.environment != other.environment
     assert one.config.canonical() == other.config.canonical()
     sent = one.config.canonical().decode()

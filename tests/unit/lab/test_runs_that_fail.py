@@ -16,7 +16,7 @@ from distrust.lab.run import in_process
 from distrust.lab.run.over_http import _finished
 from distrust.lab.run.run_file import parse
 from distrust.server.learner.learner import Learner
-from distrust.server.policies import SuccessiveElimination
+from distrust.server.policies.elimination import SuccessiveElimination
 from tests.support.server_harness import config
 
 RUN = """

@@ -7,9 +7,13 @@ from typer.testing import CliRunner, Result
 
 from distrust.common.errors import ProtocolError
 from distrust.lab.__main__ import app
-from distrust.lab.sweep import Cell, Experiment, Row, code, known, load, read, run
-from distrust.lab.sweep.play import Failure, play
-from distrust.lab.sweep.table import write
+from distrust.lab.sweep import code
+from distrust.lab.sweep.engine import run_sweep
+from distrust.lab.sweep.experiment import Experiment
+from distrust.lab.sweep.files import known_experiments, load_experiment
+from distrust.lab.sweep.play import Failure, play_cell
+from distrust.lab.sweep.row import Cell, Row
+from distrust.lab.sweep.table import read_rows, write_rows
 from tests.support.experiments import small
 
 
@@ -23,20 +27,20 @@ def test_a_sweep_prints_regret_confidence_and_where_the_rows_are(tmp_path: Path)
     assert shown.exit_code == 0
     for word in ("final regret", "best arm dropped", "a width failed", "not refuted", f"8 rows in {path}"):
         assert word in shown.stdout
-    assert len(read(path)) == 8
+    assert len(read_rows(path)) == 8
 
 
 def test_quick_is_another_sweep(tmp_path: Path) -> None:
     sweep(small(tmp_path), "--jobs", "1", "--out", str(tmp_path), "--quick")
     (path,) = tmp_path.glob("small-quick-*/rows.parquet")
-    assert {row.horizon for row in read(path)} == {500}
+    assert {row.horizon for row in read_rows(path)} == {500}
 
 
 def test_a_failed_cell_is_named_and_the_command_exits_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def playing(experiment: Experiment, cell: Cell) -> Row | Failure:
-        return Failure(cell, "out of luck") if cell == ("wide", "public", 1) else play(experiment, cell)
+        return Failure(cell, "out of luck") if cell == ("wide", "public", 1) else play_cell(experiment, cell)
 
-    monkeypatch.setattr("distrust.lab.sweep.engine.play", playing)
+    monkeypatch.setattr("distrust.lab.sweep.engine.play_cell", playing)
     shown = sweep(small(tmp_path), "--jobs", "1", "--out", str(tmp_path))
     assert shown.exit_code == 1
     assert "failed: panel 'wide', series 'public', repetition 1: out of luck" in shown.stderr
@@ -47,9 +51,9 @@ def test_a_stopped_sweep_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.M
     def playing(experiment: Experiment, cell: Cell) -> Row | Failure:
         if cell.series == "public":
             raise KeyboardInterrupt
-        return play(experiment, cell)
+        return play_cell(experiment, cell)
 
-    monkeypatch.setattr("distrust.lab.sweep.engine.play", playing)
+    monkeypatch.setattr("distrust.lab.sweep.engine.play_cell", playing)
     shown = sweep(small(tmp_path), "--jobs", "1", "--out", str(tmp_path))
     assert shown.exit_code == 130
     assert "stopped: 3 finished cells are kept in" in shown.stderr
@@ -59,12 +63,12 @@ def test_a_stopped_sweep_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.M
 def test_rows_that_were_published_are_compared_with_what_is_played(tmp_path: Path) -> None:
     name, published = small(tmp_path), tmp_path / "published.csv"
     words = [name, "--jobs", "1", "--check", str(published)]
-    rows = run(load(name), tmp_path, jobs=1).rows
-    write(rows, published, "csv")
+    rows = run_sweep(load_experiment(name), tmp_path, jobs=1).rows
+    write_rows(rows, published, "csv")
     same = sweep(*words, "--out", str(tmp_path / "again"), "--repetitions", "2")
     assert same.exit_code == 0
     assert f"8 of 8 rows equal those of {published}" in same.stdout
-    write([rows[0].model_copy(update={"regret": 1.0, "clients": 2}), *rows[1:]], published, "csv")
+    write_rows([rows[0].model_copy(update={"regret": 1.0, "clients": 2}), *rows[1:]], published, "csv")
     other = sweep(*words, "--out", str(tmp_path / "again"), "--repetitions", "2")
     assert other.exit_code == 1
     assert "differs: panel 'wide', series 'private', repetition 0: clients, regret" in other.stderr
@@ -84,7 +88,9 @@ def test_a_sweep_with_other_code_says_that_it_begins_anew(tmp_path: Path, monkey
     older = {**code.parts(), "numpy": "0.0", "distrust.lab.sweep.play": "0"}
     monkeypatch.setattr(code, "parts", lambda: older)
     shown = sweep(*words)
-    (kept,) = set(tmp_path.glob("small-*/rows-*.jsonl")) - {next(tmp_path.glob(f"small-*/rows-{code.digest()}.jsonl"))}
+    (kept,) = set(tmp_path.glob("small-*/rows-*.jsonl")) - {
+        next(tmp_path.glob(f"small-*/rows-{code.code_digest()}.jsonl"))
+    }
     said = f"4 cells in {kept} were played by other code (distrust.lab.sweep.play, numpy differ): kept, not used"
     assert said in shown.stderr
     assert "small: 0 of 4 cells\n" in shown.stderr
@@ -94,7 +100,7 @@ def test_a_sweep_with_other_code_says_that_it_begins_anew(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        pytest.param(("nonsense",), f"must be one of .*{known()[0]}", id="unknown-experiment"),
+        pytest.param(("nonsense",), f"must be one of .*{known_experiments()[0]}", id="unknown-experiment"),
         pytest.param(("FILE", "--repetitions", "0"), "repetitions = 0: must be at least 1", id="no-repetitions"),
         pytest.param(("FILE", "--backend", "mpi"), "must be one of loky, dask, ray", id="backend"),
         pytest.param(("FILE", "--jobs", "-1"), "jobs = -1", id="jobs"),

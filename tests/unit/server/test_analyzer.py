@@ -16,11 +16,11 @@ from distrust.common.messages.batch import Batch, Content, ModularSum, PermutedB
 from distrust.common.messages.cohort import Channel, Cohort, LabelledBits, Masking, Sealed
 from distrust.common.modular import pack, packed_size, sum_rows
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.server.analyzer import analyze, ones
-from distrust.server.keys import fresh
+from distrust.server.analyzer import analyze, ones_by_label
+from distrust.server.keys import new_keys
 from tests.support.in_memory_intermediaries import checksum
 
-KEYS = fresh()
+KEYS = new_keys()
 N = 20
 STREAM = UnsafeSeededStream(1, "analyzer")
 
@@ -105,7 +105,7 @@ def test_bits_are_counted(survivors: int) -> None:
 def test_labels_are_counted_apart() -> None:
     channel = LabelledBits(labels=2, width=3)
     body = bytes([0b10110101, 0b0000_0001]) + bytes([0, 0])
-    assert ones(body, channel, 3).tolist() == [6, 0]
+    assert ones_by_label(body, channel, 3).tolist() == [6, 0]
 
 
 def test_below_the_minimum_nothing_is_released() -> None:

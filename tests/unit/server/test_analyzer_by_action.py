@@ -17,10 +17,10 @@ from distrust.common.messages.cohort import Cohort, Dealt, Sealed
 from distrust.common.modular import pack, packed_size, sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.analyzer import analyze, analyze_parts
-from distrust.server.keys import fresh
+from distrust.server.keys import new_keys
 from tests.support.in_memory_intermediaries import checksum
 
-KEYS, N, TIMES = fresh(), 20, [9, 6, 5]
+KEYS, N, TIMES = new_keys(), 20, [9, 6, 5]
 SPEC = MechanismSpec(name="shuffled-laplace", epsilon=1.0, delta=1e-3)
 MECHANISM = plan(SPEC, clients=N, least=18, floor=16, wrap=1e-6, statistic=BoundedReward(bound=1.0), dealt=True)
 ROWS = MECHANISM.randomize(np.linspace(-1, 1, N)[:, np.newaxis], UnsafeSeededStream(1, "rows"))

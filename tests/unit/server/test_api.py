@@ -13,8 +13,7 @@ import pytest
 
 from distrust.common.messages.cohort import TicketAnswer
 from distrust.common.run.round import RoundView
-from distrust.server.app import build
-from distrust.server.settings import ServerSettings
+from distrust.server.app import ServerSettings, server_app
 from tests.support.in_memory_intermediaries import Crowd, MemoryIntermediaries
 from tests.support.server_harness import REWARDS, config
 
@@ -29,7 +28,7 @@ async def api(path: Path, s: MemoryIntermediaries) -> AsyncIterator[httpx.AsyncC
     token = path / "token"
     token.write_text(TOKEN)
     settings = ServerSettings(database=f"sqlite:///{path}/server.sqlite3", operator_token_file=token)
-    app = build(settings, s)
+    app = server_app(settings, s)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),

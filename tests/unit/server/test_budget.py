@@ -7,8 +7,7 @@ import pytest
 from distrust.common.errors import BudgetExceeded
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.ledger import ledger
-from distrust.server.learner.outcome import Released
+from distrust.server.learner.rounds import ReleasedCohort, run_ledger
 
 
 def config(**changes: Any) -> RunConfig:
@@ -64,7 +63,7 @@ def test_a_later_round_that_overdraws_ends_the_run_and_asks_nobody() -> None:
     first = free.rounds[0].guarantee.epsilon
     while (plan := free.plan()) is not None:
         for cohort in plan.cohorts:
-            free.absorb(Released(cohort=cohort.cohort, sum=[4.0], survivors=cohort.clients))
+            free.absorb(ReleasedCohort(cohort=cohort.cohort, sum=[4.0], survivors=cohort.clients))
     later = max(record.guarantee.epsilon or 0 for record in free.rounds)
     assert first is not None
     assert later > first * (1 + 1e-6)
@@ -73,7 +72,7 @@ def test_a_later_round_that_overdraws_ends_the_run_and_asks_nobody() -> None:
     while (plan := bound.plan()) is not None:
         pulls += sum(cohort.clients for cohort in plan.cohorts)
         for cohort in plan.cohorts:
-            bound.absorb(Released(cohort=cohort.cohort, sum=[4.0], survivors=cohort.clients))
+            bound.absorb(ReleasedCohort(cohort=cohort.cohort, sum=[4.0], survivors=cohort.clients))
     assert bound.fault is not None
     assert "budget" in bound.fault
     assert sum(bound.pulls) == pulls
@@ -81,7 +80,7 @@ def test_a_later_round_that_overdraws_ends_the_run_and_asks_nobody() -> None:
 
 def test_the_ledger_counts_what_returning_clients_can_have_spent() -> None:
     learner = Learner(config(returning={"contributions": 3}))
-    kept = ledger(learner.config, learner.rounds)
+    kept = run_ledger(learner.config, learner.rounds)
     assert kept.total.epsilon == pytest.approx(1.5)
     assert {times: one.epsilon for times, one in kept.classes.items()} == pytest.approx({1: 0.5, 2: 1.0, 3: 1.5})
     assert learner.snapshot().guarantee.epsilon == pytest.approx(1.5)

@@ -23,7 +23,7 @@ async def played(house: House, **changes: Any) -> list[tuple[Cohort, BatchAnswer
     asked = house.service.round_view("demo").round
     assert asked is not None
     Crowd(house.s, REWARDS).answer(asked, await house.ask("demo", 96))
-    await house.conductor.stop()
+    await house.coordinator.stop()
     cohorts = [assignment.cohort for assignment in asked.assignments]
     return [(cohort, await house.s.collect(cohort)) for cohort in cohorts]
 
@@ -56,7 +56,7 @@ def test_an_estimate_that_could_not_be_committed_is_seen_by_nobody(
             house.service.settle(cohort, answer)
         with pytest.raises(Unavailable):
             house.service.round_view("demo")
-    assert cohort in house.service.live("demo").pending()
+    assert cohort in house.service.active_run("demo").pending()
     assert house.service.round_report("demo", 1).cohorts[0].estimate is None
     assert house.service.settle(cohort, answer) is True
     committed = house.service.store.outcomes("demo")

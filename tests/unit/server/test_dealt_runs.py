@@ -9,8 +9,7 @@ from distrust.common.messages.batch import Batch, BatchAnswer, GroupedRecords
 from distrust.common.messages.cohort import Cohort, Dealt
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.outcome import Lost, Released
-from distrust.server.learner.rounds import DEALT
+from distrust.server.learner.rounds import ASSIGNED_ACTION_ASSUMPTIONS, LostCohort, ReleasedCohort
 from tests.support.server_harness import House
 
 ACTIONS = {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]}
@@ -28,7 +27,7 @@ def config(**changes: Any) -> RunConfig:
 
 
 def opened(house: House) -> Cohort:
-    (cohort,) = house.service.live("dealt").pending()
+    (cohort,) = house.service.active_run("dealt").pending()
     assert house.service.opened(cohort)
     return cohort
 
@@ -64,7 +63,7 @@ def test_a_cohort_deals_the_rounds_own_list_and_names_a_seed_only_in_unsafe_runs
 def test_whatever_a_mechanisms_own_way_is_dealt_actions_go_through_the_shuffler(house: House, name: str) -> None:
     spec = {"name": name} | ({} if name == "identity" else {"epsilon": 1.0})
     house.service.create(config(mechanism=spec))
-    (cohort,) = house.service.live("dealt").pending()
+    (cohort,) = house.service.active_run("dealt").pending()
     assert (cohort.via, cohort.channel.kind) == ("shuffler", "dealt")
 
 
@@ -93,7 +92,7 @@ def test_a_horizon_whose_last_batch_might_outgrow_a_cohort_is_refused(house: Hou
         assert plan.decision.kind == "assigned-action"
         sizes.append(cohort.clients)
         times = plan.decision.times
-        learner.absorb(Released(cohort=cohort.cohort, sum=[0.0] * len(times), survivors=sum(times), counts=times))
+        learner.absorb(ReleasedCohort(cohort=cohort.cohort, sum=[0.0] * len(times), survivors=sum(times), counts=times))
     assert max(sizes) < 1_000_000
 
 
@@ -102,9 +101,9 @@ def test_a_batch_that_does_not_open_is_lost_whole_and_another_cohort_is_asked(ho
     cohort = opened(house)
     assert house.service.settle(cohort, answer(cohort, cohort.clients))
     outcome = house.service.store.outcome(cohort.cohort)
-    assert isinstance(outcome, Lost)
+    assert isinstance(outcome, LostCohort)
     assert outcome.reason.startswith("refused: ")
-    (again,) = house.service.live("dealt").pending()
+    (again,) = house.service.active_run("dealt").pending()
     assert (again.cohort, again.channel) == ("dealt.1.0.2", cohort.channel)
 
 
@@ -113,7 +112,7 @@ def test_a_batch_below_the_minimum_is_never_opened(house: House) -> None:
     cohort = opened(house)
     assert house.service.settle(cohort, answer(cohort, cohort.minimum - 1))
     outcome = house.service.store.outcome(cohort.cohort)
-    assert isinstance(outcome, Lost)
+    assert isinstance(outcome, LostCohort)
     assert "needed: nothing is released" in outcome.reason
 
 
@@ -121,7 +120,7 @@ def test_a_runs_guarantee_says_what_shuffled_actions_count_on(house: House) -> N
     view, _ = house.service.create(config(intermediary={"minimum": 300}))
     promise = view.snapshot.guarantee
     assert (promise.model, promise.epsilon) == ("shuffle", pytest.approx(1.0, rel=1e-6))
-    assert set(DEALT) < set(promise.assumptions)
-    assert set(DEALT) < set(house.service.round_report("dealt", 1).guarantee.assumptions)
+    assert set(ASSIGNED_ACTION_ASSUMPTIONS) < set(promise.assumptions)
+    assert set(ASSIGNED_ACTION_ASSUMPTIONS) < set(house.service.round_report("dealt", 1).guarantee.assumptions)
     local = Learner(config(run="alone", mechanism={"name": "local-laplace-discrete", "epsilon": 1.0})).snapshot()
-    assert not set(DEALT) & set(local.guarantee.assumptions)
+    assert not set(ASSIGNED_ACTION_ASSUMPTIONS) & set(local.guarantee.assumptions)

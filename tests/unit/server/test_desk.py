@@ -27,7 +27,7 @@ def test_a_request_gets_its_slots_once_and_always_the_same_ones(house: House) ->
             await house.ask("demo", 41, name)
         with pytest.raises(WrongStage):
             await house.ask("demo", 1, number=2)
-        await house.conductor.stop()
+        await house.coordinator.stop()
 
     asyncio.run(asked())
 
@@ -36,7 +36,7 @@ def test_one_request_has_so_many_tickets_signed_and_the_next_one_gets_the_rest(h
     async def asked() -> None:
         house.service.create(config(horizon=100_000, policy={"first_batch": 13}))  # cohorts of 8,192
         assert house.service.round_view("demo").round is not None
-        size = house.service.live("demo").pending()[0].clients
+        size = house.service.active_run("demo").pending()[0].clients
         assert size > MOST_GRANTED
         name = "cd" * 16
         first = await house.ask("demo", 100_000, name)
@@ -45,7 +45,7 @@ def test_one_request_has_so_many_tickets_signed_and_the_next_one_gets_the_rest(h
         assert first == await house.ask("demo", 100_000, name)
         second = await house.ask("demo", size - MOST_GRANTED)
         assert [(grant.first, grant.count) for grant in second.grants] == [(MOST_GRANTED, size - MOST_GRANTED)]
-        await house.conductor.stop()
+        await house.coordinator.stop()
 
     asyncio.run(asked())
 
@@ -81,7 +81,7 @@ def test_no_ticket_is_handed_out_before_s_knows_the_cohort(house: House) -> None
         assert house.service.view("demo").clients == 0
         house.s.down = False
         assert sum(grant.count for grant in (await house.ask("demo")).grants) == 64
-        await house.conductor.stop()
+        await house.coordinator.stop()
 
     asyncio.run(asked())
 

@@ -17,10 +17,10 @@ from distrust.common.messages.cohort import Channel, Cohort, Dealt, Masking
 from distrust.common.modular import pack, packed_size, sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.analyzer import IMPOSSIBLE, analyze, analyze_parts
-from distrust.server.keys import fresh
+from distrust.server.keys import new_keys
 from tests.support.in_memory_intermediaries import checksum
 
-N, TIMES, KEYS = 20, [9, 6, 5], fresh()
+N, TIMES, KEYS = 20, [9, 6, 5], new_keys()
 
 
 def polya(wrap: float) -> AnyMechanism:

@@ -6,7 +6,7 @@ import pytest
 
 from distrust.common.errors import Unavailable
 from distrust.common.messages.cohort import Cohort, Masking
-from distrust.server.keys import Keys, fresh, load_or_make
+from distrust.server.keys import Keys, load_or_make, new_keys
 from distrust.server.ticket_issuer import sign
 from tests.support.in_memory_intermediaries import BadTicket, check_ticket
 
@@ -37,7 +37,7 @@ def test_a_spoilt_key_file_is_refused_and_kept(tmp_path: Path, text: str) -> Non
 
 
 def test_private_keys_are_masked() -> None:
-    keys = fresh()
+    keys = new_keys()
     assert repr(keys) == "Keys()"
 
 
@@ -57,7 +57,7 @@ def _cohort(keys: Keys, name: str = "demo.1.0.1") -> Cohort:
 
 
 def test_a_ticket_is_good_for_its_slot_of_its_cohort_only() -> None:
-    keys = fresh()
+    keys = new_keys()
     cohort = _cohort(keys)
     grant = sign(keys.ticket, cohort, 1, 2, bytes(64))
     assert grant == sign(keys.ticket, cohort, 1, 2, bytes(64))
@@ -67,7 +67,7 @@ def test_a_ticket_is_good_for_its_slot_of_its_cohort_only() -> None:
     for other, slot, ticket in (
         (cohort, 2, first),
         (_cohort(keys, "demo.1.1.1"), 1, first),
-        (_cohort(fresh()), 1, first),
+        (_cohort(new_keys()), 1, first),
     ):
         with pytest.raises(BadTicket):
             check_ticket(other, slot, ticket)

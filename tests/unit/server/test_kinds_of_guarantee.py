@@ -5,8 +5,7 @@ import pytest
 from distrust.common.privacy.ledger import parallel
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.outcome import Released
-from distrust.server.learner.rounds import CohortPlan, RoundPlan
+from distrust.server.learner.rounds import CohortPlan, ReleasedCohort, RoundPlan
 
 CORNERS = [[1.0, 0.0], [0.0, 1.0], [0.6, 0.6]]
 MECHANISMS = ["distributed-skellam", "distributed-discrete-gaussian", "central-gaussian"]
@@ -24,10 +23,10 @@ def played(mechanism: str, means: list[float]) -> Learner:
         }
     )
 
-    def outcome(plan: RoundPlan, cohort: CohortPlan) -> Released:
+    def outcome(plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort:
         assert plan.decision.kind == "play-design"
         sums = [cohort.clients * means[action] for action in plan.decision.actions]
-        return Released(cohort=cohort.cohort, sum=sums, survivors=cohort.clients)
+        return ReleasedCohort(cohort=cohort.cohort, sum=sums, survivors=cohort.clients)
 
     learner = Learner(config)
     learner.play(outcome)

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from distrust.common.errors import BadMessage, BadParameter, WrongCohort
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.outcome import Lost, Released
-from distrust.server.learner.rounds import CohortPlan, RoundPlan
+from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
 
-Outcome = Released | Lost
+Outcome = ReleasedCohort | LostCohort
 MEANS = [0.2, 0.4, 0.9]
 
 
@@ -29,13 +28,13 @@ def config(**changes: Any) -> RunConfig:
     return RunConfig.model_validate(whole | changes)
 
 
-def released(cohort: CohortPlan, mean: float = 0.5, survivors: int | None = None) -> Released:
+def released(cohort: CohortPlan, mean: float = 0.5, survivors: int | None = None) -> ReleasedCohort:
     survivors = survivors or cohort.clients
-    return Released(cohort=cohort.cohort, sum=[mean * survivors], survivors=survivors)
+    return ReleasedCohort(cohort=cohort.cohort, sum=[mean * survivors], survivors=survivors)
 
 
-def lost(cohort: CohortPlan) -> Lost:
-    return Lost(cohort=cohort.cohort, reason="too few")
+def lost(cohort: CohortPlan) -> LostCohort:
+    return LostCohort(cohort=cohort.cohort, reason="too few")
 
 
 def play(learner: Learner, answer: Callable[[CohortPlan], Outcome], rounds: int = 10**6) -> list[Outcome]:
@@ -173,7 +172,7 @@ def test_a_cohort_ends_once() -> None:
     with pytest.raises(WrongCohort):
         learner.absorb(released(first))
     with pytest.raises(WrongCohort):
-        learner.absorb(Lost(cohort="other.1.0.1", reason=""))
+        learner.absorb(LostCohort(cohort="other.1.0.1", reason=""))
 
 
 @pytest.mark.parametrize("survivors", [7, 9])
@@ -226,6 +225,6 @@ def test_runs_with_similar_names_never_share_a_cohort() -> None:
 
 def test_estimates_are_means_of_the_survivors() -> None:
     learner = Learner(config(intermediary={"dropout": 0.25}))
-    play(learner, lambda cohort: Released(cohort=cohort.cohort, sum=[3.0], survivors=6), rounds=1)
+    play(learner, lambda cohort: ReleasedCohort(cohort=cohort.cohort, sum=[3.0], survivors=6), rounds=1)
     means = np.array([interval.mean for interval in learner.policy.intervals])
     assert means == pytest.approx(0.5)

@@ -10,11 +10,11 @@ import pytest
 
 from distrust.common.errors import RunFailed
 from distrust.common.run.progress import RunView
+from distrust.server import active_run, settlement
 from distrust.server.learner import rounds
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.outcome import Lost, Released
-from distrust.server.policies import SuccessiveElimination
-from distrust.server.runs import active, settlement
+from distrust.server.learner.rounds import LostCohort, ReleasedCohort
+from distrust.server.policies.elimination import SuccessiveElimination
 from tests.support.in_memory_intermediaries import Crowd, MemoryIntermediaries
 from tests.support.server_harness import REWARDS, House, config, serve
 
@@ -61,12 +61,12 @@ def divides(*_: Any) -> Any:
 
 
 def begin_raises(patch: Patch) -> None:
-    honest = rounds.begin
+    honest = rounds.plan_round
 
     def begin(config: Any, number: int, *rest: Any) -> Any:
         return divides() if number > 1 else honest(config, number, *rest)
 
-    patch.setattr("distrust.server.learner.learner.begin", begin)
+    patch.setattr("distrust.server.learner.learner.plan_round", begin)
 
 
 def with_numpy_as_errors() -> Any:
@@ -104,7 +104,7 @@ FAULTS = {
         from_round_2(settlement, "analyze", lambda *_: (np.array([1.0]), 10**6)),
         "round 2: cohort demo.2.X.1: the learner refused it: BadMessage",
     ),
-    "round-cannot-be-told": (from_round_2(active, "round_message", divides), "round 2: ZeroDivisionError"),
+    "round-cannot-be-told": (from_round_2(active_run, "round_message", divides), "round 2: ZeroDivisionError"),
 }
 
 
@@ -150,7 +150,7 @@ def test_nothing_is_released_after_an_analyzer_failed(house: House, monkeypatch:
     serve(house, "demo", Crowd(house.s, REWARDS))
     cohorts = house.service.round_report("demo", 2).cohorts
     assert [one.estimate for one in cohorts] == [None] * len(cohorts)
-    assert sum(isinstance(one, Released) for one in house.service.store.outcomes("demo")) == 3
+    assert sum(isinstance(one, ReleasedCohort) for one in house.service.store.outcomes("demo")) == 3
 
 
 def test_a_run_that_was_left_open_and_cannot_go_on_is_failed_once_at_the_start(
@@ -161,7 +161,7 @@ def test_a_run_that_was_left_open_and_cannot_go_on_is_failed_once_at_the_start(
     house.service.create(config())
     serve(house, "demo", Crowd(s, REWARDS), until=2)
     house.database.close()
-    monkeypatch.setattr("distrust.server.runs.active.round_message", divides)
+    monkeypatch.setattr("distrust.server.active_run.round_message", divides)
     first, second = (restarted(tmp_path, s) for _ in range(2))
     assert (first.state, first.reason) == ("failed", "round 2: ZeroDivisionError: division by zero")
     assert second == first
@@ -207,6 +207,6 @@ def test_a_run_that_closed_a_round_and_lost_the_rest_has_finished(house: House) 
     learner = Learner(config(horizon=96 + 192))
     while plan := learner.plan():
         for cohort in plan.cohorts:
-            released = Released(cohort=cohort.cohort, sum=[16.0], survivors=cohort.clients)
-            learner.absorb(released if plan.number == 1 else Lost(cohort=cohort.cohort, reason="too few"))
+            released = ReleasedCohort(cohort=cohort.cohort, sum=[16.0], survivors=cohort.clients)
+            learner.absorb(released if plan.number == 1 else LostCohort(cohort=cohort.cohort, reason="too few"))
     assert (learner.finished, learner.fault, len(learner.rounds)) == (True, None, 2)

@@ -10,7 +10,7 @@ import pytest
 from distrust.common.errors import BadParameter, Conflict, WrongStage
 from distrust.common.modular import sum_rows
 from distrust.common.run.progress import RunView
-from distrust.server.runs.settlement import analyzer_stream
+from distrust.server.settlement import analyzer_stream
 from tests.support.in_memory_intermediaries import Crowd, MemoryIntermediaries
 from tests.support.server_harness import MECHANISMS, REWARDS, House, config, serve
 
@@ -27,11 +27,11 @@ def test_a_run_ends_with_the_right_sums_through_every_channel(house: House, mech
 
 
 def _check_sums(house: House, crowd: Crowd) -> None:
-    live = house.service.live("demo")
-    for record in live.learner.rounds:
+    active = house.service.active_run("demo")
+    for record in active.learner.rounds:
         for outcome in record.released.values():
             rows = crowd.rows[outcome.cohort]
-            stream = analyzer_stream(live.config, outcome.cohort)
+            stream = analyzer_stream(active.config, outcome.cohort)
             summed = sum_rows(rows, record.mechanism.modulus)
             again = record.mechanism.estimate(summed, outcome.survivors, stream)
             assert again.tolist() == outcome.sum
@@ -87,7 +87,7 @@ def test_a_restarted_server_goes_on_to_the_same_end(tmp_path: Path, s: MemoryInt
                 crowd.answer(view.round, await house.ask("demo", 20))
             await house.stop()
             house = House(tmp_path / "a", s)
-            await house.conductor.start()
+            await house.coordinator.start()
             await asyncio.sleep(0.005)
         await house.stop()
         return house.service.view("demo")
@@ -112,7 +112,7 @@ def test_s_that_is_away_for_a_while_costs_nothing(house: House) -> None:
         assert house.service.view("demo").cohorts_released == 0
         house.s.down = False
         view = await asyncio.wait_for(house.play("demo", crowd), 30)
-        await house.conductor.stop()
+        await house.coordinator.stop()
         return view
 
     view = asyncio.run(interrupted())
@@ -125,7 +125,7 @@ def test_runs_do_not_mix(house: House) -> None:
         for run in crowds:
             house.service.create(config(run))
         await asyncio.wait_for(asyncio.gather(*(house.play(run, crowd) for run, crowd in crowds.items())), 60)
-        await house.conductor.stop()
+        await house.coordinator.stop()
         for run, crowd in crowds.items():
             assert set(crowd.sent) == {
                 one.cohort for page in house.service.rounds(run, 0, 50).rounds for one in page.cohorts
@@ -146,12 +146,12 @@ def test_a_cancelled_run_hands_out_nothing_and_releases_nothing(house: House) ->
         name = "cd" * 16
         tickets = await house.ask("demo", 32, name)
         house.service.cancel("demo", "enough")
-        house.conductor.forget("demo")
+        house.coordinator.forget("demo")
         Crowd(house.s, REWARDS).answer(asked, tickets)
         with pytest.raises(WrongStage):
             await house.ask("demo")
         await asyncio.sleep(0.02)
-        await house.conductor.stop()
+        await house.coordinator.stop()
 
     asyncio.run(cancelled())
     view = house.service.view("demo")

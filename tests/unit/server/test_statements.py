@@ -43,7 +43,7 @@ class Stating(MemoryIntermediaries):
 def cohort(house: House) -> Cohort:
     """A masked cohort that is open at S."""
     house.service.create(config())
-    found = next(one for one in house.service.live("demo").pending() if one.cohort == NAME)
+    found = next(one for one in house.service.active_run("demo").pending() if one.cohort == NAME)
     assert house.service.opened(found)
     return found
 
@@ -113,7 +113,7 @@ def test_an_aggregator_that_lies_about_its_statements_ends_the_cohort_as_aborted
             if house.service.view("demo").cohorts_aborted:
                 break
             await asyncio.sleep(0.002)
-        await house.conductor.stop()
+        await house.coordinator.stop()
 
     asyncio.run(collected())
     report = house.service.round_report("demo", 1).cohorts[0]

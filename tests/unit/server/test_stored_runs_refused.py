@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select, update
 
 from distrust.common.errors import Conflict, RunFailed
-from distrust.server import tables
+from distrust.server import store
 from tests.support.in_memory_intermediaries import Crowd, MemoryIntermediaries
 from tests.support.server_harness import REWARDS, House, config, serve
 
@@ -27,17 +27,17 @@ def unknown_mechanism(words: dict[str, Any]) -> None:
 
 def rewrite(house: House, run: str, change: Change, state: str = "running") -> None:
     with house.database.transaction() as connection:
-        text = connection.execute(select(tables.runs.c.config).where(tables.runs.c.run == run)).scalar_one()
+        text = connection.execute(select(store.RUNS.c.config).where(store.RUNS.c.run == run)).scalar_one()
         words = json.loads(text)
         change(words)
         values = {"config": json.dumps(words, sort_keys=True, separators=(",", ":")), "state": state}
-        connection.execute(update(tables.runs).where(tables.runs.c.run == run).values(values))
+        connection.execute(update(store.RUNS).where(store.RUNS.c.run == run).values(values))
 
 
 def stored_state(house: House, run: str) -> tuple[str, str | None]:
     with house.database.reading() as connection:
-        columns = (tables.runs.c.state, tables.runs.c.reason)
-        state, reason = connection.execute(select(*columns).where(tables.runs.c.run == run)).one()
+        columns = (store.RUNS.c.state, store.RUNS.c.reason)
+        state, reason = connection.execute(select(*columns).where(store.RUNS.c.run == run)).one()
         return state, reason
 
 

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import httpx
 
-from distrust.server.app import build
-from distrust.server.settings import ServerSettings
+from distrust.server.app import ServerSettings, server_app
 from tests.support.in_memory_intermediaries import MemoryIntermediaries
 
 
 def test_requests_for_unknown_runs_leave_no_state(tmp_path: Path) -> None:
     async def whole() -> None:
-        app = build(ServerSettings(database=f"sqlite:///{tmp_path}/server.sqlite3"), MemoryIntermediaries())
+        app = server_app(ServerSettings(database=f"sqlite:///{tmp_path}/server.sqlite3"), MemoryIntermediaries())
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),
@@ -27,7 +26,7 @@ def test_requests_for_unknown_runs_leave_no_state(tmp_path: Path) -> None:
                     await client.get(f"/unknown-{number}/events"),
                 ]
                 assert [answer.status_code for answer in answers] == [404] * 3
-            assert app.state.conductor._desks == {}
+            assert app.state.coordinator._ticket_locks == {}
             assert app.state.notifier._watches == app.state.notifier._waits == {}
 
     asyncio.run(whole())

@@ -8,7 +8,7 @@ import pytest
 from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import WrongCohort, WrongStage
 from distrust.common.mechanisms import MechanismSpec, plan
-from distrust.server.learner.ledger import answered
+from distrust.server.learner.rounds import promise_to_survivors
 from tests.support.in_memory_intermediaries import Crowd
 from tests.support.server_harness import MECHANISMS, REWARDS, House, config, serve
 
@@ -61,7 +61,9 @@ def test_a_cohorts_page_says_what_is_promised_with_those_who_answered_and_if_som
     worse = mechanism.guarantee(32, 3).epsilon
     assert worse is not None
     assert worse > 1.1
-    assert answered(mechanism, 32) == f"ε = 1 with the 32 who answered, ε = {worse:.3g} if 3 of them collude"
+    assert (
+        promise_to_survivors(mechanism, 32) == f"ε = 1 with the 32 who answered, ε = {worse:.3g} if 3 of them collude"
+    )
     house.service.create(config(horizon=96, unsafe=None))
     serve(house, "demo", Crowd(house.s, REWARDS))
     said = house.service.transcript("demo", "demo.1.1.1", 0, 100).messages[-1].view["privacy"]

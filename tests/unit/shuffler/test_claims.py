@@ -12,7 +12,7 @@ from distrust.common.errors import BadMessage, BadTicket, Conflict
 from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import ActionRequest
-from distrust.shuffler.assignment import ASKED
+from distrust.shuffler.assignment import CLAIMED
 from tests.support.cohorts import report, secret
 from tests.unit.shuffler.test_deal import Dealer, server
 
@@ -67,7 +67,7 @@ def test_a_database_is_of_this_version_and_holds_the_claim_and_never_the_secret_
     dealer.kill()
     with dealer.database.reading() as tx:
         rows = tx.exec_driver_sql("SELECT stage, slot, body, ticket FROM messages WHERE slot >= 0").fetchall()
-    assert [tuple(row) for row in rows] == [(ASKED, 4, claim(cohort, 4, secret(4)), None)]
+    assert [tuple(row) for row in rows] == [(CLAIMED, 4, claim(cohort, 4, secret(4)), None)]
     dealer.database.close()
     Database(f"sqlite:///{dealer.folder}/s.sqlite3", METADATA, VERSION).close()
 

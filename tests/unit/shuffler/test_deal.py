@@ -16,7 +16,7 @@ from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords
 from distrust.common.messages.cohort import Cohort, Dealt
 from distrust.common.randomness import SystemStream, UnsafeSeededStream
-from distrust.shuffler.assignment import dealt, grouped, pack_order, unpack_order
+from distrust.shuffler.assignment import draw_order, pack_order, records_by_action, unpack_order
 from distrust.shuffler.service import Shuffler
 from tests.support.cohorts import SECONDS, Authority, report
 
@@ -218,7 +218,7 @@ def test_without_a_seed_two_cohorts_have_orders_of_their_own(dealer: Dealer) -> 
 
 def test_a_seed_gives_the_order_that_anybody_can_compute(dealer: Dealer) -> None:
     cohort = dealer.service.open(server.dealt(times=[30, 20], noise_seed=7))
-    order = dealt(deal_of(cohort), UnsafeSeededStream(7, "r1", "c1", "order"))
+    order = draw_order(deal_of(cohort), UnsafeSeededStream(7, "r1", "c1", "order"))
     assert dealer.ask(cohort, *range(50)) == dict(enumerate(order.tolist()))
 
 
@@ -246,7 +246,7 @@ def test_orders_are_uniform() -> None:
     """All 24 orders of four plays, 4800 times: false alarm 1e-6."""
     deal, counts = AssignedAction(actions=[0, 1], times=[2, 2]), dict[tuple[int, ...], int]()
     for _ in range(4800):
-        order = tuple(dealt(deal, SystemStream()).tolist())
+        order = tuple(draw_order(deal, SystemStream()).tolist())
         counts[order] = counts.get(order, 0) + 1
     assert len(counts) == 24
     assert stats.chisquare(list(counts.values())).pvalue > 1e-6
@@ -256,7 +256,7 @@ def test_within_a_group_every_order_is_as_likely() -> None:
     """Three records of one action, two of another: 6 · 2 ways, 2400 times; false alarm 1e-6."""
     deal, order = AssignedAction(actions=[0, 1], times=[3, 2]), np.array([4, 0, 2, 3, 1])
     reports = [(slot, bytes([slot]) * 16 + bytes([slot]) + bytes(32)) for slot in range(5)]
-    found = [grouped(reports, deal, order, SystemStream()).body for _ in range(2400)]
+    found = [records_by_action(reports, deal, order, SystemStream()).body for _ in range(2400)]
     assert all({*body[:3]} == {1, 2, 4} for body in found)
     counts = np.unique(found, return_counts=True)[1]
     assert counts.size == 12
@@ -264,6 +264,6 @@ def test_within_a_group_every_order_is_as_likely() -> None:
 
 
 def test_an_order_is_stored_as_it_is() -> None:
-    order = dealt(AssignedAction(actions=[0], times=[1000]), SystemStream())
+    order = draw_order(AssignedAction(actions=[0], times=[1000]), SystemStream())
     assert (unpack_order(pack_order(order)) == order).all()
     assert len(pack_order(order)) == 4000

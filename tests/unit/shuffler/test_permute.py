@@ -11,7 +11,7 @@ from scipy.stats import chi2
 
 from distrust.common.randomness import SystemStream, UnsafeSeededStream
 from distrust.shuffler import permutation as module
-from distrust.shuffler.permutation import count_ones, permutation, scatter
+from distrust.shuffler.permutation import count_ones, random_order, scatter
 
 FALSE_ALARM = 1e-7
 
@@ -27,7 +27,7 @@ def fits_uniform(counts: Counter[object], cells: int, draws: int) -> bool:
 def test_every_order_of_four_is_equally_likely() -> None:
     stream = UnsafeSeededStream(1, "order")
     draws = 24_000
-    counts: Counter[object] = Counter(tuple(permutation(4, stream).tolist()) for _ in range(draws))
+    counts: Counter[object] = Counter(tuple(random_order(4, stream).tolist()) for _ in range(draws))
     assert set(counts) <= set(permutations(range(4)))
     assert fits_uniform(counts, factorial(4), draws)
 
@@ -62,7 +62,7 @@ def test_equal_keys_are_drawn_again() -> None:
             raise NotImplementedError
 
     stream = Repeating()
-    assert permutation(3, stream).tolist() == [2, 1, 0]
+    assert random_order(3, stream).tolist() == [2, 1, 0]
     assert stream.drawn == 3
 
 

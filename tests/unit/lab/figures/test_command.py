@@ -7,7 +7,8 @@ from typer.testing import CliRunner, Result
 
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.lab.__main__ import app
-from distrust.lab.sweep import load, run
+from distrust.lab.sweep.engine import run_sweep
+from distrust.lab.sweep.files import load_experiment
 
 TOML = """
 title = "Two worlds"
@@ -59,7 +60,7 @@ def test_an_unknown_backend_is_refused_before_anything_is_played(mine: Path, tmp
 
 
 def test_results_are_drawn_and_nothing_is_played(mine: Path, tmp_path: Path) -> None:
-    rows = run(load(str(mine), quick=True), tmp_path / "sweeps", jobs=1, form="csv").path
+    rows = run_sweep(load_experiment(str(mine), quick=True), tmp_path / "sweeps", jobs=1, form="csv").path
     sweeps = tmp_path / "untouched"
     done = figure(mine, "--quick", "--results", rows, "--out", tmp_path, "--sweeps", sweeps)
     assert done.exit_code == 0, done.output
@@ -68,7 +69,7 @@ def test_results_are_drawn_and_nothing_is_played(mine: Path, tmp_path: Path) -> 
 
 
 def test_rows_of_the_quick_version_are_not_passed_off_as_the_whole(mine: Path, tmp_path: Path) -> None:
-    rows = run(load(str(mine), quick=True), tmp_path / "sweeps", jobs=1).path
+    rows = run_sweep(load_experiment(str(mine), quick=True), tmp_path / "sweeps", jobs=1).path
     done = figure(mine, "--results", rows, "--out", tmp_path)
     assert isinstance(done.exception, BadParameter)
     assert "a row of another run file; --quick is another one" in done.exception.detail

@@ -11,8 +11,10 @@ from distrust.common.errors import BadParameter
 from distrust.lab.figures.draw import draw, exponent, figure
 from distrust.lab.figures.drawing import matched, stamp
 from distrust.lab.figures.sheet import DPI, LINES, styles
-from distrust.lab.sweep import Cell, Experiment, Row, known, load
-from distrust.lab.sweep.cells import digest
+from distrust.lab.sweep.cells import cell_digest
+from distrust.lab.sweep.experiment import Experiment
+from distrust.lab.sweep.files import known_experiments, load_experiment
+from distrust.lab.sweep.row import Cell, Row
 from tests.support.published import drawn_from
 
 POINTS = 5
@@ -73,7 +75,7 @@ def rows(shown: Experiment) -> list[Row]:
     """Regrets 100, 200, 300 for A, twice that for the other; ten times that in the second panel."""
     return [
         row(panel.label, series.label, r, 100.0 * (r + 1) * (1 + s) * 10**p).model_copy(
-            update={"digest": digest(shown, Cell(panel.label, series.label, r))}
+            update={"digest": cell_digest(shown, Cell(panel.label, series.label, r))}
         )
         for p, panel in enumerate(shown.panels)
         for s, series in enumerate(shown.series)
@@ -226,9 +228,9 @@ def test_the_note_the_source_and_the_repetitions_are_on_the_figure() -> None:
     assert note.get_text() == "nobody. T = 1,000 pulls. Mean and standard deviation, 3 repetitions. Smaller than life."
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", known_experiments())
 def test_title_and_note_of_every_figure_fit_its_paper(name: str) -> None:
-    shown = load(name).model_copy(update={"quick": True, "points": POINTS})
+    shown = load_experiment(name).model_copy(update={"quick": True, "points": POINTS})
     table = [row(p.label, s.label, 0, 1.0) for p, s in shown.all_pairs()]
     drawn = figure(shown, table)
     drawn.set_dpi(DPI)  # the letters' widths are whole pixels

@@ -10,14 +10,14 @@ from threadpoolctl import threadpool_limits
 from distrust.common.errors import BudgetExceeded
 from distrust.common.run.config import RunConfig
 from distrust.lab.figures.drawing import drawing
-from distrust.lab.run.run_file import of_table
-from distrust.lab.sweep import Experiment, Overlay, known, load
-from distrust.lab.sweep.overlay import merged
+from distrust.lab.run.run_file import parse_table
+from distrust.lab.sweep.experiment import Experiment, Overlay, merged
+from distrust.lab.sweep.files import known_experiments, load_experiment
 from distrust.server.learner.learner import Learner
 
 ROOT = Path(__file__).parents[4]
 OURS = ["mab-2-200", "mab-returning", "mab-scale", "mab-shuffle"]  # claims of MAB that no figure of it shows
-PAPERS = [name for name in known() if name != "smoke"]
+PAPERS = [name for name in known_experiments() if name != "smoke"]
 
 
 PURE, RENYI, ADVANCED = "Dist-DP-SE", "Dist-RDP-SE", "Dist-RDP-SE, advanced composition"
@@ -26,7 +26,7 @@ PURE, RENYI, ADVANCED = "Dist-DP-SE", "Dist-RDP-SE", "Dist-RDP-SE, advanced comp
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, Experiment]:
     with threadpool_limits(1):
-        return {name: load(name) for name in PAPERS}
+        return {name: load_experiment(name) for name in PAPERS}
 
 
 def test_every_figure_of_mab_dlb_and_free_is_there() -> None:
@@ -93,7 +93,7 @@ def test_advanced_composition_is_the_papers_and_stays_within_the_budget() -> Non
 
 @cache
 def returning() -> Experiment:
-    return load("mab-returning")
+    return load_experiment("mab-returning")
 
 
 def budgeted(panel: Overlay, series: str, delta: float, *, more: float = 1.0) -> RunConfig:
@@ -111,7 +111,7 @@ def budgeted(panel: Overlay, series: str, delta: float, *, more: float = 1.0) ->
             "budget": {"epsilon": 0.5, "delta": delta},
         },
     )
-    return of_table(whole).config
+    return parse_table(whole).config
 
 
 def test_nobody_drops_out_and_nobody_colludes_as_in_the_papers(loaded: dict[str, Experiment]) -> None:
@@ -125,7 +125,7 @@ def test_nobody_drops_out_and_nobody_colludes_as_in_the_papers(loaded: dict[str,
 def test_every_quick_version_is_smaller() -> None:
     with threadpool_limits(1):
         for name in PAPERS:
-            whole, quick = load(name), load(name, quick=True)
+            whole, quick = load_experiment(name), load_experiment(name, quick=True)
             assert len(list(quick.all_pairs())) * quick.repetitions < len(list(whole.all_pairs())) * whole.repetitions
 
 

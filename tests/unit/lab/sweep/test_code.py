@@ -7,8 +7,10 @@ from types import FrameType
 
 import pytest
 
-from distrust.lab.sweep import Cell, Row, code, load
-from distrust.lab.sweep.play import play
+from distrust.lab.sweep import code
+from distrust.lab.sweep.files import load_experiment
+from distrust.lab.sweep.play import play_cell
+from distrust.lab.sweep.row import Cell, Row
 
 SOURCES = Path(__file__).parents[4] / "src"
 PLAYED = ("mab-4", "dlb-2a", "dlb-2c", "dlb-table-2", "free-2")
@@ -73,9 +75,9 @@ def changed_by(path: Path, old: str, new: str) -> list[str]:
 def test_what_computes_counts_and_what_does_not_compute_does_not(
     file: str, old: str, new: str, parts: list[str], copied: Path
 ) -> None:
-    before = code.digest()
+    before = code.code_digest()
     assert changed_by(copied / file, old, new) == parts
-    assert (code.digest() == before) == (not parts)
+    assert (code.code_digest() == before) == (not parts)
 
 
 def test_versions_of_the_libraries_and_of_python_count(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,10 +96,10 @@ def test_every_module_that_plays_a_cell_is_part_of_it() -> None:
         ran.add(frame.f_code.co_filename)
 
     for name in PLAYED:
-        experiment = load(name, quick=True)
+        experiment = load_experiment(name, quick=True)
         for series in experiment.series:
             sys.settrace(note)  # it is told of calls only, because it returns nothing
-            found = play(experiment, Cell(experiment.panels[-1].label, series.label, 0))
+            found = play_cell(experiment, Cell(experiment.panels[-1].label, series.label, 0))
             sys.settrace(None)
             assert isinstance(found, Row), found
     inside = [Path(file).relative_to(SOURCES) for file in ran if file.startswith(str(SOURCES))]

@@ -1,7 +1,9 @@
 import pytest
 
-from distrust.lab.sweep import Cell, Row, differing, load
-from distrust.lab.sweep.play import play
+from distrust.lab.sweep.files import load_experiment
+from distrust.lab.sweep.play import play_cell
+from distrust.lab.sweep.row import Cell, Row
+from distrust.lab.sweep.table import differing_columns
 from tests.support.experiments import small
 
 CELL = Cell("wide", "private", 0)
@@ -9,13 +11,13 @@ CELL = Cell("wide", "private", 0)
 
 @pytest.fixture(scope="module")
 def row(tmp_path_factory: pytest.TempPathFactory) -> Row:
-    found = play(load(small(tmp_path_factory.mktemp("experiment"))), CELL)
+    found = play_cell(load_experiment(small(tmp_path_factory.mktemp("experiment"))), CELL)
     assert isinstance(found, Row)
     return found
 
 
 def test_a_row_is_itself_whatever_time_it_took(row: Row) -> None:
-    assert differing([row], [row.model_copy(update={"seconds": 1e9})]) == {}
+    assert differing_columns([row], [row.model_copy(update={"seconds": 1e9})]) == {}
 
 
 @pytest.mark.parametrize(
@@ -31,18 +33,18 @@ def test_a_row_is_itself_whatever_time_it_took(row: Row) -> None:
     ],
 )
 def test_a_column_that_differs_is_named(column: str, value: object, row: Row) -> None:
-    assert differing([row], [row.model_copy(update={column: value})]) == {CELL: [column]}
+    assert differing_columns([row], [row.model_copy(update={column: value})]) == {CELL: [column]}
 
 
 def test_floats_may_differ_in_their_last_bits_only(row: Row) -> None:
     for factor, found in ((1 + 1e-14, {}), (1 + 1e-11, {CELL: ["regret"]})):
-        assert differing([row], [row.model_copy(update={"regret": row.regret * factor})]) == found
+        assert differing_columns([row], [row.model_copy(update={"regret": row.regret * factor})]) == found
     for factor, found in ((1 + 1e-14, {}), (1 + 1e-11, {CELL: ["curve"]})):
         curve = [*row.curve[:-1], row.curve[-1] * factor]
-        assert differing([row], [row.model_copy(update={"curve": curve})]) == found
+        assert differing_columns([row], [row.model_copy(update={"curve": curve})]) == found
 
 
 def test_a_cell_that_nobody_published_is_no_equal_and_one_that_was_not_played_is_no_difference(row: Row) -> None:
     other = row.model_copy(update={"repetition": 1})
-    assert differing([row], [row, other]) == {Cell("wide", "private", 1): ["row"]}
-    assert differing([row, other], [row]) == {}
+    assert differing_columns([row], [row, other]) == {Cell("wide", "private", 1): ["row"]}
+    assert differing_columns([row, other], [row]) == {}

@@ -7,14 +7,19 @@ from types import SimpleNamespace
 import pytest
 
 from distrust.common.errors import BadParameter
-from distrust.lab.sweep import Cell, Experiment, Row, Standing, cells, load, read, run
-from distrust.lab.sweep.play import Failure, play
+from distrust.lab.sweep.cells import Standing, all_cells
+from distrust.lab.sweep.engine import run_sweep
+from distrust.lab.sweep.experiment import Experiment
+from distrust.lab.sweep.files import load_experiment
+from distrust.lab.sweep.play import Failure, play_cell
+from distrust.lab.sweep.row import Cell, Row
+from distrust.lab.sweep.table import read_rows
 from tests.support.experiments import small
 
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Experiment:
-    return load(small(tmp_path))
+    return load_experiment(small(tmp_path))
 
 
 def alike(rows: list[Row]) -> list[dict[str, object]]:
@@ -24,9 +29,9 @@ def alike(rows: list[Row]) -> list[dict[str, object]]:
 
 def test_a_sweep_has_a_row_for_every_cell_in_their_order(experiment: Experiment, tmp_path: Path) -> None:
     seen: list[Standing] = []
-    outcome = run(experiment, tmp_path, jobs=1, watch=seen.append)
-    assert [Cell(row.panel, row.series, row.repetition) for row in outcome.rows] == list(cells(experiment))
-    assert read(outcome.path) == outcome.rows
+    outcome = run_sweep(experiment, tmp_path, jobs=1, watch=seen.append)
+    assert [row.cell for row in outcome.rows] == list(all_cells(experiment))
+    assert read_rows(outcome.path) == outcome.rows
     assert [one.done for one in seen] == list(range(13))
     assert (seen[-1].left, outcome.failures) == (0, {})
 
@@ -34,20 +39,20 @@ def test_a_sweep_has_a_row_for_every_cell_in_their_order(experiment: Experiment,
 def test_what_is_there_is_not_played_again(
     experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = run(experiment, tmp_path / "whole", jobs=1)
-    first = run(experiment.repeated(1), tmp_path, jobs=1)
+    whole = run_sweep(experiment, tmp_path / "whole", jobs=1)
+    first = run_sweep(experiment.repeated(1), tmp_path, jobs=1)
     played: list[Cell] = []
 
     def noting(one: Experiment, cell: Cell) -> Row | Failure:
         played.append(cell)
-        return play(one, cell)
+        return play_cell(one, cell)
 
-    monkeypatch.setattr("distrust.lab.sweep.engine.play", noting)
-    second = run(experiment, tmp_path, jobs=1, form="csv")
-    assert played == [cell for cell in cells(experiment) if cell.repetition > 0]
+    monkeypatch.setattr("distrust.lab.sweep.engine.play_cell", noting)
+    second = run_sweep(experiment, tmp_path, jobs=1, form="csv")
+    assert played == [cell for cell in all_cells(experiment) if cell.repetition > 0]
     assert first.path.parent == second.path.parent
-    assert alike(second.rows) == alike(whole.rows) == alike(read(second.path))
-    run(experiment, tmp_path, jobs=1)
+    assert alike(second.rows) == alike(whole.rows) == alike(read_rows(second.path))
+    run_sweep(experiment, tmp_path, jobs=1)
     assert len(played) == 8
 
 
@@ -57,14 +62,15 @@ def test_a_cell_that_fails_is_named_the_others_go_on_and_it_is_tried_again(
     bad = Cell("narrow", "private", 1)
     with monkeypatch.context() as patched:
         patched.setattr(
-            "distrust.lab.sweep.engine.play", lambda one, cell: Failure(cell, "no") if cell == bad else play(one, cell)
+            "distrust.lab.sweep.engine.play_cell",
+            lambda one, cell: Failure(cell, "no") if cell == bad else play_cell(one, cell),
         )
-        outcome = run(experiment, tmp_path, jobs=1)
+        outcome = run_sweep(experiment, tmp_path, jobs=1)
     assert outcome.failures == {bad: "no"}
-    assert len(outcome.rows) == len(read(outcome.path)) == 11
+    assert len(outcome.rows) == len(read_rows(outcome.path)) == 11
     listed = outcome.path.with_name("failures.json")
     assert json.loads(listed.read_text("utf-8")) == [{**bad._asdict(), "reason": "no"}]
-    again = run(experiment, tmp_path, jobs=1)
+    again = run_sweep(experiment, tmp_path, jobs=1)
     assert (again.failures, len(again.rows), listed.exists()) == ({}, 12, False)
 
 
@@ -74,9 +80,9 @@ def test_a_stop_keeps_every_cell_that_ended(experiment: Experiment, tmp_path: Pa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(experiment, tmp_path, jobs=1, watch=impatient)
+        run_sweep(experiment, tmp_path, jobs=1, watch=impatient)
     seen: list[Standing] = []
-    run(experiment, tmp_path, jobs=1, watch=seen.append)
+    run_sweep(experiment, tmp_path, jobs=1, watch=seen.append)
     assert (seen[0].kept, seen[-1].done) == (5, 12)
 
 
@@ -92,7 +98,7 @@ def test_settings_that_nobody_knows_are_refused_before_anything_is_written(
     settings: dict[str, object], said: str, experiment: Experiment, tmp_path: Path
 ) -> None:
     with pytest.raises(BadParameter, match=said):
-        run(experiment, tmp_path / "out", **settings)  # type: ignore[arg-type]
+        run_sweep(experiment, tmp_path / "out", **settings)  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
 
 
@@ -102,15 +108,15 @@ def test_a_backend_whose_package_is_missing_names_the_extra(
 ) -> None:
     monkeypatch.setattr("distrust.lab.sweep.workers.find_spec", lambda _name: None)
     with pytest.raises(BadParameter, match=f"needs the package {extra}: pip install 'distrust\\[{backend}\\]'"):
-        run(experiment, tmp_path, backend=backend)
+        run_sweep(experiment, tmp_path, backend=backend)
 
 
 def test_a_worker_with_other_code_plays_nothing(
     experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digests = iter(["0" * 12])
-    monkeypatch.setattr("distrust.lab.sweep.engine.code", SimpleNamespace(digest=lambda: next(digests, "f" * 12)))
-    outcome = run(experiment, tmp_path, jobs=1)
+    monkeypatch.setattr("distrust.lab.sweep.engine.code", SimpleNamespace(code_digest=lambda: next(digests, "f" * 12)))
+    outcome = run_sweep(experiment, tmp_path, jobs=1)
     assert outcome.rows == []
     reason = "this worker has other code (ffffffffffff) than the sweep (000000000000)"
-    assert outcome.failures == dict.fromkeys(cells(experiment), reason)
+    assert outcome.failures == dict.fromkeys(all_cells(experiment), reason)

@@ -4,8 +4,10 @@ import pytest
 
 from distrust.common.errors import BadParameter, ProtocolError
 from distrust.lab.run import in_process
-from distrust.lab.sweep import BadExperiment, Cell, cells, known, load, run
-from distrust.lab.sweep.cells import digest, run_file, table
+from distrust.lab.sweep.cells import BadExperiment, all_cells, cell_digest, cell_run_file, run_table
+from distrust.lab.sweep.engine import run_sweep
+from distrust.lab.sweep.files import known_experiments, load_experiment
+from distrust.lab.sweep.row import Cell
 from tests.support.experiments import small
 
 POOR = """
@@ -14,62 +16,64 @@ label = "poor"
 run.budget.epsilon = 0.5"""
 
 
-@pytest.mark.parametrize("name", known())
+@pytest.mark.parametrize("name", known_experiments())
 def test_every_experiment_that_comes_along_can_be_run_whole_and_quick(name: str) -> None:
     for quick in (False, True):
-        experiment = load(name, quick=quick)
+        experiment = load_experiment(name, quick=quick)
         assert (experiment.name, experiment.quick) == (name, quick)
         each = sum(experiment.repetitions_of(series) for series in experiment.series)
-        assert len(list(cells(experiment))) == len(experiment.panels) * each
+        assert len(list(all_cells(experiment))) == len(experiment.panels) * each
 
 
 def test_panels_are_laid_on_the_run_and_series_on_both(tmp_path: Path) -> None:
-    experiment = load(small(tmp_path))
-    private = run_file(experiment, Cell("wide", "private", 0)).config.mechanism
-    public = run_file(experiment, Cell("wide", "public", 0)).config.mechanism
+    experiment = load_experiment(small(tmp_path))
+    private = cell_run_file(experiment, Cell("wide", "private", 0)).config.mechanism
+    public = cell_run_file(experiment, Cell("wide", "public", 0)).config.mechanism
     assert (private.name, private.epsilon) == ("distributed-polya", 4.0)
     assert (public.name, public.epsilon) == ("identity", None)
-    assert run_file(experiment, Cell("narrow", "private", 0)).config.mechanism.epsilon == 1.0
+    assert cell_run_file(experiment, Cell("narrow", "private", 0)).config.mechanism.epsilon == 1.0
 
 
 PAIR = ("[quick]", '[[pairs]]\npanel = "wide"\nseries = "private"\nrun.mechanism.epsilon = 2.5\n\n[quick]')
 
 
 def test_a_pair_is_laid_on_panel_and_series_and_on_no_other(tmp_path: Path) -> None:
-    experiment = load(small(tmp_path, PAIR))
-    found = {cell[:2]: run_file(experiment, cell).config.mechanism.epsilon for cell in cells(experiment)}
+    experiment = load_experiment(small(tmp_path, PAIR))
+    found = {cell[:2]: cell_run_file(experiment, cell).config.mechanism.epsilon for cell in all_cells(experiment)}
     assert [found[pair] for pair in found] == [2.5, None, 1.0, None]
 
 
 def test_a_series_may_be_played_less_often_than_the_others(tmp_path: Path) -> None:
     path = small(tmp_path, ('label = "public"', 'label = "public"\nrepetitions = 2'))
-    played = [(cell.series, cell.repetition) for cell in cells(load(path)) if cell.panel == "wide"]
+    played = [(cell.series, cell.repetition) for cell in all_cells(load_experiment(path)) if cell.panel == "wide"]
     assert played == [("private", 0), ("private", 1), ("private", 2), ("public", 0), ("public", 1)]
-    assert len(list(cells(load(path, repetitions=1)))) == 4
-    assert load(path).digest == load(small(tmp_path)).digest
+    assert len(list(all_cells(load_experiment(path, repetitions=1)))) == 4
+    assert load_experiment(path).digest == load_experiment(small(tmp_path)).digest
 
 
 def test_checkpoints_on_a_log_scale_cover_two_decades_in_whole_pulls(tmp_path: Path) -> None:
-    even, log = (load(small(tmp_path, *change)) for change in ((), [("points = 4", 'points = 4\nspacing = "log"')]))
+    even, log = (
+        load_experiment(small(tmp_path, *change)) for change in ((), [("points = 4", 'points = 4\nspacing = "log"')])
+    )
     assert even.places(2000).tolist() == [500, 1000, 1500, 2000]
     assert log.places(2000).tolist() == [63, 200, 632, 2000]
     assert log.places(20).tolist() == [1, 2, 6, 20]
-    cell = next(cells(even))
-    assert digest(even, cell) != digest(log, cell)
+    cell = next(all_cells(even))
+    assert cell_digest(even, cell) != cell_digest(log, cell)
 
 
 def test_quick_is_laid_over_the_whole_experiment(tmp_path: Path) -> None:
     path = small(tmp_path)
-    whole, quick = load(path), load(path, quick=True)
+    whole, quick = load_experiment(path), load_experiment(path, quick=True)
     assert (whole.repetitions, whole.run["horizon"]) == (3, 2000)
     assert (quick.repetitions, quick.run["horizon"], quick.points) == (1, 500, 4)
-    assert load(path, quick=True, repetitions=2).repetitions == 2
+    assert load_experiment(path, quick=True, repetitions=2).repetitions == 2
     assert whole.digest != quick.digest
 
 
 def test_a_repetition_is_one_world_for_all_and_its_noise_is_each_cells_own(tmp_path: Path) -> None:
-    experiment = load(small(tmp_path))
-    tables = {cell: table(experiment, cell) for cell in cells(experiment)}
+    experiment = load_experiment(small(tmp_path))
+    tables = {cell: run_table(experiment, cell) for cell in all_cells(experiment)}
     seeds = {cell: one["environment"]["seed"] for cell, one in tables.items()}
     assert len(set(seeds.values())) == experiment.repetitions
     assert {(cell.repetition, seed) for cell, seed in seeds.items()} == {
@@ -80,7 +84,7 @@ def test_a_repetition_is_one_world_for_all_and_its_noise_is_each_cells_own(tmp_p
 
 def test_series_of_a_panel_get_the_same_rewards_and_other_panels_others(tmp_path: Path) -> None:
     same = ("without = [", 'run.mechanism.calibration = "paper"\nwithout = [')
-    experiment = load(
+    experiment = load_experiment(
         small(
             tmp_path,
             (
@@ -90,7 +94,9 @@ def test_series_of_a_panel_get_the_same_rewards_and_other_panels_others(tmp_path
             same,
         )
     )
-    played = {cell: in_process.run(run_file(experiment, cell)) for cell in cells(experiment) if cell.repetition == 0}
+    played = {
+        cell: in_process.run(cell_run_file(experiment, cell)) for cell in all_cells(experiment) if cell.repetition == 0
+    }
     first = {cell: result.rounds[0].cohorts for cell, result in played.items()}
     assert first[Cell("wide", "private", 0)] == first[Cell("wide", "public", 0)]
     estimates = [[one.estimate for one in first[Cell(panel, "public", 0)]] for panel in ("wide", "narrow")]
@@ -98,12 +104,12 @@ def test_series_of_a_panel_get_the_same_rewards_and_other_panels_others(tmp_path
 
 
 def test_the_digest_is_of_what_cells_depend_on(tmp_path: Path) -> None:
-    digest = load(small(tmp_path)).digest
+    digest = load_experiment(small(tmp_path)).digest
     for same in ('title = "small"', 'title = "other"'), ("repetitions = 3", "repetitions = 9"), ('"regret"', '"table"'):
-        assert load(small(tmp_path, same)).digest == digest
+        assert load_experiment(small(tmp_path, same)).digest == digest
     for other in ("horizon = 2000", "horizon = 2001"), ("points = 4", "points = 5"), ("epsilon = 4.0", "epsilon = 3.0"):
-        assert load(small(tmp_path, other)).digest != digest
-    assert load(small(tmp_path, name="renamed")).digest != digest
+        assert load_experiment(small(tmp_path, other)).digest != digest
+    assert load_experiment(small(tmp_path, name="renamed")).digest != digest
 
 
 @pytest.mark.parametrize(
@@ -145,26 +151,26 @@ def test_a_bad_experiment_is_refused_in_one_line_that_names_the_place(
     change: tuple[str, str], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BadExperiment, match=said) as refused:
-        load(small(tmp_path, change))
+        load_experiment(small(tmp_path, change))
     assert "\n" not in str(refused.value)
 
 
 def test_a_first_round_that_cannot_be_planned_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    experiment = load(small(tmp_path, ('[[panels]]\nlabel = "narrow"', POOR)))
+    experiment = load_experiment(small(tmp_path, ('[[panels]]\nlabel = "narrow"', POOR)))
     with pytest.raises(BadExperiment, match=r"panel 'poor', series 'private': one contribution would cost"):
-        run(experiment, tmp_path, jobs=1)
+        run_sweep(experiment, tmp_path, jobs=1)
     assert not list(tmp_path.glob("*/rows.parquet"))
 
 
 def test_an_unknown_experiment_is_answered_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(BadParameter, match=f"must be one of .*{known()[0]}.*or the path of a .toml file"):
-        load("nonsense")
+    with pytest.raises(BadParameter, match=f"must be one of .*{known_experiments()[0]}.*or the path of a .toml file"):
+        load_experiment("nonsense")
     with pytest.raises(BadExperiment, match="No such file"):
-        load(str(tmp_path / "nowhere.toml"))
+        load_experiment(str(tmp_path / "nowhere.toml"))
     with pytest.raises(BadExperiment, match=r"has no \[quick\] table"):
-        load(small(tmp_path, ("[quick]", "[draw.other]")), quick=True)
+        load_experiment(small(tmp_path, ("[quick]", "[draw.other]")), quick=True)
 
 
 def test_a_name_that_seeds_cannot_be_derived_from_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match="name = 'Not A Name': must match"):
-        load(small(tmp_path, name="Not A Name"))
+        load_experiment(small(tmp_path, name="Not A Name"))

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from distrust.lab.sweep.overlay import has, merged, removed
+from distrust.lab.sweep.experiment import has, merged, removed
 
 BASE: dict[str, Any] = {"a": {"x": 1, "y": [1, 2]}, "b": 2}
 

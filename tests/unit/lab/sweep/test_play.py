@@ -10,9 +10,10 @@ from distrust.common.errors import BudgetExceeded
 from distrust.lab.run import in_process
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile
-from distrust.lab.sweep import Cell, Row, load
-from distrust.lab.sweep.cells import run_file
-from distrust.lab.sweep.play import Failure, checkpoints, play
+from distrust.lab.sweep.cells import cell_run_file
+from distrust.lab.sweep.files import load_experiment
+from distrust.lab.sweep.play import Failure, checkpoints, play_cell
+from distrust.lab.sweep.row import Cell, Row
 from tests.support.experiments import small
 
 CELL = Cell("wide", "private", 1)
@@ -35,8 +36,8 @@ def test_regret_between_the_ends_of_rounds_is_linear(
 
 
 def test_a_row_is_what_the_run_came_to(tmp_path: Path) -> None:
-    experiment = load(small(tmp_path))
-    row, result = play(experiment, CELL), in_process.run(run_file(experiment, CELL))
+    experiment = load_experiment(small(tmp_path))
+    row, result = play_cell(experiment, CELL), in_process.run(cell_run_file(experiment, CELL))
     assert isinstance(row, Row)
     assert (row.panel, row.series, row.repetition) == CELL
     assert (row.experiment, row.policy, row.mechanism, row.epsilon) == (
@@ -56,8 +57,8 @@ def test_a_row_is_what_the_run_came_to(tmp_path: Path) -> None:
 
 
 def test_a_cell_is_a_function_of_the_experiment_but_for_its_seconds(tmp_path: Path) -> None:
-    experiment = load(small(tmp_path))
-    first, again = (play(experiment, CELL) for _ in range(2))
+    experiment = load_experiment(small(tmp_path))
+    first, again = (play_cell(experiment, CELL) for _ in range(2))
     assert isinstance(first, Row)
     assert isinstance(again, Row)
     assert first.lasting() == again.lasting()
@@ -91,7 +92,7 @@ def test_linear_algebra_has_one_thread_in_a_cell(tmp_path: Path, monkeypatch: py
         raise BudgetExceeded(2.0, 1, 1.0, 0.0)
 
     monkeypatch.setattr("distrust.lab.sweep.play.in_process", SimpleNamespace(run=looking))
-    play(load(small(tmp_path)), CELL)
+    play_cell(load_experiment(small(tmp_path)), CELL)
     assert seen
     assert set(seen) == {1}
 
@@ -109,7 +110,7 @@ def test_what_goes_wrong_is_a_failure_that_says_why(
     run: Callable[[RunFile], Result], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("distrust.lab.sweep.play.in_process", SimpleNamespace(run=run))
-    found = play(load(small(tmp_path)), CELL)
+    found = play_cell(load_experiment(small(tmp_path)), CELL)
     assert isinstance(found, Failure)
     assert found.cell == CELL
     assert reason in found.reason

@@ -2,14 +2,16 @@ import io
 
 from rich.console import Console
 
-from distrust.lab.sweep import Standing
-from distrust.lab.sweep.progress import SweepProgress, line
+from distrust.lab.sweep.cells import Standing
+from distrust.lab.sweep.display import SweepProgress, progress_line
 
 
 def test_a_line_says_cells_speed_and_time_left() -> None:
-    assert line(Standing(400, 80, 120), 10.0) == "120 of 400 cells (80 from before), 10 cells/s, about 28 s left"
-    assert line(Standing(400, 0, 398, 2), 10.0) == "398 of 400 cells, 2 failed, 10 cells/s"
-    assert line(Standing(400, 400, 400), 0.0) == "400 of 400 cells (400 from before)"
+    assert (
+        progress_line(Standing(400, 80, 120), 10.0) == "120 of 400 cells (80 from before), 10 cells/s, about 28 s left"
+    )
+    assert progress_line(Standing(400, 0, 398, 2), 10.0) == "398 of 400 cells, 2 failed, 10 cells/s"
+    assert progress_line(Standing(400, 400, 400), 0.0) == "400 of 400 cells (400 from before)"
 
 
 def test_without_a_terminal_there_are_plain_lines_and_the_end_is_always_one() -> None:

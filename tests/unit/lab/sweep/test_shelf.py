@@ -3,9 +3,12 @@ from pathlib import Path
 import pytest
 
 from distrust.common.errors import Unavailable
-from distrust.lab.sweep import Cell, Experiment, Row, code, load, others
-from distrust.lab.sweep.play import play
-from distrust.lab.sweep.result_store import ResultStore, home
+from distrust.lab.sweep import code
+from distrust.lab.sweep.experiment import Experiment
+from distrust.lab.sweep.files import load_experiment
+from distrust.lab.sweep.play import play_cell
+from distrust.lab.sweep.result_store import ResultStore, result_folder, rows_of_other_code
+from distrust.lab.sweep.row import Cell, Row
 from tests.support.experiments import small
 
 CELLS = [Cell("wide", "public", 0), Cell("narrow", "private", 2)]
@@ -13,11 +16,11 @@ CELLS = [Cell("wide", "public", 0), Cell("narrow", "private", 2)]
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Experiment:
-    return load(small(tmp_path))
+    return load_experiment(small(tmp_path))
 
 
 def row(experiment: Experiment, cell: Cell) -> Row:
-    found = play(experiment, cell)
+    found = play_cell(experiment, cell)
     assert isinstance(found, Row)
     return found
 
@@ -38,7 +41,7 @@ def test_a_line_that_a_kill_cut_short_is_no_row_and_spoils_no_other(
     first, second = (row(experiment, cell) for cell in CELLS)
     with ResultStore(experiment, tmp_path) as shelf:
         shelf.keep(first)
-    (path,) = home(experiment, tmp_path).glob("rows-*.jsonl")
+    (path,) = result_folder(experiment, tmp_path).glob("rows-*.jsonl")
     torn = second.model_dump_json().encode()[:kept] if kept else b""
     path.write_bytes(path.read_bytes() + torn)
     with ResultStore(experiment, tmp_path) as shelf:
@@ -57,11 +60,11 @@ def test_a_line_that_is_no_row_is_passed_over(experiment: Experiment, tmp_path: 
 
 
 def test_a_changed_experiment_has_a_folder_of_its_own(experiment: Experiment, tmp_path: Path) -> None:
-    changed = load(small(tmp_path, ("horizon = 2000", "horizon = 2500")))
+    changed = load_experiment(small(tmp_path, ("horizon = 2000", "horizon = 2500")))
     with ResultStore(experiment, tmp_path) as shelf:
         shelf.keep(row(experiment, CELLS[0]))
     with ResultStore(changed, tmp_path) as other:
-        assert other.folder != home(experiment, tmp_path)
+        assert other.folder != result_folder(experiment, tmp_path)
         assert other.rows() == {}
     assert Experiment.model_validate_json((other.folder / "experiment.json").read_text("utf-8")) == changed
 
@@ -73,17 +76,19 @@ def test_other_code_begins_anew_is_told_so_and_finds_its_own_rows_again(
     first, second = (row(experiment, cell) for cell in CELLS)
     with ResultStore(experiment, tmp_path) as shelf:
         shelf.keep(first)
-    assert others(experiment, tmp_path) == []
+    assert rows_of_other_code(experiment, tmp_path) == []
     with monkeypatch.context() as patched:
         patched.setattr(code, "parts", lambda: older)
-        (found,) = others(experiment, tmp_path)
+        (found,) = rows_of_other_code(experiment, tmp_path)
         assert (found.cells, found.changed) == (1, ["numpy"])
         with ResultStore(experiment, tmp_path) as shelf:
             assert shelf.rows() == {}
-        assert others(experiment, tmp_path) == [found]  # a sweep that was stopped before its first cell has no rows
+        assert rows_of_other_code(experiment, tmp_path) == [
+            found
+        ]  # a sweep that was stopped before its first cell has no rows
         with ResultStore(experiment, tmp_path) as shelf:
             shelf.keep(second)
-        assert others(experiment, tmp_path) == []
+        assert rows_of_other_code(experiment, tmp_path) == []
     with ResultStore(experiment, tmp_path) as shelf:
         assert shelf.rows() == {CELLS[0]: first}
     assert found.path.read_text("utf-8") == first.model_dump_json() + "\n"

@@ -5,16 +5,17 @@ import pytest
 from rich.console import Console
 from scipy.stats import beta
 
-from distrust.lab.sweep import Cell, Row, load
-from distrust.lab.sweep.play import play
-from distrust.lab.sweep.summary import confidence, confidence_table, regret_table, share
+from distrust.lab.sweep.display import confidence, confidence_table, regret_table, share
+from distrust.lab.sweep.files import load_experiment
+from distrust.lab.sweep.play import play_cell
+from distrust.lab.sweep.row import Cell, Row
 from tests.support.experiments import small
 
 
 @pytest.fixture(scope="module")
 def row(tmp_path_factory: pytest.TempPathFactory) -> Row:
     path: Path = tmp_path_factory.mktemp("experiment")
-    found = play(load(small(path)), Cell("wide", "private", 0))
+    found = play_cell(load_experiment(small(path)), Cell("wide", "private", 0))
     assert isinstance(found, Row)
     return found
 

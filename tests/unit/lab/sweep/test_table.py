@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from distrust.common.errors import BadParameter
-from distrust.lab.sweep import Row, read
-from distrust.lab.sweep.table import Format, check_format, write
+from distrust.lab.sweep.row import Row
+from distrust.lab.sweep.table import Format, check_format, read_rows, write_rows
 
 ROW = Row(
     experiment="small",
@@ -52,16 +52,16 @@ OTHER = ROW.model_copy(
 @pytest.mark.parametrize("rows", [[ROW, OTHER], [OTHER], []], ids=["two", "one", "none"])
 def test_rows_come_back_bit_for_bit(form: Format, rows: list[Row], tmp_path: Path) -> None:
     path = tmp_path / f"rows.{form}"
-    write(rows, path, form)
-    assert read(path) == rows
+    write_rows(rows, path, form)
+    assert read_rows(path) == rows
     assert [file.name for file in tmp_path.iterdir()] == [path.name]  # nothing half-written stays
 
 
 def test_a_table_has_the_columns_of_a_row_in_its_order(tmp_path: Path) -> None:
     import pyarrow.parquet as pq  # noqa: PLC0415 - slow to load
 
-    write([ROW], tmp_path / "rows.csv", "csv")
-    write([ROW], tmp_path / "rows.parquet", "parquet")
+    write_rows([ROW], tmp_path / "rows.csv", "csv")
+    write_rows([ROW], tmp_path / "rows.parquet", "parquet")
     head = (tmp_path / "rows.csv").read_text("utf-8").splitlines()[0]
     assert head.split(",") == list(Row.model_fields) == pq.read_schema(tmp_path / "rows.parquet").names
 
@@ -83,14 +83,14 @@ def test_a_file_that_is_no_table_is_refused(name: str, content: bytes | None, tm
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(BadParameter) as refused:
-        read(path)
+        read_rows(path)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_a_file_that_is_not_there_is_said_to_be_missing(form: str, tmp_path: Path) -> None:
     with pytest.raises(BadParameter, match="No such file"):
-        read(tmp_path / f"gone.{form}")
+        read_rows(tmp_path / f"gone.{form}")
 
 
 def test_only_two_formats_are_known() -> None:

@@ -85,7 +85,7 @@ def test_the_papers_width_with_a_given_beta_holds_when_few_actions_are_left(beta
     """Two events of β each: failures of 20,000 batches against the binomial law, a false alarm once in 10⁶ times."""
     runs, rng, theta = 20_000, np.random.default_rng(3), np.array([0.5, -0.6, 0.3])
     vectors = actions(25)
-    made = policy(2000, "paper", vectors, beta=beta, given=True)
+    made = policy(2000, "paper", vectors, beta=beta, own_beta=True)
     while len(made.active) > 2:
         ask = made.ask(10**9)
         assert ask is not None
@@ -112,7 +112,7 @@ def test_a_given_beta_does_not_depend_on_how_many_actions_are_left() -> None:
     one, ten = np.array([[1.0, 0.0]]), np.array([[1.0, 0.0]] + [[0.99**n, 0.0] for n in range(1, 10)])
     widths = []
     for vectors in (one, ten):
-        made = policy(3000, "paper", vectors, beta=0.3, given=True)
+        made = policy(3000, "paper", vectors, beta=0.3, own_beta=True)
         ask = made.ask(10**9)
         assert ask is not None
         arms, clients = played(ask)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from distrust.common.bandit.actions import BallActions, GivenActions, SphereActions, action_vectors
 from distrust.common.errors import BadParameter
 from distrust.server.policies.linear import design as designs
-from distrust.server.policies.linear.design import Design, near_optimal, support_bound, uniform
+from distrust.server.policies.linear.design import ActionDesign, near_optimal, support_bound, uniform
 
 Vectors = NDArray[np.float64]
 
@@ -19,7 +19,7 @@ def sphere(k: int, d: int, seed: int) -> Vectors:
     return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
 
 
-def independent_spread(actions: Vectors, design: Design) -> float:
+def independent_spread(actions: Vectors, design: ActionDesign) -> float:
     """g(π) from its definition, with a pseudo-inverse in the original coordinates."""
     used = actions[list(design.support)]
     inverse = np.linalg.pinv((used.T * design.weights) @ used, rcond=1e-9, hermitian=True)

@@ -6,9 +6,10 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from distrust.server.policies import DpSe, Elimination, Estimate, SuccessiveElimination, VbSdpAe
-from distrust.server.policies.elimination import exact_radius, published_radius
-from distrust.server.policies.vb_sdp_ae import pooled_noise
+from distrust.server.policies.base import Estimate
+from distrust.server.policies.dp_se import DpSe
+from distrust.server.policies.elimination import Elimination, SuccessiveElimination, exact_radius, published_radius
+from distrust.server.policies.vb_sdp_ae import VbSdpAe, pooled_noise
 from tests.support.laws import Laplace
 
 QUIET = Laplace(1e-9)

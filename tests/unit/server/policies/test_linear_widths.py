@@ -35,7 +35,7 @@ def actions(k: int = 25, d: int = 3) -> Floats:
 
 
 def dpe(vectors: Floats, calibration: Calibration = "exact") -> Phased:
-    return DistributedPhasedElimination(vectors, crowd=CROWD, beta=BETA, calibration=calibration)
+    return DistributedPhasedElimination(vectors, model=CROWD, beta=BETA, calibration=calibration)
 
 
 def pe(vectors: Floats, calibration: Calibration = "exact") -> Phased:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from distrust.server.policies.linear.noise_width import moments, noise_width
+from distrust.server.policies.noise_width import moments, noise_width
 from tests.support.laws import Laplace, Normal
 
 

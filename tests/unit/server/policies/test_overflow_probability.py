@@ -6,22 +6,21 @@ import pytest
 
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.learner import Learner
-from distrust.server.learner.outcome import Released
-from distrust.server.learner.rounds import CohortPlan, RoundPlan
+from distrust.server.learner.rounds import CohortPlan, ReleasedCohort, RoundPlan
 
 MEANS = [0.9, 0.8, 0.3]
 GIVEN = {"kind": "given", "vectors": [[0.9], [0.8], [0.3]]}
 
 
-def outcome(plan: RoundPlan, cohort: CohortPlan) -> Released:
+def outcome(plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort:
     """The exact sum of rewards at the means."""
     actions = getattr(plan.decision, "actions", [cohort.arm])
     means = [MEANS[action] for action in actions]
     if plan.decision.kind == "assigned-action":
         counts = [count for _, count in plan.decision.pulls(None, cohort.clients)]
         sums = [mean * count for mean, count in zip(means, counts, strict=True)]
-        return Released(cohort=cohort.cohort, sum=sums, survivors=cohort.clients, counts=counts)
-    return Released(cohort=cohort.cohort, sum=[mean * cohort.clients for mean in means], survivors=cohort.clients)
+        return ReleasedCohort(cohort=cohort.cohort, sum=sums, survivors=cohort.clients, counts=counts)
+    return ReleasedCohort(cohort=cohort.cohort, sum=[mean * cohort.clients for mean in means], survivors=cohort.clients)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +57,7 @@ def test_it_follows_from_the_configuration_in_every_round(policy: dict[str, Any]
     )
     learner, seen = Learner(config), {}
 
-    def noted(plan: RoundPlan, cohort: CohortPlan) -> Released:
+    def noted(plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort:
         seen[plan.number] = len(learner.policy.active)
         return outcome(plan, cohort)
 

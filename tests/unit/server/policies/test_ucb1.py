@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distrust.server.policies import Estimate, Interval, Ucb1
+from distrust.server.policies.base import Estimate, Interval
+from distrust.server.policies.ucb1 import Ucb1
 from tests.support.laws import Laplace
 
 
@@ -83,7 +84,7 @@ def test_who_looks_at_what_a_pull_formed_has_seen_every_interval_at_its_narrowes
 def test_it_is_told_what_it_asked_for() -> None:
     policy = Ucb1(arms=2)
     for told in ([], [Estimate.scalar(1, 0.5, 1, Laplace(0.0))]):
-        with pytest.raises(ValueError, match="told whole"):
+        with pytest.raises(ValueError, match="must be complete"):
             policy.tell(told)
 
 

@@ -11,9 +11,9 @@ from pydantic import TypeAdapter
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.messages.policy import LEAST_BETA, ArmSpec, PolicySpec
 from distrust.common.run.config import RunConfig
-from distrust.server.policies import Ask, Estimate, Policy
+from distrust.server.learner.run_config import build_policy
+from distrust.server.policies.base import Ask, Estimate, Policy
 from distrust.server.policies.linear.phases import LEAST_PRINTED
-from distrust.server.run_config import build
 from tests.support.laws import Laplace, Normal
 
 SPECS: TypeAdapter[ArmSpec] = TypeAdapter(PolicySpec)
@@ -91,7 +91,7 @@ def test_every_width_is_positive_and_finite_until_the_run_ends(
 ) -> None:
     means = data.draw(st.lists(st.floats(-1, 1), min_size=config.arms, max_size=config.arms))
     law = data.draw(st.sampled_from((Normal(0.0), Laplace(1e-6), Laplace(5.0), Normal(1e5))))
-    check(build(config), config.horizon, means, law, stay)
+    check(build_policy(config), config.horizon, means, law, stay)
 
 
 @pytest.mark.parametrize("model", ["central", "local", "shuffled"])
@@ -108,6 +108,6 @@ def test_the_papers_width_with_a_given_beta_stays_positive_when_one_action_is_le
         policy=SPECS.validate_python({"name": "almost-free", "model": model, "beta": beta, "actions": actions}),
         mechanism={"name": "central-laplace", "epsilon": 1.0, "calibration": "paper"},  # type: ignore[arg-type]
     )
-    policy = build(config)
+    policy = build_policy(config)
     check(policy, config.horizon, (1e6 * vectors @ vectors[3]).tolist(), Laplace(1e-3), 1.0)
     assert len(policy.active) == 1

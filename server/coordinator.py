@@ -1,4 +1,4 @@
-"""Drives the runs: opens cohorts at S when clients ask for them, waits for what S makes of them, settles them."""
+"""Drives the runs: opens cohorts at their intermediary when clients want tickets, collects batches, settles them."""
 
 import asyncio
 from typing import Protocol
@@ -14,56 +14,58 @@ from distrust.server.service import Service
 _log = structlog.get_logger("distrust.server")
 
 RETRY_SECONDS = 2.0
-"""Pause after S could not be reached, or refused us for a reason that an operator can mend."""
+"""Pause after an intermediary was unreachable, or refused for a reason that an operator can mend."""
 
 PAUSE_SECONDS = 0.1
 """Pause between two long polls."""
 
 
 class Intermediaries(Protocol):
-    """Both S, as the server sees them. Repeating a call changes nothing. Raises ProtocolError."""
+    """The two intermediaries, as the server calls them. Every call is idempotent. Raises ProtocolError."""
 
     async def open(self, cohort: Cohort) -> None:
-        """Let the cohort's S know it."""
+        """Open the cohort at its intermediary."""
         ...
 
     async def statements(self, cohort: Cohort, after: int) -> StatementList:
-        """What the aggregator told a masked cohort's clients, from position `after` on; may wait a while for more."""
+        """Return the aggregator's statements of a masked cohort from position `after` on; may wait for more."""
         ...
 
     async def collect(self, cohort: Cohort) -> BatchAnswer:
-        """The batch, or why there is none; may wait a while before it answers `waiting`."""
+        """Return the batch, or why there is none; may wait before it answers `waiting`."""
         ...
 
 
 class RunCoordinator:
-    """One collector task for each open cohort; one ticket request at a time for each run, as cohorts open in order.
+    """Runs one collector task for each open cohort, and one ticket request at a time for each run.
 
-    retry  seconds between two attempts to reach S.
+    Cohorts of a run open in order, so its ticket requests hold a lock.
+
+    retry  seconds between two attempts to reach an intermediary.
     """
 
     def __init__(self, service: Service, intermediaries: Intermediaries, retry: float = RETRY_SECONDS) -> None:
         self._service, self._intermediaries, self._retry = service, intermediaries, retry
         self._collectors: dict[str, asyncio.Task[None]] = {}
-        self._desks: dict[str, asyncio.Lock] = {}
+        self._ticket_locks: dict[str, asyncio.Lock] = {}
 
     async def start(self) -> None:
-        """Go on with every cohort that was open when the server stopped."""
-        for live in self._service.running():
-            for cohort in await asyncio.to_thread(self._service.waiting_for, live.config.run):
+        """Collect every cohort that was open when the server stopped."""
+        for active in self._service.running():
+            for cohort in await asyncio.to_thread(self._service.waiting_for, active.config.run):
                 self._watch(cohort)
 
     async def stop(self) -> None:
-        """Stop collecting; nothing is lost, S keeps what it has."""
+        """Stop collecting. Nothing is lost: the intermediaries keep what they have."""
         tasks = list(self._collectors.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def tickets(self, run: str, request: TicketRequest) -> TicketAnswer:
-        """Open what the request needs at S, then hand out its tickets. Raises Unavailable while S is away."""
-        self._service.live(run)  # a run that does not exist gets no lock
-        async with self._desks.setdefault(run, asyncio.Lock()):
+        """Open the cohorts that the request needs, then issue its tickets. Raises Unavailable without them."""
+        self._service.active_run(run)  # an unknown run gets no lock
+        async with self._ticket_locks.setdefault(run, asyncio.Lock()):
             while cohort := await asyncio.to_thread(self._service.to_open, run, request):
                 await self._intermediaries.open(cohort)
                 if not await asyncio.to_thread(self._service.opened, cohort):
@@ -84,32 +86,32 @@ class RunCoordinator:
         task.add_done_callback(lambda _done: self._collectors.pop(cohort.cohort, None))
 
     async def _collect(self, cohort: Cohort) -> None:
-        """Until S has said its last word, and that is committed; S and the disk may be away meanwhile."""
+        """Collect until the cohort's outcome is committed; the intermediary and the disk may fail meanwhile."""
         opened = False
         while True:
             try:
                 if not opened:
-                    await self._intermediaries.open(cohort)  # again after a restart: S may have missed it
+                    await self._intermediaries.open(cohort)  # again after a restart: it may have missed the call
                     opened = True
                 if await self._settled(cohort):
                     return
-                await asyncio.sleep(min(PAUSE_SECONDS, self._retry))  # S may answer `waiting` at once
+                await asyncio.sleep(min(PAUSE_SECONDS, self._retry))  # the intermediary may answer `waiting` at once
             except ProtocolError as error:
-                _log.warning("cohort waits", cohort=cohort.cohort, code=error.code, why=error.detail)
+                _log.warning("collection_retry", cohort=cohort.cohort, code=error.code, why=error.detail)
                 await asyncio.sleep(self._retry)
             except Exception:  # noqa: BLE001  a bug of ours must not end the run unseen
-                _log.exception("cohort waits", cohort=cohort.cohort)
+                _log.exception("collection_retry", cohort=cohort.cohort)
                 await asyncio.sleep(self._retry)
 
     async def _settled(self, cohort: Cohort) -> bool:
-        """Ask S once, and settle the cohort with its last word."""
+        """Ask the intermediary once, and settle the cohort with a last answer. Return whether there was one."""
         answer = await self._last_word(cohort)
         if answer is not None:
             await asyncio.to_thread(self._service.settle, cohort, answer)
         return answer is not None
 
     async def _last_word(self, cohort: Cohort) -> BatchAnswer | None:
-        """What S ended the cohort with; None: ask again. A cohort that S will never release counts as aborted."""
+        """Return the intermediary's last answer; None: ask again. A cohort that it cannot release counts as aborted."""
         try:
             if cohort.via == "aggregator":
                 await self._relay(cohort)
@@ -119,13 +121,13 @@ class RunCoordinator:
         return None if answer.state == "waiting" else answer
 
     async def _relay(self, cohort: Cohort) -> None:
-        """Publish what the aggregator states of each stage, until the cohort is over. Clients wait for it."""
+        """Publish the aggregator's statements, stage by stage, until the cohort is over. Clients wait for them."""
         over = False
         while not over:
             known = await asyncio.to_thread(self._service.statements, cohort.run, cohort.cohort)
             after = len(known.statements)
-            found = await self._intermediaries.statements(cohort, after)
-            await asyncio.to_thread(self._service.publish, cohort, after, found)
-            over = found.over
-            if not found.statements and not over:
+            listed = await self._intermediaries.statements(cohort, after)
+            await asyncio.to_thread(self._service.publish, cohort, after, listed)
+            over = listed.over
+            if not listed.statements and not over:
                 await asyncio.sleep(min(PAUSE_SECONDS, self._retry))  # the aggregator may answer at once

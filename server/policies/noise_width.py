@@ -1,4 +1,4 @@
-"""How far a weighted sum of independent noises may lie from 0: Chernoff's bound on the laws' exact quantiles."""
+"""Bounds how far a weighted sum of independent noises lies from 0: Chernoff's bound from the laws' quantiles."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,8 +12,8 @@ from distrust.common.bandit.error_law import ErrorLaw
 
 Floats = NDArray[np.float64]
 
-LEAST_TAIL = 1e-18  # no law answers for less (common.noise.law)
-FAR = (1e-12, 1e-15, LEAST_TAIL)  # tails up to one of these are read off the law
+LEAST_TAIL = 1e-18  # smallest probability for which laws have quantiles
+FAR = (1e-12, 1e-15, LEAST_TAIL)  # tails down to one of these are taken from the law
 STEPS = 80  # levels of the nearest tail; the farther ones are as fine
 PLACES = np.geomspace(1e-4, 60, 240)  # s in units of 1/std
 NEAR, AWAY = math.log(0.05), math.log(60)  # ln t, in the same units of the weighted sum
@@ -29,7 +29,7 @@ class Moments:
     logs: Floats
 
     def log_generating(self, s: Floats) -> Floats:
-        """At any s ≥ 0; linear between the places, which is an upper bound of a convex function. +inf beyond them."""
+        """Return the bound at any s ≥ 0: linear between the places, which bounds a convex function; ∞ beyond them."""
         at = s * self.std
         places = np.concatenate(([0.0], PLACES))
         inside = np.interp(at, places, np.concatenate(([0.0], self.logs)))
@@ -39,7 +39,7 @@ class Moments:
 
 @lru_cache(maxsize=4096)
 def moments(law: ErrorLaw, far: float = FAR[0]) -> Moments | None:
-    """From quantiles: |X| is below a variable that takes the upper end of each step between `_levels`.
+    """Return the moments from quantiles: |X| is at most a variable that takes the upper end of each step of `_levels`.
 
     E e^{sX} ≤ 1 + sE X + E(e^{s|X|} - 1 - s|X|), symmetric or not, and that grows with |X|. Cut off at q(far), E X may
     leave 0 by std √far (Cauchy-Schwarz). None: no noise.
@@ -56,13 +56,15 @@ def moments(law: ErrorLaw, far: float = FAR[0]) -> Moments | None:
 
 
 def _levels(far: float) -> Floats:
-    """Probabilities of tails, from 0.98 down to `far`."""
+    """Return probabilities of tails, from 0.98 down to `far`."""
     tail = np.geomspace(0.015, far, round(STEPS * math.log(0.015 / far) / math.log(0.015 / FAR[0])))
     return np.concatenate((np.linspace(0.98, 0.02, 49), tail))
 
 
 def noise_width(laws: Sequence[ErrorLaw], weights: Floats, allowed: float, *, joint: bool = False) -> Floats:
-    """W with P(|Σ_j c_j X_j| > w) ≤ `allowed` for each row c of `weights`, shape (k, s); the result has shape (k,).
+    """Return W with P(|Σ_j c_j X_j| > w) ≤ `allowed` for each row c of `weights`, shape (k, s).
+
+    Returns shape (k,).
 
     laws   of X_1 … X_s, independent, of mean 0. A single noisy coordinate is answered by its exact quantile; more of
            them by the smaller of Chernoff's bound (tails beyond q(FAR) given their own share) and the union bound.
@@ -79,8 +81,8 @@ def noise_width(laws: Sequence[ErrorLaw], weights: Floats, allowed: float, *, jo
     far = next((far for far in FAR if 4 * len(noisy) * far <= allowed), None)
     if len(noisy) == 1 or far is None:
         return union
-    found = [one for j in noisy if (one := moments(laws[j], far)) is not None]  # type: ignore[arg-type]  # frozen values
-    return np.minimum(union, _chernoff(found, sizes[:, noisy], allowed - len(noisy) * far))
+    bounds = [one for j in noisy if (one := moments(laws[j], far)) is not None]  # type: ignore[arg-type]  # frozen values
+    return np.minimum(union, _chernoff(bounds, sizes[:, noisy], allowed - len(noisy) * far))
 
 
 def _quantiles(laws: Sequence[ErrorLaw], p: float) -> Floats:
@@ -88,15 +90,17 @@ def _quantiles(laws: Sequence[ErrorLaw], p: float) -> Floats:
     return np.array([known[law] if law in known else known.setdefault(law, law.quantile(p)) for law in laws])
 
 
-def _chernoff(found: Sequence[Moments], sizes: Floats, allowed: float) -> Floats:
-    """Min over t of (Σ_j ln E e^{t c_j X_j} + ln(2/p)) / t; any t gives a bound.
+def _chernoff(bounds: Sequence[Moments], sizes: Floats, allowed: float) -> Floats:
+    """Return the minimum over t of (Σ_j ln E e^{t c_j X_j} + ln(2/p)) / t; any t gives a bound.
 
     The logarithms are convex in t and 0 at 0, so that the quotient falls and then rises: a golden section finds its
     minimum for all rows at once.
     """
-    stds = np.array([one.std for one in found])
+    stds = np.array([one.std for one in bounds])
     total = np.maximum(np.linalg.norm(sizes * stds, axis=1), 1e-300)
-    groups = [(one, [j for j, other in enumerate(found) if other is one]) for one in {id(m): m for m in found}.values()]
+    groups = [
+        (one, [j for j, other in enumerate(bounds) if other is one]) for one in {id(m): m for m in bounds}.values()
+    ]
     target = math.log(2 / allowed)
 
     def bound(log_t: Floats) -> Floats:
@@ -108,7 +112,7 @@ def _chernoff(found: Sequence[Moments], sizes: Floats, allowed: float) -> Floats
 
 
 def _least(bound: Callable[[Floats], Floats], rows: int) -> Floats:
-    """The least value seen in a golden section of [NEAR, AWAY], row by row; of equals, infinite, the left stays."""
+    """Return the least value of a golden section of [NEAR, AWAY], row by row; of equal infinite ones the left stays."""
     low, high = np.full(rows, NEAR), np.full(rows, AWAY)
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
     at_left, at_right = bound(left), bound(right)

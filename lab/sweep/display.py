@@ -1,21 +1,81 @@
-"""What a sweep came to: regret by panel and series, and whether confidence holds at its stated level."""
+"""What a sweep prints: its progress on stderr, and at the end regret and confidence as tables."""
 
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.measure import Measurement
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from distrust.lab.sweep.cells import Standing
 from distrust.lab.sweep.row import Row
 
+LINE_SECONDS = 3.0  # between two plain lines
+
+
+class SweepProgress:
+    """A `watch` for a sweep: shows cells done, cells a second since this start, time left.
+
+    A bar on a terminal, a line every few seconds elsewhere.
+    """
+
+    def __init__(self, err: Console, title: str) -> None:
+        self._err, self._title = err, title
+        self._began = self._next = time.monotonic()
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> Self:
+        if self._err.is_terminal:
+            columns = (BarColumn(30), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+            self._bar = Progress(TextColumn("{task.description}"), *columns, console=self._err)
+            self._task = self._bar.add_task(self._title, total=None, rate="")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, standing: Standing) -> None:
+        """Show the sweep's progress."""
+        rate = standing.played / max(time.monotonic() - self._began, 1e-9)
+        if self._bar is not None:
+            self._move(self._bar, standing, rate)
+        elif time.monotonic() >= self._next or not standing.left:
+            self._next = time.monotonic() + LINE_SECONDS
+            self._err.print(f"{self._title}: {progress_line(standing, rate)}", markup=False)
+
+    def _move(self, bar: Progress, standing: Standing, rate: float) -> None:
+        """Move the bar. It starts at the cells from earlier starts, which say nothing about the speed."""
+        if not standing.played:
+            bar.reset(self._task, total=standing.total, completed=standing.kept)
+            return
+        ended = standing.total - standing.left
+        bar.update(self._task, total=standing.total, completed=ended, rate=f"{rate:.3g} cells/s")
+
+
+def progress_line(standing: Standing, rate: float) -> str:
+    """Return the progress: `120 of 400 cells (80 from before), 12.3 cells/s, about 23 s left`."""
+    before = f" ({standing.kept} from before)" if standing.kept else ""
+    failed = f", {standing.failed} failed" if standing.failed else ""
+    going = f", {rate:.3g} cells/s" if standing.played else ""
+    left = f", about {standing.left / rate:.0f} s left" if standing.played and standing.left else ""
+    return f"{standing.done} of {standing.total} cells{before}{failed}{going}{left}"
+
+
 WIDE = 160
-"""Columns that the tables may take; a narrower terminal wraps their lines."""
+"""Characters that the tables may be wide; a narrower terminal wraps their lines."""
 
 LEVEL = 0.99
-"""Of the Clopper-Pearson intervals: a policy that keeps its p is called broken in one case of 200 at most."""
+"""Level of the Clopper-Pearson intervals: a policy that keeps its p is called broken in at most 1 of 200 cases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +89,11 @@ class Share:
 
 
 def share(hits: int, runs: int) -> Share:
-    """The share and its exact interval at LEVEL, two-sided."""
+    """Return the share and its exact two-sided interval at LEVEL."""
     from scipy.stats import binomtest  # noqa: PLC0415 - half a second of every start, for sweeps only
 
-    found = binomtest(hits, runs).proportion_ci(confidence_level=LEVEL, method="exact")
-    return Share(hits, runs, float(found.low), float(found.high))
+    interval = binomtest(hits, runs).proportion_ci(confidence_level=LEVEL, method="exact")
+    return Share(hits, runs, float(interval.low), float(interval.high))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +123,7 @@ class Confidence:
 
 
 def confidence(rows: Sequence[Row]) -> list[Confidence]:
-    """One for each series, in the order of the rows."""
+    """Return the confidence of each series, in the order of the rows."""
     names = dict.fromkeys(row.series for row in rows)
     return [_confidence(name, [row for row in rows if row.series == name]) for name in names]
 
@@ -81,7 +141,7 @@ def _confidence(series: str, rows: Sequence[Row]) -> Confidence:
 
 
 def regret_table(rows: Sequence[Row]) -> Table:
-    """Final regret, mean ± standard deviation over repetitions, and the time of one run."""
+    """Return a table of the final regret, mean ± standard deviation over repetitions, and the time of one run."""
     table = Table("panel", "series", box=None, padding=(0, 2, 0, 0))
     for head in ("final regret", "±", "runs", "bits a client", "seconds a run"):
         table.add_column(head, justify="right")
@@ -97,7 +157,7 @@ def regret_table(rows: Sequence[Row]) -> Table:
 
 
 def confidence_table(rows: Sequence[Row]) -> Table:
-    """Failure events by series, beside what the policy states."""
+    """Return a table of failure events by series, beside the probability that the policy states."""
     title = f"shares of runs, [{LEVEL:.0%} Clopper-Pearson]; p: probability that any width fails, as stated"
     table = Table(box=None, padding=(0, 2, 0, 0), caption=title, caption_justify="left")
     for head in ("series", "best arm dropped", "a width failed", "p", "holds", "widths missed"):
@@ -105,16 +165,16 @@ def confidence_table(rows: Sequence[Row]) -> Table:
     for one in confidence(rows):
         stated = "" if one.stated is None else f"{one.stated:.3g}"
         missed = f"{one.missed:,} of {one.widths:,}"
-        table.add_row(one.series, _shown(one.dropped), _shown(one.failed), stated, one.holds, missed)
+        table.add_row(one.series, _share_text(one.dropped), _share_text(one.failed), stated, one.holds, missed)
     return _whole(table)
 
 
 def _whole(table: Table) -> Table:
-    """As wide as what it holds, wherever it is printed."""
+    """Return the table, as wide as its content wherever it is printed."""
     wide = Console(width=WIDE)
     table.width = Measurement.get(wide, wide.options, table).maximum
     return table
 
 
-def _shown(share: Share) -> str:
+def _share_text(share: Share) -> str:
     return f"{share.hits}/{share.runs} \\[{share.low:.3f}, {share.high:.3f}]"

@@ -1,4 +1,4 @@
-"""What a configuration must satisfy beyond the types of its fields; each fault is a BadParameter."""
+"""Checks a configuration beyond the types of its fields, and builds its policy. Each fault is a BadParameter."""
 
 from distrust.common.errors import BadParameter, ProtocolError, RunFailed, describe_error
 from distrust.common.extensions import load_reference
@@ -6,14 +6,13 @@ from distrust.common.mechanisms import MECHANISMS, check_parts, check_returning,
 from distrust.common.mechanisms.base import epsilon_allowed
 from distrust.common.messages.policy import ArmSpec
 from distrust.common.run.config import RunConfig
-from distrust.server.policies import Ask
-from distrust.server.policies.base import Policy, PolicyClass, RunFacts
+from distrust.server.policies.base import Ask, Policy, PolicyClass, RunFacts
 
 LONGEST_RUN = 56  # characters; a cohort's id adds round, arm and attempt to the run's, and has 80
-ENDLESS = 10**18  # pulls, when a horizon must not stand in the way
+ENDLESS = 10**18  # pulls: a horizon that limits no batch
 
 
-def check(config: RunConfig) -> None:
+def check_run_config(config: RunConfig) -> None:
     """Refuse a run that could not be started, or could not finish its first batch.
 
     Raises BadParameter, or RunFailed when the policy raises another exception: that is a fault of the code.
@@ -38,9 +37,9 @@ def _check_pair(config: RunConfig) -> None:
 
 
 def _first(config: RunConfig) -> Ask:
-    """The first batch of the policy."""
+    """Return the policy's first batch."""
     try:
-        first = build(config).ask(ENDLESS)
+        first = build_policy(config).ask(ENDLESS)
     except ProtocolError:
         raise
     except Exception as error:
@@ -73,31 +72,31 @@ def check_for_services(config: RunConfig) -> None:
 
 
 MEMBERS = ("active", "intervals", "formed", "chosen", "ask", "tell", "leftover")
-"""Of a policy."""
+"""Members that a policy must have."""
 
 
-def build(config: RunConfig) -> Policy:
-    """The policy of a run, before its first question. Raises BadParameter for numbers that do not go together."""
+def build_policy(config: RunConfig) -> Policy:
+    """Return a run's policy, before its first batch. Raises BadParameter for numbers that do not go together."""
     spec = config.policy
     try:
         kind: PolicyClass = load_reference(spec.POLICY)
     except (ImportError, AttributeError) as error:
         raise BadParameter("policy.name", spec.name, f"{spec.POLICY} cannot be imported: {error}") from error
     _require(spec, kind, ("of",))
-    policy = kind.of(spec, facts(config))
+    policy = kind.of(spec, run_facts(config))
     _require(spec, policy, MEMBERS)
     return policy
 
 
-def _require(spec: ArmSpec, found: object, members: tuple[str, ...]) -> None:
-    """Refuse a class of the user's own, or what it made, that is no policy. Raises BadParameter."""
-    lacking = [member for member in members if not hasattr(found, member)]
+def _require(spec: ArmSpec, policy: object, members: tuple[str, ...]) -> None:
+    """Refuse a class of the user's own, or its instance, that lacks a policy's members. Raises BadParameter."""
+    lacking = [member for member in members if not hasattr(policy, member)]
     if lacking:
         raise BadParameter("policy.name", spec.name, f"{spec.POLICY} lacks {', '.join(lacking)}")
 
 
-def facts(config: RunConfig) -> RunFacts:
-    """What the policy may know of its run; λ = 1/ε, or 0 where no ε is given or allowed."""
+def run_facts(config: RunConfig) -> RunFacts:
+    """Return what the policy may know of its run; λ = 1/ε, or 0 where no ε is given or allowed."""
     epsilon = config.mechanism.epsilon
     return RunFacts(
         arms=config.arms,

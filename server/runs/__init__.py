@@ -1,1 +1,0 @@
-"""Runs over services: rounds opened, batches fetched, results settled."""
