@@ -30,7 +30,7 @@ REFUSED: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {
 
 @cache
 def made(name: MechanismName, norm: Norm, dimension: int, calibration: Calibration = "exact") -> Mechanism:
-    """`relaxed-secagg-shuffle` splits ε over the coordinates and is searched for by convolution: ε grows, on a coarse grid."""
+    """`relaxed-secagg-shuffle` splits ε over the coordinates and is searched for: ε grows, and the grid is coarse."""
     epsilon = EPSILON * (dimension if name == "relaxed-secagg-shuffle" else 1)
     words: dict[str, object] = {"name": name, "calibration": calibration}
     words |= {} if name == "identity" else {"epsilon": epsilon}
@@ -115,8 +115,8 @@ def test_answers_and_colluders_change_the_guarantee(name: MechanismName) -> None
 def test_sums_are_unbiased_and_as_wide_as_the_error_law_says(name: MechanismName) -> None:
     """The mean within 5.5 standard errors of itself, the variance within 6.6 of its own: noise of kurtosis 6 at most.
 
-    False alarm below 1e-7 a case: 800 squares of Laplace draws, whose sum was computed by convolution, have 8.3e-8 beyond
-    6.6 on the worse side. The coordinates of local-sphere are not independent, and count as one.
+    False alarm below 1e-7 a case: of the sum of 800 squares of Laplace draws, computed by convolution, 8.3e-8 lie
+    beyond 6.6 on the worse side. The coordinates of local-sphere are not independent, and count as one.
     """
     for norm, dimension in DIFFERENT:
         mechanism, data = made(name, norm, dimension), inside(norm, dimension)
