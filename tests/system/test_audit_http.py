@@ -18,6 +18,7 @@ from distrust.lab.audit.broken import broken
 from distrust.lab.audit.over_http import audit_over_http
 from distrust.lab.stack.data_dir import Folder
 from distrust.lab.stack.stack import Stack
+from tests.support.forked import forking
 
 ALARM = 1e-7
 WEAK: dict[str, Any] = {"epsilon": 0.5, "delta": 0.3}
@@ -26,7 +27,7 @@ WEAK: dict[str, Any] = {"epsilon": 0.5, "delta": 0.3}
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with Stack(Folder(tmp_path_factory.mktemp("audit")), 0) as running:
+    with forking(), Stack(Folder(tmp_path_factory.mktemp("audit")), 0) as running:
         yield running
 
 
