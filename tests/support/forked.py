@@ -1,7 +1,7 @@
-"""The stack's services and fleets as forks of one process that has imported them, in a third of a second less CPU each.
+"""The stack's services and fleets as forks of one process that has imported them, which saves a second of CPU each.
 
 They are real processes with sockets, logs and signals of their own. What they skip is to start Python and to import:
-`tests/system/test_services_start.py`, `test_restart.py` and `test_command_line.py` start them as users do.
+`tests/system/test_services_start.py`, `test_runs_that_fail.py` and `test_command_line.py` start them as users do.
 """
 
 import multiprocessing
