@@ -1,6 +1,7 @@
 """What every mechanism keeps, in both calibrations, via every S that it allows."""
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -41,18 +42,26 @@ SLOW = {"shuffled-gaussian", "relaxed-secagg-shuffle"}  # seconds for each new s
 CLIENTS, FLOOR, WRAP = 300, 240, 1e-9
 
 
-def made(name: str, calibration: str, via: str, **words: object) -> Mechanism:
-    spec = MechanismSpec.model_validate({"name": name, "calibration": calibration, "via": via, **NEEDS[name], **words})
+@cache
+def made(name: str, calibration: str, via: str, noise: str = "grid") -> Mechanism:
+    words = {"name": name, "calibration": calibration, "via": via, **NEEDS[name]}
+    spec = MechanismSpec.model_validate(words if noise == "grid" else {**words, "noise": noise})
     return plan(spec, clients=CLIENTS, least=FLOOR + 20, floor=FLOOR, wrap=WRAP, statistic=Reward())
 
 
+@pytest.fixture
+def mechanism(request: pytest.FixtureRequest) -> Mechanism:
+    """The mechanism of these words, planned when the first test asks for it: it may take a second."""
+    return made(*request.param)
+
+
 ALL = [
-    pytest.param(made(name, calibration, via), id=f"{name}-{calibration}-{via}")
+    pytest.param((name, calibration, via), id=f"{name}-{calibration}-{via}")
     for name, kind in MECHANISMS.items()
     for calibration in (("exact",) if name in EXACT_ONLY else ("exact", "paper"))
     for via in kind.vias
-] + [pytest.param(made(name, "exact", "shuffler", noise="continuous"), id=f"{name}-continuous") for name in REAL]
-every = pytest.mark.parametrize("mechanism", ALL)
+] + [pytest.param((name, "exact", "shuffler", "continuous"), id=f"{name}-continuous") for name in REAL]
+every = pytest.mark.parametrize("mechanism", ALL, indirect=True)
 # local-sphere answers with one of two points that it drew first (test_sphere): nothing is added.
 ANSWERS = ("local-sphere",)
 ADDITIVE = [case for case in ALL if not str(case.id).startswith(ANSWERS)]
@@ -176,7 +185,7 @@ def test_values_outside_the_range_count_as_its_ends(mechanism: Mechanism) -> Non
     assert np.array_equal(first, second)
 
 
-@pytest.mark.parametrize("mechanism", ADDITIVE)
+@pytest.mark.parametrize("mechanism", ADDITIVE, indirect=True)
 def test_the_noise_is_drawn_before_the_data_is_seen(mechanism: Mechanism) -> None:
     """What is added to a message does not depend on any value on the grid, its own or another's."""
     low, high = np.zeros((50, 1)), np.ones((50, 1))
