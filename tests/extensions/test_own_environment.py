@@ -19,6 +19,7 @@ from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.play import play
 from distrust.lab.sweep.row import Row
 from tests.extensions.conftest import Own
+from tests.support.forked import forking
 from tests.support.own import ENVIRONMENT, install
 from tests.system.play import over_http
 
@@ -73,7 +74,7 @@ def test_a_result_without_any_looks_as_it_always_did() -> None:
 @pytest.mark.slow
 def test_over_http_the_fleets_play_it_and_the_sums_are_those_of_one_process(package: str, tmp_path: Path) -> None:
     file = parse(words(f"{package}:Coins"))
-    with Stack(Folder(tmp_path / "data"), 0) as stack:
+    with forking(), Stack(Folder(tmp_path / "data"), 0) as stack:
         served = over_http(stack, file)
     here = in_process.run(file)
     assert [one.cohorts for one in served.rounds] == [one.cohorts for one in here.rounds]
