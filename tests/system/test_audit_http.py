@@ -86,8 +86,8 @@ def test_what_the_services_release_keeps_the_claim(stack: Stack, name: str, via:
     words: dict[str, Any] = {"batches": 2} if name == "tree" else {}
     words |= WEAK if MECHANISMS[name].takes_delta else {}
     clients = 100 if name == "local-sphere" else 4
-    found = http(stack, made(name, clients, clients - 1, via=via, **words), 600)
-    assert (found.trials, found.survivors) == (600, clients - 1)
+    found = http(stack, made(name, clients, clients - 1, via=via, **words), 1000)
+    assert (found.trials, found.survivors) == (1000, clients - 1)
     assert (found.cohorts or 0) >= 10
     assert not found.violated
     assert (found.claim is None) == (name == "identity")
