@@ -131,7 +131,7 @@ def test_vectors_are_audited(stack: Stack, mechanism: Mechanism, trials: int, co
 @pytest.mark.parametrize(
     ("name", "clients", "survivors", "trials"),
     [
-        pytest.param("noise-for-everybody", 8, 5, 8000, id="noise-for-eight-and-five-survive"),
+        pytest.param("noise-for-everybody", 8, 5, 12_000, id="noise-for-eight-and-five-survive"),
         pytest.param("noise-that-saturates", 5, 5, 2500, id="a-modulus-with-walls"),
         pytest.param("misshifted-bits", 5, 5, 12_000, id="misshifted-bits"),
     ],
