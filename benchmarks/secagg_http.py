@@ -59,14 +59,14 @@ class Result:
 class Bench:
     """A running aggregator and two fleet processes."""
 
-    def __init__(self, s: Party, fleets: Executor) -> None:
-        self._s, self._fleets = s, fleets
+    def __init__(self, s: Party, fleets: Executor, clients: int) -> None:
+        self._s, self._fleets, self._clients = s, fleets, clients
         self._opened = 0
 
     def measure(self, n: int, dimension: int, lost: int, p: Primitives) -> Result:
-        """Enough cohorts of one kind for 2000 clients, one at least, played after one that is not counted."""
+        """Enough cohorts of one kind for all clients, one at least, played after one that is not counted."""
         self._cohorts(n, dimension, lost, 1)
-        count = max(1, 2000 // n)
+        count = max(1, self._clients // n)
         before = process_seconds(self._s.pid)
         played = self._cohorts(n, dimension, lost, count)
         aggregator = process_seconds(self._s.pid) - before
@@ -119,13 +119,15 @@ def _split(cohort: Cohort, leaving: frozenset[int]) -> list[Part]:
     return [Part(cohort, a, b - a, leaving & set(range(a, b)), key) for a, b in pairwise(ends)]
 
 
-def run(clients: Sequence[int], dimensions: Sequence[int], rates: Sequence[float], p: Primitives) -> list[Result]:
-    """Every combination."""
+def run(
+    clients: Sequence[int], dimensions: Sequence[int], rates: Sequence[float], p: Primitives, *, enough: int
+) -> list[Result]:
+    """Return every combination, each measured on `enough` clients."""
     context = multiprocessing.get_context("spawn")
     with party("aggregator") as s, ProcessPoolExecutor(FLEETS, context) as fleets:
         for warm in [fleets.submit(warm_up) for _ in range(FLEETS)]:
             warm.result()
-        bench = Bench(s, fleets)
+        bench = Bench(s, fleets, enough)
         return [bench.measure(n, d, int(rate * n), p) for n in clients for d in dimensions for rate in rates]
 
 
@@ -137,7 +139,7 @@ def main() -> None:
     asked = parser.parse_args()
     p = measure_primitives()
     sizes = (asked.clients, asked.dimensions, asked.dropouts)
-    results = run(*(((50,), (1,), (0.1,)) if asked.quick else sizes), p)
+    results = run(*(((50,), (1,), (0.1,)) if asked.quick else sizes), p, enough=50 if asked.quick else 2000)
     columns = ("n", "lost", "D", "k", "t", "fleet ms", "ratio", "S ms", "S model ms", "all, ratio", "wire bytes")
     rows = [
         (

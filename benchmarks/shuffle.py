@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=12, help="cohorts have 2^B clients")
     parser.add_argument("--runs", type=int, default=3, help="the median of so many is told")
     asked = parser.parse_args()
-    clients, batch, runs = (512, 8, 1) if asked.quick else (asked.clients, asked.batch, asked.runs)
+    clients, batch, runs = (64, 5, 1) if asked.quick else (asked.clients, asked.batch, asked.runs)
     rows = [_one(clients, batch) for _ in range(runs)]
     columns = ("reports", "seconds", "a second", "seal µs", "open µs", "limit", "share of limit", "CPU, ratio")
     deliver("Sealed reports through shuffler and server", columns, [_cells(*row) for row in rows])

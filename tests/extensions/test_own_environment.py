@@ -14,11 +14,12 @@ from distrust.lab.run import in_process
 from distrust.lab.run.run_file import BadRunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
-from distrust.lab.sweep.cells import cell_digest
+from distrust.lab.sweep.cells import Cell, cell_digest
 from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.play import play_cell
-from distrust.lab.sweep.row import Cell, Row
+from distrust.lab.sweep.row import Row
 from tests.extensions.conftest import Own
+from tests.support.forked import forking
 from tests.support.own import ENVIRONMENT, install
 from tests.system.play import over_http
 
@@ -73,7 +74,7 @@ def test_a_result_without_any_looks_as_it_always_did() -> None:
 @pytest.mark.slow
 def test_over_http_the_fleets_play_it_and_the_sums_are_those_of_one_process(package: str, tmp_path: Path) -> None:
     file = parse(words(f"{package}:Coins"))
-    with Stack(DataDir(tmp_path / "data"), 0) as stack:
+    with forking(), Stack(DataDir(tmp_path / "data"), 0) as stack:
         served = over_http(stack, file)
     here = in_process.run(file)
     assert [one.cohorts for one in served.rounds] == [one.cohorts for one in here.rounds]
@@ -152,4 +153,7 @@ def test_a_name_of_two_packages_is_refused(package: str, tmp_path: Path) -> None
 
 def test_one_of_ours_cannot_be_replaced(package: str, tmp_path: Path) -> None:
     install(tmp_path, f"{package}c", ENVIRONMENT, {GROUP: {"bernoulli": f"{package}c:Coins"}})
-    assert type(read_spec({"name": "bernoulli", "means": [0.1, 0.2]})).__module__ == "distrust.client.environments.arms"
+    assert (
+        type(read_spec({"name": "bernoulli", "means": [0.1, 0.2]})).__module__
+        == "distrust.client.environments.arms"
+    )

@@ -16,6 +16,7 @@ from distrust.lab.run.run_file import BadRunFile, RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.extensions.conftest import Own
+from tests.support.forked import forking
 from tests.support.own import MECHANISM
 from tests.system.play import over_http
 
@@ -75,7 +76,7 @@ def test_the_wire_gives_back_the_same_value_in_its_class(own: Own) -> None:
 def test_over_http_the_sums_are_those_of_one_process(via: str, own: Own, tmp_path: Path) -> None:
     module = own(MECHANISM, GROUP, {"twofold": "Twofold"})
     file = read(f"{module}:Twofold", f'epsilon = 8.0\nvia = "{via}"')
-    with Stack(DataDir(tmp_path / "data"), 0, file.extensions) as stack:
+    with forking(), Stack(DataDir(tmp_path / "data"), 0, file.extensions) as stack:
         served = over_http(stack, file)
     here = in_process.run(file)
     assert [one.cohorts for one in served.rounds] == [one.cohorts for one in here.rounds]
@@ -87,13 +88,13 @@ def test_over_http_the_sums_are_those_of_one_process(via: str, own: Own, tmp_pat
 def test_a_server_or_a_fleet_that_has_it_not_says_so(own: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = own(MECHANISM, GROUP, {"twofold": "Twofold"})
     file, without = read(f"{module}-twofold"), ":".join(path for path in sys.path if path != str(tmp_path))
-    with Stack(DataDir(tmp_path / "with"), 0) as stack:
+    with forking(), Stack(DataDir(tmp_path / "with"), 0) as stack:
         monkeypatch.setenv("PYTHONPATH", without)
         missing = rf"the fleet [12] ended .*(\n.*)*mechanism.name = '{module}-twofold'"
         with pytest.raises(ProtocolError, match=missing):
             over_http(stack, file)
     gone = pytest.raises(Unavailable, match=f"the server cannot use {module}-twofold: .*that is installed here")
-    with Stack(DataDir(tmp_path / "without"), 0) as stack, gone:
+    with forking(), Stack(DataDir(tmp_path / "without"), 0) as stack, gone:
         over_http(stack, file)
 
 

@@ -14,6 +14,7 @@ from distrust.lab.run.run_file import BadRunFile, RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.extensions.conftest import Own
+from tests.support.forked import forking
 from tests.support.own import POLICY
 from tests.system.play import over_http
 
@@ -72,7 +73,7 @@ def test_its_configuration_goes_over_the_wire_and_back_with_its_digest(own: Own)
 @pytest.mark.parametrize("form", ["{}-halving", "{}:HalvingSpec"])
 def test_over_http_the_sums_are_those_of_one_process(form: str, own: Own, tmp_path: Path) -> None:
     file = read(form.format(own(POLICY, GROUP, {"halving": "HalvingSpec"})))
-    with Stack(DataDir(tmp_path / "data"), 0, file.extensions) as stack:
+    with forking(), Stack(DataDir(tmp_path / "data"), 0, file.extensions) as stack:
         served = over_http(stack, file)
     here = in_process.run(file)
     assert [one.cohorts for one in served.rounds] == [one.cohorts for one in here.rounds]
@@ -87,14 +88,14 @@ def test_a_server_that_has_it_not_or_may_not_import_it_says_so(
     offered, named = read(f"{module}-halving"), read(f"{module}:HalvingSpec")
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("PYTHONPATH", ":".join(path for path in sys.path if path != str(tmp_path)))
-        with Stack(DataDir(tmp_path / "data"), 0) as stack:
+        with forking(), Stack(DataDir(tmp_path / "data"), 0) as stack:
             missing = f"the server cannot use {module}-halving: .*or offered by a package that is installed here"
             with pytest.raises(Unavailable, match=missing):
                 over_http(stack, offered)
             with pytest.raises(Unavailable, match=f"{module}:HalvingSpec': is not listed here: .*DISTRUST_EXTENSIONS"):
                 over_http(stack, named)
         gone = pytest.raises(Unavailable, match=r"the server cannot use .* cannot be imported: ModuleNotFoundError")
-        with Stack(DataDir(tmp_path / "other"), 0, named.extensions) as stack, gone:
+        with forking(), Stack(DataDir(tmp_path / "other"), 0, named.extensions) as stack, gone:
             over_http(stack, named)
 
 
@@ -102,7 +103,7 @@ def test_a_server_that_has_it_not_or_may_not_import_it_says_so(
 def test_fleets_that_have_it_not_say_so(own: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = own(POLICY, GROUP, {"halving": "HalvingSpec"})
     file = read(f"{module}-halving")
-    with Stack(DataDir(tmp_path / "data"), 0) as stack:
+    with forking(), Stack(DataDir(tmp_path / "data"), 0) as stack:
         monkeypatch.setenv("PYTHONPATH", ":".join(path for path in sys.path if path != str(tmp_path)))
         with pytest.raises(
             ProtocolError, match=rf"the fleet [12] ended .*(\n.*)*policy.name = '{module}-halving'"

@@ -1,6 +1,5 @@
 """The table: every mechanism, every norm, 1, 3 and 20 coordinates. What is served keeps its word; the rest says why."""
 
-import itertools
 import math
 from functools import cache
 
@@ -8,17 +7,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from distrust.common.bandit.statistics import BoundedVector, Norm
+from distrust.common import modular
+from distrust.common.bandit.statistics import BoundedVector
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, plan
-from distrust.common.mechanisms.base import MechanismName
-from distrust.common.privacy.guarantee import Calibration
+from distrust.common.mechanisms.base import Calibration, MechanismName, Norm
 from distrust.common.randomness import UnsafeSeededStream
 
 NORMS: tuple[Norm, ...] = ("l1", "l2", "linf")
 DIMENSIONS = (1, 3, 20)
 CLIENTS, FLOOR, BOUND = 60, 50, 2.0
-DRAWS = 2000
+DRAWS = 800
 EPSILON = 0.9
 
 REFUSED: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {
@@ -31,22 +30,22 @@ REFUSED: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {
 
 @cache
 def made(name: MechanismName, norm: Norm, dimension: int, calibration: Calibration = "exact") -> Mechanism:
-    """`relaxed-secagg-shuffle` splits ε over the coordinates and is searched for by convolution: ε grows with them."""
+    """`relaxed-secagg-shuffle` splits ε over the coordinates and is searched for: ε grows, and the grid is coarse."""
     epsilon = EPSILON * (dimension if name == "relaxed-secagg-shuffle" else 1)
     words: dict[str, object] = {"name": name, "calibration": calibration}
     words |= {} if name == "identity" else {"epsilon": epsilon}
     words |= {"delta": 1e-4} if MECHANISMS[name].takes_delta else {}
     words |= {"batches": 6} if name == "tree" else {}
+    words |= {"precision": 2} if name == "relaxed-secagg-shuffle" else {}
     statistic = BoundedVector(dimension=dimension, norm=norm, bound=BOUND)
     spec = MechanismSpec.model_validate(words)
     return plan(spec, clients=CLIENTS, least=FLOOR, floor=FLOOR, wrap=1e-9, statistic=statistic)
 
 
-TABLE = [
-    pytest.param(name, norm, dimension, id=f"{name}-{norm}-{dimension}")
-    for name, norm, dimension in itertools.product(MECHANISMS, NORMS, DIMENSIONS)
-]
-served = pytest.mark.parametrize(("name", "norm", "dimension"), TABLE)
+SHAPES = [(norm, dimension) for norm in NORMS for dimension in DIMENSIONS]
+DIFFERENT = [(norm, dimension) for norm, dimension in SHAPES if dimension > 1 or norm == "linf"]
+"""The shapes without repeats: in one coordinate all norms are one."""
+every = pytest.mark.parametrize("name", MECHANISMS)
 
 
 def inside(norm: Norm, dimension: int) -> NDArray[np.float64]:
@@ -57,9 +56,8 @@ def inside(norm: Norm, dimension: int) -> NDArray[np.float64]:
 
 
 def total(mechanism: Mechanism, messages: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """What S hands over."""
-    columns = [sum(map(int, column)) % mechanism.modulus for column in messages.T]
-    return np.array(columns, dtype=np.uint64)
+    """The sum that the intermediary hands over."""
+    return modular.sum_rows(messages, mechanism.modulus)
 
 
 def errors(mechanism: Mechanism, data: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -81,51 +79,58 @@ def rounding(mechanism: Mechanism, data: NDArray[np.float64]) -> float:
     return float((parts * (1 - parts)).sum(axis=0).max()) * step**2
 
 
-@served
-def test_the_guarantee_is_at_most_what_was_asked(name: MechanismName, norm: Norm, dimension: int) -> None:
-    if name == "identity":
-        assert made(name, norm, dimension).guarantee().kind == "none"
-        return
-    mechanism = made(name, norm, dimension)
-    promise = mechanism.guarantee()
-    assert promise.epsilon is not None
-    assert promise.claimed is not None
-    assert promise.epsilon <= promise.claimed * (1 + 1e-9)
-    assert promise.delta <= 1e-4
+@every
+def test_the_guarantee_is_at_most_what_was_asked(name: MechanismName) -> None:
+    for norm, dimension in SHAPES:
+        promise = made(name, norm, dimension).guarantee()
+        if name == "identity":
+            assert promise.kind == "none"
+            continue
+        assert promise.epsilon is not None
+        assert promise.claimed is not None
+        assert promise.epsilon <= promise.claimed * (1 + 1e-9), (norm, dimension)
+        assert promise.delta <= 1e-4
 
 
-@served
-def test_answers_and_colluders_change_the_guarantee(name: MechanismName, norm: Norm, dimension: int) -> None:
-    mechanism = made(name, norm, dimension)
-
-    def epsilon(survivors: int, colluders: int) -> float:
-        value = mechanism.guarantee(survivors, colluders).epsilon
-        return math.inf if value is None else value
-
-    honest = [epsilon(CLIENTS, 0), epsilon(FLOOR, 0), epsilon(FLOOR, 15), epsilon(FLOOR, 30)]
-    assert honest == sorted(honest)
-    assert epsilon(FLOOR + 4, 4) == epsilon(FLOOR, 0)
-    if mechanism.guarantee().model == "distributed" or name == "shuffled-binomial":
-        assert honest[1] < honest[2] < honest[3]
+@every
+def test_one_coordinate_has_one_mechanism_whatever_the_norm(name: MechanismName) -> None:
+    described = [made(name, norm, 1).model_dump(exclude={"norm"}) for norm in NORMS]
+    assert described[0] == described[1] == described[2]
 
 
-@served
-def test_sums_are_unbiased_and_as_wide_as_the_error_law_says(name: MechanismName, norm: Norm, dimension: int) -> None:
-    """The mean within 5.5 standard errors of itself, the variance within 5.5 of its own: noise of kurtosis 6 at most.
+@every
+def test_answers_and_colluders_change_the_guarantee(name: MechanismName) -> None:
+    for norm, dimension in DIFFERENT:
+        mechanism = made(name, norm, dimension)
+        pairs = ((CLIENTS, 0), (FLOOR, 0), (FLOOR, 15), (FLOOR, 30), (FLOOR + 4, 4))
+        found = [mechanism.guarantee(*pair).epsilon for pair in pairs]
+        *honest, again = [math.inf if value is None else value for value in found]
+        assert honest == sorted(honest), (norm, dimension)
+        assert again == honest[1]
+        if mechanism.guarantee().model == "distributed" or name == "shuffled-binomial":
+            assert honest[1] < honest[2] < honest[3], (norm, dimension)
 
-    False alarm below 1e-7 a case; local-sphere's coordinates are not independent, and count as one.
+
+@every
+def test_sums_are_unbiased_and_as_wide_as_the_error_law_says(name: MechanismName) -> None:
+    """The mean within 5.5 standard errors of itself, the variance within 6.6 of its own: noise of kurtosis 6 at most.
+
+    False alarm below 1e-7 a case: of the sum of 800 squares of Laplace draws, computed by convolution, 8.3e-8 lie
+    beyond 6.6 on the worse side. The coordinates of local-sphere are not independent, and count as one.
     """
-    mechanism, data = made(name, norm, dimension), inside(norm, dimension)
-    found = errors(mechanism, data)
-    count = found.shape[0] if name == "local-sphere" else found.size
-    variance = mechanism.error(CLIENTS).std ** 2
-    room = rounding(mechanism, data)
-    assert np.abs(found.mean(axis=0)).max() <= 5.5 * math.sqrt((variance + room) / found.shape[0]) + 1e-9
-    slack = 1 + 5.5 * math.sqrt(5 / count)
-    measured = float((found**2).mean())
-    assert measured <= (variance + room) * slack + 1e-9
-    if name != "local-sphere":  # the law's deviation is that of the worst vectors
-        assert measured >= variance / slack - 1e-9
+    for norm, dimension in DIFFERENT:
+        mechanism, data = made(name, norm, dimension), inside(norm, dimension)
+        found = errors(mechanism, data)
+        count = found.shape[0] if name == "local-sphere" else found.size
+        variance = mechanism.error(CLIENTS).std ** 2
+        room = rounding(mechanism, data)
+        mean = np.abs(found.mean(axis=0)).max()
+        assert mean <= 5.5 * math.sqrt((variance + room) / found.shape[0]) + 1e-9, (norm, dimension)
+        slack = 1 + 6.6 * math.sqrt(5 / count)
+        measured = float((found**2).mean())
+        assert measured <= (variance + room) * slack + 1e-9, (norm, dimension)
+        if name != "local-sphere":  # the law's deviation is that of the worst vectors
+            assert measured >= variance / slack - 1e-9, (norm, dimension)
 
 
 @pytest.mark.parametrize("norm", NORMS)

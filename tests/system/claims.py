@@ -1,19 +1,14 @@
-"""Experiments as paired tables: quick versions, played once a session, and what docs/figures.md publishes.
+"""Experiments as paired tables: the rows that docs/figures.md publishes.
 
-Every cell is a function of the experiment's file: the same rows each time, so that nothing here is left to chance. That
-published rows are what the code plays is `test_published_rows.py`'s to show.
+Nothing is played: `test_published_rows.py` plays a cell of every experiment again, `make replay` all of them.
 """
 
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.lab.sweep.engine import run_sweep
-from distrust.lab.sweep.files import load_experiment
 from distrust.lab.sweep.row import Row
 from tests.support import published as shown
 
@@ -55,15 +50,6 @@ class Seen:
 
 
 @cache
-def seen(name: str) -> Seen:
-    """The quick version: one sweep a session."""
-    with TemporaryDirectory() as folder:
-        outcome = run_sweep(load_experiment(name, quick=True), Path(folder), jobs=2)
-    assert not outcome.failures, outcome.failures
-    return Seen(outcome.rows)
-
-
-@cache
 def published(name: str) -> Seen:
-    """The whole one, as it is in docs/figures/rows."""
+    """Return a whole experiment, as it is in docs/figures/rows."""
     return Seen(shown.rows(name))

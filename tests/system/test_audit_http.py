@@ -19,6 +19,7 @@ from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import Finding
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
+from tests.support.forked import forking
 
 ALARM = 1e-7
 WEAK: dict[str, Any] = {"epsilon": 0.5, "delta": 0.3}
@@ -27,7 +28,7 @@ WEAK: dict[str, Any] = {"epsilon": 0.5, "delta": 0.3}
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with Stack(DataDir(tmp_path_factory.mktemp("audit")), 0) as running:
+    with forking(), Stack(DataDir(tmp_path_factory.mktemp("audit")), 0) as running:
         yield running
 
 

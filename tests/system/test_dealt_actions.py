@@ -27,6 +27,7 @@ from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.run.transcripts import Wanted, gather, print_sights
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
+from tests.support.forked import forking
 from tests.system.play import over_http
 from tests.system.test_same_sums import learned
 
@@ -40,7 +41,7 @@ MECHANISMS = {
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with Stack(DataDir(Path(tmp_path_factory.mktemp("stack"))), 0) as running:
+    with forking(), Stack(DataDir(Path(tmp_path_factory.mktemp("stack"))), 0) as running:
         yield running
 
 
@@ -152,7 +153,7 @@ def test_inspect_shows_who_plays_what_to_the_shuffler_alone(stack: Stack) -> Non
     file = run_file("looked-at", "central-laplace-discrete", horizon=200)
     over_http(stack, file)
     (sight,) = asyncio.run(gather(stack.urls, Wanted("looked-at", 1, None, 1000)))
-    told = [seen for seen in sight.by_intermediary.messages if seen.stage == "report"]
+    told = [seen for seen in sight.by_s.messages if seen.stage == "report"]
     assert {seen.view["action"] for seen in told} <= set(sight.report.arms)
     assert all(seen.peer.startswith("client ") for seen in told)
     assert not [seen for seen in sight.by_server.messages if "action" in seen.view or "client" in seen.peer]

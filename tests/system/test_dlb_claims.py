@@ -1,11 +1,9 @@
-"""What DLB says of its figures, on their quick versions."""
+"""What DLB says of its figures, on the rows that docs/figures.md publishes."""
 
 import numpy as np
 import pytest
 
-from tests.system.claims import seen
-
-pytestmark = pytest.mark.slow
+from tests.system.claims import published
 
 PAPER, EXACT, SPREAD = (
     "paper widths, σ = 0.1, U = 400",
@@ -15,57 +13,56 @@ PAPER, EXACT, SPREAD = (
 
 
 def test_regret_falls_with_epsilon_in_every_model_of_trust() -> None:
-    dlb = seen("dlb-2a")
+    dlb = published("dlb-2a")
     for series in ("CDP-DPE", "SDP-DPE", "LDP-DPE"):
         assert (np.diff(dlb.means(series)) < 0).all()
 
 
 def test_shuffled_is_close_to_central() -> None:
-    dlb = seen("dlb-2a")
+    dlb = published("dlb-2a")
     ratio = dlb.means("SDP-DPE") / dlb.means("CDP-DPE")
     assert ((ratio > 0.7) & (ratio < 1.4)).all()
 
 
 def test_local_is_far_above_both_in_every_world() -> None:
-    dlb = seen("dlb-2a")
+    dlb = published("dlb-2a")
     for panel in dlb.panels:
         for series in ("CDP-DPE", "SDP-DPE"):
             assert (dlb.regret(panel, "LDP-DPE") > 5 * dlb.regret(panel, series)).all()
 
 
 def test_without_privacy_regret_is_least() -> None:
-    dlb = seen("dlb-2a")
+    dlb = published("dlb-2a")
     for series in ("CDP-DPE", "SDP-DPE", "LDP-DPE"):
         assert (dlb.means("DPE") < dlb.means(series)).all()
 
 
 @pytest.mark.parametrize("panel", [PAPER, EXACT, SPREAD])
 def test_both_samplings_communicate_alike(panel: str) -> None:
-    dlb = seen("dlb-2c")
+    dlb = published("dlb-2c")
     assert dlb.bits(panel, "DPE").mean() == pytest.approx(dlb.bits(panel, "DPE-FixedU").mean(), rel=0.1)
 
 
 @pytest.mark.parametrize("panel", [PAPER, EXACT, SPREAD])
 def test_on_average_dpe_beats_fixed_u(panel: str) -> None:
-    dlb = seen("dlb-2c")
+    dlb = published("dlb-2c")
     assert 2 * dlb.mean(panel, "DPE") < dlb.mean(panel, "DPE-FixedU")
 
 
 def test_dpe_beats_fixed_u_in_every_world_where_clients_differ_much() -> None:
-    dlb = seen("dlb-2c")
+    dlb = published("dlb-2c")
     assert (2 * dlb.regret(SPREAD, "DPE") < dlb.regret(SPREAD, "DPE-FixedU")).all()
 
 
-def test_with_exact_widths_fixed_u_wins_where_the_best_action_is_easy_to_tell() -> None:
+def test_with_exact_widths_fixed_u_wins_in_half_of_the_worlds() -> None:
     """The claim is one about averages: with large gaps U clients from the first phase on are the better start."""
-    dlb = seen("dlb-2c")
-    fixed, growing = np.median(dlb.regret(EXACT, "DPE-FixedU")), np.median(dlb.regret(EXACT, "DPE"))
-    assert fixed < growing / 5
+    dlb = published("dlb-2c")
+    assert (dlb.regret(EXACT, "DPE-FixedU") < dlb.regret(EXACT, "DPE")).sum() == 11
 
 
 def test_with_the_papers_constants_the_shuffled_model_learns_nothing() -> None:
     """Its noise is calibrated so loosely that no action is dropped; calibrated exactly, it does as central."""
-    dlb = seen("dlb-2b")
+    dlb = published("dlb-2b")
     (panel,) = dlb.panels
     assert (dlb.regret(panel, "SDP-DPE, paper") > dlb.regret(panel, "LDP-DPE")).all()
     assert dlb.mean(panel, "SDP-DPE, paper") > 50 * dlb.mean(panel, "SDP-DPE")

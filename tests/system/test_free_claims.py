@@ -1,11 +1,9 @@
-"""What FREE says of its figures, on their quick versions."""
+"""What FREE says of its figures, on the rows that docs/figures.md publishes."""
 
 import numpy as np
 import pytest
 
-from tests.system.claims import seen
-
-pytestmark = pytest.mark.slow
+from tests.system.claims import published
 
 CENTRAL, SHUFFLED, LOCAL, PUBLIC = "Alg. 1 (central)", "Alg. 3 (shuffled)", "Alg. 2 (local)", "without privacy"
 BOTH = pytest.mark.parametrize("variant", ["", ", exact"], ids=("paper", "exact"))
@@ -14,12 +12,12 @@ BOTH = pytest.mark.parametrize("variant", ["", ", exact"], ids=("paper", "exact"
 @BOTH
 @pytest.mark.parametrize("series", [CENTRAL, SHUFFLED, LOCAL])
 def test_regret_falls_with_epsilon(series: str, variant: str) -> None:
-    assert (np.diff(seen("free-2").means(series + variant)) < 0).all()
+    assert (np.diff(published("free-2").means(series + variant)) < 0).all()
 
 
 @BOTH
 def test_central_is_best_at_every_epsilon(variant: str) -> None:
-    free = seen("free-2")
+    free = published("free-2")
     for series in (SHUFFLED, LOCAL):
         assert (free.means(CENTRAL + variant) < 1.2 * free.means(series + variant)).all()
     assert free.mean("ε = 0.1", CENTRAL + variant) < 0.8 * free.mean("ε = 0.1", SHUFFLED + variant)
@@ -28,14 +26,14 @@ def test_central_is_best_at_every_epsilon(variant: str) -> None:
 @BOTH
 @pytest.mark.parametrize("panel", ["ε = 0.1", "ε = 1"])
 def test_local_is_above_the_others_as_long_as_shuffling_amplifies(panel: str, variant: str) -> None:
-    free = seen("free-2")
+    free = published("free-2")
     local, shuffled, central = (free.mean(panel, name + variant) for name in (LOCAL, SHUFFLED, CENTRAL))
     assert local > 1.5 * shuffled
     assert local > 2 * central
 
 
 def test_with_exact_widths_central_and_shuffled_come_down_to_the_regret_without_privacy() -> None:
-    free = seen("free-2")
+    free = published("free-2")
     public = free.mean("ε = 10", PUBLIC)
     assert free.mean("ε = 10", CENTRAL + ", exact") < 1.1 * public
     assert free.mean("ε = 1", CENTRAL + ", exact") < 1.25 * public
@@ -44,30 +42,31 @@ def test_with_exact_widths_central_and_shuffled_come_down_to_the_regret_without_
 
 def test_with_the_papers_widths_they_stay_above_it() -> None:
     """Their γ is wider than phased elimination's without any noise, so that ε → ∞ does not close the gap."""
-    free = seen("free-2")
+    free = published("free-2")
     assert free.mean("ε = 10", CENTRAL) > 1.5 * free.mean("ε = 10", PUBLIC)
 
 
 @BOTH
 def test_mild_noise_on_a_core_set_costs_next_to_nothing(variant: str) -> None:
-    """The paper's claim. At ε = 0.03 it costs 60 % to 90 %."""
-    free = seen("free-3")
+    """The paper's claim. At ε = 0.03 it costs 80 % to 90 %."""
+    free = published("free-3")
     cost = free.means("core set" + variant) / free.means("core set without noise" + variant)
-    assert 1.3 < cost[0] < 2.1
-    assert cost[1] == pytest.approx(1, abs=0.03)
+    by_panel = dict(zip(free.panels, cost, strict=True))
+    assert 1.8 < by_panel["ε = 0.03"] < 1.9
+    assert by_panel["ε = 10"] == pytest.approx(1, abs=0.03)
 
 
 @BOTH
 def test_a_core_set_beats_noise_on_all_actions_where_noise_is_dear(variant: str) -> None:
-    """The paper's claim, at ε = 0.03: threefold by its widths, by a quarter at least by exact ones."""
-    free = seen("free-3")
+    """The paper's claim, at ε = 0.03: threefold by its widths, by a half at least by exact ones."""
+    free = published("free-3")
     without, core = (free.regret("ε = 0.03", name + variant) for name in ("no core set", "core set"))
-    assert (without > (1.2 if variant else 3) * core).all()
+    assert (without > (1.5 if variant else 3) * core[: without.size]).all()  # the dear series has fewer repetitions
 
 
 @BOTH
 def test_a_core_set_loses_where_noise_is_cheap(variant: str) -> None:
     """At ε = 10, by the paper's widths and by exact ones: these are not the cause."""
-    free = seen("free-3")
+    free = published("free-3")
     without, core = (free.regret("ε = 10", name + variant) for name in ("no core set", "core set"))
-    assert (2 * without < core).all()
+    assert (2 * without < core[: without.size]).all()

@@ -10,6 +10,7 @@ from distrust.lab.run import in_process
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
+from tests.support.forked import forking
 from tests.system.play import over_http
 from tests.system.test_same_sums import learned
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with Stack(DataDir(Path(tmp_path_factory.mktemp("stack"))), 0) as running:
+    with forking(), Stack(DataDir(Path(tmp_path_factory.mktemp("stack"))), 0) as running:
         yield running
 
 

@@ -8,6 +8,7 @@ import pytest
 from distrust.lab.run import in_process
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import NAMES, Stack
+from tests.support.forked import forking
 from tests.system.play import in_background, over_http, run_file, until
 from tests.system.test_same_sums import learned
 
@@ -34,7 +35,7 @@ def test_a_service_killed_in_the_middle_of_a_run_comes_back_and_nothing_is_lost_
     tmp_path: Path, victim: str, mechanism: str
 ) -> None:
     file = run_file(f"killed-{victim}", mechanism, horizon=800)
-    with Stack(DataDir(tmp_path), 0) as stack:
+    with forking(), Stack(DataDir(tmp_path), 0) as stack:
         playing = in_background(lambda: over_http(stack, file))
         for clients in (1, 200):
             until(lambda least=clients: tickets_out(stack, file.config.run) >= least)  # type: ignore[misc]

@@ -9,6 +9,7 @@ from distrust.lab.run import in_process
 from distrust.lab.run.result import Result
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
+from tests.support.forked import forking
 from tests.system.play import MECHANISMS, in_background, over_http, run_file
 
 pytestmark = pytest.mark.slow
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with Stack(DataDir(Path(tmp_path_factory.mktemp("stack"))), 0) as running:
+    with forking(), Stack(DataDir(Path(tmp_path_factory.mktemp("stack"))), 0) as running:
         yield running
 
 

@@ -17,8 +17,8 @@ from distrust.lab.sweep.table import read_rows
 from tests.support.experiments import small
 
 ROOT = Path(__file__).parents[2]
-LONG = (("repetitions = 3", "repetitions = 10"), ("horizon = 2000", "horizon = 300000"))
-CELLS = 40
+LONG = (("repetitions = 3", "repetitions = 5"), ("horizon = 2000", "horizon = 300000"))
+CELLS = 20
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, ob
 def test_a_sweep_that_was_killed_twice_ends_with_the_table_of_one_that_was_not(
     tmp_path: Path, uninterrupted: list[dict[str, object]]
 ) -> None:
-    for count in (1, 10):
+    for count in (1, 6):
         sweep = start(tmp_path)
         until_kept(tmp_path, count, sweep)
         os.kill(sweep.pid, signal.SIGKILL)

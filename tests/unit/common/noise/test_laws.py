@@ -130,15 +130,16 @@ def test_mass_mean_and_deviation_agree_with_the_probabilities(law: Law, oracle: 
     assert math.sqrt(float(pmf.masses @ (pmf.support - mean) ** 2)) == pytest.approx(law.std, rel=1e-9)
 
 
-@pytest.mark.parametrize("p", [0.9, 0.3, 1e-3, 1e-8, 1e-12])
 @pytest.mark.parametrize(("law", "oracle"), LAWS)
-def test_a_quantile_is_the_least_that_keeps_its_promise(law: Law, oracle: Oracle, p: float) -> None:
-    pmf, q = law.pmf(), law.quantile(p)
+def test_a_quantile_is_the_least_that_keeps_its_promise(law: Law, oracle: Oracle) -> None:
+    pmf = law.pmf()
     gaps = np.abs(pmf.support - law.mean)
-    assert math.fsum(pmf.masses[gaps > q + 1e-9]) <= p
-    smaller = gaps[gaps < q - 1e-9]
-    if smaller.size:
-        assert math.fsum(pmf.masses[gaps > smaller.max() + 1e-9]) > p * (1 - 1e-6)
+    for p in (0.9, 0.3, 1e-3, 1e-8, 1e-12):
+        q = law.quantile(p)
+        assert math.fsum(pmf.masses[gaps > q + 1e-9]) <= p, p
+        smaller = gaps[gaps < q - 1e-9]
+        if smaller.size:
+            assert math.fsum(pmf.masses[gaps > smaller.max() + 1e-9]) > p * (1 - 1e-6), p
 
 
 def test_a_quantile_of_a_support_that_is_too_long_is_conservative() -> None:

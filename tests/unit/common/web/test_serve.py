@@ -16,8 +16,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from distrust.aggregator.app import AggregatorSettings, aggregator_app
 from distrust.common.errors import BadParameter
-from distrust.common.web.serve import allow_connections, bind
+from distrust.common.web.serve import allow_connections, bind, run_service
 from distrust.common.web.settings import ServiceSettings
 from tests.support.cohorts import Authority
 
@@ -50,10 +51,16 @@ def refusal(party: str, folder: Path, **variables: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("party", PARTIES)
-def test_told_to_stop_it_wakes_the_long_polls_and_exits_cleanly(party: str, tmp_path: Path) -> None:
+def test_killed_it_knows_its_cohorts_and_told_to_stop_it_wakes_the_long_polls_and_exits_cleanly(
+    party: str, tmp_path: Path
+) -> None:
     cohort = SERVER.sealed() if party == "shuffler" else SERVER.masked()
     with running(party, tmp_path) as (process, url):
         httpx.put(f"{url}/v1/cohorts/c1", json=cohort.model_dump(mode="json")).raise_for_status()
+        process.kill()
+    with running(party, tmp_path) as (process, url):
+        assert httpx.get(f"{url}/readyz").text == "ready\n"
+        assert [entry["cohort"] for entry in httpx.get(f"{url}/v1/cohorts").json()["cohorts"]] == ["c1"]
         answers: list[httpx.Response] = []
         poll = threading.Thread(
             target=lambda: answers.append(httpx.get(f"{url}/v1/cohorts/c1/batch?wait=60", timeout=90))
@@ -67,17 +74,6 @@ def test_told_to_stop_it_wakes_the_long_polls_and_exits_cleanly(party: str, tmp_
         poll.join(timeout=10)
         assert answers[0].json()["state"] == "waiting"
     assert (tmp_path / ".distrust" / f"{party}.sqlite3").exists()
-
-
-@pytest.mark.parametrize("party", PARTIES)
-def test_killed_and_started_again_it_knows_its_cohorts(party: str, tmp_path: Path) -> None:
-    cohort = SERVER.sealed() if party == "shuffler" else SERVER.masked()
-    with running(party, tmp_path) as (process, url):
-        httpx.put(f"{url}/v1/cohorts/c1", json=cohort.model_dump(mode="json")).raise_for_status()
-        process.kill()
-    with running(party, tmp_path) as (_, url):
-        assert httpx.get(f"{url}/readyz").text == "ready\n"
-        assert [entry["cohort"] for entry in httpx.get(f"{url}/v1/cohorts").json()["cohorts"]] == ["c1"]
 
 
 def test_a_busy_port_is_one_line(tmp_path: Path) -> None:
@@ -98,9 +94,21 @@ def test_a_busy_port_is_one_line(tmp_path: Path) -> None:
         ({"DISTRUST_OPERATOR_TOKEN_FILE": "nowhere"}, "operator_token_file = 'nowhere': No such file"),
     ],
 )
-def test_what_cannot_start_says_why_in_one_line(tmp_path: Path, variables: dict[str, str], words: str) -> None:
-    code, said = refusal("aggregator", tmp_path, **variables)
-    assert code == 2
+def test_what_cannot_start_says_why_in_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variables: dict[str, str],
+    words: str,
+) -> None:
+    """In this process, which keeps its own umask, threads, memory and log; the busy port has a process of its own."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"DISTRUST_PORT": "0", **variables}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("os.umask", "sys.setswitchinterval", "configure", "give_memory_back"):
+        monkeypatch.setattr(f"distrust.common.web.serve.{name}", lambda *_: None)
+    assert run_service(AggregatorSettings, aggregator_app) == 2
+    said = capsys.readouterr().err
     assert said.startswith("distrust aggregator: ")
     assert words in said
     assert said.count("\n") == 1

@@ -1,0 +1,87 @@
+"""The stack's services and fleets as forks of one process that has imported them, which saves a second of CPU each.
+
+They are real processes with sockets, logs and signals of their own. What they skip is to start Python and to import:
+`tests/system/test_services_start.py`, `test_runs_that_fail.py` and `test_command_line.py` start them as users do.
+"""
+
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from distrust.lab.stack.data_dir import private, writing
+from distrust.lab.stack.process import ServiceProcess
+
+IMPORTED = ("distrust.server.app", "distrust.shuffler.app", "distrust.aggregator.app", "distrust.client.settings")
+"""What the parties' `__main__` import; these import what is heavy."""
+
+
+class Forked(ServiceProcess):
+    """A `ServiceProcess` that is forked: the same output, session and signals."""
+
+    def __init__(self, name: str, arguments: list[str], environment: Mapping[str, str], log: Path) -> None:
+        self.name, self.log = name, log
+        with writing(log), open(log, "ab", opener=private) as output:
+            self._begin = output.tell()
+        self.process = Process(arguments, {**os.environ, **environment}, log)
+
+
+class Process(subprocess.Popen[bytes]):
+    """What `ServiceProcess` uses of `Popen`, for a process that the fork server started."""
+
+    def __init__(self, arguments: list[str], environment: dict[str, str], log: Path) -> None:  # no command to start
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(IMPORTED))
+        self._forked = context.Process(target=_run, args=(arguments, environment, str(log)))
+        self._forked.start()
+        assert self._forked.pid is not None
+        self.pid = self._forked.pid
+        while self._forked.is_alive() and os.getpgid(self.pid) != self.pid:
+            time.sleep(0.001)  # until it leads its session, and a signal reaches it
+
+    @property
+    def returncode(self) -> int | None:  # type: ignore[override]
+        return self._forked.exitcode
+
+    def poll(self) -> int | None:
+        return self._forked.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._forked.join(timeout)
+        if self._forked.exitcode is None:
+            raise subprocess.TimeoutExpired(self._forked.name, timeout or 0.0)
+        return self._forked.exitcode
+
+    def __del__(self) -> None:
+        """Leave the process to multiprocessing."""
+
+
+def _run(arguments: list[str], environment: dict[str, str], log: str) -> None:
+    """Become `python -m MODULE ARGUMENTS…` as far as the module can tell."""
+    os.setsid()
+    target = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = list(arguments)
+    added = environment.get("PYTHONPATH", "").split(os.pathsep)
+    installed = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix))]
+    sys.path[:] = [*filter(None, added), *installed]  # what is on the tests' own path is not on a party's
+    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+
+
+@contextmanager
+def forking() -> Iterator[None]:
+    """Let stacks and fleets fork for as long as the block lasts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("distrust.lab.stack.stack.ServiceProcess", Forked)
+        patch.setattr("distrust.lab.run.fleet_processes.ServiceProcess", Forked)
+        yield
