@@ -154,7 +154,7 @@ ERRATA = (
         verdict="misprint",
         measure="ε of the vector at that δ",
         instead="one vector of both, one joint sensitivity",
-        code="common/mechanisms/local/gaussian.py",
+        code="common/mechanisms/local/additive.py",
         figures=_algorithm_2_swap,
     ),
     Erratum(

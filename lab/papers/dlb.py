@@ -108,7 +108,7 @@ ERRATA = (
         verdict="refuted",
         measure="exact δ at that ε",
         instead="the analytic Gaussian mechanism: the least σ whose exact δ holds",
-        code="common/mechanisms/central/gaussian.py",
+        code="common/mechanisms/central/additive.py",
         figures=partial(classical_gaussian, epsilon=10.0, delta=0.25),
     ),
     Erratum(
@@ -168,7 +168,7 @@ ERRATA = (
         verdict="misprint",
         measure="lower end of the range of δ, to be below its upper end 1/2",
         instead="δ ∈ [1e-18, 1/2), anything else is refused: below it the laws' truncation would be felt",
-        code="common/mechanisms/cohort_params.py",
+        code="common/mechanisms/base.py",
         figures=_theorem_c6_delta,
     ),
     Erratum(
@@ -192,7 +192,7 @@ ERRATA = (
         verdict="harmless",
         measure="standard deviation of the noise",
         instead="nothing to change",
-        code="common/mechanisms/local/gaussian.py",
+        code="common/mechanisms/local/additive.py",
         figures=_theorem_c4_subscript,
     ),
 )

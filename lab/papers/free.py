@@ -102,7 +102,7 @@ ERRATA = (
         verdict="refuted",
         measure="pure ε",
         instead="sensitivity high - low, from the statistic's stated range: Lap(2/ε)",
-        code="common/mechanisms/local/laplace.py",
+        code="common/mechanisms/local/additive.py",
         figures=_sensitivity,
     ),
     Erratum(
@@ -114,7 +114,7 @@ ERRATA = (
         verdict="assumption",
         measure="noise over that of the local model",
         instead="paper: max(ε, f⁻¹(ε)), inside its range; exact: the inverse of the clones bound, for every n",
-        code="common/privacy/amplification/closed_form.py",
+        code="common/privacy/amplification/clones.py",
         figures=_equation_10_range,
     ),
     Erratum(
@@ -150,7 +150,7 @@ ERRATA = (
         verdict="refuted",
         measure="Pr[x̄ ≥ t] over the printed bound",
         instead="exact quantiles; the paper radius takes the sub-gamma bound",
-        code="common/mechanisms/families/laplace.py",
+        code="common/mechanisms/laplace_like.py",
         figures=_lemma_4c,
     ),
 )

@@ -46,7 +46,7 @@ ERRATA = (
         verdict="refuted",
         measure="exact δ at that ε",
         instead="the analytic Gaussian mechanism",
-        code="common/mechanisms/local/gaussian.py",
+        code="common/mechanisms/local/additive.py",
         figures=partial(classical_gaussian, epsilon=8.0, delta=0.05),
     ),
     Erratum(
@@ -58,7 +58,7 @@ ERRATA = (
         verdict="refuted",
         measure="exact ε at that δ of the pair (M, u)",
         instead="one vector of rx and the upper triangle of xxᵀ, its joint ℓ₂ sensitivity, exact σ",
-        code="common/mechanisms/local/gaussian.py",
+        code="common/mechanisms/local/additive.py",
         figures=_ols_scale,
     ),
 )

@@ -229,7 +229,7 @@ ERRATA = (
         verdict="assumption",
         measure="pure ε of the released sum",
         instead="noise for the floor t of honest survivors; a sum with fewer is never opened",
-        code="common/mechanisms/distributed/polya.py",
+        code="common/mechanisms/distributed/additive.py",
         figures=_theorem_1_survivors,
     ),
     Erratum(
@@ -241,7 +241,7 @@ ERRATA = (
         verdict="refuted",
         measure="probability that some sum wraps around, in units of 1/T",
         instead="τ is the exact quantile at the arm's and batch's share of p",
-        code="common/mechanisms/cohort_params.py",
+        code="common/mechanisms/base.py",
         figures=_theorem_1_tau,
     ),
     Erratum(
@@ -265,7 +265,7 @@ ERRATA = (
         verdict="unproved",
         measure="bound on the Rényi divergence of order 64",
         instead="the divergence is computed on the Skellam law; no bound is used",
-        code="common/mechanisms/calibration/skellam.py",
+        code="common/mechanisms/distributed/skellam.py",
         figures=_theorem_2_last_term,
     ),
     Erratum(
@@ -289,7 +289,7 @@ ERRATA = (
         verdict="refuted",
         measure="exact Rényi divergence over ½αε²",
         instead="the divergence of the convolved law, computed",
-        code="common/noise/discrete_gaussian_sum.py",
+        code="common/noise/discrete_gaussian.py",
         figures=_theorem_4_hat,
     ),
     Erratum(
@@ -301,7 +301,7 @@ ERRATA = (
         verdict="slack",
         measure="the lemma's ε over the exact one",
         instead="the convolved law itself",
-        code="common/noise/discrete_gaussian_sum.py",
+        code="common/noise/discrete_gaussian.py",
         figures=_lemma_4_slack,
     ),
     Erratum(
@@ -313,7 +313,7 @@ ERRATA = (
         verdict="unproved",
         measure="P(|noise of the sum| > τ)",
         instead="τ is the exact quantile of the n-fold sum",
-        code="common/mechanisms/local/laplace_discrete.py",
+        code="common/mechanisms/local/additive.py",
         figures=_theorem_6_constant,
     ),
     Erratum(

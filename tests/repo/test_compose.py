@@ -1,5 +1,6 @@
 """docker-compose.yml and Dockerfile name only what exists, and what they start works."""
 
+import importlib
 import json
 import re
 import signal
@@ -26,7 +27,7 @@ def test_the_parties_are_there() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_variable_of_a_service_is_a_setting_of_it(name: str) -> None:
-    module = __import__(f"{name}.settings", fromlist=["settings"])
+    module = importlib.import_module(f"distrust.{name}.app")
     settings = getattr(module, f"{name.capitalize()}Settings")
     known = {f"DISTRUST_{field.upper()}" for field in settings.model_fields}
     assert set(SERVICES[name]["environment"]) <= known

@@ -6,9 +6,9 @@ from pathlib import Path
 from PIL import Image
 
 from distrust.lab.figures.drawing import KEY
-from distrust.lab.run.run_file import read
 from distrust.lab.sweep.files import known_experiments
 from distrust.lab.sweep.row import Row
+from distrust.lab.sweep.table import read_rows
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 PUBLISHED = [name for name in known_experiments() if name != "smoke"]  # a first look at `distrust sweep`, no figure
@@ -16,7 +16,7 @@ PUBLISHED = [name for name in known_experiments() if name != "smoke"]  # a first
 
 def rows(name: str) -> list[Row]:
     """An experiment's, in their order."""
-    return read(FIGURES / "rows" / f"{name}.parquet")
+    return read_rows(FIGURES / "rows" / f"{name}.parquet")
 
 
 def drawn_from(path: Path) -> str:

@@ -282,11 +282,11 @@ async def services(
     (folder / "inspector").write_text(LOOKING)
     token = {"operator_token_file": folder / "token"}
     looking = {**token, "inspector_token_file": folder / "inspector"}
-    apps["shuffler"] = distrust.shuffler.app.build(ShufflerSettings(**own["shuffler"], **looking))
-    apps["aggregator"] = distrust.aggregator.app.build(AggregatorSettings(**own["aggregator"], **looking))
+    apps["shuffler"] = distrust.shuffler.app.shuffler_app(ShufflerSettings(**own["shuffler"], **looking))
+    apps["aggregator"] = distrust.aggregator.app.aggregator_app(AggregatorSettings(**own["aggregator"], **looking))
     http = Http(PATIENCE, transport=Wire("server", apps, heard))
     both = HttpIntermediaries("http://shuffler", "http://aggregator", TOKEN, http)
-    apps["server"] = distrust.server.app.build(ServerSettings(**own["server"], **token), both)
+    apps["server"] = distrust.server.app.server_app(ServerSettings(**own["server"], **token), both)
     async with AsyncExitStack() as stack:
         for app in apps.values():
             await stack.enter_async_context(app.router.lifespan_context(app))

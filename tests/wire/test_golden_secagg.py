@@ -14,6 +14,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.aggregator import protocol
+from distrust.aggregator.confirmation import Sharing
+from distrust.aggregator.recovery import recover
 from distrust.client import secagg
 from distrust.common.crypto import share
 from distrust.common.crypto.context import claim, confirm_statement, masked_statement, unmask_statement
@@ -210,8 +212,8 @@ def test_recorded_bodies_still_add_up() -> None:
     confirmed = {i: bytes.fromhex(body) for i, body in enumerate(CONFIRMED)}
     masked = {i: bytes.fromhex(body) for i, body in enumerate(MASKED)}
     answers = {i: bytes.fromhex(body) for i, body in enumerate(ANSWERS)}
-    verdict = protocol.judge(protocol.Sharing(roster, range(4)), confirmed)
-    found = protocol.recover(verdict, masked, commitments, answers)
+    verdict = protocol.close_confirm(Sharing(roster, range(4)), confirmed)
+    found = recover(verdict, masked, commitments, answers)
     assert (found.total.tolist(), found.liars, found.disputes) == ([9, 2, 5], (), 0)
 
 

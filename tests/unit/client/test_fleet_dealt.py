@@ -168,7 +168,7 @@ def test_a_client_whose_slot_was_asked_for_already_sends_nothing_and_leaves(
     assert reported == set(range(20)) - set(stand.stolen)
     assert {slot for departure in stand.departures for slot in departure.slots} == set(stand.stolen)
     assert (fleet.stats.clients["robbed"], fleet.stats.clients["served"]) == (3, 17)
-    assert capsys.readouterr().out.count("somebody else has asked what it plays") == 3
+    assert capsys.readouterr().out.count("another client has asked what it plays") == 3
     assert sum(map(len, _groups(shuffler, asked))) == 17
 
 

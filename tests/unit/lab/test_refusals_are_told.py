@@ -73,7 +73,7 @@ def test_the_error_of_a_run_names_the_reasons_for_which_clients_refused(
     silent: Any = None
     play = HttpRun(parse(RUN), Urls("http://a", "http://b", "http://c"), fleets, silent)
     with pytest.raises(type(error)) as raised:
-        asyncio.run(play._seen_to_its_end())
+        asyncio.run(play._watched())
     own = "ε = 1 is above this user's 0.5"  # and not `refused` twice
     assert raised.value.detail == f"{error.detail}; 1,200 clients refused: {own}; 1 clients refused: {OTHER}"
 
