@@ -211,7 +211,7 @@ def test_the_recipe_of_an_environment(copy: Path) -> None:
     recipe.enlist(listed, specs, "BetaSpec")
     (laws,), (worlds,) = recipe.files(3), recipe.tables(3)
     world = '{"name": "beta", "a": [0.5, 2.0, 7.0], "b": [0.5, 5.0, 1.0]}'
-    recipe.enlist(laws, worlds, f'"beta": build(read_spec({world}))')
+    recipe.enlist(laws, worlds, f'"beta": build_environment(read_spec({world}))')
     recipe.import_(laws, "from distrust.client.environments.beta import Beta")
     recipe.replace(laws, "from scipy.stats import norm\n", "from scipy.stats import beta, norm\n")
     case = "    if isinstance(world, Beta):\n        return np.asarray(beta.cdf(points, world.a[arm], world.b[arm]))\n"
@@ -271,7 +271,7 @@ def test_the_recipe_of_an_endpoint(copy: Path) -> None:
     messages, (service, _), (routes,), (tests,) = (recipe.files(step) for step in range(1, 5))
     recipe.insert(messages[0], "", MESSAGE)
     for path in (service, routes):
-        recipe.replace(path, "Ledger, RoundList", "Ledger, PullsView, RoundList")
+        recipe.replace(path, "LedgerView, RoundList", "LedgerView, PullsView, RoundList")
     recipe.insert(service, "    def cancel(", METHOD)
     recipe.insert(routes, '@run_routes.get("/runs/{run}/config"', ROUTE)
     recipe.insert(tests, "", TEST)

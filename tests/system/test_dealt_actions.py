@@ -153,7 +153,7 @@ def test_inspect_shows_who_plays_what_to_the_shuffler_alone(stack: Stack) -> Non
     file = run_file("looked-at", "central-laplace-discrete", horizon=200)
     over_http(stack, file)
     (sight,) = asyncio.run(gather(stack.urls, Wanted("looked-at", 1, None, 1000)))
-    told = [seen for seen in sight.by_s.messages if seen.stage == "report"]
+    told = [seen for seen in sight.by_intermediary.messages if seen.stage == "report"]
     assert {seen.view["action"] for seen in told} <= set(sight.report.arms)
     assert all(seen.peer.startswith("client ") for seen in told)
     assert not [seen for seen in sight.by_server.messages if "action" in seen.view or "client" in seen.peer]

@@ -25,7 +25,7 @@ CELLS = 1  # an experiment
 
 def chosen(experiment: Experiment, published: list[Row]) -> list[Cell]:
     """Return cells of different series, cheap ones; the cheapest where all are dear."""
-    picker = random.Random(f"{code.digest()} {experiment.name}")
+    picker = random.Random(f"{code.code_digest()} {experiment.name}")
     cheap = [row for row in published if row.seconds < DEAR] or [min(published, key=lambda row: row.seconds)]
     series = list(dict.fromkeys(row.series for row in cheap))
     picked = picker.sample(series, min(CELLS, len(series)))
