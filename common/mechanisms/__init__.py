@@ -33,10 +33,10 @@ from distrust.common.mechanisms.distributed.additive import DistributedDiscreteG
 from distrust.common.mechanisms.distributed.skellam import DistributedSkellam
 from distrust.common.mechanisms.local.additive import LocalGaussian, LocalLaplace, LocalLaplaceDiscrete
 from distrust.common.mechanisms.local.sphere import LocalSphere
-from distrust.common.mechanisms.pure_shuffle.mechanism import RelaxedSecaggShuffle
 from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
 from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian
 from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
+from distrust.common.mechanisms.shuffled.pure import RelaxedSecaggShuffle
 from distrust.common.messages.explain import first
 from distrust.common.privacy.guarantee import Calibration
 

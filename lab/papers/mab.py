@@ -277,7 +277,7 @@ ERRATA = (
         verdict="misprint",
         measure="pure ε: noise and 2ε̂",
         instead="scale g/ε', g = ⌈ε'√n⌉; our own construction is certified by direct convolution",
-        code="common/mechanisms/pure_shuffle/certificate.py",
+        code="common/mechanisms/shuffled/pure_certificate.py",
         figures=_theorem_3_scale,
     ),
     Erratum(

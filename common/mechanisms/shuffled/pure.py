@@ -29,7 +29,7 @@ from distrust.common.mechanisms.base import (
 )
 from distrust.common.mechanisms.grid import GridMechanism
 from distrust.common.mechanisms.laplace_like import little_rounding
-from distrust.common.mechanisms.pure_shuffle.certificate import (
+from distrust.common.mechanisms.shuffled.pure_certificate import (
     FARTHEST,
     LEAST_ESCAPE,
     BitDesign,
