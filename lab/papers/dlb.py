@@ -132,7 +132,7 @@ ERRATA = (
         verdict="misprint",
         measure="fraction of a bit that a client sends",
         instead="⌈g⌉; fields of a mechanism that count are integers",
-        code="common/mechanisms/base.py",
+        code="common/mechanisms/families/base.py",
         figures=_algorithm_2_grid,
     ),
     Erratum(
@@ -168,7 +168,7 @@ ERRATA = (
         verdict="misprint",
         measure="lower end of the range of δ, to be below its upper end 1/2",
         instead="δ ∈ [1e-18, 1/2), anything else is refused: below it the laws' truncation would be felt",
-        code="common/mechanisms/base.py",
+        code="common/mechanisms/families/base.py",
         figures=_theorem_c6_delta,
     ),
     Erratum(
