@@ -11,9 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 
-from distrust import lab
+import distrust
 
-ROOT = Path(lab.__file__).parents[2]
+ROOT = Path(distrust.__file__).parents[1]
 FIRST = "distrust.lab.sweep.cells"
 _NAMED = re.compile(r"distrust(\.\w+)+:\w+")
 LIBRARIES = ("dp-accounting", "mpmath", "numpy", "scipy")
