@@ -1,18 +1,19 @@
-"""DLB (Li, Zhou & Ji, DP-DPE) and GLB (generalized linear bandits), both with the Gaussian mechanism beyond its theorem.
+"""DLB (Li, Zhou & Ji, DP-DPE) and GLB (generalized linear bandits): the Gaussian mechanism beyond its theorem.
 
-DLB also errs in ranges, roundings and variances of its appendix; GLB adds too little noise to a matrix.
+DLB also errs in ranges, roundings and variances of its appendix. GLB adds too little noise to a matrix.
 """
 
 import math
 from functools import partial
+
 import numpy as np
+from scipy.optimize import minimize_scalar
+
 from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.law import Pmf
+from distrust.common.privacy.gaussian import gaussian_delta, gaussian_epsilon, largest_ratio
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
-from distrust.lab.papers.erratum import Erratum, Figures, classical_gaussian, planned
-from scipy.optimize import minimize_scalar
-from distrust.common.privacy.gaussian import gaussian_epsilon, largest_ratio
-from distrust.lab.papers.erratum import Erratum, Figures, classical_gaussian, classical_sigma
+from distrust.lab.papers.erratum import Erratum, Figures, planned
 
 
 def classical_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
