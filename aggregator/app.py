@@ -13,7 +13,7 @@ from distrust.common.machine import Clock
 from distrust.common.messages.status import STATED, StageView, StatementList
 from distrust.common.messages.upload import UploadAnswer
 from distrust.common.web.app import OperatorOnly
-from distrust.common.web.body import MessageRoute
+from distrust.common.web.bodies import MessageRoute
 from distrust.common.web.intermediary import UPLOAD_PROBLEMS, NotifierDep, UploadBody, Wait, wire
 from distrust.common.web.problems import problems
 from distrust.common.web.settings import IntermediarySettings

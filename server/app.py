@@ -29,7 +29,7 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunList, RunView
 from distrust.common.run.round import RoundView
 from distrust.common.web.app import OperatorOnly, make_app
-from distrust.common.web.body import OPERATORS_VALUES, JsonBody, MessageRoute
+from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
 from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.settings import ServiceSettings
 from distrust.common.web.waiting import LONGEST_WAIT, ChangeNotifier, Waiting, waiting

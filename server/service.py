@@ -15,11 +15,10 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunEvent, RunList, RunView
 from distrust.common.run.round import RoundView
 from distrust.server import views
-from distrust.server.active_run import ActiveRun
+from distrust.server.active_run import ActiveRun, Settlement
 from distrust.server.keys import Keys
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.run_config import check_for_services
-from distrust.server.settlement import Settlement
 from distrust.server.store import Store, UnreadRun
 from distrust.server.ticket_issuer import TicketIssuer
 

@@ -9,7 +9,7 @@ from distrust.common.errors import Aborted, BadMessage, WrongCohort, WrongStage
 from distrust.common.machine import Clock
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, UploadAnswer
-from distrust.common.web.body import JsonBody, MessageRoute
+from distrust.common.web.bodies import JsonBody, MessageRoute
 from distrust.common.web.intermediary import UPLOAD_PROBLEMS, NotifierDep, UploadBody, Wait, wire
 from distrust.common.web.problems import problems
 from distrust.common.web.settings import IntermediarySettings

@@ -1,7 +1,7 @@
 """Private sums: the list of mechanisms, and `plan`, which turns a run file's words into a calibrated one.
 
 Names, the type on the wire, checks, tables and audits follow from `CLASSES`. To add a mechanism: write its class
-(`distrust.common.mechanisms.base.Mechanism` says which facts it states), and add a line here.
+(`distrust.common.mechanisms.families.base.Mechanism` says which facts it states), and add a line here.
 """
 
 from typing import TYPE_CHECKING, Annotated, Union
@@ -11,7 +11,16 @@ from pydantic import Field, ValidationError
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.catalogue import OnTheWire
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.base import (
+from distrust.common.mechanisms.central.additive import (
+    CentralGaussian,
+    CentralLaplace,
+    CentralLaplaceDiscrete,
+    UnsafeIdentity,
+)
+from distrust.common.mechanisms.central.tree import Tree
+from distrust.common.mechanisms.distributed.additive import DistributedDiscreteGaussian, DistributedPolya
+from distrust.common.mechanisms.distributed.skellam import DistributedSkellam
+from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
     MECHANISMS,
@@ -22,21 +31,12 @@ from distrust.common.mechanisms.base import (
     delta_allowed,
     epsilon_allowed,
 )
-from distrust.common.mechanisms.central.additive import (
-    CentralGaussian,
-    CentralLaplace,
-    CentralLaplaceDiscrete,
-    UnsafeIdentity,
-)
-from distrust.common.mechanisms.central.tree import Tree
-from distrust.common.mechanisms.distributed.additive import DistributedDiscreteGaussian, DistributedPolya
-from distrust.common.mechanisms.distributed.skellam import DistributedSkellam
 from distrust.common.mechanisms.local.additive import LocalGaussian, LocalLaplace, LocalLaplaceDiscrete
 from distrust.common.mechanisms.local.sphere import LocalSphere
-from distrust.common.mechanisms.pure_shuffle.mechanism import RelaxedSecaggShuffle
 from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
 from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian
 from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
+from distrust.common.mechanisms.shuffled.pure import RelaxedSecaggShuffle
 from distrust.common.messages.explain import first
 from distrust.common.privacy.guarantee import Calibration
 

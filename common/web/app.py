@@ -13,11 +13,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from distrust.common.errors import Unauthorized, Unavailable
-from distrust.common.web.body import PARSERS, describe
+from distrust.common.web.bodies import PARSERS, Bodies, Visit, describe
 from distrust.common.web.observability import Metrics
 from distrust.common.web.problems import install
 from distrust.common.web.settings import ServiceSettings
-from distrust.common.web.visit import Bodies, Visit
 from distrust.common.web.waiting import ChangeNotifier
 
 READY_SECONDS = 0.5

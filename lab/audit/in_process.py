@@ -1,14 +1,106 @@
-"""Run both worlds of an audit in this process: many releases of one cohort, as its adversary sees them."""
+"""Audits in one process, and the question that `distrust audit` answers.
+
+A question names a mechanism, its cohort, and the trials that test its claim. In process both worlds are played as many
+releases of one cohort, as its adversary sees them; `lab.audit.over_http` plays them over the services.
+"""
+
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
+from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism
+from distrust.common.messages.explain import wanted
 from distrust.common.modular import Vector, add
-from distrust.common.randomness import Stream
+from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
+from distrust.lab.audit.broken import broken
 from distrust.lab.audit.observation import evidence, observed
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import ALARM, Finding, check_trials, judge_worlds
+from distrust.lab.privacy.query import PrivacyQuery
+
+DEFAULT_TRIALS = 100_000
+MAJORITY = 2
+LEAST_CONFIDENCE = 0.5  # below, the bound may be wrong more often than right
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditQuery:
+    """A mechanism as a run would calibrate it, or a counter-example by its name, and how to test it.
+
+    mechanism    its name, as in a run file. counter_example: one of `BROKEN` instead, for `cohort.clients` clients.
+    cohort       the question of `distrust privacy`, without survivors and colluders.
+    intermediary "shuffler" or "aggregator", where the mechanism leaves a choice; None for its own choice.
+    survivors    clients that answered; None for the fewest with which a cohort is opened.
+    colluders    of these the ones that reveal their noise.
+    trials       of each world; None for the transport's usual number.
+    confidence   probability that the bound holds, in [LEAST_CONFIDENCE, 1).
+    seed         of the noise, in process only; None for the operating system's.
+    http         over the real services.
+    """
+
+    mechanism: str | None
+    cohort: PrivacyQuery
+    calibration: str = "exact"
+    intermediary: str | None = None
+    survivors: int | None = None
+    colluders: int = 0
+    counter_example: str | None = None
+    trials: int | None = None
+    confidence: float = 0.999
+    seed: int | None = None
+    http: bool = False
+
+    def setting(self) -> Setting:
+        """Return the mechanism with the worst cohort that is opened. Raises BadParameter.
+
+        Without stated survivors these are the mechanism's floor; over HTTP at least the least majority, because secure
+        aggregation opens no sum below it.
+        """
+        mechanism = self._calibrated() if self.counter_example is None else self._broken(self.counter_example)
+        least = mechanism.clients // MAJORITY + 1 if self.http else 1
+        survivors = max(mechanism.floor, least) if self.survivors is None else self.survivors
+        return Setting(mechanism, survivors, self.colluders, "http" if self.http else "in-process")
+
+    def _calibrated(self) -> Mechanism:
+        if self.mechanism is None:
+            raise BadParameter("mechanism", None, "name one, or a counter-example with --broken")
+        mechanism = self.cohort.planned(self.mechanism, self.calibration)
+        if self.intermediary is None:
+            return mechanism
+        try:
+            return type(mechanism)(**(mechanism.model_dump() | {"via": self.intermediary}))
+        except ValidationError as error:
+            raise BadParameter("via", self.intermediary, wanted(error)) from error
+
+    def _broken(self, name: str) -> Mechanism:
+        """Return the counter-example. Raises BadParameter for an option that it would ignore."""
+        words = [(field.name, getattr(self.cohort, field.name), field.default) for field in fields(PrivacyQuery)]
+        own = (("mechanism", self.mechanism, None), ("via", self.intermediary, None))
+        for word, value, default in (*words, *own, ("calibration", self.calibration, "exact")):
+            if word not in {"clients", "epsilon"} and value != default:
+                raise BadParameter(word, value, "--broken brings its own: leave it out")
+        return broken(name, self.cohort.clients, 1.0 if self.cohort.epsilon is None else self.cohort.epsilon)
+
+    def alarm(self) -> float:
+        """Return the probability that the bound may be wrong. Raises BadParameter."""
+        if not LEAST_CONFIDENCE <= self.confidence < 1:
+            raise BadParameter("confidence", self.confidence, f"must lie in [{LEAST_CONFIDENCE}, 1)")
+        return 1 - self.confidence
+
+
+def audit_in_process(query: AuditQuery, setting: Setting) -> Finding:
+    """Run both worlds in this process and test the claim. Raises BadParameter or TooSmall."""
+    trials, alarm = DEFAULT_TRIALS if query.trials is None else query.trials, query.alarm()
+    if query.seed is not None and query.seed < 0:
+        raise BadParameter("seed", query.seed, "must be at least 0")
+    stream: Stream = SystemStream() if query.seed is None else UnsafeSeededStream(query.seed, "audit")
+    check_trials(setting, trials, alarm)
+    worlds = [outcomes(setting, world, trials, stream) for world in (0, 1)]
+    return judge_worlds(setting, worlds[0], worlds[1], alarm=alarm)
+
 
 AT_ONCE = 1 << 18
 """Coordinates of messages that are held at a time."""

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism
 from distrust.common.mechanisms.central.tree import Counter, Tree
-from distrust.common.mechanisms.laplace_like import LaplaceLike
+from distrust.common.mechanisms.families.laplace import LaplaceLike
 from distrust.common.modular import Vector
 from distrust.common.noise.law import Law
 from distrust.common.randomness import Stream

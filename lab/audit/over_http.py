@@ -1,7 +1,8 @@
 """Run both worlds of an audit over the real services: cohorts at the intermediaries, clients, batches over HTTP.
 
 The auditor takes the server's place: its own keys sign tickets and open records. The clients are the fleet's own, each
-with noise from the operating system. The batch goes through the analyzer's own code.
+with noise from the operating system. `CohortHarness` plays the cohorts, a few at once. The batch goes through the
+analyzer's own code.
 
 One cohort carries many trials. Where a single message is looked at, every record is a trial. Where all coordinates
 have noise of their own, a message holds many replicas of the mechanism (`lab.audit.observation`). The cohorts
@@ -9,22 +10,193 @@ themselves are independent, and there are dozens of them.
 """
 
 import asyncio
+import math
 import secrets
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.errors import BadParameter
-from distrust.common.modular import Vector
-from distrust.common.randomness import SystemStream
+from distrust.client.departures import NEVER
+from distrust.client.http_transport import Addresses, HttpTransport
+from distrust.client.protocols import SecAggProtocol, ShuffleProtocol
+from distrust.client.randomizer import CohortRandomizer, World
+from distrust.client.secagg import Secrets
+from distrust.client.session import CohortSession
+from distrust.client.stats import FleetStats
+from distrust.client.uploader import Uploader
+from distrust.client.user import User, granted
+from distrust.common.bandit.decisions import AssignedArm
+from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
+from distrust.common.crypto.keys import key_hash
+from distrust.common.crypto.seal import open_record
+from distrust.common.errors import BadParameter, Unavailable
+from distrust.common.mechanisms import Mechanism, MechanismSpec
+from distrust.common.messages.batch import Batch
+from distrust.common.messages.cohort import Cohort, KeyHashes
+from distrust.common.messages.status import StatementList
+from distrust.common.modular import Vector, unpack_rows
+from distrust.common.randomness import Stream, SystemStream
+from distrust.common.run.config import IntermediarySpec, RunConfig
+from distrust.common.run.round import Round
 from distrust.common.web.client import Http
-from distrust.lab.audit.harness import CohortHarness
 from distrust.lab.audit.observation import evidence, most_replicas, observed, replicated
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import ALARM, Finding, check_trials, judge_worlds
 from distrust.lab.stack.stack import Urls
+from distrust.server.active_run import round_message
+from distrust.server.analyzer import check_count, content_sum, open_all
+from distrust.server.intermediary import HttpIntermediaries
+from distrust.server.keys import Keys, new_keys
+from distrust.server.learner.rounds import CohortPlan, RoundPlan
+from distrust.server.ticket_issuer import sign
+
+AT_ONCE = 8  # cohorts in flight
+STAGE_SECONDS = 60.0
+BLOCK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Rewards:
+    """An environment whose clients hold given values."""
+
+    values: NDArray[np.float64]
+    name: str = "audit"
+    arms: int = 2
+    best: int = 0
+
+    @property
+    def means(self) -> NDArray[np.float64]:
+        return np.full(self.arms, self.values.mean())
+
+    def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
+        """Return the first `count` values, whatever the arm."""
+        del arm, stream
+        return self.values[:count]
+
+
+class _AuditorAsServer(HttpTransport):
+    """The clients' transport: the auditor publishes key hashes and statements, where a server would.
+
+    hashes  by cohort, 32 bytes a slot.
+    """
+
+    def __init__(self, http: Http, addresses: Addresses, run: str, parties: HttpIntermediaries) -> None:
+        super().__init__(http, addresses, run)
+        self._parties = parties
+        self.hashes: dict[str, bytes] = {}
+
+    async def key_hashes(self, cohort: Cohort) -> KeyHashes:
+        return KeyHashes(cohort=cohort.cohort, hashes=self.hashes[cohort.cohort])
+
+    async def statements(self, cohort: Cohort, after: int, wait: float) -> StatementList:
+        del wait
+        return await self._parties.statements(cohort, after)
+
+
+@dataclass
+class CohortHarness:
+    """Cohorts of `mechanism.clients` clients, of which all but the first `survivors` leave.
+
+    apart  whether a batch of sealed records is returned record by record; else its sum, by the analyzer's code.
+    """
+
+    mechanism: Mechanism
+    survivors: int
+    urls: Urls
+    http: Http
+    worker: Executor
+    apart: bool = False
+    keys: Keys = field(default_factory=new_keys)
+    name: str = field(default_factory=lambda: f"audit-{secrets.token_hex(6)}")
+
+    def __post_init__(self) -> None:
+        self._config = self._configured()
+        addresses = Addresses(self.urls.server, self.urls.shuffler, self.urls.aggregator)
+        self._parties = HttpIntermediaries(self.urls.shuffler, self.urls.aggregator, self.urls.token, self.http)
+        self._transport = _AuditorAsServer(self.http, addresses, self.name, self._parties)
+        self._uploader = Uploader(self._transport, FleetStats())
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def cohort(self, name: str, values: NDArray[np.float64]) -> Vector:
+        """Return what the intermediary handed over of clients with these vectors, shape (n, D).
+
+        That is one row, or a row for each survivor. Raises Unavailable when the cohort is aborted.
+        """
+        async with self._turns:
+            round_ = self._round(f"{self.name}.{name}")
+            cohort = round_.assignments[0].cohort
+            await self._parties.open(cohort)
+            await self._play(round_, values)
+            return self._content(cohort, await self._collect(cohort))
+
+    async def _play(self, round_: Round, values: NDArray[np.float64]) -> None:
+        """Let all clients join; those that are to be lost leave before they send anything."""
+        assignment = round_.assignments[0]
+        rewards = values[:, 0] if isinstance(round_.statistic, Reward) else values
+        randomizer = CohortRandomizer(round_, assignment, World(Rewards(rewards), seed=0))
+        masked = assignment.cohort.via == "aggregator"
+        protocol = SecAggProtocol(randomizer, 1) if masked else ShuffleProtocol(randomizer)
+        session = CohortSession(assignment.cohort, protocol, self._uploader, self.worker, BLOCK)
+        users = self._users(assignment.cohort)
+        await session.join(users)
+        await session.open(await session.begin(users))
+        await session.follow()
+
+    def _users(self, cohort: Cohort) -> Sequence[User]:
+        leaves = np.full(cohort.clients, NEVER, dtype=np.int64)
+        leaves[self.survivors :] = 0
+        masked = cohort.via == "aggregator"
+        own = [Secrets() for _ in range(cohort.clients)] if masked else []
+        hashes = self._transport.hashes[cohort.cohort] = b"".join(key_hash(keys.public) for keys in own)
+        return granted(sign(self.keys.ticket, cohort, 0, cohort.clients, hashes), leaves, own)
+
+    async def _collect(self, cohort: Cohort) -> Batch:
+        answer = await self._parties.collect(cohort)
+        while answer.state == "waiting":
+            answer = await self._parties.collect(cohort)
+        if answer.batch is None:
+            raise Unavailable(f"cohort {cohort.cohort} was aborted: {answer.reason}")
+        return answer.batch
+
+    def _content(self, cohort: Cohort, batch: Batch) -> Vector:
+        check_count(cohort, batch)
+        opener = partial(open_record, self.keys.seal, cohort)
+        if self.apart and batch.content.kind == "records" and cohort.channel.kind == "sealed":
+            payloads = open_all(cohort.channel, batch.content, batch.survivors, opener)
+            return unpack_rows(payloads, self.mechanism.modulus, self.mechanism.dimension)
+        return content_sum(self.mechanism, cohort, batch, opener).reshape(1, -1)
+
+    def _round(self, cohort: str) -> Round:
+        mechanism = self.mechanism
+        planned = CohortPlan(cohort, 0, mechanism.clients, 1, self.survivors, mechanism)
+        plan = RoundPlan(1, 1, AssignedArm(), self._statistic, mechanism, self.survivors, (planned,))
+        return round_message(self._config, plan, self.keys.public)
+
+    @property
+    def _statistic(self) -> Statistic:
+        if self.mechanism.dimension == 1:
+            return Reward()
+        bound = max(abs(self.mechanism.low), abs(self.mechanism.high))
+        return BoundedVector(dimension=self.mechanism.dimension, norm=self.mechanism.norm, bound=bound)
+
+    def _configured(self) -> RunConfig:
+        """Return a configuration of which only the digest and the rates are used: the mechanism is there already."""
+        clients = self.mechanism.clients
+        lost = clients - self.survivors
+        rate = min(math.nextafter(0.5, 0), (lost + 0.5) / clients) if lost else 0.0
+        spec = IntermediarySpec(dropout=rate, corrupt=0.0, minimum=self.survivors, stage_seconds=STAGE_SECONDS)
+        return RunConfig(
+            run=self.name,
+            arms=2,
+            horizon=2 * clients + 2,
+            mechanism=MechanismSpec(name="identity"),
+            intermediary=spec,
+        )
+
 
 COHORTS = 32
 """Cohorts of each world, at least, where there are as many trials."""

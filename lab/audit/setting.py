@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism
-from distrust.common.mechanisms.laplace_like import LaplaceLike
+from distrust.common.mechanisms.families.laplace import LaplaceLike
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.randomness import SystemStream
 

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from distrust.common.errors import BadParameter
 from distrust.lab.audit.broken import BROKEN
+from distrust.lab.audit.in_process import DEFAULT_TRIALS, AuditQuery, audit_in_process
 from distrust.lab.audit.over_http import USUAL_TRIALS, audit_over_http, usual_trials
-from distrust.lab.audit.query import DEFAULT_TRIALS, AuditQuery, audit_in_process
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import Finding, check_trials
 from distrust.lab.cli.console import out

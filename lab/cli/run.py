@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from distrust.client.environments.mslr import write_counts
+from distrust.client.environments.mslr import build_counts, write_counts
 from distrust.common.errors import BadParameter, RunFailed
 from distrust.common.machine import one_thread
 from distrust.lab.cli.console import err, out
@@ -164,8 +164,6 @@ def mslr(
     minimum_rows: Annotated[int, typer.Option(min=1, help="Drop clusters with fewer rows")] = 1,
 ) -> None:
     """Group the rows of LETOR files into arms and count their relevance labels."""
-    from distrust.client.environments.letor import build_counts  # noqa: PLC0415 - scikit-learn takes a second to import
-
     table = build_counts(files, clusters, seed, minimum_rows)
     with writing(out_file, "name another file"):
         write_counts(table, out_file)

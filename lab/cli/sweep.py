@@ -9,10 +9,10 @@ from distrust.common.errors import BadParameter
 from distrust.lab.cli.console import err, out
 from distrust.lab.figures.drawing import drawing, matched
 from distrust.lab.stack.data_dir import writing
+from distrust.lab.sweep.cells import known_experiments, load_experiment
 from distrust.lab.sweep.display import SweepProgress, confidence_table, regret_table
 from distrust.lab.sweep.engine import SweepOutcome, run_sweep
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.files import known_experiments, load_experiment
 from distrust.lab.sweep.result_store import ResultStore, result_folder, rows_of_other_code
 from distrust.lab.sweep.row import Cell, Row
 from distrust.lab.sweep.table import differing_columns, read_rows

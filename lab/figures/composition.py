@@ -17,7 +17,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.base import DELTA_RULE, EPSILONS, LEAST_DELTA
+from distrust.common.mechanisms.families.base import DELTA_RULE, EPSILONS, LEAST_DELTA
 from distrust.common.privacy.gaussian import largest_ratio, zcdp_rho
 from distrust.lab.figures.drawing import json_digest
 from distrust.lab.figures.sheet import Sheet, save, styles

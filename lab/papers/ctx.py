@@ -166,7 +166,7 @@ ERRATA = (
         verdict="refuted",
         measure="exact ε at that δ",
         instead="the grid spans [low, high]: 2Δ in R* and in A*",
-        code="common/mechanisms/grid.py",
+        code="common/mechanisms/families/grid.py",
         figures=_algorithm_5_shift,
     ),
     Erratum(

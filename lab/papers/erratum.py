@@ -9,7 +9,6 @@ from scipy.optimize import brentq
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.mechanisms import Calibration, Mechanism, MechanismName, MechanismSpec, plan
-from distrust.common.privacy.gaussian import gaussian_delta, largest_ratio
 
 Paper = Literal["MAB", "DLB", "CTX", "FREE", "GLB"]
 
@@ -97,21 +96,6 @@ class CheckedErratum:
     instead: str
     code: str
     facts: tuple[tuple[str, float], ...]
-
-
-def classical_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
-    """Return σ = Δ√(2 ln(1.25/δ))/ε: Dwork & Roth 2014, Theorem A.1, proven for ε < 1."""
-    return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-
-
-def classical_gaussian(*, epsilon: float, delta: float) -> Figures:
-    """Return the exact δ of the classical calibration, which DLB and GLB use beyond ε < 1."""
-    return Figures(
-        setting=f"ε = {epsilon:g}, δ = {delta}",
-        claimed=delta,
-        computed=gaussian_delta(1 / classical_sigma(epsilon, delta, 1.0), epsilon),
-        ours=gaussian_delta(largest_ratio(epsilon, delta), epsilon),
-    )
 
 
 def amplified(local: float, delta: float, clients: int) -> float:

@@ -150,7 +150,7 @@ ERRATA = (
         verdict="refuted",
         measure="Pr[x̄ ≥ t] over the printed bound",
         instead="exact quantiles; the paper radius takes the sub-gamma bound",
-        code="common/mechanisms/laplace_like.py",
+        code="common/mechanisms/families/laplace.py",
         figures=_lemma_4c,
     ),
 )

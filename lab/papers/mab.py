@@ -241,7 +241,7 @@ ERRATA = (
         verdict="refuted",
         measure="probability that some sum wraps around, in units of 1/T",
         instead="τ is the exact quantile at the arm's and batch's share of p",
-        code="common/mechanisms/base.py",
+        code="common/mechanisms/families/base.py",
         figures=_theorem_1_tau,
     ),
     Erratum(
@@ -277,7 +277,7 @@ ERRATA = (
         verdict="misprint",
         measure="pure ε: noise and 2ε̂",
         instead="scale g/ε', g = ⌈ε'√n⌉; our own construction is certified by direct convolution",
-        code="common/mechanisms/pure_shuffle/certificate.py",
+        code="common/mechanisms/shuffled/pure_certificate.py",
         figures=_theorem_3_scale,
     ),
     Erratum(

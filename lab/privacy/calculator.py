@@ -9,7 +9,7 @@ from typing import Any
 from distrust.common.bandit.error_law import How, ScaledErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Calibration, Mechanism, check_returning
-from distrust.common.mechanisms.base import delta_allowed
+from distrust.common.mechanisms.families.base import delta_allowed
 from distrust.common.noise.law import Pmf
 from distrust.common.privacy.composition import LONGEST, compose, compose_exactly
 from distrust.common.privacy.guarantee import Guarantee

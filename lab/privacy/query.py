@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from distrust.common.bandit.statistics import BoundedVector, Norm, Reward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, MechanismSpec, check_spec, plan
-from distrust.common.mechanisms.base import DELTA_RULE, Noise, delta_allowed
+from distrust.common.mechanisms.families.base import DELTA_RULE, Noise, delta_allowed
 from distrust.common.messages.explain import wanted
 
 WRAP = 1e-6  # p': the run's own value depends on its failure probability, arms and batch

@@ -20,7 +20,6 @@ from distrust.common.errors import describe_error
 from distrust.common.modular import sum_rows
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.run.config import RunConfig
-from distrust.lab.privacy.shuffled_actions import unshuffled
 from distrust.lab.run.failures import FailureTracker
 from distrust.lab.run.result import CohortResult, Result, RoundResult, summarize
 from distrust.lab.run.run_file import RunFile
@@ -79,7 +78,7 @@ def _outcome(file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortP
             return unshuffled(cohort, plan.decision, rows[stay], order[stay], analyzer)
         estimate = mechanism.estimate(sum_rows(rows[stay], mechanism.modulus), survivors, analyzer)
         return ReleasedCohort(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors)
-    except Exception as error:  # noqa: BLE001 - as the server does (server.settlement): the run ends and says why
+    except Exception as error:  # noqa: BLE001 - as the server does (`server.active_run`): the run ends and says why
         return LostCohort(cohort=cohort.cohort, reason=f"the analyzer raised: {describe_error(error)}", fault=True)
 
 
@@ -209,3 +208,18 @@ def _sums_by_arm(records: Sequence[RoundRecord], cohorts: dict[Key, CohortPlan])
         arm: ReleasedCohort(cohort=cohorts[arm].cohort, sum=sum_rows, survivors=survivors[arm])
         for arm, sum_rows in sums.items()
     }
+
+
+def unshuffled(
+    cohort: CohortPlan, deal: AssignedAction, rows: NDArray[np.uint64], plays: NDArray[np.int64], stream: Stream
+) -> ReleasedCohort:
+    """Return the estimate of each action's group of reports, as a shuffler that assigns actions releases them.
+
+    FREE Alg. 3. The slots in a group are not part of the result.
+    """
+    mechanism, actions = cohort.mechanism, len(deal.actions)
+    places = deal.places()[plays]
+    counts = np.bincount(places, minlength=actions)
+    totals = np.stack([sum_rows(rows[places == place], mechanism.modulus) for place in range(actions)])
+    sums = mechanism.estimate_parts(totals, counts, stream)[:, 0]
+    return ReleasedCohort(cohort=cohort.cohort, sum=sums.tolist(), survivors=len(rows), counts=counts.tolist())

@@ -1,18 +1,86 @@
-"""The cells of an experiment: run files with a name and seeds of their own, checked before the first one runs."""
+"""The cells of an experiment: read from its file, checked before the first one runs, and played one by one.
+
+A cell is a run file with a name and seeds of its own. A worker plays it and returns its row, or the reason why there is
+none.
+"""
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+import time
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from distrust.common.errors import ProtocolError
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from distrust.common.errors import BadParameter, ProtocolError
 from distrust.common.machine import one_thread
+from distrust.common.messages.explain import first
 from distrust.common.randomness import UnsafeSeededStream
+from distrust.lab.run import in_process
+from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile, extensions, parse_table
-from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.row import Cell
+from distrust.lab.sweep.experiment import Experiment, merged
+from distrust.lab.sweep.row import Cell, Row
 from distrust.server.learner.learner import Learner
+
+
+def known_experiments() -> list[str]:
+    """Return the names of the experiments that come with the package."""
+    files = resources.files("distrust.lab.experiments").iterdir()
+    return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+
+
+def load_experiment(name_or_path: str, *, quick: bool = False, repetitions: int | None = None) -> Experiment:
+    """Read an experiment and check every run file that its panels and series make.
+
+    quick         with the file's `[quick]` laid over it. repetitions: another number than the file's.
+    Repetitions   differ in their seeds only, so that the first one's run files are checked for all.
+    Raises        BadParameter for an unknown name; BadExperiment.
+    """
+    file, name = _find(name_or_path)
+    try:
+        words = tomllib.loads(_text(file))
+        if quick and not isinstance(words.get("quick"), dict):
+            raise BadExperiment(f"{name_or_path}: has no [quick] table")
+        table = _laid(words, quick=quick, repetitions=repetitions)
+        experiment = Experiment.model_validate({**table, "name": name, "quick": quick})
+    except ValidationError as error:
+        raise BadExperiment(f"{name_or_path}: {first(error, Experiment)}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadExperiment(f"{name_or_path}: not TOML: {error}") from error
+    check_run_files(experiment)
+    return experiment
+
+
+def _find(name_or_path: str) -> tuple[Traversable | Path, str]:
+    path = Path(name_or_path)
+    if path.suffix == ".toml":
+        return path, path.stem
+    if name_or_path not in known_experiments():
+        allowed = f"must be one of {', '.join(known_experiments())}, or the path of a .toml file"
+        raise BadParameter("experiment", name_or_path, allowed)
+    return resources.files("distrust.lab.experiments") / f"{name_or_path}.toml", name_or_path
+
+
+def _text(file: Traversable | Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except OSError as error:
+        raise BadExperiment(f"{file}: {error.strerror}") from error
+
+
+def _laid(table: dict[str, Any], *, quick: bool, repetitions: int | None) -> dict[str, Any]:
+    """Return the file's table, with `[quick]` laid over it and another number of repetitions if requested."""
+    plain = {key: value for key, value in table.items() if key != "quick"}
+    changes = {} if repetitions is None else {"repetitions": repetitions}
+    return merged(merged(plain, table["quick"] if quick else {}), changes)
 
 
 def all_cells(experiment: Experiment) -> Iterator[Cell]:
@@ -113,3 +181,71 @@ def _named(experiment: Experiment, panel: str, series: str) -> Iterator[None]:
     except ProtocolError as error:
         place = f"{experiment.name}, panel {panel!r}, series {series!r}"
         raise BadExperiment(f"{place}: {error.detail}") from error
+
+
+class Failure(NamedTuple):
+    """A cell without a row, and why."""
+
+    cell: Cell
+    reason: str
+
+
+class StoppedEarly(ProtocolError):
+    """A run that ended before its horizon, so that its regret means nothing."""
+
+    code, status = "stopped", 409
+
+
+def play_cell(experiment: Experiment, cell: Cell) -> Row | Failure:
+    """Return a cell's row, or its failure. An exception ends this cell only."""
+    began = time.perf_counter()
+    try:
+        with one_thread():
+            file = cell_run_file(experiment, cell)
+            result = in_process.run(file)
+            return _row(experiment, cell, file, result, time.perf_counter() - began)
+    except ProtocolError as error:
+        return Failure(cell, error.detail)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other cells go on, and this one is named
+        return Failure(cell, f"{type(error).__name__}: {error}")
+
+
+def checkpoints(curve: Sequence[tuple[int, float]], places: NDArray[np.float64]) -> list[float]:
+    """Return the regret at each place, in pulls; linear from (0, 0) over the ends of rounds.
+
+    curve  (pulls, regret) after each round, cumulated; its last point is the end of the run.
+    """
+    pulls, regret = np.array([(0, 0.0), *curve], dtype=np.float64).T
+    return [float(value) for value in np.interp(places, pulls, regret)]
+
+
+def _row(experiment: Experiment, cell: Cell, file: RunFile, result: Result, seconds: float) -> Row:
+    if result.fault is not None or sum(result.pulls) < result.horizon:
+        raise StoppedEarly(result.fault or f"stopped after {sum(result.pulls)} of {result.horizon} pulls")
+    assert result.seed is not None
+    clients = sum(cohort.clients for one in result.rounds for cohort in one.cohorts)
+    return Row(
+        experiment=experiment.name,
+        panel=cell.panel,
+        series=cell.series,
+        digest=cell_digest(experiment, cell),
+        repetition=cell.repetition,
+        seed=result.seed,
+        policy=result.policy,
+        mechanism=result.mechanism,
+        calibration=result.calibration,
+        epsilon=file.config.mechanism.epsilon,
+        horizon=result.horizon,
+        clients=clients,
+        regret=result.regret.final,
+        chosen=result.chosen,
+        best=result.best,
+        **result.events.model_dump(),
+        aborted=result.aborted,
+        unfinished=result.unfinished,
+        payload_bits=result.bits.payload,
+        modulus_bits=result.bits.modulus,
+        bits=result.bits.payload * clients,
+        seconds=seconds,
+        curve=checkpoints(result.regret.curve, experiment.places(result.horizon)),
+    )

@@ -11,10 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 
-from distrust import lab
+import distrust
 
-ROOT = Path(lab.__file__).parents[2]
-FIRST = "distrust.lab.sweep.play"
+ROOT = Path(distrust.__file__).parents[1]
+FIRST = "distrust.lab.sweep.cells"
 _NAMED = re.compile(r"distrust(\.\w+)+:\w+")
 LIBRARIES = ("dp-accounting", "mpmath", "numpy", "scipy")
 
@@ -23,7 +23,7 @@ LIBRARIES = ("dp-accounting", "mpmath", "numpy", "scipy")
 def parts() -> Mapping[str, str]:
     """Return a digest for each of our modules that playing a cell may reach and for the data beside them, and versions.
 
-    Reach     from `lab.sweep.play` over import statements, also those inside functions, and classes that are named as
+    Reach     from `lab.sweep.cells` over import statements, also those inside functions, and classes that are named as
               `module:Name`. Code that stores and draws rows is not part of it.
     Digests   are of the syntax tree without docstrings: comments and layout may change.
     Python    counts with its minor version: how floats are added up has changed between two of them.

@@ -1,19 +1,31 @@
-"""The engine of sweeps: plays the missing cells of an experiment, stores each as it ends, and writes the table."""
+"""The engine of sweeps: plays the missing cells of an experiment, stores each as it ends, and writes the table.
 
-from collections.abc import Callable
-from contextlib import closing
+Cells are played on all cores, or on a cluster, with joblib; rows arrive in the order in which cells end.
+"""
+
+import logging
+import os
+import signal
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
 
+from joblib import Parallel, cpu_count, delayed, parallel_config
+from joblib.externals.loky.process_executor import BrokenProcessPool
+
+from distrust.common.errors import BadParameter, ProtocolError
+from distrust.lab.stack.parent_death import tie
 from distrust.lab.sweep import code
-from distrust.lab.sweep.cells import Standing, all_cells, check_first_rounds
+from distrust.lab.sweep.cells import Failure, Standing, all_cells, check_first_rounds, play_cell
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.play import Failure, play_cell
 from distrust.lab.sweep.result_store import ResultStore, write_failures
 from distrust.lab.sweep.row import Cell, Row
 from distrust.lab.sweep.table import check_format, write_rows
-from distrust.lab.sweep.workers import check_backend, check_jobs, unordered
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +90,124 @@ def _note(
     store.keep(end)
     rows[end.cell] = end
     return standing._replace(done=standing.done + 1)
+
+
+Backend = Literal["loky", "dask", "ray"]
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+NEEDS = {"dask": "distributed", "ray": "ray"}
+
+LEAST_CHUNK = 4
+"""Cells a worker and chunk, where a backend hands over results in chunks only."""
+
+EXPECTED = ("A worker stopped while some jobs were given", ".*tasks which were still being processed")
+"""Warnings of joblib that are ignored: a worker that had grown was replaced; a sweep was stopped."""
+
+Task = TypeVar("Task")
+Value = TypeVar("Value")
+
+
+class WorkerLost(ProtocolError):
+    """A worker process died, which no cell can catch: most often it needed more memory than there is."""
+
+    code, status = "worker-lost", 503
+
+
+def check_backend(backend: str) -> Backend:
+    """Return the backend of that name. Raises BadParameter if it is unknown, or its package is not installed."""
+    for known in BACKENDS:
+        if backend == known:
+            needed = NEEDS.get(known)
+            if needed is not None and find_spec(needed) is None:
+                allowed = f"needs the package {needed}: pip install 'distrust[{known}]'"
+                raise BadParameter("backend", backend, allowed)
+            return known
+    raise BadParameter("backend", backend, f"must be one of {', '.join(BACKENDS)}")
+
+
+def check_jobs(jobs: int | None) -> int:
+    """Return the number of worker processes; the number of cores for None. Raises BadParameter."""
+    if jobs is not None and jobs < 1:
+        raise BadParameter("jobs", jobs, "must be at least 1")
+    return int(cpu_count()) if jobs is None else jobs
+
+
+def unordered(work: Callable[[Task], Value], tasks: Sequence[Task], backend: Backend, jobs: int) -> Generator[Value]:
+    """Yield `work` of every task, in the order in which they end. Closing the iterator stops the workers.
+
+    Memory  Tasks are handed out as workers get free, so that only a few are in memory at once.
+    Raises  WorkerLost.
+    """
+    if not tasks:
+        return
+    with ExitStack() as stack, warnings.catch_warnings():
+        for known in EXPECTED:
+            warnings.filterwarnings("ignore", message=known)
+        stack.enter_context(_config(backend, jobs))
+        try:
+            for chunk in _chunks(tasks, backend, jobs):
+                yield from _results(work, chunk, backend)
+        except BrokenProcessPool as error:
+            reason = "a worker process died, perhaps for want of memory; finished cells are kept: try fewer --jobs"
+            raise WorkerLost(reason) from error
+
+
+def _results(work: Callable[[Task], Value], tasks: Sequence[Task], backend: Backend) -> Iterator[Value]:
+    return_as = "list" if backend == "ray" else "generator_unordered"
+    results = Parallel(return_as=return_as)(delayed(work)(task) for task in tasks)
+    try:
+        yield from results
+    finally:
+        if return_as != "list":
+            results.close()
+
+
+def _chunks(tasks: Sequence[Task], backend: Backend, jobs: int) -> Iterator[Sequence[Task]]:
+    """Return all tasks as one chunk; for Ray, whose joblib backend returns whole lists only, in chunks."""
+    size = LEAST_CHUNK * jobs if backend == "ray" else max(len(tasks), 1)
+    return (tasks[start : start + size] for start in range(0, len(tasks), size))
+
+
+def _config(backend: Backend, jobs: int) -> AbstractContextManager[Any]:
+    """Configure joblib. Dask's scheduler is the one in DASK_SCHEDULER_ADDRESS, or one on this machine."""
+    if backend == "dask":
+        return _dask(jobs)
+    if backend == "ray":
+        from ray.util.joblib import register_ray  # noqa: PLC0415 - an extra
+
+        register_ray()
+        return _joblib("ray", n_jobs=jobs)
+    if jobs == 1:
+        return _joblib("sequential")
+    return _joblib("loky", n_jobs=jobs, initializer=_start_worker, initargs=(os.getpid(),), inner_max_num_threads=1)
+
+
+@contextmanager
+def _joblib(backend: str, **settings: Any) -> Iterator[None]:
+    with parallel_config(backend, **settings):
+        yield
+
+
+@contextmanager
+def _dask(jobs: int) -> Iterator[None]:
+    import dask  # noqa: PLC0415 - an extra
+    from distributed import Client  # noqa: PLC0415
+
+    address = dask.config.get("scheduler-address", None)
+    here = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": None, "set_as_default": False}
+    quiet = {"silence_logs": logging.ERROR}  # Dask would warn of workers that a stop kills in the middle of a cell
+    client: Any = Client  # untyped
+    with client(address) if address else client(**here, **quiet) as cluster, _joblib("dask", client=cluster):
+        if not address:
+            cluster.run(_ignore_interrupts)
+        yield
+
+
+def _start_worker(parent: int) -> None:
+    """Start a worker of loky: it ends when the sweep does."""
+    _ignore_interrupts()
+    tie(parent)
+
+
+def _ignore_interrupts() -> None:
+    """Ignore Ctrl-C in a worker: a terminal sends it to all processes, and the sweep alone must stop."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -3,7 +3,7 @@
 from distrust.common.errors import BadParameter, ProtocolError, RunFailed, describe_error
 from distrust.common.extensions import load_reference
 from distrust.common.mechanisms import MECHANISMS, check_parts, check_returning, check_spec
-from distrust.common.mechanisms.base import epsilon_allowed
+from distrust.common.mechanisms.families.base import epsilon_allowed
 from distrust.common.messages.policy import ArmSpec
 from distrust.common.run.config import RunConfig
 from distrust.server.policies.base import Ask, Policy, PolicyClass, RunFacts

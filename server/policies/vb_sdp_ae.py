@@ -46,6 +46,8 @@ class VbSdpAe(Elimination):
         self._counts[arm] += estimate.counts[0]
         self._laws[arm].append(estimate.laws[0])
         clients = int(self._counts[arm])
+        # Hoeffding: the mean of N rewards in [0, 1] is further off with probability at most p₁. The noise has p₁ of its
+        # own; summed over arms and batches, `event_share` keeps both events together below p.
         sampled = math.sqrt(math.log(2 / self.share) / (2 * clients))
         return float(self._sums[arm]) / clients, sampled + pooled_noise(tuple(self._laws[arm]), self.share) / clients
 

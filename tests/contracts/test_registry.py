@@ -79,7 +79,7 @@ def strings(path: Path) -> set[str]:
     return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
-EXPERTS = ("lab/papers/", "lab/audit/broken.py", "lab/audit/harness.py")
+EXPERTS = ("lab/papers/", "lab/audit/broken.py", "lab/audit/over_http.py")
 """Files about one mechanism or policy: a paper's table, an audit's broken copies, a run without noise to carry them."""
 
 

@@ -14,9 +14,8 @@ from distrust.lab.run import in_process
 from distrust.lab.run.run_file import BadRunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
-from distrust.lab.sweep.cells import Cell, cell_digest
+from distrust.lab.sweep.cells import Cell, cell_digest, play_cell
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.play import play_cell
 from distrust.lab.sweep.row import Row
 from tests.extensions.conftest import Own
 from tests.support.forked import forking
@@ -153,7 +152,4 @@ def test_a_name_of_two_packages_is_refused(package: str, tmp_path: Path) -> None
 
 def test_one_of_ours_cannot_be_replaced(package: str, tmp_path: Path) -> None:
     install(tmp_path, f"{package}c", ENVIRONMENT, {GROUP: {"bernoulli": f"{package}c:Coins"}})
-    assert (
-        type(read_spec({"name": "bernoulli", "means": [0.1, 0.2]})).__module__
-        == "distrust.client.environments.arms"
-    )
+    assert type(read_spec({"name": "bernoulli", "means": [0.1, 0.2]})).__module__ == "distrust.client.environments.arms"

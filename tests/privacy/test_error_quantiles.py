@@ -14,8 +14,8 @@ from scipy.integrate import quad
 
 from distrust.common.bandit.statistics import BoundedVector
 from distrust.common.mechanisms import MECHANISMS, MechanismSpec, plan
-from distrust.common.mechanisms.base import MechanismName, Noise
 from distrust.common.mechanisms.central.tree import Tree
+from distrust.common.mechanisms.families.base import MechanismName, Noise
 from distrust.common.mechanisms.local.sphere import LocalSphere
 from distrust.common.noise.continuous import Rounded
 

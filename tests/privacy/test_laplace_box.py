@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.statistics import BoundedVector, Norm
 from distrust.common.mechanisms import MechanismSpec, plan
-from distrust.common.mechanisms.laplace_like import LaplaceLike
+from distrust.common.mechanisms.families.laplace import LaplaceLike
 from distrust.common.noise.polya import DiscreteLaplace
 from distrust.common.privacy.laplace import continuous_box_epsilon, laplace_box_epsilon
 from distrust.common.privacy.products import product_epsilon

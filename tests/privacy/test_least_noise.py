@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from distrust.common.bandit.statistics import BoundedVector, Norm, Reward, Statistic
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
-from distrust.common.mechanisms.base import MechanismName
 from distrust.common.mechanisms.distributed.skellam import skellam_divergences
+from distrust.common.mechanisms.families.base import MechanismName
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_delta

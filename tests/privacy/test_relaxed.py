@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MechanismSpec, plan
-from distrust.common.mechanisms.pure_shuffle.certificate import (
+from distrust.common.mechanisms.shuffled.pure import fewest_bits
+from distrust.common.mechanisms.shuffled.pure_certificate import (
     BitDesign,
     certified_epsilon,
     difference_law,
@@ -21,7 +22,6 @@ from distrust.common.mechanisms.pure_shuffle.certificate import (
     splits,
     window_sums,
 )
-from distrust.common.mechanisms.pure_shuffle.mechanism import fewest_bits
 from distrust.common.noise.polya import PolyaDifference
 
 Array = NDArray[np.float64]

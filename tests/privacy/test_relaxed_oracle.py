@@ -13,8 +13,8 @@ import pytest
 from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MechanismSpec, plan
-from distrust.common.mechanisms.pure_shuffle.certificate import BitDesign, certified_epsilon, pair_epsilon
-from distrust.common.mechanisms.pure_shuffle.mechanism import RelaxedSecaggShuffle, fewest_bits
+from distrust.common.mechanisms.shuffled.pure import RelaxedSecaggShuffle, fewest_bits
+from distrust.common.mechanisms.shuffled.pure_certificate import BitDesign, certified_epsilon, pair_epsilon
 from tests.privacy.laws import Law, convolution
 
 NINE_DIGITS = 1e-9

@@ -17,8 +17,7 @@ from distrust.common.mechanisms import MECHANISMS, Calibration, MechanismName
 from distrust.lab.privacy.query import PrivacyQuery
 from distrust.lab.run import in_process
 from distrust.lab.run.run_file import parse_table
-from distrust.lab.sweep.files import load_experiment
-from distrust.lab.sweep.play import play_cell
+from distrust.lab.sweep.cells import load_experiment, play_cell
 from distrust.lab.sweep.row import Cell, Row
 
 SCALARS = [

@@ -5,9 +5,8 @@ import pytest
 from distrust.lab.cli.sweep import COMPOSITION, DELTA, EPSILON
 from distrust.lab.figures.composition import composition_curves, composition_stamp
 from distrust.lab.figures.drawing import matched, stamp
-from distrust.lab.sweep.cells import all_cells, cell_digest
+from distrust.lab.sweep.cells import all_cells, cell_digest, load_experiment
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.files import load_experiment
 from distrust.lab.sweep.row import Cell
 from tests.support.published import FIGURES, PUBLISHED, drawn_from, rows
 

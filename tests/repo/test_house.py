@@ -8,12 +8,12 @@ MOST = {
     "files over 400 lines": 0,
     "modules on cycles": 0,
     "suppressed unused arguments": 0,
-    "files under 60 lines": 115,
-    "modules with exactly one importer": 70,
-    "longest chain of imports": 36,
-    "longest chain inside common/mechanisms": 16,
-    "pairs of folders that import each other": 16,
-    "public names defined in two or more modules": 72,
+    "files under 60 lines": 40,
+    "modules with exactly one importer": 42,
+    "longest chain of imports": 21,
+    "longest chain inside common/mechanisms": 6,
+    "pairs of folders that import each other": 0,
+    "public names defined in two or more modules": 3,
 }
 """Upper limits, a little above today's figures. docs/architecture.md has these."""
 

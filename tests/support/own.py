@@ -184,9 +184,9 @@ MECHANISM = '''
 from fractions import Fraction
 from typing import ClassVar
 
-from distrust.common.mechanisms.base import Mechanism, needed
-from distrust.common.mechanisms.grid import GridMechanism
-from distrust.common.mechanisms.laplace_like import LaplaceLike, little_rounding
+from distrust.common.mechanisms.families.base import Mechanism, needed
+from distrust.common.mechanisms.families.grid import GridMechanism
+from distrust.common.mechanisms.families.laplace import LaplaceLike, little_rounding
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from PIL import Image
 
 from distrust.lab.figures.drawing import KEY
-from distrust.lab.sweep.files import known_experiments
+from distrust.lab.sweep.cells import known_experiments
 from distrust.lab.sweep.row import Row
 from distrust.lab.sweep.table import read_rows
 

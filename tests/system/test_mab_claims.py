@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from distrust.lab.sweep.files import load_experiment
+from distrust.lab.sweep.cells import load_experiment
 from tests.system.claims import published
 
 VARIANTS = ("", ", exact")

@@ -9,9 +9,8 @@ import random
 import pytest
 
 from distrust.lab.sweep import code
+from distrust.lab.sweep.cells import load_experiment, play_cell
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.files import load_experiment
-from distrust.lab.sweep.play import play_cell
 from distrust.lab.sweep.row import Cell, Row
 from distrust.lab.sweep.table import differing_columns
 from tests.support.published import PUBLISHED, rows

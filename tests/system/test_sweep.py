@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from distrust.lab.sweep.cells import load_experiment
 from distrust.lab.sweep.engine import run_sweep
-from distrust.lab.sweep.files import load_experiment
 from distrust.lab.sweep.row import Row
 from distrust.lab.sweep.table import read_rows
 from tests.support.experiments import small

@@ -6,10 +6,10 @@ from typing import ClassVar, Literal, Self
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
-from distrust.common.mechanisms.base import CohortParams, MechanismSpec, needed
-from distrust.common.mechanisms.gaussian_like import RealGaussian
-from distrust.common.mechanisms.grid import FINE, INFLATED, GridMechanism, ServerNoise
-from distrust.common.mechanisms.laplace_like import LaplaceLike, laplace_precision, little_rounding
+from distrust.common.mechanisms.families.base import CohortParams, MechanismSpec, needed
+from distrust.common.mechanisms.families.gaussian import RealGaussian
+from distrust.common.mechanisms.families.grid import FINE, INFLATED, GridMechanism, ServerNoise
+from distrust.common.mechanisms.families.laplace import LaplaceLike, laplace_precision, little_rounding
 from distrust.common.noise.continuous import Laplace
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.base import (
+from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     SAMPLER,
     CohortParams,
@@ -22,7 +22,7 @@ from distrust.common.mechanisms.base import (
     needed_delta,
     require,
 )
-from distrust.common.mechanisms.gaussian_like import GaussianLike, textbook
+from distrust.common.mechanisms.families.gaussian import GaussianLike, textbook
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.gaussian_sums import (
     GaussianTarget,

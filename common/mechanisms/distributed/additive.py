@@ -6,9 +6,9 @@ from fractions import Fraction
 from typing import ClassVar, Literal, Self
 
 from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.mechanisms.base import CohortParams, MechanismSpec, Need, needed
-from distrust.common.mechanisms.gaussian_like import GaussianLike
-from distrust.common.mechanisms.laplace_like import LaplaceLike, laplace_precision
+from distrust.common.mechanisms.families.base import CohortParams, MechanismSpec, Need, needed
+from distrust.common.mechanisms.families.gaussian import GaussianLike
+from distrust.common.mechanisms.families.laplace import LaplaceLike, laplace_precision
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.noise.polya import PolyaDifference

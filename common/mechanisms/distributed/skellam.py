@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
 from distrust.common.bandit.statistics import Norm
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.base import (
+from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
     SAMPLER,
@@ -26,7 +26,7 @@ from distrust.common.mechanisms.base import (
     needed,
     require,
 )
-from distrust.common.mechanisms.grid import GridMechanism
+from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.law import LIMIT
 from distrust.common.noise.skellam import Skellam

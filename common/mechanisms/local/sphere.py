@@ -19,8 +19,15 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
 from distrust.common.bandit.statistics import Norm
-from distrust.common.mechanisms.base import EPSILON_RULE, CohortParams, MechanismSpec, epsilon_allowed, needed, require
-from distrust.common.mechanisms.grid import FINE, GridMechanism
+from distrust.common.mechanisms.families.base import (
+    EPSILON_RULE,
+    CohortParams,
+    MechanismSpec,
+    epsilon_allowed,
+    needed,
+    require,
+)
+from distrust.common.mechanisms.families.grid import FINE, GridMechanism
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.coins import MOST, worst_quantile
 from distrust.common.noise.law import check_probability

@@ -17,7 +17,7 @@ from typing_extensions import override
 from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
 from distrust.common.bandit.statistics import Norm, Statistic
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.base import (
+from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
     SAMPLER,
@@ -29,7 +29,7 @@ from distrust.common.mechanisms.base import (
     needed,
     require,
 )
-from distrust.common.mechanisms.grid import GridMechanism
+from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.binomial import Binomial
 from distrust.common.privacy.binomial import long_epsilon

@@ -11,7 +11,7 @@ from pydantic import model_validator
 
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.base import (
+from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     SAMPLER,
     CohortParams,
@@ -21,7 +21,7 @@ from distrust.common.mechanisms.base import (
     needed_delta,
     require,
 )
-from distrust.common.mechanisms.gaussian_like import GaussianLike
+from distrust.common.mechanisms.families.gaussian import GaussianLike
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.amplification.blanket import (

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.base import (
+from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
     SAMPLER,
@@ -25,7 +25,7 @@ from distrust.common.mechanisms.base import (
     needed_delta,
     require,
 )
-from distrust.common.mechanisms.laplace_like import LaplaceLike, little_rounding
+from distrust.common.mechanisms.families.laplace import LaplaceLike, little_rounding
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.amplification.blanket import FINEST, blanket_epsilon, hides_pairs, over_pairs

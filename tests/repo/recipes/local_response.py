@@ -10,8 +10,15 @@ from pydantic import model_validator
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
-from distrust.common.mechanisms.base import EPSILON_RULE, CohortParams, MechanismSpec, epsilon_allowed, needed, require
-from distrust.common.mechanisms.grid import GridMechanism
+from distrust.common.mechanisms.families.base import (
+    EPSILON_RULE,
+    CohortParams,
+    MechanismSpec,
+    epsilon_allowed,
+    needed,
+    require,
+)
+from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.mechanisms.local.sphere import WORD, coin, coin_epsilon
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.coins import worst_quantile

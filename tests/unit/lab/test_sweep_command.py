@@ -8,10 +8,9 @@ from typer.testing import CliRunner, Result
 from distrust.common.errors import ProtocolError
 from distrust.lab.__main__ import app
 from distrust.lab.sweep import code
+from distrust.lab.sweep.cells import Failure, known_experiments, load_experiment, play_cell
 from distrust.lab.sweep.engine import run_sweep
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.files import known_experiments, load_experiment
-from distrust.lab.sweep.play import Failure, play_cell
 from distrust.lab.sweep.row import Cell, Row
 from distrust.lab.sweep.table import read_rows, write_rows
 from tests.support.experiments import small
@@ -85,13 +84,13 @@ def test_rows_to_check_against_are_read_before_anything_is_played(tmp_path: Path
 def test_a_sweep_with_other_code_says_that_it_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [small(tmp_path), "--jobs", "1", "--out", str(tmp_path), "--repetitions", "1"]
     assert "other code" not in sweep(*words).stderr
-    older = {**code.parts(), "numpy": "0.0", "distrust.lab.sweep.play": "0"}
+    older = {**code.parts(), "numpy": "0.0", "distrust.lab.sweep.cells": "0"}
     monkeypatch.setattr(code, "parts", lambda: older)
     shown = sweep(*words)
     (kept,) = set(tmp_path.glob("small-*/rows-*.jsonl")) - {
         next(tmp_path.glob(f"small-*/rows-{code.code_digest()}.jsonl"))
     }
-    said = f"4 cells in {kept} were played by other code (distrust.lab.sweep.play, numpy differ): kept, not used"
+    said = f"4 cells in {kept} were played by other code (distrust.lab.sweep.cells, numpy differ): kept, not used"
     assert said in shown.stderr
     assert "small: 0 of 4 cells\n" in shown.stderr
     assert "other code" not in sweep(*words).stderr

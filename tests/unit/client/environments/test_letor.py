@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from distrust.client.environments.letor import letor_rows
+from distrust.client.environments.mslr import letor_rows
 from distrust.common.errors import BadParameter
 
 

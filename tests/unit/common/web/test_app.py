@@ -13,7 +13,7 @@ from sqlalchemy import MetaData
 from distrust.common.database import Database
 from distrust.common.errors import Conflict, TooSmall, Unauthorized, Unavailable
 from distrust.common.web.app import OperatorOnly, make_app
-from distrust.common.web.body import JsonBody, MessageRoute
+from distrust.common.web.bodies import JsonBody, MessageRoute
 from distrust.common.web.problems import MEDIA_TYPE, from_document, problems
 from distrust.common.web.settings import ServiceSettings
 from distrust.common.wire import Blob, Message

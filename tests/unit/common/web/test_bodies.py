@@ -11,9 +11,8 @@ from starlette.types import Message
 
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.messages.upload import Upload
-from distrust.common.web.body import JsonBody, count_values
+from distrust.common.web.bodies import MOST_BODIES, SMALL, Bodies, JsonBody, Visit, count_values
 from distrust.common.web.settings import ServiceSettings
-from distrust.common.web.visit import MOST_BODIES, SMALL, Bodies, Visit
 
 CHUNK = SMALL + 1
 

@@ -7,8 +7,8 @@ from typer.testing import CliRunner, Result
 
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.lab.__main__ import app
+from distrust.lab.sweep.cells import load_experiment
 from distrust.lab.sweep.engine import run_sweep
-from distrust.lab.sweep.files import load_experiment
 
 TOML = """
 title = "Two worlds"

@@ -11,9 +11,8 @@ from distrust.common.errors import BadParameter
 from distrust.lab.figures.draw import draw, exponent, figure
 from distrust.lab.figures.drawing import matched, stamp
 from distrust.lab.figures.sheet import DPI, LINES, styles
-from distrust.lab.sweep.cells import cell_digest
+from distrust.lab.sweep.cells import cell_digest, known_experiments, load_experiment
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.files import known_experiments, load_experiment
 from distrust.lab.sweep.row import Cell, Row
 from tests.support.published import drawn_from
 

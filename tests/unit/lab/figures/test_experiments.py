@@ -11,8 +11,8 @@ from distrust.common.errors import BudgetExceeded
 from distrust.common.run.config import RunConfig
 from distrust.lab.figures.drawing import drawing
 from distrust.lab.run.run_file import parse_table
+from distrust.lab.sweep.cells import known_experiments, load_experiment
 from distrust.lab.sweep.experiment import Experiment, Overlay, merged
-from distrust.lab.sweep.files import known_experiments, load_experiment
 from distrust.server.learner.learner import Learner
 
 ROOT = Path(__file__).parents[4]

@@ -8,8 +8,7 @@ from types import FrameType
 import pytest
 
 from distrust.lab.sweep import code
-from distrust.lab.sweep.files import load_experiment
-from distrust.lab.sweep.play import play_cell
+from distrust.lab.sweep.cells import load_experiment, play_cell
 from distrust.lab.sweep.row import Cell, Row
 
 SOURCES = Path(__file__).parents[4] / "src"
@@ -32,7 +31,7 @@ def play():
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A tree of a few modules and what is beside them, as if it were ours."""
     for name, text in {
-        "distrust/lab/sweep/play.py": PLAY,
+        "distrust/lab/sweep/cells.py": PLAY,
         "distrust/common/rule.py": "LEVEL = 1\n",
         "distrust/common/law.py": '"""Laws."""\n\n\ndef width(x):\n    """In rewards."""\n    return 2 * x  # twice\n',
         "distrust/common/web.py": "PORT = 80\n",
@@ -62,7 +61,7 @@ def changed_by(path: Path, old: str, new: str) -> list[str]:
     [
         pytest.param("distrust/common/law.py", "2 * x", "3 * x", ["distrust.common.law"], id="a-number"),
         pytest.param(
-            "distrust/lab/sweep/play.py", "width(1)", "width(2)", ["distrust.lab.sweep.play"], id="the-cell-itself"
+            "distrust/lab/sweep/cells.py", "width(1)", "width(2)", ["distrust.lab.sweep.cells"], id="the-cell-itself"
         ),
         pytest.param("distrust/common/rule.py", "1", "2", ["distrust.common.rule"], id="a-class-that-is-named"),
         pytest.param("distrust/common/data/rewards.csv", "0,1", "1,1", ["distrust/common/data/rewards.csv"], id="data"),

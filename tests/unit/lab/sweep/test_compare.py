@@ -1,7 +1,6 @@
 import pytest
 
-from distrust.lab.sweep.files import load_experiment
-from distrust.lab.sweep.play import play_cell
+from distrust.lab.sweep.cells import load_experiment, play_cell
 from distrust.lab.sweep.row import Cell, Row
 from distrust.lab.sweep.table import differing_columns
 from tests.support.experiments import small

@@ -7,11 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from distrust.common.errors import BadParameter
-from distrust.lab.sweep.cells import Standing, all_cells
+from distrust.lab.sweep.cells import Failure, Standing, all_cells, load_experiment, play_cell
 from distrust.lab.sweep.engine import run_sweep
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.files import load_experiment
-from distrust.lab.sweep.play import Failure, play_cell
 from distrust.lab.sweep.row import Cell, Row
 from distrust.lab.sweep.table import read_rows
 from tests.support.experiments import small
@@ -106,7 +104,7 @@ def test_settings_that_nobody_knows_are_refused_before_anything_is_written(
 def test_a_backend_whose_package_is_missing_names_the_extra(
     backend: str, extra: str, experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distrust.lab.sweep.workers.find_spec", lambda _name: None)
+    monkeypatch.setattr("distrust.lab.sweep.engine.find_spec", lambda _name: None)
     with pytest.raises(BadParameter, match=f"needs the package {extra}: pip install 'distrust\\[{backend}\\]'"):
         run_sweep(experiment, tmp_path, backend=backend)
 

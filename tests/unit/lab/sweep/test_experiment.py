@@ -4,9 +4,16 @@ import pytest
 
 from distrust.common.errors import BadParameter, ProtocolError
 from distrust.lab.run import in_process
-from distrust.lab.sweep.cells import BadExperiment, all_cells, cell_digest, cell_run_file, run_table
+from distrust.lab.sweep.cells import (
+    BadExperiment,
+    all_cells,
+    cell_digest,
+    cell_run_file,
+    known_experiments,
+    load_experiment,
+    run_table,
+)
 from distrust.lab.sweep.engine import run_sweep
-from distrust.lab.sweep.files import known_experiments, load_experiment
 from distrust.lab.sweep.row import Cell
 from tests.support.experiments import small
 

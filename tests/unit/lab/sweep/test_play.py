@@ -10,9 +10,7 @@ from distrust.common.errors import BudgetExceeded
 from distrust.lab.run import in_process
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile
-from distrust.lab.sweep.cells import cell_run_file
-from distrust.lab.sweep.files import load_experiment
-from distrust.lab.sweep.play import Failure, checkpoints, play_cell
+from distrust.lab.sweep.cells import Failure, cell_run_file, checkpoints, load_experiment, play_cell
 from distrust.lab.sweep.row import Cell, Row
 from tests.support.experiments import small
 
@@ -91,7 +89,7 @@ def test_linear_algebra_has_one_thread_in_a_cell(tmp_path: Path, monkeypatch: py
         seen.extend(pool["num_threads"] for pool in threadpool_info())
         raise BudgetExceeded(2.0, 1, 1.0, 0.0)
 
-    monkeypatch.setattr("distrust.lab.sweep.play.in_process", SimpleNamespace(run=looking))
+    monkeypatch.setattr("distrust.lab.sweep.cells.in_process", SimpleNamespace(run=looking))
     play_cell(load_experiment(small(tmp_path)), CELL)
     assert seen
     assert set(seen) == {1}
@@ -109,7 +107,7 @@ def test_linear_algebra_has_one_thread_in_a_cell(tmp_path: Path, monkeypatch: py
 def test_what_goes_wrong_is_a_failure_that_says_why(
     run: Callable[[RunFile], Result], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("distrust.lab.sweep.play.in_process", SimpleNamespace(run=run))
+    monkeypatch.setattr("distrust.lab.sweep.cells.in_process", SimpleNamespace(run=run))
     found = play_cell(load_experiment(small(tmp_path)), CELL)
     assert isinstance(found, Failure)
     assert found.cell == CELL

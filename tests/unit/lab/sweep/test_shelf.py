@@ -4,9 +4,8 @@ import pytest
 
 from distrust.common.errors import Unavailable
 from distrust.lab.sweep import code
+from distrust.lab.sweep.cells import load_experiment, play_cell
 from distrust.lab.sweep.experiment import Experiment
-from distrust.lab.sweep.files import load_experiment
-from distrust.lab.sweep.play import play_cell
 from distrust.lab.sweep.result_store import ResultStore, result_folder, rows_of_other_code
 from distrust.lab.sweep.row import Cell, Row
 from tests.support.experiments import small

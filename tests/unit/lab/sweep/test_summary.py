@@ -5,9 +5,8 @@ import pytest
 from rich.console import Console
 from scipy.stats import beta
 
+from distrust.lab.sweep.cells import load_experiment, play_cell
 from distrust.lab.sweep.display import confidence, confidence_table, regret_table, share
-from distrust.lab.sweep.files import load_experiment
-from distrust.lab.sweep.play import play_cell
 from distrust.lab.sweep.row import Cell, Row
 from tests.support.experiments import small
 

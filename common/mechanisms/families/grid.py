@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import How, Spread
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms.base import SAMPLER, Mechanism, Noise, require
+from distrust.common.mechanisms.families.base import SAMPLER, Mechanism, Noise, require
 from distrust.common.noise.law import Law
 from distrust.common.privacy.sensitivity import Grid
 from distrust.common.randomness import Stream

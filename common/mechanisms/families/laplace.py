@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ScaledErrorLaw, Spread
-from distrust.common.mechanisms.base import (
+from distrust.common.mechanisms.families.base import (
     EPSILON_RULE,
     SAMPLER,
     CohortParams,
@@ -18,7 +18,7 @@ from distrust.common.mechanisms.base import (
     needed,
     require,
 )
-from distrust.common.mechanisms.grid import GridMechanism
+from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.noise.polya import LONGEST_SCALE, PolyaDifference
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.hockey_stick import pure_epsilon

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.base import (
+from distrust.common.mechanisms.families.base import (
     EPSILON_RULE,
     SAMPLER,
     CohortParams,
@@ -27,9 +27,9 @@ from distrust.common.mechanisms.base import (
     needed,
     require,
 )
-from distrust.common.mechanisms.grid import GridMechanism
-from distrust.common.mechanisms.laplace_like import little_rounding
-from distrust.common.mechanisms.pure_shuffle.certificate import (
+from distrust.common.mechanisms.families.grid import GridMechanism
+from distrust.common.mechanisms.families.laplace import little_rounding
+from distrust.common.mechanisms.shuffled.pure_certificate import (
     FARTHEST,
     LEAST_ESCAPE,
     BitDesign,

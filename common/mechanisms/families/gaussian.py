@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import ScaledErrorLaw, Spread
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms.base import (
+from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
     SAMPLER,
@@ -21,7 +21,7 @@ from distrust.common.mechanisms.base import (
     needed_delta,
     require,
 )
-from distrust.common.mechanisms.grid import FINE, INFLATED, GridMechanism, RealNoise
+from distrust.common.mechanisms.families.grid import FINE, INFLATED, GridMechanism, RealNoise
 from distrust.common.noise.continuous import Gaussian
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.privacy.gaussian_sums import (

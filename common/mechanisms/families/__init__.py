@@ -1,0 +1,1 @@
+"""What mechanisms have in common: the base class, noise on the grid, Gaussian and Laplace families."""
