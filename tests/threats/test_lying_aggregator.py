@@ -44,7 +44,7 @@ Lie = Callable[[dict[str, Any], set[int]], None]
 """Changes the JSON of a stage view; the set holds the slots of the fleet that is lied to."""
 
 
-def config(clients: int = N, dropout: float = 0.1, seconds: float = 1.5, corrupt: float = 0.0) -> RunConfig:
+def config(clients: int = N, dropout: float = 0.1, seconds: float = 5.0, corrupt: float = 0.0) -> RunConfig:
     return RunConfig.model_validate(
         {
             "run": "run",
@@ -176,6 +176,28 @@ def own_slots(heard: list[Exchange], caller: str, cohort: str) -> set[int]:
     return {item["slot"] for one in posts for item in json.loads(one.body)["items"]}
 
 
+class InTurn(Wire):
+    """A fleet's way to all services, on which it gets no more tickets than the other fleet, and then some.
+
+    So each fleet holds about half of every cohort, however fast it is. One that asks for no more tickets is not waited
+    for longer than a second.
+    """
+
+    granted: dict[str, int]  # by fleet
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if not request.url.path.endswith("/tickets"):
+            return await super().handle_async_request(request)
+        for _ in range(100):
+            if self.granted[self._caller] <= min(self.granted.values()):
+                break
+            await asyncio.sleep(0.01)
+        answer = await super().handle_async_request(request)
+        if answer.is_success:
+            self.granted[self._caller] += sum(grant["count"] for grant in json.loads(self._heard[-1].answer)["grants"])
+        return answer
+
+
 def attack(folder: Path, run: RunConfig, told: dict[str, Callable[[list[Exchange], str], Tamper]]) -> Played:
     """Let two fleets play; `told` has the lies by fleet."""
 
@@ -185,12 +207,14 @@ def attack(folder: Path, run: RunConfig, told: dict[str, Callable[[list[Exchange
             server = operator.peer("http://server", TOKEN)
             await server.post("/v1/runs", run, RunView)
             fleets: dict[str, Fleet] = {}
-            for name in ("lied", "honest"):
+            granted = dict.fromkeys(("lied", "honest"), 0)
+            for name in granted:
                 tamper = {"tamper": told[name](heard, name)} if name in told else {}
-                wire = Wire(name, apps, heard, **tamper)
+                wire = InTurn(name, apps, heard, **tamper)
+                wire.granted = granted
                 fleets[name] = fleet_over(WORLD, PrivacyRequirements(), FleetOptions(block=4), run, wire)
             serving = asyncio.gather(*(one.serve() for one in fleets.values()), return_exceptions=True)
-            ends = await asyncio.wait_for(serving, 25)
+            ends = await asyncio.wait_for(serving, 100)
             view = await server.get(f"/v1/runs/{run.run}", RunView)
             reasons = {name: list(one.stats.reasons) for name, one in fleets.items()}
             for name, end in zip(fleets, ends, strict=True):
