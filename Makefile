@@ -53,7 +53,7 @@ COMPILE := $(BIN)/pip-compile -q --generate-hashes --allow-unsafe --no-emit-inde
 
 lock: $(STAMP)
 	$(COMPILE) --extra dev --extra lab --extra mslr --extra postgres -o requirements.lock pyproject.toml
-	$(COMPILE) -c requirements.lock -o requirements-runtime.lock pyproject.toml
+	$(COMPILE) -c requirements.lock --build-deps-for wheel -o requirements-runtime.lock pyproject.toml
 
 # setuptools is in the lock, so the project itself is built from hashed parts and without the network.
 $(STAMP): requirements.lock pyproject.toml

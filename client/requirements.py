@@ -74,7 +74,7 @@ class PrivacyRequirements:
             promised = mechanism.composable()
             self._check_budget([*agreed, promised])
         if cohort.channel.kind == "dealt" and cohort.channel.noise_seed is not None and not self.allow_unsafe:
-            raise Refused("the actions are dealt from a seed: whoever knows it knows who plays what")
+            raise Refused("the actions are dealt from a seed: a party that knows the seed knows each client's action")
         return promised
 
     def _check_config_digest(self, config: RunConfig) -> None:

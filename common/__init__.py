@@ -1,1 +1,1 @@
-"""What the parties share. This room imports no party."""
+"""Code that the parties share. It imports no party."""

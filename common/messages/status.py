@@ -82,7 +82,7 @@ class CohortList(Message):
 
 
 class TranscriptEntry(Message):
-    """One message in one party's eyes. `view` is what that party could read; `hex` a prefix of the body."""
+    """One message as one party saw it. `view` is what that party could read; `hex` a prefix of the body."""
 
     number: Annotated[int, Field(ge=0, description="position in the cohort's transcript")]
     direction: Literal["in", "out"]

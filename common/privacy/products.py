@@ -47,7 +47,7 @@ def product_epsilon(pmf: Pmf, shift: int, count: int, delta: float) -> float:
 
 
 def product_log_delta(pmf: Pmf, shift: int, count: int, epsilon: float) -> float:
-    """Return ln δ(ε) of the same."""
+    """Return ln δ(ε) of `count` such losses together."""
     composed = losses_of(pmf, shift, count)
     return 0.0 if composed is None else composed.log_delta(epsilon)
 
@@ -100,7 +100,7 @@ class GridLosses:
         return top + math.log(total), weights / total
 
     def _tilt(self, epsilon: float) -> float:
-        """Return about the tilt ≥ 0 under which the sum has the mean ε."""
+        """Return approximately the tilt ≥ 0 under which the sum has the mean ε."""
 
         def lacks(tilt: float) -> float:
             return epsilon - self.count * float(self._tilted(tilt)[1] @ self.losses)

@@ -334,7 +334,7 @@ def _by_moments(pmf: Pmf, grid: Grid, delta: float, *, both: bool) -> float:
 
 
 def _gaussian_order(variance: float, grid: Grid, delta: float) -> float:
-    """Return about ln(α - 1) of the best order, which is where a Gaussian of that variance has it."""
+    """Return approximately ln(α - 1) of the best order, which is where a Gaussian of that variance has it."""
     squared = grid.precision**2 * (grid.dimension if grid.norm == "linf" else 1)
     return math.log(2 * math.log(1 / delta) * variance / squared) / 2
 

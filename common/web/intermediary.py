@@ -88,7 +88,7 @@ def cohorts(
 
 @router.post("/cohorts/{cohort}/departures", responses=problems(BadMessage, WrongCohort))
 def depart(cohort: str, body: Annotated[Departure, JsonBody.of(Departure)], party: PartyDep) -> UploadAnswer:
-    """Clients that leave: nobody waits for them any more."""
+    """Take departures: the stage no longer waits for these clients."""
     return party.depart(cohort, body)
 
 

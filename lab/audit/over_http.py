@@ -290,7 +290,8 @@ def _check(setting: Setting) -> None:
         allowed = f"must be more than half of clients = {mechanism.clients} over HTTP"
         raise BadParameter("survivors", setting.survivors, allowed)
     if setting.colluders:
-        raise BadParameter("colluders", setting.colluders, "must be 0 over HTTP: S hands over the whole sum")
+        allowed = "must be 0 over HTTP: the intermediary hands over the whole sum"
+        raise BadParameter("colluders", setting.colluders, allowed)
 
 
 async def audit_over_http(setting: Setting, urls: Urls, *, trials: int, alarm: float = ALARM) -> Finding:

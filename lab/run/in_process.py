@@ -205,8 +205,8 @@ def _sums_by_arm(records: Sequence[RoundRecord], cohorts: dict[Key, CohortPlan])
         sums[arm] = [x + y for x, y in zip(sums.get(arm, [0.0] * len(one.sum)), one.sum, strict=True)]
         survivors[arm] = survivors.get(arm, 0) + one.survivors
     return {
-        arm: ReleasedCohort(cohort=cohorts[arm].cohort, sum=sum_rows, survivors=survivors[arm])
-        for arm, sum_rows in sums.items()
+        arm: ReleasedCohort(cohort=cohorts[arm].cohort, sum=total, survivors=survivors[arm])
+        for arm, total in sums.items()
     }
 
 

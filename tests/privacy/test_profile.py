@@ -96,7 +96,7 @@ def test_more_survivors_than_the_floor_hide_more_in_every_figure_but_the_pure_on
 @pytest.mark.parametrize("shape", [0.025, 0.3, 0.75, 0.975])
 @pytest.mark.parametrize("epsilon", [0.0, 0.2, 1.0])
 def test_the_largest_shift_is_the_worst_for_less_than_one_term_too(shape: float, epsilon: float) -> None:
-    """Such noise is not log-concave, so that this needs the argument of `discrete_profile`."""
+    """Such noise is not log-concave, so that this needs the argument of `discrete_laplace_profile`."""
     masses = laws.polya_difference(mpmath.mpf(shape), 3.0, 150)
     by_shift = [laws.delta_of(masses, shift, epsilon) for shift in range(1, 9)]
     assert by_shift == sorted(by_shift)

@@ -76,7 +76,7 @@ def wrong(path: Path) -> list[str]:
 
 
 SOURCES = sorted(path for folder in (*FOLDERS, "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_every_module_that_a_text_names_is_there() -> None:

@@ -113,7 +113,7 @@ class GridMechanism(Mechanism):
             raise BadParameter("total", int(total.max()), f"must be below modulus = {self.modulus}")
 
     def clamp(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return vectors into the ball of `norm`: coordinates first, then, for l1 and l2, all of them by one factor.
+        """Clamp vectors into the ball of `norm`: coordinates first, then, for l1 and l2, all of them by one factor.
 
         The ball that counts is smaller by 2⁻³⁰, more than the rounding of all coordinates can add.
         """
@@ -145,7 +145,7 @@ class GridMechanism(Mechanism):
         return rounded
 
     def on_grid(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return vectors to w = (x - low) g / (high - low) in [0, g], clamped; NaN and infinities are refused."""
+        """Map vectors to w = (x - low) g / (high - low) in [0, g], clamped; NaN and infinities are refused."""
         if vectors.shape[1:] != (self.dimension,):
             raise BadParameter("vectors", vectors.shape, f"shape must be (n, {self.dimension})")
         if not np.isfinite(vectors).all():

@@ -83,7 +83,7 @@ def shuffled_gaussian_renyi(variance: float, grid: Grid, honest: int) -> tuple[f
 
 @lru_cache(maxsize=256)
 def shuffled_gaussian_size(epsilon: float, delta: float, honest: int) -> float:
-    """Return about the least σ on any grid, in units of the range, by the blanket bound: where the search begins."""
+    """Return approximately the least σ on any grid, by the blanket bound, in units of the range."""
     low, high = LEAST_SIZE, 1 / largest_ratio(epsilon, delta)  # the local mechanism's
     while high > low * GUESS:
         middle = math.sqrt(low * high)

@@ -140,7 +140,8 @@ def difference_law(design: BitDesign, count: int, last: int) -> tuple[Array, Arr
     """Return P(D = 0), …, P(D = last) from below and from above, D the sum of `count` ≤ t users' γ⁺ - γ⁻.
 
     D = A - B, A and B sums of one-sided shares. Their laws on {0..last} need nothing from beyond, and beyond they fall
-    by β or faster (see `certificate`): the pairs with A > last weigh at most P(A = last) P(A = last - s) β²/(1 - β²).
+    by β or faster (step 2 of the module's docstring): the pairs with A > last weigh at most
+    P(A = last) P(A = last - s) β²/(1 - β²).
     """
     one = np.zeros(last + 1)
     kept = _power(design, count, last)
@@ -167,7 +168,7 @@ def _power(design: BitDesign, count: int, last: int) -> Array:
 
 
 def _cut(design: BitDesign, count: int, last: int) -> Array:
-    """Return the same for last ≤ 2W, where one share at most can be above W.
+    """Return the law of the sum of `count` one-sided shares on {0..last}, last ≤ 2W: one at most can be above W.
 
     The sum of whole shares is Pólya(count/t). What has one share u > W is count Σ_u P(share = u) P(the others = v - u),
     and is taken off: never more than half of it at v ≤ 3W/2. The rest is divided by the chance that no share is cut.
@@ -248,7 +249,7 @@ def pair_epsilon(design: BitDesign, normal: int, escaped: int, move: int | None 
 
 @lru_cache(maxsize=4096)
 def _pair_epsilon(design: BitDesign, normal: int, escaped: int, move: int) -> float:
-    """Return the same for every move, told or not: the search and the guarantee ask for the same pairs."""
+    """Return the ε of one move; kept, because the search and the guarantee ask for the same pairs."""
     one, other = _centre(design, normal, move)
     both = np.empty(one.size, dtype=np.complex128)
     both.real, both.imag = one, other

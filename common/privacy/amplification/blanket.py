@@ -36,7 +36,7 @@ from distrust.common.privacy.amplification.randomizers import (
 )
 from distrust.common.privacy.searches import least_met
 
-MASSES = 2e-11  # relative rounding of the cells' masses, of laws as the noise room gives them
+MASSES = 2e-11  # relative rounding of the cells' masses, of laws as common.noise computes them
 SHARE = 0.03  # of a given δ: mass of extreme values to leave out
 LEFT_OUTS = (1e-16, 1e-13, 1e-10, 1e-7, 1e-5)  # the same where δ is asked for; each gives a bound
 DIGITS = 1e-5  # relative, of ε, towards more privacy
