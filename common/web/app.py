@@ -152,7 +152,7 @@ class RequestGuard:
 
     def __init__(self, app: ASGIApp, metrics: Metrics, settings: ServiceSettings) -> None:
         self._app, self._metrics, self._settings = app, metrics, settings
-        self._bodies = Bodies(settings.max_bodies)
+        self._bodies = Bodies(settings.max_bodies, settings.body_rate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

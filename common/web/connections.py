@@ -9,6 +9,7 @@ body after its answer, would stay open for ever there; `GuardedProtocol` closes 
 
 import asyncio
 import errno
+import math
 import select
 import socket
 from collections.abc import Callable
@@ -38,27 +39,30 @@ CHUNK = 128 * 1024
 READ_SECONDS = 60.0
 """For a caller to go on reading an answer that fills the buffers on the way."""
 
-UNPACED = 16 * 1024
-"""Bytes of one request, from its first, that no pace holds up."""
+SMALL_REQUEST = 16 * 1024
+"""Bytes of a request that may be answered unread without an end to its connection."""
+
+READ = "distrust.read"
+"""Key of a request's scope: its body has a place among those that are read (`distrust.common.web.bodies`)."""
 
 BODY_BURST = 4 * 2**20
 """Bytes of larger requests that may come at once, before the pace holds."""
 
 
 class BodyPace:
-    """All large bodies of one service together arrive at `rate` bytes a second at most, after BODY_BURST.
+    """Bytes of many bodies together arrive at `rate` a second at most, after BODY_BURST.
 
-    Reading a body takes the time of all other requests. So callers that send large bodies without end, refused or not,
-    get a bounded share of it.
+    most  seconds that a sender waits at most; what is due later is forgotten.
     """
 
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
+    def __init__(self, rate: float, most: float = math.inf) -> None:
+        self._rate, self._most = rate, most
         self._due = 0.0  # the time at which all that has arrived would have arrived at the rate
 
     def take(self, size: int, now: float) -> float:
-        """Count bytes that have arrived; return the seconds before more may be read from the same connection."""
-        self._due = max(self._due, now - BODY_BURST / self._rate) + size / self._rate
+        """Count bytes that have arrived; return the seconds before more of the same body may be read."""
+        due = max(self._due, now - BODY_BURST / self._rate) + size / self._rate
+        self._due = min(due, now + self._most)
         return max(0.0, self._due - now)
 
 
@@ -187,7 +191,7 @@ class Connections:
                     made KNOWN requests is closed only where there is no other. Where all others have a request in
                     work, SPARE new connections may send theirs.
     header_seconds  for a request's head to arrive, from its first byte, or from the connection's beginning.
-    pace            of all large bodies together.
+    pace            of what is read of refused bodies, all of them together, until their answers have arrived.
     """
 
     most: int
@@ -228,7 +232,8 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
 
     flow: PacedFlow
     served = 0  # requests that were answered
-    arrived = 0  # bytes since the last request that was answered whole
+    arrived = 0  # bytes since the last answer
+    last = False  # no request after this one: its body was large, and was not read to its end
     _timer: asyncio.TimerHandle | None = None  # for what the caller has to send
     _reader: asyncio.TimerHandle | None = None  # for what it has to read
 
@@ -262,10 +267,12 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
             self._watch()
 
     def on_response_complete(self) -> None:
+        # Large bodies that nothing reads take time too. New connections come at a pace, requests on old ones do not.
+        unread = READ not in self.scope or self.conn.their_state is h11.SEND_BODY
+        self.last = self.arrived > SMALL_REQUEST and unread
+        self.arrived = 0
         super().on_response_complete()
         self.served += 1
-        if self.conn.their_state is not h11.SEND_BODY:
-            self.arrived = 0
         self._watch()
 
     def pause_writing(self) -> None:
@@ -283,9 +290,9 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
         self.transport.abort()
 
     def _keep_pace(self, size: int) -> None:
-        """Read no more before what has arrived is due. The rest of a refused body counts too."""
+        """Count what has arrived. Read no more of a refused body before that is due."""
         self.arrived += size
-        if self.arrived <= UNPACED:
+        if not self.last:
             return
         seconds = self.limits.pace.take(size, self.loop.time())
         if seconds > 0:
@@ -297,7 +304,9 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
         if self.transport.is_closing():
             return
         answered = self.cycle is not None and self.cycle.response_complete
-        if self.conn.their_state is h11.IDLE:
+        if self.last and self.conn.their_state is not h11.SEND_BODY:
+            self.transport.close()
+        elif self.conn.their_state is h11.IDLE:
             self.limits.wait(self)
             if self.timeout_keep_alive_task is None:  # a head has begun; uvicorn's own timer ends idle connections
                 self._arm(self.limits.header_seconds)

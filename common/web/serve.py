@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from uvicorn.config import STARTUP_FAILURE
 
 from distrust.common.errors import ProtocolError
-from distrust.common.web.connections import BodyPace, Connections, Entrance, guarded_protocol
+from distrust.common.web.connections import LINGER_SECONDS, BodyPace, Connections, Entrance, guarded_protocol
 from distrust.common.web.observability import configure
 from distrust.common.web.problems import bad_fields
 from distrust.common.web.settings import ServiceSettings
@@ -82,7 +82,7 @@ def _built(build: Callable[[S], FastAPI], settings: S) -> FastAPI:
 def options(app: FastAPI, settings: ServiceSettings) -> uvicorn.Config:
     """Return all that uvicorn is told: no headers of proxies, no WebSockets, and the settings' limits."""
     most = allow_connections(settings.max_connections)
-    connections = Connections(most, settings.header_seconds, BodyPace(settings.body_rate))
+    connections = Connections(most, settings.header_seconds, BodyPace(settings.body_rate, LINGER_SECONDS))
     return uvicorn.Config(
         app,
         http=guarded_protocol(connections),

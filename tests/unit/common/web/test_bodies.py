@@ -12,9 +12,11 @@ from starlette.types import Message
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.messages.upload import Upload
 from distrust.common.web.bodies import MOST_BODIES, SMALL, Bodies, JsonBody, Visit, count_values
+from distrust.common.web.connections import BODY_BURST
 from distrust.common.web.settings import ServiceSettings
 
 CHUNK = SMALL + 1
+RATE = 1e12  # bytes a second: no pace is felt
 
 
 class Sender:
@@ -22,7 +24,7 @@ class Sender:
 
     def __init__(self, bodies: Bodies, **limits: Any) -> None:
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
-        settings = ServiceSettings(max_bodies=3 * CHUNK, max_body=3 * CHUNK, **limits)
+        settings = ServiceSettings(**{"max_bodies": 3 * CHUNK, "max_body": 3 * CHUNK, **limits})
         scope = {"type": "http", "method": "POST", "headers": []}
         self.visit = Visit(scope, self._messages.get, self._no_answer, settings, bodies)
 
@@ -37,7 +39,7 @@ class Sender:
 
 def test_a_body_waits_for_room_while_others_are_worked_on() -> None:
     async def whole() -> None:
-        bodies = Bodies(3 * CHUNK)
+        bodies = Bodies(3 * CHUNK, RATE)
         first, second = Sender(bodies), Sender(bodies)
         await first.send(2 * CHUNK, more=False)
         await second.send()
@@ -52,7 +54,7 @@ def test_a_body_waits_for_room_while_others_are_worked_on() -> None:
 
 def test_where_all_bodies_still_arrive_the_slowest_one_gives_way() -> None:
     async def whole() -> None:
-        bodies = Bodies(3 * CHUNK)
+        bodies = Bodies(3 * CHUNK, RATE)
         slow, quick = Sender(bodies), Sender(bodies)
         await slow.send()
         stalled = asyncio.create_task(slow.visit.receive())
@@ -69,7 +71,7 @@ def test_where_all_bodies_still_arrive_the_slowest_one_gives_way() -> None:
 
 def test_one_body_too_many_takes_the_place_of_the_slowest() -> None:
     async def whole() -> None:
-        bodies = Bodies(10 * MOST_BODIES * CHUNK)
+        bodies = Bodies(10 * MOST_BODIES * CHUNK, RATE)
         crowd = [Sender(bodies) for _ in range(MOST_BODIES)]
         for one in crowd:
             await one.send()
@@ -90,16 +92,28 @@ def test_a_large_body_whose_texts_would_take_four_bytes_a_character_is_refused_u
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_a_request_that_takes_no_body_is_refused_with_one(method: str) -> None:
     scope = {"type": "http", "method": method, "headers": [(b"content-length", b"5")]}
-    caller = Sender(Bodies(3 * CHUNK)).visit
-    visit = Visit(scope, caller._receive, caller._send, ServiceSettings(), Bodies(3 * CHUNK))
+    caller = Sender(Bodies(3 * CHUNK, RATE)).visit
+    visit = Visit(scope, caller._receive, caller._send, ServiceSettings(), Bodies(3 * CHUNK, RATE))
     refusal = visit.refusal()
     assert refusal is not None
     assert refusal.status_code == 413
 
 
+def test_bodies_together_arrive_at_the_stated_rate_after_a_burst() -> None:
+    async def whole() -> float:
+        bodies = Bodies(4 * BODY_BURST, 10 * BODY_BURST)
+        senders = [Sender(bodies, max_body=4 * BODY_BURST) for _ in range(2)]
+        began = time.monotonic()
+        await asyncio.gather(*(one.send(BODY_BURST) for one in senders))
+        await senders[0].send(BODY_BURST)
+        return time.monotonic() - began
+
+    assert asyncio.run(whole()) > 2 / 10 - 0.01  # the burst is free, the other two take a tenth of a second each
+
+
 def test_a_small_body_always_has_room() -> None:
     async def whole() -> None:
-        bodies = Bodies(3 * CHUNK)
+        bodies = Bodies(3 * CHUNK, RATE)
         await Sender(bodies).send(3 * CHUNK, more=False)
         assert len((await asyncio.wait_for(Sender(bodies).send(SMALL, more=False), 5))["body"]) == SMALL
 
@@ -108,7 +122,7 @@ def test_a_small_body_always_has_room() -> None:
 
 def test_a_body_that_drips_is_refused_when_its_time_is_over() -> None:
     async def whole() -> float:
-        caller, began = Sender(Bodies(3 * CHUNK), body_seconds=0.2), time.monotonic()
+        caller, began = Sender(Bodies(3 * CHUNK, RATE), body_seconds=0.2), time.monotonic()
         with pytest.raises(HTTPException) as caught:  # noqa: PT012  how many chunks it takes is open
             while True:
                 await caller.send(1)
