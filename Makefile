@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-fast test-slow test-alone postgresql check replay lock clean
+.PHONY: help demo test test-fast test-slow test-alone postgresql check lint types contracts replay lock clean
 
 help:
 	@echo "make demo    the main job: three services and two fleets on loopback, real data, a result"
@@ -36,9 +36,15 @@ postgresql:
 test-alone: $(STAMP)
 	@$(BIN)/pytest -q -m alone $(PYTEST)
 
-check: $(STAMP)
+check: lint types contracts
+
+lint: $(STAMP)
 	$(BIN)/ruff check .
+
+types: $(STAMP)
 	$(BIN)/mypy
+
+contracts: $(STAMP)
 	$(BIN)/lint-imports
 
 # SWEEP="--repetitions 1" plays one run of every pair of panel and series, an eighth of the work.

@@ -261,8 +261,9 @@ def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
         parsed.get_dialect()
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise BadParameter("database", url.rpartition("@")[2], "must be a SQLAlchemy URL") from error
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:
+        allowed = "must be a SQLAlchemy URL: sqlite:///FILE or postgresql://USER@HOST:PORT/DATABASE"
+        raise BadParameter("database", url.rpartition("@")[2], allowed) from error
     if parsed.drivername == "postgresql":
         return parsed.set(drivername=f"postgresql+{_POSTGRES_DRIVER}")
     if parsed.get_backend_name() == "sqlite" and (parsed.database or ":").startswith((":", "file:")):
@@ -287,7 +288,7 @@ def _server(url: URL) -> Engine:
     try:
         return create_engine(url, pool_size=CONNECTIONS, max_overflow=0, pool_pre_ping=True)
     except ImportError as error:
-        allowed = f"its driver {error.name} is not installed: pip install distrust[postgres] brings {_POSTGRES_DRIVER}"
+        allowed = f"its driver {error.name} is not installed: write postgresql://… and install distrust[postgres]"
         raise BadParameter("database", url.drivername, allowed) from error
 
 
@@ -318,7 +319,9 @@ _CAUSES = {
 
 def _sentence(url: URL, error: DBAPIError) -> str:
     text = str(error.orig)
-    cause = next((sentence for word, sentence in _CAUSES.items() if word in text.lower()), text.splitlines()[0])
+    causes = _CAUSES if url.get_backend_name() == "sqlite" else {}  # a server's messages hold names that users chose
+    message = (text.splitlines() or [type(error).__name__])[0]
+    cause = next((sentence for word, sentence in causes.items() if word in text.lower()), message)
     return f"database {_name(url)}: {cause}"
 
 

@@ -53,6 +53,9 @@ class ServiceSettings(BaseSettings):
         """Raise BadParameter for a service that anyone on the network could operate, or that can take no body."""
         if self.max_bodies < self.max_body:
             raise BadParameter("max_bodies", self.max_bodies, f"must be at least max_body = {self.max_body}")
+        if self.body_rate * self.body_seconds < self.max_body:
+            least = f"must be at least max_body / body_seconds = {self.max_body / self.body_seconds:g}"
+            raise BadParameter("body_rate", self.body_rate, least)
         if self.operator_token() is None and not _loopback(self.host):
             raise BadParameter("host", self.host, "must be loopback unless DISTRUST_OPERATOR_TOKEN_FILE is set")
 

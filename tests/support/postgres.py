@@ -20,7 +20,8 @@ ACCOUNT = "postgres"
 def programs() -> Path:
     """Return the folder of `initdb` and `pg_ctl`. Raises FileNotFoundError, which says how to get them."""
     on_path = shutil.which("initdb")
-    folders = [Path(on_path).parent] if on_path else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    debian = [program.parent for program in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    folders = [Path(on_path).parent] if on_path else sorted(debian, key=lambda folder: float(folder.parent.name))
     if not folders:
         raise FileNotFoundError("these tests need PostgreSQL: on Debian and Ubuntu, apt-get install postgresql")
     return folders[-1]

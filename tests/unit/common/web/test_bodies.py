@@ -144,3 +144,8 @@ def test_values_are_counted_without_parsing_and_never_too_few(clients: int) -> N
 def test_room_for_all_bodies_holds_one_body_at_least() -> None:
     with pytest.raises(BadParameter, match="max_bodies = 2048: must be at least max_body = 4096"):
         ServiceSettings(max_body=4096, max_bodies=2048).check()
+
+
+def test_the_rate_lets_the_largest_body_arrive_in_its_time() -> None:
+    with pytest.raises(BadParameter, match="body_rate = 1000.0: must be at least max_body / body_seconds = 1024"):
+        ServiceSettings(max_body=10_240, body_seconds=10, body_rate=1000).check()
