@@ -147,5 +147,5 @@ def test_room_for_all_bodies_holds_one_body_at_least() -> None:
 
 
 def test_the_rate_lets_the_largest_body_arrive_in_its_time() -> None:
-    with pytest.raises(BadParameter, match="body_rate = 1000.0: must be at least max_body / body_seconds = 1024"):
+    with pytest.raises(BadParameter, match=r"body_rate = 1000\.0: must be at least max_body / body_seconds = 1024"):
         ServiceSettings(max_body=10_240, body_seconds=10, body_rate=1000).check()
