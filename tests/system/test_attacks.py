@@ -49,6 +49,7 @@ def service(
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     """A shuffler with short times for heads and bodies."""
     limits = {"DISTRUST_HEADER_SECONDS": str(HEAD_SECONDS), "DISTRUST_BODY_SECONDS": str(BODY_SECONDS)}
+    limits["DISTRUST_BODY_RATE"] = "1e9"  # the largest body must be able to arrive in that time
     with attacked("shuffler", tmp_path_factory.mktemp("hasty"), **limits) as found:
         found.open("target", 8)
         yield found
