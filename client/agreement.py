@@ -12,6 +12,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from distrust.common.bandit.contextual import ContextualChoice
+from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.errors import BadParameter, Refused
 from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
@@ -140,15 +142,26 @@ def _check_policy(config: RunConfig, round_: Round, assignment: Assignment) -> N
     bound = getattr(round_.statistic, "bound", None)
     if bound is not None:
         _same("statistic.bound", bound, getattr(policy, "bound", None))
+    expected = policy.statistic(config.arms, decision)
+    if expected is not None and round_.statistic != expected:
+        raise Refused(f"statistic = {round_.statistic!r}: {policy.name} asks for {expected!r}")
     if decision.kind == "assigned-arm":
         field, actions = "arm", [-1 if assignment.arm is None else assignment.arm]
     else:
         _same("arm", assignment.arm, None)
-        field, actions = "decision.actions", decision.actions
+        field, actions = _played(decision)
     if not all(0 <= action < config.arms for action in actions):
         raise Refused(f"{field} = {actions!r}: the run has arms 0 to {config.arms - 1}")
     if round_.statistic.kind == "action-means":
         _same("statistic.actions", round_.statistic.actions, len(actions))
+
+
+def _played(decision: Decision) -> tuple[str, list[int]]:
+    """Return the arms that a decision names, and the field that names them."""
+    if isinstance(decision, ContextualChoice):
+        return "decision.only", [] if decision.only is None else [decision.only]
+    assert not isinstance(decision, AssignedArm)
+    return "decision.actions", decision.actions
 
 
 def _check_mechanism(config: RunConfig, round_: Round, clients: int, received: AnyMechanism) -> None:

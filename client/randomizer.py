@@ -10,8 +10,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.client.environments import Environment, SideBySide
+from distrust.client.environments import AnyWorld, SideBySide
+from distrust.client.environments.contextual import ContextualWorld, experience
+from distrust.common.bandit.contextual import ContextualChoice, ContextualSum
 from distrust.common.bandit.decisions import AssignedAction, AssignedArm, Decision, PlayDesign
+from distrust.common.bandit.statistics import Statistic
 from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.mechanisms import AnyMechanism
 from distrust.common.modular import pack
@@ -21,23 +24,31 @@ from distrust.common.run.round import Assignment, Round
 _UNASSIGNED = -1  # the play of a slot whose assignment is not known
 
 
-def draw_rewards(
-    environment: Environment, decision: Decision, arm: int | None, clients: int, stream: Stream
+def true_vectors(
+    world: AnyWorld, decision: Decision, statistic: Statistic, *, arm: int | None, clients: int, stream: Stream
 ) -> NDArray[np.float64]:
-    """Return the true rewards of a whole cohort, one row a client, in the form that the round's statistic takes.
+    """Return the true vectors of a whole cohort, shape (clients, D): what its clients report, before any noise.
 
-    For assigned actions the rows are by play: only the shuffler knows which client has which play. Raises BadParameter
-    for a decision that this world cannot play.
+    A row is a client's, in slot order. For assigned actions the rows are by play: only the shuffler knows which client
+    has which play. Raises BadParameter for a decision that this world cannot play.
     """
+    if isinstance(world, ContextualWorld):
+        if isinstance(decision, ContextualChoice) and isinstance(statistic, ContextualSum):
+            seen, _ = experience(world, decision.rule, clients, stream)
+            return statistic.vectors(seen)
+        raise BadParameter("decision", decision.kind, f"{world.name} is a world of contexts")
+    if isinstance(statistic, ContextualSum):
+        raise BadParameter("statistic", statistic.kind, f"{world.name} has no contexts")
     match decision:
         case AssignedArm() if arm is not None:
-            return environment.rewards(arm, clients, stream)
-        case PlayDesign() if isinstance(environment, SideBySide):
-            return environment.averages(decision.actions, decision.times, clients, stream)
+            return statistic.vectors(world.rewards(arm, clients, stream))
+        case PlayDesign() if isinstance(world, SideBySide):
+            return statistic.vectors(world.averages(decision.actions, decision.times, clients, stream))
         case AssignedAction():
             pulls = zip(decision.actions, decision.times, strict=True)
-            return np.concatenate([environment.rewards(action, times, stream) for action, times in pulls])
-    raise BadParameter("decision", decision.kind, f"cannot be played by one client alone in {environment.name}")
+            rewards = np.concatenate([world.rewards(action, times, stream) for action, times in pulls])
+            return statistic.vectors(rewards)
+    raise BadParameter("decision", decision.kind, f"cannot be played by one client alone in {world.name}")
 
 
 def record(row: NDArray[np.uint64], modulus: int) -> bytes:
@@ -68,7 +79,7 @@ class World:
     fresh        makes a client's own stream of noise; the operating system's unless a test says otherwise.
     """
 
-    environment: Environment
+    environment: AnyWorld
     seed: int
     noise_seed: int | None = None
     fresh: Callable[[], Stream] = SystemStream
@@ -129,8 +140,9 @@ class CohortRandomizer:
         cohort = self.assignment.cohort
         stream = UnsafeSeededStream(self.world.seed, cohort.run, cohort.cohort, "rewards")
         decision, arm = self.round.decision, self.assignment.arm
-        rewards = draw_rewards(self.world.environment, decision, arm, cohort.clients, stream)
-        return self.round.statistic.vectors(rewards)
+        return true_vectors(
+            self.world.environment, decision, self.round.statistic, arm=arm, clients=cohort.clients, stream=stream
+        )
 
     @cached_property
     def _unsafe_rows(self) -> NDArray[np.uint64]:

@@ -26,6 +26,7 @@ from distrust.common.errors import (
     describe_error,
 )
 from distrust.common.mechanisms import Mechanism
+from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
 from distrust.common.modular import packed_size
@@ -33,7 +34,7 @@ from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunState, Snapshot
 from distrust.common.run.round import Assignment, Round, RoundView, cohort_terms
-from distrust.server.analyzer import analyze, analyze_parts
+from distrust.server.analyzer import analyze, analyze_parts, analyze_stream, content_sum
 from distrust.server.keys import PublicKeys
 from distrust.server.learner.learner import Learner, blank_snapshot
 from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
@@ -61,6 +62,7 @@ class ActiveRun:
         self._learner, self._store, self._keys = learner, store, keys
         self._stale = False
         self._round: Round | None = None
+        self.counter: Counter | None = None  # after the committed outcomes, of a mechanism that counts a stream
 
     @classmethod
     def from_store(cls, row: RunRow, store: Store, keys: PublicKeys) -> "ActiveRun":
@@ -113,7 +115,7 @@ class ActiveRun:
 
     def doubt(self) -> None:
         """Drop the learner until it is read again: a commit failed, or only its confirmation was lost."""
-        self._stale = True
+        self._stale, self.counter = True, None
 
     def changed(self) -> None:
         """Take over the learner's end. Call after each committed change, once the next round is planned."""
@@ -253,7 +255,7 @@ class Settlement:
         Nothing is used before it is committed. The analysis runs without the run's lock: if another call settles the
         cohort meanwhile, this estimate is dropped, and its noise with it.
         """
-        outcome = self._outcome(active, cohort, answer)
+        outcome, counter = self._outcome(active, cohort, answer)
         with active.lock:
             if active.state != "running" or cohort not in active.pending():
                 return False
@@ -262,30 +264,56 @@ class Settlement:
             except BaseException:
                 active.doubt()
                 raise
+            active.counter = counter or active.counter
             return True
 
-    def _outcome(self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer) -> ReleasedCohort | LostCohort:
+    def _outcome(
+        self, active: ActiveRun, cohort: Cohort, answer: BatchAnswer
+    ) -> tuple[ReleasedCohort | LostCohort, Counter | None]:
+        """Return a cohort's outcome, and where the mechanism counts a stream the state after it."""
         if answer.batch is None or answer.state != "released":
-            return LostCohort(cohort=cohort.cohort, reason=answer.reason or "the intermediary gave no reason")
-        mechanism = active.learner.rounds[cohort.round - 1].mechanisms[cohort.clients]
+            reason = answer.reason or "the intermediary gave no reason"
+            return LostCohort(cohort=cohort.cohort, reason=reason), None
+        record = active.learner.rounds[cohort.round - 1]
+        mechanism = record.mechanisms[cohort.clients]
         stream = analyzer_stream(active.config, cohort.cohort)
         try:
             opener = partial(open_record, self._key, cohort)
             if isinstance(cohort.channel, Dealt):
                 sums, counts = analyze_parts(mechanism, cohort, answer.batch, stream, opener)
-                return _released_by_action(cohort, sums, counts)
-            estimate, survivors = analyze(mechanism, cohort, answer.batch, stream, opener)
-            return ReleasedCohort(
+                return _released_by_action(cohort, sums, counts), None
+            after = None
+            if record.ask.cumulative and isinstance(mechanism, Tree):
+                before = active.counter or self._restored(active, mechanism)
+                estimate, after = analyze_stream(before, cohort, answer.batch, stream, opener)
+            else:
+                estimate, _ = analyze(mechanism, cohort, answer.batch, stream, opener)
+            released = ReleasedCohort(
                 cohort=cohort.cohort,
                 sum=estimate.tolist(),
-                survivors=survivors,
+                survivors=answer.batch.survivors,
                 liars=answer.batch.liars,
                 disputes=answer.batch.disputes,
             )
         except (BadMessage, TooSmall) as error:
-            return LostCohort(cohort=cohort.cohort, reason=f"refused: {error.detail}")
+            return LostCohort(cohort=cohort.cohort, reason=f"refused: {error.detail}"), None
         except Exception as error:  # noqa: BLE001 - another try would raise it again: the run ends, nothing is released
-            return _faulted(cohort, "the analyzer raised", error)
+            return _faulted(cohort, "the analyzer raised", error), None
+        return released, after
+
+    def _restored(self, active: ActiveRun, mechanism: Tree) -> Counter:
+        """Return the stream's state after the committed outcomes, from the stored batches and what was released."""
+        batches = []
+        for outcome in self._store.outcomes(active.config.run):
+            if isinstance(outcome, ReleasedCohort):
+                cohort, answer = self._store.cohort_message(outcome.cohort), self._store.batch(outcome.cohort)
+                assert cohort is not None
+                assert answer is not None
+                assert answer.batch is not None
+                summed = content_sum(mechanism, cohort, answer.batch, partial(open_record, self._key, cohort))
+                true = mechanism.true_steps(summed, outcome.survivors)
+                batches.append((true, outcome.survivors, np.array(outcome.sum)))
+        return Counter.restored(mechanism, batches)
 
     def _commit(
         self, active: ActiveRun, cohort: Cohort, outcome: ReleasedCohort | LostCohort, answer: BatchAnswer

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from distrust.common.crypto.seal import sealed_size
 from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.mechanisms import Mechanism
+from distrust.common.mechanisms.central.tree import Counter
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, Masking, Sealed, SealedRecords
 from distrust.common.modular import sum_rows, unpack, unpack_rows
@@ -37,6 +38,30 @@ def analyze(
     estimate = mechanism.estimate(summed, batch.survivors, stream)
     check_possible(mechanism, estimate, np.full(len(estimate), batch.survivors))
     return estimate, batch.survivors
+
+
+def analyze_stream(
+    counter: Counter, cohort: Cohort, batch: Batch, stream: Stream, open_record: OpenRecord
+) -> tuple[NDArray[np.float64], Counter]:
+    """Return the estimate of the sum over all batches so far, this one included, and the state after this batch.
+
+    counter  the state before it. The caller keeps the new state only if it commits the estimate.
+    Raises   as `analyze` does.
+    """
+    check_count(cohort, batch)
+    summed = content_sum(counter.mechanism, cohort, batch, open_record)
+    after, released = counter.add(summed, batch.survivors, stream)
+    check_possible_prefix(after, released.prefix)
+    return released.prefix, after
+
+
+def check_possible_prefix(after: Counter, prefix: NDArray[np.float64]) -> None:
+    """Refuse a prefix sum that honest clients do not cause, as `check_possible` does for one batch."""
+    mechanism, clients = after.mechanism, sum(node.survivors for node in after.nodes)
+    reach = mechanism.prefix_error(after.time).quantile(IMPOSSIBLE / len(prefix)) + 1e-9 * clients
+    outside = np.flatnonzero((prefix < clients * mechanism.low - reach) | (prefix > clients * mechanism.high + reach))
+    if outside.size:
+        raise BadMessage(f"impossible sum: coordinate {outside[0]} of {clients} clients is {prefix[outside[0]]:.6g}")
 
 
 def analyze_parts(

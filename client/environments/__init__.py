@@ -11,6 +11,12 @@ from pydantic import ValidationError
 
 from distrust.client.environments.arms import Bernoulli, BernoulliSpec, ClippedGaussian, GaussianSpec
 from distrust.client.environments.base import ENVIRONMENTS, Environment, EnvironmentSpec, check_world
+from distrust.client.environments.contextual import (
+    ContextualSpec,
+    ContextualSyntheticSpec,
+    ContextualWorld,
+    GlmSphereSpec,
+)
 from distrust.client.environments.linear import (
     LinearDistributed,
     LinearDistributedSpec,
@@ -29,6 +35,8 @@ SPECS: tuple[type[EnvironmentSpec], ...] = (
     MslrSpec,
     LinearDistributedSpec,
     LinearSphereSpec,
+    ContextualSyntheticSpec,
+    GlmSphereSpec,
 )
 """The list of environments."""
 
@@ -59,19 +67,29 @@ def seeded(spec: EnvironmentSpec) -> EnvironmentSpec:
     return spec if spec.seed is not None else spec.model_copy(update={"seed": secrets.randbelow(2**63)})
 
 
-def build_environment(spec: EnvironmentSpec) -> Environment:
-    """Return the environment that a spec describes. Raises BadParameter outside its ranges, or when data is missing."""
+AnyWorld = Environment | ContextualWorld
+"""What a spec builds: arms with rewards of their own, or arms whose rewards depend on a client's context."""
+
+
+def build_environment(spec: EnvironmentSpec) -> AnyWorld:
+    """Return the world that a spec describes. Raises BadParameter outside its ranges, or when data is missing."""
+    if isinstance(spec, ContextualSpec):
+        return spec.build()
     return check_world(spec.build(), spec.name)
 
 
 __all__ = [
     "ENVIRONMENTS",
+    "AnyWorld",
     "Bernoulli",
     "BernoulliSpec",
     "ClippedGaussian",
+    "ContextualSyntheticSpec",
+    "ContextualWorld",
     "Environment",
     "EnvironmentSpec",
     "GaussianSpec",
+    "GlmSphereSpec",
     "LinearDistributed",
     "LinearDistributedSpec",
     "LinearSphere",

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from pydantic import Field
 
 from distrust.common.catalogue import Catalogue, subclass_of
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy import ArmSpec
+from distrust.common.messages.policy_spec import ArmSpec
 from distrust.common.randomness import Stream
 from distrust.common.wire import Message
 
@@ -52,14 +52,14 @@ class EnvironmentSpec(Message):
     REWARDS  what policies must be made for: see `distrust.common.messages.policy.ArmSpec`.
     """
 
-    REWARDS: ClassVar[Literal["arms", "linear"]] = "arms"
+    REWARDS: ClassVar[Literal["arms", "linear", "contextual"]] = "arms"
 
     if TYPE_CHECKING:  # each class has them as fields of its own, in the order that it prints them
         name: str
         seed: Seed
 
     @abstractmethod
-    def build(self) -> Environment:
+    def build(self) -> Any:
         """Return the world that this table describes. Raises BadParameter outside its ranges, or without its data."""
 
     def policy_defaults(self, policy: type[ArmSpec]) -> Mapping[str, object]:

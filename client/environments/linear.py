@@ -14,7 +14,7 @@ from pydantic import Field
 from distrust.client.environments.base import EnvironmentSpec, Seed
 from distrust.common.bandit.actions import ActionSpec, BallActions, GivenActions, SphereActions, action_vectors
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy import ArmSpec
+from distrust.common.messages.policy_spec import ArmSpec
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator
 
 Floats = NDArray[np.float64]
@@ -26,7 +26,7 @@ SPREADS = 3
 class LinearEnvironmentSpec(EnvironmentSpec):
     """The table of a linear environment: the public action set, and the bounds of the rewards that a policy assumes."""
 
-    REWARDS: ClassVar[Literal["arms", "linear"]] = "linear"
+    REWARDS: ClassVar[Literal["arms", "linear", "contextual"]] = "linear"
 
     if TYPE_CHECKING:  # fields of each class
         arms: int

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from distrust.common.bandit.contextual import ContextualChoice
 from distrust.common.wire import Message
 
 
@@ -73,5 +74,5 @@ class AssignedAction(_Listed):
         return int(np.searchsorted(np.cumsum(self.times), play, side="right"))
 
 
-Decision = Annotated[AssignedArm | PlayDesign | AssignedAction, Field(discriminator="kind")]
+Decision = Annotated[AssignedArm | PlayDesign | AssignedAction | ContextualChoice, Field(discriminator="kind")]
 """The union of the decision rules."""

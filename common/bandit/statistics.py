@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from distrust.common.bandit.contextual import ContextualSum
 from distrust.common.errors import BadParameter
 from distrust.common.wire import Message
 
@@ -132,7 +133,9 @@ class ActionMeans(Symmetric, Box, Message):
         return finite("reward", rewards)
 
 
-Statistic: TypeAlias = Annotated[Reward | BoundedReward | ActionMeans | BoundedVector, Field(discriminator="kind")]
+Statistic: TypeAlias = Annotated[
+    Reward | BoundedReward | ActionMeans | BoundedVector | ContextualSum, Field(discriminator="kind")
+]
 """The union of the statistics, told apart by their kind."""
 
 Norm = Literal["l1", "l2", "linf"]

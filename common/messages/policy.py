@@ -1,13 +1,11 @@
 """The `[policy]` table of a run file: which policy, and its own numbers. `name` decides; it may be left out.
 
-A spec is what servers and clients know of a policy; it names the class that plays it, which only the server imports. To
-add a policy: write its spec here, add a line to `SPECS`, and write the class (`distrust.server.policies.base.Policy`).
+To add a policy: write its spec here, add a line to `SPECS`, and write the class that plays it
+(`distrust.server.policies.base.Policy`).
 """
 
 import typing
-from abc import abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
 from pydantic import Discriminator, Field, Tag
@@ -18,108 +16,20 @@ from distrust.common.bandit.statistics import Bound
 from distrust.common.catalogue import Catalogue, OnTheWire, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import REFERENCE
-from distrust.common.wire import Message
+from distrust.common.messages.contextual_policy import LinUcbSpec
+from distrust.common.messages.policy_spec import (
+    LARGEST_COHORT,
+    LEAST_BETA,
+    MOST_ROUNDS,
+    NO_EVENT,
+    ArmSpec,
+    Failure,
+    FirstBatch,
+    RoundSize,
+    event_share,
+)
 
 DEFAULT = "successive-elimination"
-
-EVENTS = 5
-"""Failure events counted for one arm in one batch; see `event_share`."""
-
-LEAST_BETA = 1e-12
-"""Smallest β of exact widths: noise has exact quantiles for it even when 10⁵ actions share it."""
-
-NO_EVENT = 1e-6
-"""p' of a policy without noise: nothing wraps around, and no event has this probability."""
-
-
-def event_share(arms: int, batch: int, failure: float) -> float:
-    """Return what each event of one arm and batch may cost: p / (5|Φ|b²).
-
-    An arm's batch has three events: sampling error, noise, wrapped sum. Over |Φ| arms and b = 1, 2, … they sum to at
-    most 3p/5 · π²/6 < 0.99p, which is less than p.
-    """
-    return failure / (EVENTS * arms * batch**2)
-
-
-@dataclass(frozen=True, slots=True)
-class RoundSize:
-    """What the failure probability of a round's events may depend on.
-
-    arms, horizon  K and T of the run. calibration: of its mechanism.
-    number         of the round, from 1. active: arms still in the race.
-    """
-
-    arms: int
-    horizon: int
-    calibration: Literal["exact", "paper"]
-    number: int
-    active: int
-
-
-Failure = Annotated[float, Field(gt=0, lt=1, description="p: probability that a confidence interval fails")]
-FirstBatch = Annotated[int, Field(ge=1, le=30)]
-
-
-LARGEST_COHORT = 1_000_000
-"""Slots, as in distrust.common.messages.cohort."""
-
-MOST_ROUNDS = 10_000
-"""Of one client each over services: every one of them takes a few requests to each intermediary."""
-
-
-class ArmSpec(Message):
-    """What every policy states of itself; clients check a round against it.
-
-    POLICY      the class that plays it, as `module:Name`.
-    REWARDS     "arms": rewards in [0, 1] of arms that tell nothing of each other. "linear": rewards in [-B, B] whose
-                means are linear in the actions, which only linear environments have.
-    EVERY_ARM   the horizon must serve each arm at least once.
-    STATISTIC   kind of the statistic that every round asks for; decisions: kinds of its decision.
-    SEQUENTIAL  every round is one cohort of one client.
-    COUNTS      `stated_failure` depends on the intervals that were formed, batch by batch.
-    """
-
-    POLICY: ClassVar[str]
-    REWARDS: ClassVar[Literal["arms", "linear"]] = "arms"
-    EVERY_ARM: ClassVar[bool] = True
-    STATISTIC: ClassVar[str] = "reward"
-    SEQUENTIAL: ClassVar[bool] = False
-    COUNTS: ClassVar[bool] = False
-
-    if TYPE_CHECKING:  # each class has it as a Literal of its own
-        name: str
-
-    @property
-    def decisions(self) -> tuple[str, ...]:
-        return ("assigned-arm",)
-
-    @abstractmethod
-    def event_probability(self, size: RoundSize) -> float:
-        """Return the failure probability that a round grants each single event, a wrapped sum among them.
-
-        The learner plans p' of its mechanisms with it, and clients compute it again.
-        """
-
-    @property
-    def insists_on_no_privacy(self) -> str | None:
-        """Return why only a mechanism without privacy is accepted; None where any is."""
-        return None
-
-    @property
-    def longest(self) -> int:
-        """The first horizon that is too long for services: the last batches must fit cohorts."""
-        return 2 * LARGEST_COHORT
-
-    def check_calibration(self, calibration: str) -> None:
-        """Raise BadParameter for a calibration of the mechanism that does not go with these numbers."""
-
-    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
-        """Return the probability, by the policy's theorem, that any interval of a run fails; None where there is none.
-
-        events  where the spec COUNTS: for each round the probability of one event, and how many events it had.
-        """
-        del calibration, events
-        return None
 
 
 class SuccessiveEliminationSpec(ArmSpec):
@@ -232,7 +142,7 @@ class LinearPolicySpec(ArmSpec):
                the paper's when absent: 1/(kT), or 1/(4kT²) for `almost-free`.
     """
 
-    REWARDS: ClassVar[Literal["arms", "linear"]] = "linear"
+    REWARDS: ClassVar[Literal["arms", "linear", "contextual"]] = "linear"
     EVERY_ARM: ClassVar[bool] = False
     STATISTIC: ClassVar[str] = "bounded-reward"
     COUNTS: ClassVar[bool] = True
@@ -334,6 +244,7 @@ SPECS: tuple[type[ArmSpec], ...] = (
     DpDpeSpec,
     DpPeSpec,
     AlmostFreeSpec,
+    LinUcbSpec,
 )
 """The list of policies. Names, the type on the wire and every check follow from it."""
 

@@ -8,7 +8,8 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from distrust.common.mechanisms import MechanismSpec
-from distrust.common.messages.policy import PolicySpec, RoundSize, SuccessiveEliminationSpec
+from distrust.common.messages.policy import PolicySpec, SuccessiveEliminationSpec
+from distrust.common.messages.policy_spec import RoundSize
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.wire import Identifier, Message, Version
 

@@ -92,6 +92,8 @@ class PacedFlow(FlowControl):
     def _settle(self) -> None:
         if not (self._full or self._held or self._transport.is_closing()):
             super().resume_reading()
+
+
 _RETRY_SECONDS = 1.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _TURN = 32  # abandoned connections that are left out before other tasks have a turn

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from distrust.common.mechanisms import Mechanism
 from distrust.common.mechanisms.distributed.skellam import skellam_divergences
-from distrust.common.messages.policy import event_share
+from distrust.common.messages.policy_spec import event_share
 from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
 from distrust.common.privacy.hockey_stick import pure_epsilon, rdp

@@ -2,23 +2,47 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
+from distrust.client.environments import ContextualWorld, Environment
 from distrust.common.run.config import RunConfig
-from distrust.lab.run.result import PolicyFailures
+from distrust.lab.run.contextual_failures import ContextualTracker
+from distrust.lab.run.result import PolicyFailures, Truth, regret_of_pulls
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import RoundRecord
-from distrust.server.policies.base import Interval
+from distrust.server.policies.base import Interval, Query
+
+
+class Tracker(Protocol):
+    """Watches a learner from cohort to cohort, and knows the true world."""
+
+    def __call__(self, learner: Learner) -> None:
+        """Look at the learner after a cohort."""
+        ...
+
+    def truth(self, learner: Learner) -> Truth:
+        """Return what only the clients' side knows of the run so far."""
+        ...
+
+
+def tracker_of(file: RunFile) -> Tracker:
+    """Return the tracker for the world of a run file."""
+    world = file.world()
+    if isinstance(world, ContextualWorld):
+        return ContextualTracker(file, world)
+    return FailureTracker(file, world)
 
 
 class FailureTracker:
     """Watches a learner from cohort to cohort. Compares every interval with the true mean once, when it is new."""
 
-    def __init__(self, file: RunFile) -> None:
-        means = file.world().means
+    def __init__(self, file: RunFile, world: Environment) -> None:
+        means = world.means
         self._config, self._means = file.config, means.tolist()
+        self._gaps, self._first_best = means.max() - means, world.best
         self._best: list[int] = np.flatnonzero(means == means.max()).tolist()
         self._round, self._batch = 0, 0
         self._widths, self._missed = 0, 0
@@ -30,6 +54,15 @@ class FailureTracker:
         if learner.finished or number != self._round:
             self._round = number
             self._look(learner.policy.formed)
+
+    def truth(self, learner: Learner) -> Truth:
+        """Return the regret by the true means, the best arm, and the failures so far."""
+        rounds = (
+            [pull for one in record.cohorts for pull in record.ask.pulls(Query(one.arm, one.clients))]
+            for record in learner.rounds
+        )
+        regret = regret_of_pulls(self._gaps, learner.pulls, rounds)
+        return Truth(self._first_best, regret, self.events(learner))
 
     def events(self, learner: Learner) -> PolicyFailures:
         """Return the failures so far."""

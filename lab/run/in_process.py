@@ -7,20 +7,20 @@ noise come from the same labelled streams, row by row.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distrust.client.departures import NEVER, departures, survives
-from distrust.client.environments import Environment
-from distrust.client.randomizer import draw_rewards
+from distrust.client.environments import AnyWorld
+from distrust.client.randomizer import true_vectors
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.errors import describe_error
+from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.modular import sum_rows
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.run.config import RunConfig
-from distrust.lab.run.failures import FailureTracker
+from distrust.lab.run.failures import tracker_of
 from distrust.lab.run.result import CohortResult, Result, RoundResult, summarize
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
@@ -40,7 +40,7 @@ from distrust.shuffler.assignment import Order, draw_order
 
 def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
     """Play a run file to its end; `watch` is called after every cohort."""
-    began, tracker = time.perf_counter(), FailureTracker(file)
+    began, tracker = time.perf_counter(), tracker_of(file)
 
     def track_and_watch(learner: Learner) -> None:
         tracker(learner)
@@ -49,37 +49,57 @@ def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None)
     learner = play_learner(file, track_and_watch)
     rounds = [_round(file.config, record) for record in learner.rounds]
     seconds = time.perf_counter() - began
-    events = tracker.events(learner)
+    truth = tracker.truth(learner)
     spent = ledger_classes(run_ledger(file.config, learner.rounds))
     snapshot, fault = learner.snapshot(), learner.fault
-    return summarize(file, "in-process", snapshot, rounds, events, spent=spent, seconds=seconds, fault=fault)
+    return summarize(file, "in-process", snapshot, rounds, truth, spent=spent, seconds=seconds, fault=fault)
 
 
 def play_learner(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Learner:
     """Return the learner at the end of the run. Raises BadParameter when the run cannot be planned."""
     world = file.world()
-    learner = (OneByOne if file.config.policy.SEQUENTIAL else Learner)(file.config)
-    learner.play(partial(_outcome, file, world), watch)
+    learner = (OneByOne if file.config.policy.sequential else Learner)(file.config)
+    learner.play(CohortsInProcess(file, world), watch)
     return learner
 
 
-def _outcome(file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort | LostCohort:
-    """Return the outcome of one cohort: randomize, add the survivors, estimate (R, S and A in turn)."""
-    mechanism, order = cohort.mechanism, _order(file, plan, cohort)
-    rewards = _rewards(file, world, plan, cohort, order)
-    rows = mechanism.randomize(plan.statistic.vectors(rewards), _noise(file, cohort.cohort))
-    stay = survives(_departures(file, cohort))
-    survivors = int(np.count_nonzero(stay))
-    if survivors < cohort.minimum:
-        return LostCohort(cohort=cohort.cohort, reason=f"{survivors} survivors, needs {cohort.minimum}")
-    analyzer = _noise(file, cohort.cohort, "analyzer")
-    try:
-        if isinstance(plan.decision, AssignedAction) and order is not None:
-            return unshuffled(cohort, plan.decision, rows[stay], order[stay], analyzer)
-        estimate = mechanism.estimate(sum_rows(rows[stay], mechanism.modulus), survivors, analyzer)
-        return ReleasedCohort(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors)
-    except Exception as error:  # noqa: BLE001 - as the server does (`server.active_run`): the run ends and says why
-        return LostCohort(cohort=cohort.cohort, reason=f"the analyzer raised: {describe_error(error)}", fault=True)
+class CohortsInProcess:
+    """Plays the cohorts of one run, whole: randomize, add the survivors, estimate (R, S and A in turn)."""
+
+    def __init__(self, file: RunFile, world: AnyWorld) -> None:
+        self._file, self._world = file, world
+        self._counter: Counter | None = None
+
+    def __call__(self, plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort | LostCohort:
+        """Return the outcome of one cohort."""
+        file, mechanism, order = self._file, cohort.mechanism, _order(self._file, plan, cohort)
+        rows = mechanism.randomize(self._vectors(plan, cohort, order), _noise(file, cohort.cohort))
+        stay = survives(_departures(file, cohort))
+        survivors = int(np.count_nonzero(stay))
+        if survivors < cohort.minimum:
+            return LostCohort(cohort=cohort.cohort, reason=f"{survivors} survivors, needs {cohort.minimum}")
+        analyzer = _noise(file, cohort.cohort, "analyzer")
+        try:
+            if isinstance(plan.decision, AssignedAction) and order is not None:
+                return unshuffled(cohort, plan.decision, rows[stay], order[stay], analyzer)
+            total = sum_rows(rows[stay], mechanism.modulus)
+            if plan.cumulative and isinstance(mechanism, Tree):
+                before = self._counter or Counter(mechanism)
+                self._counter, released = before.add(total, survivors, analyzer)
+                estimate = released.prefix
+            else:
+                estimate = mechanism.estimate(total, survivors, analyzer)
+            return ReleasedCohort(cohort=cohort.cohort, sum=estimate.tolist(), survivors=survivors)
+        except Exception as error:  # noqa: BLE001 - as the server does (`server.active_run`): the run ends and says why
+            return LostCohort(cohort=cohort.cohort, reason=f"the analyzer raised: {describe_error(error)}", fault=True)
+
+    def _vectors(self, plan: RoundPlan, cohort: CohortPlan, order: Order | None) -> NDArray[np.float64]:
+        """Return the clients' true vectors in slot order."""
+        stream = UnsafeSeededStream(_seed(self._file), self._file.config.run, cohort.cohort, "rewards")
+        vectors = true_vectors(
+            self._world, plan.decision, plan.statistic, arm=cohort.arm, clients=cohort.clients, stream=stream
+        )
+        return vectors if order is None else vectors[order]
 
 
 def _order(file: RunFile, plan: RoundPlan, cohort: CohortPlan) -> Order | None:
@@ -87,14 +107,6 @@ def _order(file: RunFile, plan: RoundPlan, cohort: CohortPlan) -> Order | None:
     if not isinstance(plan.decision, AssignedAction):
         return None
     return draw_order(plan.decision, _noise(file, cohort.cohort, "order"))
-
-
-def _rewards(
-    file: RunFile, world: Environment, plan: RoundPlan, cohort: CohortPlan, order: Order | None
-) -> NDArray[np.float64]:
-    stream = UnsafeSeededStream(_seed(file), file.config.run, cohort.cohort, "rewards")
-    rewards = draw_rewards(world, plan.decision, cohort.arm, cohort.clients, stream)
-    return rewards if order is None else rewards[order]
 
 
 def _departures(file: RunFile, cohort: CohortPlan) -> NDArray[np.int64]:
@@ -165,7 +177,7 @@ class OneByOne(Learner):
             self._join()
         super()._open_round()
 
-    def _finish(self, leftover: dict[int, int]) -> None:
+    def _finish(self, leftover: dict[Key, int]) -> None:
         super()._finish(leftover)
         if len(self.rounds) > len(self.blocks):
             self._join()

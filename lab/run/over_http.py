@@ -16,10 +16,10 @@ from distrust.common.machine import one_thread
 from distrust.common.messages.status import CohortList
 from distrust.common.run.progress import CohortView, LedgerView, RoundList, RoundReport, RunView, Snapshot
 from distrust.common.web.client import Http, Patience, Peer
-from distrust.lab.run.failures import FailureTracker
+from distrust.lab.run.failures import tracker_of
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.progress import Progress, Standings
-from distrust.lab.run.result import PolicyFailures, Result, Wire, from_report, summarize
+from distrust.lab.run.result import Result, Truth, Wire, from_report, summarize
 from distrust.lab.run.result_table import most_common
 from distrust.lab.run.run_file import RunFile
 from distrust.lab.stack.stack import Urls
@@ -63,12 +63,10 @@ class HttpRun:
                 seconds = time.perf_counter() - began
                 wire = await self._wire()
             reports = await all_rounds(self._server, view.run)
-            rounds, events = (
-                [from_report(report) for report in reports],
-                replay_failures(self.file, reports, view.snapshot),
-            )
+            rounds = [from_report(report) for report in reports]
+            truth = replay_failures(self.file, reports, view.snapshot)
             spent = (await self._server.get(f"/v1/runs/{view.run}/ledger", LedgerView)).classes
-            return summarize(self.file, "http", view.snapshot, rounds, events, spent=spent, seconds=seconds, wire=wire)
+            return summarize(self.file, "http", view.snapshot, rounds, truth, spent=spent, seconds=seconds, wire=wire)
 
     async def _create(self) -> None:
         try:
@@ -170,8 +168,8 @@ class ReplayDiffers(ProtocolError):
         super().__init__(f"run {run}, played again from its published rounds: {what}; {advice}")
 
 
-def replay_failures(file: RunFile, reports: Iterable[RoundReport], snapshot: Snapshot) -> PolicyFailures:
-    """Return the failures of a finished run, replayed from all its rounds.
+def replay_failures(file: RunFile, reports: Iterable[RoundReport], snapshot: Snapshot) -> Truth:
+    """Return the regret and the failures of a finished run, replayed from all its rounds.
 
     snapshot  what the server says it learned.
     Raises    ReplayDiffers when the rounds lead to another snapshot, or when a cohort has no outcome that needs one.
@@ -179,12 +177,12 @@ def replay_failures(file: RunFile, reports: Iterable[RoundReport], snapshot: Sna
     ended = {cohort.cohort: cohort for report in reports for cohort in report.cohorts}
     try:
         with one_thread():  # the first round is planned when a learner is made
-            tracker, learner = FailureTracker(file), Learner(file.config)
+            tracker, learner = tracker_of(file), Learner(file.config)
             learner.play(partial(_published_outcome, file.config.run, ended), tracker)
     except (BadMessage, WrongCohort) as error:  # an outcome that cannot be
         raise ReplayDiffers(file.config.run, error.detail) from error
     _require_same_snapshot(file.config.run, learner.snapshot(), snapshot)
-    return tracker.events(learner)
+    return tracker.truth(learner)
 
 
 def _published_outcome(

@@ -4,7 +4,8 @@ Regret is counted here, on the clients' side: the server never learns the true m
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -58,10 +59,6 @@ class RoundResult(Message):
     guarantee: Guarantee
     cohorts: list[CohortResult]
 
-    def pulls(self) -> list[tuple[int, int]]:
-        """Return (arm, pulls) of all its cohorts, replaced ones too."""
-        return [pull for cohort in self.cohorts for pull in self.decision.pulls(cohort.arm, cohort.clients)]
-
 
 class Bits(Message):
     """The size of what a client sends.
@@ -109,6 +106,15 @@ class PolicyFailures(Message):
     failure: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What only the clients' side knows of a run. `best` is None where the best arm depends on the client."""
+
+    best: int | None
+    regret: Regret
+    events: PolicyFailures
+
+
 class Result(Message):
     """A run that ended. `seed` is the environment's; `noise_seed` is there in unsafe runs only.
 
@@ -129,9 +135,14 @@ class Result(Message):
     seed: int | None
     noise_seed: int | None
     chosen: int | None
-    best: int = Field(description="the arm of the largest true mean, which only the clients' side knows")
+    best: int | None = Field(
+        description="the arm of the largest true mean, known to the clients' side; null where each client has one"
+    )
     arms: list[ArmView]
     pulls: list[int]
+    hidden: int = Field(
+        default=0, exclude_if=lambda hidden: hidden == 0, description="pulls whose arms only the clients know"
+    )
     regret: Regret
     rounds: list[RoundResult]
     aborted: int
@@ -152,7 +163,7 @@ def summarize(
     driver: Driver,
     snapshot: Snapshot,
     rounds: Sequence[RoundResult],
-    events: PolicyFailures,
+    truth: Truth,
     *,
     spent: tuple[LedgerClass, ...],
     seconds: float,
@@ -160,8 +171,7 @@ def summarize(
     fault: str | None = None,
 ) -> Result:
     """Return a run's result. `seconds` is wall time; `wire` is what fleets counted, None in process."""
-    world, config = file.world(), file.config
-    gaps = world.means.max() - world.means
+    config = file.config
     pulls = [arm.pulls for arm in snapshot.arms]
     clients = sum(cohort.clients for one in rounds for cohort in one.cohorts)
     return Result(
@@ -170,15 +180,16 @@ def summarize(
         policy=config.policy.name,
         mechanism=config.mechanism.name,
         calibration=config.mechanism.calibration,
-        environment=world.name,
+        environment=file.environment.name,
         horizon=config.horizon,
         seed=file.environment.seed,
         noise_seed=config.unsafe.noise_seed if config.unsafe else None,
         chosen=snapshot.chosen,
-        best=world.best,
+        best=truth.best,
         arms=snapshot.arms,
         pulls=pulls,
-        regret=_regret(gaps, pulls, rounds),
+        hidden=snapshot.pulls - sum(pulls),
+        regret=truth.regret,
         rounds=list(rounds),
         aborted=snapshot.aborted,
         unfinished=snapshot.unfinished,
@@ -188,7 +199,7 @@ def summarize(
         refusals=wire.refusals if wire else {},
         seconds=seconds,
         clients_per_second=clients / seconds,
-        events=events,
+        events=truth.events,
         fault=fault,
         extensions=file.extensions,
     )
@@ -221,12 +232,19 @@ def from_report(report: RoundReport) -> RoundResult:
     )
 
 
-def _regret(gaps: NDArray[np.float64], pulls: list[int], rounds: Sequence[RoundResult]) -> Regret:
-    """Return the regret. The curve counts the pulls of cohorts; its last point also the pulls after the last cohort."""
+def regret_of_pulls(
+    gaps: NDArray[np.float64], pulls: list[int], rounds: Iterable[Iterable[tuple[int | None, int]]]
+) -> Regret:
+    """Return the regret of pulls by arm.
+
+    gaps    largest true mean less each arm's, shape (K,). pulls: of the whole run, by arm.
+    rounds  (arm, pulls) of all cohorts of each round. The curve's last point counts the pulls after the last cohort.
+    """
     curve: list[tuple[int, float]] = []
     counted = [0] * len(pulls)
     for one in rounds:
-        for arm, count in one.pulls():
+        for arm, count in one:
+            assert arm is not None  # only contextual runs have pulls that the server does not know
             counted[arm] += count
         curve.append((sum(counted), _total(gaps, counted)))
     final = _total(gaps, pulls)

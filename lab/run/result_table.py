@@ -75,13 +75,17 @@ def _aborted(result: Result) -> list[str]:
     return [f"{one.cohort}: {one.reason}" for one in cohorts if one.reason is not None][:3]
 
 
+def _chosen(result: Result) -> tuple[str, str]:
+    if result.best is None:
+        return ("arms", "each client chooses by its own context, and the server does not learn which")
+    return ("arm chosen", f"{result.chosen} (the clients' world says {result.best} is best)")
+
+
 def _facts(result: Result) -> list[tuple[str, str]]:
+    pulls = sum(result.pulls) + result.hidden
     facts = [
-        ("arm chosen", f"{result.chosen} (the clients' world says {result.best} is best)"),
-        (
-            "pulls",
-            f"{sum(result.pulls):,} of {result.horizon:,}, {result.unfinished:,} of them after the last whole batch",
-        ),
+        _chosen(result),
+        ("pulls", f"{pulls:,} of {result.horizon:,}, {result.unfinished:,} of them after the last whole batch"),
         ("regret", f"{result.regret.final:,.1f}"),
         ("failures", _failures(result.events)),
         ("rounds", f"{len(result.rounds)}, with {result.aborted} cohorts aborted and replaced"),

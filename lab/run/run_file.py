@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from distrust.client.environments import (
     ENVIRONMENTS,
-    Environment,
+    AnyWorld,
     EnvironmentSpec,
     build_environment,
     seeded,
@@ -72,7 +72,7 @@ class RunFile:
         }
         return extensions({kind: {"name": name} for kind, name in names.items()})
 
-    def world(self) -> Environment:
+    def world(self) -> AnyWorld:
         """Build the environment."""
         return build_environment(self.environment)
 
@@ -151,20 +151,18 @@ def extensions(words: Mapping[str, Any]) -> tuple[Extension, ...]:
     return tuple(one for one in used if one is not None)
 
 
-LINEAR_POLICIES = tuple(name for name, spec in POLICIES.items() if spec.REWARDS == "linear")
-
-
 def _with_actions(table: dict[str, Any], environment: EnvironmentSpec) -> dict[str, Any]:
-    """Return the table with what a linear policy may know of its world. Raises BadParameter if the two do not match."""
+    """Return the table with what a policy may know of its world. Raises BadParameter if the two do not match."""
     policy = table.get("policy")
     name = policy.get("name") if isinstance(policy, dict) else None
-    linear = name in POLICIES and POLICIES[str(name)].REWARDS == "linear"
-    if (environment.REWARDS == "linear") != linear:
-        allowed = f"{environment.name} goes with {', '.join(LINEAR_POLICIES)}"
-        if linear:
-            allowed = f"{name} needs a linear environment: linear-distributed or linear-sphere"
-        raise BadParameter("policy.name", name, allowed)
-    if not linear or not isinstance(policy, dict):
+    rewards = POLICIES[str(name)].REWARDS if name in POLICIES else "arms"
+    if rewards != environment.REWARDS:
+        if rewards == "arms":
+            fitting = [one for one, spec in POLICIES.items() if spec.REWARDS == environment.REWARDS]
+            raise BadParameter("policy.name", name, f"{environment.name} goes with {', '.join(fitting)}")
+        worlds = [one for one, spec in ENVIRONMENTS.items() if rewards == spec.REWARDS]
+        raise BadParameter("policy.name", name, f"{name} needs a {rewards} environment: {' or '.join(worlds)}")
+    if rewards == "arms" or not isinstance(policy, dict):
         return table
     if "actions" in policy:
         raise BadParameter("policy.actions", "given", "belongs into the environment, which the policy takes it from")
@@ -180,7 +178,7 @@ def _one_by_one(table: dict[str, Any]) -> dict[str, Any]:
     """
     policy, spec, mechanism = table.get("policy"), table.get("intermediary", {}), table.get("mechanism")
     name = policy.get("name") if isinstance(policy, dict) else None
-    alone = name in POLICIES and POLICIES[str(name)].SEQUENTIAL
+    alone = name in POLICIES and POLICIES[str(name)].SEQUENTIAL and policy.get("batch", 1) == 1  # type: ignore[union-attr]
     if not alone or not isinstance(spec, dict) or not isinstance(mechanism, dict):
         return table
     return {**table, "intermediary": {"minimum": 1, **spec}, "mechanism": {"via": "shuffler", **mechanism}}

@@ -220,8 +220,9 @@ def checkpoints(curve: Sequence[tuple[int, float]], places: NDArray[np.float64])
 
 
 def _row(experiment: Experiment, cell: Cell, file: RunFile, result: Result, seconds: float) -> Row:
-    if result.fault is not None or sum(result.pulls) < result.horizon:
-        raise StoppedEarly(result.fault or f"stopped after {sum(result.pulls)} of {result.horizon} pulls")
+    pulls = sum(result.pulls) + result.hidden
+    if result.fault is not None or pulls < result.horizon:
+        raise StoppedEarly(result.fault or f"stopped after {pulls} of {result.horizon} pulls")
     assert result.seed is not None
     clients = sum(cohort.clients for one in result.rounds for cohort in one.cohorts)
     return Row(

@@ -46,7 +46,7 @@ class Row(Message):
     clients: int
     regret: float
     chosen: int | None
-    best: int
+    best: int | None
     best_dropped: bool
     best_dropped_at: int | None
     widths: int

@@ -47,6 +47,7 @@ class Learner:
         check_run_config(config)
         self.policy: Policy = build_policy(config)
         self.pulls = [0] * config.arms
+        self.hidden = 0  # pulls whose arms only the clients know
         self.aborted = 0
         self.unfinished = 0
         self.finished = False
@@ -83,7 +84,12 @@ class Learner:
     @property
     def left(self) -> int:
         """Pulls that may still be asked for."""
-        return self.config.horizon - sum(self.pulls)
+        return self.config.horizon - self.spent
+
+    @property
+    def spent(self) -> int:
+        """Pulls that were asked for."""
+        return sum(self.pulls) + self.hidden
 
     def plan(self) -> RoundPlan | None:
         """Return the open round with the cohorts that have no outcome yet; None when the run is over."""
@@ -93,7 +99,14 @@ class Learner:
         pending = tuple(self._pending.values())
         ask = record.ask
         return RoundPlan(
-            record.number, ask.batch, ask.decision, ask.statistic, record.mechanism, record.minimum, pending
+            record.number,
+            ask.batch,
+            ask.decision,
+            ask.statistic,
+            record.mechanism,
+            record.minimum,
+            pending,
+            ask.cumulative,
         )
 
     def absorb(self, outcome: ReleasedCohort | LostCohort) -> None:
@@ -183,7 +196,7 @@ class Learner:
                 self.rounds.append(record)
                 self._open_attempt(ask.queries)
 
-    def _planned(self, number: int) -> tuple[Ask | None, RoundRecord | None, dict[int, int]]:
+    def _planned(self, number: int) -> tuple[Ask | None, RoundRecord | None, dict[Key, int]]:
         """Return the next round, or else how the last pulls are played."""
         ask = self.policy.ask(self.left)
         if ask is None:
@@ -201,7 +214,7 @@ class Learner:
         for query in queries:
             self._count(record.ask.pulls(query))
 
-    def _finish(self, leftover: dict[int, int]) -> None:
+    def _finish(self, leftover: dict[Key, int]) -> None:
         """Finish the run: count the last pulls as the paper plays them. No cohort is opened for them."""
         self._count(leftover.items())
         self.unfinished += sum(leftover.values())
@@ -218,9 +231,12 @@ class Learner:
         self.finished, self.fault = True, why
         self._pending = {}
 
-    def _count(self, pulls: Iterable[tuple[int, int]]) -> None:
+    def _count(self, pulls: Iterable[tuple[Key, int]]) -> None:
         for arm, count in pulls:
-            self.pulls[arm] += count
+            if arm is None:
+                self.hidden += count
+            else:
+                self.pulls[arm] += count
 
 
 def _estimate(record: RoundRecord, query: Query) -> Estimate:
@@ -228,7 +244,16 @@ def _estimate(record: RoundRecord, query: Query) -> Estimate:
     counts = tuple(outcome.counts or [outcome.survivors] * len(outcome.sum))
     laws = {count: mechanism.error(max(1, count)) for count in set(counts)}
     noise = tuple(laws[count] for count in counts)
-    return Estimate(query.arm, tuple(outcome.sum), counts, noise, mechanism.rounding, joint=mechanism.joint)
+    return Estimate(
+        query.arm,
+        tuple(outcome.sum),
+        counts,
+        noise,
+        mechanism.rounding,
+        joint=mechanism.joint,
+        prefix=record.ask.cumulative and mechanism.stream_length > 1,
+        nodes=mechanism.nodes,
+    )
 
 
 def _check_counts(record: RoundRecord, outcome: ReleasedCohort) -> None:
@@ -249,7 +274,7 @@ def snapshot_of(learner: Learner) -> Snapshot:
     return Snapshot(
         arms=_arms(learner),
         horizon=learner.config.horizon,
-        pulls=sum(learner.pulls),
+        pulls=learner.spent,
         round=learner.rounds[-1].number,
         aborted=learner.aborted,
         unfinished=learner.unfinished,

@@ -89,6 +89,7 @@ class RoundPlan:
     mechanism: AnyMechanism
     minimum: int
     cohorts: tuple[CohortPlan, ...]
+    cumulative: bool = False
 
 
 @dataclass

@@ -4,7 +4,7 @@ from distrust.common.errors import BadParameter, ProtocolError, RunFailed, descr
 from distrust.common.extensions import load_reference
 from distrust.common.mechanisms import MECHANISMS, check_parts, check_returning, check_spec
 from distrust.common.mechanisms.families.base import epsilon_allowed
-from distrust.common.messages.policy import ArmSpec
+from distrust.common.messages.policy_spec import ArmSpec
 from distrust.common.run.config import RunConfig
 from distrust.server.policies.base import Ask, Policy, PolicyClass, RunFacts
 
@@ -61,7 +61,7 @@ def _check_first(config: RunConfig, first: Ask) -> None:
 
 def check_for_services(config: RunConfig) -> None:
     """Refuse a run whose last batches would not fit one cohort; an in-process run may be that long."""
-    if config.policy.SEQUENTIAL and config.mechanism.via != "shuffler":
+    if config.policy.sequential and config.mechanism.via != "shuffler":
         allowed = f"{config.policy.name} asks one client at a time, and secure aggregation needs two: shuffler"
         raise BadParameter("mechanism.via", config.mechanism.via or "aggregator", allowed)
     longest = config.policy.longest

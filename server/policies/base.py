@@ -32,6 +32,8 @@ class Ask:
                noise, a wrapped sum. A policy chooses it so that all events of all batches stay below its own p.
     decision   what the clients play: their cohort's arm, or what the decision lists, in a single cohort of all.
     statistic  how their rewards become a vector.
+    cumulative  whether the policy wants sums over all batches so far: a mechanism that counts a stream then releases
+               its prefix sums (`Estimate.prefix`). The others release a batch's own sum, and the policy adds.
     """
 
     batch: int
@@ -39,11 +41,12 @@ class Ask:
     share: float
     decision: Decision = ASSIGNED_ARM
     statistic: Statistic = REWARD
+    cumulative: bool = False
 
     @property
     def arms(self) -> tuple[int, ...]:
-        """The arms that are played."""
-        return tuple(arm for query in self.queries for arm, _ in self.pulls(query))
+        """The arms that are played, as far as the server knows them."""
+        return tuple(arm for query in self.queries for arm, _ in self.pulls(query) if arm is not None)
 
     @property
     def size(self) -> int:
@@ -55,17 +58,17 @@ class Ask:
         """Numbers in a released cohort's sum: one a coordinate, or one an assigned action."""
         return len(self.decision.actions) if self.decision.kind == "assigned-action" else self.statistic.dimension
 
-    def pulls(self, query: Query) -> tuple[tuple[int, int], ...]:
-        """Return (arm, pulls) that one cohort takes from the horizon."""
+    def pulls(self, query: Query) -> tuple[tuple[Key, int], ...]:
+        """Return (arm, pulls) that one cohort takes from the horizon; arm None where only the clients know it."""
         return self.decision.pulls(query.arm, query.clients)
 
     def cost(self, queries: Sequence[Query]) -> int:
         """Return the pulls that these cohorts take from the horizon."""
         return sum(count for query in queries for _, count in self.pulls(query))
 
-    def spend(self, queries: Sequence[Query], left: int) -> dict[int, int]:
+    def spend(self, queries: Sequence[Query], left: int) -> dict[Key, int]:
         """Return `left` pulls by arm, spent on these cohorts in turn until they are used up."""
-        spent: dict[int, int] = {}
+        spent: dict[Key, int] = {}
         for arm, count in (pull for query in queries for pull in self.pulls(query)):
             taken = min(count, left)
             left -= taken
@@ -84,6 +87,8 @@ class Estimate:
     rounding  the bound on a client's rounding error's standard deviation, in data units; it is sub-Gaussian with that.
     joint     one client's coordinates are noised together and then rounded: a combination of the noises with weights c
               has ‖c‖₂ times the law of one. Else they are independent, and what is rounded is the client's value.
+    prefix    the sums and their noise are over all batches so far, of a mechanism that counts a stream.
+    nodes     then: the most terms of noise that any prefix sum of the stream has. Else the batch's own noise is one.
     """
 
     arm: Key
@@ -92,6 +97,8 @@ class Estimate:
     laws: tuple[ErrorLaw, ...]
     rounding: float = 0.0
     joint: bool = False
+    prefix: bool = False
+    nodes: int = 1
 
     @classmethod
     def scalar(cls, arm: int, total: float, survivors: int, law: ErrorLaw) -> "Estimate":
@@ -167,8 +174,11 @@ class Policy(Protocol):
         """Take the whole batch, one estimate for each query, in any order. Raises ValueError otherwise."""
         ...
 
-    def leftover(self, left: int) -> dict[int, int]:
-        """Return how the paper plays the last `left` pulls, which no batch takes: arm → pulls. They teach nothing."""
+    def leftover(self, left: int) -> dict[Key, int]:
+        """Return how the paper plays the last `left` pulls, which no batch takes: arm → pulls. They teach nothing.
+
+        Arm None: each client chooses by the last decision.
+        """
         ...
 
 
@@ -211,6 +221,6 @@ class StoppedPolicy:
     def tell(self, estimates: Sequence[Estimate]) -> None:
         raise ValueError(f"the policy was stopped: {len(estimates)} estimates come too late")
 
-    def leftover(self, left: int) -> dict[int, int]:
+    def leftover(self, left: int) -> dict[Key, int]:
         del left
         return {}

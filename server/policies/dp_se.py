@@ -5,7 +5,8 @@ from typing import Self
 
 from typing_extensions import override
 
-from distrust.common.messages.policy import DpSeSpec, event_share
+from distrust.common.messages.policy import DpSeSpec
+from distrust.common.messages.policy_spec import event_share
 from distrust.server.policies.base import Estimate, RunFacts
 from distrust.server.policies.elimination import Calibration, Elimination, check_failure, exact_radius
 
@@ -53,7 +54,7 @@ class DpSe(Elimination):
         sampled = math.sqrt(math.log(2 / self._each) / (2 * survivors))
         return total / survivors, sampled + law.quantile(self._each) / survivors
 
-    def leftover(self, left: int) -> dict[int, int]:
+    def leftover(self, left: int) -> dict[Key, int]:
         """Share the last pulls evenly, as an epoch plays the arms in turn; the last active arm gets all."""
         each, more = divmod(left, len(self._active))
         counts = {arm: each + (place < more) for place, arm in enumerate(self._active)}

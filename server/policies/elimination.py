@@ -12,8 +12,9 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy import SuccessiveEliminationSpec, event_share
-from distrust.server.policies.base import Ask, Estimate, Interval, Query, RunFacts
+from distrust.common.messages.policy import SuccessiveEliminationSpec
+from distrust.common.messages.policy_spec import event_share
+from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
 from distrust.server.policies.noise_width import LEAST_TAIL
 
 Calibration = Literal["exact", "paper"]
@@ -140,7 +141,7 @@ class Elimination(EliminationBase):
         self._chosen = max(self._active, key=lambda arm: fresh[arm].mean)  # the lowest arm on a tie
         self._batch += 1
 
-    def leftover(self, left: int) -> dict[int, int]:
+    def leftover(self, left: int) -> dict[Key, int]:
         """Play the unfinished batch, arm after arm, until the horizon."""
         ask = self._next()
         return ask.spend(ask.queries, left)

@@ -6,8 +6,9 @@ from typing import Self
 
 import numpy as np
 
-from distrust.common.messages.policy import NO_EVENT, Ucb1Spec
-from distrust.server.policies.base import Ask, Estimate, Interval, Query, RunFacts
+from distrust.common.messages.policy import Ucb1Spec
+from distrust.common.messages.policy_spec import NO_EVENT
+from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
 
 
 class Ucb1:
@@ -64,7 +65,7 @@ class Ucb1:
         self._round += 1
         self._last, self._arm = arm, self._best_bound()
 
-    def leftover(self, left: int) -> dict[int, int]:
+    def leftover(self, left: int) -> dict[Key, int]:
         return {self._arm: left} if left else {}
 
     def _best_bound(self) -> int:

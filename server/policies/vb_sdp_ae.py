@@ -7,7 +7,8 @@ from typing import Self
 import numpy as np
 
 from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.messages.policy import VbSdpAeSpec, event_share
+from distrust.common.messages.policy import VbSdpAeSpec
+from distrust.common.messages.policy_spec import event_share
 from distrust.server.policies.base import Estimate, RunFacts
 from distrust.server.policies.elimination import Elimination, check_failure
 from distrust.server.policies.noise_width import noise_width

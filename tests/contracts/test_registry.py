@@ -11,7 +11,8 @@ from distrust.common import mechanisms
 from distrust.common.bandit.statistics import Reward
 from distrust.common.extensions import load_reference
 from distrust.common.mechanisms import CLASSES, MECHANISMS, Mechanism, MechanismSpec, plan
-from distrust.common.messages.policy import DEFAULT, POLICIES, SPECS, ArmSpec
+from distrust.common.messages.policy import DEFAULT, POLICIES, SPECS
+from distrust.common.messages.policy_spec import ArmSpec
 from distrust.server.policies.base import RunFacts
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from distrust.common.mechanisms.local.sphere import (
     directions,
     radius,
 )
-from distrust.common.messages.policy import EVENTS
+from distrust.common.messages.policy_spec import EVENTS
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.policies.elimination import exact_radius
 from distrust.server.policies.noise_width import noise_width

@@ -78,7 +78,7 @@ class Unfinished(EnvironmentSpec):
 POLICY = '''
 from typing import ClassVar
 
-from distrust.common.messages.policy import ArmSpec
+from distrust.common.messages.policy_spec import ArmSpec
 from distrust.server.policies.base import Ask, Interval, Query
 
 

@@ -1,7 +1,7 @@
 """A binary tree of noisy sums over batches, at the server: every prefix of a stream from a logarithm of noise terms."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -93,6 +93,10 @@ class Tree(GaussianLike):
     @property
     def stream_length(self) -> int:
         return self.batches
+
+    @property
+    def nodes(self) -> int:
+        return self.depth
 
     @property
     def depth(self) -> int:
@@ -226,6 +230,28 @@ class Counter:
         nodes = (*nodes, newest)
         released = TreeRelease(self._estimate((leaf,)), self._estimate(nodes))
         return type(self)(self.mechanism, self.time + 1, nodes), released
+
+    @classmethod
+    def restored(cls, mechanism: Tree, batches: Sequence[tuple[Steps, int, NDArray[np.float64]]]) -> Self:
+        """Return the state after `batches`, from what a server stores: nothing is drawn again.
+
+        batches  for each, its decoded sum without noise, its survivors, and the estimate of the prefix sum that was
+                 released with it. The node that batch m completes is its prefix less the prefix before that node.
+        """
+        trues: list[Steps] = [np.zeros(mechanism.dimension, dtype=np.int64)]
+        counts, noisy = [0], [np.zeros(mechanism.dimension, dtype=np.int64)]
+        for true, survivors, released in batches:
+            trues.append(trues[-1] + true)
+            counts.append(counts[-1] + survivors)
+            steps = (released - counts[-1] * mechanism.low) / mechanism.step
+            noisy.append(np.rint(steps).astype(np.int64))
+        nodes, end = [], 0
+        for level in reversed(range(len(batches).bit_length())):  # the binary digits, the largest first
+            if len(batches) >> level & 1:
+                start, end = end, end + (1 << level)
+                survivors = counts[end] - counts[start]
+                nodes.append(Node(level, survivors, trues[end] - trues[start], noisy[end] - noisy[start]))
+        return cls(mechanism, len(batches), tuple(nodes))
 
     def _parent(self, left: Node, right: Node, stream: Stream) -> Node:
         return self._node(left.level + 1, left.survivors + right.survivors, left.true + right.true, stream)

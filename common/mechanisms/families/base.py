@@ -230,6 +230,11 @@ class Mechanism(Message):
         return 1
 
     @property
+    def nodes(self) -> int:
+        """Most terms of noise that a prefix sum of its stream has: 1 unless it `takes_batches`."""
+        return 1
+
+    @property
     def silent_ones(self) -> int:
         """Ones that every message adds to its sum, whatever the data: 0 unless messages are padded."""
         return 0

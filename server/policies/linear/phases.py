@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from distrust.common.bandit.actions import action_vectors, check_actions
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy import LEAST_BETA, LinearPolicySpec, RoundSize
-from distrust.server.policies.base import Ask, Estimate, Interval, RunFacts
+from distrust.common.messages.policy import LinearPolicySpec
+from distrust.common.messages.policy_spec import LEAST_BETA, RoundSize
+from distrust.server.policies.base import Ask, Estimate, Interval, Key, RunFacts
 from distrust.server.policies.elimination import EliminationBase
 from distrust.server.policies.linear.design import ActionDesign, near_optimal
 
@@ -153,7 +154,7 @@ class Phased(EliminationBase):
         self.__dict__.pop("_phase", None)
         self.__dict__.pop("_ask", None)
 
-    def leftover(self, left: int) -> dict[int, int]:
+    def leftover(self, left: int) -> dict[Key, int]:
         """Play the unfinished phase until the horizon; after the last phase, the best action."""
         if self.going_on:
             return self._ask.spend(self._ask.queries, left)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.messages.policy import LEAST_BETA, ArmSpec, PolicySpec
+from distrust.common.messages.policy import PolicySpec
+from distrust.common.messages.policy_spec import LEAST_BETA, ArmSpec
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.run_config import build_policy
 from distrust.server.policies.base import Ask, Estimate, Policy

@@ -1,0 +1,246 @@
+"""Simulated worlds of contextual bandits: each client has a context, and an arm pays by it.
+
+A mean reward is μ(⟨φ, θ⟩). θ and the contexts never leave the clients' side.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy import stats
+
+from distrust.client.environments.base import EnvironmentSpec, Seed
+from distrust.common.bandit.contextual import ChoiceRule, Link, Observation, link_mean
+from distrust.common.errors import BadParameter
+from distrust.common.messages.policy_spec import ArmSpec
+from distrust.common.randomness import Stream, UnsafeSeededStream, generator
+
+Floats = NDArray[np.float64]
+
+Parameters = Literal["single", "multi"]
+"""single: all arms share θ, and each has a context. multi: a client has one context, and each arm a θ of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """What `n` clients meet.
+
+    features  contexts, shape (n, A, d), or (1, A, d) where all clients meet the same; A = K for "single", 1 for
+              "multi".
+    luck      uniform in [0, 1), shape (n,): what an arm would pay each client follows from it and from the arm's mean.
+    """
+
+    features: Floats
+    luck: Floats
+
+
+@runtime_checkable
+class ContextualWorld(Protocol):
+    """K arms whose rewards depend on the client's context; rewards lie in `rewards`."""
+
+    @property
+    def name(self) -> str:
+        """The name that a run file calls it by."""
+        ...
+
+    @property
+    def arms(self) -> int:
+        """K."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """Numbers of a context, d."""
+        ...
+
+    @property
+    def link(self) -> Link:
+        """μ, the link that policies are told."""
+        ...
+
+    @property
+    def parameters(self) -> Parameters:
+        """Whether the arms share θ."""
+        ...
+
+    @property
+    def rewards(self) -> tuple[float, float]:
+        """The range of a reward."""
+        ...
+
+    def contexts(self, count: int, stream: Stream) -> Contexts:
+        """Return what `count` clients meet; the same stream gives the same."""
+        ...
+
+    def means(self, features: Floats) -> Floats:
+        """Return the true mean reward of each arm, shape (…, n, K), for contexts of shape (…, n, A, d)."""
+        ...
+
+    def pay(self, means: Floats, luck: Floats) -> Floats:
+        """Return rewards of clients whose arms have these means; all of one shape."""
+        ...
+
+
+class ContextualSpec(EnvironmentSpec):
+    """The table of a contextual environment. A policy takes `features`, `link` and the range of rewards from it."""
+
+    REWARDS: ClassVar[Literal["arms", "linear", "contextual"]] = "contextual"
+
+    if TYPE_CHECKING:  # fields of each class
+        arms: int
+
+    @abstractmethod
+    def build(self) -> ContextualWorld:
+        """Return the world that this table describes. Raises BadParameter outside its ranges, or without its data."""
+
+    def policy_defaults(self, policy: type[ArmSpec]) -> Mapping[str, object]:
+        world = self.build()
+        words = {
+            "features": world.dimension,
+            "link": world.link,
+            "parameters": world.parameters,
+            "rewards": world.rewards,
+        }
+        return {key: value for key, value in words.items() if key in policy.model_fields}
+
+    def check_policy(self, policy: Mapping[str, object], defaults: Mapping[str, object]) -> None:
+        """Raise BadParameter where the policy's table says something else than the world is."""
+        for field in ("features", "parameters", "rewards"):
+            if field in policy and policy[field] != defaults.get(field):
+                allowed = f"the environment has {defaults.get(field)}: leave it out"
+                raise BadParameter(f"policy.{field}", policy[field], allowed)
+
+
+@dataclass(frozen=True)
+class GeneralizedLinear:
+    """Means μ(⟨φ, θ⟩), which `pay` turns into rewards.
+
+    theta     shape (1, d) for "single", (K, d) for "multi".
+    fixed     contexts that all clients meet, shape (K, d); None: each client's own, uniform on the unit sphere.
+    rewards   of the identity: Bernoulli in [0, 1]; or ±1 in [-1, 1], or the mean itself where `noiseless`. Of the
+              logistic link: Bernoulli. Of the Poisson link: counts, at most `rewards[1]`.
+    """
+
+    name: str
+    arms: int
+    theta: Floats
+    link: Link
+    parameters: Parameters
+    rewards: tuple[float, float]
+    fixed: Floats | None = None
+    noiseless: bool = False
+
+    @property
+    def dimension(self) -> int:
+        """Numbers of a context, d."""
+        return int(self.theta.shape[1])
+
+    def contexts(self, count: int, stream: Stream) -> Contexts:
+        rng = generator(stream)
+        luck = rng.random(count)
+        if self.fixed is not None:
+            return Contexts(self.fixed[np.newaxis], luck)
+        several = self.arms if self.parameters == "single" else 1
+        return Contexts(on_sphere(rng.standard_normal((count, several, self.dimension))), luck)
+
+    def means(self, features: Floats) -> Floats:
+        products = features @ self.theta.T
+        return link_mean(self.link, products[..., 0] if self.parameters == "single" else products[..., 0, :])
+
+    def pay(self, means: Floats, luck: Floats) -> Floats:
+        low, high = self.rewards
+        if self.noiseless:
+            return means
+        if self.link == "poisson":
+            counts: Floats = stats.poisson.ppf(luck, means)
+            return np.minimum(counts, high)
+        return np.where(luck < (means - low) / (high - low), high, low)
+
+
+class ContextualSyntheticSpec(ContextualSpec):
+    """`[environment] name = "contextual-synthetic"`: Bernoulli rewards of mean ⟨φ_a, θ*⟩ (CTX section 5).
+
+    θ* and the features of each arm are a vector of norm 1/√2, uniform on its sphere of R^{d-1}, and an entry 1/√2. They
+    are the same for all clients; the environment's seed draws them. Means lie in [0, 1], contexts have length 1.
+    """
+
+    name: Literal["contextual-synthetic"]
+    seed: Seed = None
+    arms: Annotated[int, Field(ge=2, le=10_000)] = 100
+    dimension: Annotated[int, Field(ge=1, le=200)] = 5
+
+    def build(self) -> GeneralizedLinear:
+        rng = generator(UnsafeSeededStream(world_seed(self), "contextual-synthetic"))
+        drawn = on_sphere(rng.standard_normal((self.arms + 1, self.dimension - 1))) * math.sqrt(0.5)
+        vectors = np.concatenate([drawn, np.full((self.arms + 1, 1), math.sqrt(0.5))], axis=1)
+        return GeneralizedLinear(
+            "contextual-synthetic", self.arms, vectors[:1], "identity", "single", (0.0, 1.0), fixed=vectors[1:]
+        )
+
+
+class GlmSphereSpec(ContextualSpec):
+    """`[environment] name = "glm-sphere"`: contexts and θ uniform on the unit sphere of R^d (GLB section 5).
+
+    link     identity: rewards ±1 of mean z, or z itself with `noiseless`, as the published code has it. logistic:
+             Bernoulli(μ(z)). poisson: counts of mean e^z, at most `largest`.
+    largest  r_max of the Poisson link.
+    """
+
+    name: Literal["glm-sphere"]
+    seed: Seed = None
+    arms: Annotated[int, Field(ge=2, le=10_000)] = 10
+    dimension: Annotated[int, Field(ge=1, le=200)] = 2
+    parameters: Parameters = "single"
+    link: Link = "identity"
+    noiseless: bool = False
+    largest: Annotated[float, Field(gt=0, le=1000)] | None = None
+
+    def build(self) -> GeneralizedLinear:
+        if (self.largest is None) == (self.link == "poisson"):
+            allowed = "the poisson link's counts are unbounded: give their largest value"
+            raise BadParameter(
+                "environment.largest", self.largest, allowed if self.link == "poisson" else "poisson only: leave it out"
+            )
+        if self.noiseless and self.link != "identity":
+            raise BadParameter("environment.noiseless", True, "goes with the identity link")
+        rng = generator(UnsafeSeededStream(world_seed(self), "glm-sphere"))
+        rows = 1 if self.parameters == "single" else self.arms
+        theta = on_sphere(rng.standard_normal((rows, self.dimension)))
+        ranges = {"identity": (-1.0, 1.0), "logistic": (0.0, 1.0), "poisson": (0.0, self.largest or 1.0)}
+        return GeneralizedLinear(
+            "glm-sphere", self.arms, theta, self.link, self.parameters, ranges[self.link], noiseless=self.noiseless
+        )
+
+
+def on_sphere(normals: Floats) -> Floats:
+    """Return vectors of length 1 in the directions of standard normal ones, shape (…, d)."""
+    lengths = np.sqrt((normals * normals).sum(axis=-1, keepdims=True))
+    vectors: Floats = normals / np.where(lengths == 0, 1.0, lengths)
+    return vectors
+
+
+def world_seed(spec: EnvironmentSpec) -> int:
+    """Return the seed of a table. Raises BadParameter without one."""
+    if spec.seed is None:
+        raise BadParameter("environment.seed", None, f"{spec.name} draws its vectors from a seed; give a whole number")
+    return spec.seed
+
+
+def experience(world: ContextualWorld, rule: ChoiceRule, count: int, stream: Stream) -> tuple[Observation, Floats]:
+    """Return what `count` clients experience under a rule, and the regret of each, shape (count,).
+
+    The regret is the largest mean reward of the client's arms, less that of its choice.
+    """
+    met = world.contexts(count, stream)
+    features = np.broadcast_to(met.features, (count, *met.features.shape[1:]))
+    arms, predictors = rule.choose(features)
+    means = world.means(features)
+    own = np.take_along_axis(means, arms[:, np.newaxis], axis=1)[:, 0]
+    column = arms if features.shape[1] > 1 else np.zeros_like(arms)
+    chosen = np.take_along_axis(features, column[:, np.newaxis, np.newaxis], axis=1)[:, 0]
+    return Observation(arms, chosen, world.pay(own, met.luck), predictors), means.max(axis=1) - own

@@ -1,0 +1,328 @@
+"""Contextual bandits: the choice that a client makes on its own device, and the vector that it reports of it.
+
+The server publishes parameters. A client computes from them and from its own context which arm it plays, and reports
+one bounded vector (Chowdhury & Zhou 2022, Algorithm 1; Han et al. 2021, Algorithms 1 and 2). The context, the arm and
+the reward never leave the device in clear.
+
+All arrays may have leading axes of repetitions, written "…" below, which broadcast.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from distrust.common.errors import BadParameter
+from distrust.common.wire import Message
+
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+
+Link = Literal["identity", "logistic", "poisson"]
+"""μ of a generalized linear model: the mean reward of an arm is μ(⟨φ, θ⟩)."""
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Vector = Annotated[list[Finite], Field(min_length=1, max_length=20_100)]
+
+
+def link_mean(link: Link, predictor: Floats) -> Floats:
+    """Return μ of linear predictors, elementwise, of the same shape."""
+    if link == "identity":
+        return predictor
+    if link == "poisson":
+        return np.exp(predictor)
+    return 0.5 * (1 + np.tanh(predictor / 2))  # 1/(1 + e^-z) without overflow
+
+
+def least_slope(link: Link) -> float:
+    """Return ζ = min μ'(z) over z in [-1, 1]: 1, 0.1966 or e⁻¹ (Han et al. 2021, Assumption 3.2)."""
+    slopes = {"identity": 1.0, "logistic": 0.25 / math.cosh(0.5) ** 2, "poisson": math.exp(-1)}
+    return slopes[link]
+
+
+def packed_triangle(matrix: Floats) -> Floats:
+    """Return the upper triangle of symmetric matrices, shape (…, d, d), row by row: shape (…, d(d+1)/2)."""
+    rows, columns = np.triu_indices(matrix.shape[-1])
+    packed: Floats = matrix[..., rows, columns]
+    return packed
+
+
+def unpacked_triangle(packed: Floats, size: int) -> Floats:
+    """Return the symmetric matrices, shape (…, d, d), of packed upper triangles; d is `size`."""
+    rows, columns = np.triu_indices(size)
+    matrix = np.empty((*packed.shape[:-1], size, size))
+    matrix[..., rows, columns] = packed
+    matrix[..., columns, rows] = packed
+    return matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Keeps the arms whose mean by frozen parameters is above the best such mean less `margin`.
+
+    theta   the parameters after the warm-up, shape (…, K, d). Source: Han et al. 2021, Algorithm 2, with μ as Lemma D.1
+            needs it (equation 4.1 leaves it out).
+    margin  h/2 ≥ 0, in units of the reward.
+    """
+
+    theta: Floats
+    link: Link
+    margin: float
+
+    def allowed(self, features: Floats) -> NDArray[np.bool_]:
+        """Return which arms stay for contexts of shape (…, n, 1, d): shape (…, n, K)."""
+        means = link_mean(self.link, _predictors(self.theta, features))
+        return np.asarray(means >= means.max(axis=-1, keepdims=True) - self.margin)
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRule:
+    """Computes the arms that clients choose: argmax over a of ⟨φ_a, θ_a⟩ + β ‖φ_a‖ in the norm of `inverse`.
+
+    theta    one row that all arms share, shape (…, 1, d), or one an arm, shape (…, K, d).
+    inverse  V⁻¹ for each row of theta, shape (…, 1 or K, d, d); None without a bonus.
+    beta     β ≥ 0, shape (…), the bonus's weight.
+    screen   arms that are not looked at; None for none.
+    only     the arm that every client plays; None: each client chooses.
+    """
+
+    theta: Floats
+    inverse: Floats | None = None
+    beta: Floats | float = 0.0
+    screen: Screen | None = None
+    only: int | None = None
+
+    def choose(self, features: Floats) -> tuple[Integers, Floats]:
+        """Return the clients' arms and their linear predictors ⟨φ, θ⟩, both of shape (…, n).
+
+        features  contexts, shape (…, n, A, d): A = K, a context an arm, with one row of theta; or A = 1, one context
+                  for all arms, with K rows. The first of equal scores is chosen.
+        """
+        predictors = _predictors(self.theta, features)
+        if self.only is not None:
+            column = min(self.only, predictors.shape[-1] - 1)
+            arms = np.full(predictors.shape[:-1], self.only, dtype=np.int64)
+            return arms, np.asarray(predictors[..., column])
+        scores = predictors
+        if self.inverse is not None:
+            scores = predictors + np.asarray(self.beta)[..., np.newaxis, np.newaxis] * self._lengths(features)
+        if self.screen is not None:
+            scores = np.where(self.screen.allowed(features), scores, -np.inf)
+        arms = scores.argmax(axis=-1)
+        return arms, np.take_along_axis(predictors, arms[..., np.newaxis], axis=-1)[..., 0]
+
+    def _lengths(self, features: Floats) -> Floats:
+        """Return ‖φ_a‖ in the norm of V_a⁻¹, shape (…, n, K)."""
+        assert self.inverse is not None
+        if self.inverse.shape[-3] == 1:
+            squares = ((features @ self.inverse) * features).sum(axis=-1)
+        else:
+            squares = np.einsum("...nd,...kde,...ne->...nk", features[..., 0, :], self.inverse, features[..., 0, :])
+        lengths: Floats = np.sqrt(np.maximum(squares, 0))
+        return lengths
+
+
+def _predictors(theta: Floats, features: Floats) -> Floats:
+    """Return ⟨φ_a, θ_a⟩ for every client and arm, shape (…, n, K)."""
+    products = features @ np.swapaxes(theta, -1, -2)[..., np.newaxis, :, :]
+    predictors: Floats = products[..., 0] if theta.shape[-2] == 1 else products[..., 0, :]
+    return predictors
+
+
+class ScreenTerms(Message):
+    """`Screen` on the wire."""
+
+    theta: Annotated[list[Vector], Field(min_length=1, max_length=10_000)]
+    link: Link
+    margin: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class ContextualChoice(Message):
+    """Each client chooses its arm on its own device, by public parameters. The arm is not disclosed.
+
+    theta    θ̂: one row of d numbers that all arms share, or one an arm.
+    inverse  upper triangle of V⁻¹ for each row of theta, row by row; absent without a bonus.
+    beta     weight of the bonus. screen: which arms are left out.
+    only     the arm that all clients of the cohort play; then it is public, as in a warm-up.
+    """
+
+    kind: Literal["contextual-choice"] = "contextual-choice"
+    theta: Annotated[list[Vector], Field(min_length=1, max_length=10_000)]
+    inverse: list[Vector] | None = None
+    beta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    screen: ScreenTerms | None = None
+    only: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _sizes_match(self) -> Self:
+        size = len(self.theta[0])
+        if any(len(row) != size for row in [*self.theta, *(self.screen.theta if self.screen else [])]):
+            raise ValueError(f"theta: every row must have the {size} numbers of the first")
+        if self.inverse is not None:
+            if len(self.inverse) != len(self.theta):
+                raise ValueError(f"inverse: must have one triangle for each of the {len(self.theta)} rows of theta")
+            if any(len(row) != size * (size + 1) // 2 for row in self.inverse):
+                raise ValueError(f"inverse: a triangle of {size} x {size} has {size * (size + 1) // 2} numbers")
+        return self
+
+    @classmethod
+    def of(cls, rule: ChoiceRule) -> Self:
+        """Return the message of a rule without leading axes."""
+        inverse = None if rule.inverse is None else packed_triangle(rule.inverse).tolist()
+        screen = None
+        if rule.screen is not None:
+            screen = ScreenTerms(theta=rule.screen.theta.tolist(), link=rule.screen.link, margin=rule.screen.margin)
+        return cls(theta=rule.theta.tolist(), inverse=inverse, beta=float(rule.beta), screen=screen, only=rule.only)
+
+    @property
+    def rule(self) -> ChoiceRule:
+        """The rule that clients compute with."""
+        size = len(self.theta[0])
+        inverse = None if self.inverse is None else unpacked_triangle(np.array(self.inverse), size)
+        screen = None
+        if self.screen is not None:
+            screen = Screen(np.array(self.screen.theta), self.screen.link, self.screen.margin)
+        return ChoiceRule(np.array(self.theta), inverse, self.beta, screen, self.only)
+
+    def pulls(self, arm: int | None, clients: int) -> tuple[tuple[int | None, int], ...]:
+        """Return (arm, pulls) that a cohort takes from the horizon; arm None where only the clients know it."""
+        del arm
+        return ((self.only, clients),)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What clients experienced, one row a client. It never leaves the device.
+
+    arms        chosen, shape (…, n). features: the contexts φ of the chosen arms, shape (…, n, d).
+    rewards     shape (…, n). predictors: ⟨φ, θ̂⟩ by the parameters that the client was given, shape (…, n).
+    """
+
+    arms: Integers
+    features: Floats
+    rewards: Floats
+    predictors: Floats
+
+
+class ContextualSum(Message):
+    """One vector a client: sφ, and with `moments` the upper triangle of φφᵀ, its off-diagonal entries times √2.
+
+    Contexts are shortened to ‖φ‖ ≤ 1, rewards are clamped to [low, high]. s is the reward r, or, with `residual`,
+    μ(⟨φ, θ̂⟩) - r, the factor of the gradient; |s| ≤ c.
+
+    features   d. blocks: K where every arm has parameters of its own; the block of the chosen arm is filled, the others
+               are zero, so that after noise all look alike (the synthetic updates of Han et al. 2021, Algorithm 2).
+    radius     the vectors' largest ℓ₂ norm: √(1 + c²) with moments, else c. The weights √2 make it the Frobenius norm.
+    """
+
+    kind: Literal["contextual-sum"] = "contextual-sum"
+    features: Annotated[int, Field(ge=1, le=200, description="d: numbers of a context")]
+    blocks: Annotated[int, Field(ge=1, le=10_000, description="K, or 1 where the arms share their parameters")] = 1
+    moments: bool = True
+    residual: Link | None = None
+    rewards: tuple[Finite, Finite] = (0.0, 1.0)
+
+    @model_validator(mode="after")
+    def _rewards_rise(self) -> Self:
+        low, high = self.rewards
+        if not -1e6 <= low < high <= 1e6:
+            raise ValueError(f"rewards = [{low:g}, {high:g}]: must rise, and lie in [-1e6, 1e6]")
+        return self
+
+    @property
+    def norm(self) -> Literal["l2"]:
+        return "l2"
+
+    @property
+    def width(self) -> int:
+        """Numbers of a block: d, and d(d+1)/2 more with moments."""
+        return self.features + (self.features * (self.features + 1) // 2 if self.moments else 0)
+
+    @property
+    def dimension(self) -> int:
+        return self.blocks * self.width
+
+    @property
+    def factor(self) -> float:
+        """Largest |s|: of a reward, or of μ(z) - r over z in [-1, 1], which ‖φ‖ ≤ 1 and ‖θ̂‖ ≤ 1 give."""
+        low, high = self.rewards
+        if self.residual is None:
+            return max(abs(low), abs(high))
+        ends = link_mean(self.residual, np.array([-1.0, 1.0]))
+        return float(max(ends[1] - low, high - ends[0]))
+
+    @property
+    def radius(self) -> float:
+        return math.hypot(1.0, self.factor) if self.moments else self.factor
+
+    @property
+    def low(self) -> float:
+        return -self.radius
+
+    @property
+    def high(self) -> float:
+        return self.radius
+
+    @property
+    def sensitivity(self) -> float:
+        """Δ₂, the largest ℓ₂ distance of two clients' vectors; √4.5 for moments, c = 1 and d ≥ 2.
+
+        With a = ‖φ‖, b = ‖φ'‖ and p = ⟨φ, φ'⟩ its square is a⁴ + b⁴ - 2p² + s²a² + s'²b² - 2ss'p, which is largest at
+        p = -ss'/2 where that is at least -ab, and at p = -ab otherwise. Two arms' blocks are orthogonal.
+        """
+        c = self.factor
+        if not self.moments:
+            return 2 * c
+        if self.features == 1:  # p = ±ab; at a = 1 the square is (1 + b)² ((1 - b)² + c²), largest at b = 1 or here:
+            b = (1 - math.sqrt(max(0.0, 1 - 2 * c * c))) / 2
+            own = max(2 * c, (1 + b) * math.hypot(1 - b, c))
+        else:
+            own = (2 + c * c) / math.sqrt(2) if c * c <= 2 else 2 * c
+        apart = math.sqrt(2) * self.radius if self.blocks > 1 else 0.0
+        return max(own, apart)
+
+    def vectors(self, seen: Observation) -> Floats:
+        """Return the clients' vectors, shape (…, n, dimension). Raises BadParameter for NaN and infinities."""
+        if not (np.isfinite(seen.features).all() and np.isfinite(seen.rewards).all()):
+            raise BadParameter("context or reward", "NaN or infinity", "finite numbers are allowed")
+        if seen.features.shape[-1] != self.features:
+            raise BadParameter("context", seen.features.shape[-1], f"must have {self.features} numbers")
+        contexts = shortened(seen.features)
+        factor = np.clip(seen.rewards, *self.rewards)
+        if self.residual is not None:
+            factor = link_mean(self.residual, np.clip(seen.predictors, -1, 1)) - factor
+        own = factor[..., np.newaxis] * contexts
+        if self.moments:
+            own = np.concatenate([own, self._weighted(contexts)], axis=-1)
+        if self.blocks == 1:
+            return own
+        filled = np.zeros((*own.shape[:-1], self.blocks, self.width))
+        np.put_along_axis(filled, seen.arms[..., np.newaxis, np.newaxis], own[..., np.newaxis, :], axis=-2)
+        return filled.reshape(*own.shape[:-1], self.dimension)
+
+    def parts(self, sums: Floats) -> tuple[Floats, Floats | None]:
+        """Return Σsφ, shape (…, blocks, d), and Σφφᵀ, shape (…, blocks, d, d) or None, of summed vectors."""
+        blocks = sums.reshape(*sums.shape[:-1], self.blocks, self.width)
+        linear = blocks[..., : self.features]
+        if not self.moments:
+            return linear, None
+        return linear, unpacked_triangle(blocks[..., self.features :] / self._weights(), self.features)
+
+    def _weighted(self, contexts: Floats) -> Floats:
+        rows, columns = np.triu_indices(self.features)
+        weighted: Floats = contexts[..., rows] * contexts[..., columns] * self._weights()
+        return weighted
+
+    def _weights(self) -> Floats:
+        rows, columns = np.triu_indices(self.features)
+        return np.where(rows == columns, 1.0, math.sqrt(2))
+
+
+def shortened(contexts: Floats) -> Floats:
+    """Return contexts, shape (…, d), with ‖φ‖ ≤ 1: longer ones are divided by their length."""
+    lengths = np.sqrt((contexts * contexts).sum(axis=-1, keepdims=True))
+    short: Floats = contexts / np.maximum(lengths, 1.0)
+    return short

@@ -1,0 +1,107 @@
+"""The `[policy]` tables of contextual policies: clients choose their arms on their own devices."""
+
+import math
+from collections.abc import Iterable
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+from typing_extensions import override
+
+from distrust.common.bandit.contextual import ContextualSum, Link
+from distrust.common.bandit.decisions import Decision
+from distrust.common.bandit.statistics import Statistic
+from distrust.common.messages.policy_spec import LARGEST_COHORT, MOST_ROUNDS, ArmSpec, RoundSize
+
+EVENTS = 4
+"""Failure events of a contextual run: the self-normalized bound, the noise of V, the noise of u, a wrapped sum."""
+
+Batch = Annotated[int, Field(ge=1, le=LARGEST_COHORT, description="B: clients of a round")]
+Parameters = Literal["single", "multi"]
+
+
+class ContextualPolicySpec(ArmSpec):
+    """What all contextual policies are told. A run file leaves out what its environment fills in.
+
+    features    d. parameters: single, θ for all arms and a context an arm; multi, a θ an arm and one context.
+    link        μ. rewards: the range of a reward, which clients clamp to.
+    batch       B: fresh clients of each round, one cohort. 1 is the papers' sequential play.
+    failure     α: probability that the widths fail in the whole run; 1/T when absent.
+    """
+
+    REWARDS: ClassVar[Literal["arms", "linear", "contextual"]] = "contextual"
+    EVERY_ARM: ClassVar[bool] = False
+    STATISTIC: ClassVar[str] = "contextual-sum"
+    SEQUENTIAL: ClassVar[bool] = True
+
+    features: Annotated[int, Field(ge=1, le=200)]
+    parameters: Parameters = "single"
+    link: Link = "identity"
+    rewards: tuple[float, float] = (0.0, 1.0)
+    batch: Batch = 1
+    failure: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+    @model_validator(mode="after")
+    def _statistic_can_be(self) -> Self:
+        self.statistic(1, None)  # its own checks name the field
+        return self
+
+    @property
+    def sequential(self) -> bool:
+        return self.batch == 1
+
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        return ("contextual-choice",)
+
+    @property
+    def residual(self) -> Link | None:
+        """The link of the residual that clients report in place of the reward; None for the reward."""
+        return None
+
+    @property
+    def moments(self) -> bool:
+        """Whether clients report φφᵀ as well."""
+        return True
+
+    @override
+    def statistic(self, arms: int, decision: Decision | None) -> Statistic:
+        """Return what clients report; in a warm-up, where all play one public arm, only that arm's block."""
+        alone = self.parameters == "single" or getattr(decision, "only", None) is not None
+        return ContextualSum(
+            features=self.features,
+            blocks=1 if alone else arms,
+            moments=self.moments,
+            residual=self.residual,
+            rewards=self.rewards,
+        )
+
+    def failure_of(self, horizon: int) -> float:
+        """Return α."""
+        return 1 / horizon if self.failure is None else self.failure
+
+    def event_probability(self, size: RoundSize) -> float:
+        """Return p' of one round's sum: a quarter of α over the rounds."""
+        return max(self.failure_of(size.horizon) / (EVENTS * math.ceil(size.horizon / self.batch)), 1e-12)
+
+    @property
+    def longest(self) -> int:
+        return self.batch * MOST_ROUNDS + 1
+
+    @override
+    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
+        del calibration, events
+        return self.failure
+
+
+class LinUcbSpec(ContextualPolicySpec):
+    """LinUCB on private sums (Chowdhury & Zhou 2022, Algorithm 1): λ and β follow from the noise of the mechanism.
+
+    With `identity`: λ = 1 (Abbasi-Yadkori et al. 2011). With local noise and batch 1: LinUCB-LDP. With `tree`:
+    LinUCB-JDP, or Batched-Central for a batch above 1. Through a shuffler: LinUCB-SDP.
+    """
+
+    POLICY: ClassVar[str] = "distrust.server.policies.contextual.linucb:LinUcb"
+
+    name: Literal["linucb"]
+    parameters: Literal["single"] = "single"
+    link: Literal["identity"] = "identity"

@@ -1,0 +1,97 @@
+"""Counts the regret and the failures of a contextual run: plays its clients' choices again, with the true parameters.
+
+The rounds of a run are public, and a simulated world meets the same clients again, so this works for a run in process
+and, from its published rounds, for a run over services.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrust.client.environments import ContextualWorld
+from distrust.client.environments.contextual import experience
+from distrust.common.bandit.contextual import ChoiceRule, ContextualChoice
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.lab.run.result import PolicyFailures, Regret, Truth
+from distrust.lab.run.run_file import RunFile
+from distrust.server.learner.learner import Learner
+from distrust.server.learner.rounds import RoundRecord
+
+
+class ContextualTracker:
+    """Watches a learner from cohort to cohort. A round's regret is counted when its cohorts are planned.
+
+    Widths  A rule with a bonus states ‖θ* - θ̂‖ ≤ β in the norm of V. Each rule is compared with the true parameters
+            once, and counts as one interval.
+    """
+
+    def __init__(self, file: RunFile, world: ContextualWorld) -> None:
+        assert file.environment.seed is not None  # reading the file drew one
+        self._file, self._world, self._seed = file, world, file.environment.seed
+        self._cohorts: set[str] = set()
+        self._rounds: dict[int, float] = {}
+        self._pulls: dict[int, int] = {}
+        self._widths, self._missed = 0, 0
+
+    def __call__(self, learner: Learner) -> None:
+        """Look at the learner after a cohort: at the round that ended, and at the one that it opened."""
+        for record in reversed(learner.rounds):
+            if record.number < max(self._rounds, default=0):
+                break
+            self._look(record)
+
+    def regret(self, learner: Learner) -> Regret:
+        """Return the regret of all clients, and of the last pulls that no round takes."""
+        counted, total, curve = 0, 0.0, []
+        for number in sorted(self._rounds):
+            counted += self._pulls[number]
+            total += self._rounds[number]
+            curve.append((counted, total))
+        rest = learner.spent - counted
+        if rest > 0:
+            last = learner.rounds[-1].ask.decision
+            assert isinstance(last, ContextualChoice)
+            total += float(self._regrets(last.rule, rest, "leftover").sum())
+            curve.append((learner.spent, total))
+        return Regret(final=total, curve=curve)
+
+    def truth(self, learner: Learner) -> Truth:
+        """Return the regret and the failures so far; the best arm depends on the client."""
+        return Truth(None, self.regret(learner), self.events(learner))
+
+    def events(self, learner: Learner) -> PolicyFailures:
+        """Return the failures so far: contextual policies drop no arm for good."""
+        failure = learner.config.policy.stated_failure(learner.config.mechanism.calibration, ())
+        return PolicyFailures(
+            best_dropped=False,
+            best_dropped_at=None,
+            widths=self._widths,
+            width_failures=self._missed,
+            failure=failure if self._widths else None,
+        )
+
+    def _look(self, record: RoundRecord) -> None:
+        decision = record.ask.decision
+        if not isinstance(decision, ContextualChoice):
+            return
+        if record.number not in self._rounds:
+            self._judge(decision.rule)
+        for cohort in record.cohorts:
+            if cohort.cohort not in self._cohorts:
+                self._cohorts.add(cohort.cohort)
+                regrets = self._regrets(decision.rule, cohort.clients, cohort.cohort, "rewards")
+                self._rounds[record.number] = self._rounds.get(record.number, 0.0) + float(regrets.sum())
+                self._pulls[record.number] = self._pulls.get(record.number, 0) + cohort.clients
+
+    def _regrets(self, rule: ChoiceRule, clients: int, *labels: str) -> NDArray[np.float64]:
+        stream = UnsafeSeededStream(self._seed, self._file.config.run, *labels)
+        return experience(self._world, rule, clients, stream)[1]
+
+    def _judge(self, rule: ChoiceRule) -> None:
+        """Count one interval if the rule states one."""
+        theta = getattr(self._world, "theta", None)
+        if rule.inverse is None or theta is None or theta.shape != rule.theta.shape:
+            return
+        self._widths += 1
+        away = rule.theta - theta
+        squares = np.einsum("kd,kd->k", away, np.linalg.solve(rule.inverse, away[..., np.newaxis])[..., 0])
+        self._missed += bool((np.sqrt(np.maximum(squares, 0)) > float(rule.beta)).any())

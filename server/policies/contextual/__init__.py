@@ -1,0 +1,1 @@
+"""Policies whose clients choose their arms by contexts of their own."""

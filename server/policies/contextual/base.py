@@ -1,0 +1,116 @@
+"""What contextual policies share: the learner of a run as arrays, and the policy that asks rounds for it.
+
+A `Core` learns several runs in lock step: all its arrays begin with an axis of runs. Services and runs in process have
+one run; figures play all repetitions of a series as one core.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrust.common.bandit.contextual import ChoiceRule, ContextualChoice, ContextualSum, Screen
+from distrust.common.errors import BadParameter
+from distrust.common.messages.contextual_policy import ContextualPolicySpec
+from distrust.common.messages.policy_spec import RoundSize
+from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundNoise:
+    """What is known of a released sum besides its value.
+
+    clients    that it is over: of this batch, also for a prefix sum.
+    deviation  standard deviation of one entry's noise, rounding included; of one node for a prefix sum.
+    prefix     the sum is over all batches so far. nodes: the most terms of noise that any prefix sum has.
+    """
+
+    clients: int
+    deviation: float
+    prefix: bool = False
+    nodes: int = 1
+
+    @classmethod
+    def of(cls, estimate: Estimate) -> "RoundNoise":
+        """Return what an estimate says of itself."""
+        clients, law = estimate.counts[0], estimate.laws[0]
+        variance = law.std**2 + clients * estimate.rounding**2
+        return cls(clients, float(np.sqrt(variance)), estimate.prefix, estimate.nodes)
+
+
+class Core(Protocol):
+    """The state of R runs of one policy. Deterministic: the same sums give the same rules."""
+
+    @property
+    def rule(self) -> ChoiceRule:
+        """The rule that the next batch's clients choose by; its arrays begin with the axis of runs."""
+        ...
+
+    def learn(self, sums: Floats, noise: RoundNoise) -> None:
+        """Take a batch's released sums, shape (R, D)."""
+        ...
+
+
+class ContextualPolicy:
+    """A policy that asks one cohort of `batch` clients a round, and lets a core of one run learn from its sum."""
+
+    active: tuple[int, ...]
+    intervals: tuple[Interval, ...] = ()
+    formed: tuple[Interval, ...] = ()
+    chosen: int | None = None
+
+    def __init__(self, spec: ContextualPolicySpec, run: RunFacts, core: Core) -> None:
+        if run.horizon < spec.batch:
+            raise BadParameter("policy.batch", spec.batch, f"must be at most horizon = {run.horizon}")
+        self._spec, self._run, self._core = spec, run, core
+        self.active = tuple(range(run.arms))
+        self._batch = 1
+
+    def ask(self, left: int) -> Ask | None:
+        if left < self._spec.batch:
+            return None
+        decision = ContextualChoice.of(first_run(self._core.rule))
+        statistic = self._spec.statistic(self._run.arms, decision)
+        size = RoundSize(self._run.arms, self._run.horizon, self._run.calibration, self._batch, self._run.arms)
+        query = Query(None, self._spec.batch)
+        share = self._spec.event_probability(size)
+        return Ask(self._batch, (query,), share, decision, statistic, cumulative=True)
+
+    def tell(self, estimates: Sequence[Estimate]) -> None:
+        if len(estimates) != 1:
+            raise ValueError(f"{len(estimates)} estimates, and the round has one cohort")
+        self._core.learn(np.array([estimates[0].sums]), RoundNoise.of(estimates[0]))
+        self._batch += 1
+
+    def leftover(self, left: int) -> dict[Key, int]:
+        return {None: left} if left else {}
+
+
+def first_run(rule: ChoiceRule) -> ChoiceRule:
+    """Return the rule of the first run of a core."""
+    screen = None
+    if rule.screen is not None:
+        screen = Screen(rule.screen.theta[0], rule.screen.link, rule.screen.margin)
+    inverse = None if rule.inverse is None else rule.inverse[0]
+    return ChoiceRule(rule.theta[0], inverse, float(np.ravel(rule.beta)[0]), screen, rule.only)
+
+
+class RidgeSums:
+    """Σ sφ and Σ φφᵀ over all batches so far, with their noise; shapes (R, blocks, d) and (R, blocks, d, d)."""
+
+    def __init__(self, statistic: ContextualSum, runs: int) -> None:
+        self._statistic, self._total = statistic, np.zeros((runs, statistic.dimension))
+        self.batches, self.clients = 0, 0
+
+    def add(self, sums: Floats, noise: RoundNoise) -> tuple[Floats, Floats]:
+        """Take a batch's sums, shape (R, D), and return the totals."""
+        self.batches += 1
+        self.clients += noise.clients
+        self._total = sums if noise.prefix else self._total + sums
+        linear, moments = self._statistic.parts(self._total)
+        assert moments is not None
+        return linear, moments

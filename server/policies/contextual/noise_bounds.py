@@ -1,0 +1,61 @@
+"""How large the noise of a summed matrix and of a summed vector can be, in operator norm and in length.
+
+A released sum has independent noise of standard deviation ς in every entry. The matrix is symmetric, and its
+off-diagonal entries were weighted by √2, so that its noise N has entries of deviation ς on the diagonal and ς/√2 off
+it. All bounds here are for ς = 1. They take the noise as Gaussian: it is the sum of a run's many draws.
+"""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from scipy import stats
+
+from distrust.common.bandit.contextual import unpacked_triangle
+
+DRAWS = 20_000
+"""Monte Carlo draws of a matrix's norm."""
+
+CONFIDENCE = 1e-6
+"""Probability that a Monte Carlo bound is too small; the draws have a fixed seed."""
+
+
+def vector_bound(size: int, failure: float, *, exact: bool) -> float:
+    """Return h with P(‖N‖ > h) ≤ failure for `size` independent standard normal entries.
+
+    exact  the quantile of the chi law; else √d + √(2 ln(1/p)) (Laurent & Massart 2000, Lemma 1).
+    """
+    if exact:
+        return float(stats.chi.isf(failure, size))
+    return math.sqrt(size) + math.sqrt(2 * math.log(1 / failure))
+
+
+def matrix_bound(size: int, failure: float, *, exact: bool) -> float:
+    """Return q with P(‖N‖ > q) ≤ failure for a symmetric matrix of `size` rows, in operator norm.
+
+    exact  the least of a Monte Carlo quantile's upper confidence bound, and of a bound on the mean with Gaussian
+           concentration: N is standard normal in the Frobenius norm, in which the operator norm is 1-Lipschitz. Else
+           √2 (√d + √ln(2/p)).
+    """
+    if not exact:
+        return math.sqrt(2) * (math.sqrt(size) + math.sqrt(math.log(2 / failure)))
+    norms = _norms(size)
+    # The mean of the draws is off by more than this with probability CONFIDENCE, as one draw's law is sub-Gaussian.
+    mean = float(norms.mean()) + math.sqrt(2 * math.log(1 / CONFIDENCE) / DRAWS)
+    concentrated = mean + math.sqrt(2 * math.log(1 / failure))
+    # With at most `allowed` draws above the quantile, the chance that so few are is CONFIDENCE.
+    allowed = int(stats.binom.ppf(CONFIDENCE, DRAWS, failure)) - 1
+    return min(concentrated, float(norms[DRAWS - 1 - allowed])) if allowed >= 0 else concentrated
+
+
+@lru_cache(maxsize=32)
+def _norms(size: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """Return ascending operator norms of random matrices, shape (DRAWS,)."""
+    rng = np.random.default_rng(2022)  # a bound that is the same for all parties; it holds no secret
+    rows, columns = np.triu_indices(size)
+    spread = np.where(rows == columns, 1.0, math.sqrt(0.5))
+    norms = [
+        np.abs(np.linalg.eigvalsh(unpacked_triangle(rng.standard_normal((1000, len(rows))) * spread, size))).max(axis=1)
+        for _ in range(DRAWS // 1000)
+    ]
+    return np.sort(np.concatenate(norms))
