@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from distrust.common.messages.policy import DpSeSpec
 from distrust.common.messages.policy_spec import event_share
-from distrust.server.policies.base import Estimate, RunFacts
+from distrust.server.policies.base import Estimate, Key, RunFacts
 from distrust.server.policies.elimination import Calibration, Elimination, check_failure, exact_radius
 
 
