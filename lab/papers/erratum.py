@@ -99,7 +99,7 @@ class CheckedErratum:
     facts: tuple[tuple[str, float], ...]
 
 
-def amplified(local: float, delta: float, clients: int) -> float:
+def amplified(local: float, delta: float, clients: float) -> float:
     """Return ε after shuffling n reports that are each ε₀-LDP: FREE eq. (10), CTX Lemma B.4, with its ln(4/δ)."""
     root = 8 * math.sqrt(math.exp(local) * math.log(4 / delta) / clients)
     return math.log1p(math.tanh(local / 2) * (root + 8 * math.exp(local) / clients))
