@@ -9,10 +9,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from distrust.common.errors import BadParameter
-from distrust.lab.papers import ctx, dlb_and_glb, free, mab
+from distrust.lab.papers import ctx, ctx_linucb, dlb, free, glb, mab
 from distrust.lab.papers.erratum import CheckedErratum, Erratum, Paper
 
-ERRATA: tuple[Erratum, ...] = (*mab.ERRATA, *dlb_and_glb.DLB, *ctx.ERRATA, *free.ERRATA, *dlb_and_glb.GLB)
+ERRATA: tuple[Erratum, ...] = (*mab.ERRATA, *dlb.ERRATA, *ctx.ERRATA, *ctx_linucb.ERRATA, *free.ERRATA, *glb.ERRATA)
 
 WIDTH = 100  # of a line of docs/, tables excepted
 HEADER = ("paper, place", "measure", "claimed", "computed", "ours", "verdict")

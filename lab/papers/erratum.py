@@ -9,6 +9,7 @@ from scipy.optimize import brentq
 
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.mechanisms import Calibration, Mechanism, MechanismName, MechanismSpec, plan
+from distrust.common.privacy.gaussian import gaussian_delta, largest_ratio
 
 Paper = Literal["MAB", "DLB", "CTX", "FREE", "GLB"]
 
@@ -98,7 +99,7 @@ class CheckedErratum:
     facts: tuple[tuple[str, float], ...]
 
 
-def amplified(local: float, delta: float, clients: int) -> float:
+def amplified(local: float, delta: float, clients: float) -> float:
     """Return ε after shuffling n reports that are each ε₀-LDP: FREE eq. (10), CTX Lemma B.4, with its ln(4/δ)."""
     root = 8 * math.sqrt(math.exp(local) * math.log(4 / delta) / clients)
     return math.log1p(math.tanh(local / 2) * (root + 8 * math.exp(local) / clients))
@@ -107,6 +108,36 @@ def amplified(local: float, delta: float, clients: int) -> float:
 def amplified_inverse(epsilon: float, delta: float, clients: int) -> float:
     """Return f⁻¹(ε): the ε₀ whose closed form is ε."""
     return float(brentq(lambda local: amplified(local, delta, clients) - epsilon, 0.0, 50.0, xtol=1e-13))
+
+
+def classical_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
+    """Return σ = Δ√(2 ln(1.25/δ))/ε: Dwork & Roth 2014, Theorem A.1, proven for ε < 1."""
+    return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+
+def gaussian_failure(constant: float, delta: float) -> float:
+    """Return the ε above which σ = constant · Δ/ε is not (ε, δ)-private; below it the noise is.
+
+    Let c be the constant and r = ε/c = Δ/σ. The exact δ has the derivative φ(c - r/2) (1 - c m(c + r/2)) in r, m being
+    Mills' ratio, m(x) < 1/x. So it rises with ε, from 0 to 1.
+    """
+    return float(brentq(lambda epsilon: gaussian_delta(epsilon / constant, epsilon) - delta, 1e-3, 1e4, xtol=1e-12))
+
+
+def classical_gaussian(*, epsilon: float, delta: float) -> Figures:
+    """Return the exact δ of the classical calibration, which DLB and GLB use beyond ε < 1."""
+    fails = {one: gaussian_failure(classical_sigma(1.0, one, 1.0), one) for one in (delta, 1e-5, 0.9)}
+    return Figures(
+        setting=f"ε = {epsilon:g}, δ = {delta}",
+        claimed=delta,
+        computed=gaussian_delta(1 / classical_sigma(epsilon, delta, 1.0), epsilon),
+        ours=gaussian_delta(largest_ratio(epsilon, delta), epsilon),
+        facts=(
+            ("ε above which it fails at this δ", fails[delta]),
+            ("at δ = 1e-5", fails[1e-5]),
+            ("at δ = 0.9, about the least over all δ", fails[0.9]),
+        ),
+    )
 
 
 def planned(
