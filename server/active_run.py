@@ -286,12 +286,13 @@ class Settlement:
             if record.ask.cumulative and isinstance(mechanism, Tree):
                 before = active.counter or self._restored(active, mechanism)
                 estimate, after = analyze_stream(before, cohort, answer.batch, stream, opener)
+                survivors = answer.batch.survivors
             else:
-                estimate, _ = analyze(mechanism, cohort, answer.batch, stream, opener)
+                estimate, survivors = analyze(mechanism, cohort, answer.batch, stream, opener)
             released = ReleasedCohort(
                 cohort=cohort.cohort,
                 sum=estimate.tolist(),
-                survivors=answer.batch.survivors,
+                survivors=survivors,
                 liars=answer.batch.liars,
                 disputes=answer.batch.disputes,
             )

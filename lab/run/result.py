@@ -59,6 +59,10 @@ class RoundResult(Message):
     guarantee: Guarantee
     cohorts: list[CohortResult]
 
+    def pulls(self) -> list[tuple[int | None, int]]:
+        """Return (arm, pulls) of all its cohorts, replaced ones too; arm None where only the clients know it."""
+        return [pull for cohort in self.cohorts for pull in self.decision.pulls(cohort.arm, cohort.clients)]
+
 
 class Bits(Message):
     """The size of what a client sends.

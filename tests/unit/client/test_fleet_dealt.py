@@ -9,7 +9,7 @@ import pytest
 
 from distrust.client.departures import departures
 from distrust.client.fleet import Fleet, FleetOptions
-from distrust.client.randomizer import CohortRandomizer, World, draw_rewards
+from distrust.client.randomizer import CohortRandomizer, World, true_vectors
 from distrust.client.requirements import PrivacyRequirements
 from distrust.client.uploader import Limits
 from distrust.common.crypto.seal import open_record, sealed_size
@@ -71,9 +71,9 @@ def test_the_same_seed_gives_the_same_rows_by_slot_as_in_process(
     cohort = asked.assignments[0].cohort
     order = shuffler._order(cohort.cohort)
     stream = UnsafeSeededStream(world.seed, cohort.run, cohort.cohort, "rewards")
-    by_play = draw_rewards(world.environment, asked.decision, None, 20, stream)
+    by_play = true_vectors(world.environment, asked.decision, asked.statistic, arm=None, clients=20, stream=stream)
     noise = UnsafeSeededStream(9, cohort.run, cohort.cohort)
-    rows = asked.mechanism.randomize(asked.statistic.vectors(by_play[order]), noise)[:, 0]
+    rows = asked.mechanism.randomize(by_play[order], noise)[:, 0]
     assert asked.decision.kind == "assigned-action"
     places = asked.decision.places()[order]
     for place, group in enumerate(_groups(shuffler, asked)):

@@ -1,7 +1,7 @@
 import pytest
 
 from distrust.lab.run import in_process
-from distrust.lab.run.failures import FailureTracker
+from distrust.lab.run.failures import tracker_of
 from distrust.lab.run.run_file import RunFile, parse
 
 
@@ -36,7 +36,7 @@ def test_a_run_says_how_many_widths_it_formed_and_that_they_held() -> None:
 def test_a_witness_of_another_world_sees_every_failure() -> None:
     """The policy plays [0.1, 0.9]; whoever believes in [0.9, 0.1] must find all widths wrong, and the best arm gone."""
     file, believed = run_file([0.1, 0.9]), run_file([0.9, 0.1])
-    witness = FailureTracker(believed)
+    witness = tracker_of(believed)
     learner = in_process.play_learner(file, witness)
     events = witness.events(learner)
     result = in_process.run(file)
@@ -49,7 +49,7 @@ def test_a_witness_of_another_world_sees_every_failure() -> None:
 
 def test_of_two_best_arms_one_may_go() -> None:
     file, believed = run_file([0.1, 0.9, 0.9]), run_file([0.9, 0.9, 0.1])
-    witness = FailureTracker(believed)
+    witness = tracker_of(believed)
     learner = in_process.play_learner(file, witness)
     assert 0 not in learner.policy.active
     assert not witness.events(learner).best_dropped

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from distrust.lab.run import in_process
-from distrust.lab.run.failures import FailureTracker
+from distrust.lab.run.failures import tracker_of
 from distrust.lab.run.in_process import OneByOne
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile, parse
@@ -88,7 +88,7 @@ def test_cohorts_that_are_lost_are_replaced_and_counted(monkeypatch: pytest.Monk
             return LostCohort(cohort=cohort.cohort, reason="gone")
         return ReleasedCohort(cohort=cohort.cohort, sum=[0.5], survivors=1)
 
-    monkeypatch.setattr(in_process, "_outcome", lambda _file, _world, plan, cohort: outcome(plan, cohort))
+    monkeypatch.setattr(in_process, "CohortsInProcess", lambda _file, _world: outcome)
     file = run_file(dropout=0.0)
     joined = played(file, OneByOne(file.config, 7), monkeypatch)
     asked = iter(range(10**6))
@@ -118,7 +118,7 @@ def test_every_pull_forms_an_interval_and_one_that_misses_is_seen_within_its_blo
     counts = []
     for learner in (Learner(file.config), OneByOne(file.config, 400)):
         monkeypatch.setattr(in_process, "OneByOne", lambda _config, learner=learner: learner)
-        witness = FailureTracker(believed)
+        witness = tracker_of(believed)
         events = witness.events(in_process.play_learner(file, witness))
         counts.append((events.widths, events.width_failures))
     assert counts[0] == counts[1]

@@ -92,8 +92,7 @@ def _cohorts(record: RoundRecord) -> list[CohortView]:
 def ordinary(file: RunFile) -> Learner:
     """A finished learner of the kind that servers have, with a record for every round."""
     learner = Learner(file.config)
-    world = file.world()
-    learner.play(lambda plan, cohort: in_process._outcome(file, world, plan, cohort))
+    learner.play(in_process.CohortsInProcess(file, file.world()))
     return learner
 
 
@@ -101,7 +100,7 @@ def ordinary(file: RunFile) -> Learner:
 def test_a_run_played_again_from_its_rounds_has_the_failures_that_were_seen_when_it_was_played(which: str) -> None:
     file = run_file(which)
     learner = ordinary(file)
-    assert replay_failures(file, published(learner), learner.snapshot()) == in_process.run(file).events
+    assert replay_failures(file, published(learner), learner.snapshot()).events == in_process.run(file).events
     assert which == "pull-by-pull" or any(record.eliminated for record in learner.rounds)
 
 
@@ -111,7 +110,7 @@ def test_lost_cohorts_are_lost_again() -> None:
     gone = RunFile(file.config, file.environment, file.fleet.model_copy(update={"dropout": 0.16}))
     learner = ordinary(gone)
     assert learner.aborted > 0
-    assert replay_failures(gone, published(learner), learner.snapshot()) == in_process.run(gone).events
+    assert replay_failures(gone, published(learner), learner.snapshot()).events == in_process.run(gone).events
 
 
 def _without_counts(cohort: CohortView) -> CohortView:
