@@ -53,7 +53,8 @@ class Row:
             return None
         if mechanism == "shuffled-gaussian":
             return r"at least 16 exp\(ε₀\)|ε₀ ≤ 1"
-        return "bits a client and coordinate" if (self.name, mechanism) == ("dp-dpe", "shuffled-binomial") else None
+        vectors = self.name in ("dp-dpe", "linucb")
+        return "bits a client and coordinate" if vectors and mechanism == "shuffled-binomial" else None
 
     def file(self, mechanism: MechanismName, *, world: str | None = None, more: str = "") -> RunFile:
         """A seeded run."""
