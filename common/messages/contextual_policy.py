@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from distrust.common.bandit.contextual import ContextualSum, Link
+from distrust.common.bandit.contextual import ContextualSum, Link, Range
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.messages.policy_spec import LARGEST_COHORT, MOST_ROUNDS, ArmSpec, RoundSize
@@ -36,7 +36,7 @@ class ContextualPolicySpec(ArmSpec):
     features: Annotated[int, Field(ge=1, le=200)]
     parameters: Parameters = "single"
     link: Link = "identity"
-    rewards: tuple[float, float] = (0.0, 1.0)
+    rewards: Range = Field(default_factory=lambda: [0.0, 1.0])
     batch: Batch = 1
     failure: Annotated[float, Field(gt=0, lt=1)] | None = None
 
