@@ -23,6 +23,7 @@ def check_run_config(config: RunConfig) -> None:
     check_returning(config.mechanism.name, config.contributions)
     first = _first(config)
     check_spec(config.mechanism, first.statistic)
+    _check_stream(config, first)
     if first.decision.kind == "assigned-action":
         check_parts(config.mechanism)
     _check_first(config, first)
@@ -34,6 +35,13 @@ def _check_pair(config: RunConfig) -> None:
     if why is not None and MECHANISMS[config.mechanism.name].model != "none":
         raise BadParameter("mechanism.name", config.mechanism.name, f"{config.policy.name} is {why}")
     config.policy.check_calibration(config.mechanism.calibration)
+
+
+def _check_stream(config: RunConfig, first: Ask) -> None:
+    """Refuse a stream that is shorter than the run, of a policy whose rounds are all like the first."""
+    batches, rounds = config.mechanism.batches, config.horizon // first.size
+    if first.cumulative and batches is not None and batches < rounds:
+        raise BadParameter("mechanism.batches", batches, f"must be at least {rounds}, the rounds of this run")
 
 
 def _first(config: RunConfig) -> Ask:

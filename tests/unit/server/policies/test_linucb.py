@@ -1,0 +1,173 @@
+"""LinUCB on private sums: Lemma A.2's widths hold for noise that is really drawn, and bad input has its sentence."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from distrust.common.errors import ProtocolError
+from distrust.common.mechanisms import MechanismSpec, plan
+from distrust.common.messages.contextual_policy import LinUcbSpec
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.lab.run import in_process
+from distrust.lab.run.run_file import RunFile, parse
+from distrust.server.policies.base import RunFacts
+from distrust.server.policies.contextual.base import RoundNoise
+from distrust.server.policies.contextual.linucb import LinUcbCore, Regularizer
+from distrust.server.policies.contextual.noise_bounds import matrix_bound, vector_bound
+
+
+def run_file(mechanism: str, policy: str = "", horizon: int = 400, world: str = "arms = 20\ndimension = 3") -> RunFile:
+    return parse(
+        f"""
+run = "contexts"
+horizon = {horizon}
+[policy]
+name = "linucb"
+{policy}
+[mechanism]
+{mechanism}
+[unsafe]
+noise_seed = 3
+[environment]
+name = "contextual-synthetic"
+seed = 11
+{world}
+"""
+    )
+
+
+def facts(calibration: str = "exact", horizon: int = 1000) -> RunFacts:
+    return RunFacts(arms=3, horizon=horizon, smallest=1, calibration=calibration, noise=0.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("failure", [0.2, 0.01, 1e-5])
+def test_the_bounds_on_noise_hold_and_the_exact_ones_are_no_larger(size: int, failure: float) -> None:
+    """20,000 fresh draws; the test fails by chance with probability below 1e-6."""
+    rng, draws = np.random.default_rng(8), 20_000
+    noise = rng.standard_normal((draws, size, size))
+    matrices = np.tril(noise, -1) * math.sqrt(0.5)
+    matrices = matrices + np.swapaxes(matrices, 1, 2) + noise * np.eye(size)
+    norms = np.abs(np.linalg.eigvalsh(matrices)).max(axis=1)
+    lengths = np.linalg.norm(rng.standard_normal((draws, size)), axis=1)
+    most = stats.binom.isf(1e-7, draws, failure)
+    for exact in (True, False):
+        assert (norms > matrix_bound(size, failure, exact=exact)).sum() <= most
+        assert (lengths > vector_bound(size, failure, exact=exact)).sum() <= most
+    assert matrix_bound(size, failure, exact=True) <= matrix_bound(size, failure, exact=False)
+    assert vector_bound(size, failure, exact=True) <= vector_bound(size, failure, exact=False)
+
+
+@pytest.mark.parametrize("name", ["local-gaussian", "distributed-skellam", "shuffled-binomial", "local-laplace"])
+def test_noise_that_is_really_drawn_keeps_lemma_a2s_bounds_after_every_batch(name: str) -> None:
+    """60 runs of 30 batches at failure 0.2: more than 26 failures have probability below 1e-4."""
+    spec, runs, batches, clients = LinUcbSpec(name="linucb", features=2, batch=8), 60, 30, 8
+    statistic = spec.statistic(3, None)
+    words = MechanismSpec(name=name, epsilon=2.0, delta=None if name == "local-laplace" else 1e-2)
+    mechanism = plan(words, clients=clients, least=8, floor=8, wrap=1e-9, statistic=statistic)
+    stream, quiet = UnsafeSeededStream(9, name), np.zeros((clients, statistic.dimension))
+    laws = mechanism.error(clients)
+    deviation = math.hypot(laws.std, math.sqrt(clients) * mechanism.rounding)
+    known = Regularizer.against(RoundNoise(clients, deviation), 2, batches, 0.2, exact=True)
+    failed = 0
+    for _ in range(runs):
+        total, worst = np.zeros(statistic.dimension), 0.0
+        for _ in range(batches):
+            rows = mechanism.randomize(quiet, stream).astype(object).sum(axis=0) % mechanism.modulus
+            total = total + mechanism.estimate(rows.astype(np.uint64), clients, stream)
+            linear, moments = statistic.parts(total)
+            worst = max(
+                worst,
+                float(np.abs(np.linalg.eigvalsh(moments[0])).max()) / known.least,
+                float(np.linalg.norm(linear[0])) / (known.drift * math.sqrt(known.least)),
+            )
+        failed += worst > 1
+    assert failed <= stats.binom.isf(1e-4, runs, 0.2)
+
+
+def test_without_noise_the_regularizer_is_one_and_the_width_abbasi_yadkoris() -> None:
+    plain = Regularizer.against(RoundNoise(1, 0.0), 5, 1000, 0.1, exact=True)
+    assert (plain.value, plain.least, plain.largest, plain.drift) == (1.0, 1.0, 1.0, 0.0)
+    expected = math.sqrt(2 * math.log(10) + 5 * math.log(1 + 50 / 5)) + 1
+    assert plain.width(5, 50, 0.1, 1.0) == pytest.approx(expected)
+
+
+def test_the_papers_regularizer_of_prefix_sums_is_that_of_shariff_and_sheffets_code() -> None:
+    nodes, deviation, size, horizon, failure = 11, 3.0, 5, 1000, 0.01
+    got = Regularizer.against(RoundNoise(1, deviation, True, nodes), size, horizon, failure, exact=False)
+    logarithm = 2 * math.log(2 * horizon / failure)
+    upsilon = deviation * math.sqrt(2 * nodes) * (4 * math.sqrt(size) + logarithm)
+    assert (got.value, got.largest, got.least) == pytest.approx((2 * upsilon, 3 * upsilon, upsilon))
+    assert got.drift == pytest.approx(
+        deviation * math.sqrt(nodes) * (math.sqrt(size) + math.sqrt(logarithm)) / math.sqrt(upsilon)
+    )
+
+
+def test_a_matrix_that_noise_made_indefinite_is_counted_and_shifted_never_inverted() -> None:
+    core = LinUcbCore(LinUcbSpec(name="linucb", features=2), facts(), runs=2)
+    good, bad = [0.0, 0.0, 1.0, 0.0, 1.0], [0.0, 0.0, -1e6, 0.0, 2.0]
+    core.learn(np.array([good, bad]), RoundNoise(1, 1.0))
+    assert core.indefinite.tolist() == [0, 1]
+    assert core.rule.inverse is not None
+    assert (np.linalg.eigvalsh(core.rule.inverse) > 0).all()
+
+
+def test_a_prefix_sum_replaces_what_was_known_and_a_batchs_own_is_added() -> None:
+    cores = [LinUcbCore(LinUcbSpec(name="linucb", features=2), facts()) for _ in range(2)]
+    first, second = np.array([[1.0, 0.0, 2.0, 0.0, 1.0]]), np.array([[0.0, 1.0, 1.0, 0.5, 3.0]])
+    for sums in (first, second):
+        cores[0].learn(sums, RoundNoise(4, 0.1))
+    for sums in (first, first + second):
+        cores[1].learn(sums, RoundNoise(4, 0.1, prefix=True))
+    wide, narrow = (core.rule for core in cores)  # their regularizers differ, and so do the rules
+    assert cores[0]._sums.clients == cores[1]._sums.clients == 8
+    np.testing.assert_allclose(cores[0]._sums._total, cores[1]._sums._total)
+    assert wide.theta.shape == narrow.theta.shape == (1, 1, 2)
+
+
+def test_linucb_learns_and_its_widths_hold() -> None:
+    learned = in_process.run(run_file('name = "identity"', "failure = 0.01", horizon=2000))
+    blind = in_process.run(run_file('name = "local-gaussian"\nepsilon = 0.01\ndelta = 1e-6', horizon=300))
+    each = blind.regret.final / 300
+    assert learned.regret.final < 2000 * each / 4
+    assert (learned.events.widths, learned.events.width_failures, learned.events.failure) == (1999, 0, 0.01)
+    assert (learned.hidden, learned.best, learned.chosen) == (2000, None, None)
+    assert sum(learned.pulls) == 0
+
+
+def test_last_clients_choose_by_the_last_rule_and_report_nothing() -> None:
+    result = in_process.run(run_file('name = "identity"', "batch = 90"))
+    assert [one.cohorts[0].clients for one in result.rounds] == [90] * 4
+    assert (result.unfinished, result.hidden, result.regret.curve[-1][0]) == (40, 400, 400)
+    assert result.regret.curve[-1][1] > result.regret.curve[-2][1]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "policy", "why"),
+    [
+        ('name = "identity"', "batch = 500", r"policy.batch = 500: must be at most horizon = 400"),
+        ('name = "identity"', "batch = 0", r"policy.batch = 0"),
+        ('name = "identity"', 'link = "logistic"', r"policy.link = 'logistic'"),
+        ('name = "identity"', "features = 4", r"policy.features = 4: the environment has 3: leave it out"),
+        ('name = "identity"', "rewards = [0, 2]", r"policy.rewards"),
+        ('name = "identity"', "failure = 1.0", r"policy.failure = 1.0"),
+        (
+            'name = "tree"\nepsilon = 1.0\ndelta = 0.1\nbatches = 7',
+            "batch = 50",
+            r"mechanism.batches = 7: must be at least 8, the rounds of this run",
+        ),
+    ],
+)
+def test_bad_numbers_are_refused_with_their_range(mechanism: str, policy: str, why: str) -> None:
+    with pytest.raises(Exception, match=why):
+        run_file(mechanism, policy)
+
+
+def test_a_single_dimension_and_more_dimensions_than_rounds_are_played() -> None:
+    for dimension in (2, 30):
+        result = in_process.run(run_file('name = "identity"', "batch = 50", world=f"arms = 2\ndimension = {dimension}"))
+        assert result.hidden == 400
+    with pytest.raises(ProtocolError, match=r"environment\.arms = 1: must be at least 2"):
+        run_file('name = "identity"', world="arms = 1")
