@@ -1,7 +1,7 @@
 """Contextual bandits: the choice that a client makes on its own device, and the vector that it reports of it.
 
 The server publishes parameters. A client computes from them and from its own context which arm it plays, and reports
-one bounded vector (Chowdhury & Zhou 2022, Algorithm 1; Han et al. 2021, Algorithms 1 and 2). The context, the arm and
+one bounded vector (CTX, Algorithm 1; GLB, Algorithms 1 and 2). The context, the arm and
 the reward never leave the device in clear.
 
 All arrays may have leading axes of repetitions, written "…" below, which broadcast.
@@ -40,7 +40,7 @@ def link_mean(link: Link, predictor: Floats) -> Floats:
 
 
 def least_slope(link: Link) -> float:
-    """Return ζ = min μ'(z) over z in [-1, 1]: 1, 0.1966 or e⁻¹ (Han et al. 2021, Assumption 3.2)."""
+    """Return ζ = min μ'(z) over z in [-1, 1]: 1, 0.1966 or e⁻¹ (GLB, Assumption 3.2)."""
     slopes = {"identity": 1.0, "logistic": 0.25 / math.cosh(0.5) ** 2, "poisson": math.exp(-1)}
     return slopes[link]
 
@@ -65,7 +65,7 @@ def unpacked_triangle(packed: Floats, size: int) -> Floats:
 class Screen:
     """Keeps the arms whose mean by frozen parameters is above the best such mean less `margin`.
 
-    theta   the parameters after the warm-up, shape (…, K, d). Source: Han et al. 2021, Algorithm 2, with μ as Lemma D.1
+    theta   the parameters after the warm-up, shape (…, K, d). Source: GLB, Algorithm 2, with μ as Lemma D.1
             needs it (equation 4.1 leaves it out).
     margin  h/2 ≥ 0, in units of the reward.
     """
@@ -216,7 +216,7 @@ class ContextualSum(Message):
     μ(⟨φ, θ̂⟩) - r, the factor of the gradient; |s| ≤ c.
 
     features   d. blocks: K where every arm has parameters of its own; the block of the chosen arm is filled, the others
-               are zero, so that after noise all look alike (the synthetic updates of Han et al. 2021, Algorithm 2).
+               are zero, so that after noise all look alike (the synthetic updates of GLB, Algorithm 2).
     radius     the vectors' largest ℓ₂ norm: √(1 + c²) with moments, else c. The weights √2 make it the Frobenius norm.
     """
 

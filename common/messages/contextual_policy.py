@@ -94,7 +94,7 @@ class ContextualPolicySpec(ArmSpec):
 
 
 class LinUcbSpec(ContextualPolicySpec):
-    """LinUCB on private sums (Chowdhury & Zhou 2022, Algorithm 1): λ and β follow from the noise of the mechanism.
+    """LinUCB on private sums (CTX, Algorithm 1): λ and β follow from the noise of the mechanism.
 
     With `identity`: λ = 1 (Abbasi-Yadkori et al. 2011). With local noise and batch 1: LinUCB-LDP. With `tree`:
     LinUCB-JDP, or Batched-Central for a batch above 1. Through a shuffler: LinUCB-SDP.

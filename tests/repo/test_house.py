@@ -10,7 +10,7 @@ MOST = {
     "suppressed unused arguments": 0,
     "files under 60 lines": 40,
     "modules with exactly one importer": 42,
-    "longest chain of imports": 21,
+    "longest chain of imports": 22,
     "longest chain inside common/mechanisms": 6,
     "pairs of folders that import each other": 0,
     "public names defined in two or more modules": 3,

@@ -1,4 +1,4 @@
-"""LinUCB on private sums (Chowdhury & Zhou 2022, Algorithm 1): regularized by as much as the noise can take away.
+"""LinUCB on private sums (CTX, Algorithm 1): regularized by as much as the noise can take away.
 
 Lemma A.2. If the noise N_m of the summed matrix and h_m of the summed vector keep ‖N_m‖ ≤ q and ‖h_m‖ ≤ q_h in all
 batches m, then with λ = 2q the noisy V lies between λ_min = q and λ_max = 3q above the true Σφφᵀ, and

@@ -23,7 +23,7 @@ CONFIDENCE = 1e-6
 def vector_bound(size: int, failure: float, *, exact: bool) -> float:
     """Return h with P(‖N‖ > h) ≤ failure for `size` independent standard normal entries.
 
-    exact  the quantile of the chi law; else √d + √(2 ln(1/p)) (Laurent & Massart 2000, Lemma 1).
+    exact  the quantile of the chi law; else √d + √(2 ln(1/p)) (the length is 1-Lipschitz, and at most √d on average).
     """
     if exact:
         return float(stats.chi.isf(failure, size))
