@@ -87,17 +87,17 @@ class Profile(Message):
         return self.model_copy(update=change)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """What one release promises a client whose data is in it. Nothing is computed before it is asked for.
+    """What one release promises each client whose data is in it. Figures are computed when they are asked for.
 
-    compute_promise  return the guarantee of the release.
-    compute_profile  return its profile at a δ in (0, 1).
-    law              the noise of each released coordinate, where nothing else is released and the law is a log-concave
-                     one of integers. The largest shift is then the worst pair of inputs at every ε, so that several
-                     releases may be composed from the law itself. None for all else, as for messages that the server
-                     sees one by one.
-    once_only        an assumption that a client breaks which comes back. Empty: several releases compose.
+    compute_promise  returns the guarantee of the release.
+    compute_profile  returns its profile at a δ in (0, 1).
+    law              the noise of each released coordinate, if nothing else is released and the noise is a log-concave
+                     law of integers. The largest shift is then the worst pair of inputs at every ε, and several
+                     releases may be composed from the law itself. None for all else, such as shuffled messages, which
+                     the server sees one by one.
+    once_only        the assumption that a client would break by coming back. Empty: several releases compose.
     """
 
     compute_promise: Callable[[], Guarantee]
@@ -130,7 +130,7 @@ class Privacy:
 
 def no_privacy(calibration: Calibration) -> Privacy:
     """Return the privacy of a sum in which no honest client's noise is left: it shows the data."""
-    return Privacy(lambda: no_guarantee(calibration), unprotected)
+    return Privacy(compute_promise=lambda: no_guarantee(calibration), compute_profile=unprotected)
 
 
 def exact(epsilon: float | None) -> Spent:

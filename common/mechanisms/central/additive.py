@@ -38,8 +38,8 @@ class UnsafeIdentity(GridMechanism):
     @override
     def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
         return Privacy(
-            lambda: no_guarantee(self.calibration, "none: there is no noise"),
-            lambda delta: unprotected(delta, "there is no noise"),
+            compute_promise=lambda: no_guarantee(self.calibration, "none: there is no noise"),
+            compute_profile=lambda delta: unprotected(delta, "there is no noise"),
         )
 
     @override

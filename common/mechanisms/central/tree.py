@@ -110,7 +110,11 @@ class Tree(GaussianLike):
     @override
     def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
         # A client in two batches of the stream moves the nodes that hold both twice as far.
-        return Privacy(self._promise, self._profile, once_only="one client is in one batch of the stream")
+        return Privacy(
+            compute_promise=self._promise,
+            compute_profile=self._profile,
+            once_only="one client is in one batch of the stream",
+        )
 
     def _promise(self) -> Guarantee:
         assert self.delta is not None
@@ -181,7 +185,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class TreeRelease:
-    """What the server publishes after one more batch: estimates, in data units, of its sum and of all sums so far."""
+    """The estimates that the server publishes after one more batch, in data units.
+
+    batch   the sum of this batch.
+    prefix  the sum of all batches so far.
+    """
 
     batch: NDArray[np.float64]
     prefix: NDArray[np.float64]

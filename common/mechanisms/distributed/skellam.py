@@ -288,9 +288,9 @@ class DistributedSkellam(GridMechanism):
             return no_privacy(self.calibration)
         variance = self.variance * honest / self.floor
         return Privacy(
-            lambda: self._promise(variance, (*sum_assumptions(honest), SAMPLER)),
-            lambda delta: skellam_profile(variance, self.grid, delta),
-            Skellam(variance),
+            compute_promise=lambda: self._promise(variance, (*sum_assumptions(honest), SAMPLER)),
+            compute_profile=lambda delta: skellam_profile(variance, self.grid, delta),
+            law=Skellam(variance),
         )
 
     def _promise(self, variance: float, assumptions: tuple[str, ...]) -> Guarantee:

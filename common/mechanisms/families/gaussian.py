@@ -66,7 +66,11 @@ class GaussianLike(GridMechanism):
             kind: Kind = "approximate" if self.dimension == 1 and self.delta is not None else "renyi"
             return self.make_guarantee(kind, epsilon, assumptions, delta=delta, rdp=curve)
 
-        return Privacy(promise, lambda delta: sum_profile(share, terms, self.grid, delta), law)
+        return Privacy(
+            compute_promise=promise,
+            compute_profile=lambda delta: sum_profile(share, terms, self.grid, delta),
+            law=law,
+        )
 
     def scaled(self, law: Spread, variance: float) -> ScaledErrorLaw:
         """Return the law of the error for noise `law` with the parameter `variance`, both in grid steps.
@@ -122,7 +126,7 @@ class RealGaussian(RealNoise, GaussianLike):
     @override
     def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
         if self.continuous:
-            return Privacy(self._continuous_promise, self._continuous_profile)
+            return Privacy(compute_promise=self._continuous_promise, compute_profile=self._continuous_profile)
         return self.gaussian_privacy(self.variance, 1, self.assumptions, self.grid_law())
 
     def _continuous_promise(self) -> Guarantee:

@@ -110,9 +110,11 @@ class LaplaceLike(GridMechanism):
         law  the same noise, where several releases may be composed from it; else None.
         """
         return Privacy(
-            lambda: self.make_guarantee("pure", self.released_epsilon(noise), (*assumptions, SAMPLER)),
-            lambda delta: discrete_laplace_profile(noise, self.grid, self.released_epsilon(noise), delta),
-            law,
+            compute_promise=lambda: self.make_guarantee("pure", self.released_epsilon(noise), (*assumptions, SAMPLER)),
+            compute_profile=lambda delta: discrete_laplace_profile(
+                noise, self.grid, self.released_epsilon(noise), delta
+            ),
+            law=law,
         )
 
     def one_term_privacy(self, trust: str) -> Privacy:
@@ -138,7 +140,8 @@ class RealLaplace(RealNoise, LaplaceLike):
         if not self.continuous:
             return self.one_term_privacy(self.trust)
         return Privacy(
-            lambda: self.make_guarantee("pure", self.one_term_epsilon, self.assumptions), self._continuous_profile
+            compute_promise=lambda: self.make_guarantee("pure", self.one_term_epsilon, self.assumptions),
+            compute_profile=self._continuous_profile,
         )
 
     def _continuous_profile(self, delta: float) -> Profile:

@@ -224,7 +224,8 @@ class LocalSphere(GridMechanism):
         # Two opposite longest vectors give randomized response; rounding to the grid may blur which half it was.
         how: How = "exact" if self.dimension == 1 else "bound"
         return Privacy(
-            lambda: self.make_guarantee("pure", epsilon, assumptions), lambda delta: of_pure(epsilon, delta, how)
+            compute_promise=lambda: self.make_guarantee("pure", epsilon, assumptions),
+            compute_profile=lambda delta: of_pure(epsilon, delta, how),
         )
 
     def error(self, survivors: int) -> ErrorLaw:

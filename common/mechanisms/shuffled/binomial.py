@@ -65,7 +65,7 @@ Bits = tuple[int, int, float]
 
 @dataclass(frozen=True, slots=True)
 class BinomialTarget:
-    """The (ε, δ) that the bits of `honest` clients must give one vector of `dimension` coordinates, bounded in `norm`."""
+    """The (ε, δ) for one vector of `dimension` coordinates, bounded in `norm`, by the bits of `honest` clients."""
 
     epsilon: float
     delta: float
@@ -289,9 +289,11 @@ class ShuffledBinomial(GridMechanism):
 
         assumptions = (*bits_assumptions(honest), SAMPLER)
         return Privacy(
-            lambda: self.make_guarantee("approximate", epsilon(self.delta), assumptions, delta=self.delta),
-            profile,
-            Binomial(honest * self.coins, self.chance) if honest > 0 else None,
+            compute_promise=lambda: self.make_guarantee(
+                "approximate", epsilon(self.delta), assumptions, delta=self.delta
+            ),
+            compute_profile=profile,
+            law=Binomial(honest * self.coins, self.chance) if honest > 0 else None,
         )
 
     def error(self, survivors: int) -> ErrorLaw:

@@ -219,7 +219,7 @@ class ShuffledGaussian(GaussianLike):
             change = {"approximate": bound(epsilon(delta)), "rdp": tightened(alone.rdp, together)}
             return alone.model_copy(update={**change, "rdp_how": "bound", "notes": (LOCAL_NOTE,)})
 
-        return Privacy(promise, profile)
+        return Privacy(compute_promise=promise, compute_profile=profile)
 
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(DiscreteGaussianSum(self.variance, survivors), survivors * self.variance)

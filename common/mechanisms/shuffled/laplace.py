@@ -225,7 +225,7 @@ class ShuffledLaplace(LaplaceLike):
             by_order = {"rdp": tightened(alone.rdp, together), "rdp_how": "bound"}
             return alone.model_copy(update={**change, **by_order, "notes": (LOCAL_NOTE,)})
 
-        return Privacy(promise, profile)
+        return Privacy(compute_promise=promise, compute_profile=profile)
 
     @property
     def _alike(self) -> bool:

@@ -345,8 +345,8 @@ class RelaxedSecaggShuffle(GridMechanism):
         assumptions = (*bits_assumptions(honest), SAMPLER)
         note = "from the certified pure epsilon: no law with that one loses more"
         return Privacy(
-            lambda: self.make_guarantee("pure", self._certified(honest), assumptions),
-            lambda delta: of_pure(self._certified(honest), delta, "bound", note),
+            compute_promise=lambda: self.make_guarantee("pure", self._certified(honest), assumptions),
+            compute_profile=lambda delta: of_pure(self._certified(honest), delta, "bound", note),
         )
 
     def error(self, survivors: int) -> ErrorLaw:
