@@ -130,8 +130,8 @@ def _assumptions(guarantees: Sequence[Guarantee]) -> tuple[str, ...]:
     """Return the assumptions that all rounds state, and OWN where a round has others."""
     shared = [text for text in guarantees[0].assumptions if all(text in one.assumptions for one in guarantees)]
     own = any(text not in shared for one in guarantees for text in one.assumptions)
-    said = [text for text in shared if text != OWN]  # a round whose cohorts differ says it already
-    return (*said, *([OWN] if own or said != shared else []))
+    stated = [text for text in shared if text != OWN]  # a round whose cohorts differ states OWN already
+    return (*stated, *([OWN] if own or stated != shared else []))
 
 
 def _curve(guarantees: Sequence[Guarantee]) -> tuple[tuple[float, float], ...]:

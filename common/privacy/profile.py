@@ -145,8 +145,8 @@ def bound(epsilon: float | None) -> Spent:
 
 def spent_as(epsilon: float | None, how: How) -> Spent:
     """Return an ε with the label `how`; where a search found none, say that none is known."""
-    found = _finite(epsilon)  # the stored law ends at masses of 1e-22, so that a failed search proves nothing
-    return Spent(epsilon=found, how="bound" if found is None else how)
+    finite = _finite(epsilon)  # the stored law ends at masses of 1e-22, so that a failed search proves nothing
+    return Spent(epsilon=finite, how="bound" if finite is None else how)
 
 
 def curve(rdp: Callable[[float], float]) -> ProfilePairs:

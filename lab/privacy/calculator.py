@@ -190,7 +190,7 @@ def _composed(mechanism: Mechanism, query: PrivacyQuery, target_delta: float | N
         if composed.kind == "none" != once.kind:
             least = contributions * once.delta
             raise BadParameter("target-delta", target_delta, f"{contributions} contributions need at least {least:g}")
-    pmf = released(privacy) if mechanism.dimension == 1 else None
+    pmf = released(mechanism, query.answers, query.colluders)
     delta = composed.delta or target_delta
     if pmf is None or not delta:
         return composed
@@ -216,9 +216,9 @@ def _below(composed: Guarantee, privacy: Privacy, contributions: int, target: fl
     return min(composed, other, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
 
 
-def released(privacy: Privacy) -> Pmf | None:
-    """Return the law of the noise in a coordinate; None where it is unknown, and where it is too long to store."""
-    law = privacy.law
+def released(mechanism: Mechanism, survivors: int | None, colluders: int = 0) -> Pmf | None:
+    """Return the law of the noise that the guarantee rests on; None for vectors, and where it is too long to store."""
+    law = mechanism.privacy(survivors, colluders).law if mechanism.dimension == 1 else None
     try:
         pmf = None if law is None else law.pmf()
     except BadParameter:  # longer than any that is stored

@@ -102,7 +102,7 @@ def test_a_server_or_a_fleet_that_has_it_not_says_so(own: Own, tmp_path: Path, m
     ("name", "says"),
     [
         ("Fraction", "it must be a subclass of distrust.common.mechanisms.families.base.Mechanism"),
-        ("Silent", "Silent lacks error, guarantee, plan, profile"),
+        ("Silent", "Silent lacks error, plan, privacy"),
         ("Modelless", "it needs `model`, one of none, central, local, shuffle, distributed"),
         ("Nameless", "Nameless.plan made a value named 'another'"),
         ("Nothing", "cannot be imported: AttributeError"),

@@ -157,4 +157,4 @@ def _shuffled_laws(weights: np.ndarray, clients: int) -> tuple[np.ndarray, np.nd
 @pytest.mark.parametrize("name", ["shuffled-laplace", "relaxed-secagg-shuffle", "shuffled-gaussian"])
 def test_only_mechanisms_that_release_nothing_but_the_sum_are_composed_by_its_law(name: str) -> None:
     mechanism = made(name, clients=100, delta=None if name == "relaxed-secagg-shuffle" else 1e-6)
-    assert released(mechanism.privacy(100)) is None
+    assert released(mechanism, 100) is None

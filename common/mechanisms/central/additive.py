@@ -19,7 +19,9 @@ FINEST = 1 << 20
 
 
 class UnsafeIdentity(GridMechanism):
-    """The rounded values without noise. A party that reads a message, or a sum over one client, reads the data.
+    """Clients send the rounded values without noise.
+
+    A party that reads a message, or a sum over one client, reads the data.
 
     Guarantee  none.
     Utility    the sum to half a grid step a client; exact for values on the grid, so for 0/1 rewards.
@@ -48,7 +50,7 @@ class UnsafeIdentity(GridMechanism):
 
 
 class CentralLaplaceDiscrete(LaplaceLike):
-    """Lap_Z(gD/ε) that the server adds to the sum, once.
+    """The server adds Lap_Z(gD/ε) to every coordinate of the sum, once.
 
     Guarantee  (ε, 0) for what the server publishes; none against the server.
     Exactness  noise is added to the decoded integer, outside Z_m, so that it cannot wrap.
@@ -80,7 +82,7 @@ class CentralLaplaceDiscrete(LaplaceLike):
 
 
 class CentralLaplace(ServerNoise, RealLaplace):
-    """Lap(Δ₁/ε) that the server adds to the sum, once. Δ₁ is that of the stated range: 2 for rewards in [-1, 1].
+    """The server adds Lap(Δ₁/ε) to the sum, once. Δ₁ is that of the stated range: 2 for rewards in [-1, 1].
 
     Guarantee    (ε, 0) for what the server publishes; none against the server.
     noise        grid: Lap_Z of the same ε on a grid so fine that rounding adds a hundredth to its variance, and in a
@@ -105,7 +107,7 @@ class CentralLaplace(ServerNoise, RealLaplace):
 
 
 class CentralGaussian(ServerNoise, RealGaussian):
-    """N(0, σ²) that the server adds to every coordinate of the sum, once.
+    """The server adds N(0, σ²) to every coordinate of the sum, once.
 
     Guarantee  (ε, δ) for what the server publishes; none against the server.
     Source     DLB equations 5 and 55; analytic Gaussian mechanism (Balle & Wang 2018); Canonne, Kamath & Steinke 2020.

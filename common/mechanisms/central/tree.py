@@ -41,9 +41,10 @@ from distrust.common.randomness import Stream
 
 
 class Tree(GaussianLike):
-    """N_Z(0, variance) on every coordinate of every complete dyadic sum of batches: the nodes of levels 0 … L.
+    """The server adds N_Z(0, variance) to every coordinate of every complete dyadic sum of batches, its nodes.
 
-    batches    M, the length of the stream: L = ⌊log₂ M⌋, and a batch is in `depth` = L + 1 nodes at most.
+    batches    M, the length of the stream. The nodes have levels 0 … L = ⌊log₂ M⌋, and a batch is in at most L + 1 of
+               them, `depth`.
     variance   of one node. paper: depth · Δ₂² · 2 ln(1.25/δ)/ε² for ε < 1; Δ₂√depth is the expanded tree's sensitivity.
                exact: the least that is (ε, δ) for all the nodes together.
     estimate   releases one batch, its leaf. `Counter` releases leaves and prefix sums; each node is drawn once.

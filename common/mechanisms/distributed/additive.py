@@ -21,7 +21,7 @@ from distrust.common.privacy.sensitivity import Grid, laplace_scale
 
 
 class DistributedPolya(LaplaceLike):
-    """γ⁺ - γ⁻ with Pólya(1/t, e^(-ε/(gD))) on each client: t such shares add up to Lap_Z(gD/ε).
+    """Each client adds γ⁺ - γ⁻ with Pólya(1/t, e^(-ε/(gD))); t such shares add up to Lap_Z(gD/ε).
 
     Guarantee  (ε, 0) for the modular sum over at least t honest clients. With fewer the released law has the shape
                r = honest/t < 1, and its privacy is computed: ε = ln p_r(0)/p_r(g). More shares only hide more.
@@ -64,7 +64,7 @@ PAPER_SCALE = 10.0
 
 
 class DistributedDiscreteGaussian(GaussianLike):
-    """N_Z(0, variance/t) on each client. Their sum is no discrete Gaussian; its privacy is that of the convolution.
+    """Each client adds N_Z(0, variance/t). The sum is no discrete Gaussian; its privacy is that of the convolution.
 
     variance   paper: S/ε², S the squared ℓ₂ sensitivity (g² for one coordinate), g = ⌈sε√t⌉. exact: the least whose
                convolved law is (ε, δ), or ½ε²-CDP at every order of GUARANTEE_ORDERS when δ is absent.

@@ -132,10 +132,10 @@ def skellam_variance(target: SkellamTarget, shift: int) -> float:
     """Return the least variance that meets the target on a grid of `shift` steps, snapped upwards."""
     grid = Grid(shift, target.dimension, target.norm)
     if target.delta is not None and target.dimension > 1:
-        found = snap_up(vector_variance(Skellam, grid, target.epsilon, target.delta))
-        while skellam_epsilon(found, grid, target.delta) > target.epsilon:  # a bound by moments has rough digits
-            found = snap_up(found)
-        return found
+        result = snap_up(vector_variance(Skellam, grid, target.epsilon, target.delta))
+        while skellam_epsilon(result, grid, target.delta) > target.epsilon:  # a bound by moments has rough digits
+            result = snap_up(result)
+        return result
     guess = target.about * shift**2
     delta = target.delta
     if delta is None:
@@ -173,12 +173,12 @@ def _of_renyi(target: SkellamTarget, grid: Grid, guess: float) -> float:
     Each search is for one order: the one that binds where the last search ended. That order is not met there, so that
     every search ends farther up. The last one ends where all orders are met.
     """
-    found, tried, (_, order) = 0.0, set[float](), _worst(target, grid, guess)
+    result, tried, (_, order) = 0.0, set[float](), _worst(target, grid, guess)
     while order not in tried:
         tried.add(order)
-        found = max(found, snap_up(least_root(_only(target, grid, order), guess)))
-        guess, (_, order) = found, _worst(target, grid, found)
-    return found
+        result = max(result, snap_up(least_root(_only(target, grid, order), guess)))
+        guess, (_, order) = result, _worst(target, grid, result)
+    return result
 
 
 def _only(target: SkellamTarget, grid: Grid, order: float) -> Callable[[float], float]:
@@ -228,7 +228,7 @@ PAPER_SCALE = 10.0
 
 
 class DistributedSkellam(GridMechanism):
-    """Sk(0, variance/t) on each client. The shares of t clients add up to Sk(0, variance) exactly.
+    """Each client adds Sk(0, variance/t) to its vector. The shares of t clients add up to Sk(0, variance) exactly.
 
     variance   in grid steps squared, per coordinate. paper: S/ε², S the squared ℓ₂ sensitivity, g = ⌈sε√t⌉. exact: the
                least whose privacy is (ε, δ), or RDP(α) ≤ αε²/2 at every order of GUARANTEE_ORDERS when δ is absent.

@@ -26,9 +26,9 @@ from distrust.common.randomness import Stream
 from distrust.common.wire import Message
 
 
-def _complaint(found: object) -> str | None:
-    missing = subclass_of(Mechanism, found)
-    if missing is None and getattr(found, "model", None) not in get_args(Model):
+def _complaint(candidate: object) -> str | None:
+    missing = subclass_of(Mechanism, candidate)
+    if missing is None and getattr(candidate, "model", None) not in get_args(Model):
         return f"it needs `model`, one of {', '.join(get_args(Model))}"
     return missing
 
@@ -165,7 +165,7 @@ class CohortParams:
 
 
 class Mechanism(Message):
-    """The fields that all mechanisms share. Messages are vectors of integers.
+    """The base class of mechanisms, with the fields that all of them share.
 
     A message is a row of `dimension` unsigned integers below `modulus`. The aggregator hands over their sum modulo
     `modulus`. The shuffler hands over the rows in random order, and the analyzer adds them modulo `modulus`. The maths

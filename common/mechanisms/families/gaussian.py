@@ -136,8 +136,8 @@ class RealGaussian(RealNoise, GaussianLike):
         return self.make_guarantee("approximate", epsilon, self.assumptions, delta=self.delta, rdp=curve)
 
     def _continuous_profile(self, delta: float) -> Profile:
-        found = real_gaussian_profile(self.variance, self.grid, delta, self.as_drawn)
-        return found.model_copy(update={"notes": (UNSAFE,)})
+        result = real_gaussian_profile(self.variance, self.grid, delta, self.as_drawn)
+        return result.model_copy(update={"notes": (UNSAFE,)})
 
 
 def textbook(epsilon: float, delta: float) -> float:

@@ -145,8 +145,8 @@ class RealLaplace(RealNoise, LaplaceLike):
         )
 
     def _continuous_profile(self, delta: float) -> Profile:
-        found = real_laplace_profile(self.scale, self.grid, self.one_term_epsilon, delta, self.as_drawn)
-        return found.model_copy(update={"notes": (UNSAFE,)})
+        result = real_laplace_profile(self.scale, self.grid, self.one_term_epsilon, delta, self.as_drawn)
+        return result.model_copy(update={"notes": (UNSAFE,)})
 
 
 def laplace_precision(cohort: CohortParams, spec: MechanismSpec, terms: int) -> int:

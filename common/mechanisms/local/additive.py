@@ -21,7 +21,7 @@ from distrust.common.privacy.sensitivity import drawn_scale, l1, laplace_scale
 
 
 class LocalLaplaceDiscrete(LaplaceLike):
-    """Lap_Z(gD/ε) on each client's vector.
+    """Each client adds Lap_Z(gD/ε) to every coordinate of its vector.
 
     Guarantee  (ε, 0) for every single message, against every party that reads it.
     Exactness  messages are reduced modulo m; the sum of the n terms wraps with probability at most `wrap`.
@@ -54,7 +54,7 @@ class LocalLaplaceDiscrete(LaplaceLike):
 
 
 class LocalLaplace(ClientNoise, RealLaplace):
-    """Lap(Δ₁/ε₀) on each client's vector.
+    """Each client adds Lap(Δ₁/ε₀) to every coordinate of its vector.
 
     Guarantee    (ε, 0) for every single message, against every party that reads it.
     noise        grid: Lap_Z of the same ε on a grid so fine that rounding adds a hundredth to its variance, and in a
@@ -103,7 +103,7 @@ class LocalLaplace(ClientNoise, RealLaplace):
 
 
 class LocalGaussian(ClientNoise, RealGaussian):
-    """N(0, σ²) on every coordinate of each client's vector.
+    """Each client adds N(0, σ²) to every coordinate of its vector.
 
     Guarantee  (ε, δ) for every single message, against every party that reads it.
     Source     DLB equations 7 and 57, CTX Appendix F, GLB's OLS; calibrated as `central-gaussian` is.

@@ -56,13 +56,15 @@ def radius(reach: float, dimension: int, epsilon: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SphereSum:
-    """The error along a direction of a sum of `terms` answers on the sphere of `radius`, vectors up to `reach` long.
+    """The law of the error, along a direction, of a sum of `terms` answers on the sphere of `radius`.
+
+    Vectors are at most `reach` long; all lengths have one unit.
 
     std       √(terms/dimension) radius, reached where the vectors are 0: half-spheres have the sphere's second moments.
-    quantile  what holds for all data. One coordinate: answers are ±radius, coins with chances in [a, 1 - a], 1 - 2a =
-              reach/radius, and the worst data's quantile is exact (`common/noise/coins.py`) for p < 1/4 and up to MOST
-              terms. More coordinates, or terms: Chernoff's bound on `direction_log_moment`, the worst data's, which
-              no sum passes either way; no worst data of the sum itself are known to us.
+    quantile  holds for all data. One coordinate: answers are ±radius, coins with chances in [a, 1 - a], 1 - 2a =
+              reach/radius. The worst data's quantile is then exact (`common/noise/coins.py`), for p < 1/4 and up to
+              MOST terms. More coordinates or terms: it is Chernoff's bound on `direction_log_moment` of the worst data
+              for one answer, which holds in both directions. The worst data for the sum are not known.
     """
 
     terms: int
@@ -109,8 +111,8 @@ def chernoff(terms: int, dimension: int, ratio: float, p: float) -> float:
         return (terms * direction_log_moment(math.exp(log), dimension, ratio) + target) / math.exp(log)
 
     ends = (math.log(gauss / 8), math.log(top))
-    found = minimize_scalar(bound, bounds=ends, method="bounded", options={"xatol": 1e-7})
-    return min(float(found.fun) * (1 + 1e-9), terms * (1 + ratio))
+    result = minimize_scalar(bound, bounds=ends, method="bounded", options={"xatol": 1e-7})
+    return min(float(result.fun) * (1 + 1e-9), terms * (1 + ratio))
 
 
 def direction_log_moment(size: float, dimension: int, ratio: float) -> float:
@@ -146,10 +148,12 @@ WORD = 2**64
 
 
 class LocalSphere(GridMechanism):
-    """Ψ_{ε,R}: x or -x by its length, then a point of that half of the sphere of radius r, or of the other.
+    """Each client sends Ψ_{ε,R}(x), a random point of the sphere of radius r, instead of its vector x.
+
+    By the length of x it takes x or -x. A coin says whether the point is from that half of the sphere or the other.
 
     Guarantee  (ε, 0) for every single message; ε is that of the coin as it is drawn, ⌊2⁶⁴ e^ε/(1 + e^ε)⌋ of 2⁶⁴ cases.
-    Exactness  a pair ±u is drawn from a law that is symmetric to the last bit, whatever x; then the coin says which of
+    Exactness  a pair ±u is drawn from a law that is symmetric to the last bit, whatever x. Then the coin says which of
                the two is sent. So floating point touches how uniform the directions are, and no likelihood ratio.
     Grid       g steps between -r and r, to which the answer is rounded at random: a hundredth of its variance at most.
                One coordinate has the answers ±r, both on the grid; messages are then 0 or g, and g is 1.

@@ -145,11 +145,11 @@ def _excess(target: BinomialTarget, precision: int, trials: int, chance: float) 
     It is the logarithm of δ(ε)/δ, or of the ε at δ over the target's.
     """
     if target.dimension == 1 and trials * chance * (1 - chance) <= LONG:
-        found = hockey_stick(Binomial(trials, chance).pmf(), precision, target.epsilon) / target.delta
+        result = hockey_stick(Binomial(trials, chance).pmf(), precision, target.epsilon) / target.delta
     else:
         grid = Grid(precision, target.dimension, target.norm)
-        found = binomial_epsilon(trials, chance, grid, target.delta) / target.epsilon
-    return math.log(min(max(found, 1 / LARGEST), LARGEST))
+        result = binomial_epsilon(trials, chance, grid, target.delta) / target.epsilon
+    return math.log(min(max(result, 1 / LARGEST), LARGEST))
 
 
 @lru_cache(maxsize=1024)

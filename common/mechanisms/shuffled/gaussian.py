@@ -158,7 +158,7 @@ def _share(epsilon: float, delta: float, honest: int) -> float:
 
 
 class ShuffledGaussian(GaussianLike):
-    """N_Z(0, variance) on every coordinate of each client's vector, sealed and permuted.
+    """Each client adds N_Z(0, variance) to every coordinate of its vector; messages are sealed and permuted.
 
     variance   paper: (Δ₂σ/4)² with σ of CTX Theorem B.1, which is made for Δ₂ = 2 and ε/2 for each of two vectors;
                inside its range only (ε₀ ≤ 1, B ≥ 16 e^ε₀ ln(4/δ)). exact: the least for t messages; one coordinate by

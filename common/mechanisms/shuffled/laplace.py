@@ -59,16 +59,16 @@ def shuffled_laplace_epsilon(local_epsilon: float, delta: float, honest: int, re
     requested  an ε to return where it is met and is less than what the search finds.
     """
     # The search rounds up in the ninth digit, so that it may miss the ε that the noise was made for.
-    found = min(local_epsilon, clones_epsilon(delta, local_epsilon, honest))
-    met = 0 < requested < found and clones_delta(requested, local_epsilon, honest) <= delta
-    return requested if met else found
+    result = min(local_epsilon, clones_epsilon(delta, local_epsilon, honest))
+    met = 0 < requested < result and clones_delta(requested, local_epsilon, honest) <= delta
+    return requested if met else result
 
 
 @lru_cache(maxsize=256)
 def shuffled_laplace_local_epsilon(epsilon: float, delta: float, honest: int) -> float:
     """Return the largest ε₀ by the clones bound, snapped down; ε itself if that is larger."""
-    found = clones_local_epsilon(epsilon, delta, honest)
-    return max(epsilon, snap_down(found))
+    result = clones_local_epsilon(epsilon, delta, honest)
+    return max(epsilon, snap_down(result))
 
 
 @lru_cache(maxsize=256)
@@ -122,8 +122,8 @@ def alike_renyi(local_epsilon: float, precision: int, honest: int) -> tuple[floa
         return clones
     rho = local_epsilon**2 / 2  # of any ε₀-private message (Bun & Steinke 2016)
     randomizer = laplace_on_grid(laplace_scale(local_epsilon, precision, 1), precision)
-    found = blanket_renyi(randomizer, min(honest, MOST_ALIKE), rho, PROFILE_ORDERS, local_epsilon)
-    return tuple(min(pair) for pair in zip(clones, found, strict=True))
+    result = blanket_renyi(randomizer, min(honest, MOST_ALIKE), rho, PROFILE_ORDERS, local_epsilon)
+    return tuple(min(pair) for pair in zip(clones, result, strict=True))
 
 
 @lru_cache(maxsize=4)
@@ -136,7 +136,7 @@ def _has_blanket(precision: int, honest: int) -> bool:
 
 
 class ShuffledLaplace(LaplaceLike):
-    """Lap_Z of ε₀ on each client's vector. ε₀ is the largest that t shuffled messages amplify to (ε, δ).
+    """Each client adds Lap_Z of ε₀ to its vector. ε₀ is the largest that t shuffled messages amplify to (ε, δ).
 
     local      ε₀ ≥ ε. paper: f⁻¹(ε) of the closed form inside its range, else ε. exact: by the clones bound, computed;
                by the privacy blanket, if that gives more, where all messages have one law and one coordinate.

@@ -131,9 +131,9 @@ def fewest_bits(epsilon: float, honest: int, precision: int, chance: float, move
     best: BitDesign | None = None
     limit = math.inf
     for one in _tries(epsilon, honest, precision, chance, move or precision):
-        found = _shortest(one, epsilon, honest, limit)
-        if found is not None:
-            best, limit = found, one.cost(found.reach)
+        result = _shortest(one, epsilon, honest, limit)
+        if result is not None:
+            best, limit = result, one.cost(result.reach)
     if best is None:
         rule = f"not certified for {honest} clients and precision {precision} with W up to {FARTHEST}: {REMEDY}"
         raise BadParameter("epsilon", epsilon, rule)
@@ -180,8 +180,8 @@ def _shortest(one: _Try, epsilon: float, honest: int, limit: float) -> BitDesign
         )
 
     def shortest(met: Callable[[int], bool], step: int = 1) -> int:
-        found = least_satisfying(lambda more: start - 1 + step * more >= most or met(start - 1 + step * more), 1)
-        return min(most, start - 1 + step * found)
+        result = least_satisfying(lambda more: start - 1 + step * more >= most or met(start - 1 + step * more), 1)
+        return min(most, start - 1 + step * result)
 
     most = min(FARTHEST, 3 * start + 16)  # where the certificate has nearly its limit in W
     while one.cost(most) >= limit:
