@@ -306,9 +306,9 @@ class Mechanism(Message):
     def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
         """Return the privacy of what is released, as a value that computes each figure when it is asked for.
 
-        survivors  clients that answered, at most `clients`. None: `floor`, and then all of them are honest.
-        colluders  clients among the survivors that reveal their noise.
-        Raises     BadParameter for numbers out of range, where the noise depends on them.
+        survivors  clients that answered, at most `clients`. None: `floor`.
+        colluders  how many of the survivors reveal their noise.
+        Raises     BadParameter for numbers out of range, if the privacy depends on them.
         """
 
     def make_guarantee(
