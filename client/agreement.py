@@ -205,11 +205,11 @@ def _planned(
     return plan(
         MechanismSpec.model_validate_json(table),
         clients=clients,
-        least=min_survivors,
-        floor=floor,
-        wrap=overflow_probability,
+        min_survivors=min_survivors,
+        min_honest=floor,
+        overflow_probability=overflow_probability,
         statistic=_statistics.validate_json(statistic),
-        dealt=assigned,
+        assigned=assigned,
     )
 
 
@@ -227,7 +227,7 @@ def _check_close(own: AnyMechanism, received: AnyMechanism) -> None:
     for name in mine:
         if mine[name] != theirs[name] and not _close(name, mine[name], theirs[name]):
             raise Refused(f"mechanism.{name} = {theirs[name]!r}: the run's configuration gives {mine[name]!r}")
-    _check_promise(own.guarantee(), received.guarantee())
+    _check_promise(own.privacy().promise, received.privacy().promise)
 
 
 def _close(field: str, own: Any, received: Any) -> bool:

@@ -65,13 +65,14 @@ class PrivacyRequirements:
         _check_survivors(round_, mechanism, cohort)
         if mechanism.floor < self.min_survivors:
             raise Refused(f"the noise counts on {mechanism.floor} survivors, and this user on {self.min_survivors}")
-        promised = mechanism.guarantee()
+        privacy = mechanism.privacy()
+        promised = privacy.promise
         if promised.model in _SPREAD and mechanism.floor > self.max_survivors:
             reason = f"the round spreads its noise over {mechanism.floor} survivors"
             raise Refused(f"{reason}, and this user believes in {self.max_survivors} at most")
         self._check_guarantee(promised)
         if self.contributions > 1 and not self.allow_unsafe:
-            promised = mechanism.composable()
+            promised = privacy.composable
             self._check_budget([*agreed, promised])
         if cohort.channel.kind == "dealt" and cohort.channel.noise_seed is not None and not self.allow_unsafe:
             raise Refused("the actions are dealt from a seed: a party that knows the seed knows each client's action")

@@ -1,12 +1,13 @@
 """Mechanisms that are broken on purpose, as a paper or a careless deployment is. An audit must find them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import BadParameter
@@ -15,7 +16,7 @@ from distrust.common.mechanisms.distributed.additive import DistributedPolya
 from distrust.common.mechanisms.local.additive import LocalLaplaceDiscrete
 from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
 from distrust.common.noise.polya import PolyaDifference
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.profile import Privacy
 from distrust.common.randomness import Stream
 from distrust.lab.privacy.query import PrivacyQuery
 
@@ -49,9 +50,11 @@ class LaplaceForHalfTheRange(LocalLaplaceDiscrete):
     def scale(self) -> float:
         return super().scale / 2
 
-    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
-        """What is printed, not what the law gives."""
-        return super().guarantee(survivors, colluders).model_copy(update={"epsilon": self.epsilon})
+    @override
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
+        own = super().privacy(survivors, colluders)
+        # What is printed, not what the law gives.
+        return replace(own, compute_promise=lambda: own.promise.model_copy(update={"epsilon": self.epsilon}))
 
 
 class MisshiftedBits(ShuffledBinomial):
@@ -117,5 +120,7 @@ def _plan(
 ) -> dict[str, Any]:
     """Return the fields of an honest mechanism."""
     spec = PrivacyQuery(clients=clients, epsilon=epsilon, delta=delta, precision=precision).spec(name, "exact")
-    mechanism = plan(spec, clients=clients, least=floor, floor=floor, wrap=WRAP, statistic=Reward())
+    mechanism = plan(
+        spec, clients=clients, min_survivors=floor, min_honest=floor, overflow_probability=WRAP, statistic=Reward()
+    )
     return mechanism.model_dump()

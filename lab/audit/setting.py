@@ -43,7 +43,7 @@ class Setting:
     @cached_property
     def claim(self) -> Guarantee:
         """Return the guarantee for these survivors and colluders."""
-        return self.mechanism.guarantee(self.survivors, self.colluders)
+        return self.mechanism.privacy(self.survivors, self.colluders).promise
 
     def check(self) -> None:
         """Refuse what the mechanism itself refuses to open: TooSmall, BadParameter."""
@@ -62,7 +62,7 @@ class Setting:
         """
         if self.mechanism.takes_batches:
             return "stream"
-        model = self.mechanism.guarantee().model
+        model = self.mechanism.privacy().promise.model
         if model == "local":
             return "sum" if (self.transport, self.mechanism.via) == ("http", "aggregator") else "message"
         if model == "shuffle" and self.mechanism.width is None:

@@ -156,15 +156,17 @@ def planned(
     spec = MechanismSpec(name=name, epsilon=epsilon, delta=delta, calibration=calibration, scale=scale)
     statistic = Reward() if bound is None else BoundedVector(dimension=1, norm="linf", bound=bound)
     least = clients if floor is None else floor
-    return plan(spec, clients=clients, least=least, floor=least, wrap=wrap, statistic=statistic)
+    return plan(
+        spec, clients=clients, min_survivors=least, min_honest=least, overflow_probability=wrap, statistic=statistic
+    )
 
 
 def epsilon_of(mechanism: Mechanism, survivors: int | None = None) -> float:
     """Return the ε that the mechanism computes for itself; infinite where it has none."""
-    epsilon = mechanism.guarantee(survivors).epsilon
+    epsilon = mechanism.privacy(survivors).promise.epsilon
     return float("inf") if epsilon is None else epsilon
 
 
 def divergence_of(mechanism: Mechanism, order: float) -> float:
     """Return the Rényi divergence of that order."""
-    return dict(mechanism.guarantee().rdp)[order]
+    return dict(mechanism.privacy().promise.rdp)[order]

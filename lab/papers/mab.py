@@ -168,7 +168,7 @@ def _theorem_4_hat() -> Figures:
 def _ours(epsilon: float) -> float:
     """Return the largest divergence of our mechanism over ½αε², at all of its orders."""
     mechanism = planned("distributed-discrete-gaussian", 2, epsilon)
-    return max(spent / order for order, spent in mechanism.guarantee().rdp) / (epsilon**2 / 2)
+    return max(spent / order for order, spent in mechanism.privacy().promise.rdp) / (epsilon**2 / 2)
 
 
 def _concentrated(law: DiscreteGaussianSum, order: float) -> float:

@@ -118,7 +118,7 @@ def suited(query: PrivacyQuery, name: MechanismName) -> PrivacyQuery:
 
 def _own_delta(mechanism: Mechanism, query: PrivacyQuery) -> float:
     """Return the δ of all the contributions to one mechanism when none is asked for; 0 for a pure one."""
-    return own_delta(((mechanism.guarantee(query.answers, query.colluders), query.contributions),))
+    return own_delta(((mechanism.privacy(query.answers, query.colluders).promise, query.contributions),))
 
 
 def _offer(mechanism: Mechanism, query: PrivacyQuery) -> Offer | str:
@@ -135,5 +135,5 @@ def _offer(mechanism: Mechanism, query: PrivacyQuery) -> Offer | str:
 
 def trusted(mechanism: Mechanism) -> str:
     """Return the parties that must be honest for the guarantee to hold."""
-    model = mechanism.guarantee().model
+    model = mechanism.privacy().promise.model
     return LABELLED if model == "shuffle" and mechanism.width is not None else TRUST[model]

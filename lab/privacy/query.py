@@ -103,7 +103,14 @@ class PrivacyQuery:
         """Return the calibrated mechanism for this cohort. Raises BadParameter."""
         spec, statistic = self.spec(name, calibration), self.statistic
         check_spec(spec, statistic)
-        return plan(spec, clients=self.clients, least=self.least, floor=self.floor, wrap=WRAP, statistic=statistic)
+        return plan(
+            spec,
+            clients=self.clients,
+            min_survivors=self.least,
+            min_honest=self.floor,
+            overflow_probability=WRAP,
+            statistic=statistic,
+        )
 
     @property
     def answers(self) -> int | None:

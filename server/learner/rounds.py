@@ -120,12 +120,12 @@ class RoundRecord:
     @cached_property
     def guarantee(self) -> Guarantee:
         """The weakest guarantee of the mechanisms, each at its least number of honest survivors."""
-        return self._weakest([mechanism.guarantee() for mechanism in self.mechanisms.values()])
+        return self._weakest([mechanism.privacy().promise for mechanism in self.mechanisms.values()])
 
     @cached_property
     def composable(self) -> Guarantee:
         """The weakest guarantee for clients that return, in the form that several of them compose by."""
-        return self._weakest([mechanism.composable() for mechanism in self.mechanisms.values()])
+        return self._weakest([mechanism.privacy().composable for mechanism in self.mechanisms.values()])
 
     def _weakest(self, guarantees: Sequence[Guarantee]) -> Guarantee:
         weakest = guarantees[0] if len(guarantees) == 1 else parallel(guarantees)
@@ -159,12 +159,19 @@ def plan_round(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundR
 
 
 def _calibrated(config: RunConfig, ask: Ask, clients: int) -> AnyMechanism:
-    spec, words = config.intermediary, config.mechanism
-    least, floor = spec.least_survivors(clients), spec.noise_floor(clients)
-    dealt = ask.decision.kind == "assigned-action"
-    if dealt:  # only the shuffler assigns actions, whatever the mechanism's own choice is
+    words = config.mechanism
+    assigned = ask.decision.kind == "assigned-action"
+    if assigned:  # only the shuffler assigns actions, whatever the mechanism's own choice is
         words = words.model_copy(update={"via": "shuffler"})
-    return plan(words, clients=clients, least=least, floor=floor, wrap=ask.share, statistic=ask.statistic, dealt=dealt)
+    return plan(
+        words,
+        clients=clients,
+        min_survivors=config.intermediary.least_survivors(clients),
+        min_honest=config.intermediary.noise_floor(clients),
+        overflow_probability=ask.share,
+        statistic=ask.statistic,
+        assigned=assigned,
+    )
 
 
 def attempt_cohorts(run: str, record: RoundRecord, queries: tuple[Query, ...], attempt: int) -> tuple[CohortPlan, ...]:
@@ -188,7 +195,7 @@ SEEDED = "unsafe.noise_seed: the privacy noise can be computed by anybody who kn
 def promise_to_survivors(mechanism: Mechanism, survivors: int) -> str:
     """Say what a released cohort promises if all survivors are honest, and if a tenth of them reveal their noise."""
     colluders = max(1, survivors // 10)
-    honest, colluding = (_promise(mechanism.guarantee(survivors, count)) for count in (0, colluders))
+    honest, colluding = (_promise(mechanism.privacy(survivors, count).promise) for count in (0, colluders))
     return f"{honest} with the {survivors} who answered, {colluding} if {colluders} of them collude"
 
 

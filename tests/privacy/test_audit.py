@@ -17,7 +17,7 @@ from distrust.common.mechanisms import (
     plan,
 )
 from distrust.common.mechanisms.central.tree import Tree
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.profile import Privacy
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.audit.in_process import audit, outcomes
 from distrust.lab.audit.setting import Setting
@@ -35,7 +35,9 @@ def made(name: str, calibration: str, epsilon: float = 1.0, clients: int = CLIEN
     words = {"name": name, "epsilon": epsilon, "delta": delta, "calibration": calibration}
     words |= {"batches": 1} if name == "tree" else {}
     spec = MechanismSpec.model_validate(words if name != "identity" else {"name": name})
-    return plan(spec, clients=clients, least=floor, floor=floor, wrap=1e-6, statistic=Reward())
+    return plan(
+        spec, clients=clients, min_survivors=floor, min_honest=floor, overflow_probability=1e-6, statistic=Reward()
+    )
 
 
 def kept(mechanism: Mechanism, seed: int, trials: int) -> Finding:
@@ -120,7 +122,7 @@ def vectors(name: str, dimension: int, norm: str, floor: int = FLOOR, **words: o
     stream = {"batches": 4} if name == "tree" else {}
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, **delta, **stream, **words})
     ball = BoundedVector.model_validate({"dimension": dimension, "norm": norm, "bound": 1.0})
-    return plan(spec, clients=CLIENTS, least=floor, floor=floor, wrap=1e-6, statistic=ball)
+    return plan(spec, clients=CLIENTS, min_survivors=floor, min_honest=floor, overflow_probability=1e-6, statistic=ball)
 
 
 @pytest.mark.parametrize("name", PRIVATE)
@@ -157,8 +159,8 @@ def test_a_stream_is_audited_whole() -> None:
 class LeafOnly(Tree):
     """Noise that hides one leaf, for a stream that shows eight batches and their prefixes."""
 
-    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
-        return Tree.model_validate({**self.model_dump(), "batches": 1}).guarantee(survivors, colluders)
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
+        return Tree.model_validate({**self.model_dump(), "batches": 1}).privacy(survivors, colluders)
 
 
 def test_a_tree_with_the_noise_of_one_leaf_is_found_out() -> None:

@@ -35,7 +35,7 @@ def test_the_honest_mechanism_with_the_same_fields_is_not_found_out(name: str) -
     assert issubclass(kind, Mechanism)
     honest = kind.model_validate(made.model_dump())
     found = audit(honest, stream=UnsafeSeededStream(27), trials=30_000, alarm=ALARM)
-    assert found.claim == pytest.approx(made.guarantee(made.floor).epsilon)
+    assert found.claim == pytest.approx(made.privacy(made.floor).promise.epsilon)
     assert 0.5 < found.lower <= (found.claim or 0)
 
 
@@ -54,7 +54,7 @@ def test_lap_one_over_epsilon_on_a_range_of_two_costs_twice_epsilon() -> None:
 
 def narrow() -> DistributedPolya:
     spec = MechanismSpec(name="distributed-polya", epsilon=1.0, precision=4)
-    honest = plan(spec, clients=10, least=10, floor=10, wrap=1e-6, statistic=Reward())
+    honest = plan(spec, clients=10, min_survivors=10, min_honest=10, overflow_probability=1e-6, statistic=Reward())
     return DistributedPolya.model_validate({**honest.model_dump(), "modulus": 41})
 
 

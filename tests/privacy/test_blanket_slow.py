@@ -101,7 +101,9 @@ def test_truth_definition_and_code_are_in_this_order(asked: tuple[Exact, int], f
 
 def made(name: str, clients: int, **words: Any) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "precision": 1, **words})
-    return plan(spec, clients=clients, least=clients, floor=clients, wrap=1e-6, statistic=Reward())
+    return plan(
+        spec, clients=clients, min_survivors=clients, min_honest=clients, overflow_probability=1e-6, statistic=Reward()
+    )
 
 
 def cut(mechanism: Mechanism, reach: int) -> Array:
@@ -127,7 +129,7 @@ def cut(mechanism: Mechanism, reach: int) -> Array:
 def test_shuffled_messages_keep_their_profile(name: str, words: dict[str, float], clients: int) -> None:
     """All outcomes of the shuffler, all inputs of the others; cutting the tails together is post-processing."""
     mechanism = made(name, clients, **words)
-    profile = mechanism.profile(delta=words["delta"])
+    profile = mechanism.privacy().profile(delta=words["delta"])
     epsilon = profile.approximate.epsilon
     assert epsilon is not None
     masses = cut(mechanism, 4)

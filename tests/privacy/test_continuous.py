@@ -30,7 +30,7 @@ FALSE_ALARM = 1e-7
 def made(name: str, dimension: int | None = None, **words: object) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 0.8, **words})
     statistic = Reward() if dimension is None else BoundedVector(dimension=dimension, bound=3.0)
-    return plan(spec, clients=500, least=400, floor=400, wrap=1e-6, statistic=statistic)
+    return plan(spec, clients=500, min_survivors=400, min_honest=400, overflow_probability=1e-6, statistic=statistic)
 
 
 @pytest.mark.parametrize("terms", [1, 2, 7])
@@ -69,14 +69,14 @@ def test_the_exact_grid_gaussian_is_the_least_that_keeps_its_claim(name: str) ->
     assert isinstance(mechanism, CentralGaussian | LocalGaussian)
     assert hockey_stick(DiscreteGaussian(mechanism.variance).pmf(), mechanism.precision, 0.8) <= 1e-6
     assert hockey_stick(DiscreteGaussian(mechanism.variance * (1 - 1e-6)).pmf(), mechanism.precision, 0.8) > 1e-6
-    assert mechanism.guarantee().epsilon == pytest.approx(0.8, rel=1e-6)
+    assert mechanism.privacy().promise.epsilon == pytest.approx(0.8, rel=1e-6)
 
 
 @pytest.mark.parametrize("dimension", [None, 6])
 @pytest.mark.parametrize("name", ["central-gaussian", "local-gaussian"])
 def test_the_continuous_gaussian_is_the_analytic_one(name: str, dimension: int | None) -> None:
     mechanism = made(name, dimension, delta=1e-6, noise="continuous")
-    promise = mechanism.guarantee()
+    promise = mechanism.privacy().promise
     assert promise.kind == "approximate"
     assert 0.8 * (1 - 1e-6) <= (promise.epsilon or 0.0) <= 0.8
     with mpmath.workdps(50):
@@ -93,7 +93,7 @@ def test_the_textbook_gaussian_needs_epsilon_below_one_and_more_noise() -> None:
     paper, exact = (made("central-gaussian", delta=1e-6, calibration=which) for which in ("paper", "exact"))
     g = paper.precision
     assert paper.variance == pytest.approx(g * g * 2 * math.log(1.25e6) / 0.64)
-    assert paper.guarantee().epsilon < exact.guarantee().epsilon
+    assert paper.privacy().promise.epsilon < exact.privacy().promise.epsilon
     for epsilon in (1.0, 10.0):
         with pytest.raises(BadParameter, match=r"\(0, 1\)"):
             made("local-gaussian", delta=1e-6, calibration="paper", epsilon=epsilon)
@@ -102,8 +102,8 @@ def test_the_textbook_gaussian_needs_epsilon_below_one_and_more_noise() -> None:
 @pytest.mark.parametrize("name", REAL)
 def test_continuous_noise_is_loud(name: str) -> None:
     words = {"delta": 1e-6} if "gaussian" in name else {}
-    assert "UNSAFE" in made(name, **words, noise="continuous").guarantee().assumptions[0]
-    assert "UNSAFE" not in " ".join(made(name, **words).guarantee().assumptions)
+    assert "UNSAFE" in made(name, **words, noise="continuous").privacy().promise.assumptions[0]
+    assert "UNSAFE" not in " ".join(made(name, **words).privacy().promise.assumptions)
 
 
 def test_continuous_noise_is_refused_where_no_paper_has_it() -> None:
@@ -129,6 +129,6 @@ def test_rewards_in_minus_one_to_one_have_sensitivity_two() -> None:
     """FREE prints Lap(1/ε) for them, which would give 2ε."""
     spec = MechanismSpec(name="central-laplace", epsilon=0.5)
     signed = BoundedVector(dimension=1, norm="linf", bound=1.0)
-    mechanism = plan(spec, clients=500, least=400, floor=400, wrap=1e-6, statistic=signed)
+    mechanism = plan(spec, clients=500, min_survivors=400, min_honest=400, overflow_probability=1e-6, statistic=signed)
     assert mechanism.error(500).std == pytest.approx(math.sqrt(2) * 2 / 0.5, rel=0.01)
-    assert np.isclose(mechanism.guarantee().epsilon, 0.5)
+    assert np.isclose(mechanism.privacy().promise.epsilon, 0.5)

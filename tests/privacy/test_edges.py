@@ -25,25 +25,25 @@ def report(name: str, **words: object) -> dict:
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
 def test_shuffled_vectors_keep_the_epsilon_that_was_asked_for(epsilon: float, norm: str) -> None:
     mechanism = made("shuffled-gaussian", epsilon=epsilon, delta=1e-6, dimension=3, norm=norm)
-    assert mechanism.guarantee().epsilon <= epsilon
+    assert mechanism.privacy().promise.epsilon <= epsilon
 
 
 @pytest.mark.parametrize("dimension", [1, 3])
 def test_one_shuffled_client_has_the_local_guarantee_that_was_asked_for(dimension: int) -> None:
-    assert made("shuffled-laplace", clients=1, delta=1e-6, dimension=dimension).guarantee().epsilon <= 1
+    assert made("shuffled-laplace", clients=1, delta=1e-6, dimension=dimension).privacy().promise.epsilon <= 1
 
 
 @pytest.mark.parametrize(("norm", "epsilon"), [("linf", 1.0), ("l2", 1.0), ("l1", 20.0), ("linf", 20.0)])
 def test_grids_of_one_step_are_calibrated_for_shares_that_hardly_move(norm: str, epsilon: float) -> None:
     words = {"delta": 1e-6, "dimension": 3, "norm": norm, "precision": 1, "epsilon": epsilon}
-    found = made("distributed-discrete-gaussian", **words).guarantee().epsilon
+    found = made("distributed-discrete-gaussian", **words).privacy().promise.epsilon
     assert epsilon * 0.9 < found <= epsilon
 
 
 def test_shares_that_are_nearly_always_zero_promise_nothing() -> None:
     mechanism = made("distributed-discrete-gaussian", delta=1e-6, dimension=3)
     none = mechanism.model_copy(update={"variance": 1000 * 2e-3})
-    assert none.guarantee().kind == "none"
+    assert none.privacy().promise.kind == "none"
 
 
 @pytest.mark.parametrize("name", ["central-gaussian", "local-gaussian", "distributed-discrete-gaussian"])
@@ -84,7 +84,7 @@ def test_more_colluders_than_answers_are_refused(survivors: int | None) -> None:
 def test_shifts_longer_than_the_noise_have_an_epsilon_too(name: str) -> None:
     """ε = 8 in the paper's constants: σ is an eighth of the range, and δ = 1e-6 takes about 32 + 8 · 4.75."""
     asked = PrivacyQuery(clients=1000, epsilon=8.0, delta=1e-6)
-    assert 65 < asked.planned(name, "paper").guarantee().epsilon < 75
+    assert 65 < asked.planned(name, "paper").privacy().promise.epsilon < 75
 
 
 @pytest.mark.parametrize("delta", [5e-324, 1e-300, 1e-19, 0.0, 0.5, math.nan, math.inf])
@@ -117,7 +117,7 @@ def test_more_bits_than_are_computed_with_still_have_a_guarantee(contributions: 
 def test_no_guarantee_counts_on_clients_that_there_are_not(name: str, survivors: int, colluders: int) -> None:
     mechanism = made(name, delta=1e-6 if name == "shuffled-laplace" else None)
     with pytest.raises(BadParameter, match=r"survivors|colluders"):
-        mechanism.guarantee(survivors, colluders)
+        mechanism.privacy(survivors, colluders)
 
 
 @pytest.mark.parametrize("name", ["distributed-polya", "distributed-skellam", "shuffled-laplace"])

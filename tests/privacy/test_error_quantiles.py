@@ -167,7 +167,9 @@ def made(name: MechanismName, calibration: str, dimension: int, noise: Noise = "
     words |= {"batches": 6} if name == "tree" else {}
     statistic = BoundedVector(dimension=dimension, norm="l2", bound=2.0)
     spec = MechanismSpec.model_validate(words)
-    return plan(spec, clients=CLIENTS, least=FLOOR, floor=FLOOR, wrap=1e-9, statistic=statistic)
+    return plan(
+        spec, clients=CLIENTS, min_survivors=FLOOR, min_honest=FLOOR, overflow_probability=1e-9, statistic=statistic
+    )
 
 
 def step(mechanism: Any) -> float:

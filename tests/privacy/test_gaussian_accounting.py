@@ -97,7 +97,9 @@ def made(calibration: str = "exact", clients: int = 1000, **words: object) -> Di
     spec = MechanismSpec.model_validate(
         {"name": "distributed-discrete-gaussian", "calibration": calibration, "epsilon": 1.0, **words}
     )
-    mechanism = plan(spec, clients=clients, least=clients, floor=clients, wrap=1e-6, statistic=Reward())
+    mechanism = plan(
+        spec, clients=clients, min_survivors=clients, min_honest=clients, overflow_probability=1e-6, statistic=Reward()
+    )
     assert isinstance(mechanism, DistributedDiscreteGaussian)
     return mechanism
 
@@ -109,7 +111,7 @@ def test_exact_shares_meet_epsilon_and_delta_and_no_less_noise_does(precision: i
     share = mechanism.variance / 1000
     assert hockey_stick(DiscreteGaussianSum(share, 1000).pmf(), precision, 1.0) <= 1e-6
     assert hockey_stick(DiscreteGaussianSum(share * (1 - SNAPPED), 1000).pmf(), precision, 1.0) > 1e-6
-    promise = mechanism.guarantee()
+    promise = mechanism.privacy().promise
     assert promise.kind == "approximate"
     assert promise.epsilon is not None
     assert 1 - 2e-6 <= promise.epsilon <= 1
@@ -121,7 +123,7 @@ def test_exact_shares_meet_concentrated_privacy_at_every_order_and_no_less_noise
 ) -> None:
     """With g = 1 a share is so small that the divergence falls 7.5 times as fast as the noise grows."""
     mechanism = made(precision=precision)
-    promise = mechanism.guarantee()
+    promise = mechanism.privacy().promise
     assert promise.kind == "renyi"
     assert [order for order, _ in promise.rdp] == list(GUARANTEE_ORDERS)
     assert max(2 * epsilon / order for order, epsilon in promise.rdp) <= 1
@@ -131,7 +133,7 @@ def test_exact_shares_meet_concentrated_privacy_at_every_order_and_no_less_noise
 
 def test_the_paper_s_shares_do_not_keep_their_claim_where_its_lemma_is_silent() -> None:
     """g²/(nε²) = 0.001 a client: hardly anybody draws anything but 0, and the sum hides nobody."""
-    promise = made("paper", precision=1, delta=1e-6).guarantee()
+    promise = made("paper", precision=1, delta=1e-6).privacy().promise
     assert promise.claimed == 1
     assert promise.epsilon > 400
 
@@ -139,7 +141,7 @@ def test_the_paper_s_shares_do_not_keep_their_claim_where_its_lemma_is_silent() 
 def test_the_paper_s_own_grid_keeps_its_claim() -> None:
     mechanism = made("paper", clients=400)
     assert mechanism.precision == 200
-    for order, epsilon in mechanism.guarantee().rdp:
+    for order, epsilon in mechanism.privacy().promise.rdp:
         assert epsilon == pytest.approx(order / 2, rel=1e-12)
 
 
@@ -156,8 +158,8 @@ def test_a_vector_s_bound_covers_every_shift_it_allows() -> None:
 
 def test_fewer_honest_shares_and_more() -> None:
     mechanism = made(delta=1e-6, precision=1)
-    values = [mechanism.guarantee(1000, colluders).epsilon for colluders in (0, 100, 500)]
+    values = [mechanism.privacy(1000, colluders).promise.epsilon for colluders in (0, 100, 500)]
     assert None not in values
     assert values == sorted(values)
     assert values[2] > 1.3 * values[0]
-    assert mechanism.guarantee(3, colluders=3).kind == "none"
+    assert mechanism.privacy(3, colluders=3).promise.kind == "none"

@@ -63,7 +63,7 @@ def made(name: str, norm: str = "linf", dimension: int = 20, **more: object) -> 
     words = {"name": name, "epsilon": 0.8, "delta": 1e-6, **({"batches": 7} if name == "tree" else {}), **more}
     statistic = BoundedVector.model_validate({"dimension": dimension, "norm": norm})
     spec = MechanismSpec.model_validate(words)
-    return plan(spec, clients=500, least=500, floor=500, wrap=1e-9, statistic=statistic)
+    return plan(spec, clients=500, min_survivors=500, min_honest=500, overflow_probability=1e-9, statistic=statistic)
 
 
 @pytest.mark.parametrize("variance", [0.7, 3.0, 11.0])
@@ -126,9 +126,9 @@ def test_the_variance_for_an_epsilon_keeps_it(epsilon: float, delta: float, squa
 @pytest.mark.parametrize("dimension", [3, 20])
 def test_noise_in_a_box_is_exactly_calibrated(name: str, dimension: int) -> None:
     mechanism = made(name, dimension=dimension)
-    found = mechanism.profile(delta=1e-6).approximate
+    found = mechanism.privacy().profile(delta=1e-6).approximate
     assert found.how == "exact"
-    assert found.epsilon == mechanism.guarantee().epsilon == pytest.approx(0.8, rel=2e-6)
+    assert found.epsilon == mechanism.privacy().promise.epsilon == pytest.approx(0.8, rel=2e-6)
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
@@ -141,16 +141,16 @@ def test_noise_on_the_grid_is_no_larger_than_in_reals(norm: str) -> None:
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_noise_in_a_ball_keeps_what_was_asked_and_is_labelled_a_bound(name: str, norm: str) -> None:
     mechanism = made(name, norm)
-    found = mechanism.profile(delta=1e-6).approximate
+    found = mechanism.privacy().profile(delta=1e-6).approximate
     assert found.how == "bound"
-    assert found.epsilon == mechanism.guarantee().epsilon
+    assert found.epsilon == mechanism.privacy().promise.epsilon
     assert 0.8 * (1 - 2e-6) <= (found.epsilon or 0) <= 0.8
 
 
 def test_a_tree_is_all_of_its_nodes_and_coordinates() -> None:
     """Depth 2 in a box of two coordinates: four moves of g, outcome by outcome."""
     tree = made("tree", dimension=2, batches=2, precision=1, epsilon=2.0, delta=0.01)
-    epsilon = tree.guarantee().epsilon
+    epsilon = tree.privacy().promise.epsilon
     assert epsilon is not None
     assert enumerated(tree.variance, (1, 1, 1, 1), epsilon) == pytest.approx(0.01, rel=1e-8)  # type: ignore[union-attr]
 
@@ -159,6 +159,6 @@ def test_a_box_whose_sum_is_too_wide_gets_the_bound() -> None:
     grid = Grid(40, 1000, "linf")
     assert not box_fits(3e7, grid)
     mechanism = made("central-gaussian", dimension=1000, precision=1500)
-    found = mechanism.profile(delta=1e-6).approximate
+    found = mechanism.privacy().profile(delta=1e-6).approximate
     assert found.how == "bound"
     assert found.epsilon == pytest.approx(0.8, rel=2e-6)

@@ -21,7 +21,9 @@ USUAL = 1e-4
 def planned(name: str, clients: int, wrap: float) -> AnyMechanism:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, "delta": DELTAS[name]})
     least = clients - clients // 10
-    return plan(spec, clients=clients, least=least, floor=least, wrap=wrap, statistic=Reward())
+    return plan(
+        spec, clients=clients, min_survivors=least, min_honest=least, overflow_probability=wrap, statistic=Reward()
+    )
 
 
 def refused(mechanism: AnyMechanism, survivors: int) -> float:

@@ -24,7 +24,9 @@ NINE_DIGITS = 1e-9
 def made(name: str, dimension: int, norm: Norm = "linf", clients: int = 1000, floor: int = 1000) -> LaplaceLike:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0})
     statistic = BoundedVector(dimension=dimension, norm=norm, bound=1.0)
-    mechanism = plan(spec, clients=clients, least=floor, floor=floor, wrap=1e-6, statistic=statistic)
+    mechanism = plan(
+        spec, clients=clients, min_survivors=floor, min_honest=floor, overflow_probability=1e-6, statistic=statistic
+    )
     assert isinstance(mechanism, LaplaceLike)
     return mechanism
 
@@ -58,7 +60,7 @@ def test_the_box_is_exact_to_nine_digits(scale: float, shift: int, dimension: in
 def test_the_profile_of_a_box_has_it_and_says_that_it_is_exact(name: str) -> None:
     """Composed losses agree here to nine digits, not to 3e-5 only: no loss of the sum is near ε."""
     mechanism = made(name, 20)
-    approximate = mechanism.profile(delta=1e-6).approximate
+    approximate = mechanism.privacy().profile(delta=1e-6).approximate
     assert approximate.how == "exact"
     assert approximate.epsilon is not None
     assert approximate.epsilon < 0.9
@@ -71,10 +73,10 @@ def test_the_profile_of_a_box_has_it_and_says_that_it_is_exact(name: str) -> Non
 
 def test_more_honest_clients_than_the_floor_hide_more_of_a_box_too() -> None:
     mechanism = made("distributed-polya", 20, clients=100, floor=80)
-    few, many = (mechanism.profile(n, delta=1e-6).approximate for n in (80, 100))
+    few, many = (mechanism.privacy(n).profile(delta=1e-6).approximate for n in (80, 100))
     assert (few.how, many.how) == ("exact", "bound")
     assert (many.epsilon or math.inf) < 0.95 * (few.epsilon or 0)
-    assert (mechanism.profile(60, delta=1e-6).approximate.epsilon or 0) > (few.epsilon or math.inf)
+    assert (mechanism.privacy(60).profile(delta=1e-6).approximate.epsilon or 0) > (few.epsilon or math.inf)
 
 
 def losses(scale: float, shift: int) -> tuple[Array, Array]:
@@ -149,7 +151,7 @@ def test_the_bounds_of_balls_are_near_the_best_whole_move(
 ) -> None:
     """One coordinate by g for ℓ₁; k coordinates by ⌊g/√k⌋ for ℓ₂, the best k."""
     mechanism = made("central-laplace-discrete", dimension, norm)
-    g, found = mechanism.precision, mechanism.profile(delta=delta).approximate
+    g, found = mechanism.precision, mechanism.privacy().profile(delta=delta).approximate
     moves = [(k, g // k if norm == "l1" else math.isqrt(g * g // k)) for k in range(1, dimension + 1)]
     best = max(laplace_box_epsilon(mechanism.scale, step, k, delta) for k, step in moves if step > 0)
     assert found.how == "bound"

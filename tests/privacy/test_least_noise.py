@@ -47,7 +47,9 @@ def made(
     statistic: Statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm=norm)
     words = {"name": name, "epsilon": epsilon, "delta": delta, **more}
     spec = MechanismSpec.model_validate(words)
-    return plan(spec, clients=clients, least=clients, floor=clients, wrap=1e-6, statistic=statistic)
+    return plan(
+        spec, clients=clients, min_survivors=clients, min_honest=clients, overflow_probability=1e-6, statistic=statistic
+    )
 
 
 def masses(name: str, variance: float, reach: int) -> list[mpmath.mpf]:
@@ -96,7 +98,7 @@ def test_the_issue_s_gaussian_takes_what_is_enough() -> None:
 @pytest.mark.parametrize("clients", [2, 1000, 10**6])
 @pytest.mark.parametrize("name", ["central-laplace", "central-laplace-discrete", "local-laplace", "distributed-polya"])
 def test_the_smallest_epsilon_that_is_documented_is_planned(name: MechanismName, clients: int) -> None:
-    found = made(name, 1e-4, clients=clients).guarantee().epsilon
+    found = made(name, 1e-4, clients=clients).privacy().promise.epsilon
     assert found is not None
     assert found <= 1e-4
 
@@ -112,7 +114,7 @@ def test_a_box_s_scale_is_the_least_double_that_keeps_epsilon(epsilon: float, pr
 def test_a_box_of_a_million_clients_keeps_what_was_asked() -> None:
     """1.0000014 was printed at ε = 1, which clients with that limit refuse."""
     for epsilon in (1.0, 20.0):
-        found = made("central-gaussian", epsilon, 1e-18, 10**6, 20).guarantee().epsilon
+        found = made("central-gaussian", epsilon, 1e-18, 10**6, 20).privacy().promise.epsilon
         assert found is not None
         assert epsilon * (1 - 2e-6) <= found <= epsilon
 
@@ -133,10 +135,10 @@ def test_composed_losses_are_at_most_thirty_millionths_too_large(
 def test_skellam_without_delta_says_the_exact_epsilon() -> None:
     """By Rényi orders it says 7 % more, 5.214 for 4.8806 at n = 1000."""
     mechanism = made("distributed-skellam", 1.0, clients=20)
-    promise = mechanism.guarantee()
+    promise = mechanism.privacy().promise
     assert promise.kind == "renyi"
     assert promise.rdp
-    assert promise.epsilon == mechanism.profile(delta=promise.delta).approximate.epsilon
+    assert promise.epsilon == mechanism.privacy().profile(delta=promise.delta).approximate.epsilon
     assert promise.epsilon is not None
     truth = oracle("distributed-skellam", mechanism.variance, mechanism.precision, promise.epsilon)  # type: ignore[union-attr]
     assert truth == pytest.approx(promise.delta, rel=1e-6)
@@ -256,7 +258,7 @@ def test_balls_of_twenty_coordinates_take_hardly_more_than_noise_in_reals(
     mechanism = made(name, 1.0, 1e-6, 1000, 20, norm=norm)
     least = (mechanism.high - mechanism.low) / largest_ratio(1.0, 1e-6)
     assert least < mechanism.error(1000).std <= most * least
-    found = mechanism.guarantee().epsilon
+    found = mechanism.privacy().promise.epsilon
     assert found is not None
     assert 1 - 2e-6 <= found <= 1.0
 

@@ -17,7 +17,7 @@ from distrust.common.privacy.profile import PROFILE_ORDERS, of_pure
 
 def made(name: str, **words: Any) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, **words})
-    return plan(spec, clients=30, least=30, floor=30, wrap=1e-6, statistic=Reward())
+    return plan(spec, clients=30, min_survivors=30, min_honest=30, overflow_probability=1e-6, statistic=Reward())
 
 
 LAPLACE = made("central-laplace", epsilon=0.7, noise="continuous")
@@ -42,7 +42,7 @@ def losses() -> dict[str, tuple[Mechanism, Any]]:
 @pytest.mark.parametrize("delta", [0.01, 1e-4, 1e-6])
 def test_epsilon_at_delta_is_the_library_s_to_nine_digits(law: str, delta: float) -> None:
     mechanism, loss = losses()[law]
-    epsilon = mechanism.profile(delta=delta).approximate.epsilon
+    epsilon = mechanism.privacy().profile(delta=delta).approximate.epsilon
     assert loss.get_delta_for_epsilon(epsilon) <= delta * (1 + 1e-9)
     assert loss.get_delta_for_epsilon(epsilon * (1 - 1e-9)) >= delta
 
@@ -60,7 +60,7 @@ def test_epsilon_at_delta_is_the_library_s_to_nine_digits(law: str, delta: float
 def test_renyi_by_order_is_the_library_s(mechanism: Mechanism, event: Any, count: int) -> None:
     accountant = RdpAccountant(PROFILE_ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE)
     accountant.compose(event, count)
-    found = mechanism.profile().repeated(count)
+    found = mechanism.privacy().profile().repeated(count)
     theirs = accountant._rdp
     assert [epsilon for _, epsilon in found.known] == pytest.approx(list(theirs), rel=1e-9)
     assert found.rdp_how == "exact"
@@ -86,7 +86,7 @@ def test_several_releases_cost_no_less_than_the_library_s_composed_losses(law: s
     """Ten Rényi orders are an upper bound of the composed losses, and not a wild one."""
     mechanism, one = distributions()[law]
     composed = one.self_compose(12).get_epsilon_for_delta(1e-6)
-    found = mechanism.profile(delta=1e-6).repeated(12).approximate
+    found = mechanism.privacy().profile(delta=1e-6).repeated(12).approximate
     assert found.how == "bound"
     assert composed * (1 - 1e-3) <= found.epsilon <= 1.35 * composed
 

@@ -271,15 +271,19 @@ def test_a_ball_costs_less_than_the_box_around_it_and_keeps_epsilon(norm: str, m
     """27,340 bits in the box of twenty coordinates at g = 1, which the balls paid too."""
     spec = MechanismSpec(name="relaxed-secagg-shuffle", epsilon=1.0, precision=1)
     statistic = BoundedVector.model_validate({"dimension": 20, "norm": norm})
-    mechanism = plan(spec, clients=1000, least=1000, floor=1000, wrap=1e-6, statistic=statistic)
+    mechanism = plan(
+        spec, clients=1000, min_survivors=1000, min_honest=1000, overflow_probability=1e-6, statistic=statistic
+    )
     assert mechanism.bits <= most
-    assert 0.99 < (mechanism.guarantee().epsilon or 0.0) <= 1.0
+    assert 0.99 < (mechanism.privacy().promise.epsilon or 0.0) <= 1.0
 
 
 def test_the_grid_is_the_theorem_s() -> None:
     """⌈ε√t/2⌉: with rewards inside (0, 1) the error stays near the noise, 1.4, and grew as √n/2 at g = 1."""
     spec = MechanismSpec(name="relaxed-secagg-shuffle", epsilon=1.0)
-    mechanism = plan(spec, clients=400, least=400, floor=400, wrap=1e-6, statistic=Reward())
+    mechanism = plan(
+        spec, clients=400, min_survivors=400, min_honest=400, overflow_probability=1e-6, statistic=Reward()
+    )
     assert mechanism.precision == 10
     assert math.hypot(mechanism.error(400).std, 20 * mechanism.rounding) < 1.8
 

@@ -103,7 +103,10 @@ def test_the_paper_s_constants_are_refused_because_none_are_printed() -> None:
     words = {"name": "relaxed-secagg-shuffle", "epsilon": 1.0, "calibration": "paper"}
     spec = MechanismSpec.model_validate(words)
     with pytest.raises(BadParameter, match=r"must be exact: .* no paper here prints its constants") as caught:
-        plan(spec, clients=50, least=50, floor=50, wrap=1e-6, statistic=Reward())
+        plan(spec, clients=50, min_survivors=50, min_honest=50, overflow_probability=1e-6, statistic=Reward())
     assert (caught.value.field, caught.value.value) == ("mechanism.calibration", "paper")
     exact = spec.model_copy(update={"calibration": "exact"})
-    assert isinstance(plan(exact, clients=50, least=50, floor=50, wrap=1e-6, statistic=Reward()), RelaxedSecaggShuffle)
+    assert isinstance(
+        plan(exact, clients=50, min_survivors=50, min_honest=50, overflow_probability=1e-6, statistic=Reward()),
+        RelaxedSecaggShuffle,
+    )

@@ -214,7 +214,9 @@ def test_concentrated_messages_stay_below_their_bound(users: int) -> None:
 def made(name: str, clients: int, dimension: int = 1) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, "delta": 1e-6})
     statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm="l2", bound=0.5)
-    return plan(spec, clients=clients, least=clients, floor=clients, wrap=1e-6, statistic=statistic)
+    return plan(
+        spec, clients=clients, min_survivors=clients, min_honest=clients, overflow_probability=1e-6, statistic=statistic
+    )
 
 
 @pytest.mark.parametrize(
@@ -224,21 +226,21 @@ def made(name: str, clients: int, dimension: int = 1) -> Mechanism:
 def test_ten_thousand_clients_have_far_less_than_one_message(name: str, dimension: int, saved: float) -> None:
     """Order 2 of ε = 1, δ = 1e-6; with nobody else honest each message is all there is."""
     mechanism = made(name, 10_000, dimension)
-    together, alone = mechanism.profile().known, mechanism.profile(10_000, 9_999).known
+    together, alone = mechanism.privacy().profile().known, mechanism.privacy(10_000, 9_999).profile().known
     assert dict(together)[2.0] < dict(alone)[2.0] / saved
     assert all(a <= 1.01 * b for (_, a), (_, b) in zip(together, alone, strict=True))  # both are bounds
     by_order = [epsilon for _, epsilon in together]
     assert by_order == sorted(by_order)
     assert [order for order, _ in together] == list(PROFILE_ORDERS)
-    assert mechanism.profile().rdp_how == "bound"
+    assert mechanism.privacy().profile().rdp_how == "bound"
 
 
 def test_returning_clients_are_charged_by_it() -> None:
     """A hundred rounds of (1, 1e-6) at δ = 1e-4: 89.7 by the worst pair, about 11 by Rényi; and at any other δ too."""
     mechanism = made("shuffled-laplace", 10_000)
-    plain, full = mechanism.guarantee(), mechanism.composable()
+    plain, full = mechanism.privacy().promise, mechanism.privacy().composable
     assert plain.rdp == ()
-    assert full == plain.model_copy(update={"rdp": mechanism.profile().known})
+    assert full == plain.model_copy(update={"rdp": mechanism.privacy().profile().known})
     assert (compose(((plain, 100),), 1e-4).epsilon or 0) > 89
     assert (compose(((full, 100),), 1e-4).epsilon or math.inf) < 12
     assert compose(((plain, 100),), 1e-5).epsilon is None

@@ -46,18 +46,18 @@ def test_batches_that_share_nodes_cost_more_than_streams_apart() -> None:
     mechanism = tree()
     worst = max(combinations(range(8), 3), key=moved)
     ratio = math.sqrt(moved(worst) / mechanism.variance) * mechanism.precision
-    apart = compose(((mechanism.guarantee(), 3),), 1e-6).epsilon
+    apart = compose(((mechanism.privacy().promise, 3),), 1e-6).epsilon
     assert worst == (0, 1, 2)
     assert apart == pytest.approx(1.56, abs=0.01)
     assert gaussian_epsilon(ratio, 1e-6) == pytest.approx(2.21, abs=0.01)
 
 
 def test_a_ledger_of_returning_clients_has_no_guarantee() -> None:
-    ledger = PrivacyLedger(3, None, (Entry("round 1", 100, 3, tree().composable()),))
+    ledger = PrivacyLedger(3, None, (Entry("round 1", 100, 3, tree().privacy().composable),))
     assert ledger.of(2).kind == ledger.total.kind == "none"
     with pytest.raises(BudgetExceeded, match="no privacy"):
         ledger.check(BudgetSpec(epsilon=50.0, delta=1e-3))
-    assert tree().guarantee().kind == "approximate"
+    assert tree().privacy().promise.kind == "approximate"
 
 
 def test_a_run_whose_clients_return_to_a_tree_is_refused() -> None:

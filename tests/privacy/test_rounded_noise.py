@@ -33,7 +33,9 @@ def made(name: str, clients: int, dimension: int = 1, norm: str = "linf", /, **w
     spec = MechanismSpec.model_validate({"name": name, **delta, **words})
     vector = BoundedVector.model_validate({"dimension": dimension, "norm": norm})
     statistic = Reward() if dimension == 1 else vector
-    return plan(spec, clients=clients, least=clients, floor=clients, wrap=1e-6, statistic=statistic)
+    return plan(
+        spec, clients=clients, min_survivors=clients, min_honest=clients, overflow_probability=1e-6, statistic=statistic
+    )
 
 
 def message(law: Gaussian | Laplace, value: float) -> Floats:
@@ -119,7 +121,7 @@ def test_a_ball_takes_a_hundredth_more_laplace_noise_on_the_grid(
     rounding = 1000 / 4 * (2 / mechanism.precision) ** 2
     assert 0.99 * paper**2 <= mechanism.error(1000).std ** 2 <= 1.0101 * paper**2
     assert rounding <= 0.0101 * paper**2
-    promised = mechanism.guarantee().epsilon
+    promised = mechanism.privacy().promise.epsilon
     assert promised is not None
     assert epsilon * (1 - 1.01 * SNAPPED) <= promised <= epsilon  # rounding costs a hundredth at most, as scale⁻²
 
@@ -150,6 +152,6 @@ def test_continuous_noise_on_the_values_themselves_pays_for_no_rounding(norm: st
     assert least <= gaussian.real_law().std * gaussian.step <= least * (1 + SNAPPED / 2)
     for mechanism, excess in ((laplace, 1e-12), (gaussian, 1.1 * SNAPPED / 2)):  # ε falls as std to the power of 1.08
         assert mechanism.rounding == 0  # it is in the error's law
-        promised = mechanism.guarantee().epsilon
+        promised = mechanism.privacy().promise.epsilon
         assert promised is not None
         assert 1 - excess <= promised <= 1

@@ -24,7 +24,15 @@ def made(
 ) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 0.5, "delta": 1e-6, **words})
     statistic = Reward() if dimension is None else BoundedVector(dimension=dimension)
-    return plan(spec, clients=clients, least=clients, floor=clients, wrap=1e-6, statistic=statistic, dealt=dealt)
+    return plan(
+        spec,
+        clients=clients,
+        min_survivors=clients,
+        min_honest=clients,
+        overflow_probability=1e-6,
+        statistic=statistic,
+        assigned=dealt,
+    )
 
 
 @pytest.mark.parametrize(("dimension", "dealt"), [(None, True), (4, False)])
@@ -36,7 +44,7 @@ def test_laplace_messages_carry_the_largest_local_epsilon_that_is_amplified_enou
     assert isinstance(mechanism, ShuffledLaplace)
     assert clones_delta(0.5, mechanism.local, 1000) <= 1e-6 < clones_delta(0.5, mechanism.local * 1.0001, 1000)
     assert mechanism.local * (1 - 1e-6) <= mechanism.one_term_epsilon <= mechanism.local
-    promise = mechanism.guarantee()
+    promise = mechanism.privacy().promise
     assert (promise.model, promise.kind) == ("shuffle", "approximate")
     assert promise.epsilon == pytest.approx(0.5, rel=1e-6)
 
@@ -58,15 +66,15 @@ def test_messages_of_one_law_and_coordinate_carry_what_its_blanket_allows(
         return blanket_delta(added_noise(DiscreteLaplace(scale).pmf(), mechanism.precision), epsilon, clients)
 
     assert spent(mechanism.local) <= 1e-6 < spent(mechanism.local * 1.001)
-    assert mechanism.guarantee().epsilon == epsilon
-    assert (mechanism.model_copy(update={"dealt": True}).guarantee().epsilon or 0) > epsilon * 1.2
+    assert mechanism.privacy().promise.epsilon == epsilon
+    assert (mechanism.model_copy(update={"dealt": True}).privacy().promise.epsilon or 0) > epsilon * 1.2
 
 
 def test_the_paper_s_constants_get_the_least_epsilon_of_their_law() -> None:
     mechanism = made("shuffled-laplace", 100_000, calibration="paper")
     assert isinstance(mechanism, ShuffledLaplace)
     dealt = mechanism.model_copy(update={"dealt": True})
-    assert (mechanism.guarantee().epsilon or 1) < (dealt.guarantee().epsilon or 0) < 0.25
+    assert (mechanism.privacy().promise.epsilon or 1) < (dealt.privacy().promise.epsilon or 0) < 0.25
 
 
 @pytest.mark.parametrize("dealt", [False, True])
@@ -84,7 +92,7 @@ def test_the_paper_s_laplace_uses_its_closed_form_inside_its_range() -> None:
     mechanism = made("shuffled-laplace", 100_000, calibration="paper")
     assert isinstance(mechanism, ShuffledLaplace)
     assert paper_epsilon(mechanism.local, 1e-6, 100_000) == pytest.approx(0.5, rel=1e-6)
-    assert mechanism.guarantee().epsilon < 0.25  # 3 to 5 times loose
+    assert mechanism.privacy().promise.epsilon < 0.25  # 3 to 5 times loose
 
 
 def test_outside_its_range_the_paper_s_laplace_is_not_amplified_on_paper() -> None:
@@ -96,16 +104,16 @@ def test_outside_its_range_the_paper_s_laplace_is_not_amplified_on_paper() -> No
 @pytest.mark.parametrize("name", ["shuffled-laplace", "shuffled-gaussian"])
 def test_who_collude_leave_each_message_its_own_noise(name: str) -> None:
     mechanism = made(name, 40, dimension=3)
-    alone = mechanism.guarantee(40, colluders=39).epsilon
-    half = mechanism.guarantee(40, colluders=20).epsilon
-    whole = mechanism.guarantee().epsilon
+    alone = mechanism.privacy(40, colluders=39).promise.epsilon
+    half = mechanism.privacy(40, colluders=20).promise.epsilon
+    whole = mechanism.privacy().promise.epsilon
     assert whole is not None
     assert half is not None
     assert alone is not None
     assert whole <= half <= alone
     if isinstance(mechanism, ShuffledLaplace):
         assert mechanism.local * (1 - 1e-6) <= alone <= mechanism.local
-        assert mechanism.guarantee(40, colluders=40).model == "local"
+        assert mechanism.privacy(40, colluders=40).promise.model == "local"
 
 
 def test_a_gaussian_coordinate_is_the_least_that_its_own_blanket_allows() -> None:
@@ -117,13 +125,13 @@ def test_a_gaussian_coordinate_is_the_least_that_its_own_blanket_allows() -> Non
 
     assert spent(mechanism.variance) <= 1e-6 < spent(mechanism.variance * 0.999)
     alone = epsilon_at(DiscreteGaussian(mechanism.variance).pmf(), mechanism.precision, 1e-6)
-    assert mechanism.guarantee().epsilon == 1.0 < alone / 4
+    assert mechanism.privacy().promise.epsilon == 1.0 < alone / 4
 
 
 def test_a_gaussian_vector_needs_less_noise_than_without_a_shuffler() -> None:
     shuffled, local = (made(name, dimension=4) for name in ("shuffled-gaussian", "local-gaussian"))
     assert shuffled.error(1000).std < 0.45 * local.error(1000).std
-    assert shuffled.guarantee().epsilon == pytest.approx(0.5, rel=1e-5)
+    assert shuffled.privacy().promise.epsilon == pytest.approx(0.5, rel=1e-5)
 
 
 def test_the_paper_s_gaussian_is_refused_outside_its_range() -> None:
@@ -132,7 +140,7 @@ def test_the_paper_s_gaussian_is_refused_outside_its_range() -> None:
     with pytest.raises(BadParameter, match="batch"):
         made("shuffled-gaussian", 20, calibration="paper", epsilon=0.1)
     inside = made("shuffled-gaussian", dimension=4, calibration="paper", epsilon=0.1)
-    promise = inside.guarantee()
+    promise = inside.privacy().promise
     assert promise.epsilon is not None
     assert promise.epsilon < 0.13  # the theorem as printed misses its own claim (PRIVACY 5)
     assert inside.error(1000).std == pytest.approx(

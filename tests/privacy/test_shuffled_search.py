@@ -34,14 +34,14 @@ def made(
 ) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": epsilon, "delta": delta, **words})
     statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm=norm)
-    return plan(spec, clients=n, least=n, floor=n, wrap=1e-6, statistic=statistic)
+    return plan(spec, clients=n, min_survivors=n, min_honest=n, overflow_probability=1e-6, statistic=statistic)
 
 
 def test_a_large_epsilon_is_planned_for_crowds_of_every_size() -> None:
     """The tilt of the blanket's sum is 1e-9 there: a search in absolute steps took it for 0."""
     for n in (2, 20, 100, 1000):
         mechanism = made("shuffled-laplace", n, 20.0, 1e-6)
-        assert (mechanism.guarantee().epsilon or math.inf) <= 20.0
+        assert (mechanism.privacy().promise.epsilon or math.inf) <= 20.0
         assert math.isfinite(blanket_delta(laplace_on_grid(laplace_scale(20.0, 8, 1), 8), 19.0, n))
 
 
@@ -59,7 +59,7 @@ def test_what_is_planned_keeps_the_epsilon_that_was_asked_for(
 ) -> None:
     """Every legal n, ε and δ is planned within the promise, or refused as a whole with the field named."""
     try:
-        spent = made(name, round(math.exp(size)), epsilon, delta, dimension=dimension).guarantee().epsilon
+        spent = made(name, round(math.exp(size)), epsilon, delta, dimension=dimension).privacy().promise.epsilon
     except BadParameter as error:
         assume(error.field not in {"mechanism", "mechanism.epsilon", "support of the noise"})
         raise
@@ -70,8 +70,8 @@ def test_what_is_planned_keeps_the_epsilon_that_was_asked_for(
 @pytest.mark.parametrize(("dimension", "norm"), [(1, "linf"), (4, "l1"), (4, "linf")])
 def test_shuffled_laplace_reports_no_digit_more_than_was_asked_for(dimension: int, norm: Norm) -> None:
     mechanism = made("shuffled-laplace", 1000, 1.0, 1e-6, dimension=dimension, norm=norm)
-    assert 1 - 1e-5 <= (mechanism.guarantee().epsilon or 0) <= 1.0
-    assert 1 - 1e-5 <= (mechanism.profile(delta=1e-6).approximate.epsilon or 0) <= 1.0
+    assert 1 - 1e-5 <= (mechanism.privacy().promise.epsilon or 0) <= 1.0
+    assert 1 - 1e-5 <= (mechanism.privacy().profile(delta=1e-6).approximate.epsilon or 0) <= 1.0
 
 
 def test_bits_take_the_least_chance_that_hides() -> None:
@@ -85,7 +85,7 @@ def test_bits_take_the_least_chance_that_hides() -> None:
     assert below < p <= below * (1 + 1e-6)
     deltas = [hockey_stick(Binomial(1000, chance).pmf(), 1, 1.0) for chance in (below, p)]
     assert deltas[1] <= 1e-6 < deltas[0]
-    assert mechanism.guarantee().epsilon == epsilon_at(Binomial(1000, p).pmf(), 1, 1e-6) <= 1.0
+    assert mechanism.privacy().promise.epsilon == epsilon_at(Binomial(1000, p).pmf(), 1, 1e-6) <= 1.0
     drawn = mechanism.client_law().sample(UnsafeSeededStream(1, "bits"), 10**6).mean()
     assert abs(float(drawn) - p) < 6e-3 * p * 6  # six deviations: false alarm 2e-9
 
@@ -131,7 +131,7 @@ def test_cells_bound_the_outputs_that_share_them() -> None:
 def test_every_pair_of_inputs_is_hidden_where_the_farthest_is_not_the_worst() -> None:
     """At n = 10⁶ and ε = 1 inputs two steps apart are told apart better than those four steps apart."""
     mechanism = made("shuffled-gaussian", 1_000_000, 1.0, 1e-6, precision=4)
-    assert mechanism.guarantee().epsilon == 1.0
+    assert mechanism.privacy().promise.epsilon == 1.0
 
 
 def test_more_clients_and_more_epsilon_never_need_more_noise() -> None:

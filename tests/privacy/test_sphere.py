@@ -32,7 +32,9 @@ FALSE_ALARM = 1e-7
 def made(dimension: int = 4, epsilon: float = 1.5, bound: float = 2.0, **words: object) -> LocalSphere:
     spec = MechanismSpec.model_validate({"name": "local-sphere", "epsilon": epsilon, **words})
     statistic = BoundedVector(dimension=dimension, bound=bound)
-    mechanism = plan(spec, clients=500, least=400, floor=400, wrap=1e-6, statistic=statistic)
+    mechanism = plan(
+        spec, clients=500, min_survivors=400, min_honest=400, overflow_probability=1e-6, statistic=statistic
+    )
     assert isinstance(mechanism, LocalSphere)
     return mechanism
 
@@ -196,7 +198,7 @@ def test_the_bound_is_below_hoeffding_s_and_bennett_s_and_above_the_normal_law_s
 
 
 def test_the_guarantee_is_the_coin_s() -> None:
-    promise = made().guarantee()
+    promise = made().privacy().promise
     assert promise.kind == "pure"
     assert promise.model == "local"
     assert promise.epsilon == pytest.approx(1.5, rel=1e-15)

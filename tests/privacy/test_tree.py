@@ -21,7 +21,7 @@ from tests.support.laws import chi_square
 def made(batches: int = 13, dimension: int | None = None, **words: object) -> Tree:
     spec = MechanismSpec.model_validate({"name": "tree", "epsilon": 0.9, "delta": 1e-6, "batches": batches, **words})
     statistic = Reward() if dimension is None else BoundedVector(dimension=dimension, bound=1.5)
-    mechanism = plan(spec, clients=60, least=50, floor=50, wrap=1e-6, statistic=statistic)
+    mechanism = plan(spec, clients=60, min_survivors=50, min_honest=50, overflow_probability=1e-6, statistic=statistic)
     assert isinstance(mechanism, Tree)
     return mechanism
 
@@ -72,7 +72,7 @@ def test_exact_noise_is_the_least_for_the_whole_stream(batches: int) -> None:
     assert hockey_stick(DiscreteGaussianSum(mechanism.variance, mechanism.depth).pmf(), shift, 0.9) <= 1e-6
     less = mechanism.variance * (1 - 1e-6)
     assert hockey_stick(DiscreteGaussianSum(less, mechanism.depth).pmf(), shift, 0.9) > 1e-6
-    promise = mechanism.guarantee()
+    promise = mechanism.privacy().promise
     assert promise.epsilon == pytest.approx(0.9, rel=1e-6)
     ratio = math.sqrt(mechanism.depth / mechanism.variance) * mechanism.precision
     assert promise.epsilon == pytest.approx(gaussian_epsilon(ratio, 1e-6), rel=1e-2)
@@ -80,7 +80,7 @@ def test_exact_noise_is_the_least_for_the_whole_stream(batches: int) -> None:
 
 def test_paper_noise_is_safe_and_larger_and_needs_epsilon_below_one() -> None:
     paper, exact = made(calibration="paper"), made()
-    assert paper.guarantee().epsilon < exact.guarantee().epsilon
+    assert paper.privacy().promise.epsilon < exact.privacy().promise.epsilon
     assert paper.variance == pytest.approx(4 * paper.precision**2 * 2 * math.log(1.25e6) / 0.81)
     with pytest.raises(BadParameter, match=r"\(0, 1\)"):
         made(calibration="paper", epsilon=1.5)

@@ -39,7 +39,9 @@ def made(name: MechanismName, norm: Norm, dimension: int, calibration: Calibrati
     words |= {"precision": 2} if name == "relaxed-secagg-shuffle" else {}
     statistic = BoundedVector(dimension=dimension, norm=norm, bound=BOUND)
     spec = MechanismSpec.model_validate(words)
-    return plan(spec, clients=CLIENTS, least=FLOOR, floor=FLOOR, wrap=1e-9, statistic=statistic)
+    return plan(
+        spec, clients=CLIENTS, min_survivors=FLOOR, min_honest=FLOOR, overflow_probability=1e-9, statistic=statistic
+    )
 
 
 SHAPES = [(norm, dimension) for norm in NORMS for dimension in DIMENSIONS]
@@ -82,7 +84,7 @@ def rounding(mechanism: Mechanism, data: NDArray[np.float64]) -> float:
 @every
 def test_the_guarantee_is_at_most_what_was_asked(name: MechanismName) -> None:
     for norm, dimension in SHAPES:
-        promise = made(name, norm, dimension).guarantee()
+        promise = made(name, norm, dimension).privacy().promise
         if name == "identity":
             assert promise.kind == "none"
             continue
@@ -103,11 +105,11 @@ def test_answers_and_colluders_change_the_guarantee(name: MechanismName) -> None
     for norm, dimension in DIFFERENT:
         mechanism = made(name, norm, dimension)
         pairs = ((CLIENTS, 0), (FLOOR, 0), (FLOOR, 15), (FLOOR, 30), (FLOOR + 4, 4))
-        found = [mechanism.guarantee(*pair).epsilon for pair in pairs]
+        found = [mechanism.privacy(*pair).promise.epsilon for pair in pairs]
         *honest, again = [math.inf if value is None else value for value in found]
         assert honest == sorted(honest), (norm, dimension)
         assert again == honest[1]
-        if mechanism.guarantee().model == "distributed" or name == "shuffled-binomial":
+        if mechanism.privacy().promise.model == "distributed" or name == "shuffled-binomial":
             assert honest[1] < honest[2] < honest[3], (norm, dimension)
 
 
@@ -151,11 +153,13 @@ def test_the_papers_bits_for_vectors_are_those_of_its_algorithm_2(norm: Norm) ->
     """DLB (22) at |U| = 20000, s = 20, ε = 2, δ = 1e-6, by hand; its box stands in a ball √s as wide."""
     statistic = BoundedVector(dimension=20, norm=norm)
     spec = MechanismSpec(name="shuffled-binomial", epsilon=2.0, delta=1e-6, calibration="paper")
-    mechanism = plan(spec, clients=20000, least=20000, floor=20000, wrap=1e-9, statistic=statistic)
+    mechanism = plan(
+        spec, clients=20000, min_survivors=20000, min_honest=20000, overflow_probability=1e-9, statistic=statistic
+    )
     log, hat = math.log(80 / 1e-6), 2 / (18 * math.sqrt(math.log(2e6)))
     g = 10 if norm != "linf" else 3  # ⌈10/√20⌉
     b = math.ceil(180 * g**2 * (20 if norm == "linf" else 1) * log / (hat**2 * 20000))
     assert (mechanism.precision, mechanism.bits) == (g, 20 * (g + b))
-    epsilon = mechanism.guarantee().epsilon
+    epsilon = mechanism.privacy().promise.epsilon
     assert epsilon is not None
     assert 0 < epsilon < 0.005  # asked for 2: the constants are loose by three orders of magnitude

@@ -63,7 +63,9 @@ VECTORS = [
 def made(name: str, norm: Norm, bound: float = 2.0, **words: object) -> Mechanism:
     spec = MechanismSpec.model_validate({**needs(name), **words})
     statistic = BoundedVector(dimension=5, norm=norm, bound=bound)
-    return plan(spec, clients=CLIENTS, least=FLOOR, floor=FLOOR, wrap=1e-9, statistic=statistic)
+    return plan(
+        spec, clients=CLIENTS, min_survivors=FLOOR, min_honest=FLOOR, overflow_probability=1e-9, statistic=statistic
+    )
 
 
 def inside(count: int, norm: Norm, bound: float = 2.0) -> NDArray[np.float64]:
@@ -145,7 +147,7 @@ def test_the_promise_is_kept_in_every_norm(name: str, norm: Norm, calibration: s
             made(name, norm, calibration=calibration, epsilon=0.9)
         return
     mechanism = made(name, norm, calibration=calibration, epsilon=0.9)
-    promise = mechanism.guarantee()
+    promise = mechanism.privacy().promise
     spent = promise.epsilon
     if name in ("distributed-skellam", "distributed-discrete-gaussian") and calibration == "paper":
         # their theorems say RDP(α) ≤ αε²/2, whatever δ it is shown at
@@ -153,7 +155,7 @@ def test_the_promise_is_kept_in_every_norm(name: str, norm: Norm, calibration: s
     assert spent is not None
     assert spent <= 0.9 * (1 + 2e-6 if calibration == "exact" else 1.2)
     if calibration == "exact" and isinstance(mechanism, ShuffledBinomial):
-        fewer = mechanism.model_copy(update={"coins": mechanism.coins - 1}).guarantee().epsilon
+        fewer = mechanism.model_copy(update={"coins": mechanism.coins - 1}).privacy().promise.epsilon
         assert fewer is not None
         assert fewer > 0.9  # bits come in whole numbers: one less is one too few
     elif calibration == "exact":
@@ -163,7 +165,7 @@ def test_the_promise_is_kept_in_every_norm(name: str, norm: Norm, calibration: s
 @pytest.mark.parametrize("name", ["distributed-skellam", "distributed-discrete-gaussian"])
 @pytest.mark.parametrize("norm", NORMS)
 def test_without_a_delta_the_noise_is_the_least_that_keeps_every_order(name: str, norm: Norm) -> None:
-    promise = made(name, norm, delta=None, epsilon=0.9).guarantee()
+    promise = made(name, norm, delta=None, epsilon=0.9).privacy().promise
     assert math.sqrt(max(2 * one / order for order, one in promise.rdp)) == pytest.approx(0.9, rel=1e-5)
 
 
@@ -202,12 +204,12 @@ def test_a_narrower_ball_needs_less_noise(name: str) -> None:
 def test_short_polya_cohorts_of_vectors_are_bounded_by_their_spread() -> None:
     """Half the shares: the bound lies between one coordinate's loss and that of the whole box."""
     mechanism = made("distributed-polya", "l1")
-    half, whole = mechanism.guarantee(FLOOR // 2).epsilon, mechanism.guarantee().epsilon
+    half, whole = mechanism.privacy(FLOOR // 2).promise.epsilon, mechanism.privacy().promise.epsilon
     box = made("distributed-polya", "linf", precision=mechanism.precision)
     assert whole == pytest.approx(1.0)
     assert half is not None
     assert half > 1.5
-    assert box.guarantee(FLOOR // 2).epsilon is not None
+    assert box.privacy(FLOOR // 2).promise.epsilon is not None
 
 
 def test_one_coordinate_is_the_same_in_every_norm() -> None:

@@ -209,8 +209,8 @@ class Twofold(LaplaceLike):
     def client_law(self):
         return DiscreteLaplace(self.scale)
 
-    def guarantee(self, survivors=None, colluders=0):
-        return self.promise(self.one_term_epsilon, ("each client's own device draws its noise",))
+    def privacy(self, survivors=None, colluders=0):
+        return self.one_term_privacy("each client's own device draws its noise")
 
     def error(self, survivors):
         return self.scaled(PolyaDifference(Fraction(survivors), self.scale), survivors)
@@ -238,9 +238,7 @@ class Modelless(Mechanism):
 
     def estimate(self, total, survivors, stream): ...
 
-    def guarantee(self, survivors=None, colluders=0): ...
-
-    def profile(self, survivors=None, colluders=0, delta=1e-6): ...
+    def privacy(self, survivors=None, colluders=0): ...
 
     def error(self, survivors): ...
 '''

@@ -38,7 +38,9 @@ def made(name: str, clients: int, floor: int, dimension: int = 1, norm: str = "l
     spec = MechanismSpec.model_validate({"name": name, **needs, **words})
     vectors = BoundedVector.model_validate({"dimension": dimension, "norm": norm, "bound": 1.0})
     statistic = Reward() if dimension == 1 else vectors
-    return plan(spec, clients=clients, least=floor, floor=floor, wrap=1e-6, statistic=statistic)
+    return plan(
+        spec, clients=clients, min_survivors=floor, min_honest=floor, overflow_probability=1e-6, statistic=statistic
+    )
 
 
 def http(stack: Stack, mechanism: Mechanism, trials: int, survivors: int = 0, alarm: float = ALARM) -> Finding:
@@ -108,7 +110,7 @@ def test_half_the_noise_is_found_out_at_that_delta(stack: Stack, name: str) -> N
     """In 300 audits in process the bound's mean was seven of its deviations above the claim, and its least 1.05."""
     whole = made(name, 4, 3, **WEAK)
     found = http(stack, whole.model_copy(update=HALVED[name](whole)), 2000)
-    assert found.lower > WEAK["epsilon"] >= (whole.guarantee().epsilon or 0.0) * (1 - 1e-9)
+    assert found.lower > WEAK["epsilon"] >= (whole.privacy().promise.epsilon or 0.0) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,9 @@ def another(name: str, value: Any) -> Any:
 def other_mechanism(asked: Round) -> dict[str, Any]:
     """Another mechanism, planned for the same cohort, S and statistic: the one without noise."""
     told, spec = asked.mechanism, MechanismSpec(name="identity", via=asked.mechanism.via)
-    frame = {"clients": told.clients, "least": asked.assignments[0].cohort.minimum, "floor": told.floor}
-    planned = plan(spec, **frame, wrap=told.wrap, statistic=asked.statistic)
+    minimum = asked.assignments[0].cohort.minimum
+    frame = {"clients": told.clients, "min_survivors": minimum, "min_honest": told.floor}
+    planned = plan(spec, **frame, overflow_probability=told.wrap, statistic=asked.statistic)
     return planned.model_dump(mode="json")
 
 

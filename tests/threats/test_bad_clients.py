@@ -74,7 +74,9 @@ def test_up_to_the_corruption_rate_cheats_cost_themselves_only(
     )
     view = tape.views["run"]
     assert (view.cohorts_released, view.cohorts_aborted, view.state) == (2, 0, "finished")
-    mechanism = plan(config.mechanism, clients=N, least=29, floor=26, wrap=1e-9, statistic=Reward())
+    mechanism = plan(
+        config.mechanism, clients=N, min_survivors=29, min_honest=26, overflow_probability=1e-9, statistic=Reward()
+    )
     kept = [slot for slot in range(N) if slot not in boxes]
     for outcome in _released(tape):
         rows, modulus = tape.truth.rows[outcome.cohort], tape.truth.moduli[outcome.cohort]
@@ -139,7 +141,14 @@ def test_cheats_and_honest_losses_together_up_to_the_dropout_rate_leave_the_sum_
     assert (view.cohorts_released, view.cohorts_aborted, view.state) == (2, 0, "finished")
     spec = config.intermediary
     least, floor = spec.least_survivors(clients), spec.noise_floor(clients)
-    mechanism = plan(config.mechanism, clients=clients, least=least, floor=floor, wrap=1e-9, statistic=Reward())
+    mechanism = plan(
+        config.mechanism,
+        clients=clients,
+        min_survivors=least,
+        min_honest=floor,
+        overflow_probability=1e-9,
+        statistic=Reward(),
+    )
     for outcome in _released(tape):
         rows, modulus = tape.truth.rows[outcome.cohort], tape.truth.moduli[outcome.cohort]
         kept = _summed(tape, outcome.cohort)

@@ -1,7 +1,7 @@
-"""What the mechanisms share that add integers: the grid, its rounding, and decoding a sum modulo m.
+"""The base classes of mechanisms that add integers: the grid, its rounding, and decoding a sum modulo m.
 
-The second part is for papers that draw real numbers: noise on the grid by default, and floating point, which is unsafe,
-where a run file asks for it.
+The second half is for papers that draw real numbers. Their noise is on the grid by default. Where a run file asks for
+it, the noise is in floating point, which is unsafe.
 """
 
 import math
@@ -15,19 +15,21 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import How, Spread
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms.families.base import SAMPLER, Mechanism, Noise, require
+from distrust.common.mechanisms.families.base import Mechanism, Noise, require
 from distrust.common.noise.law import Law
+from distrust.common.privacy.guarantee import OWN_DEVICE, SAMPLER, TRUSTED_SERVER
 from distrust.common.privacy.sensitivity import Grid
 from distrust.common.randomness import Stream
 
 MARGIN = 2.0**-30
+"""Share by which `clamp` shrinks a ball: more than the floating-point rounding of all coordinates can add."""
 
 
 class GridMechanism(Mechanism):
-    """Values in [low, high] as x̂ in {0 … g} by randomized rounding, noise on top, everything modulo m.
+    """A mechanism that rounds values in [low, high] at random to x̂ in {0 … g}, adds noise η, and reduces modulo m.
 
-    MAB Algorithm 1: ŷ = Σ(x̂ + η) mod m is decoded into the window of length m that leaves the same room for noise
-    below 0 as above n'g, n' the survivors; then the affine map is undone.
+    MAB Algorithm 1: with n' survivors, ŷ = Σ(x̂ + η) mod m is decoded into the window of length m that leaves as much
+    room for noise below 0 as above n'g. Then the affine map from [low, high] to the grid is undone.
     """
 
     @model_validator(mode="after")
@@ -42,13 +44,18 @@ class GridMechanism(Mechanism):
 
     @property
     def step(self) -> float:
-        """One step of the grid, in data units."""
+        """Return one step of the grid, in data units."""
         return (self.high - self.low) / self.precision
 
     @property
     def origin(self) -> float:
-        """The value that a message of 0 stands for."""
+        """Return the value that a message of 0 stands for, in data units."""
         return self.low
+
+    @property
+    def grid(self) -> Grid:
+        """Return what one client can move, rounding included."""
+        return Grid(self.precision, self.dimension, self.norm)
 
     @property
     def rounding(self) -> float:
@@ -59,7 +66,10 @@ class GridMechanism(Mechanism):
         return self.dimension * (self.modulus - 1).bit_length()
 
     def honest(self, survivors: int | None, colluders: int) -> int:
-        """Return how many clients' noise counts: the survivors, by default the floor, without the colluders."""
+        """Return how many clients' noise counts: the survivors, by default the floor, less the colluders.
+
+        Raises BadParameter for more survivors than clients, or a negative number of either.
+        """
         if survivors is not None and not 0 <= survivors <= self.clients:
             raise BadParameter("survivors", survivors, f"must lie in [0, clients = {self.clients}]")
         if colluders < 0:
@@ -67,11 +77,11 @@ class GridMechanism(Mechanism):
         return (self.floor if survivors is None else survivors) - colluders
 
     def client_law(self) -> Law | None:
-        """Return the noise of one client in one coordinate."""
+        """Return the law of one client's noise in one coordinate, in grid steps; None: clients add none."""
         return None
 
     def server_law(self) -> Law | None:
-        """Return the noise that the analyzer adds to each coordinate of the sum."""
+        """Return the law of what the analyzer adds to a coordinate of the sum, in grid steps; None: it adds none."""
         return None
 
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
@@ -102,7 +112,7 @@ class GridMechanism(Mechanism):
         return estimates
 
     def check_release(self, total: NDArray[np.uint64], survivors: int) -> None:
-        """Refuse a sum that may not be opened or that cannot be one."""
+        """Raise TooSmall for a sum that may not be opened, and BadParameter for one that cannot be a sum."""
         if survivors < self.floor:
             raise TooSmall(survivors, self.floor)
         if survivors > self.clients:
@@ -113,9 +123,9 @@ class GridMechanism(Mechanism):
             raise BadParameter("total", int(total.max()), f"must be below modulus = {self.modulus}")
 
     def clamp(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Clamp vectors into the ball of `norm`: coordinates first, then, for l1 and l2, all of them by one factor.
+        """Return vectors clamped into the ball of `norm`, which is taken MARGIN smaller.
 
-        The ball that counts is smaller by 2⁻³⁰, more than the rounding of all coordinates can add.
+        It clamps each coordinate to the box; then, for l1 and l2, it scales the whole vector by one factor.
         """
         inside = np.clip(vectors, self.low, self.high)
         if self.norm == "linf" or self.dimension == 1:
@@ -126,26 +136,31 @@ class GridMechanism(Mechanism):
         return shrunk
 
     def _decode(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
-        """Return representatives in the centred window."""
+        """Return the whole numbers that a sum modulo m stands for, by the centred window."""
         whole = total.astype(np.int64)
         spread = survivors * self.precision
         return np.where(whole > spread + (self.modulus - spread - 1) // 2, whole - self.modulus, whole)
 
     def _draw(self, law: Law | None, stream: Stream, rows: int) -> NDArray[np.int64]:
+        """Return noise of shape (rows, dimension); zeros without a law."""
         if law is None:
             return np.zeros((rows, self.dimension), dtype=np.int64)
         return law.sample(stream, rows * self.dimension).reshape(rows, self.dimension)
 
     def _round(self, vectors: NDArray[np.float64], chances: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return ⌊w⌋ + Ber(w - ⌊w⌋), w on the grid; 53 random bits, on which no privacy hangs."""
+        """Return ⌊w⌋ + Ber(w - ⌊w⌋) for the vectors' places w on the grid."""
         grid = self.on_grid(vectors)
         whole = np.floor(grid)
+        # 53 random bits are enough: no privacy rests on the rounding.
         up = (chances >> np.uint64(11)) * 2.0**-53 < grid - whole
         rounded: NDArray[np.int64] = np.minimum(whole + up, self.precision).astype(np.int64)
         return rounded
 
     def on_grid(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Map vectors to w = (x - low) g / (high - low) in [0, g], clamped; NaN and infinities are refused."""
+        """Return w = (x - low) g / (high - low) in [0, g] for clamped vectors x, shape (n, dimension).
+
+        Raises BadParameter for another shape, NaN and infinities.
+        """
         if vectors.shape[1:] != (self.dimension,):
             raise BadParameter("vectors", vectors.shape, f"shape must be (n, {self.dimension})")
         if not np.isfinite(vectors).all():
@@ -156,10 +171,10 @@ class GridMechanism(Mechanism):
 
 
 FINE = 0.01
-"""Share of the noise's variance that the grid's rounding may add where a paper has no grid."""
+"""Share of the noise's variance that rounding to the grid may add, where the paper has no grid."""
 
 INFLATED = FINE / 2
-"""Share that rounding may add to a ball's sensitivity there, and so to the noise's scale: the same of its variance."""
+"""Share that rounding may add to a ball's sensitivity there. The noise's scale grows as much, its variance by FINE."""
 
 UNSAFE = (
     "UNSAFE: continuous noise in floating point, whose low bits can tell the data (Mironov 2012); "
@@ -174,12 +189,18 @@ class Draws(Spread, Protocol):
 
 
 class RealNoise(GridMechanism):
-    """A mechanism whose paper draws real numbers. `noise` is "grid" (discrete, exact) or "continuous" (unsafe)."""
+    """A mechanism whose paper draws real numbers.
+
+    noise  "grid" (discrete, exact) or "continuous" (floating point, unsafe).
+    """
 
     takes_noise: ClassVar[bool] = True
 
+    trust: ClassVar[str]
+    """The assumption that says which party draws the noise."""
+
     as_drawn: ClassVar[How] = "exact"
-    """Whether continuous noise is released as it was drawn, or as less than that."""
+    """Whether a figure of continuous noise is exact for what is released, or a bound because less is released."""
 
     rounds_first: ClassVar[bool] = True
     """Whether values are on the grid before continuous noise is added."""
@@ -188,24 +209,23 @@ class RealNoise(GridMechanism):
 
     @property
     def continuous(self) -> bool:
-        """Whether the noise is drawn in floating point."""
+        """Return whether the noise is drawn in floating point."""
         return self.noise == "continuous"
 
     @property
+    @override
     def grid(self) -> Grid:
-        """What one client can move before the noise is added."""
         rounded = self.rounds_first or not self.continuous
         return Grid(self.precision, self.dimension, self.norm, rounded=rounded)
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the guarantee has to say first."""
-        return (UNSAFE,) if self.continuous else ()
+    def assumptions(self) -> tuple[str, ...]:
+        """Return the assumptions of the guarantee. Continuous noise is not sampled exactly, and says first: UNSAFE."""
+        return (UNSAFE, self.trust) if self.continuous else (self.trust, SAMPLER)
 
-    @property
-    def sampled(self) -> tuple[str, ...]:
-        """How exactly the noise is drawn; continuous noise is not."""
-        return () if self.continuous else (SAMPLER,)
+    @abstractmethod
+    def grid_law(self) -> Law:
+        """Return the discrete noise of one draw, in grid steps."""
 
     @abstractmethod
     def real_law(self) -> Draws:
@@ -213,11 +233,13 @@ class RealNoise(GridMechanism):
 
 
 class ServerNoise(RealNoise):
-    """Noise once, on the decoded sum."""
+    """A mechanism of real noise that the server draws once and adds to the decoded sum."""
+
+    trust: ClassVar[str] = TRUSTED_SERVER
 
     @override
-    def released_law(self, honest: int) -> Law | None:
-        return None if self.continuous else self.server_law()
+    def server_law(self) -> Law:
+        return self.grid_law()
 
     def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
         if not self.continuous:
@@ -229,22 +251,24 @@ class ServerNoise(RealNoise):
 
 
 class ClientNoise(RealNoise):
-    """Noise on every message. Continuous noise is added to the value itself; the result is rounded at random to a step.
+    """A mechanism of real noise that every client adds to its own message.
 
-    By chance, as the nearest step would not keep the mean: ⌊y + U⌋ does, U uniform in [0, 1).
+    Continuous noise is added to the value itself. The sum y is rounded at random to ⌊y + U⌋, U uniform in [0, 1), which
+    keeps the mean; the nearest step would not.
     """
 
+    trust: ClassVar[str] = OWN_DEVICE
     as_drawn: ClassVar[How] = "bound"
     rounds_first: ClassVar[bool] = False
 
     @property
     def rounding(self) -> float:
-        """Of values that are rounded before their noise; afterwards the error's law counts it."""
+        # What is rounded after its noise is counted by the law of the error.
         return 0.0 if self.continuous else super().rounding
 
     @override
-    def released_law(self, honest: int) -> Law | None:
-        return None if self.continuous else self.client_law()
+    def client_law(self) -> Law:
+        return self.grid_law()
 
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
         if not self.continuous:

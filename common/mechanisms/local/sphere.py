@@ -1,6 +1,6 @@
-"""`local-sphere`: a random point on a sphere instead of the vector, which is pure local privacy for ℓ₂ balls.
+"""`local-sphere`: each client sends a random point on a sphere in place of its vector: pure privacy for ℓ₂ balls.
 
-The file also has uniform directions, and the law of the error of a sum of such points.
+The file begins with uniform directions, and the law of the error of a sum of such points.
 """
 
 import math
@@ -31,8 +31,8 @@ from distrust.common.mechanisms.families.grid import FINE, GridMechanism
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.coins import MOST, worst_quantile
 from distrust.common.noise.law import check_probability
-from distrust.common.privacy.guarantee import Guarantee, Model
-from distrust.common.privacy.profile import SHOWN_DELTA, Profile, of_pure
+from distrust.common.privacy.guarantee import Model
+from distrust.common.privacy.profile import Privacy, of_pure
 from distrust.common.randomness import Stream
 
 
@@ -56,13 +56,15 @@ def radius(reach: float, dimension: int, epsilon: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SphereSum:
-    """The error along a direction of a sum of `terms` answers on the sphere of `radius`, vectors up to `reach` long.
+    """The law of the error, along a direction, of a sum of `terms` answers on the sphere of `radius`.
+
+    Vectors are at most `reach` long; all lengths have one unit.
 
     std       √(terms/dimension) radius, reached where the vectors are 0: half-spheres have the sphere's second moments.
-    quantile  what holds for all data. One coordinate: answers are ±radius, coins with chances in [a, 1 - a], 1 - 2a =
-              reach/radius, and the worst data's quantile is exact (`common/noise/coins.py`) for p < 1/4 and up to MOST
-              terms. More coordinates, or terms: Chernoff's bound on `direction_log_moment`, the worst data's, which
-              no sum passes either way; no worst data of the sum itself are known to us.
+    quantile  holds for all data. One coordinate: answers are ±radius, coins with chances in [a, 1 - a], 1 - 2a =
+              reach/radius. The worst data's quantile is then exact (`common/noise/coins.py`), for p < 1/4 and up to
+              MOST terms. More coordinates or terms: it is Chernoff's bound on `direction_log_moment` of the worst data
+              for one answer, which holds in both directions. The worst data for the sum are not known.
     """
 
     terms: int
@@ -76,7 +78,7 @@ class SphereSum:
 
     @property
     def quantile_how(self) -> How:
-        """Exact for one coordinate, unless so few answer that a quantile of p ≤ 1/2 may be below one count."""
+        """Return "exact" for one coordinate, unless a quantile of some p ≤ 1/2 may be below one count; else "bound"."""
         exact = self._coins and worst_quantile(self.terms, (1 - self.reach / self.radius) / 2, 0.5) > 1
         return "exact" if exact else "bound"
 
@@ -109,8 +111,8 @@ def chernoff(terms: int, dimension: int, ratio: float, p: float) -> float:
         return (terms * direction_log_moment(math.exp(log), dimension, ratio) + target) / math.exp(log)
 
     ends = (math.log(gauss / 8), math.log(top))
-    found = minimize_scalar(bound, bounds=ends, method="bounded", options={"xatol": 1e-7})
-    return min(float(found.fun) * (1 + 1e-9), terms * (1 + ratio))
+    result = minimize_scalar(bound, bounds=ends, method="bounded", options={"xatol": 1e-7})
+    return min(float(result.fun) * (1 + 1e-9), terms * (1 + ratio))
 
 
 def direction_log_moment(size: float, dimension: int, ratio: float) -> float:
@@ -146,10 +148,12 @@ WORD = 2**64
 
 
 class LocalSphere(GridMechanism):
-    """Ψ_{ε,R}: x or -x by its length, then a point of that half of the sphere of radius r, or of the other.
+    """Each client sends Ψ_{ε,R}(x), a random point of the sphere of radius r, instead of its vector x.
 
-    Guarantee  (ε, 0) for every single message: ε of the coin as it is drawn, ⌊2⁶⁴ e^ε/(1 + e^ε)⌋ of 2⁶⁴ cases.
-    Exactness  a pair ±u is drawn from a law that is symmetric to the last bit, whatever x; then the coin says which of
+    By the length of x it takes x or -x. A coin says whether the point is from that half of the sphere or the other.
+
+    Guarantee  (ε, 0) for every single message; ε is that of the coin as it is drawn, ⌊2⁶⁴ e^ε/(1 + e^ε)⌋ of 2⁶⁴ cases.
+    Exactness  a pair ±u is drawn from a law that is symmetric to the last bit, whatever x. Then the coin says which of
                the two is sent. So floating point touches how uniform the directions are, and no likelihood ratio.
     Grid       g steps between -r and r, to which the answer is rounded at random: a hundredth of its variance at most.
                One coordinate has the answers ±r, both on the grid; messages are then 0 or g, and g is 1.
@@ -180,12 +184,12 @@ class LocalSphere(GridMechanism):
 
     @property
     def reach(self) -> float:
-        """R, the ℓ₂ radius of the data."""
+        """Return R, the ℓ₂ radius of the data, in data units."""
         return ball((self.high - self.low) / 2, self.dimension, self.norm)
 
     @property
     def radius(self) -> float:
-        """The radius r of the answers, in data units."""
+        """Return r, the radius of the answers, in data units."""
         return radius(self.reach, self.dimension, coin_epsilon(coin(self.epsilon)))
 
     @property
@@ -215,28 +219,18 @@ class LocalSphere(GridMechanism):
         return (whole + ((chances >> np.uint64(11)) * 2.0**-53 < answer - whole)).astype(np.uint64)
 
     @override
-    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
-        return Guarantee(
-            kind="pure",
-            epsilon=coin_epsilon(coin(self.epsilon)),
-            claimed=self.epsilon,
-            model=self.model,
-            calibration=self.calibration,
-            assumptions=(
-                "each client's own device draws its answer",
-                "directions are uniform up to floating point, on which accuracy rests and privacy does not",
-            ),
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
+        epsilon = coin_epsilon(coin(self.epsilon))
+        assumptions = (
+            "each client's own device draws its answer",
+            "directions are uniform up to floating point, on which accuracy rests and privacy does not",
         )
-
-    @override
-    def profile(
-        self,
-        survivors: int | None = None,
-        colluders: int = 0,
-        delta: float = SHOWN_DELTA,
-    ) -> Profile:
-        """Two opposite longest vectors give randomized response; rounding to the grid may blur which half it was."""
-        return of_pure(coin_epsilon(coin(self.epsilon)), delta, "exact" if self.dimension == 1 else "bound")
+        # Two opposite longest vectors give randomized response; rounding to the grid may blur which half it was.
+        how: How = "exact" if self.dimension == 1 else "bound"
+        return Privacy(
+            compute_promise=lambda: self.make_guarantee("pure", epsilon, assumptions),
+            compute_profile=lambda delta: of_pure(epsilon, delta, how),
+        )
 
     def error(self, survivors: int) -> ErrorLaw:
         law = SphereSum(survivors, self.dimension, self.precision / 2, self.reach / self.step)
@@ -244,15 +238,15 @@ class LocalSphere(GridMechanism):
 
 
 def ball(half: float, dimension: int, norm: Norm) -> float:
-    """Return ℓ₂ radius of the ball of `norm` with radius `half`."""
+    """Return the ℓ₂ radius of the ball of `norm` with radius `half`."""
     return half * math.sqrt(dimension) if norm == "linf" else half
 
 
 @lru_cache(maxsize=256)
 def coin(epsilon: float) -> int:
-    """Return how many cases of 2⁶⁴ in which the point is from x's own half.
+    """Return in how many of 2⁶⁴ cases the point is from x's own half: their share is e^ε/(1 + e^ε), rounded down.
 
-    e^ε/(1 + e^ε), rounded down, and never all of them.
+    They are never all of the cases.
     """
     with mpmath.workprec(192):
         chance = 1 / (1 + mpmath.exp(-mpmath.mpf(epsilon)))
@@ -261,6 +255,6 @@ def coin(epsilon: float) -> int:
 
 @lru_cache(maxsize=256)
 def coin_epsilon(cases: int) -> float:
-    """Return ε of the coin: the log of its odds."""
+    """Return ε of a coin that shows heads in so many of 2⁶⁴ cases: the logarithm of its odds."""
     with mpmath.workprec(192):
         return float(mpmath.log(mpmath.mpf(cases) / (WORD - cases)))

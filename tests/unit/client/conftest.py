@@ -93,9 +93,11 @@ def make_round() -> MakeRound:
         )
         CONFIGS[config.digest()] = config
         least, floor = config.intermediary.least_survivors(clients), config.intermediary.noise_floor(clients)
-        common: dict[str, Any] = {"clients": clients, "least": least, "floor": floor}
+        common: dict[str, Any] = {"clients": clients, "min_survivors": least, "min_honest": floor}
         wrap = config.overflow_probability(number, config.arms)
-        mechanism = plan(config.mechanism, **common, wrap=wrap, statistic=statistic, dealt=deal is not None)
+        mechanism = plan(
+            config.mechanism, **common, overflow_probability=wrap, statistic=statistic, assigned=deal is not None
+        )
         asked = Round(
             run="demo",
             number=number,

@@ -109,8 +109,13 @@ def test_a_probability_of_a_wrapped_sum_that_the_policy_never_has_is_refused(
     """The whole plan is honest but for p': modulus, channel and terms follow from it. No number of arms gives it."""
     asked = make_round()
     config, own = CONFIGS[asked.assignments[0].cohort.config], asked.mechanism
-    spec: dict[str, Any] = {"clients": own.clients, "least": 18, "floor": own.floor, "statistic": asked.statistic}
-    planned = plan(config.mechanism, wrap=wrap, **spec)
+    spec: dict[str, Any] = {
+        "clients": own.clients,
+        "min_survivors": 18,
+        "min_honest": own.floor,
+        "statistic": asked.statistic,
+    }
+    planned = plan(config.mechanism, overflow_probability=wrap, **spec)
     with pytest.raises(Refused, match=rf"mechanism\.wrap = {wrap!r}: the run's configuration gives"):
         check(asked.model_copy(update={"mechanism": planned}))
 

@@ -169,7 +169,7 @@ def test_a_returning_user_adds_up_rounds_of_different_kinds(make_round: MakeRoun
 def test_a_renyi_guarantee_is_read_at_the_users_own_delta(make_round: MakeRound) -> None:
     """It is shown at 1e-6 and holds at every δ: at 1e-9 it costs ε = 6.01 instead of 4.98."""
     asked = make_round("distributed-skellam")
-    assert asked.mechanism.guarantee().kind == "renyi"
+    assert asked.mechanism.privacy().promise.kind == "renyi"
     _check(PrivacyRequirements(max_epsilon=7.0, max_delta=1e-9), asked)
     with pytest.raises(Refused, match=r"ε = \d\.\d+ is above this user's 5\.5"):
         _check(PrivacyRequirements(max_epsilon=5.5, max_delta=1e-9), asked)

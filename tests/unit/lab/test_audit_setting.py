@@ -27,7 +27,7 @@ def made(name: str, dimension: int = 1, norm: str = "linf", **words: Any) -> Mec
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, **words})
     ball = BoundedVector.model_validate({"dimension": dimension, "norm": norm, "bound": 1.0})
     statistic = ball if dimension > 1 else Reward()
-    return plan(spec, clients=6, least=6, floor=6, wrap=1e-6, statistic=statistic)
+    return plan(spec, clients=6, min_survivors=6, min_honest=6, overflow_probability=1e-6, statistic=statistic)
 
 
 BALLS = [("linf", np.inf), ("l1", 1), ("l2", 2)]

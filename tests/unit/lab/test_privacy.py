@@ -162,7 +162,7 @@ def test_contributions_compose_and_a_delta_makes_them_cheaper() -> None:
 def test_the_exact_law_composes_at_least_as_well_as_the_guarantee() -> None:
     query = PrivacyQuery(clients=100, epsilon=0.5, delta=1e-6)
     mechanism = query.planned("distributed-skellam", "exact")
-    generic = compose(((mechanism.guarantee(), 10),), 1e-5).epsilon
+    generic = compose(((mechanism.privacy().promise, 10),), 1e-5).epsilon
     exact = guaranteed(mechanism, replace(query, contributions=10, target_delta=1e-5)).epsilon
     assert generic is not None
     assert exact is not None

@@ -35,7 +35,7 @@ REPORT = RoundReport(
     eliminated=[],
     minimum=RECORD.minimum,
     mechanism=RECORD.mechanism,
-    guarantee=RECORD.mechanism.guarantee(),
+    guarantee=RECORD.mechanism.privacy().promise,
     cohorts=[
         CohortView.model_validate({"cohort": c.cohort, "arm": c.arm, "attempt": 1, "clients": c.clients, **state})
         for c, state in zip(RECORD.cohorts, STATES, strict=True)

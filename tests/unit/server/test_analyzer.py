@@ -26,7 +26,14 @@ STREAM = UnsafeSeededStream(1, "analyzer")
 
 
 def mechanism(**spec: Any) -> AnyMechanism:
-    return plan(MechanismSpec.model_validate(spec), clients=N, least=18, floor=16, wrap=1e-6, statistic=Reward())
+    return plan(
+        MechanismSpec.model_validate(spec),
+        clients=N,
+        min_survivors=18,
+        min_honest=16,
+        overflow_probability=1e-6,
+        statistic=Reward(),
+    )
 
 
 POLYA = mechanism(name="distributed-polya", epsilon=1.0)

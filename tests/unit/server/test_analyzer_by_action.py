@@ -22,7 +22,15 @@ from tests.support.in_memory_intermediaries import checksum
 
 KEYS, N, TIMES = new_keys(), 20, [9, 6, 5]
 SPEC = MechanismSpec(name="shuffled-laplace", epsilon=1.0, delta=1e-3)
-MECHANISM = plan(SPEC, clients=N, least=18, floor=16, wrap=1e-6, statistic=BoundedReward(bound=1.0), dealt=True)
+MECHANISM = plan(
+    SPEC,
+    clients=N,
+    min_survivors=18,
+    min_honest=16,
+    overflow_probability=1e-6,
+    statistic=BoundedReward(bound=1.0),
+    assigned=True,
+)
 ROWS = MECHANISM.randomize(np.linspace(-1, 1, N)[:, np.newaxis], UnsafeSeededStream(1, "rows"))
 SIZE = packed_size(MECHANISM.modulus, 1)
 STREAM = UnsafeSeededStream(1, "analyzer")

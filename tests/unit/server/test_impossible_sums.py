@@ -25,18 +25,18 @@ N, TIMES, KEYS = 20, [9, 6, 5], new_keys()
 
 def polya(wrap: float) -> AnyMechanism:
     spec = MechanismSpec(name="distributed-polya", epsilon=1.0)
-    return plan(spec, clients=N, least=18, floor=16, wrap=wrap, statistic=Reward())
+    return plan(spec, clients=N, min_survivors=18, min_honest=16, overflow_probability=wrap, statistic=Reward())
 
 
 ROOMY, USUAL = polya(1e-17), polya(1e-4)
 BY_ACTION = plan(
     MechanismSpec(name="shuffled-laplace", epsilon=1.0, delta=1e-3),
     clients=N,
-    least=18,
-    floor=16,
-    wrap=1e-17,
+    min_survivors=18,
+    min_honest=16,
+    overflow_probability=1e-17,
     statistic=BoundedReward(bound=1.0),
-    dealt=True,
+    assigned=True,
 )
 
 

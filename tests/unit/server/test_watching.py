@@ -53,12 +53,12 @@ def test_a_cohorts_page_says_what_is_promised_with_those_who_answered_and_if_som
     mechanism = plan(
         MechanismSpec(name="distributed-polya", epsilon=1.0),
         clients=32,
-        least=32,
-        floor=32,
-        wrap=1e-6,
+        min_survivors=32,
+        min_honest=32,
+        overflow_probability=1e-6,
         statistic=Reward(),
     )
-    worse = mechanism.guarantee(32, 3).epsilon
+    worse = mechanism.privacy(32, 3).promise.epsilon
     assert worse is not None
     assert worse > 1.1
     assert (

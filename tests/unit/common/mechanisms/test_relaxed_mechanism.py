@@ -28,7 +28,7 @@ def stream() -> UnsafeSeededStream:
 
 
 def spent(mechanism: RelaxedSecaggShuffle, *case: int) -> float:
-    epsilon = mechanism.guarantee(*case).epsilon
+    epsilon = mechanism.privacy(*case).promise.epsilon
     assert epsilon is not None
     return epsilon
 
@@ -96,7 +96,7 @@ def test_every_count_can_be_sent_in_its_bits(stream: UnsafeSeededStream) -> None
 
 
 def test_the_guarantee_is_pure_and_within_what_was_asked_for() -> None:
-    guarantee = planned().guarantee()
+    guarantee = planned().privacy().promise
     assert (guarantee.kind, guarantee.model, guarantee.delta) == ("pure", "shuffle", 0.0)
     assert guarantee.epsilon is not None
     assert 0.85 < guarantee.epsilon <= 1.0
@@ -108,7 +108,7 @@ def test_colluders_and_losses_show_in_the_guarantee() -> None:
     epsilons = [spent(mechanism, *case) for case in ((100, 0), (80, 0), (80, 20), (80, 60), (80, 79))]
     assert epsilons == sorted(epsilons)
     assert epsilons[-1] > 2
-    assert mechanism.guarantee(80, 80).kind == "none"
+    assert mechanism.privacy(80, 80).promise.kind == "none"
 
 
 def test_a_vector_splits_its_epsilon_over_the_labels() -> None:
