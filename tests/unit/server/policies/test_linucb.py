@@ -66,7 +66,9 @@ def test_noise_that_is_really_drawn_keeps_lemma_a2s_bounds_after_every_batch(nam
     spec, runs, batches, clients = LinUcbSpec(name="linucb", features=2, batch=8), 60, 30, 8
     statistic = spec.statistic(3, None)
     words = MechanismSpec(name=name, epsilon=2.0, delta=None if name == "local-laplace" else 1e-2)
-    mechanism = plan(words, clients=clients, least=8, floor=8, wrap=1e-9, statistic=statistic)
+    mechanism = plan(
+        words, clients=clients, min_survivors=8, min_honest=8, overflow_probability=1e-9, statistic=statistic
+    )
     stream, quiet = UnsafeSeededStream(9, name), np.zeros((clients, statistic.dimension))
     laws = mechanism.error(clients)
     deviation = math.hypot(laws.std, math.sqrt(clients) * mechanism.rounding)
