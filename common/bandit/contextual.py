@@ -9,6 +9,7 @@ All arrays may have leading axes of repetitions, written "…" below, which broa
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated, Literal, Self, TypeAlias
 
 import numpy as np
@@ -20,6 +21,9 @@ from distrust.common.wire import Message
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
+
+ULPS = Fraction(1, 2**40)
+"""Relative excess that covers the rounding of a few operations in floating point."""
 
 Link = Literal["identity", "logistic", "poisson"]
 """μ of a generalized linear model: the mean reward of an arm is μ(⟨φ, θ⟩)."""
@@ -267,6 +271,17 @@ class ContextualSum(Message):
     @property
     def high(self) -> float:
         return self.radius
+
+    @property
+    def reach(self) -> Fraction:
+        """(Δ₂ / 2 radius)² as an exact fraction: the share of the ball's diameter that two vectors can be apart."""
+        c = Fraction(self.factor)
+        if not self.moments:
+            return Fraction(1)
+        if self.features == 1:
+            return min(Fraction(1), Fraction(self.sensitivity) ** 2 * (1 + ULPS) / (4 * (1 + c * c)))
+        own = (2 + c * c) ** 2 / 2 if c * c <= 2 else 4 * c * c
+        return max(own, 2 * (1 + c * c) if self.blocks > 1 else own) / (4 * (1 + c * c))
 
     @property
     def sensitivity(self) -> float:

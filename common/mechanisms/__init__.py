@@ -39,6 +39,7 @@ from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
 from distrust.common.mechanisms.shuffled.pure import RelaxedSecaggShuffle
 from distrust.common.messages.explain import first
 from distrust.common.privacy.guarantee import Calibration
+from distrust.common.privacy.sensitivity import WHOLE
 
 __all__ = [
     "MECHANISMS",
@@ -115,6 +116,7 @@ def plan(
         calibration=spec.calibration,
         intermediary=spec.via or kind.vias[0],
         norm=statistic.norm,
+        reach=getattr(statistic, "reach", WHOLE),
         assigned=assigned,
     )
     try:

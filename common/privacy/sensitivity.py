@@ -21,6 +21,20 @@ PAPER_INFLATION = 0.1
 """Share that the worst rounding may add to the sensitivity in a ball, which papers' constants pay for."""
 
 
+WHOLE = Fraction(1)
+"""The reach of vectors that fill their ball: two of them may be as far apart as its diameter."""
+
+
+def steps_moved(precision: int, reach: Fraction) -> int:
+    """Return the least whole number of steps that two vectors are apart at most, of `precision` steps of a diameter.
+
+    reach  the square of what two vectors can be apart in ℓ₂, over the square of the ball's diameter; in (0, 1].
+    """
+    square = math.ceil(reach * precision * precision)
+    root = math.isqrt(square)
+    return root if root * root == square else root + 1
+
+
 @dataclass(frozen=True, slots=True)
 class Copies:
     """A move that is made `count` times at once, as in all the nodes of a tree that a batch is in."""

@@ -74,14 +74,14 @@ class Tree(GaussianLike):
         depth = batches.bit_length()
 
         def noise(g: int) -> float:
-            return _least_variance(epsilon, delta, depth, Grid(g, cohort.dimension, cohort.norm))
+            return _least_variance(epsilon, delta, depth, cohort.grid(g))
 
         fine = coarsest(noise, cohort.clients * batches / (4 * ROUNDING), noise(1))
         paper = spec.calibration == "paper"
         sharp = math.inf if paper else sharpness(GaussianTarget(epsilon, delta, 1))
         inflation = PAPER_INFLATION if paper else INFLATION
         precision = spec.precision or max(fine, grid_for(cohort.dimension, cohort.norm, sharp, inflation))
-        grid = Grid(precision, cohort.dimension, cohort.norm)
+        grid = cohort.grid(precision)
         variance = depth * grid.squared_l2 * textbook(epsilon, delta) if paper else noise(precision)
         return cls(
             **cohort.shared(precision, cohort.room(precision, None)),

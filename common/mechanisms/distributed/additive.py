@@ -17,7 +17,7 @@ from distrust.common.noise.polya import PolyaDifference
 from distrust.common.privacy.gaussian_sums import GaussianTarget, sum_precision, sum_variance
 from distrust.common.privacy.guarantee import SAMPLER, Model, sum_assumptions
 from distrust.common.privacy.profile import Privacy, no_privacy
-from distrust.common.privacy.sensitivity import Grid, laplace_scale
+from distrust.common.privacy.sensitivity import laplace_scale
 
 
 class DistributedPolya(LaplaceLike):
@@ -85,7 +85,7 @@ class DistributedDiscreteGaussian(GaussianLike):
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         target = GaussianTarget(needed(spec), spec.delta, cohort.min_honest)
         precision = spec.precision or cls._precision(spec, cohort, target)
-        grid = Grid(precision, cohort.dimension, cohort.norm)
+        grid = cohort.grid(precision)
         paper = spec.calibration == "paper"
         variance = grid.squared_l2 / target.epsilon**2 if paper else sum_variance(target, grid)
         total = DiscreteGaussianSum(variance / cohort.min_honest, cohort.clients)

@@ -7,6 +7,7 @@ for the least noise and the coarsest grid that meet a target.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -54,7 +55,7 @@ from distrust.common.privacy.profile import (
     spent_as,
 )
 from distrust.common.privacy.searches import coarsest, least_root, snap_up
-from distrust.common.privacy.sensitivity import ROUNDING, Grid, grid_for, squared_l2
+from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, grid_for, steps_moved
 from distrust.common.privacy.vector_bounds import grid_by_moments, vector_epsilon, vector_rdp, vector_variance, whole
 
 
@@ -69,6 +70,11 @@ class SkellamTarget:
     delta: float | None
     dimension: int
     norm: Norm = "linf"
+    reach: Fraction = WHOLE
+
+    def grid(self, precision: int) -> Grid:
+        """Return what one client can move on a grid of `precision` steps."""
+        return Grid(steps_moved(precision, self.reach), self.dimension, self.norm)
 
     @property
     def about(self) -> float:
@@ -130,7 +136,7 @@ def skellam_epsilon(variance: float, grid: Grid, delta: float) -> float:
 @lru_cache(maxsize=256)
 def skellam_variance(target: SkellamTarget, shift: int) -> float:
     """Return the least variance that meets the target on a grid of `shift` steps, snapped upwards."""
-    grid = Grid(shift, target.dimension, target.norm)
+    grid = target.grid(shift)
     if target.delta is not None and target.dimension > 1:
         result = snap_up(vector_variance(Skellam, grid, target.epsilon, target.delta))
         while skellam_epsilon(result, grid, target.delta) > target.epsilon:  # a bound by moments has rough digits
@@ -257,10 +263,10 @@ class DistributedSkellam(GridMechanism):
 
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
-        target = SkellamTarget(needed(spec), spec.delta, cohort.dimension, cohort.norm)
+        target = SkellamTarget(needed(spec), spec.delta, cohort.dimension, cohort.norm, cohort.reach)
         precision = spec.precision or cls._precision(spec, cohort, target)
         paper = spec.calibration == "paper"
-        square = squared_l2(precision, cohort.dimension, cohort.norm)
+        square = cohort.grid(precision).squared_l2
         variance = square / target.epsilon**2 if paper else skellam_variance(target, precision)
         total = Skellam(variance * cohort.clients / cohort.min_honest)
         log = cohort.log_overflow
@@ -319,5 +325,5 @@ class DistributedSkellam(GridMechanism):
             return 2 * math.sqrt(self.variance) * more * self.step, math.sqrt(2) * self.step
         scale = self.precision / (self.epsilon * math.sqrt(self.floor))
         unit = (self.high - self.low) / self.epsilon
-        norm = math.sqrt(squared_l2(self.precision, self.dimension, self.norm)) / self.precision
+        norm = math.sqrt(self.grid.squared_l2) / self.precision
         return (2 * norm + math.sqrt(2) / scale) * more * unit, unit / scale

@@ -9,6 +9,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self, get_args
 
 import numpy as np
@@ -22,6 +23,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.messages.cohort import Via
 from distrust.common.privacy.guarantee import Calibration, Guarantee, Kind, Model, RenyiCurve, no_guarantee
 from distrust.common.privacy.profile import Privacy
+from distrust.common.privacy.sensitivity import WHOLE, Grid, steps_moved
 from distrust.common.randomness import Stream
 from distrust.common.wire import Message
 
@@ -116,6 +118,7 @@ class CohortParams:
     dimension, low, high  D coordinates in [low, high].
     norm                  of the ball around the middle that bounds a vector; "linf" is the box.
     overflow_probability  p': bound on the probability that a sum wraps around.
+    reach                 (Δ₂ / diameter)², below 1 where a statistic does not fill its ℓ₂ ball.
     assigned              whether the shuffler assigns the actions, and opens what was played of each.
     """
 
@@ -129,6 +132,7 @@ class CohortParams:
     intermediary: Via
     norm: Norm = "linf"
     assigned: bool = False
+    reach: Fraction = WHOLE
 
     def shared(self, precision: int, modulus: int) -> dict[str, Any]:
         """Return the fields that every mechanism has. Raises BadParameter for a modulus of 2^62 or more."""
@@ -146,7 +150,12 @@ class CohortParams:
             "precision": precision,
             "modulus": modulus,
             "wrap": self.overflow_probability,
+            "moved": None if self.reach == WHOLE else steps_moved(precision, self.reach),
         }
+
+    def grid(self, precision: int, *, rounded: bool = True) -> Grid:
+        """Return what one client can move on a grid of `precision` steps between low and high."""
+        return Grid(steps_moved(precision, self.reach), self.dimension, self.norm, rounded=rounded)
 
     @property
     def log_overflow(self) -> float:
@@ -226,6 +235,9 @@ class Mechanism(Message):
     precision: Annotated[int, Field(ge=1, description="g: steps of the grid between low and high")]
     modulus: Annotated[int, Field(ge=2, lt=2**63, description="m")]
     wrap: Annotated[float, Field(gt=0, lt=1, description="p': bound on the probability that a sum wraps around")]
+    moved: Annotated[int, Field(ge=1, description="steps that a client can move, in ℓ₂, below g")] | None = (
+        Field(default=None, exclude_if=lambda moved: moved is None)
+    )
 
     @classmethod
     @abstractmethod

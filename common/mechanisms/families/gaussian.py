@@ -37,7 +37,7 @@ from distrust.common.privacy.gaussian_sums import (
 from distrust.common.privacy.gaussian_vectors import gaussian_divergence, rounded_epsilon, rounded_variance
 from distrust.common.privacy.guarantee import GUARANTEE_ORDERS, Guarantee, Kind
 from distrust.common.privacy.profile import SHOWN_DELTA, Privacy, Profile
-from distrust.common.privacy.sensitivity import Grid, grid_for
+from distrust.common.privacy.sensitivity import grid_for
 
 
 class GaussianLike(GridMechanism):
@@ -108,7 +108,7 @@ class RealGaussian(RealNoise, GaussianLike):
         paper = spec.calibration == "paper"
         sharp = math.inf if paper else sharpness(target)
         precision = spec.precision or max(fine, grid_for(cohort.dimension, cohort.norm, sharp, INFLATED))
-        grid = Grid(precision, cohort.dimension, cohort.norm, rounded=cls.rounds_first or spec.noise == "grid")
+        grid = cohort.grid(precision, rounded=cls.rounds_first or spec.noise == "grid")
         if paper:
             variance = grid.squared_l2 * textbook(epsilon, delta)
         elif spec.noise == "continuous":

@@ -39,6 +39,8 @@ class GridMechanism(Mechanism):
         require(self.low < self.high, "high", self.high, f"must be above low = {self.low}")
         require(self.floor <= self.clients, "floor", self.floor, f"must be at most clients = {self.clients}")
         least = self.clients * self.precision
+        fits = self.moved is None or (self.moved <= self.precision and self.norm == "l2")
+        require(fits, "moved", self.moved, f"at most precision = {self.precision}, in the norm l2")
         require(self.modulus > least, "modulus", self.modulus, f"must be above clients * precision = {least}")
         return self
 
@@ -55,7 +57,7 @@ class GridMechanism(Mechanism):
     @property
     def grid(self) -> Grid:
         """Return what one client can move, rounding included."""
-        return Grid(self.precision, self.dimension, self.norm)
+        return Grid(self.moved or self.precision, self.dimension, self.norm)
 
     @property
     def rounding(self) -> float:
@@ -216,7 +218,7 @@ class RealNoise(GridMechanism):
     @override
     def grid(self) -> Grid:
         rounded = self.rounds_first or not self.continuous
-        return Grid(self.precision, self.dimension, self.norm, rounded=rounded)
+        return Grid(self.moved or self.precision, self.dimension, self.norm, rounded=rounded)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

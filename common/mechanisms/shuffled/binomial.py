@@ -6,6 +6,7 @@ The file begins with the privacy of such bits, the fewest bits for a target, and
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -36,7 +37,7 @@ from distrust.common.privacy.guarantee import SAMPLER, Model, bits_assumptions
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
 from distrust.common.privacy.profile import Privacy, Profile, spent_as, unprotected
 from distrust.common.privacy.searches import least_integer, least_on_grid, least_satisfying
-from distrust.common.privacy.sensitivity import ROUNDING, Grid
+from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, steps_moved
 from distrust.common.privacy.vector_bounds import about_variance, grid_by_moments, vector_epsilon
 from distrust.common.randomness import Stream
 
@@ -72,6 +73,7 @@ class BinomialTarget:
     honest: int
     dimension: int
     norm: Norm
+    reach: Fraction = WHOLE
 
     @property
     def about(self) -> float:
@@ -147,7 +149,7 @@ def _excess(target: BinomialTarget, precision: int, trials: int, chance: float) 
     if target.dimension == 1 and trials * chance * (1 - chance) <= LONG:
         result = hockey_stick(Binomial(trials, chance).pmf(), precision, target.epsilon) / target.delta
     else:
-        grid = Grid(precision, target.dimension, target.norm)
+        grid = Grid(steps_moved(precision, target.reach), target.dimension, target.norm)
         result = binomial_epsilon(trials, chance, grid, target.delta) / target.epsilon
     return math.log(min(max(result, 1 / LARGEST), LARGEST))
 
@@ -242,7 +244,9 @@ class ShuffledBinomial(GridMechanism):
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         if spec.delta is None:
             raise BadParameter("mechanism.delta", None, DELTA_RULE)
-        target = BinomialTarget(needed(spec), spec.delta, cohort.min_honest, cohort.dimension, cohort.norm)
+        target = BinomialTarget(
+            needed(spec), spec.delta, cohort.min_honest, cohort.dimension, cohort.norm, cohort.reach
+        )
         paper = spec.calibration == "paper"
         g, b, p = paper_bits(target, spec.precision, cohort) if paper else binomial_bits(target, spec.precision)
         if b > MOST_COINS:

@@ -189,7 +189,7 @@ class ShuffledGaussian(GaussianLike):
         precision = spec.precision or _precision(epsilon, delta, cohort, size)
         if cohort.dimension == 1 and precision > FINEST:
             raise BadParameter("mechanism.precision", precision, f"at most {FINEST} for one coordinate")
-        grid = Grid(precision, cohort.dimension, cohort.norm)
+        grid = cohort.grid(precision)
         exact = None if paper else shuffled_gaussian_variance(epsilon, delta, cohort.min_honest, grid)
         variance = grid.squared_l2 * size**2 if exact is None else exact
         total = DiscreteGaussianSum(variance, cohort.clients)
@@ -236,7 +236,7 @@ def _precision(epsilon: float, delta: float, cohort: CohortParams, size: float) 
         return min(FINEST, max(1, math.ceil(math.sqrt(wanted) / size)))
 
     def variance(g: int) -> float:
-        grid = Grid(g, cohort.dimension, cohort.norm)
+        grid = cohort.grid(g)
         return (
             grid.squared_l2 * size**2 if size else shuffled_gaussian_variance(epsilon, delta, cohort.min_honest, grid)
         )
