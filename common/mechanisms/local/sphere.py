@@ -27,7 +27,7 @@ from distrust.common.mechanisms.families.base import (
     needed,
     require,
 )
-from distrust.common.mechanisms.families.grid import FINE, GridMechanism
+from distrust.common.mechanisms.families.grid import FINE, GridMechanism, Randomness
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.coins import MOST, worst_quantile
 from distrust.common.noise.law import check_probability
@@ -200,11 +200,14 @@ class LocalSphere(GridMechanism):
     def rounding(self) -> float:
         return 0.0 if self.dimension == 1 else self.step / 2
 
-    def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
-        n = vectors.shape[0]
-        unit = directions(stream, n, self.dimension)
-        signs, coins = stream.words(n), stream.words(n)
-        chances = stream.words(n * self.dimension).reshape(n, self.dimension)
+    @override
+    def client_randomness(self, stream: Stream, count: int) -> Randomness:
+        unit = directions(stream, count, self.dimension)
+        return unit, stream.words(count), stream.words(count), self._words(stream, count)
+
+    @override
+    def randomize_with(self, vectors: NDArray[np.float64], randomness: Randomness) -> NDArray[np.uint64]:
+        unit, signs, coins, chances = randomness
         centred = (self.on_grid(vectors) / self.precision - 0.5) * (self.high - self.low)
         lengths = np.linalg.norm(centred, axis=1)
         keep = (signs >> np.uint64(11)) * 2.0**-53 < 0.5 + lengths / (2 * self.reach)
