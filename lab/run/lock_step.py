@@ -1,14 +1,14 @@
 """Plays repetitions of one contextual run in lock step: every array has a leading axis of repetitions.
 
-A round costs about as much for fifty repetitions as for one. Nothing is computed by a formula instead: clients choose
-by the policy's rule, the mechanism randomizes their vectors, their messages are added modulo m, and its estimate is what
-the policy learns from. Only the randomness is drawn in large blocks, from the law that each message and sum has.
+A round costs about as much for ten repetitions as for one. Nothing is computed by a formula instead: clients choose by
+the policy's rule, the mechanism randomizes their vectors, their messages are added modulo m, and the policy learns from
+the mechanism's estimate. Only the randomness is drawn in large blocks, from the law that each message and sum has.
 
 A repetition's blocks come from streams of its own, so that its result does not depend on those played with it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from distrust.client.environments import ContextualWorld
 from distrust.client.environments.contextual import Contexts
-from distrust.common.bandit.contextual import ChoiceRule, ContextualSum, Observation
+from distrust.common.bandit.contextual import ChoiceRule, ContextualSum, Observation, picked
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.mechanisms.central.tree import Counter, Tree, completed
@@ -357,7 +357,7 @@ class _Group:
 
     def _observe(self, met: _Met, arms: NDArray[np.int64], predictors: Floats) -> Observation:
         """Return what the clients experience, with arrays of shape (R, B, …)."""
-        shape, own = met.luck.shape, _picked(met.means, arms)
+        shape, own = met.luck.shape, picked(met.means, arms)
         several = met.features.shape[-2] > 1
         features = _picked_rows(met.features, arms) if several else met.features[..., 0, :]
         rewards = self._worlds[0].pay(np.broadcast_to(own, shape), met.luck)
@@ -434,12 +434,6 @@ def _stage(rule: ChoiceRule) -> bool:
     return rule.only is None
 
 
-def _picked(table: Floats, arms: NDArray[np.int64]) -> Floats:
-    """Return each client's own entry, shape (R, n), of a table of shape (R, n, K)."""
-    places = arms + np.arange(0, table.size, table.shape[-1]).reshape(arms.shape)
-    return table.reshape(-1)[places]
-
-
 def _picked_rows(table: Floats, arms: NDArray[np.int64]) -> Floats:
     """Return each client's own row, shape (R, n, d), of a table of shape (R, n, K, d)."""
     places = arms + np.arange(0, table.size // table.shape[-1], table.shape[-2]).reshape(arms.shape)
@@ -448,5 +442,5 @@ def _picked_rows(table: Floats, arms: NDArray[np.int64]) -> Floats:
 
 def _regret(met: _Met, arms: NDArray[np.int64]) -> Floats:
     """Return each run's regret of one round, shape (R,)."""
-    lost = met.means.max(axis=-1) - _picked(met.means, arms)
+    lost = met.means.max(axis=-1) - picked(met.means, arms)
     return np.ascontiguousarray(np.broadcast_to(lost, met.luck.shape)).sum(axis=-1)

@@ -149,12 +149,16 @@ class GridMechanism(Mechanism):
 
         The ball that counts is smaller by 2⁻³⁰, more than the rounding of all coordinates can add.
         """
-        inside = np.clip(vectors, self.low, self.high)
+        inside = np.minimum(np.maximum(vectors, self.low), self.high)
         if self.norm == "linf" or self.dimension == 1:
             return inside
         middle, radius = (self.low + self.high) / 2, (self.high - self.low) / 2 * (1 - MARGIN)
-        lengths = np.linalg.norm(inside - middle, ord=1 if self.norm == "l1" else 2, axis=1, keepdims=True)
-        shrunk: NDArray[np.float64] = middle + (inside - middle) * np.minimum(1, radius / np.maximum(lengths, radius))
+        away = inside - middle
+        if self.norm == "l1":
+            lengths = np.abs(away).sum(axis=1, keepdims=True)
+        else:
+            lengths = np.sqrt((away * away).sum(axis=1, keepdims=True))
+        shrunk: NDArray[np.float64] = middle + away * (radius / np.maximum(lengths, radius))
         return shrunk
 
     def _decode(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
@@ -186,7 +190,7 @@ class GridMechanism(Mechanism):
         if not np.isfinite(vectors).all():
             raise BadParameter("vectors", "NaN or infinity", "finite numbers are allowed")
         steps = (self.clamp(vectors) - self.low) * (self.precision / (self.high - self.low))
-        grid: NDArray[np.float64] = np.clip(steps, 0, self.precision)
+        grid: NDArray[np.float64] = np.minimum(np.maximum(steps, 0), self.precision)
         return grid
 
 

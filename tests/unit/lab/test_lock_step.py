@@ -106,16 +106,17 @@ def test_with_the_streams_of_the_services_everything_is_as_over_services(case: s
         assert [released[run].tolist() for released in sums] == estimates
         assert list(zip(played.pulls.tolist(), played.regret.tolist(), strict=True)) == alone.regret.curve
         assert played.events == alone.events
-        assert (played.unfinished, played.clients) == (alone.unfinished, sum(alone.pulls) + alone.hidden - played.unfinished)
+        assert (played.unfinished, played.clients) == (
+            alone.unfinished,
+            sum(alone.pulls) + alone.hidden - played.unfinished,
+        )
         assert played.bits.payload == pytest.approx(alone.bits.payload)
         assert played.bits.modulus == pytest.approx(alone.bits.modulus)
 
 
 @pytest.mark.parametrize("world", [SYNTHETIC, SPHERE], ids=["fixed contexts", "own contexts"])
 @pytest.mark.parametrize("case", ["local", "bits", "tree", "tree, batches"])
-def test_a_repetition_is_the_same_in_any_group(
-    case: str, world: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repetition_is_the_same_in_any_group(case: str, world: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mechanism, batch = CASES[case]
     files = [run_file(mechanism, repetition, batch=batch, world=world) for repetition in range(3)]
     together = play_together(files)
