@@ -279,8 +279,8 @@ class _Group:
         rest = self._config.horizon - done * self._batch
         pulls = [self._batch * (1 + np.arange(done))]
         if rest:
-            met = self._meet([one.leftover(rest) for one in self._draws], 1, rest).at(0)
-            self._lost.append(_regret(met, self._last.choose(met.features)[0])[np.newaxis])
+            met = self._meet([one.leftover(rest) for one in self._draws], 1, rest)
+            self._lost.append(_regret(met, self._last.choose(met.features[0])[0][np.newaxis]))
             pulls.append(np.array([self._config.horizon]))
         return self._results(np.concatenate(pulls), np.concatenate(self._lost), rest)
 
@@ -314,7 +314,7 @@ class _Group:
         server = [one.server(phase, ready) for one in self._draws]
         noise = None if server[0] is None else np.stack([one for one in server if one is not None], axis=1)
         rules: list[ChoiceRule] = []
-        lost = []
+        chosen = []
         for step, number in enumerate(ready):
             rule = self._core.rule
             if step and _stage(rule) != _stage(self._last):
@@ -331,9 +331,9 @@ class _Group:
             self._core.learn(sums, phase.noise)
             self._watch(number, sums)
             rules.append(rule)
-            lost.append(_regret(now, arms))
+            chosen.append(arms)
             self._last = rule
-        self._lost.append(np.stack(lost))
+        self._lost.append(_regret(met, np.stack(chosen)))
         self._judge(rules)
         return len(rules)
 
@@ -360,13 +360,10 @@ class _Group:
         shape, own = met.luck.shape, picked(met.means, arms)
         several = met.features.shape[-2] > 1
         features = _picked_rows(met.features, arms) if several else met.features[..., 0, :]
-        rewards = self._worlds[0].pay(np.broadcast_to(own, shape), met.luck)
-        return Observation(
-            np.broadcast_to(arms, shape),
-            np.broadcast_to(features, (*shape, features.shape[-1])),
-            rewards,
-            np.broadcast_to(predictors, shape),
-        )
+        if arms.shape != shape:  # all clients of a run meet the same contexts, and so choose the same arm
+            arms, own, predictors = (np.broadcast_to(one, shape) for one in (arms, own, predictors))
+            features = np.broadcast_to(features, (*shape, features.shape[-1]))
+        return Observation(arms, features, self._worlds[0].pay(own, met.luck), predictors)
 
     def _opened(
         self, phase: Phase, number: int, totals: NDArray[np.uint64], noise: NDArray[Any] | None, before: int
@@ -441,6 +438,8 @@ def _picked_rows(table: Floats, arms: NDArray[np.int64]) -> Floats:
 
 
 def _regret(met: _Met, arms: NDArray[np.int64]) -> Floats:
-    """Return each run's regret of one round, shape (R,)."""
-    lost = met.means.max(axis=-1) - picked(met.means, arms)
-    return np.ascontiguousarray(np.broadcast_to(lost, met.luck.shape)).sum(axis=-1)
+    """Return each run's regret of the first c rounds, shape (c, R), by their arms, shape (c, R, n)."""
+    values = np.broadcast_to(met.means, (len(met.luck), *met.means.shape[1:]))[: len(arms)]
+    own = np.take_along_axis(values, arms[..., np.newaxis], axis=-1)[..., 0]
+    lost = np.broadcast_to(values.max(axis=-1) - own, (len(arms), *met.luck.shape[1:]))
+    return np.ascontiguousarray(lost).sum(axis=-1)
