@@ -86,7 +86,7 @@ class GridMechanism(Mechanism):
 
         Rows are independent and of one law. Each may be used for any message, once.
         """
-        return self._draw(self.client_law(), stream, count), self._words(stream, count)
+        return self._draw(self.client_law(), stream, count), self._uniform(stream, count)
 
     def randomize_with(self, vectors: NDArray[np.float64], randomness: Randomness) -> NDArray[np.uint64]:
         """Return the messages of vectors, shape (n, dimension), by n rows of `client_randomness`. See `randomize`."""
@@ -172,14 +172,15 @@ class GridMechanism(Mechanism):
             return np.zeros((rows, self.dimension), dtype=np.int64)
         return law.sample(stream, rows * self.dimension).reshape(rows, self.dimension)
 
-    def _words(self, stream: Stream, rows: int) -> NDArray[np.uint64]:
-        return stream.words(rows * self.dimension).reshape(rows, self.dimension)
+    def _uniform(self, stream: Stream, rows: int) -> NDArray[np.float64]:
+        """Return numbers in [0, 1), shape (rows, dimension), of 53 random bits, on which no privacy hangs."""
+        return fractions(stream.words(rows * self.dimension)).reshape(rows, self.dimension)
 
-    def _round(self, vectors: NDArray[np.float64], chances: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return ⌊w⌋ + Ber(w - ⌊w⌋), w on the grid; 53 random bits, on which no privacy hangs."""
+    def _round(self, vectors: NDArray[np.float64], chances: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return ⌊w⌋ + Ber(w - ⌊w⌋), w on the grid; `chances` are uniform in [0, 1)."""
         grid = self.on_grid(vectors)
         whole = np.floor(grid)
-        up = (chances >> np.uint64(11)) * 2.0**-53 < grid - whole
+        up = chances < grid - whole
         rounded: NDArray[np.int64] = np.minimum(whole + up, self.precision).astype(np.int64)
         return rounded
 
@@ -192,6 +193,12 @@ class GridMechanism(Mechanism):
         steps = (self.clamp(vectors) - self.low) * (self.precision / (self.high - self.low))
         grid: NDArray[np.float64] = np.minimum(np.maximum(steps, 0), self.precision)
         return grid
+
+
+def fractions(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Return the first 53 bits of uniform words as numbers in [0, 1)."""
+    numbers: NDArray[np.float64] = (words >> np.uint64(11)) * 2.0**-53
+    return numbers
 
 
 FINE = 0.01
@@ -288,7 +295,7 @@ class ClientNoise(RealNoise):
         if not self.continuous:
             return super().client_randomness(stream, count)
         noise = self.real_law().sample(stream, count * self.dimension).reshape(count, self.dimension)
-        noise += (self._words(stream, count) >> np.uint64(11)) * 2.0**-53
+        noise += self._uniform(stream, count)
         return (noise,)
 
     @override

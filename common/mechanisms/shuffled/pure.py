@@ -317,7 +317,7 @@ class RelaxedSecaggShuffle(GridMechanism):
         away = stream.words(size) < np.uint64(math.ceil(self.escape * 2**64))
         away |= (plus > self.reach) | (minus > self.reach)
         noise = (self.design.center + plus - minus).reshape(shape)
-        return noise, uniform.reshape(shape), away.reshape(shape), self._words(stream, count)
+        return noise, uniform.reshape(shape), away.reshape(shape), self._uniform(stream, count)
 
     @override
     def randomize_with(self, vectors: NDArray[np.float64], randomness: Randomness) -> NDArray[np.uint64]:
