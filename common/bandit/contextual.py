@@ -48,7 +48,8 @@ def packed_triangle(matrix: Floats) -> Floats:
     """Return the upper triangle of symmetric matrices, shape (…, d, d), row by row: shape (…, d(d+1)/2)."""
     size = matrix.shape[-1]
     rows, columns = _triangle(size)
-    return np.take(matrix.reshape(*matrix.shape[:-2], size * size), rows * size + columns, axis=-1)
+    packed: Floats = np.take(matrix.reshape(*matrix.shape[:-2], size * size), rows * size + columns, axis=-1)
+    return packed
 
 
 def unpacked_triangle(packed: Floats, size: int) -> Floats:
@@ -82,7 +83,8 @@ def _weights(size: int) -> Floats:
 def picked(table: Floats, arms: Integers) -> Floats:
     """Return each client's own entry, shape (…, n), of a table of shape (…, n, K)."""
     places = arms + np.arange(0, table.size, table.shape[-1]).reshape(arms.shape)
-    return table.reshape(-1)[places]
+    own: Floats = table.reshape(-1)[places]
+    return own
 
 
 @dataclass(frozen=True, slots=True)

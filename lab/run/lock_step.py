@@ -3,13 +3,11 @@
 A round costs about as much for ten repetitions as for one. Nothing is computed by a formula instead: clients choose by
 the policy's rule, the mechanism randomizes their vectors, their messages are added modulo m, and the policy learns from
 the mechanism's estimate. Only the randomness is drawn in large blocks, from the law that each message and sum has.
-
-A repetition's blocks come from streams of its own, so that its result does not depend on those played with it.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +17,12 @@ from distrust.client.environments.contextual import Contexts
 from distrust.common.bandit.contextual import ChoiceRule, ContextualSum, Observation, picked
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS
-from distrust.common.mechanisms.central.tree import Counter, Tree, completed
+from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.mechanisms.families.grid import GridMechanism, Randomness
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.modular import sum_rows
-from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.lab.run.contextual_failures import missed_widths
+from distrust.lab.run.lock_step_draws import BlockDraws, LockStepPhase, RunDraws
 from distrust.lab.run.result import Bits, PolicyFailures
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.rounds import plan_round
@@ -34,132 +32,10 @@ from distrust.server.policies.contextual.base import ContextualPolicy, RoundNois
 
 Floats = NDArray[np.float64]
 
-BLOCK = 1 << 15
-"""Numbers of a repetition that are drawn at once: of noise, and at most four times as many of contexts."""
-
 CHUNK = 1 << 21
 """Numbers of all repetitions that lie ready at once, 16 MB an array."""
 
 MOST_ROUNDS_READY = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """Consecutive rounds of one statistic and so of one mechanism: a warm-up and what follows, or the whole run.
-
-    index   from 0. first: the number of its first round. noise: what the policy is told of each round's sum.
-    """
-
-    index: int
-    first: int
-    statistic: ContextualSum
-    mechanism: GridMechanism
-    noise: RoundNoise
-
-    def sums_before(self, number: int) -> int:
-        """Return how many draws of the analyzer's noise the phase's rounds before round `number` take."""
-        rounds = number - self.first
-        return completed(rounds) if isinstance(self.mechanism, Tree) else rounds
-
-
-class RunDraws(Protocol):
-    """All randomness of one repetition. Rounds are numbered from 1 and asked for in order, once each or twice."""
-
-    def contexts(self, rounds: range) -> Contexts:
-        """Return what the clients of these rounds meet, round after round."""
-        ...
-
-    def leftover(self, count: int) -> Contexts:
-        """Return what the last clients meet, which no round takes."""
-        ...
-
-    def messages(self, phase: Phase, rounds: range) -> Randomness:
-        """Return what the clients' messages are drawn with, round after round."""
-        ...
-
-    def server(self, phase: Phase, rounds: range) -> NDArray[Any] | None:
-        """Return the analyzer's noise of these rounds, a row a draw (`Phase.sums_before`); None for none."""
-        ...
-
-
-class Blocks:
-    """Rows that are drawn block by block: what lies in row i does not depend on how the rows are asked for."""
-
-    def __init__(self, size: int, draw: Callable[[int, int], Randomness]) -> None:
-        self._size, self._draw = size, draw
-        self._index = -1
-        self._last: Randomness = ()
-
-    def rows(self, first: int, count: int) -> Randomness:
-        """Return `count` rows of each array from row `first` on. An array of one row stays as it is: all share it."""
-        pieces: list[Randomness] = []
-        for index in range(first // self._size, (first + count - 1) // self._size + 1):
-            if index != self._index:
-                self._index, self._last = index, self._draw(index, self._size)
-            start = index * self._size
-            part = slice(max(first - start, 0), first + count - start)
-            pieces.append(tuple(one if len(one) < self._size else one[part] for one in self._last))
-        shared = [len(one) < self._size for one in self._last]
-        columns = zip(*pieces, strict=True)
-        return tuple(one[0] if alone else np.concatenate(one) for one, alone in zip(columns, shared, strict=True))
-
-
-class BlockDraws:
-    """Draws of one repetition from streams of its own: contexts by the environment's seed, noise by the noise seed.
-
-    Clients meet the same contexts in all series of a panel, whatever their batches are.
-    """
-
-    def __init__(self, file: RunFile, world: ContextualWorld, batch: int) -> None:
-        self._file, self._world, self._batch = file, world, batch
-        size = max(2, min(4096, 4 * BLOCK // (world.arms * world.dimension)))
-        self._clients = Blocks(size, self._meet)
-        self._phase = -1
-        self._messages = self._sums = self._clients
-
-    def contexts(self, rounds: range) -> Contexts:
-        return Contexts(*self._clients.rows((rounds.start - 1) * self._batch, len(rounds) * self._batch))
-
-    def leftover(self, count: int) -> Contexts:
-        return Contexts(*self._clients.rows(self._file.config.horizon - count, count))
-
-    def messages(self, phase: Phase, rounds: range) -> Randomness:
-        self._enter(phase)
-        return self._messages.rows((rounds.start - phase.first) * self._batch, len(rounds) * self._batch)
-
-    def server(self, phase: Phase, rounds: range) -> NDArray[Any] | None:
-        self._enter(phase)
-        first, end = phase.sums_before(rounds.start), phase.sums_before(rounds.stop)
-        rows = self._sums.rows(first, end - first)
-        return rows[0] if rows else None
-
-    def _meet(self, index: int, size: int) -> Randomness:
-        seed = self._file.environment.seed
-        assert seed is not None  # reading the file drew one
-        met = self._world.contexts(size, UnsafeSeededStream(seed, self._file.config.run, "lock-step", index, "clients"))
-        return met.features, met.luck
-
-    def _enter(self, phase: Phase) -> None:
-        """Begin the streams of a phase: its mechanism may have other laws."""
-        if phase.index == self._phase:
-            return
-        self._phase, mechanism = phase.index, phase.mechanism
-        size = max(2, BLOCK // mechanism.dimension)
-
-        def messages(index: int, count: int) -> Randomness:
-            return mechanism.client_randomness(self._noise(phase.index, "messages", index), count)
-
-        def sums(index: int, count: int) -> Randomness:
-            noise = mechanism.server_randomness(self._noise(phase.index, "sums", index), count)
-            return () if noise is None else (noise,)
-
-        self._messages, self._sums = Blocks(size, messages), Blocks(size, sums)
-
-    def _noise(self, *labels: str | int) -> Stream:
-        unsafe = self._file.config.unsafe
-        if unsafe is None:
-            return SystemStream()
-        return UnsafeSeededStream(unsafe.noise_seed, self._file.config.run, "lock-step", *labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,12 +136,12 @@ class _Group:
         self._core = policy.core(len(files))
         self._draws = [draws(file, world, self._batch) for file, world in zip(files, self._worlds, strict=True)]
         thetas = [getattr(world, "theta", None) for world in self._worlds]
-        self._theta = None if thetas[0] is None else np.stack(thetas)
+        self._theta = np.stack([one for one in thetas if one is not None]) if thetas[0] is not None else None
         self._counter: Counter | None = None
         self._widths, self._missed = 0, np.zeros(len(files), dtype=np.int64)
         self._last: ChoiceRule = self._core.rule
         self._lost: list[Floats] = []  # regret of each round, shape (c, R)
-        self._weights: list[tuple[Phase, int]] = []  # phases, and the rounds that each had
+        self._weights: list[tuple[LockStepPhase, int]] = []  # phases, and the rounds that each had
 
     def play(self) -> list[LockStepResult]:
         done, phase = 0, self._phase(0, 1)
@@ -284,7 +160,7 @@ class _Group:
             pulls.append(np.array([self._config.horizon]))
         return self._results(np.concatenate(pulls), np.concatenate(self._lost), rest)
 
-    def _phase(self, index: int, first: int) -> Phase:
+    def _phase(self, index: int, first: int) -> LockStepPhase:
         """Plan the mechanism of the rounds from `first` on."""
         ask = self._policy.ask_by(self._core.rule)
         mechanism = plan_round(self._config, first, ask).mechanism
@@ -299,15 +175,15 @@ class _Group:
             prefix=ask.cumulative and mechanism.stream_length > 1,
             nodes=mechanism.nodes,
         )
-        return Phase(index, first, ask.statistic, mechanism, RoundNoise.of(estimate))
+        return LockStepPhase(index, first, ask.statistic, mechanism, RoundNoise.of(estimate))
 
-    def _ready(self, phase: Phase) -> int:
+    def _ready(self, phase: LockStepPhase) -> int:
         """Return for how many rounds everything is drawn at once."""
         world = self._worlds[0]
         each = max(phase.mechanism.dimension, world.arms * world.dimension)
         return max(1, min(MOST_ROUNDS_READY, CHUNK // (len(self._files) * self._batch * each)))
 
-    def _play(self, phase: Phase, ready: range) -> int:
+    def _play(self, phase: LockStepPhase, ready: range) -> int:
         """Play these rounds, or fewer where the phase ends among them. Return how many."""
         met = self._meet([one.contexts(ready) for one in self._draws], len(ready), self._batch)
         randomness = self._stacked([one.messages(phase, ready) for one in self._draws], len(ready))
@@ -361,12 +237,13 @@ class _Group:
         several = met.features.shape[-2] > 1
         features = _picked_rows(met.features, arms) if several else met.features[..., 0, :]
         if arms.shape != shape:  # all clients of a run meet the same contexts, and so choose the same arm
-            arms, own, predictors = (np.broadcast_to(one, shape) for one in (arms, own, predictors))
+            arms = np.broadcast_to(arms, shape)
+            own, predictors = np.broadcast_to(own, shape), np.broadcast_to(predictors, shape)
             features = np.broadcast_to(features, (*shape, features.shape[-1]))
         return Observation(arms, features, self._worlds[0].pay(own, met.luck), predictors)
 
     def _opened(
-        self, phase: Phase, number: int, totals: NDArray[np.uint64], noise: NDArray[Any] | None, before: int
+        self, phase: LockStepPhase, number: int, totals: NDArray[np.uint64], noise: NDArray[Any] | None, before: int
     ) -> Floats:
         """Return the released sums, shape (R, D). `before`: draws of the phase that are not in `noise`."""
         mechanism = phase.mechanism
@@ -434,7 +311,8 @@ def _stage(rule: ChoiceRule) -> bool:
 def _picked_rows(table: Floats, arms: NDArray[np.int64]) -> Floats:
     """Return each client's own row, shape (R, n, d), of a table of shape (R, n, K, d)."""
     places = arms + np.arange(0, table.size // table.shape[-1], table.shape[-2]).reshape(arms.shape)
-    return table.reshape(-1, table.shape[-1])[places]
+    own: Floats = table.reshape(-1, table.shape[-1])[places]
+    return own
 
 
 def _regret(met: _Met, arms: NDArray[np.int64]) -> Floats:
@@ -442,4 +320,5 @@ def _regret(met: _Met, arms: NDArray[np.int64]) -> Floats:
     values = np.broadcast_to(met.means, (len(met.luck), *met.means.shape[1:]))[: len(arms)]
     own = np.take_along_axis(values, arms[..., np.newaxis], axis=-1)[..., 0]
     lost = np.broadcast_to(values.max(axis=-1) - own, (len(arms), *met.luck.shape[1:]))
-    return np.ascontiguousarray(lost).sum(axis=-1)
+    sums: Floats = np.ascontiguousarray(lost).sum(axis=-1)
+    return sums

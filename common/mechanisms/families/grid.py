@@ -112,7 +112,7 @@ class GridMechanism(Mechanism):
 
         noise  rows of `server_randomness`, each used once: of the shape of `totals`.
         """
-        whole = self._decode(totals, survivors)
+        whole: NDArray[Any] = self._decode(totals, survivors)
         if noise is not None:
             if noise.shape != totals.shape:  # no two sums may share their noise
                 raise BadParameter("noise", noise.shape, f"shape must be {totals.shape}")
@@ -197,7 +197,7 @@ class GridMechanism(Mechanism):
 
 def fractions(words: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Return the first 53 bits of uniform words as numbers in [0, 1)."""
-    numbers: NDArray[np.float64] = (words >> np.uint64(11)) * 2.0**-53
+    numbers: NDArray[np.float64] = np.multiply(words >> np.uint64(11), 2.0**-53, dtype=np.float64)
     return numbers
 
 

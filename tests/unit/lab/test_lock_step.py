@@ -12,7 +12,8 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.grid import Randomness
 from distrust.common.randomness import Stream, UnsafeSeededStream
 from distrust.lab.run import in_process, lock_step
-from distrust.lab.run.lock_step import Blocks, Phase, in_lock_step, play_together
+from distrust.lab.run.lock_step import in_lock_step, play_together
+from distrust.lab.run.lock_step_draws import BlockDraws, Blocks, LockStepPhase
 from distrust.lab.run.run_file import RunFile, parse
 
 APPROXIMATE = "epsilon = 1.0, delta = 0.1"
@@ -52,17 +53,17 @@ class ServiceDraws:
     def leftover(self, count: int) -> Contexts:
         return self._world.contexts(count, self._rewards("leftover"))
 
-    def messages(self, phase: Phase, rounds: range) -> Randomness:
+    def messages(self, phase: LockStepPhase, rounds: range) -> Randomness:
         streams = [self._noise(self._cohort(number)) for number in rounds]
         drawn = [phase.mechanism.client_randomness(stream, self._batch) for stream in streams]
         return tuple(np.concatenate(arrays) for arrays in zip(*drawn, strict=True))
 
-    def server(self, phase: Phase, rounds: range) -> NDArray[Any] | None:
-        drawn = []
+    def server(self, phase: LockStepPhase, rounds: range) -> NDArray[Any] | None:
+        drawn: list[NDArray[Any] | None] = []
         for number in rounds:
             stream = self._noise(self._cohort(number), "analyzer")
-            for _ in range(phase.sums_before(number), phase.sums_before(number + 1)):
-                drawn.append(phase.mechanism.server_randomness(stream, 1))
+            sums = range(phase.sums_before(number), phase.sums_before(number + 1))
+            drawn += [phase.mechanism.server_randomness(stream, 1) for _ in sums]
         kept = [one for one in drawn if one is not None]
         return np.concatenate(kept) if kept else None
 
@@ -132,8 +133,8 @@ def test_all_series_of_a_panel_meet_the_same_clients() -> None:
     """In block draws the contexts and the luck of client i depend on the environment's seed and on i alone."""
     file, world = run_file('name = "identity"', world=SPHERE), run_file('name = "identity"', world=SPHERE).world()
     assert isinstance(world, ContextualWorld)
-    by_one = lock_step.BlockDraws(file, world, 1).contexts(range(1, 201))
-    by_twenty = lock_step.BlockDraws(file, world, 20).contexts(range(1, 11))
+    by_one = BlockDraws(file, world, 1).contexts(range(1, 201))
+    by_twenty = BlockDraws(file, world, 20).contexts(range(1, 11))
     assert np.array_equal(by_one.features, by_twenty.features)
     assert np.array_equal(by_one.luck, by_twenty.luck)
 
