@@ -93,14 +93,16 @@ def subtract(a: Vector, b: Vector, modulus: int) -> Vector:
 
 
 def sum_rows(matrix: Vector, modulus: int) -> Vector:
-    """Return the sum mod m of n rows below m, shape (n, dimension) to (dimension,); zeros for no rows."""
-    if not matrix.shape[0]:
-        return np.zeros(matrix.shape[1], dtype=np.uint64)
+    """Return the sum mod m of n rows below m, shape (…, n, dimension) to (…, dimension); zeros for no rows."""
+    rows = matrix.shape[-2]
+    if not rows:
+        return np.zeros((*matrix.shape[:-2], matrix.shape[-1]), dtype=np.uint64)
     group = rows_per_word(modulus)
-    while matrix.shape[0] > 1:
-        starts = np.arange(0, matrix.shape[0], min(group, matrix.shape[0]))
-        matrix = np.add.reduceat(matrix, starts, axis=0) % np.uint64(modulus)
-    return matrix.reshape(-1)
+    while rows > 1:
+        starts = np.arange(0, rows, min(group, rows))
+        matrix = np.add.reduceat(matrix, starts, axis=-2) % np.uint64(modulus)
+        rows = matrix.shape[-2]
+    return matrix[..., 0, :]
 
 
 def rows_per_word(modulus: int) -> int:

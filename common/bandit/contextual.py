@@ -10,6 +10,7 @@ All arrays may have leading axes of repetitions, written "…" below, which broa
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, Literal, Self, TypeAlias
 
 import numpy as np
@@ -51,18 +52,45 @@ def least_slope(link: Link) -> float:
 
 def packed_triangle(matrix: Floats) -> Floats:
     """Return the upper triangle of symmetric matrices, shape (…, d, d), row by row: shape (…, d(d+1)/2)."""
-    rows, columns = np.triu_indices(matrix.shape[-1])
-    packed: Floats = matrix[..., rows, columns]
+    size = matrix.shape[-1]
+    rows, columns = _triangle(size)
+    packed: Floats = np.take(matrix.reshape(*matrix.shape[:-2], size * size), rows * size + columns, axis=-1)
     return packed
 
 
 def unpacked_triangle(packed: Floats, size: int) -> Floats:
     """Return the symmetric matrices, shape (…, d, d), of packed upper triangles; d is `size`."""
+    return np.take(packed, _places(size), axis=-1)
+
+
+@lru_cache(maxsize=32)
+def _triangle(size: int) -> tuple[Integers, Integers]:
+    """Return the rows and the columns of the entries of an upper triangle, row by row."""
     rows, columns = np.triu_indices(size)
-    matrix = np.empty((*packed.shape[:-1], size, size))
-    matrix[..., rows, columns] = packed
-    matrix[..., columns, rows] = packed
-    return matrix
+    return rows, columns
+
+
+@lru_cache(maxsize=32)
+def _places(size: int) -> Integers:
+    """Return where each entry of a symmetric matrix lies in its packed triangle, shape (size, size)."""
+    rows, columns = _triangle(size)
+    places = np.empty((size, size), dtype=np.int64)
+    places[rows, columns] = places[columns, rows] = np.arange(len(rows))
+    return places
+
+
+@lru_cache(maxsize=32)
+def _weights(size: int) -> Floats:
+    """Return what the entries of a packed triangle are multiplied by: √2 off the diagonal."""
+    rows, columns = _triangle(size)
+    return np.where(rows == columns, 1.0, math.sqrt(2))
+
+
+def picked(table: Floats, arms: Integers) -> Floats:
+    """Return each client's own entry, shape (…, n), of a table of shape (…, n, K)."""
+    places = arms + np.arange(0, table.size, table.shape[-1]).reshape(arms.shape)
+    own: Floats = table.reshape(-1)[places]
+    return own
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +146,13 @@ class ChoiceRule:
         if self.screen is not None:
             scores = np.where(self.screen.allowed(features), scores, -np.inf)
         arms = scores.argmax(axis=-1)
-        return arms, np.take_along_axis(predictors, arms[..., np.newaxis], axis=-1)[..., 0]
+        return arms, picked(predictors, arms)
 
     def _lengths(self, features: Floats) -> Floats:
         """Return ‖φ_a‖ in the norm of V_a⁻¹, shape (…, n, K)."""
         assert self.inverse is not None
         if self.inverse.shape[-3] == 1:
-            squares = ((features @ self.inverse) * features).sum(axis=-1)
+            squares = np.vecdot(features @ self.inverse, features)
         else:
             squares = np.einsum("...nd,...kde,...ne->...nk", features[..., 0, :], self.inverse, features[..., 0, :])
         lengths: Floats = np.sqrt(np.maximum(squares, 0))
@@ -308,8 +336,7 @@ class ContextualSum(Message):
         if seen.features.shape[-1] != self.features:
             raise BadParameter("context", seen.features.shape[-1], f"must have {self.features} numbers")
         contexts = shortened(seen.features)
-        low, high = self.rewards
-        factor = np.clip(seen.rewards, low, high)
+        factor = np.minimum(np.maximum(seen.rewards, self.rewards[0]), self.rewards[1])
         if self.residual is not None:
             factor = link_mean(self.residual, np.clip(seen.predictors, -1, 1)) - factor
         own = factor[..., np.newaxis] * contexts
@@ -327,20 +354,16 @@ class ContextualSum(Message):
         linear = blocks[..., : self.features]
         if not self.moments:
             return linear, None
-        return linear, unpacked_triangle(blocks[..., self.features :] / self._weights(), self.features)
+        return linear, unpacked_triangle(blocks[..., self.features :] / _weights(self.features), self.features)
 
     def _weighted(self, contexts: Floats) -> Floats:
-        rows, columns = np.triu_indices(self.features)
-        weighted: Floats = contexts[..., rows] * contexts[..., columns] * self._weights()
-        return weighted
-
-    def _weights(self) -> Floats:
-        rows, columns = np.triu_indices(self.features)
-        return np.where(rows == columns, 1.0, math.sqrt(2))
+        rows, columns = _triangle(self.features)
+        weighted: Floats = np.take(contexts, rows, axis=-1) * np.take(contexts, columns, axis=-1)
+        return weighted * _weights(self.features)
 
 
 def shortened(contexts: Floats) -> Floats:
     """Return contexts, shape (…, d), with ‖φ‖ ≤ 1: longer ones are divided by their length."""
-    lengths = np.sqrt((contexts * contexts).sum(axis=-1, keepdims=True))
+    lengths = np.sqrt(np.vecdot(contexts, contexts))[..., np.newaxis]
     short: Floats = contexts / np.maximum(lengths, 1.0)
     return short

@@ -13,11 +13,11 @@ from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism, plan
 from distrust.common.mechanisms.distributed.additive import DistributedPolya
+from distrust.common.mechanisms.families.grid import Randomness
 from distrust.common.mechanisms.local.additive import LocalLaplaceDiscrete
 from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
 from distrust.common.noise.polya import PolyaDifference
 from distrust.common.privacy.profile import Privacy
-from distrust.common.randomness import Stream
 from distrust.lab.privacy.query import PrivacyQuery
 
 WRAP = 1e-6
@@ -36,9 +36,9 @@ class NoiseThatSaturates(DistributedPolya):
     A wrapped sum is wrong, but private: x mod m is post-processing. Clamping cuts off noise.
     """
 
-    def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
-        noise = self._draw(self.client_law(), stream, vectors.shape[0])
-        chances = stream.words(noise.size).reshape(noise.shape)
+    @override
+    def randomize_with(self, vectors: NDArray[np.float64], randomness: Randomness) -> NDArray[np.uint64]:
+        noise, chances = randomness
         messages: NDArray[np.int64] = np.clip(self._round(vectors, chances) + noise, 0, self.modulus - 1)
         return messages.astype(np.uint64)
 
@@ -60,11 +60,11 @@ class LaplaceForHalfTheRange(LocalLaplaceDiscrete):
 class MisshiftedBits(ShuffledBinomial):
     """Values are shifted into [0, 2Δ] but encoded on [0, Δ], so that one client moves 2g bits: CTX, Algorithm 5."""
 
-    def _round(self, vectors: NDArray[np.float64], chances: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def _round(self, vectors: NDArray[np.float64], chances: NDArray[np.float64]) -> NDArray[np.int64]:
         inside = np.clip(vectors, self.low, self.high)
         grid = (inside - self.low) * (2 * self.precision / (self.high - self.low))
         whole = np.floor(grid)
-        up = (chances >> np.uint64(11)) * 2.0**-53 < grid - whole
+        up = chances < grid - whole
         return (whole + up).astype(np.int64)
 
 

@@ -34,8 +34,9 @@ class ContextualTracker:
 
     def __call__(self, learner: Learner) -> None:
         """Look at the learner after a cohort: at the round that ended, and at the one that it opened."""
+        newest = max(self._rounds, default=0)
         for record in reversed(learner.rounds):
-            if record.number < max(self._rounds, default=0):
+            if record.number < newest:
                 break
             self._look(record)
 
@@ -88,10 +89,25 @@ class ContextualTracker:
 
     def _judge(self, rule: ChoiceRule) -> None:
         """Count one interval if the rule states one."""
-        theta = getattr(self._world, "theta", None)
-        if rule.inverse is None or theta is None or theta.shape != rule.theta.shape:
-            return
-        self._widths += 1
-        away = rule.theta - theta
-        squares = np.einsum("kd,kd->k", away, np.linalg.solve(rule.inverse, away[..., np.newaxis])[..., 0])
-        self._missed += bool((np.sqrt(np.maximum(squares, 0)) > float(rule.beta)).any())
+        missed = missed_widths(rule, getattr(self._world, "theta", None))
+        if missed is not None:
+            self._widths += 1
+            self._missed += bool(missed)
+
+
+ROUNDED = 1 + 1e-9
+"""Factor that a distance may exceed β by: at first θ̂ = 0 and β = ‖θ*‖ = 1, up to rounding."""
+
+
+def missed_widths(rule: ChoiceRule, theta: NDArray[np.float64] | None) -> NDArray[np.bool_] | None:
+    """Return whether ‖θ* - θ̂‖ > β in the norm of V for any arm, shape (…); None for a rule that states no width.
+
+    theta  θ*, of the shape of the rule's; None where there is no such vector.
+    """
+    if rule.inverse is None or theta is None or theta.shape[-2:] != rule.theta.shape[-2:]:
+        return None
+    away = rule.theta - theta
+    squares = (away * np.linalg.solve(rule.inverse, away[..., np.newaxis])[..., 0]).sum(axis=-1)
+    distances = np.sqrt(np.maximum(squares, 0)).max(axis=-1)
+    missed: NDArray[np.bool_] = distances > np.asarray(rule.beta) * ROUNDED
+    return missed

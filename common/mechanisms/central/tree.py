@@ -1,7 +1,7 @@
 """`tree`: the server keeps noisy sums of a stream of batches, so that a prefix sum has logarithmically many noises."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -180,7 +180,10 @@ Steps = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A complete dyadic sum in grid steps: `true` stays at the server; `noisy` has its noise, which is drawn once."""
+    """A complete dyadic sum in grid steps: `true` stays at the server; `noisy` has its noise, which is drawn once.
+
+    Both have the shape (…, dimension), with leading axes where several streams are counted in lock step.
+    """
 
     level: int
     survivors: int
@@ -219,12 +222,23 @@ class Counter:
         total   the batch's sum modulo m, shape (dimension,).
         Raises  TooSmall with fewer survivors than `floor`, BadParameter after the last batch.
         """
+        law = self.mechanism.server_law()
+        return self.add_with(total, survivors, lambda: law.sample(stream, self.mechanism.dimension))
+
+    def add_with(
+        self, totals: NDArray[np.uint64], survivors: int, noise: Callable[[], Steps]
+    ) -> tuple[Self, TreeRelease]:
+        """Return `add` for several streams in lock step: their sums modulo m, shape (…, dimension).
+
+        noise  draws a node's noise for all streams, of the shape of `totals`; called once for each of `completed`.
+        """
         if self.time >= self.mechanism.batches:
             raise BadParameter("batches", self.time + 1, f"the stream is calibrated for {self.mechanism.batches}")
-        leaf = self._node(0, survivors, self.mechanism.true_steps(total, survivors), stream)
+        leaf = _drawn(0, survivors, self.mechanism.true_steps(totals, survivors), noise)
         nodes, newest = self.nodes, leaf
         while nodes and nodes[-1].level == newest.level:
-            nodes, newest = nodes[:-1], self._parent(nodes[-1], newest, stream)
+            left, nodes = nodes[-1], nodes[:-1]
+            newest = _drawn(left.level + 1, left.survivors + newest.survivors, left.true + newest.true, noise)
         nodes = (*nodes, newest)
         released = TreeRelease(self._estimate((leaf,)), self._estimate(nodes))
         return type(self)(self.mechanism, self.time + 1, nodes), released
@@ -251,16 +265,25 @@ class Counter:
                 nodes.append(Node(level, survivors, trues[end] - trues[start], noisy[end] - noisy[start]))
         return cls(mechanism, len(batches), tuple(nodes))
 
-    def _parent(self, left: Node, right: Node, stream: Stream) -> Node:
-        return self._node(left.level + 1, left.survivors + right.survivors, left.true + right.true, stream)
-
-    def _node(self, level: int, survivors: int, true: Steps, stream: Stream) -> Node:
-        noise = self.mechanism.server_law().sample(stream, self.mechanism.dimension)
-        return Node(level, survivors, true, true + noise)
-
     def _estimate(self, nodes: tuple[Node, ...]) -> NDArray[np.float64]:
         """Return the sum of nodes in data units."""
         # Computed from noisy whole numbers only, so that floating-point rounding cannot tell the true ones.
         steps = np.sum([node.noisy for node in nodes], axis=0)
         survivors = sum(node.survivors for node in nodes)
         return np.asarray(steps * self.mechanism.step + survivors * self.mechanism.low, dtype=np.float64)
+
+
+def _drawn(level: int, survivors: int, true: Steps, noise: Callable[[], Steps]) -> Node:
+    """Return a node with its noise."""
+    drawn = noise()
+    if drawn.shape != true.shape:  # no two streams may share their noise
+        raise BadParameter("noise", drawn.shape, f"shape must be {true.shape}")
+    return Node(level, survivors, true, true + drawn)
+
+
+def completed(batches: int) -> int:
+    """Return how many nodes the first `batches` batches of a stream complete: each of them has one draw of noise.
+
+    Batch m completes its leaf, and a parent for each time that 2 divides m.
+    """
+    return 2 * batches - batches.bit_count()

@@ -6,7 +6,7 @@ it, the noise is in floating point, which is unsafe.
 
 import math
 from abc import abstractmethod
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from distrust.common.randomness import Stream
 
 MARGIN = 2.0**-30
 """Share by which `clamp` shrinks a ball: more than the floating-point rounding of all coordinates can add."""
+
+Randomness: TypeAlias = tuple[NDArray[Any], ...]
+"""What the messages of some clients are drawn with, before their values are known: arrays, a row a message."""
 
 
 class GridMechanism(Mechanism):
@@ -87,16 +90,45 @@ class GridMechanism(Mechanism):
         return None
 
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
-        n = vectors.shape[0]
-        noise = self._draw(self.client_law(), stream, n)  # before the values are looked at, so that time tells nothing
-        chances = stream.words(n * self.dimension).reshape(n, self.dimension)
+        # Everything is drawn before the values are looked at, so that the time that it takes tells nothing of them.
+        return self.randomize_with(vectors, self.client_randomness(stream, vectors.shape[0]))
+
+    def client_randomness(self, stream: Stream, count: int) -> Randomness:
+        """Return what `count` messages are drawn with: of one cohort, or of many that are played together.
+
+        Rows are independent and of one law. Each may be used for any message, once.
+        """
+        return self._draw(self.client_law(), stream, count), self._uniform(stream, count)
+
+    def randomize_with(self, vectors: NDArray[np.float64], randomness: Randomness) -> NDArray[np.uint64]:
+        """Return the messages of vectors, shape (n, dimension), by n rows of `client_randomness`. See `randomize`."""
+        noise, chances = randomness
         rounded = self._round(vectors, chances)
         rounded += noise
         return np.mod(rounded, self.modulus).astype(np.uint64)
 
     def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
         self.check_release(total, survivors)
-        whole = self._decode(total, survivors) + self._draw(self.server_law(), stream, 1)[0]
+        noise = self.server_randomness(stream, 1)
+        return self.estimate_with(total, survivors, None if noise is None else noise[0])
+
+    def server_randomness(self, stream: Stream, count: int) -> NDArray[Any] | None:
+        """Return the analyzer's noise for `count` sums, shape (count, dimension), in grid steps; None for none."""
+        law = self.server_law()
+        return None if law is None else self._draw(law, stream, count)
+
+    def estimate_with(
+        self, totals: NDArray[np.uint64], survivors: int, noise: NDArray[Any] | None
+    ) -> NDArray[np.float64]:
+        """Return `estimate` of sums that may be opened, shape (…, dimension), each over so many survivors.
+
+        noise  rows of `server_randomness`, each used once: of the shape of `totals`.
+        """
+        whole: NDArray[Any] = self._decode(totals, survivors)
+        if noise is not None:
+            if noise.shape != totals.shape:  # no two sums may share their noise
+                raise BadParameter("noise", noise.shape, f"shape must be {totals.shape}")
+            whole = whole + noise
         estimate: NDArray[np.float64] = whole * self.step + survivors * self.origin
         return estimate
 
@@ -114,13 +146,16 @@ class GridMechanism(Mechanism):
         return estimates
 
     def check_release(self, total: NDArray[np.uint64], survivors: int) -> None:
-        """Raise TooSmall for a sum that may not be opened, and BadParameter for one that cannot be a sum."""
+        """Raise TooSmall for a sum that may not be opened, and BadParameter for one that cannot be a sum.
+
+        total  one sum, or several, shape (…, dimension).
+        """
         if survivors < self.floor:
             raise TooSmall(survivors, self.floor)
         if survivors > self.clients:
             raise BadParameter("survivors", survivors, f"at most clients = {self.clients}")
-        if total.shape != (self.dimension,):
-            raise BadParameter("total", total.shape, f"shape must be ({self.dimension},)")
+        if total.shape[-1:] != (self.dimension,):
+            raise BadParameter("total", total.shape, f"shape must end with {self.dimension}")
         if int(total.max()) >= self.modulus:
             raise BadParameter("total", int(total.max()), f"must be below modulus = {self.modulus}")
 
@@ -129,12 +164,16 @@ class GridMechanism(Mechanism):
 
         It clamps each coordinate to the box; then, for l1 and l2, it scales the whole vector by one factor.
         """
-        inside = np.clip(vectors, self.low, self.high)
+        inside = np.minimum(np.maximum(vectors, self.low), self.high)
         if self.norm == "linf" or self.dimension == 1:
             return inside
         middle, radius = (self.low + self.high) / 2, (self.high - self.low) / 2 * (1 - MARGIN)
-        lengths = np.linalg.norm(inside - middle, ord=1 if self.norm == "l1" else 2, axis=1, keepdims=True)
-        shrunk: NDArray[np.float64] = middle + (inside - middle) * np.minimum(1, radius / np.maximum(lengths, radius))
+        away = inside - middle
+        if self.norm == "l1":
+            lengths = np.abs(away).sum(axis=1, keepdims=True)
+        else:
+            lengths = np.sqrt((away * away).sum(axis=1, keepdims=True))
+        shrunk: NDArray[np.float64] = middle + away * (radius / np.maximum(lengths, radius))
         return shrunk
 
     def _decode(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
@@ -149,12 +188,15 @@ class GridMechanism(Mechanism):
             return np.zeros((rows, self.dimension), dtype=np.int64)
         return law.sample(stream, rows * self.dimension).reshape(rows, self.dimension)
 
-    def _round(self, vectors: NDArray[np.float64], chances: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return ⌊w⌋ + Ber(w - ⌊w⌋) for the vectors' places w on the grid."""
+    def _uniform(self, stream: Stream, rows: int) -> NDArray[np.float64]:
+        """Return numbers in [0, 1), shape (rows, dimension), of 53 random bits, on which no privacy hangs."""
+        return fractions(stream.words(rows * self.dimension)).reshape(rows, self.dimension)
+
+    def _round(self, vectors: NDArray[np.float64], chances: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return ⌊w⌋ + Ber(w - ⌊w⌋), w on the grid; `chances` are uniform in [0, 1)."""
         grid = self.on_grid(vectors)
         whole = np.floor(grid)
-        # 53 random bits are enough: no privacy rests on the rounding.
-        up = (chances >> np.uint64(11)) * 2.0**-53 < grid - whole
+        up = chances < grid - whole
         rounded: NDArray[np.int64] = np.minimum(whole + up, self.precision).astype(np.int64)
         return rounded
 
@@ -168,8 +210,14 @@ class GridMechanism(Mechanism):
         if not np.isfinite(vectors).all():
             raise BadParameter("vectors", "NaN or infinity", "finite numbers are allowed")
         steps = (self.clamp(vectors) - self.low) * (self.precision / (self.high - self.low))
-        grid: NDArray[np.float64] = np.clip(steps, 0, self.precision)
+        grid: NDArray[np.float64] = np.minimum(np.maximum(steps, 0), self.precision)
         return grid
+
+
+def fractions(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Return the first 53 bits of uniform words as numbers in [0, 1)."""
+    numbers: NDArray[np.float64] = np.multiply(words >> np.uint64(11), 2.0**-53, dtype=np.float64)
+    return numbers
 
 
 FINE = 0.01
@@ -243,13 +291,11 @@ class ServerNoise(RealNoise):
     def server_law(self) -> Law:
         return self.grid_law()
 
-    def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
+    @override
+    def server_randomness(self, stream: Stream, count: int) -> NDArray[Any] | None:
         if not self.continuous:
-            return super().estimate(total, survivors, stream)
-        self.check_release(total, survivors)
-        whole = self._decode(total, survivors) + self.real_law().sample(stream, self.dimension)
-        estimate: NDArray[np.float64] = whole * self.step + survivors * self.low
-        return estimate
+            return super().server_randomness(stream, count)
+        return self.real_law().sample(stream, count * self.dimension).reshape(count, self.dimension)
 
 
 class ClientNoise(RealNoise):
@@ -272,11 +318,18 @@ class ClientNoise(RealNoise):
     def client_law(self) -> Law:
         return self.grid_law()
 
-    def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
+    @override
+    def client_randomness(self, stream: Stream, count: int) -> Randomness:
         if not self.continuous:
-            return super().randomize(vectors, stream)
-        shape = (vectors.shape[0], self.dimension)
-        noise = self.real_law().sample(stream, shape[0] * shape[1]).reshape(shape)
-        noise += (stream.words(noise.size).reshape(shape) >> np.uint64(11)) * 2.0**-53
+            return super().client_randomness(stream, count)
+        noise = self.real_law().sample(stream, count * self.dimension).reshape(count, self.dimension)
+        noise += self._uniform(stream, count)
+        return (noise,)
+
+    @override
+    def randomize_with(self, vectors: NDArray[np.float64], randomness: Randomness) -> NDArray[np.uint64]:
+        if not self.continuous:
+            return super().randomize_with(vectors, randomness)
+        (noise,) = randomness
         noisy = np.floor(self.on_grid(vectors) + noise).astype(np.int64)
         return np.mod(noisy, self.modulus).astype(np.uint64)

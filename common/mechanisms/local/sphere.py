@@ -27,7 +27,7 @@ from distrust.common.mechanisms.families.base import (
     needed,
     require,
 )
-from distrust.common.mechanisms.families.grid import FINE, GridMechanism
+from distrust.common.mechanisms.families.grid import FINE, GridMechanism, Randomness, fractions
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.coins import MOST, worst_quantile
 from distrust.common.noise.law import check_probability
@@ -48,6 +48,7 @@ def directions(stream: Stream, count: int, dimension: int) -> NDArray[np.float64
     return unit
 
 
+@lru_cache(maxsize=256)
 def radius(reach: float, dimension: int, epsilon: float) -> float:
     """Return the radius r = R √π Γ((d+1)/2)/Γ(d/2) · (e^ε + 1)/(e^ε - 1), for unbiased answers; R is `reach`."""
     ratio = math.exp(float(gammaln((dimension + 1) / 2) - gammaln(dimension / 2)))
@@ -204,19 +205,24 @@ class LocalSphere(GridMechanism):
     def rounding(self) -> float:
         return 0.0 if self.dimension == 1 else self.step / 2
 
-    def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
-        n = vectors.shape[0]
-        unit = directions(stream, n, self.dimension)
-        signs, coins = stream.words(n), stream.words(n)
-        chances = stream.words(n * self.dimension).reshape(n, self.dimension)
+    @override
+    def client_randomness(self, stream: Stream, count: int) -> Randomness:
+        unit = directions(stream, count, self.dimension)
+        signs = fractions(stream.words(count))
+        own = stream.words(count) < np.uint64(coin(self.epsilon))
+        return unit, signs, own, self._uniform(stream, count)
+
+    @override
+    def randomize_with(self, vectors: NDArray[np.float64], randomness: Randomness) -> NDArray[np.uint64]:
+        unit, signs, own, chances = randomness
         centred = (self.on_grid(vectors) / self.precision - 0.5) * (self.high - self.low)
-        lengths = np.linalg.norm(centred, axis=1)
-        keep = (signs >> np.uint64(11)) * 2.0**-53 < 0.5 + lengths / (2 * self.reach)
+        lengths = np.sqrt((centred * centred).sum(axis=1))
+        keep = signs < 0.5 + lengths / (2 * self.reach)
         ahead = np.einsum("ij,ij->i", unit, centred) > 0  # the same for u and -u but for the sign
-        flip = (ahead == keep) != (coins < np.uint64(coin(self.epsilon)))
-        answer = (np.clip(np.where(flip[:, None], -unit, unit), -1, 1) + 1) * (self.precision / 2)
+        flip = (ahead == keep) != own
+        answer = (np.minimum(np.maximum(np.where(flip[:, None], -unit, unit), -1), 1) + 1) * (self.precision / 2)
         whole = np.floor(answer)
-        return (whole + ((chances >> np.uint64(11)) * 2.0**-53 < answer - whole)).astype(np.uint64)
+        return (whole + (chances < answer - whole)).astype(np.uint64)
 
     @override
     def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,6 @@ from distrust.common.privacy.profile import Privacy, Profile, spent_as, unprotec
 from distrust.common.privacy.searches import least_integer, least_on_grid, least_satisfying
 from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, steps_moved
 from distrust.common.privacy.vector_bounds import about_variance, grid_by_moments, vector_epsilon
-from distrust.common.randomness import Stream
 
 FAIR = 0.5
 LONG = 1e7
@@ -273,9 +272,11 @@ class ShuffledBinomial(GridMechanism):
         return Binomial(self.coins, self.chance)
 
     @override
-    def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
-        self.check_release(total, survivors)
-        ones = total.astype(np.float64) - survivors * self.coins * self.chance
+    def estimate_with(
+        self, totals: NDArray[np.uint64], survivors: int, noise: NDArray[Any] | None
+    ) -> NDArray[np.float64]:
+        del noise  # there is none: the clients' bits are all of it
+        ones = totals.astype(np.float64) - survivors * self.coins * self.chance
         return ones * self.step + survivors * self.low
 
     @override

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import islice, product
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from distrust.common.mechanisms.families.base import (
     needed,
     require,
 )
-from distrust.common.mechanisms.families.grid import GridMechanism
+from distrust.common.mechanisms.families.grid import GridMechanism, Randomness
 from distrust.common.mechanisms.families.laplace import little_rounding
 from distrust.common.mechanisms.shuffled.pure_certificate import (
     FARTHEST,
@@ -319,22 +319,30 @@ class RelaxedSecaggShuffle(GridMechanism):
         """Return d, the bits under each label."""
         return self.length
 
-    def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
-        shape = (vectors.shape[0], self.dimension)
-        count = shape[0] * shape[1]
+    @override
+    def client_randomness(self, stream: Stream, count: int) -> Randomness:
+        shape = (count, self.dimension)
+        size = count * self.dimension
         law = Polya(Fraction(1, self.share), self.scale)
-        plus, minus = law.sample(stream, count), law.sample(stream, count)
-        uniform = _uniform(self.length).draw(stream, count)
-        away = stream.words(count) < np.uint64(math.ceil(self.escape * 2**64))
+        plus, minus = law.sample(stream, size), law.sample(stream, size)
+        uniform = _uniform(self.length).draw(stream, size)
+        away = stream.words(size) < np.uint64(math.ceil(self.escape * 2**64))
         away |= (plus > self.reach) | (minus > self.reach)
-        rounded = self._round(vectors, stream.words(count).reshape(shape))
-        ones = rounded + (self.design.center + plus - minus).reshape(shape)
-        return np.where(away.reshape(shape), uniform.reshape(shape), ones).astype(np.uint64)
+        noise = (self.design.center + plus - minus).reshape(shape)
+        return noise, uniform.reshape(shape), away.reshape(shape), self._uniform(stream, count)
 
     @override
-    def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
-        self.check_release(total, survivors)
-        ones = total.astype(np.float64) - survivors * self.design.center
+    def randomize_with(self, vectors: NDArray[np.float64], randomness: Randomness) -> NDArray[np.uint64]:
+        noise, uniform, away, chances = randomness
+        ones = self._round(vectors, chances) + noise
+        return np.where(away, uniform, ones).astype(np.uint64)
+
+    @override
+    def estimate_with(
+        self, totals: NDArray[np.uint64], survivors: int, noise: NDArray[Any] | None
+    ) -> NDArray[np.float64]:
+        del noise  # there is none: the clients' bits are all of it
+        ones = totals.astype(np.float64) - survivors * self.design.center
         return ones * self.step + survivors * self.low
 
     @override

@@ -43,7 +43,11 @@ class RoundNoise:
 
 
 class Core(Protocol):
-    """The state of R runs of one policy. Deterministic: the same sums give the same rules."""
+    """The state of R runs of one policy. Deterministic: the same sums give the same rules.
+
+    A class of it is called with the policy's spec, the facts of the run, and R. The runs do not touch each other: a run
+    has the same rules whichever others are learned with it. Only `rule.only` is one for all, as it is public.
+    """
 
     @property
     def rule(self) -> ChoiceRule:
@@ -70,10 +74,17 @@ class ContextualPolicy:
         self.active = tuple(range(run.arms))
         self._batch = 1
 
+    def core(self, runs: int) -> Core:
+        """Return the core of so many runs of this policy before their first batch."""
+        core: Core = type(self._core)(self._spec, self._run, runs)  # type: ignore[call-arg]
+        return core
+
     def ask(self, left: int) -> Ask | None:
-        if left < self._spec.batch:
-            return None
-        decision = ContextualChoice.of(first_run(self._core.rule))
+        return self.ask_by(self._core.rule) if left >= self._spec.batch else None
+
+    def ask_by(self, rule: ChoiceRule) -> Ask:
+        """Return the batch whose clients choose by the first run's part of a core's rule."""
+        decision = ContextualChoice.of(first_run(rule))
         statistic = self._spec.statistic(self._run.arms, decision)
         size = RoundSize(self._run.arms, self._run.horizon, self._run.calibration, self._batch, self._run.arms)
         query = Query(None, self._spec.batch)
