@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from distrust.aggregator.service import CONFIRM, KEYS, MASKED, SHARES, UNMASK, Aggregator
 from distrust.common.errors import BadParameter, Unauthorized, WrongCohort
-from distrust.common.machine import Clock
+from distrust.common.intermediary.stages import Clock
 from distrust.common.messages.status import STATED, StageView, StatementList
 from distrust.common.messages.upload import UploadAnswer
 from distrust.common.web.app import OperatorOnly

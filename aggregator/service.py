@@ -21,9 +21,8 @@ from distrust.common.errors import BadMessage, BadParameter, ProtocolError, Unav
 from distrust.common.intermediary import store
 from distrust.common.intermediary.intake import Fault
 from distrust.common.intermediary.service import Intermediary
-from distrust.common.intermediary.stages import silence
+from distrust.common.intermediary.stages import Clock, silence
 from distrust.common.intermediary.store import BATCH, SELF, Span, State
-from distrust.common.machine import Clock
 from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.messages.status import STATED, Inbox, StageView, Statement, StatementList, TranscriptEntry

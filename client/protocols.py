@@ -22,6 +22,8 @@ from distrust.common.messages.cohort import Cohort, SealedRecords
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import Item
 
+log = structlog.get_logger("distrust.fleet")
+
 Check = bytes | Mapping[int, bytes]
 """What the server published for a stage: the digest of the aggregator's statement, or in `shares` the key hashes."""
 
@@ -108,9 +110,6 @@ def sealed(cohort: Cohort, payload: bytes, place: int | None = None) -> bytes:
     return report_id + seal(cohort.channel.server_key, cohort, report_id, payload, place)
 
 
-log = structlog.get_logger("distrust.fleet")
-
-
 class SecAggProtocol:
     """Secure aggregation of one cohort's users. The roster, which is public, is read once for all of them.
 
@@ -182,7 +181,7 @@ class SecAggProtocol:
             try:
                 items.append(user.item(answer(user, self._clients[user.slot])))
             except ProtocolError as error:
-                log.warning("client_refuses", cohort=self._cohort.cohort, slot=user.slot, why=error.detail)
+                log.warning("client_refusal", cohort=self._cohort.cohort, slot=user.slot, why=error.detail)
                 self.refusals[user.slot] = f"{error.code}: {error.detail}"
         return items
 

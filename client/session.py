@@ -121,7 +121,7 @@ class CohortSession:
 
     def _give_up(self, slots: Sequence[int], error: ProtocolError) -> None:
         """Erase what these users hold: their cohort has ended, or the intermediary refuses them."""
-        log.info("lost", cohort=self.cohort.cohort, clients=len(slots), code=error.code, why=error.detail)
+        log.info("clients_lost", cohort=self.cohort.cohort, clients=len(slots), code=error.code, why=error.detail)
         aborted = isinstance(error, Aborted)
         self.stats.refuse(len(slots), f"{error.code}: {error.detail}", "aborted" if aborted else "refused")
         self._drop(slots)

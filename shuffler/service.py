@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 from sqlalchemy import Connection
@@ -14,9 +15,8 @@ from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.intermediary import store
 from distrust.common.intermediary.intake import Fault, Intake, check_size, measured
 from distrust.common.intermediary.service import Intermediary
-from distrust.common.intermediary.stages import silence
+from distrust.common.intermediary.stages import Clock, silence
 from distrust.common.intermediary.store import BATCH, DEPARTED, SELF, Span, State
-from distrust.common.machine import Clock
 from distrust.common.messages.batch import Batch, BatchAnswer, Content, GroupedRecords, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, SealedRecords
 from distrust.common.messages.status import StageView, TranscriptEntry
@@ -43,7 +43,7 @@ _MOST_LABELS = 64
 
 View = dict[str, str | int | float | bool | list[int] | list[str]]
 
-REPORT = "report"
+REPORT: Final = "report"
 ORDER = "order"
 """The stage that stores the order in which the shuffler deals a cohort's actions. It is drawn once, on opening."""
 
@@ -106,9 +106,7 @@ class Shuffler(Intermediary):
         """Return the stage with the clients that may report; in `done`, those that did. Raises WrongCohort."""
         state = self.settled(name)
         stage = self._shown(state)
-        return StageView.model_validate(
-            {"cohort": name, "stage": stage, "reason": state.reason, "members": self._bitmap(state)}
-        )
+        return StageView(cohort=name, stage=stage, reason=state.reason, members=self._bitmap(state))
 
     def _bitmap(self, state: State) -> bytes:
         if state.stage != "done":

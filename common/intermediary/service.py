@@ -13,7 +13,7 @@ from distrust.common.intermediary.stages import MIXING, StageMachine
 from distrust.common.intermediary.store import Span, State
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import CohortEntry, CohortList, StageView, Transcript, TranscriptEntry
+from distrust.common.messages.status import CohortEntry, CohortList, CohortStage, StageView, Transcript, TranscriptEntry
 from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswer
 
 
@@ -175,12 +175,18 @@ class Intermediary(StageMachine):
             f"cohort {state.name} is in stage {shown}: {stage} is not open", cohort=state.name, stage=shown
         )
 
-    def _shown(self, state: State) -> str:
+    def _shown(self, state: State) -> CohortStage:
         """Return the stage as clients know it: while the batch is computed, the last one."""
         return self.stages[-1] if state.stage == MIXING else state.stage
 
     def _entry(self, tx: Connection, state: State) -> CohortEntry:
         cohort, shown = state.cohort, self._shown(state)
         answered = store.count_answers(tx, state.name, shown) if shown in self.stages else None
-        fields = {"cohort": state.name, "run": cohort.run, "round": cohort.round, "clients": cohort.clients}
-        return CohortEntry.model_validate({**fields, "stage": shown, "answered": answered})
+        return CohortEntry(
+            cohort=state.name,
+            run=cohort.run,
+            round=cohort.round,
+            clients=cohort.clients,
+            stage=shown,
+            answered=answered,
+        )

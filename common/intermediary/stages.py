@@ -7,27 +7,42 @@ Deadlines are checked at every request, so a restart changes nothing. The batch 
 outside every transaction, so a crash in between only repeats it.
 """
 
-import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import ClassVar
+from typing import ClassVar, Final, Protocol
 
+import structlog
 from sqlalchemy import Connection
 
 from distrust.common.database import Database
 from distrust.common.errors import ProtocolError, TooSmall, Unavailable
 from distrust.common.intermediary import store
 from distrust.common.intermediary.store import State
-from distrust.common.machine import Clock
 from distrust.common.messages.batch import Batch, BatchAnswer
+from distrust.common.messages.status import CohortStage
 
-MIXING = "mixing"
+MIXING: Final = "mixing"
+"""The stage after a party's own ones: no message is taken any more, and the batch is computed."""
 
 _FETCH = 256  # bodies in memory at once while a stage is read through
 
-_log = logging.getLogger("distrust.intermediary")
+_log = structlog.get_logger("distrust.intermediary")
+
+
+class Clock(Protocol):
+    """Seconds since the epoch."""
+
+    def now(self) -> float: ...
+
+
+class SystemClock:
+    """The machine's wall clock. Deadlines are stored, so they must outlive a process."""
+
+    def now(self) -> float:
+        return time.time()
 
 
 def silence(_cohort: str) -> None:
@@ -40,7 +55,7 @@ class StageMachine(ABC):
     ring   called with the cohort's name after every change.
     """
 
-    stages: ClassVar[tuple[str, ...]]
+    stages: ClassVar[tuple[CohortStage, ...]]
 
     def __init__(self, database: Database, clock: Clock, ring: Callable[[str], None] = silence) -> None:
         self._database, self._clock, self._ring = database, clock, ring
@@ -111,6 +126,7 @@ class StageMachine(ABC):
 
     def _abort(self, tx: Connection, state: State, why: ProtocolError) -> State:
         store.move(tx, state.name, "aborted", None, why.detail)
+        _log.warning("cohort_aborted", cohort=state.name, stage=state.stage, code=why.code, why=why.detail)
         return store.need(tx, state.name)
 
     def _started(self, tx: Connection, state: State) -> State:
@@ -149,11 +165,11 @@ class StageMachine(ABC):
             lost = state.cohort.clients - batch.survivors
             self._publish(state, BatchAnswer(cohort=state.name, state="released", batch=batch, lost=lost))
         except Unavailable:
-            _log.exception("cohort %s is not released yet", state.name)  # the next request tries again
+            _log.exception("release_delayed", cohort=state.name)  # the next request tries again
         except ProtocolError as error:
             self._end_without(state, error)
         except Exception:  # noqa: BLE001  fail closed: a bug must not try again for ever
-            _log.exception("cohort %s cannot be released", state.name)
+            _log.exception("release_failed", cohort=state.name)
             self._end_without(state, ProtocolError("an unexpected error; the service's log has it"))
         finally:
             with self._guard:

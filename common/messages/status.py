@@ -12,6 +12,9 @@ STATED: Final[tuple[Stated, ...]] = get_args(Stated)
 
 STATEMENT = 32  # bytes of a digest
 
+CohortStage = Literal["keys", "shares", "confirm", "masked", "unmask", "report", "done", "aborted"]
+"""A cohort's stage as clients and the operator read it: an open stage of either intermediary, or an end."""
+
 
 class Inbox(Message):
     """The boxes for one slot: one from each neighbour that shared, in the order of the slot's neighbours."""
@@ -35,7 +38,7 @@ class StageView(Message):
 
     version: Version = 1
     cohort: Identifier
-    stage: Literal["keys", "shares", "confirm", "masked", "unmask", "report", "done", "aborted"]
+    stage: CohortStage
     members: Blob
     roster: Blob | None = None
     challenge: Blob | None = None
@@ -70,7 +73,7 @@ class CohortEntry(Message):
     run: Identifier
     round: int
     clients: int
-    stage: Literal["keys", "shares", "masked", "unmask", "report", "done", "aborted"]
+    stage: CohortStage
     answered: int | None = None
 
 

@@ -48,6 +48,15 @@ READ = "distrust.read"
 BODY_BURST = 4 * 2**20
 """Bytes of larger requests that may come at once, before the pace holds."""
 
+_RETRY_SECONDS = 1.0
+"""Pause after an `accept` for which the machine had no descriptor or memory left."""
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_TURN = 32  # abandoned connections that are left out before other tasks have a turn
+_HALF_CLOSED = getattr(select, "POLLRDHUP", 0)  # only Linux can tell; elsewhere they are accepted, and noticed later
+
+_log = structlog.get_logger("distrust.web")
+
 
 class BodyPace:
     """Bytes of many bodies together arrive at `rate` a second at most, after BODY_BURST.
@@ -92,12 +101,6 @@ class PacedFlow(FlowControl):
     def _settle(self) -> None:
         if not (self._full or self._held or self._transport.is_closing()):
             super().resume_reading()
-_RETRY_SECONDS = 1.0
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_TURN = 32  # abandoned connections that are left out before other tasks have a turn
-_HALF_CLOSED = getattr(select, "POLLRDHUP", 0)  # only Linux can tell; elsewhere they are accepted, and noticed later
-
-_log = structlog.get_logger("distrust.web")
 
 
 class Pace:

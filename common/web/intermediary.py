@@ -21,8 +21,8 @@ from distrust.common.errors import (
 )
 from distrust.common.intermediary.intake import check_fits
 from distrust.common.intermediary.service import Intermediary
+from distrust.common.intermediary.stages import Clock, SystemClock
 from distrust.common.intermediary.store import METADATA, VERSION
-from distrust.common.machine import Clock, SystemClock
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import CohortList, Transcript

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from distrust.common.errors import BadParameter
-from distrust.common.machine import one_thread
+from distrust.common.privacy.searches import one_thread
 from distrust.lab.cli.console import err, out
 from distrust.lab.cli.run import JsonOption
 from distrust.lab.privacy.calculator import json_of, report_on

@@ -12,7 +12,7 @@ import typer
 
 from distrust.client.environments.mslr import build_counts, write_counts
 from distrust.common.errors import BadParameter, RunFailed
-from distrust.common.machine import one_thread
+from distrust.common.privacy.searches import one_thread
 from distrust.lab.cli.console import err, out
 from distrust.lab.cli.stack import DataOption, PortOption
 from distrust.lab.run import in_process

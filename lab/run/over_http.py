@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from distrust.common.errors import BadMessage, Conflict, ProtocolError, Refused, RunFailed, Unavailable, WrongCohort
-from distrust.common.machine import one_thread
 from distrust.common.messages.status import CohortList
+from distrust.common.privacy.searches import one_thread
 from distrust.common.run.progress import CohortView, LedgerView, RoundList, RoundReport, RunView, Snapshot
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.lab.run.failures import FailureTracker

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter, ProtocolError
-from distrust.common.machine import one_thread
 from distrust.common.messages.explain import first
+from distrust.common.privacy.searches import one_thread
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.run import in_process
 from distrust.lab.run.result import Result
@@ -50,7 +50,8 @@ def load_experiment(name_or_path: str, *, quick: bool = False, repetitions: int 
         if quick and not isinstance(words.get("quick"), dict):
             raise BadExperiment(f"{name_or_path}: has no [quick] table")
         table = _laid(words, quick=quick, repetitions=repetitions)
-        experiment = Experiment.model_validate({**table, "name": name, "quick": quick})
+        # Words of a TOML file: validated as a table, with what the file itself does not say.
+        experiment = Experiment.model_validate(table | {"name": name, "quick": quick})
     except ValidationError as error:
         raise BadExperiment(f"{name_or_path}: {first(error, Experiment)}") from error
     except (ValueError, RecursionError) as error:

@@ -168,10 +168,6 @@ class Experiment(Message):
         text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def repeated(self, repetitions: int) -> Self:
-        """Return the experiment with another number of repetitions, checked. Rows of the old ones stay valid."""
-        return type(self).model_validate({**self.model_dump(), "repetitions": repetitions})
-
     def all_pairs(self) -> Iterator[tuple[Overlay, Overlay]]:
         """Return (panel, series), panel by panel."""
         return ((panel, series) for panel in self.panels for series in self.series)
