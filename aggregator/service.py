@@ -87,8 +87,8 @@ class Aggregator(Intermediary):
     party = "aggregator"
     stages = (KEYS, SHARES, CONFIRM, MASKED, UNMASK)
 
-    def __init__(self, database: Database, clock: Clock, ring: Callable[[str], None] = silence) -> None:
-        super().__init__(database, clock, ring)
+    def __init__(self, database: Database, clock: Clock, notify: Callable[[str], None] = silence) -> None:
+        super().__init__(database, clock, notify)
         self._sharings: LruCache[Sharing] = LruCache(_ROSTERS)
         self._rosters: LruCache[Roster] = LruCache(_ROSTERS)
         self._inboxes: LruCache[dict[int, bytes]] = LruCache(_INBOXES)

@@ -265,5 +265,5 @@ def server_app(settings: ServerSettings, intermediaries: Intermediaries | None =
     app.state.database = open_database(settings.database_url)
     app.state.database.hold()
     keys = load_or_make(settings.key_file)
-    app.state.service = Service(app.state.database, keys, app.state.notifier.ring, settings.window)
+    app.state.service = Service(app.state.database, keys, app.state.notifier.notify, settings.window)
     return app

@@ -31,14 +31,14 @@ WINDOW = 8192
 class Service:
     """All runs of one server. Safe to use from many threads. Knows no HTTP.
 
-    ring  called with a run's name after every commit that its watchers may wait for.
+    notify  called with a run's name after every commit that its watchers may wait for.
     """
 
     def __init__(
-        self, database: Database, keys: Keys, ring: Callable[[str], None] = lambda _run: None, window: int = WINDOW
+        self, database: Database, keys: Keys, notify: Callable[[str], None] = lambda _run: None, window: int = WINDOW
     ) -> None:
         self.store = Store(database)
-        self._keys, self._ring = keys, ring
+        self._keys, self._notify = keys, notify
         self._issuer = TicketIssuer(self.store, keys.ticket, window)
         self._settlement = Settlement(self.store, keys.seal)
         self._lock = threading.Lock()
@@ -97,7 +97,7 @@ class Service:
                     writing.state(run, "cancelled", reason)
                     writing.event(run, kind="cancelled", detail=reason)
                 active.state, active.reason = "cancelled", reason
-        self._ring(run)
+        self._notify(run)
         return self.view(run)
 
     def round_view(self, run: str) -> RoundView:
@@ -123,7 +123,7 @@ class Service:
     def opened(self, cohort: Cohort) -> bool:
         """Record that the intermediary has opened the cohort. Return False if it was known, or is no longer needed."""
         changed = self._issuer.opened(self.active_run(cohort.run), cohort)
-        self._ring(cohort.run)
+        self._notify(cohort.run)
         return changed
 
     def grant(self, run: str, request: TicketRequest) -> TicketAnswer:
@@ -155,7 +155,7 @@ class Service:
             with self.store.writing() as writing:
                 for one in fresh:
                     writing.statement(cohort.cohort, one)
-        self._ring(cohort.run)
+        self._notify(cohort.run)
 
     def waiting_for(self, run: str) -> list[Cohort]:
         """Return the cohorts that are open at their intermediary and have no outcome yet."""
@@ -167,7 +167,7 @@ class Service:
     def settle(self, cohort: Cohort, answer: BatchAnswer) -> bool:
         """Settle a cohort with its intermediary's last answer. Return False if it was settled already."""
         changed = self._settlement.settle(self.active_run(cohort.run), cohort, answer)
-        self._ring(cohort.run)
+        self._notify(cohort.run)
         return changed
 
     def rounds(self, run: str, after: int, limit: int) -> RoundList:

@@ -198,8 +198,8 @@ def _opening(number: int, cohort: Cohort) -> TranscriptEntry:
     channel = cohort.channel.model_dump(mode="json", exclude={"server_key", "deal", "noise_seed"})
     view |= {name: value for name, value in channel.items() if value is not None}
     if isinstance(cohort.channel, Dealt):
-        deal = cohort.channel.deal
-        view |= {"actions": deal.actions[:MOST_VALUES], "times": deal.times[:MOST_VALUES]}
+        assigned = cohort.channel.deal
+        view |= {"actions": assigned.actions[:MOST_VALUES], "times": assigned.times[:MOST_VALUES]}
     return _entry(number, "out", cohort.via, "cohort", cohort.model_dump_json().encode(), view)
 
 

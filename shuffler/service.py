@@ -66,10 +66,10 @@ class Shuffler(Intermediary):
         self,
         database: Database,
         clock: Clock,
-        ring: Callable[[str], None] = silence,
+        notify: Callable[[str], None] = silence,
         stream: Callable[[], Stream] = SystemStream,
     ) -> None:
-        super().__init__(database, clock, ring)
+        super().__init__(database, clock, notify)
         self._stream = stream
         self._order = lru_cache(maxsize=_ORDERS)(self._read_order)
 
@@ -213,8 +213,8 @@ def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, play: int
 def _order(cohort: Cohort, stage: str, body: bytes) -> TranscriptEntry:
     """Describe the dealt order by its actions and times; each client's own action stands beside its report."""
     assert isinstance(cohort.channel, Dealt)
-    deal = cohort.channel.deal
-    view: View = {"actions": deal.actions[:_MOST_LABELS], "times": deal.times[:_MOST_LABELS]}
+    assigned = cohort.channel.deal
+    view: View = {"actions": assigned.actions[:_MOST_LABELS], "times": assigned.times[:_MOST_LABELS]}
     return TranscriptEntry(
         number=0, direction="out", peer="each client", stage=stage, bytes=len(body), view=view, hex=""
     )

@@ -168,15 +168,6 @@ class LetorBlock(NamedTuple):
     features: NDArray[np.float64]
 
 
-def letor_rows(path: Path) -> Iterator[LetorRow]:
-    """Yield the rows of a file. Skips blank lines and what follows a #.
-
-    Raises BadParameter that names file, line and what was expected there.
-    """
-    for number, lines in _lines(path):
-        yield from _rows(path, number, lines)
-
-
 def letor_blocks(path: Path) -> Iterator[LetorBlock]:
     """Yield the rows of a file in blocks of some thousands. Ten times as fast where no row lacks a feature."""
     for number, lines in _lines(path):

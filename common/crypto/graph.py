@@ -139,7 +139,7 @@ class Roster:
         """
         question = (members, survivors, densest)
         if self._judged is None or self._judged[0] != question:
-            self._judged = question, self._find_fault(*question)
+            self._judged = question, self._find_fault(members, survivors, densest)
         return self._judged[1]
 
     def _find_fault(self, members: int, survivors: int, densest: int) -> str | None:

@@ -52,13 +52,13 @@ def silence(_cohort: str) -> None:
 class StageMachine(ABC):
     """Moves cohorts from stage to stage. Safe to call from many threads, and from several workers over one database.
 
-    ring   called with the cohort's name after every change.
+    notify   called with the cohort's name after every change.
     """
 
     stages: ClassVar[tuple[CohortStage, ...]]
 
-    def __init__(self, database: Database, clock: Clock, ring: Callable[[str], None] = silence) -> None:
-        self._database, self._clock, self._ring = database, clock, ring
+    def __init__(self, database: Database, clock: Clock, notify: Callable[[str], None] = silence) -> None:
+        self._database, self._clock, self._notify = database, clock, notify
         self._mixer = ThreadPoolExecutor(1, thread_name_prefix="mixer")
         self._mixing: set[str] = set()
         self._guard = threading.Lock()
@@ -91,7 +91,7 @@ class StageMachine(ABC):
         if due:
             with self._database.transaction() as tx:
                 state = self._advance(tx, store.need(tx, name, lock=True))
-            self._ring(name)
+            self._notify(name)
         self._mix_when_frozen(state)  # a crash may have interrupted it
         return state
 
@@ -138,7 +138,7 @@ class StageMachine(ABC):
 
     def _changed(self, state: State) -> None:
         """Wake waiting requests after a commit, and mix a frozen cohort."""
-        self._ring(state.name)
+        self._notify(state.name)
         self._mix_when_frozen(state)
 
     def _mix_when_frozen(self, state: State) -> None:
@@ -181,10 +181,10 @@ class StageMachine(ABC):
             if store.need(tx, state.name, lock=True).stage == MIXING:
                 store.put_statement(tx, state.name, store.BATCH, answer.model_dump_json().encode())
                 store.move(tx, state.name, "done", None)
-        self._ring(state.name)
+        self._notify(state.name)
 
     def _end_without(self, state: State, why: ProtocolError) -> None:
         with self._database.transaction() as tx:
             if store.need(tx, state.name, lock=True).stage == MIXING:
                 self._abort(tx, state, why)
-        self._ring(state.name)
+        self._notify(state.name)

@@ -135,8 +135,8 @@ def _rounded_quantile(law: Gaussian | Laplace, terms: int, p: float) -> float:
 
     def excess(q: float) -> float:
         kink = min(q / size, FARTHEST)  # where a Laplace variable's density has one
-        ends = ((0.0, kink), (kink, FARTHEST))
-        return math.log(2 * math.fsum(_with_rayleigh(law, q, size, *piece) for piece in ends) / p)
+        below, above = _with_rayleigh(law, q, size, 0.0, kink), _with_rayleigh(law, q, size, kink, FARTHEST)
+        return math.log(2 * (below + above) / p)
 
     high = law.quantile(p / 2) + size * math.sqrt(2 * math.log(4 / p))
     drawn = law.quantile(p)

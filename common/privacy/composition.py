@@ -58,7 +58,8 @@ def compose(parts: tuple[Part, ...], delta: float | None = None) -> Guarantee:
     epsilon = min(_bounds(parts, curve, target), default=math.inf)
     if math.isinf(epsilon):
         return without_privacy(first)
-    kind = "renyi" if curve else "approximate" if target > 0 else "pure"
+    without_curve = "approximate" if target > 0 else "pure"
+    kind = "renyi" if curve else without_curve
     change = {"kind": kind, "epsilon": epsilon, "delta": target, "rdp": curve, "claimed": None}
     return first.model_copy(update={**change, "assumptions": (*first.assumptions, ADAPTIVE)})
 

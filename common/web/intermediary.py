@@ -141,7 +141,7 @@ def wire(
     database = Database(settings.database_url, METADATA, VERSION)
     database.hold()
     app.state.database = database
-    app.state.service = kind(database, clock or SystemClock(), app.state.notifier.ring)
+    app.state.service = kind(database, clock or SystemClock(), app.state.notifier.notify)
     return app
 
 

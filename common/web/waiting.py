@@ -1,7 +1,7 @@
 """Long polls: requests that wait until something changes, time is over, the caller leaves, or the service stops.
 
 Requests with the same topic and question share a watch, so the cost does not grow with their number. A watch looks up
-the answer after every ring, and every `LOOK_SECONDS` in between, because a deadline passes without a ring.
+the answer after every notification, and every `LOOK_SECONDS` in between, because a deadline passes without one.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from starlette.types import Receive
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 0.25  # between two looks of a watch without a ring: how late a passed deadline may be noticed
+LOOK_SECONDS = 0.25  # between two looks of a watch without a notification: how late a passed deadline may be noticed
 LONGEST_WAIT = 60.0  # seconds that one request may wait
 JOIN_SECONDS = 0.02
 """Before a watch looks again for requests that joined it: many requests cost 50 looks a second, not one each."""
@@ -37,7 +37,7 @@ class ChangeNotifier:
         self._most = most
         self._closed = False
 
-    def ring(self, topic: str) -> None:
+    def notify(self, topic: str) -> None:
         """Let every watch of this topic look again."""
         with self._lock:
             watches = list(self._watches.get(topic, {}).values())
@@ -179,7 +179,7 @@ class _Watch(Generic[T]):
 
     async def _run(self) -> None:
         while self.waits:
-            self._changed.clear()  # before looking: a ring from now on is not lost
+            self._changed.clear()  # before looking: a notification from now on is not lost
             if self._soon is not None:
                 self._soon.cancel()
                 self._soon = None

@@ -78,26 +78,26 @@ def here(file: RunFile) -> Result:
         return in_process.run(file)
 
 
-def there(file: RunFile, urls: Urls, folder: DataDir, *, fleet: bool = True) -> Result:
-    """Play the run over services that are running already; the fleets' logs go to `folder`.
+def there(file: RunFile, urls: Urls, data_dir: DataDir, *, fleet: bool = True) -> Result:
+    """Play the run over services that are running already; the fleets' logs go below `data_dir`.
 
     fleet   whether fleets of ours play; else fleets that are started elsewhere.
     Raises  BadParameter for a world that other fleets cannot know, because its seed was drawn here.
     """
     if file.drawn and not fleet:
         raise BadParameter("environment.seed", None, "other fleets play with --no-fleet: give the seed of their world")
-    folder.make()
-    fleets = Fleets(file, urls, folder.path / "logs") if fleet else None
+    data_dir.make()
+    fleets = Fleets(file, urls, data_dir.path / "logs") if fleet else None
     return asyncio.run(HttpRun(file, urls, fleets, Progress(err)).run())
 
 
-def on_own_stack(file: RunFile, folder: DataDir, port_base: int) -> Result:
+def on_own_stack(file: RunFile, data_dir: DataDir, port_base: int) -> Result:
     """Play the run over the stack that holds the folder, or over one of our own for as long as the run lasts."""
-    urls = running_stack(folder)
+    urls = running_stack(data_dir)
     if urls is not None:
-        return there(file, urls, folder)
-    with Stack(folder, port_base, file.extensions) as stack:
-        fleets = Fleets(file, stack.urls, folder.path / "logs")
+        return there(file, urls, data_dir)
+    with Stack(data_dir, port_base, file.extensions) as stack:
+        fleets = Fleets(file, stack.urls, data_dir.path / "logs")
         return asyncio.run(HttpRun(file, stack.urls, fleets, Progress(err), stack.check).run())
 
 

@@ -126,8 +126,8 @@ def _place(cell: Cell) -> str:
 
 
 def _stopped(experiment: Experiment, folder: Path) -> str:
-    with ResultStore(experiment, folder) as shelf:
-        done = len(shelf.rows())
+    with ResultStore(experiment, folder) as results:
+        done = len(results.rows())
     kept = result_folder(experiment, folder)
     return f"stopped: {done} finished cells are kept in {kept}; the same command goes on from there"
 
@@ -155,8 +155,9 @@ def figure_command(
         _unused(
             {"quick": quick or None, "results": results, **plays}, f"an experiment's alone: leave it out for {name}"
         )
-        budget = EPSILON if epsilon is None else epsilon, DELTA if delta is None else delta
-        curves = composition.composition_curves(*budget)
+        curves = composition.composition_curves(
+            EPSILON if epsilon is None else epsilon, DELTA if delta is None else delta
+        )
         with writing(out_, "choose another --out"):
             out_.mkdir(parents=True, exist_ok=True)
             _print(composition.draw_composition(curves, out_ / name))

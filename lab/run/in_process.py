@@ -49,10 +49,10 @@ def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None)
     learner = play_learner(file, track_and_watch)
     rounds = [_round(file.config, record) for record in learner.rounds]
     seconds = time.perf_counter() - began
-    events = tracker.events(learner)
+    failures = tracker.failures(learner)
     spent = ledger_classes(run_ledger(file.config, learner.rounds))
     snapshot, fault = learner.snapshot(), learner.fault
-    return summarize(file, "in-process", snapshot, rounds, events, spent=spent, seconds=seconds, fault=fault)
+    return summarize(file, "in-process", snapshot, rounds, failures, spent=spent, seconds=seconds, fault=fault)
 
 
 def play_learner(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Learner:
@@ -211,14 +211,14 @@ def _sums_by_arm(records: Sequence[RoundRecord], cohorts: dict[Key, CohortPlan])
 
 
 def unshuffled(
-    cohort: CohortPlan, deal: AssignedAction, rows: NDArray[np.uint64], plays: NDArray[np.int64], stream: Stream
+    cohort: CohortPlan, assigned: AssignedAction, rows: NDArray[np.uint64], plays: NDArray[np.int64], stream: Stream
 ) -> ReleasedCohort:
     """Return the estimate of each action's group of reports, as a shuffler that assigns actions releases them.
 
     FREE Alg. 3. The slots in a group are not part of the result.
     """
-    mechanism, actions = cohort.mechanism, len(deal.actions)
-    places = deal.places()[plays]
+    mechanism, actions = cohort.mechanism, len(assigned.actions)
+    places = assigned.places()[plays]
     counts = np.bincount(places, minlength=actions)
     totals = np.stack([sum_rows(rows[places == place], mechanism.modulus) for place in range(actions)])
     sums = mechanism.estimate_parts(totals, counts, stream)[:, 0]

@@ -22,11 +22,11 @@ def _payload(bits: Bits) -> str:
     return f"{bits.payload:.1f} bits per client, ⌈log₂ m⌉ = {bits.modulus:.1f}{travels}"
 
 
-def _failures(events: PolicyFailures) -> str:
+def _failures(failures: PolicyFailures) -> str:
     """Return the policy's failures, and the probability that it states for them."""
-    kept = f"dropped after {events.best_dropped_at:,} pulls" if events.best_dropped else "kept"
-    stated = "" if events.failure is None else f" (p = {events.failure:.3g} that any does)"
-    return f"best arm {kept}; {events.width_failures:,} of {events.widths:,} intervals miss the true mean{stated}"
+    kept = f"dropped after {failures.best_dropped_at:,} pulls" if failures.best_dropped else "kept"
+    stated = "" if failures.failure is None else f" (p = {failures.failure:.3g} that any does)"
+    return f"best arm {kept}; {failures.width_failures:,} of {failures.widths:,} intervals miss the true mean{stated}"
 
 
 def _spent(result: Result) -> str:

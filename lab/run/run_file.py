@@ -117,7 +117,7 @@ def parse_table(words: Mapping[str, Any]) -> RunFile:
     environment = seeded(spec)
     fleet = _check(FleetSpec, table.pop("fleet", {}), "fleet.")
     arms = build_environment(environment).arms
-    config = _config({"arms": arms, **_one_by_one(_with_actions(table, environment))})
+    config = _config({"arms": arms, **_with_sequential_defaults(_with_actions(table, environment))})
     if config.arms != arms:
         raise BadParameter("arms", config.arms, f"the environment has {arms}")
     return RunFile(config, environment, fleet, drawn=spec.seed is None)
@@ -173,7 +173,7 @@ def _with_actions(table: dict[str, Any], environment: EnvironmentSpec) -> dict[s
     return {**table, "policy": {**words, **policy}}
 
 
-def _one_by_one(table: dict[str, Any]) -> dict[str, Any]:
+def _with_sequential_defaults(table: dict[str, Any]) -> dict[str, Any]:
     """Return the table with defaults for a policy whose cohorts are one client each: minimum 1, at the shuffler.
 
     Secure aggregation needs two clients.

@@ -73,16 +73,6 @@ class _Sum(NamedTuple):
         return _cumulant(np.append(values, 0.0), np.append(self.weight, self.rest), tilt)
 
 
-def blanket_delta(randomizer: LocalRandomizer, epsilon: float, users: int) -> float:
-    """Return an upper bound of δ(ε) for the shuffled messages of `users`: the worst pair of inputs."""
-    check_epsilon(epsilon)
-    check_users(users)
-    return max(
-        min(pair_delta(randomizer, pair, epsilon, users, left_out) for left_out in LEFT_OUTS)
-        for pair in randomizer.pairs()
-    )
-
-
 def blanket_meets(randomizer: LocalRandomizer, epsilon: float, delta: float, users: int) -> bool:
     """Return whether the bound shows (ε, δ) for every pair of inputs.
 
@@ -111,28 +101,6 @@ def blanket_epsilon(randomizer: LocalRandomizer, delta: float, users: int) -> fl
             worst, high = high, 2 * high
         worst = least_met(met, worst, min(high, LARGEST_EPSILON), DIGITS)
     return worst
-
-
-def least_noise(
-    kind: Callable[[float], LocalRandomizer], sizes: tuple[float, float], epsilon: float, delta: float, users: int
-) -> float:
-    """Return the least parameter of `kind` whose shuffled messages are (ε, δ)-DP, to four digits, rounded up.
-
-    It is looked for between `sizes`.
-
-    The parameter is the noise's size: less privacy below. Raises BadParameter where the largest is not enough.
-    """
-    check_epsilon(epsilon)
-    check_delta(delta)
-    check_users(users)
-
-    def met(size: float) -> bool:
-        return blanket_meets(kind(size), epsilon, delta, users)
-
-    least, most = sizes
-    if not met(most):
-        raise BadParameter("epsilon", epsilon, f"not met by noise of size {most:g} with {users} users")
-    return least_met(met, least, most, 1e-4)
 
 
 def _meets(randomizer: LocalRandomizer, pair: tuple[int, int], delta: float, users: int, epsilon: float) -> bool:

@@ -135,24 +135,6 @@ def largest_local_epsilon(delta: float, users: int) -> float:
     return math.log(users / (16 * math.log(2 / delta)))
 
 
-def paper_epsilon(local_epsilon: float, delta: float, users: int) -> float:
-    """Return ln(1 + (e^ε₀ - 1)/(e^ε₀ + 1) · (8√(e^ε₀ ln(4/δ)/n) + 8e^ε₀/n)).
-
-    Feldman, McMillan & Talwar 2021, Theorem 3.1; FREE equation (10).
-
-    Raises BadParameter outside ε₀ ≤ ln(n / (16 ln(2/δ))).
-    """
-    check_epsilon(local_epsilon, "local_epsilon")
-    check_delta(delta)
-    check_users(users)
-    limit = largest_local_epsilon(delta, users)
-    if local_epsilon > limit:
-        raise BadParameter(
-            "local_epsilon", local_epsilon, f"at most ln(n / (16 ln(2/δ))) = {limit:.6g} for {users} users"
-        )
-    return _form(local_epsilon, delta, users)
-
-
 def paper_local_epsilon(epsilon: float, delta: float, users: int) -> float:
     """Return the greatest ε₀ whose shuffled messages the form shows to be (ε, δ)-DP.
 
@@ -191,6 +173,10 @@ def gaussian_promise(epsilon: float, delta: float, batch: int) -> tuple[float, f
 
 
 def _form(local_epsilon: float, delta: float, users: int) -> float:
+    """Return ln(1 + (e^ε₀ - 1)/(e^ε₀ + 1) · (8√(e^ε₀ ln(4/δ)/n) + 8e^ε₀/n)): an ε that holds up to the largest ε₀.
+
+    Source  Feldman, McMillan & Talwar 2021, Theorem 3.1; FREE equation (10). `largest_local_epsilon` is the range.
+    """
     grown = math.exp(local_epsilon) / users
     return math.log1p(math.tanh(local_epsilon / 2) * 8 * (math.sqrt(grown * math.log(4 / delta)) + grown))
 
