@@ -67,7 +67,7 @@ class IntermediarySettings(ServiceSettings):
     """
 
     inspector_token_file: Annotated[
-        Path | None, Field(description="file with the token that reads transcripts; unset: nobody reads them")
+        Path | None, Field(description="file with the token that reads transcripts; unset: no caller may read them")
     ] = None
 
     def inspector_token(self) -> str | None:

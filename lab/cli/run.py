@@ -129,7 +129,7 @@ def _token(path: Path | None) -> str | None:
 
 @app.command("demo")
 def demo_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, json: JsonOption = None) -> None:
-    """Find the best of ten arms of real ratings that nobody sees."""
+    """Find the best of ten arms of real ratings that no party sees."""
     with resources.as_file(resources.files("distrust.lab") / "runs" / "demo.toml") as path:
         file = read(Path(path))
     file = file.renamed(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}")

@@ -61,7 +61,8 @@ def _cells(one: CheckedErratum) -> tuple[str, ...]:
 
 
 def _paragraph(one: CheckedErratum) -> str:
-    facts = "".join(f" {label}: {five_digits(value)}." for label, value in one.facts)
+    figures = "; ".join(f"{label}: {five_digits(value)}" for label, value in one.facts)
+    facts = f" Figures: {figures}." if figures else ""
     lines = (
         f"- **{one.paper} {one.place}** (`{one.key}`). Printed: {one.printed}.",
         f"  Wrong: {one.wrong}.",

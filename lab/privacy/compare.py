@@ -18,9 +18,9 @@ TAIL = 1e-3
 """The probability whose quantile is shown."""
 
 TRUST = {
-    "none": "everybody",
+    "none": "all parties",
     "central": "server",
-    "local": "nobody",
+    "local": "no party",
     "distributed": "clients, aggregator",
     "shuffle": "clients, shuffler",
 }

@@ -31,7 +31,7 @@ def _failures(failures: PolicyFailures) -> str:
 
 def _spent(result: Result) -> str:
     """Return what clients have spent, by how often they took part."""
-    return "; ".join(f"{one.guarantee.figures()} by whoever came {one.contributions} ×" for one in result.spent)
+    return "; ".join(f"{one.guarantee.figures()} for a client that came {one.contributions} ×" for one in result.spent)
 
 
 def _arms(result: Result) -> Table:

@@ -181,7 +181,7 @@ def attempt_cohorts(run: str, record: RoundRecord, queries: tuple[Query, ...], a
     )
 
 
-SEEDED = "unsafe.noise_seed: the privacy noise can be computed by anybody who knows the seed"
+SEEDED = "unsafe.noise_seed: the privacy noise can be computed by every party that knows the seed"
 
 
 def promise_to_survivors(mechanism: Mechanism, survivors: int) -> str:
