@@ -63,31 +63,31 @@ router = APIRouter(prefix="/v1", tags=["aggregator"], route_class=MessageRoute)
 
 @router.post("/cohorts/{cohort}/keys", responses=UPLOAD_PROBLEMS)
 def take_keys(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
-    """Take many clients' public keys."""
+    """Take many clients' public keys. Return how many, and the refused ones."""
     return aggregator.receive(cohort, KEYS, body)
 
 
 @router.post("/cohorts/{cohort}/shares", responses=UPLOAD_PROBLEMS)
 def take_shares(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
-    """Take commitments, and boxes for neighbours."""
+    """Take commitments, and boxes for neighbours. Return how many, and the refused ones."""
     return aggregator.receive(cohort, SHARES, body)
 
 
 @router.post("/cohorts/{cohort}/confirm", responses=UPLOAD_PROBLEMS)
 def take_confirmations(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
-    """Take clients' confirmations of the shares that they hold."""
+    """Take clients' confirmations of the shares that they hold. Return how many, and the refused ones."""
     return aggregator.receive(cohort, CONFIRM, body)
 
 
 @router.post("/cohorts/{cohort}/masked", responses=UPLOAD_PROBLEMS)
 def take_masked(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
-    """Take masked vectors."""
+    """Take masked vectors. Return how many, and the refused ones."""
     return aggregator.receive(cohort, MASKED, body)
 
 
 @router.post("/cohorts/{cohort}/unmask", responses=UPLOAD_PROBLEMS)
 def take_unmask(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
-    """Take the shares that rebuild the masks."""
+    """Take the shares that rebuild the masks. Return how many, and the refused ones."""
     return aggregator.receive(cohort, UNMASK, body)
 
 

@@ -1,8 +1,9 @@
-"""Which shares count: the aggregator judges the answers of stage `confirm`.
+"""Judges the answers of stage `confirm`: decides which shares count.
 
-A dealer v dealt three polynomials f1, f2 and r. It publishes p = γ1·f1 + γ2·f2 + r, and each holder i the same blend of
-its shares. γ1 and γ2 are drawn after the shares were sent. So shares that agree with p lie on polynomials of degree
-t - 1, but for a chance that docs/secure-aggregation.md bounds; a pair that does not agree has a liar in it.
+A dealer v deals shares of three polynomials f1, f2 and r. It publishes p = γ1·f1 + γ2·f2 + r, and each holder i
+publishes the same blend of its shares. γ1 and γ2 are drawn after the shares were sent. So shares that agree with p lie
+on polynomials of degree t - 1, except with a probability that docs/secure-aggregation.md bounds. If a holder's blend
+does not agree with p, the dealer or the holder lied.
 `Sharing` and `Entries` are arrays over the neighbour graph: which client holds a share of which other.
 """
 
@@ -62,7 +63,7 @@ class Sharing:
 
 
 class Entries:
-    """17-byte entries by owner and neighbour: row i, column j is what neighbour j of row i sent about row i.
+    """Holds 17-byte entries by owner and neighbour: row i, column j is what neighbour j of row i sent about row i.
 
     present  whether there is one, shape (roster, degree).
     """
@@ -99,7 +100,7 @@ class Verdict:
 
 
 def judge_shares(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
-    """Return who goes on and which shares count.
+    """Return the members of stage `masked`, and which shares count.
 
     sharing   the clients that shared. bodies   of stage `confirm`, by slot.
     """

@@ -100,7 +100,7 @@ def route(sharing: Sharing, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
 
 
 def close_confirm(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
-    """Close stage `confirm`: return the members of stage `masked`, and which shares count.
+    """Close stage `confirm`. Return the members of stage `masked`, and which shares count.
 
     sharing   the clients that shared. bodies   of stage `confirm`, by slot.
     Raises    TooSmall, with the slots of those that lied, where too few clients' shares were confirmed.

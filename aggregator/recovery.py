@@ -1,4 +1,4 @@
-"""From masked vectors and shares to the sum: rebuilds secrets, and takes the masks off.
+"""Rebuilds the secrets behind the masks from shares, takes the masks off, and so gets the sum.
 
 The survivors' self seeds and the lost clients' mask key pairs are rebuilt, although some shares may be false:
 

@@ -281,7 +281,7 @@ def _verdict(tx: Connection, cohort: Cohort, sharing: Sharing) -> Verdict:
 
 
 def aggregator_entry(channel: Masking, stage: str, slot: int, body: bytes) -> TranscriptEntry:
-    """Describe one stored message as the aggregator can read it. The caller fills in `number`, its position."""
+    """Return a stored message as the aggregator can read it. The caller fills in `number`, its position."""
     if slot != SELF:
         return _entry("in", f"client {slot}", stage, body, _message(channel, stage, body))
     if stage == BATCH:

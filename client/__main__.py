@@ -28,7 +28,10 @@ log = structlog.get_logger("distrust.fleet")
 
 
 def main() -> int:
-    """Serve one run. Write the fleet's counts to the `report` file at every end but SIGKILL."""
+    """Serve one run and return the exit code.
+
+    Write the fleet's counts to the `report` file at every end but SIGKILL.
+    """
     try:
         settings = FleetSettings(_cli_parse_args=True)
         configure(settings.log_level)

@@ -37,7 +37,7 @@ AHEAD = 2  # blocks whose tickets are taken before their messages are made: more
 
 @dataclass(frozen=True, slots=True)
 class FleetOptions:
-    """How a fleet works.
+    """Settings of one fleet process.
 
     block      clients that take tickets, and make their messages, at a time.
     in_flight  clients above which no further cohort is begun; the one that was begun is always filled.

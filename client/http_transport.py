@@ -16,7 +16,7 @@ from distrust.common.web.client import Http, Patience, Peer
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the services are."""
+    """Base addresses of the three services."""
 
     server: str
     shuffler: str

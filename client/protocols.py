@@ -1,7 +1,7 @@
-"""What the clients of a cohort send, stage by stage: `ClientProtocol` and its two kinds. No I/O.
+"""Makes the messages that the clients of a cohort send, stage by stage. No I/O.
 
-`ShuffleProtocol` sends one report a client to the shuffler. `SecAggProtocol` answers the aggregator's five stages of
-secure aggregation.
+`ClientProtocol` has two kinds. `ShuffleProtocol` sends one report a client to the shuffler. `SecAggProtocol` answers
+the aggregator's five stages of secure aggregation.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,17 +33,17 @@ class ClientProtocol(Protocol):
 
     @property
     def first(self) -> AnyStage:
-        """The stage that users answer as soon as they have their tickets."""
+        """Return the stage that users answer as soon as they have their tickets."""
         ...
 
     @property
     def refusals(self) -> Mapping[int, str]:
-        """Why users did not answer a stage, by slot."""
+        """Return by slot why users did not answer a stage."""
         ...
 
     @property
     def last(self) -> AnyStage:
-        """The last stage that users answer."""
+        """Return the last stage that users answer."""
         ...
 
     def assign(self, plays: Mapping[int, int]) -> None:

@@ -59,7 +59,7 @@ class FileHold:
 
 
 def hold_file(url: URL) -> FileHold:
-    """Lock the file beside a SQLite database. Raises Unavailable when another process has locked it."""
+    """Lock the file beside a SQLite database and return it. Raises Unavailable when another process has locked it."""
     database = Path(url.database or "").resolve()
     lock = database.with_name(f"{database.name}.lock")
     try:

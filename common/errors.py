@@ -37,7 +37,7 @@ class ProtocolError(Exception):
 
     @property
     def urn(self) -> str:
-        """The stable `type` of the problem document."""
+        """Return the stable `type` of the problem document."""
         return f"urn:distrust:problem:{self.code}"
 
 
@@ -81,7 +81,7 @@ class BadTicket(ProtocolError):
 
 
 class Conflict(ProtocolError):
-    """The same identifier a second time with another body."""
+    """The same identifier came a second time, with another body."""
 
     code, status = "conflict", 409
 

@@ -22,7 +22,7 @@ _allowed: set[str] = set()
 
 
 class Extension(Message):
-    """Where a class of the user's own is from.
+    """Origin of a class of the user's own.
 
     kind          "environment", "policy" or "mechanism". name: as the run file has it.
     distribution  the installed package and its version; None for a module that belongs to none.
@@ -56,7 +56,7 @@ def offered(group: str, name: str) -> bool:
 
 
 def find_class(kind: str, group: str, name: str) -> tuple[Any, Extension]:
-    """Import what `name` means and say where it is from.
+    """Import the class that `name` refers to. Return it and its origin.
 
     Raises BadParameter: a reference that the operator did not list, a name that two packages offer, and whatever goes
     wrong on import.

@@ -56,5 +56,5 @@ class UnsafeSeededStream(_KeyStream):
 
 
 def generator(stream: Stream) -> np.random.Generator:
-    """A numpy Generator started from a stream: for environments, never for privacy noise."""
+    """Return a numpy Generator started from a stream: for environments, never for privacy noise."""
     return np.random.Generator(np.random.PCG64(int.from_bytes(stream.bytes(16), "little")))

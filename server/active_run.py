@@ -97,7 +97,7 @@ class ActiveRun:
 
     @property
     def learner(self) -> Learner:
-        """The learner after the committed outcomes. Reads them again if a commit is in doubt.
+        """Return the learner after the committed outcomes. Reads them again if a commit is in doubt.
 
         Raises Unavailable while the database cannot be read, RunFailed for a stored run that is refused today.
         """

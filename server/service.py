@@ -29,7 +29,7 @@ WINDOW = 8192
 
 
 class Service:
-    """All runs of one server. Safe to use from many threads. Knows no HTTP.
+    """Serves all runs of one server. Safe to use from many threads. Knows no HTTP.
 
     notify  called with a run's name after every commit that its watchers may wait for.
     """
@@ -52,7 +52,7 @@ class Service:
                 self._runs[row.config.run] = ActiveRun.from_store(row, self.store, keys.public)
 
     def create(self, config: RunConfig) -> tuple[RunView, bool]:
-        """Start a run, and return it with whether it is new. Idempotent: the same configuration is the same run.
+        """Start a run. Return it, and whether it is new. Idempotent: the same configuration is the same run.
 
         Raises BadParameter for a run that cannot be started, Conflict for a taken name.
         """
@@ -67,7 +67,7 @@ class Service:
         return self.view(config.run), known is None
 
     def runs(self) -> RunList:
-        """List all runs, oldest first; after them those whose stored configuration cannot be read."""
+        """Return all runs, oldest first; after them those whose stored configuration cannot be read."""
         lines = [views.run_line(active) for active in list(self._runs.values())]
         return RunList(runs=[*lines, *map(views.unread_line, self._unread.values())])
 
@@ -89,7 +89,7 @@ class Service:
         return views.run_view(self.active_run(run), self.store)
 
     def cancel(self, run: str, reason: str) -> RunView:
-        """Stop a run: no more tickets, nothing more is released. A run that is over stays as it is."""
+        """Stop a run and return it: no more tickets, no more releases. A run that is over stays as it is."""
         active = self.active_run(run)
         with active.lock:
             if active.state == "running":
@@ -127,7 +127,7 @@ class Service:
         return changed
 
     def grant(self, run: str, request: TicketRequest) -> TicketAnswer:
-        """Issue tickets; none while no slot is free."""
+        """Return issued tickets; none while no slot is free."""
         return self._issuer.grant(self.active_run(run), request)
 
     def key_hashes(self, run: str, cohort: str) -> KeyHashes:
@@ -198,7 +198,7 @@ class Service:
             return self.store.newest_event(run) if active.state == "running" else math.inf
 
     def transcript(self, run: str, cohort: str, after: int, limit: int) -> Transcript:
-        """List what this server saw of a cohort. Raises WrongCohort, WrongStage while it is not open."""
+        """Return this server's transcript of a cohort. Raises WrongCohort, WrongStage while it is not open."""
         active = self.active_run(run)
         message = self._opened(run, cohort)
         mechanism = active.learner.rounds[message.round - 1].mechanisms[message.clients]

@@ -156,12 +156,12 @@ class UnreadRun:
 
 
 def open_database(url: str) -> Database:
-    """Open the server's database, with its tables."""
+    """Return the server's database, with its tables."""
     return Database(url, METADATA, VERSION)
 
 
 class EventDetails(TypedDict, total=False):
-    """What a `RunEvent` says besides its run and its kind."""
+    """Parts of a `RunEvent` besides its run and its kind."""
 
     round: int
     cohort: str
@@ -231,7 +231,7 @@ class Store:
         return [_run(*row) for row in rows]
 
     def outcomes(self, run: str) -> list[ReleasedCohort | LostCohort]:
-        """In the order in which they were absorbed."""
+        """Return a run's outcomes in the order in which they were absorbed."""
         query = select(OUTCOMES.c.body).where(OUTCOMES.c.run == run).order_by(OUTCOMES.c.number)
         with self._database.reading() as connection:
             return [OUTCOME_JSON.validate_json(body) for (body,) in connection.execute(query)]

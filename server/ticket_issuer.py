@@ -59,7 +59,10 @@ class TicketIssuer:
             return True
 
     def grant(self, active: ActiveRun, request: TicketRequest) -> TicketAnswer:
-        """Issue tickets of open cohorts. Raises WrongStage for a round that is over, Conflict for a changed request."""
+        """Return issued tickets of open cohorts.
+
+        Raises WrongStage for a round that is over, Conflict for a changed request.
+        """
         with active.lock:
             grants = self._granted(active, request) or self._assign(active, request)
         return TicketAnswer(grants=[self._sign(one) for one in grants])

@@ -204,14 +204,17 @@ def _opening(number: int, cohort: Cohort) -> TranscriptEntry:
 
 
 def _tickets(row: GrantRow, number: int) -> TranscriptEntry:
-    """Describe granted slots. Signatures are not shown: a ticket that was not used yet would still admit a client."""
+    """Return an entry of granted slots, without signatures.
+
+    A ticket that was not used yet would still admit a client.
+    """
     view: View = {"tickets": row.count, "first": row.first, "last": row.first + row.count - 1}
     size = SIGNATURE * row.count
     return TranscriptEntry(number=number, direction="out", peer="fleet", stage="tickets", bytes=size, view=view, hex="")
 
 
 def _statement(statement: Statement, number: int) -> TranscriptEntry:
-    """Describe a statement. The server can only tell whether two digests are equal."""
+    """Return an entry of a statement. The server can only tell whether two digests are equal."""
     view: View = {"statement": statement.digest.hex()}
     return _entry(number, "in", "aggregator", statement.stage, statement.digest, view)
 

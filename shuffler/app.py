@@ -36,7 +36,7 @@ router = APIRouter(prefix="/v1", tags=["shuffler"], route_class=MessageRoute)
 
 @router.post("/cohorts/{cohort}/reports", responses=UPLOAD_PROBLEMS)
 def take_reports(cohort: str, body: UploadBody, shuffler: ShufflerDep) -> UploadAnswer:
-    """Take many clients' reports; the answer lists only the refused ones."""
+    """Take many clients' reports. Return how many, and the refused ones."""
     return shuffler.receive(cohort, REPORT, body)
 
 
@@ -44,7 +44,7 @@ def take_reports(cohort: str, body: UploadBody, shuffler: ShufflerDep) -> Upload
 def tell_actions(
     cohort: str, body: Annotated[ActionRequest, JsonBody.of(ActionRequest)], shuffler: ShufflerDep
 ) -> ActionAnswer:
-    """Tell clients the actions that the shuffler assigned to their slots. A slot is told to its first claimant only."""
+    """Return the actions that the shuffler assigned to clients' slots: a slot's to its first claimant only."""
     return shuffler.actions(cohort, body)
 
 

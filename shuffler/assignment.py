@@ -71,7 +71,7 @@ def order_stream(cohort: Cohort, fresh: Callable[[], Stream]) -> Stream:
 
 
 def draw_order(assigned: AssignedAction, stream: Stream) -> Order:
-    """Draw a uniform order of all the plays."""
+    """Return a uniform order of all the plays."""
     return random_order(assigned.plays, stream)
 
 

@@ -193,7 +193,7 @@ def permute_bits(ones: list[int], size: int, stream: Stream) -> PermutedBits:
 
 
 def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, play: int | None = None) -> TranscriptEntry:
-    """Describe one stored message as the shuffler can read it. The caller fills in `number`, its position.
+    """Return a stored message as the shuffler can read it. The caller fills in `number`, its position.
 
     play  the position in the dealt order that the shuffler told this slot.
     """
@@ -211,7 +211,7 @@ def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, play: int
 
 
 def _order(cohort: Cohort, stage: str, body: bytes) -> TranscriptEntry:
-    """Describe the dealt order by its actions and times; each client's own action stands beside its report."""
+    """Return the order as an entry with its actions and times; each client's own action stands beside its report."""
     assert isinstance(cohort.channel, Dealt)
     assigned = cohort.channel.deal
     view: View = {"actions": assigned.actions[:_MOST_LABELS], "times": assigned.times[:_MOST_LABELS]}

@@ -33,16 +33,16 @@ class Environment(Protocol):
 
     @property
     def means(self) -> NDArray[np.float64]:
-        """True mean reward of each arm, shape (K,)."""
+        """Return the true mean reward of each arm, shape (K,)."""
         ...
 
     @property
     def best(self) -> int:
-        """The arm of the largest mean; the first of them on ties."""
+        """Return the arm of the largest mean; the first of them on ties."""
         ...
 
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
-        """Independent rewards of `arm`, shape (count,); the same stream gives the same rewards."""
+        """Return independent rewards of `arm`, shape (count,). The same stream gives the same rewards."""
         ...
 
 

@@ -84,7 +84,7 @@ class MslrSpec(EnvironmentSpec):
     file: str | None = None
 
     def build(self) -> "Mslr":
-        """Raises BadParameter when the table is missing, broken, or of another size."""
+        """Return the world. Raises BadParameter when the table is missing, broken, or of another size."""
         counts = _counts(self)
         if self.arms is not None and self.arms != len(counts):
             raise BadParameter("environment.arms", self.arms, f"{self.file} has {len(counts)} arms")
@@ -114,7 +114,7 @@ class Mslr:
         return int(np.argmax(self.means))
 
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
-        """Multiples of 1/4, shape (count,)."""
+        """Return multiples of 1/4, shape (count,)."""
         ends = np.cumsum(self.counts[arm])
         rows = generator(stream).integers(0, ends[-1], count)
         return np.searchsorted(ends, rows, side="right") / 4

@@ -41,7 +41,7 @@ class _Listed(Message):
 
 
 class PlayDesign(_Listed):
-    """Every client of the cohort plays action `actions[j]` `times[j]` times, and reports its averages.
+    """Each client of the cohort plays action `actions[j]` `times[j]` times, and reports its averages.
 
     The clients play side by side: a round of the horizon is one play by all of them (DLB section 2).
     """
@@ -61,7 +61,7 @@ class AssignedAction(_Listed):
 
     @property
     def plays(self) -> int:
-        """Σ times."""
+        """Return Σ times."""
         return sum(self.times)
 
     def places(self) -> NDArray[np.int64]:
@@ -69,7 +69,7 @@ class AssignedAction(_Listed):
         return np.repeat(np.arange(len(self.times)), self.times)
 
     def place(self, play: int) -> int:
-        """The same for one play."""
+        """Return the place in the list of the action of one play."""
         return int(np.searchsorted(np.cumsum(self.times), play, side="right"))
 
 

@@ -103,7 +103,7 @@ def pair_fields(a: int, b: int) -> bytes:
 
 
 class Binding:
-    """Every key derivation of one cohort. Each info begins with version, configuration, run, round and cohort.
+    """Ties key derivations to one cohort: each info begins with version, configuration, run, round and cohort.
 
     A mask's info continues with its name, the vector's length and modulus, and the sorted pair (or the slot, twice).
     """

@@ -1,4 +1,7 @@
-"""What both intermediaries do but mixing: open cohorts, take each client's message once, hand out one batch."""
+"""Serves a cohort at either intermediary: opens it, takes each client's message once, hands out one batch.
+
+A party's own class adds only how messages are checked and mixed.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection
@@ -50,7 +53,10 @@ class Intermediary(StageMachine):
         """Return where the cohort stands, and what these slots need now. Raises WrongCohort."""
 
     def open(self, cohort: Cohort) -> Cohort:
-        """Open a cohort. Idempotent. Raises BadParameter, and Conflict when it is open with other contents."""
+        """Open a cohort and return it. Idempotent.
+
+        Raises BadParameter, and Conflict when it is open with other contents.
+        """
         check_cohort(cohort, self.party)
         self._check(cohort)
         with self._database.transaction() as tx:
@@ -73,7 +79,7 @@ class Intermediary(StageMachine):
             return CohortList(cohorts=[self._entry(tx, state) for state in states])
 
     def receive(self, name: str, stage: str, upload: Upload) -> UploadAnswer:
-        """Take many clients' messages of one stage. They are committed before it returns.
+        """Take many clients' messages of one stage. Return how many, once they are committed, and the refused ones.
 
         Raises WrongCohort, Aborted; BadMessage for an upload of another cohort or stage than it was sent to; WrongStage
         when the stage is not open, and no message of the upload was taken before.
@@ -94,7 +100,10 @@ class Intermediary(StageMachine):
         return intake.answer()
 
     def depart(self, name: str, departure: Departure) -> UploadAnswer:
-        """Note clients that leave: their stage does not wait for them any more. Raises WrongCohort, BadMessage."""
+        """Note clients that leave, and return how many: their stage no longer waits for them.
+
+        Raises WrongCohort, BadMessage.
+        """
         if departure.cohort != name:
             raise BadMessage(f"a departure from {departure.cohort} was sent to {name}")
         state = self.settled(name)

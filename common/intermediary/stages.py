@@ -5,6 +5,9 @@ A stage is over `stage_seconds` after it began. The first stage begins with its 
 the cohort was opened, so it does not wait for ever for clients that crashed with their tickets.
 Deadlines are checked at every request, so a restart changes nothing. The batch is computed from committed messages,
 outside every transaction, so a crash in between only repeats it.
+
+Log events: `cohort_aborted`; `release_delayed`, when a batch is tried again at the next request; `release_failed`, when
+an unexpected error ended the cohort.
 """
 
 import threading
@@ -112,7 +115,7 @@ class StageMachine(ABC):
         return late or not store.awaited(tx, state, self._members(tx, state))
 
     def _close(self, tx: Connection, state: State) -> State:
-        """Close the open stage: open the next one, begin mixing, or abort the cohort."""
+        """Close the open stage and return the new state: the next stage, mixing, or aborted."""
         count, needed = store.count_answers(tx, state.name, state.stage), self._min_answers(state)
         if count < needed:
             return self._abort(tx, state, TooSmall(count, needed, f"clients in stage {state.stage}"))
@@ -130,7 +133,7 @@ class StageMachine(ABC):
         return store.need(tx, state.name)
 
     def _started(self, tx: Connection, state: State) -> State:
-        """Start the first stage's deadline with its first message, if that comes in time."""
+        """Return the state after a message. The first one starts the first stage's deadline, if it comes in time."""
         now = self._clock.now()
         if state.stage == self.stages[0] and state.since is not None and now < state.since:
             store.move(tx, state.name, state.stage, now)

@@ -80,7 +80,7 @@ _IN_LIST = 500  # values in one SQL list, well below every database's limit
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where a cohort stands. `since` is when the open stage's deadline begins to run; None when no stage is open."""
+    """One cohort's state. `since` is when the open stage's deadline begins to run; None when no stage is open."""
 
     cohort: Cohort
     stage: CohortStage | Literal["mixing"]

@@ -114,7 +114,7 @@ class Grant(Message):
 
 
 class TicketAnswer(Message):
-    """What was granted; empty while nothing is open."""
+    """The granted slots; empty while no cohort is open."""
 
     version: Version = 1
     grants: list[Grant]

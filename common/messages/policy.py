@@ -43,7 +43,7 @@ def event_share(arms: int, batch: int, failure: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RoundSize:
-    """What the failure probability of a round's events may depend on.
+    """Numbers that the failure probability of a round's events may depend on.
 
     arms, horizon  K and T of the run. calibration: of its mechanism.
     number         of the round, from 1. active: arms still in the race.
@@ -68,7 +68,7 @@ MOST_ROUNDS = 10_000
 
 
 class ArmSpec(Message):
-    """What every policy states of itself; clients check a round against it.
+    """Facts that each policy states of itself. Clients check a round against them.
 
     POLICY      the class that plays it, as `module:Name`.
     REWARDS     "arms": rewards in [0, 1] of arms that tell nothing of each other. "linear": rewards in [-B, B] whose
@@ -107,7 +107,7 @@ class ArmSpec(Message):
 
     @property
     def longest(self) -> int:
-        """The first horizon that is too long for services: the last batches must fit cohorts."""
+        """Return the first horizon that is too long for services: the last batches must fit cohorts."""
         return 2 * LARGEST_COHORT
 
     def check_calibration(self, calibration: str) -> None:
@@ -224,7 +224,7 @@ class Ucb1Spec(ArmSpec):
 
 
 class LinearPolicySpec(ArmSpec):
-    """What all policies for linear bandits are told.
+    """Numbers that all policies for linear bandits have.
 
     actions    the action set; a run file leaves it out, and the environment's is filled in.
     bound      B: rewards lie in [-B, B].

@@ -1,4 +1,4 @@
-"""Where a cohort stands at an intermediary, as clients, the server and the operator read it; and what a party saw."""
+"""Defines how a cohort stands at an intermediary, for clients, server and operator; and transcripts of a party."""
 
 from typing import Annotated, Final, Literal, get_args
 

@@ -1,6 +1,6 @@
-"""What clients send to an intermediary, many of them in one body, and what it answers.
+"""Defines clients' uploads to an intermediary, many clients in one body, and its answers.
 
-An upload has the messages of one stage. At a shuffler that deals actions, clients ask for their plays before.
+An upload has the messages of one stage. At a shuffler that assigns actions, clients request their plays before.
 """
 
 from typing import Annotated, Literal
@@ -45,7 +45,7 @@ MOST_LISTED = 1024
 
 
 class RefusedItem(Message):
-    """Why one item of an upload was not taken: the problem's `type`, status and detail."""
+    """One refused item of an upload: the problem's `type`, status and detail."""
 
     slot: int
     type: str
@@ -54,7 +54,7 @@ class RefusedItem(Message):
 
 
 class UploadAnswer(Message):
-    """How many items are committed, and which are not. A repeat of a committed item is accepted again.
+    """Answer to an upload: the number of committed items, and the refused ones. A repeated item is accepted again.
 
     refused  the first MOST_LISTED refused items.
     reasons  a problem's type → refused items, listed or not. Only there when some are not listed.

@@ -119,7 +119,7 @@ class Rounded:
 
     @property
     def quantile_how(self) -> How:
-        """Never exact: the law depends on the data."""
+        """Return "bound": the law depends on the data."""
         return "bound"
 
     def quantile(self, p: float) -> float:

@@ -60,7 +60,7 @@ class DiscreteGaussian:
         return Pmf.mirrored(gaussian_logs(self.variance, last), lost)
 
     def quantile(self, p: float) -> float:
-        """Where the support would pass LIMIT entries, the sub-Gaussian bound."""
+        """Return the least q with P(|X| > q) ≤ p; the sub-Gaussian bound where the support would pass LIMIT entries."""
         check_probability(p)
         last = gaussian_reach(self.variance, LOST)
         if last > LIMIT:
@@ -69,7 +69,7 @@ class DiscreteGaussian:
 
     @property
     def quantile_how(self) -> How:
-        """Whether `quantile` is exact."""
+        """Return "exact", or "bound" where the support would pass LIMIT entries."""
         return "bound" if gaussian_reach(self.variance, LOST) > LIMIT else "exact"
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
@@ -106,7 +106,10 @@ def normalizer(variance: float) -> float:
 
 @lru_cache(maxsize=256)
 def _gaussian_std(variance: float) -> float:
-    """Above 4 the law's variance is the parameter up to 8π² v² e^(-2π²v), below one unit in the last place."""
+    """Return the standard deviation of N_Z(0, v).
+
+    Above v = 4 the variance is the parameter up to 8π² v² e^(-2π²v), below one unit in the last place.
+    """
     if variance > 4:
         return math.sqrt(variance)
     masses = [(j, math.exp(-j * j / (2 * variance))) for j in range(1, 20)]
@@ -171,7 +174,7 @@ class DiscreteGaussianSum:
         return Pmf.mirrored(gaussian_sum_logs(self.variance, self.terms, last), lost)
 
     def quantile(self, p: float) -> float:
-        """Where the support would pass LIMIT entries, the sub-Gaussian bound."""
+        """Return the least q with P(|X| > q) ≤ p; the sub-Gaussian bound where the support would pass LIMIT entries."""
         check_probability(p)
         last = gaussian_reach(self.terms * self.variance, LOST)
         if last > LIMIT:
@@ -180,11 +183,11 @@ class DiscreteGaussianSum:
 
     @property
     def quantile_how(self) -> How:
-        """Whether `quantile` is exact."""
+        """Return "exact", or "bound" where the support would pass LIMIT entries."""
         return "bound" if gaussian_reach(self.terms * self.variance, LOST) > LIMIT else "exact"
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
-        """Term by term: as slow as the clients are many."""
+        """Return `count` draws, added up term by term: time grows with the number of clients."""
         one = DiscreteGaussian(self.variance)
         draws = np.zeros(count, dtype=np.int64)
         for start in range(0, count, rows := max(1, CHUNK // self.terms)):
@@ -216,7 +219,10 @@ def gaussian_sum_logs(variance: float, terms: int, last: int) -> NDArray[np.floa
 
 
 def _continued(period: NDArray[np.float64], variance: float, terms: int, last: int) -> NDArray[np.float64]:
-    """From 0 … n/2 to 0 … last: k = nj + r with |r| ≤ n/2, and P(k) = P(|r|) e^(-j(2r + nj)/(2v))."""
+    """Return the law on 0 … last from that on 0 … n/2.
+
+    k = nj + r with |r| ≤ n/2, and P(k) = P(|r|) e^(-j(2r + nj)/(2v)).
+    """
     k = np.arange(last + 1)
     j = (k + terms // 2) // terms
     r = k - j * terms
@@ -256,14 +262,14 @@ def _tilt(variance: float, mean: float) -> float:
 
 
 def _one_term(variance: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Integers and exponents -x²/(2v) that matter for tilts up to 1/(2v)."""
+    """Return the integers and the exponents -x²/(2v) that matter for tilts up to 1/(2v)."""
     reach = math.ceil(12 * math.sqrt(variance)) + 2
     x = np.arange(-reach, reach + 2, dtype=np.float64)
     return x, -(x**2) / (2 * variance)
 
 
 def _window(variance: float, terms: int, tilt: float, start: int) -> NDArray[np.float64]:
-    """Tilted probabilities of `start`, `start` + 1, …: the discrete Fourier sum of φⁿ, centred at `start`.
+    """Return tilted probabilities of `start`, `start` + 1, …: the discrete Fourier sum of φⁿ, centred at `start`.
 
     Longer than 32 deviations, so that what it wraps around is below 1e-50; rounding leaves about 1e-15 of the largest.
     """
@@ -281,7 +287,7 @@ def _window(variance: float, terms: int, tilt: float, start: int) -> NDArray[np.
 
 
 def _log_moment(variance: float, tilt: float, angles: NDArray[np.float64]) -> NDArray[np.complex128]:
-    """Cumulants ln E e^(zX), z = tilt + i·angle in [-π, π], accurate near z = tilt where its power is not small.
+    """Return cumulants ln E e^(zX), z = tilt + i·angle in [-π, π], accurate near z = tilt if its power is not small.
 
     From v = 1/2 on by Poisson summation: vz²/2 + ln Σ_j e^(2πijvz - 2π²vj²), else from the terms themselves.
     """

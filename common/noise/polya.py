@@ -174,7 +174,7 @@ def _divergence(x: Floats | float, mean: Floats) -> Floats:
 
 
 def _stirling(x: Floats) -> Floats:
-    """Of ln Γ(x), what (x - ½) ln x - x leaves, but for a constant."""
+    """Return the rest of Stirling's formula: ln Γ(x) less (x - ½) ln x - x, but for a constant."""
     return np.asarray(1 / (12 * x) - 1 / (360 * x**3), dtype=np.float64)
 
 
@@ -218,7 +218,7 @@ class PolyaDifference:
 
     @property
     def quantile_how(self) -> How:
-        """Exact, but for scales that could not be drawn: then Chernoff's bound."""
+        """Return "exact", or "bound" for scales that could not be drawn: then the quantile is Chernoff's bound."""
         return "bound" if self._is_long and self.shape < LEAST else "exact"
 
     @property

@@ -44,7 +44,10 @@ def long_epsilon(trials: int, chance: float, shift: int, delta: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Low counts, which are too likely without the shift; `up`: high counts instead, with N - X for X."""
+    """One side of the law: low counts, which are too likely without the shift.
+
+    up  high counts instead, with N - X for X.
+    """
 
     trials: int
     chance: float
@@ -53,7 +56,7 @@ class _Side:
 
     @property
     def ones(self) -> float:
-        """The p of the law whose low counts are looked at."""
+        """Return the p of the law whose low counts are looked at."""
         return 1 - self.chance if self.up else self.chance
 
     @property
@@ -77,7 +80,7 @@ class _Side:
         return math.log1p(-delta / below) - self.log_mean(k) + self.log_odds(k, 0.0)
 
     def below(self, k: int) -> float:
-        """A = P(X ≤ k)."""
+        """Return A = P(X ≤ k)."""
         if self.up:
             return float(betainc(self.trials - k, k + 1, self.chance))
         return float(betaincc(k + 1, self.trials - k, self.chance))
@@ -95,7 +98,7 @@ class _Side:
         return self.shift * float(weights @ np.log1p((gap + j + more) / ((k - j) * (1 - self.ones))))
 
     def log_mean(self, k: int) -> float:
-        """Of E_w e^(-gu); w falls like e^(-zv - v²/2), v = σu, z the deviations of k below the mean."""
+        """Return ln E_w e^(-gu)."""
         sigma, zeros = self.sigma, 1 - self.ones
         z = (self.trials * self.ones - k) / sigma
         places, weights = _rule()
@@ -108,6 +111,9 @@ class _Side:
 
 @cache
 def _rule() -> tuple[Floats, Floats]:
-    """Gauss and Legendre on [0, 1]: the weights are analytic, and 20 deviations wide at most."""
+    """Return Gauss and Legendre's nodes and weights on [0, 1].
+
+    The integrands are analytic, and 20 deviations wide at most.
+    """
     nodes, weights = np.polynomial.legendre.leggauss(200)
     return (nodes + 1) / 2, weights / 2

@@ -1,7 +1,7 @@
-"""What several releases about one client add up to: basic composition, Rényi, and privacy loss distributions.
+"""Composes several releases about one client: basic composition, Rényi curves, and privacy loss distributions.
 
 Rényi curves and privacy loss distributions go through dp-accounting. Its accountants ignore the `count` of some events
-(0.6.0: RDP the exponential mechanism's, PLD randomized response's), so that curves are added and distributions composed
+(0.6.0: RDP the exponential mechanism's, PLD randomized response's), so curves are added and distributions composed
 here, and no event is used.
 """
 

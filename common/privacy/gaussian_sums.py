@@ -134,7 +134,7 @@ def _excess(target: GaussianTarget, grid: Grid, variance: float) -> float:
 
 @lru_cache(maxsize=64)
 def _convolved(variance: float, terms: int, grid: Grid) -> RenyiCurve:
-    """Every coordinate by g for the box; else the bound of `vector_rdp` on the worst move."""
+    """Return (α, RDP(α)) of the convolved law: for the box exactly, else `vector_rdp`'s bound on the worst move."""
     margin = math.ceil(15 * math.sqrt(terms * variance)) + 30
     orders = [order for order in GUARANTEE_ORDERS if order * grid.precision + margin <= LIMIT // 2] or [
         GUARANTEE_ORDERS[0]
@@ -151,7 +151,10 @@ DUAL = 0.5  # variance from which a theta series is added up by Poisson's formul
 
 
 def sum_profile(share: float, terms: int, grid: Grid, delta: float) -> Profile:
-    """`terms` N_Z(0, share) on every coordinate. No ε is pure: the ratio of law and shift grows without end."""
+    """Return the profile of `terms` N_Z(0, share) on every coordinate.
+
+    No ε is pure: the ratio of the law and its shift grows without end.
+    """
     box = grid.norm == "linf" or grid.dimension == 1
     if not box:
         pairs = _in_a_ball(share, terms, grid)
@@ -170,7 +173,10 @@ def sum_profile(share: float, terms: int, grid: Grid, delta: float) -> Profile:
 
 
 def real_gaussian_profile(variance: float, grid: Grid, delta: float, how: How) -> Profile:
-    """N(0, variance) in reals on every coordinate: closed forms by the ℓ₂ sensitivity. `how`: for ℓ∞, as released."""
+    """Return the profile of N(0, variance) in reals on every coordinate: closed forms by the ℓ₂ sensitivity.
+
+    how  for ℓ∞: whether that is what is released.
+    """
     inside: How = how if grid.norm == "linf" or grid.dimension == 1 else "bound"
     return Profile(
         delta=delta,
@@ -207,7 +213,10 @@ def _log_theta(variance: float, off: float) -> float:
 
 
 def _in_a_ball(share: float, terms: int, grid: Grid) -> ProfilePairs:
-    """For ℓ₁ and ℓ₂: αρ with rounding averaged, or what the calibration's own orders know of small shares."""
+    """Return Rényi pairs for ℓ₁ and ℓ₂.
+
+    Αρ with rounding averaged; of small shares those of the calibration's orders.
+    """
     if is_gaussian(share, terms):
         return curve(lambda order: gaussian_divergence(grid, terms * share, order) * RAISED)
     return filled((order, one * RAISED) for order, one in sum_divergences(share, terms, grid))

@@ -66,7 +66,7 @@ def gaussian_box_epsilon(variance: float, grid: Grid, delta: float) -> float:
 
 
 def _last(variance: float, grid: Grid) -> int:
-    """So far out that e^ε times what lies beyond is nothing, next to any δ that ε is asked at."""
+    """Return a sum so far out that e^ε times the mass beyond it is negligible beside any δ at which ε is computed."""
     return gaussian_reach(grid.dimension * variance, FAINT) + grid.dimension * grid.precision
 
 
@@ -95,7 +95,7 @@ NEAR = 1e-6  # of ln S*, where the bound is flat
 
 
 class Move(Protocol):
-    """How far one client can move all coordinates together, in grid steps."""
+    """One client's largest move of all coordinates together, in grid steps."""
 
     @property
     def dimension(self) -> int:
@@ -204,7 +204,7 @@ class Covering:
 
     @cached_property
     def _half(self) -> Numbers:
-        """The logarithms of p(0), p(1), and so on, as far as there is mass."""
+        """Return ln p(0), ln p(1), and so on, as far as there is mass."""
         half = self.pmf.logs[self.pmf.logs.size // 2 :]
         return half[np.isfinite(half)]
 

@@ -72,7 +72,7 @@ def laplace_box_epsilon(scale: float, shift: int, dimension: int, delta: float) 
 def continuous_box_epsilon(loss: float, dimension: int, delta: float) -> float:
     """Return an ε at `delta` of Laplace noise in reals on `dimension` coordinates that lose `loss` each.
 
-    a fine grid's.
+    It is that of discrete noise on a fine grid, which is no smaller.
     """
     steps = max(1, LONGEST // dimension)
     return laplace_box_epsilon(steps / loss, steps, dimension, delta)
@@ -101,7 +101,7 @@ UNFELT = 1e-11  # share of a sum that the law's truncation may add without a wor
 
 
 def discrete_laplace_profile(law: PolyaDifference, grid: Grid, pure: float, delta: float) -> Profile:
-    """Noise `law` on every coordinate, `pure` its ε. One coordinate, or the box: the law's own divergences.
+    """Return the profile of noise `law` on every coordinate, `pure` its ε. For the box, the law's own divergences.
 
     Worst pair  all coordinates moved by g. Noise of one term or more is log-concave. That of less falls log-convexly on
                 both sides of 0, and a set where it beats e^ε times its shift is an interval around 0, whose mass under
@@ -121,7 +121,10 @@ def discrete_laplace_profile(law: PolyaDifference, grid: Grid, pure: float, delt
 
 
 def real_laplace_profile(scale: float, grid: Grid, pure: float, delta: float, how: How) -> Profile:
-    """Laplace noise in reals, before anything is rounded: closed forms. `how`: whether that is what is released."""
+    """Return the profile of Laplace noise in reals, before anything is rounded: closed forms.
+
+    how  whether that is what is released.
+    """
     if grid.dimension > 1 and grid.norm != "linf":
         return _in_a_ball(scale, grid, pure, delta, whole=True)
     pairs = curve(lambda order: grid.dimension * continuous_renyi(grid.precision / scale, order) * RAISED)
@@ -162,7 +165,10 @@ def _stretches(scale: float, shift: int) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def _divergences(law: PolyaDifference, shift: int, pure: float) -> tuple[list[float], bool]:
-    """One coordinate's RDP at every order, and whether that is exact: mass outside the support has a loss ≤ `pure`."""
+    """Return one coordinate's RDP at every order, and whether that is exact.
+
+    Mass outside the support has a loss of at most `pure`.
+    """
     if law.shape == 1:
         return [min(pure, discrete_renyi(law.scale, shift, order) * RAISED) for order in PROFILE_ORDERS], True
     pmf = law.pmf()

@@ -68,12 +68,12 @@ class GridLosses:
 
     @cached_property
     def losses(self) -> NDArray[np.float64]:
-        """The grid."""
+        """Return the losses on the grid."""
         return np.asarray(self.cell * (self.first + np.arange(self.masses.size)), dtype=np.float64)
 
     @cached_property
     def logs(self) -> NDArray[np.float64]:
-        """Logarithms of the masses."""
+        """Return the logarithms of the masses."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.masses), dtype=np.float64)
 
@@ -171,7 +171,10 @@ def _losses(pmf: Pmf, shift: int) -> tuple[NDArray[np.float64], NDArray[np.float
 
 
 def _split(losses: NDArray[np.float64], masses: NDArray[np.float64], cell: float) -> tuple[int, NDArray[np.float64]]:
-    """Each atom onto the grid points k and k + 1 around it: a + b = m and a + b e^-cell = m e^(k cell - loss)."""
+    """Return the atoms' masses on a grid: each on the points k and k + 1 around its loss.
+
+    a + b = m and a + b e^-cell = m e^(k cell - loss).
+    """
     below = np.floor(losses / cell).astype(np.int64)
     beyond = -np.expm1(below * cell - losses) / -math.expm1(-cell)
     up = masses * np.clip(beyond, 0.0, 1.0)

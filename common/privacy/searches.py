@@ -116,7 +116,7 @@ def _number(place: int) -> float:
 
 
 def _snapped(value: float, margin: float, towards: Callable[[float], int]) -> float:
-    """Scale the mantissa to an integer: products with powers of two are exact on every processor."""
+    """Return the number rounded to the grid. Its mantissa is scaled to an integer: exact on every processor."""
     if not (0 < value < math.inf):
         raise BadParameter("a calibrated parameter", value, "must be finite and above 0")
     mantissa, exponent = math.frexp(value * margin)

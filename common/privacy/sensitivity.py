@@ -30,17 +30,17 @@ class Copies:
 
     @property
     def dimension(self) -> int:
-        """Coordinates that have noise."""
+        """Return the number of coordinates that have noise."""
         return self.count * self.grid.dimension
 
     @property
     def unrounded(self) -> int:
-        """Squared ℓ₂ sensitivity before rounding."""
+        """Return the squared ℓ₂ sensitivity before rounding."""
         return self.count * self.grid.unrounded
 
     @property
     def squared_l2(self) -> int:
-        """Bound on the squared ℓ₂ sensitivity, rounding included."""
+        """Return a bound on the squared ℓ₂ sensitivity, rounding included."""
         return self.count * self.grid.squared_l2
 
     def log_moment(self, rate: float) -> float:
@@ -50,7 +50,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What one client can move: a vector of `dimension` coordinates, at most `precision` steps in `norm`.
+    """A client's range of moves: a vector of `dimension` coordinates, at most `precision` steps in `norm`.
 
     rounded  False: noise is added to the values themselves.
     """
@@ -62,14 +62,14 @@ class Grid:
 
     @property
     def squared_l2(self) -> int:
-        """Bound on the squared ℓ₂ sensitivity, rounding included where there is one."""
+        """Return a bound on the squared ℓ₂ sensitivity, rounding included where there is one."""
         if self.rounded:
             return squared_l2(self.precision, self.dimension, self.norm)
         return self.unrounded
 
     @property
     def unrounded(self) -> int:
-        """Squared ℓ₂ sensitivity before rounding."""
+        """Return the squared ℓ₂ sensitivity before rounding."""
         return self.precision**2 * (self.dimension if self.norm == "linf" else 1)
 
     def log_moment(self, rate: float) -> float:
@@ -89,7 +89,7 @@ class Grid:
 
     @property
     def is_box(self) -> bool:
-        """Every coordinate may move by `precision`, whatever the others do: from a grid point to a grid point."""
+        """Return whether every coordinate may move by `precision`, from grid point to grid point, independently."""
         return self.norm == "linf" or self.dimension == 1
 
 

@@ -51,7 +51,7 @@ class Intervals:
 
     @classmethod
     def of(cls, shifts: NDArray[np.int64], logs: Numbers) -> "Intervals":
-        """Between neighbouring shifts, which increase."""
+        """Return the intervals between neighbouring shifts, which increase."""
         width = np.diff(shifts).astype(np.float64)
         slope = np.diff(logs) / width
         jump = np.maximum(np.expm1(np.minimum(slope, STEEP)), NOT_ZERO)
@@ -63,7 +63,10 @@ class Intervals:
         return float(np.where(self.slope > STEEP, self.high - price * self.left**power, top).max())
 
     def _of_logarithms(self, price: float, power: int) -> Numbers:
-        """A + ln(1 + kt) - λ (s + t)^q is concave: its top is where the derivative is 0, or at an end."""
+        """Return the largest A + ln(1 + kt) - λ (s + t)^q.
+
+        It is concave: its top is where the derivative is 0, or at an end.
+        """
         if power == 1:
             t = 1 / price - 1 / self.jump
         else:  # k t² + (1 + ks) t + s - k/(2λ) = 0, the larger root without cancellation
@@ -74,7 +77,7 @@ class Intervals:
         return top
 
     def _of_chords(self, price: float, power: int) -> Numbers:
-        """A + κ (d - s) - λ d^q, and what rounding adds."""
+        """Return the largest A + κ (d - s) - λ d^q, and what rounding adds."""
         end = self.left + self.width
         best = self.slope / (2 * price) if power == 2 else np.where(self.slope > price, end, self.left)
         d = np.clip(best, self.left, end)
@@ -340,7 +343,10 @@ def _gaussian_order(variance: float, grid: Grid, delta: float) -> float:
 
 
 def _shifts(precision: int) -> NDArray[np.int64]:
-    """0, 1, …, and above SINGLE about an eighth apart, up to g - 1 and g, the worst of which is not to be blurred."""
+    """Return the shifts 0, 1, …, above SINGLE about an eighth apart, up to g - 1 and g.
+
+    g is the worst shift, and no chord may blur it.
+    """
     shifts = list(range(min(SINGLE, precision) + 1))
     while shifts[-1] < precision - 1:
         shifts.append(min(precision - 1, shifts[-1] + shifts[-1] // 8))

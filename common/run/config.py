@@ -19,7 +19,7 @@ YOUNGER_IN_POLICY = ("base", "constants")
 
 
 class IntermediarySpec(Message):
-    """What an intermediary must survive, and how long it waits."""
+    """Losses and corruption that an intermediary must survive, and how long it waits."""
 
     dropout: Annotated[float, Field(ge=0, lt=0.5, description="clients that may vanish, as a share of a cohort")] = 0.1
     corrupt: Annotated[float, Field(ge=0, lt=0.5, description="clients that may collude with the intermediary")] = 0.1
@@ -80,7 +80,7 @@ class RunConfig(Message):
 
     @property
     def contributions(self) -> int:
-        """R, 1 without `[returning]`."""
+        """Return R, 1 without `[returning]`."""
         return 1 if self.returning is None else self.returning.contributions
 
     def overflow_probability(self, number: int, active: int) -> float:

@@ -32,7 +32,7 @@ class ArmView(Message):
 
 
 class Snapshot(Message):
-    """What the learner knows.
+    """State of a run as the learner knows it.
 
     round       the open round, or the last one.
     aborted     cohorts that were replaced, or that ended the run.
@@ -87,7 +87,7 @@ class RunLine(Message):
 
 
 class RunList(Message):
-    """All the runs of a server, in the order of their creation."""
+    """Runs of a server, in the order of their creation."""
 
     version: Version = 1
     runs: list[RunLine]
@@ -148,7 +148,7 @@ class RoundList(Message):
 
 
 class LedgerLine(Message):
-    """What one round cost the clients that took part in it."""
+    """Cost of one round to the clients that took part in it."""
 
     round: int
     clients: int
@@ -156,7 +156,7 @@ class LedgerLine(Message):
 
 
 class LedgerClass(Message):
-    """What clients have spent at most that took part `contributions` times."""
+    """Most that a client has spent that took part `contributions` times."""
 
     contributions: int
     guarantee: Guarantee

@@ -1,4 +1,4 @@
-"""What every service's app has in common: the operator's token, problems, a body limit, health, metrics, a log."""
+"""Builds what each service's app has: the operator's token, problems, a body limit, health, metrics, a log."""
 
 import asyncio
 import hmac
@@ -51,14 +51,14 @@ OperatorOnly = Depends(require_operator)
 
 
 class Writable(Protocol):
-    """What readiness needs of a database."""
+    """A database that can be asked for a write."""
 
     def check_writable(self, min_free: int) -> None:
         """Write and commit. Raises Unavailable."""
 
 
 class Readiness:
-    """Whether the service can write: checked at most once in `READY_SECONDS`."""
+    """Checks whether the service can write, at most once in `READY_SECONDS`."""
 
     def __init__(self, min_free: int) -> None:
         self._min_free, self._lock = min_free, threading.Lock()
@@ -121,19 +121,19 @@ _health = APIRouter(tags=["health"], default_response_class=PlainTextResponse)
 
 @_health.get("/")
 def index(request: Request) -> str:
-    """What this is, and where it describes itself."""
+    """Return the service's name, and the paths that describe it and its health."""
     return f"{request.app.title}\nAPI      /openapi.json\nhealth   /healthz /readyz\nmetrics  /metrics\n"
 
 
 @_health.get("/healthz")
 async def healthz() -> str:
-    """The process answers."""
+    """Return "alive": the process answers."""
     return "alive\n"
 
 
 @_health.get("/readyz")
 def readyz(request: Request) -> str:
-    """The database takes a write too."""
+    """Return "ready" if the database takes a write too."""
     database: Writable | None = getattr(request.app.state, "database", None)
     if database is not None:
         request.app.state.readiness.check(database)
@@ -142,7 +142,7 @@ def readyz(request: Request) -> str:
 
 @_health.get("/metrics")
 def metrics(request: Request) -> Response:
-    """Prometheus text."""
+    """Return the metrics as Prometheus text."""
     counters: Metrics = request.app.state.metrics
     return counters.answer()
 

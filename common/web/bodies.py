@@ -47,12 +47,12 @@ class Visit:
 
     @property
     def route(self) -> str:
-        """The route's template, never the path itself: metrics must not grow with callers' imagination."""
+        """Return the route's template, never the path itself: metrics must not grow with what callers invent."""
         return getattr(self._scope.get("route"), "path", "(none)")
 
     @property
     def age(self) -> float:
-        """Seconds since the request's head was there."""
+        """Return the seconds since the request's head was there."""
         return time.perf_counter() - self.started
 
     def refusal(self) -> Response | None:
@@ -200,7 +200,7 @@ class JsonBody(Generic[M]):
 
     @classmethod
     def of(cls, model: type[M], most: int | None = None) -> Any:
-        """For a parameter's annotation: `Annotated[Upload, JsonBody.of(Upload)]`."""
+        """Return the dependency of a parameter's annotation: `Annotated[Upload, JsonBody.of(Upload)]`."""
         return Depends(cls(model, most))
 
     async def __call__(self, request: Request) -> M:
@@ -227,7 +227,7 @@ class JsonBody(Generic[M]):
 
 
 def is_plain(raw: bytearray) -> bool:
-    """Whether texts take a byte a character: one sign beyond that can make a text four times as large."""
+    """Return whether texts take a byte a character: one sign beyond that can make a text four times as large."""
     return raw.isascii() and b"\\u" not in raw
 
 
@@ -254,7 +254,7 @@ class MessageRoute(APIRoute):
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The app's OpenAPI document: the bodies' inner models and the problem document beside the other components."""
+    """Return the app's OpenAPI document. The bodies' inner models and the problem document are components of it."""
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     components = document.setdefault("components", {}).setdefault("schemas", {})
     components["Problem"] = Problem.model_json_schema()

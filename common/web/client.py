@@ -29,14 +29,14 @@ _chance = secrets.SystemRandom()
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How a call is retried: pauses double from `first` to `longest` seconds, with jitter, until `total` are over."""
+    """Rule for retries: pauses double from `first` to `longest` seconds, with jitter, until `total` are over."""
 
     first: float = 1.0
     longest: float = 30.0
     total: float = 300.0
 
     def pause(self, attempt: int) -> float:
-        """Seconds before the retry after `attempt` failures (1, 2, …), uniform between half and the whole step."""
+        """Return the seconds before the retry after `attempt` failures (1, 2, …), between half and the whole step."""
         step = min(self.longest, self.first * 2 ** min(attempt - 1, 30))
         return _chance.uniform(step / 2, step)
 

@@ -69,7 +69,7 @@ class BodyPace:
         self._due = 0.0  # the time at which all that has arrived would have arrived at the rate
 
     def take(self, size: int, now: float) -> float:
-        """Count bytes that have arrived; return the seconds before more of the same body may be read."""
+        """Count bytes that have arrived. Return the seconds before more of the same body may be read."""
         due = max(self._due, now - BODY_BURST / self._rate) + size / self._rate
         self._due = min(due, now + self._most)
         return max(0.0, self._due - now)

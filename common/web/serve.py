@@ -115,7 +115,7 @@ def allow_connections(wanted: int) -> int:
 
 
 def serve_app(app: FastAPI, settings: ServiceSettings, listener: socket.socket | None = None) -> int:
-    """Serve until SIGTERM or SIGINT: stop accepting, wake the long polls, finish what is in flight, return 0."""
+    """Serve until SIGTERM or SIGINT, then stop accepting, wake long polls, finish open requests, and return 0."""
     with contextlib.closing(listener or bind(settings)) as bound:
         host, port = bound.getsockname()[:2]
         structlog.get_logger("distrust.web").info("listening", service=settings.service, host=host, port=port)

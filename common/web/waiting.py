@@ -215,7 +215,7 @@ class Waiting:
         *,
         question: Hashable = None,
     ) -> T:
-        """Wait as `ChangeNotifier.until` does. Raises ClientDisconnect when the caller hangs up."""
+        """Return the value as `ChangeNotifier.until` does. Raises ClientDisconnect when the caller hangs up."""
         left = self._left() if seconds > 0 and not self.changes.closed else None
         return await self.changes.until(topic, look, ready, seconds, question=question, left=left)
 
@@ -225,7 +225,7 @@ class Waiting:
 
 
 async def waiting(request: Request) -> Waiting:
-    """FastAPI dependency: return the notifier of the request's service.
+    """Return the notifier of the request's service, as a FastAPI dependency.
 
     Asynchronous, as all of ours: FastAPI would run a plain function in a thread, which costs more than the function.
     """

@@ -92,7 +92,7 @@ class AuditQuery:
 
 
 def audit_in_process(query: AuditQuery, setting: Setting) -> Finding:
-    """Run both worlds in this process and test the claim. Raises BadParameter or TooSmall."""
+    """Run both worlds in this process and return the finding. Raises BadParameter or TooSmall."""
     trials, alarm = DEFAULT_TRIALS if query.trials is None else query.trials, query.alarm()
     if query.seed is not None and query.seed < 0:
         raise BadParameter("seed", query.seed, "must be at least 0")
@@ -115,7 +115,7 @@ def audit(
     colluders: int = 0,
     alarm: float = ALARM,
 ) -> Finding:
-    """Run both worlds in this process, through randomize, the sum modulo m and estimate, and test the claim.
+    """Run both worlds in this process, through randomize, the sum modulo m and estimate. Return the finding.
 
     trials     of each world.
     survivors  clients that answered, the mechanism's floor by default; `colluders` of them reveal their noise.

@@ -295,7 +295,7 @@ def _check(setting: Setting) -> None:
 
 
 async def audit_over_http(setting: Setting, urls: Urls, *, trials: int, alarm: float = ALARM) -> Finding:
-    """Run both worlds over running services and test the claim, by the same test as in process."""
+    """Run both worlds over running services, and return the finding of the same test as in process."""
     check_trials(setting, trials, alarm)
     async with Http() as http:
         with ThreadPoolExecutor(1, "audit") as worker:

@@ -1,4 +1,4 @@
-"""What an audit tests: a mechanism and its cohort, what is looked at, and the two worlds to be told apart."""
+"""Describes an audit: a mechanism and its cohort, the observation, and the two worlds to be told apart."""
 
 import math
 from dataclasses import dataclass

@@ -200,7 +200,7 @@ def check_trials(setting: Setting, trials: int, alarm: float = ALARM) -> None:
 
 
 def judge_worlds(setting: Setting, world0: Outcomes, world1: Outcomes, *, alarm: float = ALARM) -> Finding:
-    """Choose events on the first half, count them on the second, take the largest of the bounds.
+    """Return the largest of the bounds: events are chosen on the first half and counted on the second.
 
     world0, world1  evidence, one row a trial. Eight events for each of its columns share the alarm.
     """

@@ -23,7 +23,7 @@ err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 def exit_code_of(command: Callable[[], object]) -> int:
-    """Run the command line and return its exit code; never a traceback.
+    """Run the command line and return its exit code. No traceback is shown.
 
     0 for success, 1 for a run that failed or was cancelled, 2 for bad input or a service that is not there,
     130 for Ctrl-C, 143 for SIGTERM. An error is one line on stderr.

@@ -73,13 +73,13 @@ def run_command(
 
 
 def here(file: RunFile) -> Result:
-    """Play the run in this process."""
+    """Play the run in this process and return its result."""
     with one_thread():
         return in_process.run(file)
 
 
 def there(file: RunFile, urls: Urls, data_dir: DataDir, *, fleet: bool = True) -> Result:
-    """Play the run over services that are running already; the fleets' logs go below `data_dir`.
+    """Play the run over services that run already, and return its result; the fleets' logs go below `data_dir`.
 
     fleet   whether fleets of ours play; else fleets that are started elsewhere.
     Raises  BadParameter for a world that other fleets cannot know, because its seed was drawn here.
@@ -92,7 +92,10 @@ def there(file: RunFile, urls: Urls, data_dir: DataDir, *, fleet: bool = True) -
 
 
 def on_own_stack(file: RunFile, data_dir: DataDir, port_base: int) -> Result:
-    """Play the run over the stack that holds the folder, or over one of our own for as long as the run lasts."""
+    """Play the run and return its result.
+
+    It is played over the stack that holds the folder, or over one of our own for as long as the run lasts.
+    """
     urls = running_stack(data_dir)
     if urls is not None:
         return there(file, urls, data_dir)

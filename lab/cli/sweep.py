@@ -106,14 +106,14 @@ def _report(experiment: Experiment, outcome: SweepOutcome) -> None:
 
 
 def _print_others(experiment: Experiment, folder: Path) -> None:
-    """Say that a sweep begins anew although there are rows, because other code has played them."""
+    """Print that a sweep begins anew although there are rows, because other code has played them."""
     for path, count, changed in rows_of_other_code(experiment, folder):
         listed = ", ".join(changed[:NAMED]) + (f" and {len(changed) - NAMED} more" if len(changed) > NAMED else "")
         err.print(f"{count} cells in {path} were played by other code ({listed} differ): kept, not used", markup=False)
 
 
 def _same(path: Path, published: list[Row], played: list[Row]) -> bool:
-    """Compare played rows with published ones, and print the differences."""
+    """Return whether played rows equal published ones, and print the differences."""
     differences = differing_columns(published, played)
     for cell, columns in list(differences.items())[:SHOWN]:
         err.print(f"differs: {_place(cell)}: {', '.join(columns)}", markup=False)
@@ -182,7 +182,7 @@ def figure_command(
 
 
 def _unused(options: dict[str, object], why: str) -> None:
-    """Raises BadParameter for an option that was given, and that this figure would not look at."""
+    """Raise BadParameter for an option that was given, and that this figure would not look at."""
     for field, value in options.items():
         if value is not None:
             raise BadParameter(field, str(value) if isinstance(value, Path) else value, f"is {why}")

@@ -99,7 +99,7 @@ def composition_figure(curves: Curves) -> Figure:
 
 
 def draw_composition(curves: Curves, stem: Path) -> list[Path]:
-    """Write the figure as `stem`.png, `stem`.svg and `stem`.pdf, stamped with what it shows."""
+    """Write `stem`.png, `stem`.svg and `stem`.pdf, stamped with what they show. Return their paths."""
     return save(composition_figure(curves), stem, stem.name, composition_stamp(curves))
 
 
@@ -110,5 +110,5 @@ def composition_stamp(curves: Curves) -> str:
 
 
 def _classical(epsilon: float, delta: float) -> float:
-    """√(2 ln(1.25/δ))/ε, proven for ε < 1."""
+    """Return √(2 ln(1.25/δ))/ε, proven for ε < 1."""
     return math.sqrt(2 * math.log(1.25 / delta)) / epsilon

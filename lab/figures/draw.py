@@ -45,7 +45,7 @@ DODGE = 0.16
 
 
 def draw(experiment: Experiment, rows: Sequence[Row], stem: Path) -> list[Path]:
-    """Write `stem`.png and `stem`.pdf, both stamped with what they show, and `stem`.svg.
+    """Write `stem`.png and `stem`.pdf, both stamped with what they show, and `stem`.svg. Return their paths.
 
     The same rows give the same bytes with the same matplotlib.
     """

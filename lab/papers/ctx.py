@@ -48,7 +48,7 @@ def _theorem_b1_delta() -> Figures:
 
 
 def _printed() -> tuple[float, float]:
-    """ε₀ = ε√(B/ln(2/δ)), and ε̃ of Lemma B.4 with δ' = δ/2."""
+    """Return ε₀ = ε√(B/ln(2/δ)), and ε̃ of Lemma B.4 with δ' = δ/2."""
     local = EPSILON * math.sqrt(CLIENTS / math.log(2 / DELTA))
     return local, amplified(local, DELTA / 2, CLIENTS)
 

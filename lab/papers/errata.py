@@ -19,7 +19,7 @@ HEADER = ("paper, place", "measure", "claimed", "computed", "ours", "verdict")
 
 
 def checked_errata(paper: str | None = None) -> list[CheckedErratum]:
-    """Compute all of them, or one paper's. Raises BadParameter for a paper that is not among ours."""
+    """Return all errata, or one paper's, computed. Raises BadParameter for a paper that is not among ours."""
     papers = get_args(Paper)
     if paper is not None and paper not in papers:
         raise BadParameter("paper", paper, f"must be one of {', '.join(papers)}")

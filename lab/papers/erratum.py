@@ -58,7 +58,7 @@ class Erratum:
     figures: Callable[[], Figures]
 
     def checked(self) -> "CheckedErratum":
-        """Compute the counter-example."""
+        """Return the erratum with its counter-example computed."""
         figures = self.figures()
         return CheckedErratum(
             key=self.key,

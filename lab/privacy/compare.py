@@ -37,7 +37,7 @@ class TailError(Message):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one mechanism promises and costs. trust: the parties that must be honest for the promise to hold."""
+    """Promise and cost of one mechanism. trust: the parties that must be honest for the promise to hold."""
 
     promise: Promise
     error: TailError
@@ -73,7 +73,7 @@ class Comparison:
 
 
 def compared(query: PrivacyQuery) -> Comparison:
-    """Answer the question for every mechanism in both calibrations.
+    """Return the answer for every mechanism in both calibrations.
 
     A mechanism that has no δ, stream, s or continuous noise is planned without it; one that needs a δ or a stream is
     refused without. Without a target δ all rows are shown at the largest δ that any of them takes.

@@ -83,17 +83,17 @@ class PrivacyQuery:
 
     @property
     def least(self) -> int:
-        """The fewest clients that answer: n without the dropouts."""
+        """Return the fewest clients that answer: n without the dropouts."""
         return self.clients - math.floor(self.dropout * self.clients)
 
     @property
     def floor(self) -> int:
-        """t: the fewest honest clients that answer, at least 1."""
+        """Return t, the fewest honest clients that answer, at least 1."""
         return max(1, self.least - math.floor(self.corrupt * self.clients))
 
     @property
     def statistic(self) -> Reward | BoundedVector:
-        """The reward in [0, 1], or a vector of the same width around 0."""
+        """Return the reward in [0, 1], or a vector of the same width around 0."""
         if self.dimension == 1 and (self.low, self.high) == (0.0, 1.0):
             return Reward()
         words = {"dimension": self.dimension, "norm": self.norm, "bound": (self.high - self.low) / 2}

@@ -42,7 +42,7 @@ class Fleets:
 
     @property
     def running(self) -> bool:
-        """Whether any fleet still runs."""
+        """Return whether any fleet still runs."""
         return any(fleet.process.poll() is None for fleet in self._fleets)
 
     def check(self) -> None:

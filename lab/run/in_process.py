@@ -39,7 +39,7 @@ from distrust.shuffler.assignment import Order, draw_order
 
 
 def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
-    """Play a run file to its end; `watch` is called after every cohort."""
+    """Play a run file to its end and return the result. `watch` is called after every cohort."""
     began, tracker = time.perf_counter(), FailureTracker(file)
 
     def track_and_watch(learner: Learner) -> None:

@@ -46,7 +46,7 @@ class HttpRun:
     alive: Callable[[], None] = lambda: None
 
     async def run(self) -> Result:
-        """Create the run, or join it, and watch it to its end.
+        """Create the run, or join it, watch it to its end, and return the result.
 
         Raises RunFailed when it fails or is cancelled, Unavailable when a service or every fleet is gone.
         """
@@ -84,7 +84,7 @@ class HttpRun:
             raise Conflict(f"run {view.run} is {view.state} already; give this one another name: --name")
 
     async def _watched(self) -> RunView:
-        """Watch until the run is over. An error carries the reasons of clients that refused."""
+        """Return the run's view once it is over. An error carries the reasons of clients that refused."""
         try:
             return await self._watch()
         except RunFailed as error:
@@ -94,7 +94,7 @@ class HttpRun:
             raise Unavailable(error.detail + _why(wire)) from error
 
     async def _watch(self) -> RunView:
-        """Watch until the run is over."""
+        """Return the run's view once it is over."""
         with self.progress.shown():
             while True:
                 deserted = self.fleets is not None and not self.fleets.running  # looked at first

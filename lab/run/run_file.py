@@ -63,7 +63,7 @@ class RunFile:
 
     @property
     def extensions(self) -> tuple[Extension, ...]:
-        """The user's own classes that this run names, and where they are from."""
+        """Return the user's own classes that this run names, and where they are from."""
         config = self.config
         names = {
             "environment": self.environment.name,
@@ -73,7 +73,7 @@ class RunFile:
         return extensions({kind: {"name": name} for kind, name in names.items()})
 
     def world(self) -> Environment:
-        """Build the environment."""
+        """Return the environment, built."""
         return build_environment(self.environment)
 
     def renamed(self, run: str) -> "RunFile":
@@ -82,7 +82,7 @@ class RunFile:
 
 
 def read(path: Path) -> RunFile:
-    """Read and check a run file. Raises BadRunFile."""
+    """Return a run file, read and checked. Raises BadRunFile."""
     try:
         return parse(path.read_text("utf-8-sig"))
     except OSError as error:
@@ -94,7 +94,10 @@ def read(path: Path) -> RunFile:
 
 
 def parse(text: str) -> RunFile:
-    """Parse and check a run file's text. Without `arms` it has the environment's. Raises BadRunFile, BadParameter."""
+    """Return a run file from its text, checked. Without `arms` it has the environment's.
+
+    Raises BadRunFile, BadParameter.
+    """
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # tomllib raises both for absurd numbers and nesting, too
@@ -103,7 +106,7 @@ def parse(text: str) -> RunFile:
 
 
 def parse_table(words: Mapping[str, Any]) -> RunFile:
-    """Check a run file's table. Unknown keys are refused first, as a misspelt key explains a missing one.
+    """Return a run file from its table, checked. Unknown keys are refused first: a misspelt key explains a missing one.
 
     Raises BadRunFile, BadParameter.
     """

@@ -24,7 +24,7 @@ PATIENCE = Patience(first=0.2, longest=1.0, total=5.0)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which transcripts to show. `limit`: messages of each stage and direction."""
+    """Choice of transcripts to show. `limit`: messages of each stage and direction."""
 
     run: str
     round: int
@@ -51,7 +51,7 @@ class Pages:
 
 
 async def gather(urls: Urls, wanted: Wanted) -> list[Sight]:
-    """Fetch the round from the server, and both parties' transcripts. Raises WrongCohort for an unknown cohort."""
+    """Return the round as the server has it, and the parties' transcripts. Raises WrongCohort for an unknown cohort."""
     async with Http(PATIENCE) as http:
         server = http.peer(urls.server, urls.token)
         report = await server.get(f"/v1/runs/{wanted.run}/rounds/{wanted.round}", RoundReport)
@@ -78,7 +78,7 @@ def _chosen(report: RoundReport, wanted: Wanted) -> list[CohortView]:
 
 
 async def _pages(party: Peer, path: str, limit: int) -> Pages:
-    """Page through one party's transcript; keep the first `limit` messages of every stage and direction."""
+    """Return one party's transcript, page by page: the first `limit` messages of every stage and direction."""
     kept: list[TranscriptEntry] = []
     counts: Counter[tuple[str, str]] = Counter()
     after: int | None = 0

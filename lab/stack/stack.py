@@ -31,7 +31,7 @@ def choose_ports(base: int, names: list[str]) -> dict[str, int]:
 
 
 def _probe(held: ExitStack, port: int, name: str) -> int:
-    """Bind a port to see whether it is free. Raises Unavailable."""
+    """Return the number of a port that is free, and stays bound while `held` is open. Raises Unavailable."""
     probe = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -100,7 +100,7 @@ class Stack:
 
     @property
     def urls(self) -> Urls:
-        """Addresses and tokens of the running services."""
+        """Return addresses and tokens of the running services."""
         return _urls(self.data_dir, {name: self._url(name) for name in NAMES})
 
     def check(self) -> None:

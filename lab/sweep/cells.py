@@ -38,7 +38,7 @@ def known_experiments() -> list[str]:
 
 
 def load_experiment(name_or_path: str, *, quick: bool = False, repetitions: int | None = None) -> Experiment:
-    """Read an experiment and check every run file that its panels and series make.
+    """Return an experiment from its file. Check every run file that its panels and series make.
 
     quick         with the file's `[quick]` laid over it. repetitions: another number than the file's.
     Repetitions   differ in their seeds only, so that the first one's run files are checked for all.
@@ -147,7 +147,7 @@ class Standing(NamedTuple):
 
     @property
     def played(self) -> int:
-        """Cells that ended since this start."""
+        """Return the number of cells that ended since this start."""
         return self.done + self.failed - self.kept
 
 

@@ -1,4 +1,4 @@
-"""What a sweep prints: its progress on stderr, and at the end regret and confidence as tables."""
+"""Prints a sweep: its progress on stderr, and at the end regret and confidence as tables."""
 
 import statistics
 import time
@@ -98,7 +98,7 @@ def share(hits: int, runs: int) -> Share:
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """How often the policy of a series failed, over all its panels, whose runs are independent given the worlds.
+    """Failures of the policy of a series over all its panels, whose runs are independent given the worlds.
 
     dropped    runs in which the best arm was dropped. failed: runs in which any interval missed the true mean.
     widths     intervals formed in all; missed: those that miss.
@@ -114,7 +114,7 @@ class Confidence:
 
     @property
     def holds(self) -> str:
-        """`yes` when the whole interval is at most p, `no` when it is above, else `not refuted`: too few runs."""
+        """Return `yes` if the whole interval is at most p, `no` if it is above, else `not refuted`: too few runs."""
         if self.stated is None:
             return "nothing stated"
         if self.failed.low > self.stated:

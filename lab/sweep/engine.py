@@ -46,7 +46,7 @@ def run_sweep(
     form: str = "parquet",
     watch: Callable[[Standing], None] = lambda _standing: None,
 ) -> SweepOutcome:
-    """Finish an experiment below the folder `out`. Cells that this code has played already are not played again.
+    """Finish an experiment below the folder `out` and return its outcome. Cells that this code has played are kept.
 
     backend  "loky", "dask" or "ray": joblib's. jobs: worker processes, all cores when absent.
     form     of the table: "parquet" or "csv". It is written once every cell has ended.
@@ -74,7 +74,7 @@ def run_sweep(
 
 
 def _played(expected: str, experiment: Experiment, cell: Cell) -> Row | Failure:
-    """Play a cell in a worker; fail if the worker has other code than the sweep, as one of a cluster may."""
+    """Return the outcome of a cell, played in a worker. Fail if the worker has other code than the sweep."""
     if code.code_digest() != expected:
         return Failure(cell, f"this worker has other code ({code.code_digest()}) than the sweep ({expected})")
     return play_cell(experiment, cell)
@@ -168,7 +168,7 @@ def _chunks(tasks: Sequence[Task], backend: Backend, jobs: int) -> Iterator[Sequ
 
 
 def _config(backend: Backend, jobs: int) -> AbstractContextManager[Any]:
-    """Configure joblib. Dask's scheduler is the one in DASK_SCHEDULER_ADDRESS, or one on this machine."""
+    """Return joblib's configuration. Dask's scheduler is the one in DASK_SCHEDULER_ADDRESS, or one on this machine."""
     if backend == "dask":
         return _dask(jobs)
     if backend == "ray":

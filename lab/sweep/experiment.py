@@ -159,7 +159,7 @@ class Experiment(Message):
 
     @property
     def digest(self) -> str:
-        """The digest of everything here that a finished cell depends on: 64 hex digits.
+        """Return the digest of everything here that a finished cell depends on: 64 hex digits.
 
         Titles, drawing and `repetitions` are not part of it, and the code has a digest of its own (`lab.sweep.code`).
         """

@@ -37,7 +37,10 @@ def write_rows(rows: Sequence[Row], path: Path, form: Format) -> None:
 
 
 def read_rows(path: Path, field: str = "results") -> list[Row]:
-    """Read rows of a file that `write_rows` wrote; its ending tells the format. Raises BadParameter, naming `field`."""
+    """Return rows of a file that `write_rows` wrote.
+
+    Its ending tells the format. Raises BadParameter, naming `field`.
+    """
     form = path.suffix.removeprefix(".")
     if form not in FORMATS:
         raise BadParameter(field, str(path), f"must end in {' or '.join(f'.{one}' for one in FORMATS)}")

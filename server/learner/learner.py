@@ -82,7 +82,7 @@ class Learner:
 
     @property
     def left(self) -> int:
-        """Pulls that may still be asked for."""
+        """Return the pulls that may still be requested."""
         return self.config.horizon - sum(self.pulls)
 
     def plan(self) -> RoundPlan | None:
@@ -120,7 +120,7 @@ class Learner:
 
     @property
     def _number(self) -> int:
-        """The last round's number so far; 0 before the first."""
+        """Return the last round's number so far; 0 before the first."""
         return self.rounds[-1].number if self.rounds else 0
 
     def snapshot(self) -> Snapshot:

@@ -19,7 +19,7 @@ from distrust.server.policies.base import Ask, Key, Query
 
 
 class ReleasedCohort(Message):
-    """The outcome of a released cohort: the analyzer's estimate of the survivors' true sum.
+    """Outcome of a released cohort: the analyzer's estimate of the survivors' true sum.
 
     sum     one number a coordinate, in data units, with its final noise.
 
@@ -37,7 +37,7 @@ class ReleasedCohort(Message):
 
 
 class LostCohort(Message):
-    """The outcome of an aborted cohort: nothing was released, and why.
+    """Outcome of an aborted cohort: no sum, and the reason.
 
     fault  the server's own code raised an exception on this cohort; the run ends as failed, and nothing is retried.
     """
@@ -108,22 +108,22 @@ class RoundRecord:
 
     @property
     def mechanism(self) -> AnyMechanism:
-        """The largest cohorts' one."""
+        """Return the mechanism of the largest cohorts."""
         return self.mechanisms[max(self.mechanisms)]
 
     @property
     def minimum(self) -> int:
-        """The largest cohorts' one."""
+        """Return the minimum of the largest cohorts."""
         return self.minima[max(self.minima)]
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """The weakest guarantee of the mechanisms, each at its least number of honest survivors."""
+        """Return the weakest guarantee of the mechanisms, each at its least number of honest survivors."""
         return self._weakest([mechanism.guarantee() for mechanism in self.mechanisms.values()])
 
     @cached_property
     def composable(self) -> Guarantee:
-        """The weakest guarantee for clients that return, in the form that several of them compose by."""
+        """Return the weakest guarantee for clients that return, in the form that several of them compose by."""
         return self._weakest([mechanism.composable() for mechanism in self.mechanisms.values()])
 
     def _weakest(self, guarantees: Sequence[Guarantee]) -> Guarantee:
@@ -134,17 +134,17 @@ class RoundRecord:
 
     @property
     def clients(self) -> int:
-        """Clients of all attempts of this round."""
+        """Return the number of clients of all attempts of this round."""
         return sum(cohort.clients for cohort in self.cohorts)
 
     @property
     def attempts(self) -> int:
-        """Attempts so far."""
+        """Return the number of attempts so far."""
         return max((cohort.attempt for cohort in self.cohorts), default=0)
 
 
 def plan_round(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundRecord] = ()) -> RoundRecord:
-    """Plan a round's mechanisms, or reuse those of a round `before` of the same sizes, share and statistic.
+    """Return a round with its mechanisms: planned, or those of a round `before` of the same sizes, share and statistic.
 
     Raises BadParameter when one cannot be calibrated to its cohorts.
     """
@@ -167,7 +167,7 @@ def _calibrated(config: RunConfig, ask: Ask, clients: int) -> AnyMechanism:
 
 
 def attempt_cohorts(run: str, record: RoundRecord, queries: tuple[Query, ...], attempt: int) -> tuple[CohortPlan, ...]:
-    """Plan one cohort for each of `queries`. Ids end in three numbers, so that two runs never share an id."""
+    """Return one planned cohort for each of `queries`. Ids end in three numbers, so that two runs never share an id."""
     return tuple(
         CohortPlan(
             f"{run}.{record.number}.{query.arm or 0}.{attempt}",
@@ -185,7 +185,10 @@ SEEDED = "unsafe.noise_seed: the privacy noise can be computed by every party th
 
 
 def promise_to_survivors(mechanism: Mechanism, survivors: int) -> str:
-    """Say what a released cohort promises if all survivors are honest, and if a tenth of them reveal their noise."""
+    """Return in words the promise of a released cohort.
+
+    It is that with all survivors honest, and that with a tenth of them revealing their noise.
+    """
     colluders = max(1, survivors // 10)
     honest, colluding = (_promise(mechanism.guarantee(survivors, count)) for count in (0, colluders))
     return f"{honest} with the {survivors} who answered, {colluding} if {colluders} of them collude"

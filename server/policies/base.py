@@ -42,17 +42,17 @@ class Ask:
 
     @property
     def arms(self) -> tuple[int, ...]:
-        """The arms that are played."""
+        """Return the arms that are played."""
         return tuple(arm for query in self.queries for arm, _ in self.pulls(query))
 
     @property
     def size(self) -> int:
-        """Pulls that the whole batch takes from the horizon."""
+        """Return the pulls that the whole batch takes from the horizon."""
         return self.cost(self.queries)
 
     @property
     def width(self) -> int:
-        """Numbers in a released cohort's sum: one a coordinate, or one an assigned action."""
+        """Return how many numbers a released cohort's sum has: one a coordinate, or one an assigned action."""
         return len(self.decision.actions) if self.decision.kind == "assigned-action" else self.statistic.dimension
 
     def pulls(self, query: Query) -> tuple[tuple[int, int], ...]:
@@ -120,7 +120,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What a policy may know of its run, besides its own spec.
+    """Facts of the run that a policy may know, besides its own spec.
 
     arms      K. horizon: T. smallest: least clients of a cohort; a smaller one would never be released.
     noise     λ ≥ 0: the scale of the Laplace noise that a sum is expected to carry, in the central model.

@@ -54,12 +54,12 @@ class DpSe(Elimination):
         return total / survivors, sampled + law.quantile(self._each) / survivors
 
     def leftover(self, left: int) -> dict[int, int]:
-        """Share the last pulls evenly, as an epoch plays the arms in turn; the last active arm gets all."""
+        """Return for each active arm its share of the last pulls: even, as an epoch plays the arms in turn."""
         each, more = divmod(left, len(self._active))
         counts = {arm: each + (place < more) for place, arm in enumerate(self._active)}
         return {arm: count for arm, count in counts.items() if count}
 
     @property
     def _each(self) -> float:
-        """The paper's p/(4|S|e²): its sampling errors and its noise have one each, 0.83p in all."""
+        """Return the paper's p/(4|S|e²): its sampling errors and its noise have one each, 0.83p in all."""
         return self._failure / (4 * len(self._active) * self._batch**2)

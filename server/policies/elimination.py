@@ -78,7 +78,7 @@ RADII: dict[Literal["exact", "paper", "published-code"], Radius] = {
 
 
 class EliminationBase(ABC):
-    """What all eliminations share. `arms` start, K ≥ 1; `tell` of a policy updates `_active`, `_latest`, `_chosen`."""
+    """Common part of all eliminations. `tell` of a policy updates `_active`, `_latest`, `_chosen`."""
 
     def __init__(self, arms: int) -> None:
         self._active = tuple(range(arms))
@@ -110,7 +110,7 @@ class EliminationBase(ABC):
 
     @property
     def going_on(self) -> bool:
-        """Whether there is another batch."""
+        """Return whether there is another batch."""
         return True
 
     @abstractmethod
@@ -141,7 +141,7 @@ class Elimination(EliminationBase):
         self._batch += 1
 
     def leftover(self, left: int) -> dict[int, int]:
-        """Play the unfinished batch, arm after arm, until the horizon."""
+        """Return for each arm its pulls when the unfinished batch is played, arm after arm, until the horizon."""
         ask = self._next()
         return ask.spend(ask.queries, left)
 

@@ -162,7 +162,7 @@ def extreme_delta(randomizer: LocalRandomizer, pair: tuple[int, int], epsilon: f
 
 
 def _positive_part(law: _Sum, fine: float) -> float:
-    """E[(V₁ + … + V_n)₊]/n from above."""
+    """Return an upper bound of E[(V₁ + … + V_n)₊]/n."""
     tilt, spread, share = _tilt(law)
     turns: Array = np.outer((1 / spread, tilt), np.exp2(np.arange(-6, 5))).ravel()
     reach = max(_reach(law, tilt, turns), float(law.high.max()))
@@ -187,9 +187,9 @@ def _positive_part(law: _Sum, fine: float) -> float:
 
 
 def _tilt(law: _Sum) -> tuple[float, float, float]:
-    """λ > 0 with K'(λ) = 0, about, which minimizes the sum's moment; the tilted sum's standard deviation; P(V ≠ 0).
+    """Return λ, the tilted sum's standard deviation, and the tilted P(V ≠ 0).
 
-    The bound holds for any λ. The root is searched in ln λ: at ε = 20 it is 1e-9 of what V is scaled by.
+    λ > 0 nearly minimizes the sum's moment: K'(λ) = 0, about. The bound holds for any λ.
     """
 
     def slope(tilt: float) -> float:
@@ -225,7 +225,7 @@ def _size(reach: float, step: float) -> int:
 
 
 def _on_grid(law: _Sum, step: float) -> tuple[Array, Array]:
-    """Grid points and their masses, two for each cell and one for 0."""
+    """Return grid points and their masses, two for each cell and one for 0."""
     below, above = np.floor(law.low / step), np.ceil(law.high / step)
     up = (law.mean / step - below) / np.maximum(above - below, 1)
     points = np.concatenate((below, above, [0.0]))
@@ -261,7 +261,7 @@ def _powers(points: Array, masses: Array, users: int, size: int) -> tuple[Array,
 
 
 def _rms(half: Array, frequencies: int) -> float:
-    """Root mean square over all frequencies, from half of them, those that do not vanish, from above."""
+    """Return an upper bound of the root mean square over all frequencies, from the half that does not vanish."""
     return math.sqrt(2 * float(np.sum(half**2)) / frequencies)
 
 

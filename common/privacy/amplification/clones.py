@@ -152,10 +152,11 @@ def paper_local_epsilon(epsilon: float, delta: float, users: int) -> float:
 
 
 def gaussian_noise(epsilon: float, delta: float, batch: int) -> float:
-    """σ₁ = σ₂ = 4√(2 ln(2.5B/δ) ln(2/δ)) / (ε√B): CTX Theorem B.1 as printed, for every coordinate.
+    """Return σ₁ = σ₂ = 4√(2 ln(2.5B/δ) ln(2/δ)) / (ε√B) for every coordinate: CTX Theorem B.1 as printed.
 
-    It is the Gaussian mechanism of ε₀ = ε√B/√ln(2/δ), δ₀ = δ/B, whose proof needs ε₀ ≤ 1, and Lemma B.4 needs
-    B ≥ 16 e^ε₀ ln(4/δ): BadParameter outside (B = 20 of the paper's experiments is). See `gaussian_promise`.
+    It is the Gaussian mechanism of ε₀ = ε√B/√ln(2/δ), δ₀ = δ/B, whose proof needs ε₀ ≤ 1. Lemma B.4 needs
+    B ≥ 16 e^ε₀ ln(4/δ). Raises BadParameter outside; B = 20 of the paper's experiments is outside. See
+    `gaussian_promise`.
     """
     _local_gaussian(epsilon, delta, batch)
     return 4 * math.sqrt(2 * math.log(2.5 * batch / delta) * math.log(2 / delta)) / (epsilon * math.sqrt(batch))

@@ -49,7 +49,7 @@ class LocalRandomizer:
 
     @property
     def gamma(self) -> float:
-        """γ: probability that a message says nothing of its input."""
+        """Return γ, the probability that a message says nothing of its input."""
         return float(self.blanket.sum())
 
     def pairs(self) -> list[tuple[int, int]]:
@@ -91,7 +91,7 @@ MOST_CELLS = 5000
 
 
 def added_noise(pmf: Pmf, precision: int) -> LocalRandomizer:
-    """x̂ + noise for x̂ in {0..precision}: discrete Gaussian, any law on the integers.
+    """Return messages x̂ + noise for x̂ in {0..precision}, with any law on the integers.
 
     A law of more than MOST_CELLS outputs is cut into that many cells of neighbours, at least: the log-ratio of two
     inputs changes by a 250th of its standard deviation in a cell of Gaussian noise.
@@ -131,9 +131,10 @@ def _moved(pmf: Pmf, shift: int, row: Array) -> Array:
 
 
 def laplace_on_grid(scale: float, precision: int) -> LocalRandomizer:
-    """x̂ + Lap_Z(scale) for x̂ in {0..precision}, put between 0 and `precision`.
+    """Return messages x̂ + Lap_Z(scale) for x̂ in {0..precision}, put between 0 and `precision`.
 
-    Beyond them all laws are proportional, so that it tells as much, and nothing is left out as in `added_noise`.
+    Beyond these ends all laws are proportional, so that the cut messages tell as much, and no mass is left out as in
+    `added_noise`.
     """
     _check_inputs(precision)
     x = np.arange(precision + 1)
@@ -144,7 +145,7 @@ def laplace_on_grid(scale: float, precision: int) -> LocalRandomizer:
 
 
 def _of_atoms(masses: Array, lost: float, *, mirrored: bool) -> LocalRandomizer:
-    """Outputs one by one; those that some input never gives have no blanket and count as lost."""
+    """Return the outputs one by one. Outputs that some input never gives have no blanket and count as lost."""
     blanket = masses.min(axis=0)
     kept = blanket > 0
     if not kept.any():

@@ -146,7 +146,7 @@ class _Shuffled:
 
     @property
     def both(self) -> tuple[tuple[int, int], ...]:
-        """The pair's directions; one where the other is its mirror image."""
+        """Return the pair's directions; one where the other is its mirror image."""
         mirrored = self.randomizer.mirrored and sum(self.pair) == len(self.randomizer.masses) - 1
         return (self.pair,) if mirrored else (self.pair, self.pair[::-1])
 
@@ -217,5 +217,5 @@ def pair_tail(rho: float, order: float, epsilon: float) -> float:
 
 
 def _constant(rho: float, a: Array) -> Array:
-    """Of K_a, the logarithm (a-1)aρ + (a-1) ln(1 - 1/a) - ln a: Balle et al. 2020, Theorem 21."""
+    """Return ln K_a = (a-1)aρ + (a-1) ln(1 - 1/a) - ln a: Balle et al. 2020, Theorem 21."""
     return np.asarray((a - 1) * (a * rho + np.log1p(-1 / a)) - np.log(a), dtype=np.float64)

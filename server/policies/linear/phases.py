@@ -46,12 +46,15 @@ class Readings:
 
     @cached_property
     def root(self) -> Floats:
-        """The pseudo-inverse of √plays x, shape (d, s): V⁻¹ = root rootᵀ. V itself would lose half of the digits."""
+        """Return the pseudo-inverse of √plays x, shape (d, s).
+
+        V⁻¹ = root rootᵀ. V itself would lose half of the digits.
+        """
         return np.asarray(np.linalg.pinv(self._weighted, rcond=SMALL), dtype=np.float64)
 
     @cached_property
     def theta(self) -> Floats:
-        """θ̃ = V⁻¹ Σ plays x mean(x), shape (d,)."""
+        """Return θ̃ = V⁻¹ Σ plays x mean(x), shape (d,)."""
         return np.asarray(self.root @ (np.sqrt(self.plays) * self.means), dtype=np.float64)
 
     def influence(self, actions: Floats) -> Floats:
@@ -118,7 +121,9 @@ class Phase:
 
 
 class Phased(EliminationBase):
-    """Each phase plays a design on the active actions, estimates θ*, and drops actions too far below the best.
+    """Elimination in phases.
+
+    Each plays a design on the active actions, estimates θ*, and drops actions far below the best.
 
     An estimate rests on its own phase alone.
 
@@ -154,7 +159,7 @@ class Phased(EliminationBase):
         self.__dict__.pop("_ask", None)
 
     def leftover(self, left: int) -> dict[int, int]:
-        """Play the unfinished phase until the horizon; after the last phase, the best action."""
+        """Return the pulls of the unfinished phase until the horizon; after the last phase, of the best action."""
         if self.going_on:
             return self._ask.spend(self._ask.queries, left)
         assert self._chosen is not None
