@@ -1,4 +1,4 @@
-"""Sums of discrete Gaussian noise on a grid: what they promise, and the least noise for a target."""
+"""Computes the privacy of sums of discrete Gaussian noise on a grid, and the least noise for a target."""
 
 import math
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ def is_exact(variance: float, terms: int, grid: Grid) -> bool:
 
 
 def sum_epsilon(variance: float, terms: int, grid: Grid, delta: float) -> float:
-    """Return an ε at δ. One coordinate, and the box: the law's, exactly. Else as continuous noise."""
+    """Return an ε at δ: for one coordinate and for the box the law's, exactly; else that of continuous noise."""
     law = DiscreteGaussianSum(variance, terms)
     if grid.dimension == 1:
         return law_epsilon(law, grid.precision, delta)
@@ -63,7 +63,7 @@ def sum_epsilon(variance: float, terms: int, grid: Grid, delta: float) -> float:
 def sum_variance(target: GaussianTarget, grid: Grid) -> float:
     """Return the least total parameter, `terms` times a share's, that meets the target; snapped upwards.
 
-    In a ball, and in a box whose sum is too long to be stored, ROUNDED more than that at most.
+    In a ball, and in a box whose sum is too long to be stored, it may be larger by ROUNDED.
     """
     guess = _continuous(target, grid)
     gaussian = is_gaussian(guess / target.terms, target.terms)
@@ -87,8 +87,8 @@ def sum_variance(target: GaussianTarget, grid: Grid) -> float:
 def sum_precision(target: GaussianTarget, dimension: int, norm: Norm, clients: int, share: float = ROUNDING) -> int:
     """Return the least g whose rounding variance, `clients`/4, is at most `share` of the least noise's.
 
-    In a ball also the least where rounding takes at most INFLATION more noise. For vectors the least noise is taken to
-    be that of continuous noise, which the search for it begins with.
+    In a ball rounding must also add at most INFLATION to the noise. For vectors the least noise is estimated by that of
+    continuous noise, where the search for it begins.
     """
     wanted = clients / (4 * share)
 
@@ -101,7 +101,7 @@ def sum_precision(target: GaussianTarget, dimension: int, norm: Norm, clients: i
 
 
 def sharpness(target: GaussianTarget) -> float:
-    """Return how much rounding counts, for `grid_for`: of (ε, δ), or of the largest Rényi order."""
+    """Return the weight of rounding for `grid_for`: of (ε, δ), or of the largest Rényi order."""
     if target.delta is None:
         return GUARANTEE_ORDERS[-1] * (GUARANTEE_ORDERS[-1] - 1) * target.epsilon**2 / 2
     ratio = largest_ratio(target.epsilon, target.delta)
@@ -189,11 +189,10 @@ def real_gaussian_profile(variance: float, grid: Grid, delta: float, how: How) -
 
 @lru_cache(maxsize=4096)
 def lattice_renyi(variance: float, shift: int, order: float) -> float:
-    """Return the Rényi divergence of N_Z(0, v) and its shift s.
+    """Return the Rényi divergence of N_Z(0, v) and its shift s: αs²/(2v) + ln(θ((α-1)s)/θ(0))/(α-1).
 
-    αs²/(2v) + ln(θ((α-1)s)/θ(0))/(α-1), the second part at most 0.
-
-    θ(f) = Σ_j e^(-(j-f)²/(2v)) has period 1, so that orders with a whole αs have the continuous law's divergence.
+    θ(f) = Σ_j e^(-(j-f)²/(2v)) has period 1, and the second part is at most 0. So orders with a whole αs have the
+    continuous law's divergence.
     """
     gaussian = order * shift**2 / (2 * variance)
     off = math.fmod((order - 1) * shift, 1.0)
@@ -203,7 +202,7 @@ def lattice_renyi(variance: float, shift: int, order: float) -> float:
 
 
 def _log_theta(variance: float, off: float) -> float:
-    """Return the second part, times α - 1."""
+    """Return ln(θ(f)/θ(0))."""
     if variance >= DUAL:
         decay = [math.exp(-2 * (math.pi * j) ** 2 * variance) for j in range(1, 5)]
         lacks = math.fsum(2 * d * (math.cos(2 * math.pi * j * off) - 1) for j, d in enumerate(decay, 1))

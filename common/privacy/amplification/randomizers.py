@@ -1,4 +1,4 @@
-"""Local randomizers for the blanket bound: cells of outputs, and the mass that every input puts on each cell.
+"""Defines local randomizers for the blanket bound: cells of outputs, and each input's mass on each cell.
 
 They are noise on a grid: any law on the integers, and Laplace noise whose outputs are few.
 """
@@ -60,10 +60,12 @@ class LocalRandomizer:
         return sorted(once, key=lambda pair: -abs(pair[0] - pair[1]))
 
 
-LARGEST_EPSILON = 50.0
+LARGEST_EPSILON = 50.0  # nats
+
 LEAST_DELTA = 1e-18
-"""Below it the laws' truncation, 1e-22, would be felt."""
-MOST_USERS = 10**9
+"""Smallest accepted δ. The mass that truncated laws leave out, 1e-22, must be negligible against it."""
+
+MOST_USERS = 10**9  # clients of one cohort
 
 
 def check_users(users: int) -> None:
@@ -73,13 +75,13 @@ def check_users(users: int) -> None:
 
 
 def check_epsilon(epsilon: float, field: str = "epsilon") -> None:
-    """Refuse what is no ε."""
+    """Refuse an ε outside of (0, LARGEST_EPSILON]."""
     if not 0 < epsilon <= LARGEST_EPSILON:
         raise BadParameter(field, epsilon, f"must lie in (0, {LARGEST_EPSILON:g}]")
 
 
 def check_delta(delta: float) -> None:
-    """Refuse what is no δ, 0 too: amplification has none."""
+    """Refuse a δ outside of [LEAST_DELTA, 1/2): amplification gives no pure privacy."""
     if not LEAST_DELTA <= delta < 0.5:
         raise BadParameter(
             "delta", delta, f"must lie in [{LEAST_DELTA:g}, 1/2): shuffling amplifies (ε, δ) privacy only"
