@@ -97,7 +97,7 @@ def _pmf(trials: int, chance: float) -> Pmf:
 
 
 def binomial_log_tail(trials: int, chance: float, x: float) -> float:
-    """Return Chernoff's bound of a tail that ends at x: -`trials` D(x/trials ‖ `chance`); -inf outside the support."""
+    """Return Chernoff's bound of ln P of a tail that ends at x: -n D(x/n ‖ chance), n = trials; -inf outside [0, n]."""
     share = x / trials
     if not 0 <= share <= 1:
         return -math.inf

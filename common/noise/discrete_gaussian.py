@@ -1,4 +1,4 @@
-"""Discrete Gaussian noise: one client's share, and the sum of many clients' shares.
+"""Defines discrete Gaussian noise: one client's share, and the sum of many clients' shares.
 
 The sum is no discrete Gaussian itself, and far from one for small shares.
 """
@@ -77,7 +77,7 @@ class DiscreteGaussian:
 
 
 def check_variance(variance: float) -> None:
-    """Refuse what is no discrete Gaussian law."""
+    """Refuse a variance that is not positive and finite."""
     if not (math.isfinite(variance) and variance > 0):
         raise BadParameter("variance", variance, "must be positive and finite")
 
@@ -95,10 +95,7 @@ def gaussian_logs(variance: float, last: int) -> NDArray[np.float64]:
 
 
 def normalizer(variance: float) -> float:
-    """Return Σ_j e^(-j²/(2v)).
-
-    Added up where v is small, and √(2πv) (1 + 2 Σ_j e^(-2π²vj²)) by Poisson where it is not.
-    """
+    """Return Σ_j e^(-j²/(2v)): added up for small v, else √(2πv) (1 + 2 Σ_j e^(-2π²vj²)) by Poisson's formula."""
     if variance < 1:
         return 1 + 2 * math.fsum(math.exp(-j * j / (2 * variance)) for j in range(1, 12))
     return math.sqrt(2 * math.pi * variance) * (1 + 2 * math.exp(-2 * math.pi**2 * variance))
@@ -129,7 +126,7 @@ def gaussian_table(variance: float) -> Table:
     powers = [first]  # a, a³, a⁵, …
 
     def falls(step: int) -> tuple[int, int]:
-        """weight(step + 1) / weight(step) for step ≥ 0."""
+        """Return weight(step + 1) / weight(step) as numerator and denominator, for step ≥ 0."""
         while len(powers) <= step:
             powers.append(powers[-1] * square >> bits)
         return powers[step], 1 << bits
@@ -147,9 +144,7 @@ POISSON = 0.5  # variance from which the theta series is added up on the dual si
 class DiscreteGaussianSum:
     """X_1 + … + X_terms, independent N_Z(0, variance) each: the convolved law itself, to relative error 1e-10.
 
-    Shifting every X_i by j gives P(k + nj) = P(k) e^(-(2jk + nj²)/(2v)), n = terms: the law is e^(-k²/(2nv)) times an
-    even function of period n, so that only 0 … n/2 need a Fourier sum. Where `is_gaussian`, that function is constant
-    in double precision, and the sum is N_Z(0, nv).
+    Where `is_gaussian`, the sum is N_Z(0, terms · variance) in double precision.
     """
 
     variance: float
@@ -197,11 +192,10 @@ class DiscreteGaussianSum:
 
 
 def is_gaussian(variance: float, terms: int) -> bool:
-    """Return whether the sum is a discrete Gaussian itself, in double precision.
-
-    The periodic factor is a theta series of the lattice A*_(n-1) by Poisson: its shortest vectors, 2n of squared length
-    (n - 1)/n, count e^(-2π²v(n - 1)/n) each. Their sum is below 2e-15 here, and all the others' is far below that.
-    """
+    """Return whether the sum is a discrete Gaussian itself, in double precision."""
+    # The periodic factor (see `_continued`) is a theta series of the lattice A*_(n-1) by Poisson. Its shortest vectors,
+    # 2n of squared length (n - 1)/n, count e^(-2π²v(n - 1)/n) each. Their sum is below 2e-15 here, and all the others'
+    # is far below that.
     return terms == 1 or 2 * math.pi**2 * variance * (terms - 1) / terms > SMOOTH + math.log(2 * terms)
 
 
@@ -219,10 +213,10 @@ def gaussian_sum_logs(variance: float, terms: int, last: int) -> NDArray[np.floa
 
 
 def _continued(period: NDArray[np.float64], variance: float, terms: int, last: int) -> NDArray[np.float64]:
-    """Return the law on 0 … last from that on 0 … n/2.
-
-    k = nj + r with |r| ≤ n/2, and P(k) = P(|r|) e^(-j(2r + nj)/(2v)).
-    """
+    """Return the log-probabilities of 0 … last from those of 0 … n/2, n = terms."""
+    # Shifting every X_i by j gives P(k + nj) = P(k) e^(-(2jk + nj²)/(2v)). So the law is e^(-k²/(2nv)) times an even
+    # function of period n, and only 0 … n/2 need a Fourier sum.
+    # k = nj + r with |r| ≤ n/2, and P(k) = P(|r|) e^(-j(2r + nj)/(2v)).
     k = np.arange(last + 1)
     j = (k + terms // 2) // terms
     r = k - j * terms
@@ -271,8 +265,9 @@ def _one_term(variance: float) -> tuple[NDArray[np.float64], NDArray[np.float64]
 def _window(variance: float, terms: int, tilt: float, start: int) -> NDArray[np.float64]:
     """Return tilted probabilities of `start`, `start` + 1, …: the discrete Fourier sum of φⁿ, centred at `start`.
 
-    Longer than 32 deviations, so that what it wraps around is below 1e-50; rounding leaves about 1e-15 of the largest.
+    Rounding errors are about 1e-15 of the largest.
     """
+    # The window is longer than 32 deviations, so that the mass that wraps around is below 1e-50.
     x, logs = _one_term(variance)
     weights = np.exp(logs + tilt * x - (logs + tilt * x).max())
     mean = float(weights @ x / weights.sum())
@@ -289,7 +284,7 @@ def _window(variance: float, terms: int, tilt: float, start: int) -> NDArray[np.
 def _log_moment(variance: float, tilt: float, angles: NDArray[np.float64]) -> NDArray[np.complex128]:
     """Return cumulants ln E e^(zX), z = tilt + i·angle in [-π, π], accurate near z = tilt if its power is not small.
 
-    From v = 1/2 on by Poisson summation: vz²/2 + ln Σ_j e^(2πijvz - 2π²vj²), else from the terms themselves.
+    They are computed for v ≥ 1/2 by Poisson summation, vz²/2 + ln Σ_j e^(2πijvz - 2π²vj²), else from the terms.
     """
     if variance >= POISSON:
         z = tilt + 1j * angles

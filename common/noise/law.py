@@ -1,4 +1,4 @@
-"""Laws of noise: what each can say of itself, and how one is sampled from a table."""
+"""Defines laws of noise on the integers, and samples them exactly from tables."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.randomness import Stream
 
 LOST = 1e-22
-"""Mass that a truncated support may leave out: far below any quantile or δ that we compute."""
+"""Mass that a truncated support may leave out: negligible against every quantile and δ that is computed."""
 
 LIMIT = 1 << 20
 """Longest support, and longest sampling table, that is worth its memory."""
@@ -132,14 +132,15 @@ GUIDE = 12  # bits of the first word that look up most draws directly
 CHUNK = 1 << 15  # draws at a time, so that they stay in the cache
 
 Ratio = Callable[[int], tuple[int, int]]
-"""x to numerator and denominator of weight(x + 1) / weight(x)."""
+"""Returns from x numerator and denominator of weight(x + 1) / weight(x)."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Table:
-    """Inverse transform sampling of a law on `first`, `first` + 1, and so on.
+    """Samples a law on `first`, `first` + 1, and so on, by inverse transform.
 
-    128-bit cumulative thresholds in two words, and a guide by the top bits.
+    high, low  128-bit cumulative thresholds, in two words.
+    guide      by the top GUIDE bits of a word, its place among the thresholds; `doubtful`: where that is not decided.
     """
 
     first: int

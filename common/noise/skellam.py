@@ -1,4 +1,4 @@
-"""Poisson noise, and symmetric Skellam noise: the difference of two equal Poisson variables."""
+"""Defines Poisson noise, and symmetric Skellam noise: the difference of two equal Poisson variables."""
 
 import math
 from dataclasses import dataclass
@@ -151,7 +151,7 @@ def skellam_logs(variance: float, last: int) -> NDArray[np.float64]:
 def _by_ratios(variance: float, last: int) -> NDArray[np.float64]:
     """Return the logarithms of the law by the continued fraction of Bessel ratios.
 
-    ρ(k) = I_k/I_(k-1) = 1 / (2k/v + ρ(k+1)): only additions of positive terms, and errors shrink by ρ² a step.
+    ρ(k) = I_k/I_(k-1) = 1 / (2k/v + ρ(k+1)). Only positive terms are added, and errors shrink by ρ² a step.
     """
     beyond = int(30 * math.sqrt(variance)) + 30
     steps, ratio, double = [0.0] * last, 0.0, 2 / variance
@@ -167,9 +167,10 @@ def _by_ratios(variance: float, last: int) -> NDArray[np.float64]:
 def _expanded(variance: float, last: int) -> NDArray[np.float64]:
     """Return ln e^(-v) I_k(v) by Debye's expansion, uniform in k, in powers of 1/w, w = √(k² + v²) ≥ v.
 
-    e^(w-v) (v/(k+w))^k / √(2πw) times Σ U_j(p)/k^j, p = k/w (DLMF 10.41.3 and 10.41.10; a polynomial in p² over w^j).
-    The first term that is left out is below 1e-14 from LARGE on.
+    Source     DLMF 10.41.3 and 10.41.10.
+    Exactness  the first term that is left out is below 1e-14 from LARGE on.
     """
+    # The law is e^(w-v) (v/(k+w))^k / √(2πw) times Σ U_j(p)/k^j, p = k/w; U_j(p)/k^j is a polynomial in p² over w^j.
     k = np.arange(last + 1, dtype=np.float64)
     w = np.hypot(k, variance)
     p = (k / w) ** 2

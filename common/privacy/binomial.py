@@ -1,8 +1,7 @@
 """Computes the exact (ε, δ) of binomial noise that is too long to be stored. Time does not grow with its length.
 
 For X ~ Bin(N, p), moved by g, δ(ε) is the largest A - e^ε B over k, A = P(X ≤ k) and B = P(X ≤ k - g), as
-ln P(X = x)/P(X = x - g) falls in x. So ε at δ is the largest ε(k) = ln((A - δ)/B). The other direction is that of N -
-X.
+ln P(X = x)/P(X = x - g) falls in x. So ε at δ is the largest ε(k) = ln((A - δ)/B). N - X has the other direction.
 """
 
 import math

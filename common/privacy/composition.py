@@ -67,11 +67,13 @@ def compose(parts: tuple[Part, ...], delta: float | None = None) -> Guarantee:
 def compose_exactly(pmf: Pmf, shift: int, count: int, delta: float) -> float:
     """Return ε at `delta` of `count` releases of an integer sum with noise `pmf`; one client moves it by `shift`.
 
-    Domain   log-concave noise, so that the largest shift is the worst pair for every ε and may be composed. Where it is
-             not symmetric the shift may go up in one release and down in the next: see `_either_way`.
+    Domain     log-concave noise.
     Exactness  losses are rounded upwards to a grid; the mass that the truncation lost is taken off δ.
-    Raises   BadParameter for a support that is too long; inf where δ does not suffice.
+    Returns    inf where δ does not suffice.
+    Raises     BadParameter for a support that is too long.
     """
+    # As the noise is log-concave, the largest shift is the worst pair for every ε and may be composed. Where the noise
+    # is not symmetric the shift may go up in one release and down in the next: see `_either_way`.
     from dp_accounting.pld import privacy_loss_distribution as loss  # noqa: PLC0415 - dp-accounting takes most of a second to import, in every command
 
     if pmf.logs.size > LONGEST:
@@ -90,9 +92,9 @@ def compose_exactly(pmf: Pmf, shift: int, count: int, delta: float) -> float:
 
 
 def _loss_step(pmf: Pmf, shift: int, count: int) -> float:
-    """Return a grid on which one loss, and the sum of `count` of them, have MOST_CELLS.
+    """Return the step of a grid on which one loss, and the sum of `count` of them, have MOST_CELLS.
 
-    Every loss is rounded up to it.
+    Every loss is rounded up to the grid.
     """
     losses = pmf.logs[shift:] - pmf.logs[: pmf.logs.size - shift]
     met = np.isfinite(losses)
@@ -106,8 +108,7 @@ def _loss_step(pmf: Pmf, shift: int, count: int) -> float:
 def _either_way(pmf: Pmf, shift: int) -> "PLDPmf":
     """Return a loss distribution that is no better than that of a shift up, or down, at any ε.
 
-    The larger of the two δ(ε) is convex in e^ε, as each of them is, and so belongs to a pair of laws, which dominates
-    both (Zhu, Dong & Wang 2022). Its chords over a grid of ε do too (Doroshenko et al. 2022): a little above it.
+    Source  Zhu, Dong & Wang 2022; Doroshenko et al. 2022.
     """
     from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap as chords  # noqa: PLC0415
 
@@ -118,6 +119,8 @@ def _either_way(pmf: Pmf, shift: int) -> "PLDPmf":
     last = float(losses.max(initial=0.0))
     step = max(spread / CHORDS, last / MOST_CHORDS, 1e-9)
     epsilons: NDArray[np.float64] = step * np.arange(math.ceil(last / step) + 1, dtype=np.float64)
+    # The larger of the two δ(ε) is convex in e^ε, as each of them is. So it belongs to a pair of laws, which dominates
+    # both (Zhu, Dong & Wang 2022). Its chords over a grid of ε, a little above it, do too (Doroshenko et al. 2022).
     deltas = np.minimum(np.maximum(ups.deltas(epsilons), downs.deltas(epsilons)), 1.0)
     negative = -np.expm1(-epsilons) + np.exp(-epsilons) * deltas  # δ(-ε), by exchanging the two laws
     both = np.concatenate((negative[:0:-1], deltas))
@@ -125,7 +128,7 @@ def _either_way(pmf: Pmf, shift: int) -> "PLDPmf":
 
 
 class _Curve(NamedTuple):
-    """δ(ε) of a law and its shift upwards: finite losses, the masses of either law there, and mass of infinite loss."""
+    """A law and its shift upwards: finite losses, the masses of either law there, and the mass of infinite loss."""
 
     losses: NDArray[np.float64]
     masses: NDArray[np.float64]
@@ -154,9 +157,9 @@ def own_delta(parts: Sequence[Part]) -> float:
 
 
 def pure_curve(epsilon: float, orders: Sequence[float]) -> list[float]:
-    """Return RDP of an ε-pure mechanism at each order α > 1: randomized response's, which is the worst.
+    """Return RDP of an ε-pure mechanism at each order α > 1: ln[(sinh αε - sinh (α-1)ε) / sinh ε] / (α - 1).
 
-    ln[(sinh αε - sinh (α-1)ε) / sinh ε] / (α - 1), without overflow.
+    That is the RDP of randomized response, which is the worst. It is computed without overflow.
     """
     return [_response(epsilon, order) for order in orders]
 
@@ -168,7 +171,7 @@ def without_privacy(like: Guarantee) -> Guarantee:
 
 
 def _response(epsilon: float, order: float) -> float:
-    """Return both terms p^α (1-p)^(1-α) of the two answers, p = 1 / (1 + e^-ε)."""
+    """Return the divergence from the terms p^α (1-p)^(1-α) of both answers, p = 1 / (1 + e^-ε)."""
     likely, rare = -math.log1p(math.exp(-epsilon)), -epsilon - math.log1p(math.exp(-epsilon))
     terms = np.logaddexp(order * likely + (1 - order) * rare, order * rare + (1 - order) * likely)
     return max(0.0, float(terms)) / (order - 1)

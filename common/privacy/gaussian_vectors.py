@@ -43,7 +43,7 @@ def log_delta(variance: float, grid: Grid, epsilon: float) -> float:
 
 @lru_cache(maxsize=256)
 def gaussian_box_epsilon(variance: float, grid: Grid, delta: float) -> float:
-    """Return the least ε at `delta`, to ten digits and rounded up; inf where none below 10⁴ will do. The box must fit."""
+    """Return the least ε at `delta`, to ten digits and rounded up; inf where it is above 10⁴. The box must fit."""
     pmf, shift = _pmf(variance, grid), grid.dimension * grid.precision
     return least_epsilon(lambda epsilon: _log_delta(pmf, shift, epsilon) - math.log(delta))
 
@@ -190,8 +190,8 @@ class Covering:
     eta  η, the δ that one coordinate may add.
     """
 
-    # For a shift s let H(γ) = Σ (p(x) - γ p(x + s))₊, and G(γ) be the same of N(0, v). `variance` finds v with H ≤ G +
-    # η for γ ≥ 1 and s = 1 … g. For γ < 1 it follows: H(γ) = 1 - γ + γ H(1/γ), and so for G.
+    # For a shift s let H(γ) = Σ (p(x) - γ p(x + s))₊, and G(γ) be the same of N(0, v). `variance` finds v with
+    # H ≤ G + η for γ ≥ 1 and s = 1 … g. For γ < 1 it follows: H(γ) = 1 - γ + γ H(1/γ), and so for G.
     # δ of a product is the mean, over the other coordinates, of one coordinate's H at some γ. So Gaussian noise can be
     # put in for p in one coordinate after the other, and each adds η. Gaussian noise on all of them needs the squared
     # length of the move only (`rounded_log_delta`).

@@ -1,12 +1,16 @@
-"""Privacy of vectors that are bounded in a norm: the worst spread of one client's move over the coordinates.
+"""Bounds the privacy of vectors in a norm's ball, by the worst spread of one client's move over the coordinates.
 
-A client moves coordinate i of the grid by d_i ≤ g, Σ d_i ≤ g (l1), Σ d_i² ≤ g² (l2) or anything (linf). Both ends are
-rounded with the same uniform numbers, one for each coordinate, so that the sum moves by ⌈d_i⌉ with probability
-f_i = d_i - ⌊d_i⌋, else by ⌊d_i⌋, independently. With M(s) the moment E[(p(x)/p(x - s))^(α-1)] of one coordinate, joint
-convexity bounds the moment of the whole vector by Π (1 - f_i) M(⌊d_i⌋) + f_i M(⌈d_i⌉). Its logarithm Σ φ(d_i) has its
-maximum somewhere in the ball; Lagrange's dual λ g^q + D max_d (φ(d) - λ d^q), q = 1 or 2, is above it for every λ ≥ 0,
-and the least over λ is the bound. ln M is convex in s, so that shifts between two computed ones lie below their chord.
+A client moves coordinate i of the grid by d_i ≤ g, Σ d_i ≤ g (l1), Σ d_i² ≤ g² (l2) or anything (linf). With M(s) the
+moment E[(p(x)/p(x - s))^(α-1)] of one coordinate, f_i = d_i - ⌊d_i⌋ and φ(d_i) = ln((1 - f_i) M(⌊d_i⌋) + f_i M(⌈d_i⌉)),
+the moment of the whole vector is at most e^(Σ φ(d_i)). For every λ ≥ 0 its exponent is at most
+
+    λ g^q + D max_d (φ(d) - λ d^q),  q = 1 (l1) or 2 (l2).
 """
+
+# Proof. Both ends are rounded with the same uniform numbers, one for each coordinate, so the sum moves by ⌈d_i⌉ with
+# probability f_i, else by ⌊d_i⌋, independently; joint convexity gives Π e^φ(d_i). The second bound is Lagrange's dual
+# of the maximum over the ball, and the least over λ is taken. ln M is convex in s, so that shifts between two computed
+# ones lie below their chord.
 
 import math
 from collections.abc import Callable
@@ -36,11 +40,14 @@ NOT_ZERO = 1e-300
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """Shifts, and ln M at them, as intervals [s, s + w]. M over one step: κ is the rise of its logarithm, k = e^κ - 1.
+    """Shifts, and ln M at them, as intervals [s, s + w].
 
-    φ(s + f) = ln((1 - f) M(s) + f M(s + 1)), 0 ≤ f ≤ 1. Where w > 1, ln M is below its chord and φ below the chord and
-    what rounding adds to it. Where κ is huge, φ is below ln M at the right end.
+    left, width  s and w. low, high: ln M at both ends.
+    slope, jump  κ, the rise of ln M in one step, and k = e^κ - 1.
     """
+
+    # φ(s + f) = ln((1 - f) M(s) + f M(s + 1)), 0 ≤ f ≤ 1. Where w > 1, ln M is below its chord, and φ is below the
+    # chord and what rounding adds to it. Where κ is huge, φ is below ln M at the right end.
 
     left: Numbers
     width: Numbers
@@ -99,9 +106,9 @@ ERROR = 1e-11
 
 @dataclass(frozen=True, eq=False)
 class MoveLosses:
-    """ln Σ_(x in A) p(x)^α p(x - s)^(1-α), A an interval: all of it for Rényi divergences, less for (ε, δ).
+    """Computes ln Σ_(x in A) p(x)^α p(x - s)^(1-α) over an interval A: all of it for Rényi divergences.
 
-    p is log-concave, so that every term's logarithm is convex in s for α > 1, and so is the logarithm of their sum.
+    For (ε, δ) A is shorter. p is log-concave, so that the result is convex in the shift s for α > 1.
 
     logs    ln p over its stored support.
     start, stop  A as positions of `logs`; where x - s is not stored, x is left out.
@@ -160,9 +167,9 @@ def central(pmf: Pmf, shift: int, lost: float, *, both: bool = False) -> tuple[M
 def whole(pmf: Pmf, tails: int) -> MoveLosses:
     """Return the losses on all of a symmetric law.
 
-    `tails` is some deviations, which are all that counts on either side.
-
-    For an order α and a shift s the stored support must reach αs + tails, as for `hockey_stick.rdp`.
+    tails  some deviations, in steps: terms farther out are too small to be added. For an order α and a shift s the
+    stored
+           support must reach αs + tails, as for `hockey_stick.rdp`.
     """
     return MoveLosses(pmf.logs, 0, pmf.logs.size, tails=tails)
 
@@ -226,10 +233,7 @@ def about_variance(epsilon: float, delta: float, dimension: int, norm: Norm) -> 
 
 
 def worst_log_moment(losses: MoveLosses, order: float, grid: Grid) -> float:
-    """Return a bound on ln E[e^((α-1) loss)], α = `order` > 1, of a vector's worst move.
-
-    (α - 1) times the Rényi divergence.
-    """
+    """Return a bound on ln E[e^((α-1) loss)], α = `order` > 1, of a vector's worst move: α - 1 times its divergence."""
     if grid.is_box:
         return grid.dimension * losses.at(grid.precision, order)
     shifts = _shifts(grid.precision)
@@ -317,7 +321,10 @@ def _covered_epsilon(pmf: Pmf, grid: Grid, delta: float) -> float:
 
 
 def _by_moments(pmf: Pmf, grid: Grid, delta: float, *, both: bool) -> float:
-    """Return δ ≤ what lies beside the middle in any coordinate + M e^(-(α-1)ε) (1 - 1/α)^(α-1) / α, for every α."""
+    """Return the least ε at δ that moments of some order α give.
+
+    δ ≤ (mass beside the middle in any coordinate) + M e^(-(α-1)ε) (1 - 1/α)^(α-1) / α, for every α.
+    """
     losses, beside = central(pmf, grid.precision, SPARED * delta / grid.dimension, both=both)
     left = delta - grid.dimension * beside
     if left <= 0:
