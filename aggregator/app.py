@@ -1,4 +1,4 @@
-"""The aggregator as a web service: its settings, its routes, its app."""
+"""Serves the aggregator over HTTP: its settings, its routes, its app."""
 
 import re
 from typing import Annotated, ClassVar, Literal

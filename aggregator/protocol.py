@@ -1,4 +1,4 @@
-"""The aggregator's five stages of secure aggregation: what it checks, routes and refuses in each.
+"""Checks, routes and refuses clients' messages in the aggregator's five stages of secure aggregation.
 
 No HTTP, no database, no clear vector. Bonawitz et al. 2017 with the graph of Bell et al. 2020; which shares count is
 decided in `aggregator.confirmation`, the sum is in `aggregator.recovery`.

@@ -119,7 +119,7 @@ class Rebuilding:
         return _Secret(slot, row, tuple(c for c, _ in usable), [v for _, v in usable])
 
     def _all_agree(self, secret: _Secret) -> bool:
-        """Take the secret if all its shares lie on one polynomial, and it is the one committed to."""
+        """Return whether all shares lie on one polynomial and give the secret committed to. Keep the secret then."""
         t, points = self._threshold, secret.points
         if len(points) < t or not self._parity.holds(points, secret.values):
             return False
@@ -128,7 +128,10 @@ class Rebuilding:
         return self._take(secret, constant) or self._dealt_falsely(secret, len(points))
 
     def _decode(self, secret: _Secret) -> bool:
-        """Take the secret if most shares of neighbours that are not named lie on one polynomial, and it fits."""
+        """Return whether most shares of neighbours that are not named give the secret committed to.
+
+        Keep the secret then.
+        """
         usable = secret.without(self._named()[self._roster.table[secret.row]].tolist())
         if len(usable.columns) < len(secret.columns) and self._all_agree(usable):
             return True
@@ -142,7 +145,7 @@ class Rebuilding:
         return True
 
     def _try_sets(self, secret: _Secret) -> bool:
-        """Take the secret if one of some random sets of t shares fits."""
+        """Return whether one of some random sets of t shares gives the secret committed to. Keep the secret then."""
         usable = secret.without(self._named()[self._roster.table[secret.row]].tolist())
         count, t = len(usable.columns), self._threshold
         if count <= t:  # the only set has been tried
@@ -158,7 +161,7 @@ class Rebuilding:
         return False
 
     def _take(self, secret: _Secret, constant: int) -> bool:
-        """Keep a rebuilt secret if it is the one that the client committed to; return whether it is."""
+        """Return whether a rebuilt secret is the one that the client committed to. Keep the secret then."""
         if constant >> 8 * SEED:
             return False
         seed, slot = constant.to_bytes(SEED, "big"), secret.slot

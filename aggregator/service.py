@@ -1,4 +1,4 @@
-"""The aggregator: leads a cohort through its five stages, then releases the sum modulo m, once."""
+"""Leads a cohort through the aggregator's five stages, then releases the sum modulo m, once."""
 
 import os
 import threading

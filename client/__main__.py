@@ -1,4 +1,4 @@
-"""`python -m distrust.client`: one fleet process.
+"""Runs one fleet process: `python -m distrust.client`.
 
 Exit status: 0 when its run has ended or a signal stopped it, 2 with one line on stderr otherwise.
 """

@@ -1,4 +1,7 @@
-"""Many users in one process, without HTTP: tickets in, messages out, cohort after cohort until the run is over."""
+"""Runs many users in one process, without HTTP.
+
+From tickets to messages, cohort after cohort, until the run is over.
+"""
 
 import asyncio
 import secrets

@@ -1,4 +1,4 @@
-"""`Transport` over HTTP: the server for rounds and tickets, the cohort's intermediary for messages."""
+"""Implements `Transport` over HTTP: the server for rounds and tickets, the cohort's intermediary for messages."""
 
 import asyncio
 from collections.abc import Sequence

@@ -25,7 +25,7 @@ from distrust.common.messages.upload import Item
 log = structlog.get_logger("distrust.fleet")
 
 Check = bytes | Mapping[int, bytes]
-"""What the server published for a stage: the digest of the aggregator's statement, or in `shares` the key hashes."""
+"""The server's publication for a stage: the digest of the aggregator's statement, or in `shares` the key hashes."""
 
 
 class ClientProtocol(Protocol):

@@ -1,4 +1,4 @@
-"""The local randomizer R: a true reward becomes the message that leaves the client, packed in Z_m or as labelled bits.
+"""Randomizes rewards (R): a true reward becomes the message that leaves the client, packed in Z_m or as labelled bits.
 
 True rewards are drawn here from the simulated environment, and none leaves this file.
 """

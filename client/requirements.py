@@ -1,4 +1,4 @@
-"""The privacy that a user insists on before it sends anything: its largest ε, its fewest survivors."""
+"""Refuses a round whose privacy is less than the user requires: its largest ε, its fewest survivors."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""One client's five stages of secure aggregation, and the secrets that it holds meanwhile. No I/O.
+"""Answers the five stages of secure aggregation for one client, and holds its secrets meanwhile. No I/O.
 
 Bonawitz et al. 2017, with the graph of Bell et al. 2020, with key hashes and statements that the server publishes, and
 with shares that are confirmed before they are relied on (docs/secure-aggregation.md).

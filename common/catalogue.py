@@ -1,4 +1,4 @@
-"""The classes of one kind (mechanisms, policies, environments) by the names that a run file calls them."""
+"""Finds the classes of one kind (mechanisms, policies, environments) by their names in a run file."""
 
 import inspect
 import json

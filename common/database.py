@@ -1,4 +1,4 @@
-"""A service's database: transactions that commit before the answer, one schema version, one process at a time.
+"""Opens a service's database: commits before the answer, checks the schema's version, lets in one process at a time.
 
 SQLite (write-ahead log, `synchronous=FULL`) is the default; any SQLAlchemy URL works. A second process is refused:
 SQLite has a lock on a file beside the database, PostgreSQL an advisory lock and a mark that every write compares. The

@@ -1,4 +1,4 @@
-"""The tree of errors: one cause each, with a stable code and an HTTP status.
+"""Defines the tree of errors: one cause each, with a stable code and an HTTP status.
 
 ProtocolError
 ├── BadParameter          422  a value outside its range or its theorem

@@ -1,4 +1,4 @@
-"""The `distrust` command. A command's module is imported when it is called: what it needs takes seconds to import."""
+"""Runs the `distrust` command. A command's module is imported only when it is called: its imports take seconds."""
 
 import sys
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Play the five stages of secure aggregation in one process, with the wire's bytes, for tests and benchmarks."""
+"""Plays the five stages of secure aggregation in one process, with the wire's bytes, for tests and benchmarks."""
 
 import os
 from collections.abc import Collection, Sequence

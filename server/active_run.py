@@ -1,4 +1,4 @@
-"""An active run: its learner and state, its round as a message, and the settlement of its cohorts.
+"""Holds an active run: its learner and state, its round as a message, and the settlement of its cohorts.
 
 Learner and state are changed under one lock, together with the store. A cohort is settled by its batch, which is
 analyzed, or as a loss; the outcome is committed before the learner moves on.

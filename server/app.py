@@ -1,4 +1,4 @@
-"""The server as a web service: its settings, its routes, and what runs beside them."""
+"""Serves the server over HTTP: its settings, its routes, and the tasks that run beside them."""
 
 import time
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The server's two key pairs: one signs tickets, one opens sealed records. They outlive the process, in a 0600 file."""
+"""Keeps the server's two key pairs in a 0600 file: one signs tickets, one opens sealed records."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The server's decisions: it creates runs once, serves them from committed outcomes, shows and cancels them."""
+"""Decides for the server: creates runs once, serves them from committed outcomes, shows and cancels them."""
 
 import math
 import threading

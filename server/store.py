@@ -1,4 +1,4 @@
-"""The server's database. Every write is one transaction, committed before anything is answered or used.
+"""Stores the server's state. Every write is one transaction, committed before anything is answered or used.
 
 runs        configuration, digest, state
 cohorts     cohorts that were opened at their intermediary, and their state

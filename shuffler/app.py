@@ -1,4 +1,4 @@
-"""The shuffler as a web service: its settings, its routes, its app."""
+"""Serves the shuffler over HTTP: its settings, its routes, its app."""
 
 from typing import Annotated, ClassVar
 

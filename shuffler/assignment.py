@@ -1,4 +1,4 @@
-"""Assigned actions (FREE Algorithm 3): a uniform order of plays, the first claim of each slot, records by action.
+"""Assigns actions (FREE Algorithm 3): a uniform order of plays, the first claim of each slot, records by action.
 
 A client claims its slot's play with a commitment to a secret. Only a report that ends in this secret is taken. No
 database and no HTTP here.

@@ -1,4 +1,4 @@
-"""The shuffler: holds reports until all clients answered, left or are late; releases them in random order, once."""
+"""Holds reports until all clients answered, left or are late; releases them in random order, once."""
 
 from collections.abc import Callable, Collection
 from functools import lru_cache

@@ -103,7 +103,7 @@ class ClippedGaussian:
         return int(np.argmax(self.means))
 
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
-        """Shape (count,), in [0, 1]."""
+        """Return rewards in [0, 1], shape (count,)."""
         return np.clip(generator(stream).normal(self.centres[arm], self.deviation, count), 0.0, 1.0)
 
 

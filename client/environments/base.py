@@ -1,4 +1,4 @@
-"""The contract of an environment and of its spec. True means are known on the clients' side only."""
+"""Defines the contract of an environment and of its spec. True means are known on the clients' side only."""
 
 from abc import abstractmethod
 from collections.abc import Mapping

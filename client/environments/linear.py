@@ -1,4 +1,4 @@
-"""Linear rewards: an action x pays ⟨θ, x⟩ on average. The actions are public, θ never leaves the client's side."""
+"""Defines linear worlds: an action x pays ⟨θ, x⟩ on average. Actions are public, θ stays on the clients' side."""
 
 import math
 from abc import abstractmethod

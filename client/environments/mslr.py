@@ -1,4 +1,4 @@
-"""Real rewards: relevance labels of MSLR-WEB30K rows, grouped into arms by K-means (see data/README.md).
+"""Draws real rewards: relevance labels of MSLR-WEB30K rows, grouped into arms by K-means (see data/README.md).
 
 An environment needs only how many rows of each arm carry each label: a table, kept as CSV. The second half makes such
 a table from LETOR files, lines `label qid:q 1:v 2:v …`, as MSLR-WEB10K and WEB30K are published; it needs scikit-learn
@@ -146,7 +146,7 @@ STARTS = 10
 """n_init: K-means runs from this many starts and keeps the result of least inertia."""
 
 MANY = 100_000
-"""Above this number of rows, K-means runs in single precision, and tries its starts on `SAMPLE` rows."""
+"""Rows above which K-means runs in single precision, and tries its starts on `SAMPLE` rows."""
 
 SAMPLE = 20_000
 

@@ -1,4 +1,4 @@
-"""Action sets of linear bandits: public, the same for the server that plans and the clients that play.
+"""Defines action sets of linear bandits: public, the same for the server that plans and the clients that play.
 
 An action is a vector in the unit ball of R^d; arm a of a run is row a.
 """

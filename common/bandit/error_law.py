@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 How = Literal["exact", "bound"]
-"""Of a figure: what the law gives, or something that is no smaller."""
+"""A figure is the law's own (exact), or no smaller than that (bound)."""
 
 
 class ErrorLaw(Protocol):

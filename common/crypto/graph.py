@@ -1,4 +1,4 @@
-"""The members of a cohort, as a bitmap and as a roster, and the graph of neighbours that share with each other.
+"""Represents a cohort's members as a bitmap and as a roster, and computes the graph of neighbours that share secrets.
 
 In a bitmap, slot i is bit i mod 8 of byte i // 8, low bit first.
 The graph is a Harary ring of degree k over a permutation of the members: each is joined to the k/2 before it and the

@@ -1,4 +1,4 @@
-"""Shamir's secret sharing over the prime field 2¹³⁰ - 5 (Shamir 1979): 16-byte secrets, 17-byte shares.
+"""Implements Shamir's secret sharing over the prime field 2¹³⁰ - 5 (Shamir 1979): 16-byte secrets, 17-byte shares.
 
 The share at point x is f(x), f a polynomial of degree t - 1 with f(0) = the secret and uniform other coefficients.
 Points are 1, 2, …: a neighbour's place in the owner's neighbour order, so most owners have the same Lagrange

@@ -1,4 +1,4 @@
-"""An intermediary's tables, and queries in bulk. The caller holds the transaction.
+"""Defines an intermediary's tables, and queries in bulk. The caller holds the transaction.
 
 A message's body is kept until its cohort is forgotten, because restarts and `inspect` read it.
 """

@@ -1,4 +1,4 @@
-"""Intermediary → server: what is released of a cohort. Both intermediaries answer with one union."""
+"""Defines the batch that an intermediary releases to the server: one union of both intermediaries' contents."""
 
 from typing import Annotated, Literal
 

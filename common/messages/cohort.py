@@ -1,4 +1,4 @@
-"""One private sum: what the server opens at an intermediary, and the tickets that it gives to clients.
+"""Defines a cohort, one private sum that the server opens at an intermediary, and the tickets of its clients.
 
 Everything public about a cohort is in `Cohort`: the server sends it to the intermediary and, in a round, to clients.
 """

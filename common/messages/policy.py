@@ -1,4 +1,4 @@
-"""The `[policy]` table of a run file: which policy, and its own numbers. `name` decides; it may be left out.
+"""Defines the `[policy]` table of a run file: which policy, and its own numbers. `name` decides; it may be left out.
 
 A spec is what servers and clients know of a policy; it names the class that plays it, which only the server imports. To
 add a policy: write its spec here, add a line to `SPECS`, and write the class (`distrust.server.policies.base.Policy`).
@@ -61,10 +61,10 @@ FirstBatch = Annotated[int, Field(ge=1, le=30)]
 
 
 LARGEST_COHORT = 1_000_000
-"""Slots, as in distrust.common.messages.cohort."""
+"""Most slots of one cohort, as in distrust.common.messages.cohort."""
 
 MOST_ROUNDS = 10_000
-"""Of one client each over services: every one of them takes a few requests to each intermediary."""
+"""Most rounds of one client each over services: each takes a few requests to each intermediary."""
 
 
 class ArmSpec(Message):
@@ -140,7 +140,7 @@ class SuccessiveEliminationSpec(ArmSpec):
 
     @property
     def growth(self) -> int:
-        """The base that is meant."""
+        """Return b, the base by which batches grow: the run file's, or the default."""
         return self.base or (2 if self.constants is None else 4)
 
     def event_probability(self, size: RoundSize) -> float:

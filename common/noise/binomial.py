@@ -1,4 +1,4 @@
-"""Binomial noise: the ones among random bits."""
+"""Defines binomial noise, sampled as the ones among random bits."""
 
 import math
 from bisect import bisect_left

@@ -37,7 +37,7 @@ PLACES, WEIGHTS = (_nodes + 1) / 2, _weights / 2
 
 @lru_cache(maxsize=1024)
 def worst_quantile(coins: int, least: float, p: float) -> float:
-    """Return the least w with P(|S - μ| > w) ≤ p for all chances in [least, 1 - least].
+    """Return the least w with P(|H - μ| > w) ≤ p for all chances in [least, 1 - least].
 
     It is exact to 1e-10 for p < 1/4, and for one coin. For more coins T(1) ≥ 1/4. So for larger p the result is an
     upper bound: one count at least (or Hoeffding's bound, if that is less), and above LIKELY the result for LIKELY.

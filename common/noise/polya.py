@@ -253,8 +253,8 @@ def polya_difference_logs(shape: Fraction, scale: float) -> NDArray[np.float64]:
     """Return the log-probabilities of 0, 1, … by Miller's algorithm; at most LOST is left out in all."""
     # The Laurent coefficients obey (k+1-r) p(k+1) = 2k cosh(a) p(k) - (k-1+r) p(k-1). Downwards their ratios are
     # stable: an error shrinks by about β² a step, so that a start 20 scales beyond the support forgets how it was
-    # begun. The loop follows u(k) in p(k)/p(k-1) = β (1 + u(k)), where the terms that would cancel are gone: u is 0 for
-    # r = 1.
+    # begun. The loop follows u(k) in p(k)/p(k-1) = β (1 + u(k)), where the terms that would cancel are gone: r = 1 has
+    # u = 0 throughout.
     r, a = float(shape), 1 / scale
     last = check_length(tail_reach(lambda k: polya_difference_log_tail(r, a, k), LOST / 2), "support of the noise")
     steps = [0.0] * last

@@ -1,4 +1,4 @@
-"""Operator → server: the configuration of a run. Immutable, canonical; its hash is in every seal and key derivation."""
+"""Defines a run's configuration, from operator to server. It is immutable; its hash is in every seal and derivation."""
 
 import hashlib
 import json
@@ -13,9 +13,10 @@ from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.wire import Identifier, Message, Version
 
 YOUNGER = ("budget", "returning")
-"""Tables that older runs did not know: where they are absent the digest is what it always was."""
+"""Tables that older runs did not have. Absent ones are left out of the digest, so that old digests stay valid."""
+
 YOUNGER_IN_POLICY = ("base", "constants")
-"""The same of the policy's own numbers."""
+"""Numbers in a policy's table that older runs did not have, left out of the digest likewise."""
 
 
 class IntermediarySpec(Message):

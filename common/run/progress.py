@@ -1,4 +1,4 @@
-"""Server → operator: how a run stands. Everything here is a consequence of released sums, so it is public."""
+"""Defines a run's state, from server to operator. All of it follows from released sums, so it is public."""
 
 from typing import Annotated, Literal
 

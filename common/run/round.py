@@ -1,4 +1,4 @@
-"""Server → clients: what the open round asks. It is public."""
+"""Defines the open round's request, from server to clients. It is public."""
 
 import json
 from typing import Annotated, Literal

@@ -20,7 +20,7 @@ from distrust.common.web.settings import ServiceSettings
 from distrust.common.web.waiting import ChangeNotifier
 
 READY_SECONDS = 0.5
-"""How long an answer of /readyz is reused, so that many callers cost one write."""
+"""Seconds for which an answer of /readyz is reused, so that many callers cost one write."""
 
 _log = structlog.get_logger("distrust.web")
 
@@ -44,10 +44,10 @@ def _require(request: Request, token: str | None, owner: str) -> None:
 
 
 InspectorOnly = Depends(require_inspector)
-"""For routes that show which client sent which message."""
+"""Dependency of routes that show which client sent which message."""
 
 OperatorOnly = Depends(require_operator)
-"""For a route's `dependencies=[…]`; add `Unauthorized` to its `problems(…)`."""
+"""Dependency of routes for the operator: `dependencies=[OperatorOnly]`, with `Unauthorized` in `problems(…)`."""
 
 
 class Writable(Protocol):

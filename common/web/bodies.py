@@ -1,4 +1,4 @@
-"""Request bodies: the room, time and type that a service allows them, and how routes parse them."""
+"""Admits request bodies: the room, time and type that a service allows them, and how routes parse them."""
 
 import asyncio
 import time

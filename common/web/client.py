@@ -22,7 +22,7 @@ A = TypeVar("A", bound=BaseModel)
 Params = Mapping[str, str | int | float]
 
 IDLE_SECONDS = 12.0
-"""How long an unused connection stays open. Services close one after 15 seconds, and make new ones queue."""
+"""Seconds that an unused connection stays open. Services close one after 15 seconds, and make new ones queue."""
 
 _chance = secrets.SystemRandom()
 

@@ -1,4 +1,4 @@
-"""A service's connections: how fast new ones are accepted, how many may be open, how long one may take over a request.
+"""Bounds a service's connections: the pace of new ones, the number of open ones, the time that a request may take.
 
 asyncio accepts whatever has queued up at once, up to the listener's backlog, and each request of it is begun before
 those that are under way go on. So a few thousand new connections would stop all others for seconds; `Entrance`
@@ -25,7 +25,7 @@ BURST = 64
 """Connections that may come at once, before the pace holds."""
 
 LINGER_SECONDS = 5.0
-"""For a caller to send the rest of a body that was refused, and so to reach its answer."""
+"""Seconds in which a caller may send the rest of a refused body, and so reach its answer."""
 
 SPARE = 128
 """Connections above the limit, as long as all those within it are busy."""
@@ -37,7 +37,7 @@ CHUNK = 128 * 1024
 """Bytes that are read from a connection at once. All connections share one buffer."""
 
 READ_SECONDS = 60.0
-"""For a caller to go on reading an answer that fills the buffers on the way."""
+"""Seconds in which a caller must go on reading an answer that fills the buffers on the way."""
 
 SMALL_REQUEST = 16 * 1024
 """Bytes of a request that may be answered unread without an end to its connection."""

@@ -1,4 +1,4 @@
-"""The routes that both intermediaries have, and the app around them: settings, database, service."""
+"""Serves the routes that both intermediaries have, and builds their app: settings, database, service."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): how every refusal is answered, and how a client reads it back as our error."""
+"""Answers refusals as problem documents (RFC 9457), and reads them back as our errors."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Long polls: requests that wait until something changes, time is over, the caller leaves, or the service stops.
+"""Serves long polls: requests that wait for a change, their time limit, their caller's end or the service's.
 
 Requests with the same topic and question share a watch, so the cost does not grow with their number. A watch looks up
 the answer after every notification, and every `LOOK_SECONDS` in between, because a deadline passes without one.

@@ -1,4 +1,4 @@
-"""Turn what an intermediary handed over into a few numbers for each trial, in which an audit looks for events.
+"""Turns an intermediary's output into a few numbers for each trial, in which an audit looks for events.
 
 Contents in Z_m become integers in grid steps (`observed`), and these become the evidence: a sum, and where the law of
 the noise is known its likelihood ratio. However little a number tells, the test stays exact: it then only sees fewer
@@ -28,10 +28,10 @@ Observation = NDArray[np.float64]
 MOST_REPLICAS = 64
 
 LEAST = 1e-300
-"""Stands for a probability of nothing."""
+"""Probability that stands for 0 where a logarithm is taken."""
 
 DIGITS = 9
-"""Of a likelihood ratio, so that equal ones are equal whatever they were added up from."""
+"""Digits that a likelihood ratio is rounded to, so that equal ratios are equal in whatever order they were added up."""
 
 
 def most_replicas(mechanism: Mechanism) -> int:

@@ -1,4 +1,4 @@
-"""Run both worlds of an audit over the real services: cohorts at the intermediaries, clients, batches over HTTP.
+"""Runs both worlds of an audit over the real services: cohorts at the intermediaries, clients, batches over HTTP.
 
 The auditor takes the server's place: its own keys sign tickets and open records. The clients are the fleet's own, each
 with noise from the operating system. `CohortHarness` plays the cohorts, a few at once. The batch goes through the

@@ -1,4 +1,4 @@
-"""Decide from the outcomes of two worlds what a mechanism's ε is at least, and whether that breaks its claim.
+"""Computes a lower bound of a mechanism's ε from the outcomes of two worlds, and whether it breaks the claim.
 
 An outcome is a number. Four families of events are looked at: at most c, at least c, exactly one value, and the values
 that one world prefers most (a likelihood-ratio test on the histogram). Each is tried in both directions: eight events.

@@ -1,4 +1,4 @@
-"""`distrust audit`: a lower bound on ε from outcomes, beside the ε that is claimed."""
+"""Implements `distrust audit`: shows a lower bound on ε from outcomes, beside the ε that is claimed."""
 
 import asyncio
 import tempfile

@@ -1,4 +1,4 @@
-"""The command line's output and exit codes: results on stdout, errors by code on stderr."""
+"""Sets the command line's output and exit codes: results on stdout, errors by code on stderr."""
 
 import signal
 import sys

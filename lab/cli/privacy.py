@@ -1,4 +1,4 @@
-"""`distrust privacy` and `errata`: what a mechanism promises and costs, and where the papers are wrong."""
+"""Implements `distrust privacy` and `errata`: shows a mechanism's promise and cost, and the papers' errors."""
 
 import json as json_text
 import sys

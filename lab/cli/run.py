@@ -1,4 +1,4 @@
-"""`distrust run`, `demo` and `data`: one run, over services or in this process; the demo; tables to draw from."""
+"""Implements `distrust run`, `demo` and `data`: plays a run over services or here; makes tables to draw from."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""`distrust up`, `token` and `inspect`: the three services on loopback, their tokens, and what each party saw."""
+"""Implements `distrust up`, `token` and `inspect`: starts the services on loopback; shows each party's messages."""
 
 import asyncio
 import time

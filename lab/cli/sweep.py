@@ -1,4 +1,4 @@
-"""`distrust sweep` and `figure`: play an experiment on all cores, and draw what came of it."""
+"""Implements `distrust sweep` and `figure`: plays an experiment on all cores, and draws its rows."""
 
 from pathlib import Path
 from typing import Annotated

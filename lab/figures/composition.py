@@ -1,4 +1,4 @@
-"""MAB Appendix I: the noise that returning clients cost, by advanced composition and by Rényi, computed and drawn.
+"""Draws MAB Appendix I: the noise that returning clients cost, by advanced composition and by Rényi.
 
 Every client takes part in B batches and wants (ε, δ) for all of them. Curves, per batch, of σ/Δ: the standard deviation
 of Gaussian-like noise over the sensitivity.

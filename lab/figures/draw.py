@@ -1,4 +1,4 @@
-"""Draw an experiment: curves with bands and points with bars, over time, at the horizon, or over the panels."""
+"""Draws an experiment: curves with bands and points with bars, over time, at the horizon, or over the panels."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -39,9 +39,9 @@ VALUES: dict[Value, str] = {
 }
 SPREADS: dict[Spread, str] = {"deviation": "standard deviation", "error": "its standard error"}
 FEW_DECADES, NARROW = 2.2, 8.0
-"""Of a y axis: decades below which its ticks are plain numbers, and the ratio below which they are evenly spaced."""
+"""Decades of a y axis below which its ticks are plain numbers, and ratio below which they are evenly spaced."""
 DODGE = 0.16
-"""Of a column's width: how far a variant stands beside its name's place."""
+"""Distance of a variant from its name's place, as a share of a column's width."""
 
 
 def draw(experiment: Experiment, rows: Sequence[Row], stem: Path) -> list[Path]:

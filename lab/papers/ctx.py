@@ -1,4 +1,4 @@
-"""CTX, shuffle private linear contextual bandits: amplified Gaussian noise, and binomial bits for vectors."""
+"""Computes errata of CTX, shuffle private linear contextual bandits: amplified Gaussian noise, binomial bits."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The row of an erratum, its computed figures, and what several rows share: formulas as printed, our mechanisms."""
+"""Defines the row of an erratum and its computed figures, with formulas as printed that several rows share."""
 
 import math
 from collections.abc import Callable

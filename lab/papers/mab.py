@@ -1,4 +1,4 @@
-"""MAB, distributed differential privacy in bandits: the printed noise, discrete Gaussian bounds, failures."""
+"""Computes errata of MAB, distributed differential privacy in bandits: noise, discrete Gaussian bounds, failures."""
 
 import math
 from fractions import Fraction

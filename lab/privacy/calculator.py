@@ -1,4 +1,4 @@
-"""Compute what a mechanism promises and costs for one cohort, in both calibrations, from its laws alone."""
+"""Computes a mechanism's promise and cost for one cohort, in both calibrations, from its laws alone."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Compute for all the mechanisms side by side what they promise, how far they miss, what they send, whom they trust."""
+"""Compares all mechanisms: what each promises, its error, the size of its messages, the parties that it trusts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

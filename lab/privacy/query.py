@@ -1,4 +1,4 @@
-"""The question that `distrust privacy` answers: a cohort, what its clients send, who answered, how often."""
+"""Defines the question of `distrust privacy`: a cohort, its clients' vectors, who answered, how often."""
 
 import math
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""The fleet processes of one run: starts them together, watches them, adds up their reports."""
+"""Starts the fleet processes of one run together, watches them, and adds up their reports."""
 
 import json
 import tempfile

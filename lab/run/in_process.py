@@ -1,4 +1,4 @@
-"""A run without sockets: the learner, mechanisms and environments of the services, whole cohorts at once.
+"""Plays a run without sockets: the services' learner, mechanisms and environments, whole cohorts at once.
 
 With `[unsafe] noise_seed` every sum equals the one that the services release for the same file: rewards, departures and
 noise come from the same labelled streams, row by row.

@@ -1,4 +1,4 @@
-"""A run over the real services: creates it, lets fleets play it, watches it, and summarizes it.
+"""Plays a run over the real services: creates it, lets fleets play it, watches it, and summarizes it.
 
 The clients' side knows the true means. So the run is replayed from its published rounds to count its failures.
 """

@@ -1,4 +1,4 @@
-"""The result of a run: the object that `run --json` writes, the same for runs in process and over services.
+"""Defines the result of a run: the object that `run --json` writes, the same for runs in process and over services.
 
 Regret is counted here, on the clients' side: the server never learns the true means.
 """

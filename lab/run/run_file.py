@@ -1,4 +1,4 @@
-"""RUN.toml: the server's configuration, the clients' world, the fleet's behaviour. Only the first is ever sent."""
+"""Reads RUN.toml: the server's configuration, the clients' world, the fleet's behaviour. Only the first is sent."""
 
 import tomllib
 import typing

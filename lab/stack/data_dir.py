@@ -1,4 +1,4 @@
-"""The data folder of a local stack: databases, logs, tokens, and the addresses of the running services."""
+"""Names the files of a local stack's data folder: databases, logs, tokens, and the addresses of running services."""
 
 import fcntl
 import json

@@ -1,4 +1,4 @@
-"""The local stack: server, shuffler and aggregator as processes on loopback, for as long as a `with` block lasts."""
+"""Runs the local stack: server, shuffler and aggregator as processes on loopback, while a `with` block lasts."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""The cells of an experiment: read from its file, checked before the first one runs, and played one by one.
+"""Reads an experiment, checks the run files of its cells before the first one runs, and plays cells one by one.
 
 A cell is a run file with a name and seeds of its own. A worker plays it and returns its row, or the reason why there is
 none.

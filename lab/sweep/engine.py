@@ -1,4 +1,4 @@
-"""The engine of sweeps: plays the missing cells of an experiment, stores each as it ends, and writes the table.
+"""Plays the missing cells of an experiment, stores each as it ends, and writes the table.
 
 Cells are played on all cores, or on a cluster, with joblib; rows arrive in the order in which cells end.
 """

@@ -1,4 +1,4 @@
-"""An experiment as data: what is compared, in which worlds, how often. One TOML file."""
+"""Defines an experiment as data, one TOML file: what is compared, in which worlds, how often."""
 
 import copy
 import hashlib

@@ -1,4 +1,4 @@
-"""A cell of an experiment, and the row that it ends as."""
+"""Defines a cell of an experiment, and the row that it ends as."""
 
 from typing import Annotated, Any, NamedTuple
 

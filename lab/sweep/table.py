@@ -1,4 +1,4 @@
-"""The rows of a sweep as one file, Parquet or CSV, and their comparison with rows that were published."""
+"""Writes the rows of a sweep as one file, Parquet or CSV, and compares them with published rows."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The learner: plans rounds as a pure function of a configuration and its cohorts' outcomes. No I/O, no clock."""
+"""Plans rounds as a pure function of a configuration and its cohorts' outcomes. No I/O, no clock."""
 
 from collections.abc import Callable, Iterable
 from operator import le

@@ -1,4 +1,4 @@
-"""A round: its cohorts as planned, how they ended, and what the round cost its clients."""
+"""Plans a round's cohorts, records their outcomes, and computes what the round costs its clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -59,7 +59,7 @@ ASSIGNED_ACTION_ASSUMPTIONS = (
     "whether a client leaves does not depend on the action that it was dealt",
     "the server, which hands out the slots, holds no more of them itself than the colluders that are counted",
 )
-"""What the guarantee of assigned actions assumes besides an honest shuffler (FREE, footnote 2)."""
+"""Assumptions of the guarantee of assigned actions, besides an honest shuffler (FREE, footnote 2)."""
 
 
 @dataclass(frozen=True, slots=True)

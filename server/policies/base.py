@@ -1,4 +1,4 @@
-"""The contract of a policy: it asks for private sums, and is told their estimates."""
+"""Defines the contract of a policy: it requests private sums, and receives their estimates."""
 
 import math
 from collections.abc import Sequence
@@ -197,7 +197,10 @@ class StoppedPolicy:
 
     @classmethod
     def instead_of(cls, policy: Policy, active: tuple[int, ...]) -> Self:
-        """Keep the intervals, and the choice if it is one of `active`; nothing if reading them fails too."""
+        """Return a policy that keeps the intervals, and the choice if it is active.
+
+        It keeps neither if reading them fails.
+        """
         try:
             intervals, chosen = policy.intervals, policy.chosen
         except Exception:  # noqa: BLE001 - the policy is broken already, and its exception is reported

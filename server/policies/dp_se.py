@@ -1,4 +1,4 @@
-"""DP-SE: elimination in epochs that halve the gap they look for (Sajed & Sheffet 2019, the baseline of MAB)."""
+"""Implements DP-SE: elimination in epochs that halve the gap they look for (Sajed & Sheffet 2019, MAB's baseline)."""
 
 import math
 from typing import Self

@@ -1,4 +1,4 @@
-"""Successive elimination in batches of fresh clients (MAB Algorithm 1), and the base classes of all eliminations.
+"""Implements successive elimination in batches of fresh clients (MAB Algorithm 1), and all eliminations' base classes.
 
 The half width of a private mean's confidence interval is exact, or the paper's bound.
 """

@@ -1,4 +1,4 @@
-"""UCB1: gives one client at a time to the arm of the largest upper bound (Auer et al. 2002). Without privacy."""
+"""Implements UCB1: gives one client at a time to the arm of the largest upper bound (Auer et al. 2002). No privacy."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Near-G-optimal designs: few actions and their frequencies, such that every action's value is well estimated."""
+"""Computes near-G-optimal designs: few actions and their frequencies, which estimate every action's value well."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Distributed phased elimination: the clients of a phase play all of it side by side (DLB Algorithm 1)."""
+"""Implements distributed phased elimination: the clients of a phase play all of it side by side (DLB Algorithm 1)."""
 
 import math
 from dataclasses import dataclass

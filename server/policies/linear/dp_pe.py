@@ -1,4 +1,4 @@
-"""Phased elimination with one reward a client and one cohort for each action of the design (DLB Algorithm 3)."""
+"""Implements phased elimination with one reward a client, one cohort an action of the design (DLB Algorithm 3)."""
 
 import math
 from abc import abstractmethod
