@@ -45,7 +45,7 @@ class Sharing:
         return self._counts[self.roster.index(slot)]
 
     def entries(self, bodies: Mapping[int, bytes]) -> "Entries":
-        """Return what holders sent, seen from the owners of the shares.
+        """Return the holders' entries, by owner of the shares.
 
         bodies   by slot of the holder: 17 bytes for each of its neighbours among the members, in neighbour order.
         Raises BadMessage for a body of a slot that is no member, or of another size.
@@ -63,7 +63,7 @@ class Sharing:
 
 
 class Entries:
-    """Holds 17-byte entries by owner and neighbour: row i, column j is what neighbour j of row i sent about row i.
+    """Holds 17-byte entries by owner and neighbour: row i, column j is neighbour j's entry about row i.
 
     present  whether there is one, shape (roster, degree).
     """
@@ -89,8 +89,8 @@ class Verdict:
 
     sharing   the members of stage `masked`.
     trusted   whether the share that the neighbour in a column holds was confirmed.
-    opened    whether that neighbour says that it holds a share.
-    disputed  whether what the neighbour says of its share contradicts the owner: one of the two lied.
+    opened    whether that neighbour states that it holds a share.
+    disputed  whether the neighbour's entry contradicts the owner: one of the two lied.
     """
 
     sharing: Sharing

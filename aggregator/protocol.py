@@ -117,7 +117,7 @@ def commitment_of(body: bytes) -> bytes:
 
 
 def check_survivors(sharing: Sharing, survivors: Iterable[int]) -> None:
-    """Check what clients check before they unmask. Raises TooSmall.
+    """Check the survivors as clients do before they unmask. Raises TooSmall.
 
     There must be enough survivors, t of them around every member, and at most w lost clients in k/2 consecutive places
     of the ring.

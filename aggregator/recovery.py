@@ -4,7 +4,7 @@ The survivors' self seeds and the lost clients' mask key pairs are rebuilt, alth
 
 1. The shares of most secrets lie on one polynomial. The first t of them give the secret.
 2. Where they do not, decoding finds the polynomial of degree t - 1 that all but (shares - t)/2 lie on.
-3. Clients that are proven to lie are left out, and what could not be decoded is tried again without them.
+3. Clients that are proven to lie are left out, and secrets that could not be decoded are tried again without them.
 4. At last some random sets of t shares are tried.
 
 A secret counts only if it fits its commitment, or its public key. So a false share never makes a wrong sum.
@@ -89,7 +89,7 @@ class Rebuilding:
         self._pairs: dict[int, X25519PrivateKey] = {}
 
     def run(self) -> Rebuilt:
-        """Return all secrets. Raises TooSmall where fewer than t shares came, BadShare for what cannot be rebuilt."""
+        """Return all secrets. Raises TooSmall where fewer than t shares came, BadShare for one that cannot be rebuilt."""
         rows = zip(self._sharing.members, self._sharing.rows.tolist(), strict=True)
         readable = (self._read(slot, row) for slot, row in rows)
         pending = [secret for secret in readable if not self._all_agree(secret)]
@@ -225,7 +225,7 @@ _CHUNK = 1 << 19  # coordinates added at once: 4 MiB
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recovered:
-    """The survivors' sum modulo m, shape (dimension,), and what is known of lies.
+    """The survivors' sum modulo m, shape (dimension,), and the lies that were found.
 
     liars   slots, ascending, that provably lied. disputes   pairs of which one lied, not explained by those.
     """

@@ -253,7 +253,7 @@ def _store_view(tx: Connection, cohort: Cohort, view: StageView) -> None:
 
 
 def _stored_view(tx: Connection, name: str, stage: str) -> StageView:
-    """Return the view that clients were told as the stage opened."""
+    """Return the view that clients received as the stage opened."""
     body = store.statement(tx, name, stage)
     if body is None:
         raise Unavailable(f"cohort {name} was never in stage {stage}")

@@ -59,7 +59,7 @@ class ClientProtocol(Protocol):
         ...
 
     def forget(self, slots: Iterable[int]) -> None:
-        """Erase what these users still hold: they are done, lost or refused."""
+        """Erase these users' secrets: they are done, lost or refused."""
         ...
 
 
@@ -87,7 +87,7 @@ class ShuffleProtocol:
         return [user.item(self._body(user, row)) for user, row in zip(users, rows, strict=True)]
 
     def answer(self, users: Sequence[User], view: StageView, check: Check) -> list[Item]:
-        """Return nothing: a report is the only message to the shuffler."""
+        """Return no items: a report is the only message to the shuffler."""
         del users, view, check
         return []
 

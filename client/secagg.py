@@ -243,7 +243,7 @@ class MaskingClient:
         return own + b"".join(theirs)
 
     def _open(self, secrets: Secrets, near: list[int], inbox: bytes) -> list[bytes | None]:
-        """Return what the neighbours' boxes hold, 51 bytes each; None for a box that does not open."""
+        """Return the contents of the neighbours' boxes, 51 bytes each; None for a box that does not open."""
         if len(inbox) != BOX * len(near):
             raise BadMessage(
                 f"the inbox has {len(inbox)} bytes, and must have {BOX} for each of {len(near)} neighbours"

@@ -89,7 +89,7 @@ class Conflict(ProtocolError):
 class TooSmall(ProtocolError):
     """Fewer clients, survivors or shares than the noise, the graph or a stage needs; nothing is released.
 
-    liars  what is known of clients that lied, as the end of the line.
+    liars  the clients that are known to have lied, as the end of the line.
     """
 
     code, status = "too-small", 409
@@ -102,7 +102,7 @@ class TooSmall(ProtocolError):
 class BudgetExceeded(ProtocolError):
     """A contribution that would overdraw the declared privacy budget; refused before anything is sent.
 
-    limit  what it would overdraw, in words, where that is no declared budget.
+    limit  the limit that it would exceed, in words, where that is no declared budget.
     """
 
     code, status = "budget-exceeded", 409

@@ -37,7 +37,7 @@ class Extension(Message):
 
 
 def load_reference(reference: str) -> Any:
-    """Return what `module:Name` refers to. Raises ImportError or AttributeError, as Python does."""
+    """Return the object of `module:Name`. Raises ImportError or AttributeError, as Python does."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -51,7 +51,7 @@ def allow(*references: str) -> None:
 
 
 def offered(group: str, name: str) -> bool:
-    """Return whether `find_class` knows where to look; nothing is imported."""
+    """Return whether `find_class` knows where to look. It imports no module."""
     return name in _allowed if ":" in name else bool(entry_points(group=group, name=name))
 
 

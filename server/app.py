@@ -116,7 +116,7 @@ def list_runs(service: ServiceDep) -> RunList:
 
 @run_routes.get("/runs/{run}", responses=problems(WrongCohort))
 def show_run(run: str, service: ServiceDep) -> RunView:
-    """Return a run's state and what it has learned."""
+    """Return a run's state and its estimates."""
     return service.view(run)
 
 
@@ -204,7 +204,7 @@ def show_transcript(run: str, cohort: str, service: ServiceDep, after: After = 0
 
 @watch_routes.get("/runs/{run}/ledger", responses=problems(WrongCohort))
 def show_ledger(run: str, service: ServiceDep) -> LedgerView:
-    """Return what each round cost its clients, and the total."""
+    """Return the cost of each round to its clients, and the total."""
     return service.ledger(run)
 
 

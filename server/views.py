@@ -42,7 +42,7 @@ from distrust.server.store import CohortRow, GrantRow, Store, UnreadRun
 
 
 def run_view(active: ActiveRun, store: Store) -> RunView:
-    """Return configuration, state, what was learned, and how many clients it took."""
+    """Return configuration, state, estimates, and the number of clients."""
     with active.lock:
         counts = store.cohort_counts(active.config.run)
         cohorts = {state: counts.get(state, (0, 0))[0] for state in ("open", "released", "aborted")}
@@ -105,7 +105,7 @@ def round_list(active: ActiveRun, store: Store, after: int, limit: int) -> Round
 
 
 def ledger_view(active: ActiveRun) -> LedgerView:
-    """Return what each round cost its clients, and the total."""
+    """Return the cost of each round to its clients, and the total."""
     with active.lock:
         lines = [
             LedgerLine(round=record.number, clients=record.clients, guarantee=round_guarantee(active.config, record))
@@ -163,7 +163,7 @@ SIGNATURE = 64  # bytes
 def cohort_transcript(
     store: Store, key: X25519PrivateKey, cohort: Cohort, mechanism: Mechanism, *, seeded: bool, after: int, limit: int
 ) -> Transcript:
-    """Return what the server saw of one cohort, in order: messages `after` … `after` + `limit` - 1.
+    """Return the server's transcript of one cohort, in order: messages `after` … `after` + `limit` - 1.
 
     The messages are the cohort that it opened, tickets, statements, the batch, and the estimate or the loss.
 
@@ -236,7 +236,7 @@ def _batch(number: int, cohort: Cohort, batch: Batch, mechanism: Mechanism, key:
 
 
 def _content(cohort: Cohort, batch: Batch, mechanism: Mechanism, key: X25519PrivateKey) -> View:
-    """Return what this server can read in a batch: a sum, unlinked records in random order, or counts of ones."""
+    """Return the readable part of a batch: a sum, unlinked records in random order, or counts of ones."""
     content, channel = batch.content, cohort.channel
     if isinstance(content, ModularSum):
         total = unpack(content.body, mechanism.modulus, mechanism.dimension)

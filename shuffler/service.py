@@ -144,7 +144,7 @@ class Shuffler(Intermediary):
         return item.body[:REPORT_ID] if isinstance(state.cohort.channel, SealedRecords) else None
 
     def _closing(self, _tx: Connection, _state: State) -> None:
-        """Do nothing: clients are told nothing as the stage closes."""
+        """Do nothing: clients receive no data as the stage closes."""
 
     def _mix(self, state: State) -> Batch:
         """Return the batch of a frozen cohort, from its stored reports."""

@@ -76,7 +76,7 @@ def action_vectors(
 
 
 def check_actions(vectors: NDArray[np.float64], field: str = "policy.actions") -> None:
-    """Refuse what cannot be an action set; every policy and every world asks it."""
+    """Refuse vectors that cannot be an action set. Every policy and every world calls it."""
     if vectors.ndim != 2 or min(vectors.shape) < 1:
         raise BadParameter(field, vectors.shape, "must be at least one vector of at least one number")
     if not np.isfinite(vectors).all():

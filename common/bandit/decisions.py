@@ -52,7 +52,7 @@ class PlayDesign(_Listed):
 class AssignedAction(_Listed):
     """One action a client: `times[j]` clients play `actions[j]`, in an order that only the shuffler knows.
 
-    The shuffler gives the reports back by action: the server learns what came of an action and not who played it
+    The shuffler returns the reports by action: the server learns an action's rewards, and not which clients played it
     (FREE Algorithm 3). The cohort has Σ times clients. The plays are numbered from 0, all of an action's in a row, the
     actions in their order here.
     """

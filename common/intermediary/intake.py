@@ -28,7 +28,7 @@ Fault = Callable[[Item], ProtocolError | None]
 """Returns why an item is refused, or None."""
 
 Mark = Callable[[Item], bytes | None]
-"""Returns what must be unique in a cohort besides an item's slot, or None."""
+"""Returns the value of an item that must be unique in a cohort besides its slot, or None."""
 
 
 def check_cohort(cohort: Cohort, party: Via) -> None:
@@ -84,7 +84,7 @@ class TicketVerifier:
 
 @dataclass(slots=True)
 class Intake:
-    """An upload while it is checked: `items` have passed so far, `accepted` counts what is committed.
+    """An upload while it is checked: `items` have passed so far, `accepted` counts the committed ones.
 
     refused  the first MOST_LISTED refused items.
     reasons  a problem's type → items that were refused for it, listed or not.

@@ -38,10 +38,10 @@ class Intermediary(StageMachine):
         """Return a stored message as this party could read it; its number is filled in later."""
 
     def _opening(self, tx: Connection, cohort: Cohort) -> None:
-        """Store what this party decides once about a new cohort."""
+        """Store this party's own decisions about a new cohort, which are made once."""
 
     def _mark(self, _state: State, _item: Item) -> bytes | None:
-        """Return what must be unique in the cohort besides the slot; None for nothing."""
+        """Return the value that must be unique in the cohort besides the slot, or None."""
         return None
 
     def _keys_of(self, _item: Item) -> bytes:
@@ -50,7 +50,7 @@ class Intermediary(StageMachine):
 
     @abstractmethod
     def view(self, name: str, slots: Collection[int] = ()) -> StageView:
-        """Return where the cohort stands, and what these slots need now. Raises WrongCohort."""
+        """Return the cohort's stage, and the data that these slots need in it. Raises WrongCohort."""
 
     def open(self, cohort: Cohort) -> Cohort:
         """Open a cohort and return it. Idempotent.
@@ -142,7 +142,7 @@ class Intermediary(StageMachine):
         return Transcript(party=self.party, cohort=name, total=total, next=following, messages=entries)
 
     def _screened(self, state: State, stage: str, upload: Upload) -> Intake:
-        """Return the upload without the items that are refused whatever arrived before them."""
+        """Return the upload without the items that are refused independently of earlier uploads."""
         intake = Intake(list(upload.items))
         self._admit(state, intake, self._keys_of)
         if stage == state.stage:

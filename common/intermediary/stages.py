@@ -2,7 +2,7 @@
 
 A cohort passes its party's `stages`, then `MIXING` (no message is taken any more), and ends `done` or `aborted`.
 A stage is over `stage_seconds` after it began. The first stage begins with its first message, or `stage_seconds` after
-the cohort was opened, so it does not wait for ever for clients that crashed with their tickets.
+the cohort was opened, so it does not wait without end for clients that crashed with their tickets.
 Deadlines are checked at every request, so a restart changes nothing. The batch is computed from committed messages,
 outside every transaction, so a crash in between only repeats it.
 
@@ -72,7 +72,7 @@ class StageMachine(ABC):
 
     @abstractmethod
     def _closing(self, tx: Connection, state: State) -> None:
-        """Store what this party sends its clients once the open stage closes. A TooSmall ends the cohort."""
+        """Store this party's data for clients once the open stage closes. A TooSmall ends the cohort."""
 
     def _members(self, _tx: Connection, _state: State) -> Collection[int] | None:
         """Return the slots that take part in the open stage; None when all do."""

@@ -121,7 +121,7 @@ class TicketAnswer(Message):
 
 
 class KeyHashes(Message):
-    """Server → clients: what a cohort's clients said of their keys before the aggregator saw any.
+    """Hashes that a cohort's clients gave of their keys before the aggregator saw any; from server to clients.
 
     hashes  32 bytes for each slot that has a ticket, from slot 0 on.
     """

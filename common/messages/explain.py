@@ -61,7 +61,7 @@ def first(error: ValidationError, model: type[BaseModel] | None = None) -> str:
 
 
 def wanted(error: ValidationError) -> str:
-    """Return what is allowed where the first fault is; field and value are the caller's to name."""
+    """Return the allowed values where the first fault is. The caller names field and value."""
     entry = error.errors(include_url=False)[0]
     return _allowed(entry, tuple(entry["loc"]), None)
 
@@ -123,7 +123,7 @@ def _keys(model: type[BaseModel] | None, place: tuple[Any, ...]) -> list[str]:
 def _walk(model: type[BaseModel] | None, place: tuple[Any, ...]) -> tuple[list[Any], list[type[BaseModel]]]:
     """Return `place` without names that pick one of several tables, and the tables in `model` that it may lead to.
 
-    Where the tables are not known such a name is told by its dash: keys have none.
+    Where the tables are not known such a name is recognized by its dash: keys have none.
     """
     kept, tables = [], [] if model is None else [model]
     for number, part in enumerate(place):

@@ -33,7 +33,7 @@ NO_EVENT = 1e-6
 
 
 def event_share(arms: int, batch: int, failure: float) -> float:
-    """Return what each event of one arm and batch may cost: p / (5|Φ|b²).
+    """Return the probability that each event of one arm and batch may have: p / (5|Φ|b²).
 
     An arm's batch has three events: sampling error, noise, wrapped sum. Over |Φ| arms and b = 1, 2, … they sum to at
     most 3p/5 · π²/6 < 0.99p, which is less than p.
@@ -140,7 +140,7 @@ class SuccessiveEliminationSpec(ArmSpec):
 
     @property
     def growth(self) -> int:
-        """Return b, the base by which batches grow: the run file's, or the default."""
+        """Return the base of the batches: the run file's, else 2, or 4 with the published code's constants."""
         return self.base or (2 if self.constants is None else 4)
 
     def event_probability(self, size: RoundSize) -> float:

@@ -48,7 +48,7 @@ class StageView(Message):
 
 
 class Statement(Message):
-    """The digest of everything that the aggregator told clients until a stage opened: 32 bytes."""
+    """Digest of all that the aggregator sent to clients until a stage opened: 32 bytes."""
 
     stage: Stated
     digest: Blob

@@ -41,7 +41,7 @@ ADAPTIVE = "sequential composition: a client's releases may depend on each other
 def compose(parts: tuple[Part, ...], delta: float | None = None) -> Guarantee:
     """Return the guarantee of all the releases together, the best that the known bounds give at `delta`.
 
-    delta   target; None: what basic composition takes, or the one at which Rényi guarantees are shown.
+    delta   target; None: that of basic composition, or the one at which Rényi guarantees are shown.
     Bounds  basic: Σε at Σδ. pure and approximate: the composed loss distribution of the worst pair of laws.
             renyi, and approximate ones that carry a curve: added by order, pure ones taken as randomized response's.
     Returns kind `none` where nothing holds at that δ, such as Rényi guarantees at δ = 0.
@@ -150,7 +150,7 @@ def _curve(logs: NDArray[np.float64], shift: int) -> _Curve:
 
 
 def own_delta(parts: Sequence[Part]) -> float:
-    """Return the δ that several releases are shown at when none is asked for: what basic composition takes."""
+    """Return the δ at which several releases are shown when none is requested: that of basic composition."""
     shown = [one.delta for one, _ in parts if one.kind == "renyi"]
     rest = sum(count * one.delta for one, count in parts if one.kind != "renyi")
     return min(1.0, max(shown, default=0.0) + rest)

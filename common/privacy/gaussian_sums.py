@@ -43,7 +43,7 @@ def sum_divergences(variance: float, terms: int, grid: Grid) -> RenyiCurve:
 
 
 def is_exact(variance: float, terms: int, grid: Grid) -> bool:
-    """Return whether `sum_epsilon` is what the law gives: for one coordinate, and for a box of shares not too small."""
+    """Return whether `sum_epsilon` is exact: for one coordinate, and for a box whose shares are not too small."""
     return grid.dimension == 1 or _is_one_sum(variance, terms, grid)
 
 
@@ -114,7 +114,7 @@ def _is_one_sum(variance: float, terms: int, grid: Grid) -> bool:
 
 
 def _continuous(target: GaussianTarget, grid: Grid) -> float:
-    """Return what continuous noise would need without rounding; exact for CDP in a box, a first guess otherwise."""
+    """Return the variance of continuous noise without rounding: exact for CDP in a box, else a first guess."""
     if target.delta is None:
         return grid.unrounded / target.epsilon**2
     return grid.unrounded / largest_ratio(target.epsilon, target.delta) ** 2
@@ -175,7 +175,7 @@ def sum_profile(share: float, terms: int, grid: Grid, delta: float) -> Profile:
 def real_gaussian_profile(variance: float, grid: Grid, delta: float, how: How) -> Profile:
     """Return the profile of N(0, variance) in reals on every coordinate: closed forms by the ℓ₂ sensitivity.
 
-    how  for ℓ∞: whether that is what is released.
+    how  for ℓ∞: whether the release is this noise itself.
     """
     inside: How = how if grid.norm == "linf" or grid.dimension == 1 else "bound"
     return Profile(

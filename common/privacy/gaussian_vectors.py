@@ -32,7 +32,7 @@ NOT_ZERO = 1e-300  # of a mass whose logarithm is taken
 
 
 def box_fits(variance: float, grid: Grid) -> bool:
-    """Return whether the box's sum, and its shift, have a support that is worth its memory."""
+    """Return whether the support of the box's sum and its shift has at most LIMIT entries."""
     return _last(variance, grid) <= LIMIT
 
 

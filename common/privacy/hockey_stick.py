@@ -59,7 +59,7 @@ def rdp(pmf: Pmf, shift: int, orders: Sequence[float]) -> list[float]:
     """Return the Rényi divergence of each order α > 1 between the law and its shift, the larger of both directions.
 
     The stored support must reach α · shift and some standard deviations beyond: of a Gaussian, the points that tell
-    lie (α - 1) · shift from its middle, and α · shift from the shifted one. What is outside is not added.
+    lie (α - 1) · shift from its middle, and α · shift from the shifted one. Mass outside is not added.
     """
     forth = [_renyi(pmf.logs, _shifted(pmf.logs, shift), order) for order in orders]
     if np.array_equal(pmf.logs, pmf.logs[::-1]):

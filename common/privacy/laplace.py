@@ -123,7 +123,7 @@ def discrete_laplace_profile(law: PolyaDifference, grid: Grid, pure: float, delt
 def real_laplace_profile(scale: float, grid: Grid, pure: float, delta: float, how: How) -> Profile:
     """Return the profile of Laplace noise in reals, before anything is rounded: closed forms.
 
-    how  whether that is what is released.
+    how  whether the release is this noise itself.
     """
     if grid.dimension > 1 and grid.norm != "linf":
         return _in_a_ball(scale, grid, pure, delta, whole=True)

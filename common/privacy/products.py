@@ -117,8 +117,8 @@ class GridLosses:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
         """Return sums, their masses under the tilted law, and ln of the untilted mass above the last of them.
 
-        Where the whole law would be longer than SHORT, WINDOW deviations on either side of its mean are kept. What is
-        below comes in again above, where it adds to δ. What is above is bounded by Chernoff.
+        Where the whole law would be longer than SHORT, WINDOW deviations on either side of its mean are kept. Mass
+        below them comes in again above, where it adds to δ. Mass above them is bounded by Chernoff.
         """
         size = self.count * (self.masses.size - 1) + 1
         mean = float(tilted @ self.losses)

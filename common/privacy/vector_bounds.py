@@ -226,7 +226,7 @@ def grid_by_moments(dimension: int, norm: Norm, moment: float) -> int:
 
 
 def about_variance(epsilon: float, delta: float, dimension: int, norm: Norm) -> float:
-    """Return what Gaussian noise would need at g = 1, without rounding: where searches begin."""
+    """Return the variance of Gaussian noise at g = 1, without rounding: the start of searches."""
     if norm == "linf" or dimension == 1:
         return dimension / largest_ratio(epsilon, delta) ** 2
     return 1 / (2 * zcdp_rho(epsilon, delta))
@@ -300,7 +300,7 @@ def vector_variance(law: Callable[[float], Extensible], grid: Grid, epsilon: flo
 
 @lru_cache(maxsize=256)
 def _needed(grid: Grid, epsilon: float, delta: float) -> float:
-    """Return the variance of continuous noise for what a covering leaves of δ."""
+    """Return the variance of continuous noise for the rest of δ beside a covering's share."""
     left = math.log(delta * (1 - COVERED))
     most = grid.squared_l2 / largest_ratio(epsilon, delta * (1 - COVERED)) ** 2
     return least_root(lambda variance: rounded_log_delta(grid, variance, epsilon) - left, most)

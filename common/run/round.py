@@ -13,7 +13,7 @@ from distrust.common.wire import Blob, Identifier, Message, Version
 
 
 class Assignment(Message):
-    """A cohort and what is its own in the round.
+    """A cohort, and its own arm and mechanism in the round.
 
     arm        the arm that its clients play; absent when the decision says what is played.
     mechanism  where the cohorts of a round differ in size; absent: the round's.
@@ -41,7 +41,7 @@ class Round(Message):
     assignments: list[Assignment]
 
     def mechanism_of(self, assignment: Assignment) -> AnyMechanism:
-        """Return what randomizes the reports of this cohort."""
+        """Return the mechanism that randomizes the reports of this cohort."""
         return assignment.mechanism or self.mechanism
 
 

@@ -73,7 +73,7 @@ class Rewards:
         return np.full(self.arms, self.values.mean())
 
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
-        """Return the first `count` values, whatever the arm."""
+        """Return the first `count` values, for every arm."""
         del arm, stream
         return self.values[:count]
 
@@ -122,7 +122,7 @@ class CohortHarness:
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def cohort(self, name: str, values: NDArray[np.float64]) -> Vector:
-        """Return what the intermediary handed over of clients with these vectors, shape (n, D).
+        """Return the intermediary's output for clients with these vectors, shape (n, D).
 
         That is one row, or a row for each survivor. Raises Unavailable when the cohort is aborted.
         """
@@ -234,7 +234,7 @@ class Staged:
         return np.concatenate(parts)[:trials]
 
     async def _run(self, world: int, number: int) -> NDArray[np.float64]:
-        """Play one cohort, or the cohorts of one stream; the differing client is in the first of them."""
+        """Return the evidence of one cohort, or of the cohorts of one stream, whose first has the differing client."""
         batches = range(self.setting.batches)
         name = f"{self.name}.{world}.{number}"
         cohorts = [self.harness.cohort(f"{name}.{batch}", self._values(0 if batch else world)) for batch in batches]
@@ -283,7 +283,7 @@ def _records(setting: Setting) -> int:
 
 
 def _check(setting: Setting) -> None:
-    """Refuse what cannot be played over HTTP."""
+    """Refuse an audit that cannot be played over HTTP."""
     mechanism = setting.mechanism
     setting.check()  # below the floor real clients would refuse to unmask, one deadline later
     if 2 * setting.survivors <= mechanism.clients:

@@ -100,7 +100,7 @@ class CountedEvent:
 
 
 def cell(edges: Outcomes, outcomes: Outcomes) -> NDArray[np.int64]:
-    """Return the cell of each outcome: the last edge at or below it; what lies below all edges is in the first."""
+    """Return the cell of each outcome: the last edge at or below it; outcomes below all edges are in the first."""
     return np.maximum(np.searchsorted(edges, outcomes, side="right") - 1, 0)
 
 
@@ -142,11 +142,11 @@ def _edges(pooled: Outcomes) -> Outcomes:
 class Finding(Message):
     """A lower bound on ε, which may be wrong with the false-alarm rate, beside the claim.
 
-    view        what was looked at: see `Setting.view`.
+    view        the observation: see `Setting.view`.
     evidence    the number of a trial that the event is about: see `evidence_names`.
     trials      runs of each of the two worlds; the first half chose the events, the others, `counted`, were counted.
     cohorts     opened for either world over HTTP, where one may carry many trials; null in process.
-    claim       ε of the claimed guarantee at `delta`; null when nothing is claimed.
+    claim       ε of the claimed guarantee at `delta`; null without a claim.
     lower       the mechanism's ε at `delta` is above this.
     reach       the largest `lower` that so many trials can give: a claim above it cannot be contradicted by them.
     hits        of the event in its likely world and in the other one, of `counted` runs each.

@@ -147,7 +147,7 @@ def demo_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, 
 
 
 def _our_name() -> str:
-    """Return what to type for `distrust`: its path, where the shell would not find it."""
+    """Return the command that starts `distrust`: its path, if the shell would not find it."""
     me, installed = Path(sys.argv[0]), shutil.which("distrust")
     known = installed is not None and Path(installed).resolve() == me.resolve()
     return "distrust" if known or me.name != "distrust" else str(me)

@@ -75,7 +75,7 @@ def _round_of(cohort: str | None) -> int:
 
 @contextmanager
 def _running_or_started(data_dir: DataDir) -> Iterator[Urls]:
-    """Yield the services on a folder. Where none run, start them on what they stored."""
+    """Yield the services on a folder. If none run, start them on their stored data."""
     urls = running_stack(data_dir)
     if urls is not None:
         yield urls

@@ -46,7 +46,7 @@ class Curves:
 
 
 def composition_curves(epsilon: float, delta: float, batches: Sequence[int] = BATCHES) -> Curves:
-    """Return the three curves. Raises BadParameter unless ε < 1 (Theorem 7), and for what cannot be computed."""
+    """Return the three curves. Raises BadParameter unless ε < 1 (Theorem 7), and where one cannot be computed."""
     least, most = EPSILONS[0], BATCHES[-1]
     if not least <= epsilon < 1:
         raise BadParameter("epsilon", epsilon, f"must lie in [{least:g}, 1) (MAB Theorem 7: below 1)")

@@ -93,7 +93,7 @@ def _variants(experiment: Experiment) -> list[str]:
 
 
 def _caption(experiment: Experiment, rows: Sequence[Row], how: Drawing) -> str:
-    """Return what stands below a figure: source, T where it is one number, spread, repetitions, note."""
+    """Return the caption of a figure: source, T where it is one number, spread, repetitions, note."""
     counts = {
         series.label: min(len(repetitions_of(rows, panel.label, series.label)) for panel in experiment.panels)
         for series in experiment.series
@@ -203,7 +203,7 @@ def _by_panel(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how
 
 
 def _name(how: Drawing) -> str:
-    """Return what the x axis of a by-panel figure shows."""
+    """Return the label of the x axis of a by-panel figure."""
     symbol = SYMBOLS.get(how.key, how.key)
     return f"{how.unit} {symbol}" if how.key == "horizon" else symbol
 

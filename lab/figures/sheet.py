@@ -133,10 +133,10 @@ def styles(labels: list[str]) -> dict[str, Style]:
 
 
 def name_of(label: str) -> str:
-    """Return what stands before the first comma: the algorithm."""
+    """Return the algorithm: the text before the first comma."""
     return label.partition(", ")[0]
 
 
 def variant_of(label: str) -> str:
-    """Return what stands behind it: the constants; empty for the first variant."""
+    """Return the constants: the text behind the first comma; empty for the first variant."""
     return label.partition(", ")[2]

@@ -25,8 +25,8 @@ harmless    the wrong letter, and the same number."""
 class Figures:
     """A counter-example in one measure, in which larger is worse.
 
-    claimed   what the paper promises at `setting`.
-    computed  what an exact computation gives; above `claimed`, but for `harmless`, where they are equal.
+    claimed   the paper's promise at `setting`.
+    computed  the result of an exact computation; above `claimed`, but for `harmless`, where they are equal.
     ours      the same measure under our resolution; at most `claimed`.
     facts     further computed numbers, each with its label.
     """
@@ -42,7 +42,7 @@ class Figures:
 class Erratum:
     """One error of a paper, in words: where it stands, what is printed, what is wrong, what the project does instead.
 
-    measure   what the figures count. code: the file where the resolution is.
+    measure   the quantity that the figures are of. code: the file where the resolution is.
     figures   computes the counter-example.
     """
 

@@ -122,7 +122,7 @@ def _own_delta(mechanism: Mechanism, query: PrivacyQuery) -> float:
 
 
 def _offer(mechanism: Mechanism, query: PrivacyQuery) -> Offer | str:
-    """Return the promise, and the error of a sum over the survivors; or why nothing is promised."""
+    """Return the promise and the error of a sum over the survivors, or why there is no promise."""
     try:
         law = mechanism.error(query.answered)
         promise = promised(mechanism, query)

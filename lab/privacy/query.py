@@ -121,7 +121,7 @@ class PrivacyQuery:
 
     @property
     def notes(self) -> list[str]:
-        """Return what a reader must know of a sum over so few."""
+        """Return notes that a reader of a sum over so few clients needs."""
         if self.survivors is None or self.survivors >= self.least:
             return []
         return [f"never opened: a release needs {self.least} answers, and {self.survivors} came"]

@@ -117,7 +117,7 @@ class HttpRun:
         self.progress.show(view, report, await _standings(self._parties[report.mechanism.via]))
 
     async def _wire(self) -> Wire | None:
-        """Return what the fleets counted, once they have noticed that the run is over."""
+        """Return the fleets' counts, once they have noticed that the run is over."""
         if self.fleets is None:
             return None
         await asyncio.to_thread(self.fleets.wait, LAST_WORDS_SECONDS)
@@ -143,7 +143,7 @@ async def _standings(party: Peer) -> Standings:
 
 
 def _why(wire: Wire | None) -> str:
-    """Return why clients refused, as more of an error's line; nothing when none did."""
+    """Return clients' reasons for refusing, as the rest of an error's line; empty when none refused."""
     refusals = {} if wire is None else wire.refusals
     reasons = [(why.removeprefix(f"{Refused.code}: "), clients) for why, clients in most_common(refusals)]
     return "".join(f"; {clients:,} clients refused: {why}" for why, clients in reasons)

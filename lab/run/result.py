@@ -64,7 +64,7 @@ class RoundResult(Message):
 
 
 class Bits(Message):
-    """The size of what a client sends.
+    """The size of a client's message.
 
     payload  bits of its randomized vector, the mean over the run's clients: by the mechanism's own count.
     modulus  ⌈log₂ m⌉ bits a coordinate, the same mean: what a sum in Z_m needs.

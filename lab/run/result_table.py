@@ -1,4 +1,4 @@
-"""Prints a result: what was learned, what it cost, and what is promised."""
+"""Prints a result: the arms' estimates, their cost, and the promise to clients."""
 
 from collections.abc import Mapping
 
@@ -30,7 +30,7 @@ def _failures(failures: PolicyFailures) -> str:
 
 
 def _spent(result: Result) -> str:
-    """Return what clients have spent, by how often they took part."""
+    """Return the clients' largest expense, by how often they took part."""
     return "; ".join(f"{one.guarantee.figures()} for a client that came {one.contributions} ×" for one in result.spent)
 
 

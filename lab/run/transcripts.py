@@ -1,4 +1,4 @@
-"""Shows side by side what each party saw of a cohort."""
+"""Shows the parties' views of a cohort side by side."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One cohort, and what its intermediary and the server saw of it, cut to the limit."""
+    """One cohort, with its intermediary's and the server's transcripts, cut to the limit."""
 
     report: RoundReport
     cohort: CohortView
@@ -93,7 +93,7 @@ async def _pages(party: Peer, path: str, limit: int) -> Pages:
 
 
 def print_sights(sights: Iterable[Sight], out: Console) -> None:
-    """Print one table a cohort: what clients sent, what the intermediary could read of it, what the server saw."""
+    """Print one table a cohort: the clients' messages, as the intermediary could read them, and the server's view."""
     for sight in sights:
         cohort = sight.cohort
         head = f"{cohort.cohort}: round {sight.report.number}, arm {cohort.arm}, {cohort.clients:,} clients"
@@ -129,7 +129,7 @@ def _sent(entry: TranscriptEntry) -> Text:
 
 
 def _read(entry: TranscriptEntry) -> Text:
-    """Return what the party could read in a message, and to whom it sent it."""
+    """Return the readable part of a message, and its receiver."""
     facts = ", ".join(f"{name.replace('_', ' ')} {_value(value)}" for name, value in entry.view.items())
     receiver = f"to {entry.peer}, {entry.bytes:,} B" if entry.direction == "out" else ""
     return Text(": ".join(part for part in (receiver, facts) if part))

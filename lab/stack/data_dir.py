@@ -45,7 +45,7 @@ def private(path: str, flags: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DataDir:
-    """Paths below one data folder, and what is written there."""
+    """Paths and contents of one data folder."""
 
     path: Path
 

@@ -112,7 +112,7 @@ def run_table(experiment: Experiment, cell: Cell) -> dict[str, Any]:
 
 
 def cell_digest(experiment: Experiment, cell: Cell) -> str:
-    """Return the digest of what a cell's row depends on, except the code (`lab.sweep.code`): 12 hex digits.
+    """Return the digest of all that a cell's row depends on except the code (`lab.sweep.code`): 12 hex digits.
 
     Classes of the user's own count with the source of their modules.
     """

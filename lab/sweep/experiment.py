@@ -64,7 +64,7 @@ DECADES = 2
 
 
 class Overlay(Message):
-    """`[[panels]]` or `[[series]]`: what is laid over the run file, and what is taken out at the end.
+    """`[[panels]]` or `[[series]]`: tables laid over the run file, and keys that are taken out at the end.
 
     run          a table as in a run file. without: dotted keys of the run file, such as "mechanism.epsilon".
     repetitions  of a series whose runs take long: at most so many. The experiment's number when absent.
@@ -77,7 +77,7 @@ class Overlay(Message):
 
 
 class Pair(Message):
-    """`[[pairs]]`: what is laid over the run file of one series in one panel, after both."""
+    """`[[pairs]]`: a table that is laid over the run file of one series in one panel, after both."""
 
     panel: Label
     series: Label
@@ -88,7 +88,7 @@ class Experiment(Message):
     """Panels × series × repetitions of one run file.
 
     name         of the file; seeds derive from it. quick: whether the file's `[quick]` is laid over it.
-    source       where the comparison is from; claim: what is said there, in our words.
+    source       the comparison's origin; claim: its statement, in our words.
     note         where it is smaller than there, and why.
     points       checkpoints of the regret curve. spacing: even over (0, horizon], or log over its last two decades.
     run          the run file that everything starts from, without seeds.

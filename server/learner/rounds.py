@@ -219,7 +219,7 @@ def run_ledger(config: RunConfig, records: Sequence[RoundRecord]) -> PrivacyLedg
 
 
 def ledger_classes(ledger: PrivacyLedger) -> tuple[LedgerClass, ...]:
-    """Return what clients have spent at most, by how often they took part."""
+    """Return the most that clients have spent, by how often they took part."""
     return tuple(LedgerClass(contributions=times, guarantee=one) for times, one in ledger.classes.items())
 
 

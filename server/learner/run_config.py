@@ -96,7 +96,7 @@ def _require(spec: ArmSpec, policy: object, members: tuple[str, ...]) -> None:
 
 
 def run_facts(config: RunConfig) -> RunFacts:
-    """Return what the policy may know of its run; λ = 1/ε, or 0 where no ε is given or allowed."""
+    """Return the facts of its run that the policy may know; λ = 1/ε, or 0 where no ε is given or allowed."""
     epsilon = config.mechanism.epsilon
     return RunFacts(
         arms=config.arms,

@@ -207,7 +207,7 @@ class Phased(EliminationBase):
         return self._ask
 
     def _known(self, readings: Readings, values: Floats, widths: Floats) -> Floats:
-        """Return the widths; for an action of which the survivors tell nothing, one that covers [-B, B] in any case."""
+        """Return the widths; for an action without survivors' reports one that covers [-B, B] in any case."""
         known = readings.spans(self._phase.candidates) & np.isfinite(widths)
         return np.where(known, widths, np.abs(values) + self._bound)
 
