@@ -89,7 +89,7 @@ class Rebuilding:
         self._pairs: dict[int, X25519PrivateKey] = {}
 
     def run(self) -> Rebuilt:
-        """Return all secrets. Raises TooSmall where fewer than t shares came, BadShare for one that cannot be rebuilt."""
+        """Return all secrets. Raises TooSmall for fewer than t shares, BadShare for one that cannot be rebuilt."""
         rows = zip(self._sharing.members, self._sharing.rows.tolist(), strict=True)
         readable = (self._read(slot, row) for slot, row in rows)
         pending = [secret for secret in readable if not self._all_agree(secret)]

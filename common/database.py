@@ -128,7 +128,7 @@ class ServerHold:
 
 
 def keep_private(database: Path) -> None:
-    """Make a SQLite database for its owner only, and take it from others who may read it; so with its log files.
+    """Make a SQLite database and its log files readable by their owner only, also if other users could read them.
 
     Raises Unavailable when others may read it, and this process cannot change that.
     """

@@ -1,4 +1,4 @@
-"""Runs, rounds, ledgers and transcripts as messages for those who watch a run."""
+"""Describes runs, rounds, ledgers and transcripts as messages, for watchers of a run."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence

@@ -54,7 +54,7 @@ class Shuffler(Intermediary):
     """Knows which client sent which report, and cannot read a sealed one. The server reads it without its sender.
 
     Where the shuffler assigns actions, it knows which client plays what, and not the reward. The server learns the
-    rewards of each action, and not who played it.
+    rewards of each action, and not which client played it.
 
     stream   makes the randomness of one permutation: the operating system's, except in tests.
     """

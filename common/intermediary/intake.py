@@ -32,7 +32,7 @@ Mark = Callable[[Item], bytes | None]
 
 
 def check_cohort(cohort: Cohort, party: Via) -> None:
-    """Raise BadParameter for a cohort of the other intermediary, or that none could serve."""
+    """Raise BadParameter for a cohort of the other intermediary, or one that none could serve."""
     if cohort.via != party:
         raise BadParameter("channel", cohort.channel.kind, f"is served by the {cohort.via}, and this is the {party}")
     if cohort.minimum > cohort.clients:

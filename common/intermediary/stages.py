@@ -171,7 +171,7 @@ class StageMachine(ABC):
             _log.exception("release_delayed", cohort=state.name)  # the next request tries again
         except ProtocolError as error:
             self._end_without(state, error)
-        except Exception:  # noqa: BLE001  fail closed: a bug must not try again for ever
+        except Exception:  # noqa: BLE001  fail closed: a bug must not be tried again without end
             _log.exception("release_failed", cohort=state.name)
             self._end_without(state, ProtocolError("an unexpected error; the service's log has it"))
         finally:

@@ -73,7 +73,7 @@ class ActionRequest(Message):
     """Many clients ask for their plays. A ticket is not used up by it: a repeat gets the same answer.
 
     claims  commitments to the clients' secrets (`common.crypto.context`). A slot's first one is the only one that is
-            ever told its play, and only who opens it reports: a ticket alone, which the server can sign, is not enough.
+            ever told its play, and only its opener reports: a ticket alone, which the server can sign, is not enough.
     """
 
     version: Version = 1

@@ -49,7 +49,7 @@ class UnsafeSpec(Message):
 
 
 class RunConfig(Message):
-    """Everything the server needs, and nothing of the environment: true means never leave the client's side."""
+    """It holds all that the server needs, and no part of the environment: true means never leave the clients' side."""
 
     version: Version = 1
     run: Identifier

@@ -15,7 +15,7 @@ CohortState = Literal["planned", "open", "released", "aborted"]
 
 
 class ArmView(Message):
-    """One arm. `pulls` counts every client that was asked to play it, also in cohorts that came to nothing.
+    """One arm. `pulls` counts every client that was requested to play it, also in aborted cohorts.
 
     batch, mean, lower, upper  the arm's latest interval, not clipped to [0, 1]; absent before its first batch is over.
     eliminated                 the round after which the arm was dropped.
@@ -55,7 +55,7 @@ class Snapshot(Message):
 
 
 class RunView(Message):
-    """A run: its configuration, its state, what was learned, and how many clients and cohorts it took.
+    """A run: its configuration, its state, its estimates, and its numbers of clients and cohorts.
 
     clients   tickets handed out.
     state     failed: a round could not be planned, the server's own code raised an exception, no round was closed, or
@@ -119,7 +119,7 @@ class CohortView(Message):
 class RoundReport(Message):
     """One round with all its cohorts, replaced ones too. `mechanism` is that of the largest cohort.
 
-    decision   what was played.
+    decision   the actions that were played.
     guarantee  the weakest of its cohorts'.
     """
 

@@ -1,4 +1,4 @@
-"""Builds what each service's app has: the operator's token, problems, a body limit, health, metrics, a log."""
+"""Builds the common parts of each service's app: operator's token, problems, body limit, health, metrics, log."""
 
 import asyncio
 import hmac

@@ -153,7 +153,7 @@ def _detail(answer: httpx.Response) -> str:
 
 
 def _retry_after(answer: httpx.Response | None) -> float:
-    """Return the seconds that the peer asked us to wait; 0 for a date or anything else."""
+    """Return the seconds that the peer asked us to wait; 0 for a date and every other value."""
     text = answer.headers.get("retry-after", "") if answer is not None else ""
     return float(text) if text.isdigit() else 0.0
 

@@ -4,7 +4,7 @@ asyncio accepts whatever has queued up at once, up to the listener's backlog, an
 those that are under way go on. So a few thousand new connections would stop all others for seconds; `Entrance`
 accepts them at a pace instead.
 uvicorn bounds idle keep-alive connections only. A connection that sends half a request's head, or goes on sending a
-body after its answer, would stay open for ever there; `GuardedProtocol` closes it.
+body after its answer, would stay open without end there; `GuardedProtocol` closes it.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ _log = structlog.get_logger("distrust.web")
 class BodyPace:
     """Bytes of many bodies together arrive at `rate` a second at most, after BODY_BURST.
 
-    most  seconds that a sender waits at most; what is due later is forgotten.
+    most  seconds that a sender waits at most; later dues are forgotten.
     """
 
     def __init__(self, rate: float, most: float = math.inf) -> None:
@@ -228,7 +228,7 @@ class Connections:
 
 
 class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
-    """HTTP/1.1 with time-outs for heads, and for what follows an answer. `guarded` makes one for a service."""
+    """HTTP/1.1 with time-outs for heads, and for bytes that follow an answer. `guarded` makes one for a service."""
 
     limits: ClassVar[Connections]  # `connections` is a name of uvicorn's
     chunk: ClassVar[bytearray]  # of all connections: what is read is taken out before another one is read
@@ -258,7 +258,7 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
         return self.chunk
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was read out of the buffer."""
+        """Take the bytes that were read out of the buffer."""
         self.data_received(bytes(memoryview(self.chunk)[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
@@ -293,7 +293,7 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
         self.transport.abort()
 
     def _keep_pace(self, size: int) -> None:
-        """Count what has arrived. Read no more of a refused body before that is due."""
+        """Count the bytes that have arrived. Read no more of a refused body before they are due."""
         self.arrived += size
         if not self.last:
             return

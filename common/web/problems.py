@@ -22,7 +22,7 @@ _SECRET_FIELDS = {"ticket", "tickets", "signatures", "body", "token"}
 
 
 class Problem(BaseModel):
-    """RFC 9457: what was refused and why. `type` is stable; further members depend on it."""
+    """A refusal and its reason (RFC 9457). `type` is stable; further members depend on it."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -80,7 +80,7 @@ def _built(build: Callable[[S], FastAPI], settings: S) -> FastAPI:
 
 
 def options(app: FastAPI, settings: ServiceSettings) -> uvicorn.Config:
-    """Return all that uvicorn is told: no headers of proxies, no WebSockets, and the settings' limits."""
+    """Return uvicorn's options: no headers of proxies, no WebSockets, and the settings' limits."""
     most = allow_connections(settings.max_connections)
     connections = Connections(most, settings.header_seconds, BodyPace(settings.body_rate, LINGER_SECONDS))
     return uvicorn.Config(
@@ -98,7 +98,7 @@ def options(app: FastAPI, settings: ServiceSettings) -> uvicorn.Config:
 
 
 def allow_connections(wanted: int) -> int:
-    """Return how many connections may be open at once: `wanted`, or what the limit of open files leaves.
+    """Return how many connections may be open at once: `wanted`, or fewer if the limit of open files needs it.
 
     Raises this process's own limit of open files as far as it takes, and the system allows.
     """
@@ -145,7 +145,7 @@ def bind(settings: ServiceSettings) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn that accepts connections by an Entrance, and ends its long polls when it is told to stop."""
+    """A uvicorn that accepts connections by an Entrance, and ends its long polls when it stops."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, rate: float) -> None:
         super().__init__(config)

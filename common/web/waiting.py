@@ -162,7 +162,7 @@ class _Watch(Generic[T]):
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
-        self._soon: asyncio.TimerHandle | None = None  # the next look, for those who joined
+        self._soon: asyncio.TimerHandle | None = None  # the next look, for requests that joined
 
     def add(self, wait: _Wait[T]) -> None:
         """Let a request wait. It gets no value that was looked up before it came."""

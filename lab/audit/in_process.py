@@ -141,7 +141,7 @@ def outcomes(setting: Setting, world: int, trials: int, stream: Stream) -> NDArr
 
 
 def _contents(setting: Setting, world: int, count: int, stream: Stream) -> Vector:
-    """Return what the intermediary hands over in each of `count` trials, shape (batches, count, messages, D).
+    """Return the intermediary's output in each of `count` trials, shape (batches, count, messages, D).
 
     The differing client is in the first batch. Records keep their order: no evidence depends on it.
     """

@@ -188,7 +188,7 @@ class Tested:
 
 
 def check_trials(setting: Setting, trials: int, alarm: float = ALARM) -> None:
-    """Refuse, before any is played, too few to show anything at this false-alarm rate, and too many to hold."""
+    """Refuse too few trials for this false-alarm rate, and too many for memory, before any is played."""
     _check_alarm(alarm)
     if not FEWEST <= trials <= MOST:
         raise BadParameter("trials", trials, f"must lie in [{FEWEST}, {MOST}]")

@@ -1,4 +1,4 @@
-"""Defines the question of `distrust privacy`: a cohort, its clients' vectors, who answered, how often."""
+"""Defines the question of `distrust privacy`: a cohort, its clients' vectors, its survivors, how often."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -21,7 +21,7 @@ WIDEST = 1e12  # of [low, high]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyQuery:
-    """One cohort, its statistic and who answered. The mechanism's name is no part of it: `--compare` asks all of them.
+    """One cohort, its statistic and its survivors. The mechanism's name is no part of it: `--compare` shows all.
 
     clients    n. dropout, corrupt: shares of n that may vanish, or collude, each in [0, 1/2). They fix the floor t.
     dimension  D coordinates, each in [low, high]; of the box, or of the ball of radius (high - low)/2 in `norm`.
