@@ -18,6 +18,8 @@ from distrust.common.web.intermediary import UPLOAD_PROBLEMS, NotifierDep, Uploa
 from distrust.common.web.problems import problems
 from distrust.common.web.settings import IntermediarySettings
 
+_MOST = 100_000  # slots that one request may ask for
+
 
 class AggregatorSettings(IntermediarySettings):
     """Environment variables DISTRUST_INSPECTOR_TOKEN_FILE, and those of every service."""
@@ -41,7 +43,6 @@ Slots = Annotated[str, Query(description="slots whose inboxes are wanted in stag
 Known = Annotated[int, Query(ge=0, le=len(STATED), description="statements that the caller has already")]
 
 _PART = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
-_MOST = 100_000  # slots that one request may ask for
 
 
 def parse_slots(text: str) -> list[int]:

@@ -23,6 +23,9 @@ from distrust.common.errors import BadMessage
 
 Flags = NDArray[np.bool_]
 
+MOST_NAMED = 20
+"""Slots of liars that an error's line lists."""
+
 
 class Sharing:
     """Some members of the roster, on the roster's graph.
@@ -77,10 +80,6 @@ class Entries:
         columns = np.flatnonzero(self.present[row])
         starts = (SHARE * self._place[row, columns]).tolist()
         return columns.tolist(), [int.from_bytes(self._joined[i : i + SHARE], "big") for i in starts]
-
-
-MOST_NAMED = 20
-"""Slots of liars that an error's line lists."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

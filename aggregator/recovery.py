@@ -33,6 +33,8 @@ from distrust.common.modular import Vector, add, packed_size, subtract, sum_rows
 TRIES = 300
 """Sets of t shares that are tried for one secret that cannot be decoded: about 0.2 ms each."""
 
+_CHUNK = 1 << 19  # coordinates added at once: 4 MiB
+
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
@@ -218,9 +220,6 @@ class Rebuilding:
         tried = f"no {self._threshold} of the {len(secret.columns)} shares that are tried fit what it committed to"
         either = f"slot {secret.slot} lied, or its holders did{self._liars()}"
         return BadShare(f"{text}: {tried}; {either}", slot=secret.slot, cohort=self._cohort.cohort)
-
-
-_CHUNK = 1 << 19  # coordinates added at once: 4 MiB
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -35,6 +35,14 @@ _MOST_VALUES = 16
 View = dict[str, str | int | float | bool | list[int] | list[str]]
 
 V = TypeVar("V")
+KEYS: Final = "keys"
+SHARES: Final = "shares"
+CONFIRM: Final = "confirm"
+MASKED: Final = "masked"
+UNMASK: Final = "unmask"
+_CHALLENGE = 32  # bytes
+_ROSTERS = 32  # cohorts whose graph stays in memory
+_INBOXES = 8  # cohorts whose routed boxes stay in memory
 
 
 class LruCache(Generic[V]):
@@ -64,17 +72,7 @@ class LruCache(Generic[V]):
             self._values.pop(key, None)
 
 
-KEYS: Final = "keys"
-SHARES: Final = "shares"
-CONFIRM: Final = "confirm"
-MASKED: Final = "masked"
-UNMASK: Final = "unmask"
-
 Stated = Literal["confirm", "masked"]
-
-_CHALLENGE = 32  # bytes
-_ROSTERS = 32  # cohorts whose graph stays in memory
-_INBOXES = 8  # cohorts whose routed boxes stay in memory
 
 
 class Aggregator(Intermediary):

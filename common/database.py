@@ -47,6 +47,13 @@ _HOLDER = Table(
     Column("mark", LargeBinary, nullable=False),
 )
 
+BUSY_SECONDS = 30
+CONNECTIONS = 48  # the web's thread pool runs 40 routes at once, and each holds at most one connection
+_PROBE_BYTES = 16 * 1024  # some pages, so that a database that may not grow is noticed
+
+_POSTGRES_DRIVER = "psycopg"
+"""That of the extra `postgres`, for URLs that name none: SQLAlchemy's own choice is its predecessor."""
+
 
 class FileHold:
     """A lock on an open file. The kernel gives it up when the process ends, by SIGKILL too."""
@@ -143,10 +150,6 @@ def keep_private(database: Path) -> None:
         raise Unavailable(f"database {database}: it cannot be opened; check its owner and mode") from error
     except OSError as error:
         raise Unavailable(f"database {database}: it cannot be opened ({error.strerror})") from error
-
-
-BUSY_SECONDS = 30
-CONNECTIONS = 48  # the web's thread pool runs 40 routes at once, and each holds at most one connection
 
 
 class Database:
@@ -250,11 +253,6 @@ _PROBE = Table(
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("body", LargeBinary, nullable=False),
 )
-_PROBE_BYTES = 16 * 1024  # some pages, so that a database that may not grow is noticed
-
-
-_POSTGRES_DRIVER = "psycopg"
-"""That of the extra `postgres`, for URLs that name none: SQLAlchemy's own choice is its predecessor."""
 
 
 def _parse(url: str) -> URL:

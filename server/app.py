@@ -41,6 +41,8 @@ from distrust.server.store import open_database
 
 Url = Annotated[str, Field(pattern=r"^https?://")]
 
+HEARTBEAT_SECONDS = 15.0
+
 
 class ServerSettings(ServiceSettings):
     """Variables DISTRUST_SHUFFLER_URL, _AGGREGATOR_URL, _EXTENSIONS, _KEYS, _WINDOW, and those of every service."""
@@ -67,9 +69,6 @@ class ServerSettings(ServiceSettings):
         if url.get_backend_name() == "sqlite" and url.database:
             return Path(url.database).with_suffix(".keys")
         return Path(".distrust/server.keys")
-
-
-HEARTBEAT_SECONDS = 15.0
 
 
 async def _service(request: Request) -> Service:

@@ -40,6 +40,10 @@ from distrust.server.learner.rounds import (
 )
 from distrust.server.store import CohortRow, GrantRow, Store, UnreadRun
 
+MOST_VALUES = 1000  # decoded values in one view
+PREFIX = 64  # bytes shown in hex
+SIGNATURE = 64  # bytes
+
 
 def run_view(active: ActiveRun, store: Store) -> RunView:
     """Return configuration, state, estimates, and the number of clients."""
@@ -155,9 +159,6 @@ def _reason(cohort: str, store: Store) -> str | None:
 
 
 View = dict[str, str | int | float | bool | list[int] | list[str]]
-MOST_VALUES = 1000  # decoded values in one view
-PREFIX = 64  # bytes shown in hex
-SIGNATURE = 64  # bytes
 
 
 def cohort_transcript(

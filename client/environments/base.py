@@ -17,6 +17,8 @@ from distrust.common.wire import Message
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="rewards (and drawn means) from a seed")] | None
 """None: the driver of the run draws one."""
 
+MEMBERS = ("name", "arms", "means", "best", "rewards")
+
 
 class Environment(Protocol):
     """K arms, and a law of rewards for each: in [0, 1], or in [-B, B] for linear ones."""
@@ -83,8 +85,6 @@ def _complaint(candidate: object) -> str | None:
 
 ENVIRONMENTS: Catalogue[type[EnvironmentSpec]] = Catalogue("environment", "environments", _complaint, shown=str)
 """The classes by name; `distrust.client.environments` lists them."""
-
-MEMBERS = ("name", "arms", "means", "best", "rewards")
 
 
 def check_world(world: Environment, name: str) -> Environment:

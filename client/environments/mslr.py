@@ -30,6 +30,21 @@ LABELS = 5
 
 _HOW = "a table of label counts is made with `distrust data mslr --clusters K --out FILE LETOR-FILES`"
 
+SHIPPED = (10, 50)
+"""Numbers of arms of the tables that come with the package."""
+
+FEATURES = 136
+HIGHEST_LABEL = 4
+BLOCK = 1 << 22  # bytes that are read at once
+
+STARTS = 10
+"""n_init: K-means runs from this many starts and keeps the result of least inertia."""
+
+MANY = 100_000
+"""Rows above which K-means runs in single precision, and tries its starts on `SAMPLE` rows."""
+
+SAMPLE = 20_000
+
 
 def write_counts(table: NDArray[np.int64], path: Path) -> None:
     """Write `table`, int64 of shape (K, 5), as CSV with a header; an existing file is replaced as a whole."""
@@ -69,10 +84,6 @@ def _row(cells: list[str], arm: int, path: Path, field: str) -> list[int]:
     if not any(counts):
         raise BadParameter(field, str(path), f"line {arm + 2}: arm {arm} has no rows")
     return counts
-
-
-SHIPPED = (10, 50)
-"""Numbers of arms of the tables that come with the package."""
 
 
 class MslrSpec(EnvironmentSpec):
@@ -134,21 +145,11 @@ def _counts(spec: MslrSpec) -> NDArray[np.int64]:
         return read_counts(path, "environment.arms")
 
 
-FEATURES = 136
-HIGHEST_LABEL = 4
 INDICES = np.arange(1, FEATURES + 1)
 DIGITS = np.array([len(str(index)) for index in INDICES])
 
-BLOCK = 1 << 22  # bytes that are read at once
 BEGINNING = re.compile(rb"^[0-4][ \t]+qid:[0-9]+[ \t]", re.MULTILINE)
 
-STARTS = 10
-"""n_init: K-means runs from this many starts and keeps the result of least inertia."""
-
-MANY = 100_000
-"""Rows above which K-means runs in single precision, and tries its starts on `SAMPLE` rows."""
-
-SAMPLE = 20_000
 
 Points = NDArray[np.floating[Any]]
 

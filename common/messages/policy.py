@@ -31,6 +31,12 @@ LEAST_BETA = 1e-12
 NO_EVENT = 1e-6
 """p' of a policy without noise: nothing wraps around, and no event has this probability."""
 
+LARGEST_COHORT = 1_000_000
+"""Most slots of one cohort, as in distrust.common.messages.cohort."""
+
+MOST_ROUNDS = 10_000
+"""Most rounds of one client each over services: each takes a few requests to each intermediary."""
+
 
 def event_share(arms: int, batch: int, failure: float) -> float:
     """Return the probability that each event of one arm and batch may have: p / (5|Φ|b²).
@@ -58,13 +64,6 @@ class RoundSize:
 
 Failure = Annotated[float, Field(gt=0, lt=1, description="p: probability that a confidence interval fails")]
 FirstBatch = Annotated[int, Field(ge=1, le=30)]
-
-
-LARGEST_COHORT = 1_000_000
-"""Most slots of one cohort, as in distrust.common.messages.cohort."""
-
-MOST_ROUNDS = 10_000
-"""Most rounds of one client each over services: each takes a few requests to each intermediary."""
 
 
 class ArmSpec(Message):

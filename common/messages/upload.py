@@ -12,6 +12,9 @@ from distrust.common.wire import Blob, Identifier, Message, Version
 Stage = Literal["keys", "shares", "confirm", "masked", "unmask"]
 """The five stages of secure aggregation, in order."""
 
+MOST_LISTED = 1024
+"""Refused items that an answer lists one by one. A client that sends no larger uploads learns of each of its items."""
+
 
 class Item(Message):
     """One client's message. `ticket` is the 64-byte signature of its slot, in every stage."""
@@ -38,10 +41,6 @@ class Departure(Message):
     slots: list[Annotated[int, Field(ge=0)]]
     tickets: Blob  # the slots' 64-byte signatures, one after another
     keys: Blob = b""  # at the aggregator the hashes of the slots' keys, 32 bytes each: the tickets are for them
-
-
-MOST_LISTED = 1024
-"""Refused items that an answer lists one by one. A client that sends no larger uploads learns of each of its items."""
 
 
 class RefusedItem(Message):

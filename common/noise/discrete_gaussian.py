@@ -32,6 +32,11 @@ from distrust.common.randomness import Stream
 LARGEST_VARIANCE = (LIMIT / 2 - 2) ** 2 / (2 * CUT * math.log(2))
 """Variance above which the sampling table would pass LIMIT entries: a deviation of about 37,000 steps."""
 
+CHUNK = 1 << 20  # draws held at once
+TRUSTED = 1e-5  # least mass, as a share of the largest, that a window of the Fourier sum is believed for
+SMOOTH = 34.0  # nats by which the theta series' terms must stay below 1
+POISSON = 0.5  # variance from which the theta series is added up on the dual side
+
 
 @dataclass(frozen=True, slots=True)
 class DiscreteGaussian:
@@ -132,12 +137,6 @@ def gaussian_table(variance: float) -> Table:
         return powers[step], 1 << bits
 
     return tabulate(0, lambda x: falls(x) if x >= 0 else falls(-x - 1)[::-1], least=None)
-
-
-CHUNK = 1 << 20  # draws held at once
-TRUSTED = 1e-5  # least mass, as a share of the largest, that a window of the Fourier sum is believed for
-SMOOTH = 34.0  # nats by which the theta series' terms must stay below 1
-POISSON = 0.5  # variance from which the theta series is added up on the dual side
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,11 @@ LOST = 1e-22
 LIMIT = 1 << 20
 """Longest support, and longest sampling table, that is worth its memory."""
 
+PRECISION = 256  # bits of a weight in fixed point
+CUT = 144  # bits below the mode's weight where the support is cut
+GUIDE = 12  # bits of the first word that look up most draws directly
+CHUNK = 1 << 15  # draws at a time, so that they stay in the cache
+
 
 @dataclass(frozen=True, eq=False)
 class Pmf:
@@ -126,10 +131,6 @@ def check_length(length: int, what: str) -> int:
 # probability by 2⁻²⁵⁶ · 2²⁰ · 2²⁰ at the longest. Cutting the support below 2⁻¹⁴⁴ of the mode's weight loses less than
 # 2⁻¹²⁸, and each of L thresholds is rounded by less than 2⁻¹²⁸: a draw is within statistical distance
 # (L + 1) 2⁻¹²⁸ of its law, below 2⁻¹¹⁰ for L < 2¹⁷.
-PRECISION = 256  # bits of a weight in fixed point
-CUT = 144  # bits below the mode's weight where the support is cut
-GUIDE = 12  # bits of the first word that look up most draws directly
-CHUNK = 1 << 15  # draws at a time, so that they stay in the cache
 
 Ratio = Callable[[int], tuple[int, int]]
 """Returns from x numerator and denominator of weight(x + 1) / weight(x)."""

@@ -34,6 +34,14 @@ from distrust.common.randomness import Stream
 LONGEST_SCALE = 10_000.0
 """Scale above which the sampling table would pass LIMIT entries: it holds about 100 of them per unit of scale."""
 
+NODES = 400  # of Gauss and Legendre, for `PolyaTails`
+WIDTH, FAR = 14.0, 60.0  # deviations on either side of the mean; scales more above, where the law falls more slowly
+TIE = 1e-9  # relative error of a tail
+LITTLE = 1e-300  # a tail that may be 0: below every p
+
+LEAST = 4.0
+"""Least shape for `PolyaTails`: below it there is mass next to 0, where the terms are not smooth."""
+
 
 @dataclass(frozen=True, slots=True)
 class Polya:
@@ -108,13 +116,6 @@ def _polya_logs(shape: Fraction, scale: float) -> NDArray[np.float64]:
     x = np.arange(check_length(tail_reach(log_tail, LOST), "support of the noise"), dtype=np.float64)
     return np.concatenate(([0.0], np.cumsum(np.log((x + r) / (x + 1)) - 1 / scale)))
 
-
-NODES = 400
-WIDTH, FAR = 14.0, 60.0  # deviations on either side of the mean; scales more above, where the law falls more slowly
-TIE = 1e-9
-LITTLE = 1e-300  # a tail that may be 0: below every p
-LEAST = 4.0
-"""Least shape: nothing lies next to 0, where the terms are not smooth."""
 
 Floats = NDArray[np.float64]
 

@@ -26,6 +26,9 @@ from distrust.common.randomness import Stream
 LARGEST_RATE = 1e8
 """Rate above which a sampling table of ± 15 standard deviations would grow towards LIMIT entries."""
 
+LARGE = 3000.0
+"""Variance from which the law is expanded instead of computed step by step."""
+
 
 @dataclass(frozen=True, slots=True)
 class Poisson:
@@ -67,9 +70,6 @@ def poisson_table(rate: float) -> Table:
     numerator, denominator = Fraction(rate).as_integer_ratio()
     return tabulate(math.floor(rate), lambda x: (numerator, denominator * (x + 1)))
 
-
-LARGE = 3000.0
-"""Variance from which the law is expanded instead of computed step by step."""
 
 DEBYE = (
     (3 / 24, -5 / 24),

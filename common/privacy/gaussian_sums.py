@@ -25,6 +25,8 @@ from distrust.common.privacy.searches import coarsest, least_root, snap_up
 from distrust.common.privacy.sensitivity import ROUNDING, Grid, grid_for
 from distrust.common.privacy.vector_bounds import vector_epsilon, vector_rdp, vector_variance, whole
 
+DUAL = 0.5  # variance from which a theta series is added up by Poisson's formula
+
 
 @dataclass(frozen=True, slots=True)
 class GaussianTarget:
@@ -145,9 +147,6 @@ def _convolved(variance: float, terms: int, grid: Grid) -> RenyiCurve:
         return tuple((order, vector_rdp(losses, order, grid)) for order in orders)
     spent = rdp(pmf, grid.precision, orders)
     return tuple((order, grid.dimension * one) for order, one in zip(orders, spent, strict=True))
-
-
-DUAL = 0.5  # variance from which a theta series is added up by Poisson's formula
 
 
 def sum_profile(share: float, terms: int, grid: Grid, delta: float) -> Profile:

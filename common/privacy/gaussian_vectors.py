@@ -29,6 +29,13 @@ from distrust.common.privacy.searches import least_root, snap_up
 from distrust.common.privacy.sensitivity import Grid
 
 NOT_ZERO = 1e-300  # of a mass whose logarithm is taken
+ROUNDED = 1.5  # v₂ of `lattice_log_delta`
+BLUR = 7 * math.exp(-2 * math.pi**2 * ROUNDED)  # above 3τ
+NEAR = 1e-6  # of ln S*, where the bound is flat
+ERROR = 2e-11  # relative, of a tail: its terms' logarithms, which have half of it, their sum, and its z
+SPAN = 500.0  # nats that are added up in one go: doubles have 700
+STEEPER = 1 + 1e-13  # of a slope, for its rounding
+PASSES = 100  # of the search for the largest slope, which takes less than ten
 
 
 def box_fits(variance: float, grid: Grid) -> bool:
@@ -71,11 +78,6 @@ def _log_delta(pmf: Pmf, shift: int, epsilon: float) -> float:
     here, there = logs[low:common], logs[low + shift :]
     gained = float(np.exp(here) @ -np.expm1(there - here + epsilon)) + float(np.exp(logs[common:]).sum())
     return math.log(max(gained + pmf.lost, NOT_ZERO))
-
-
-ROUNDED = 1.5  # v₂ of `lattice_log_delta`
-BLUR = 7 * math.exp(-2 * math.pi**2 * ROUNDED)  # above 3τ
-NEAR = 1e-6  # of ln S*, where the bound is flat
 
 
 class Move(Protocol):
@@ -172,11 +174,6 @@ def gaussian_divergence(move: Move, variance: float, order: float) -> float:
 
 
 Numbers = NDArray[np.float64]
-
-ERROR = 2e-11  # relative, of a tail: its terms' logarithms, which have half of it, their sum, and its z
-SPAN = 500.0  # nats that are added up in one go: doubles have 700
-STEEPER = 1 + 1e-13  # of a slope, for its rounding
-PASSES = 100  # of the search for the largest slope, which takes less than ten
 
 
 @dataclass(frozen=True, eq=False)

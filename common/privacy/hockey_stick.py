@@ -16,16 +16,6 @@ from scipy.optimize import brentq
 from distrust.common.errors import BadParameter
 from distrust.common.noise.law import LOST, Pmf
 
-
-class Extensible(Protocol):
-    """A symmetric law that is known as far out as is requested."""
-
-    @property
-    def std(self) -> float: ...
-
-    def pmf(self, lost: float = ..., least: int = ...) -> Pmf: ...
-
-
 FAINT = 1e-28
 """Mass beside the support that δ is computed on: 1e-10 of the smallest δ, so that no δ is larger by it."""
 
@@ -35,6 +25,15 @@ NOT_ZERO = 1e-300  # of a δ whose logarithm is taken
 NEGLIGIBLE = 60.0  # nats below the largest term, beyond which 2²⁰ terms do not change a double
 LARGE = 3.0  # a term's logarithm above which the divergence itself is not small
 SMALL, TERMS = 0.02, 7  # of a series whose next term is below 1e-12 of its first
+
+
+class Extensible(Protocol):
+    """A symmetric law that is known as far out as is requested."""
+
+    @property
+    def std(self) -> float: ...
+
+    def pmf(self, lost: float = ..., least: int = ...) -> Pmf: ...
 
 
 def hockey_stick(pmf: Pmf, shift: int, epsilon: float) -> float:

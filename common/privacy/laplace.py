@@ -35,6 +35,12 @@ from distrust.common.privacy.vector_bounds import vector_epsilon
 LONGEST = 1 << 13
 """Largest Dg of a box that is convolved, which takes a few hundredths of a second."""
 
+DIGITS = 1e-10  # relative, of ε, upwards
+ROUNDING = 1e-12  # relative, of δ
+SERIES = 0.1  # αε below which the continuous law's divergence is a series
+LONGEST_SCALE = 1000.0  # of noise whose law's moments are looked at, in grid steps
+UNFELT = 1e-11  # share of a sum that the law's truncation may add while the sum still counts as exact
+
 # Proof of the second and third statement above. Let β = e^(-1/scale), and u_t(ε) = e^(-ε/2) Σ min(p, e^ε q) for the law
 # p and its shift q by t: the larger it is, the less is told. For |ε| ≥ t/scale it is e^(-|ε|/2). At each loss
 # (t - 2j)/scale it is e^(-t/(2 scale)), by a geometric series. Between those Σ min(p, e^ε q) is linear in e^ε.
@@ -42,9 +48,6 @@ LONGEST = 1 << 13
 # ε = (s + t - 2j)/scale that is e^(-(s+t)/(2 scale)) (1 + (1-β)/(1+β) min(j, s, t, s + t - j)), never below u_(s+t).
 # Continuous noise has u(ε) = e^(-max(|ε|, t/scale)/2) everywhere. Discrete noise of the same ε, on any grid, has the
 # chords of its Σ min(p, e^ε q).
-
-DIGITS = 1e-10  # relative, of ε, upwards
-ROUNDING = 1e-12  # relative, of δ
 
 
 def has_few_losses(shift: int, dimension: int) -> bool:
@@ -91,12 +94,6 @@ def _power(law: NDArray[np.float64], terms: int) -> NDArray[np.float64]:
     half = _power(law, terms // 2)
     whole: NDArray[np.float64] = np.convolve(half, half)
     return np.convolve(whole, law) if terms % 2 else whole
-
-
-SERIES = 0.1  # αε below which the continuous law's divergence is a series
-
-LONGEST_SCALE = 1000.0  # of noise whose law's moments are looked at, in grid steps
-UNFELT = 1e-11  # share of a sum that the law's truncation may add while the sum still counts as exact
 
 
 def discrete_laplace_profile(law: PolyaDifference, grid: Grid, pure: float, delta: float) -> Profile:

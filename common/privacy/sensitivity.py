@@ -20,6 +20,9 @@ INFLATION = 0.01
 PAPER_INFLATION = 0.1
 """Share that the worst rounding may add to the sensitivity in a ball, which papers' constants pay for."""
 
+ROUNDING = 0.1
+"""Share of the privacy noise's variance that `exact` grids leave to the rounding, whose variance is at most n/4."""
+
 
 @dataclass(frozen=True, slots=True)
 class Copies:
@@ -172,7 +175,3 @@ def _quotient(shift: int, epsilon: float) -> float:
     while Fraction(scale) * Fraction(epsilon) < shift:
         scale = math.nextafter(scale, math.inf)
     return scale
-
-
-ROUNDING = 0.1
-"""Share of the privacy noise's variance that `exact` grids leave to the rounding, whose variance is at most n/4."""

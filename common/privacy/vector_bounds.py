@@ -7,11 +7,6 @@ the moment of the whole vector is at most e^(Σ φ(d_i)). For every λ ≥ 0 its
     λ g^q + D max_d (φ(d) - λ d^q),  q = 1 (l1) or 2 (l2).
 """
 
-# Proof. Both ends are rounded with the same uniform numbers, one for each coordinate, so the sum moves by ⌈d_i⌉ with
-# probability f_i, else by ⌊d_i⌋, independently; joint convexity gives Π e^φ(d_i). The second bound is Lagrange's dual
-# of the maximum over the ball, and the least over λ is taken. ln M is convex in s, so that shifts between two computed
-# ones lie below their chord.
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +31,30 @@ STEEP = 200.0
 """Rise of ln M in one step from which every move counts as rounded up."""
 
 NOT_ZERO = 1e-300
+
+ERROR = 1e-11
+"""Relative error of a stored probability."""
+
+INFLATION = 0.1
+"""Share that rounding may add to a ball's ℓ₂ sensitivity by `grid_by_moments`, whose noise is paid for in bits."""
+
+SINGLE = 16
+"""Shifts up to here are computed one by one, larger ones an eighth apart: their chords are less than 0.4 % too high."""
+
+LEAST_VARIANCE = 1e-9
+"""Share of g² below which noise that is nearly always 0 is taken for none: orders so near 1 have no digits left."""
+
+SPARED = 0.01
+"""Share of δ for what lies beside the middle of the law."""
+
+COVERED = 1e-3
+"""Share of δ for what continuous noise need not cover."""
+
+FEW_STEPS, FEW_ENTRIES = 1e4, 1 << 12
+"""Variance, and length of a law, above which Rényi moments do no better than continuous noise that covers it."""
+
+FEW_GRID = 2  # steps
+LARGEST = 1e30  # of a ratio that is searched through
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,9 +118,6 @@ class Intervals:
 
 
 Weighted = tuple[Numbers, Numbers]
-
-ERROR = 1e-11
-"""Relative error of a stored probability."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,29 +199,6 @@ def _log_sum(own: Numbers, moved: Numbers, start: int, stop: int, shift: int) ->
     telling = exponents[exponents > top - NEGLIGIBLE]
     telling -= top
     return top + float(np.log(np.sum(np.exp(telling, out=telling))))
-
-
-INFLATION = 0.1
-"""Share that rounding may add to a ball's ℓ₂ sensitivity by `grid_by_moments`, whose noise is paid for in bits."""
-
-SINGLE = 16
-"""Shifts up to here are computed one by one, larger ones an eighth apart: their chords are less than 0.4 % too high."""
-
-LEAST_VARIANCE = 1e-9
-"""Share of g² below which noise that is nearly always 0 is taken for none: orders so near 1 have no digits left."""
-
-SPARED = 0.01
-"""Share of δ for what lies beside the middle of the law."""
-
-COVERED = 1e-3
-"""Share of δ for what continuous noise need not cover."""
-
-FEW_STEPS, FEW_ENTRIES = 1e4, 1 << 12
-"""Variance, and length of a law, above which Rényi moments do no better than continuous noise that covers it."""
-
-FEW_GRID = 2  # steps
-
-LARGEST = 1e30  # of a ratio that is searched through
 
 
 @lru_cache(maxsize=1024)
@@ -362,6 +355,10 @@ def _shifts(precision: int) -> NDArray[np.int64]:
 
 def _worst(shifts: NDArray[np.int64], logs: NDArray[np.float64], dimension: int, norm: Norm) -> float:
     """Return the least of the dual, from ln M at the shifts up to g."""
+    # Both ends of a move are rounded with the same uniform numbers, one for each coordinate, so the sum moves by ⌈d_i⌉
+    # with probability f_i, else by ⌊d_i⌋, independently; joint convexity gives Π e^φ(d_i). Lagrange's dual bounds the
+    # maximum over the ball for every λ, and the least over λ is taken. ln M is convex in s, so that shifts between two
+    # computed ones lie below their chord.
     intervals, power = Intervals.of(shifts, logs), 1 if norm == "l1" else 2
     budget = float(shifts[-1]) ** power
     unit = max(float(logs[-1]), 1e-300) / budget

@@ -25,6 +25,16 @@ SMALL = 16 * 1024
 MOST_BODIES = 32
 """Larger bodies at once: each takes up to a quarter of a megabyte beside what is counted, on its way in."""
 
+_BIG = 64 * 1024  # bytes from which parsing leaves the event loop
+PARSERS = 1  # big bodies parsed at once: each takes up to four times its size meanwhile
+_FIELDS = 4  # JSON values of one item in a bulk body: the item, slot, ticket, body
+_HEAD = 64  # JSON values around the items
+
+OPERATORS_VALUES = 2**20
+"""JSON values in a body that only the operator may send: configurations and cohorts hold long lists."""
+
+_REF = "#/components/schemas/{model}"
+
 
 class Visit:
     """One request on its way in and out.
@@ -178,14 +188,6 @@ class Bodies:
 
 
 M = TypeVar("M", bound=BaseModel)
-
-_BIG = 64 * 1024  # bytes from which parsing leaves the event loop
-PARSERS = 1  # big bodies parsed at once: each takes up to four times its size meanwhile
-_FIELDS = 4  # JSON values of one item in a bulk body: the item, slot, ticket, body
-_HEAD = 64  # JSON values around the items
-OPERATORS_VALUES = 2**20
-"""JSON values in a body that only the operator may send: configurations and cohorts hold long lists."""
-_REF = "#/components/schemas/{model}"
 
 
 class JsonBody(Generic[M]):

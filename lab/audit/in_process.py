@@ -25,6 +25,9 @@ DEFAULT_TRIALS = 100_000
 MAJORITY = 2
 LEAST_CONFIDENCE = 0.5  # below, the bound may be wrong more often than right
 
+AT_ONCE = 1 << 18
+"""Coordinates of messages that are held at a time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditQuery:
@@ -100,10 +103,6 @@ def audit_in_process(query: AuditQuery, setting: Setting) -> Finding:
     check_trials(setting, trials, alarm)
     worlds = [outcomes(setting, world, trials, stream) for world in (0, 1)]
     return judge_worlds(setting, worlds[0], worlds[1], alarm=alarm)
-
-
-AT_ONCE = 1 << 18
-"""Coordinates of messages that are held at a time."""
 
 
 def audit(

@@ -58,6 +58,13 @@ AT_ONCE = 8  # cohorts in flight
 STAGE_SECONDS = 60.0
 BLOCK = 512
 
+COHORTS = 32
+"""Cohorts of each world, at least, where there are as many trials."""
+
+USUAL_COHORTS = 250
+USUAL_TRIALS = 10_000
+MESSAGE_BITS = 1 << 20  # of a client
+
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
@@ -196,14 +203,6 @@ class CohortHarness:
             mechanism=MechanismSpec(name="identity"),
             intermediary=spec,
         )
-
-
-COHORTS = 32
-"""Cohorts of each world, at least, where there are as many trials."""
-
-USUAL_COHORTS = 250
-USUAL_TRIALS = 10_000
-MESSAGE_BITS = 1 << 20  # of a client
 
 
 @dataclass(frozen=True)

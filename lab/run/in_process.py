@@ -37,6 +37,9 @@ from distrust.server.learner.rounds import round_guarantee as paid
 from distrust.server.policies.base import Key, Query
 from distrust.shuffler.assignment import Order, draw_order
 
+MOST_RECORDS = 1000
+"""Records of a whole run, at most; about as many single rounds are kept while it is played."""
+
 
 def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
     """Play a run file to its end and return the result. `watch` is called after every cohort."""
@@ -140,10 +143,6 @@ def _cohort(cohort: CohortPlan, released: ReleasedCohort | None) -> CohortResult
         survivors=released.survivors if released else None,
         estimate=released.sum if released else None,
     )
-
-
-MOST_RECORDS = 1000
-"""Records of a whole run, at most; about as many single rounds are kept while it is played."""
 
 
 class OneByOne(Learner):

@@ -29,6 +29,10 @@ from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohor
 LOOK_SECONDS = 0.5
 PATIENCE = Patience(first=0.25, longest=5.0, total=60.0)
 LAST_WORDS_SECONDS = 30.0  # for fleets to notice that the run is over
+TOLERANCE = 1e-9  # two machines may add in another order
+ARM_FIELDS = ("active", "pulls", "batch", "eliminated", "mean", "lower", "upper")
+LEARNED_FIELDS = ("round", "pulls", "aborted", "unfinished", "finished", "chosen")
+GUARANTEE_FIELDS = ("kind", "epsilon", "delta")
 
 
 @dataclass
@@ -154,12 +158,6 @@ def _finished(view: RunView) -> RunView:
         return view
     how = "was cancelled" if view.state == "cancelled" else "failed"
     raise RunFailed(f"run {view.run} {how}: {view.reason}")
-
-
-TOLERANCE = 1e-9  # two machines may add in another order
-ARM_FIELDS = ("active", "pulls", "batch", "eliminated", "mean", "lower", "upper")
-LEARNED_FIELDS = ("round", "pulls", "aborted", "unfinished", "finished", "chosen")
-GUARANTEE_FIELDS = ("kind", "epsilon", "delta")
 
 
 class ReplayDiffers(ProtocolError):

@@ -19,6 +19,9 @@ from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.process import ServiceProcess, stop_all
 
 LOOPBACK = "127.0.0.1"
+BASE_PORT = 8701
+NAMES = ("server", "shuffler", "aggregator")
+START_SECONDS = 60.0
 
 
 def choose_ports(base: int, names: list[str]) -> dict[str, int]:
@@ -43,11 +46,6 @@ def _probe(held: ExitStack, port: int, name: str) -> int:
         ) from error
     bound: int = probe.getsockname()[1]
     return bound
-
-
-BASE_PORT = 8701
-NAMES = ("server", "shuffler", "aggregator")
-START_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)

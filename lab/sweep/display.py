@@ -18,6 +18,12 @@ from distrust.lab.sweep.row import Row
 
 LINE_SECONDS = 3.0  # between two plain lines
 
+WIDE = 160
+"""Characters that the tables may be wide; a narrower terminal wraps their lines."""
+
+LEVEL = 0.99
+"""Level of the Clopper-Pearson intervals: a policy that keeps its p is called broken in at most 1 of 200 cases."""
+
 
 class SweepProgress:
     """A `watch` for a sweep: shows cells done, cells a second since this start, time left.
@@ -69,13 +75,6 @@ def progress_line(standing: Standing, rate: float) -> str:
     going = f", {rate:.3g} cells/s" if standing.played else ""
     left = f", about {standing.left / rate:.0f} s left" if standing.played and standing.left else ""
     return f"{standing.done} of {standing.total} cells{before}{failed}{going}{left}"
-
-
-WIDE = 160
-"""Characters that the tables may be wide; a narrower terminal wraps their lines."""
-
-LEVEL = 0.99
-"""Level of the Clopper-Pearson intervals: a policy that keeps its p is called broken in at most 1 of 200 cases."""
 
 
 @dataclass(frozen=True, slots=True)

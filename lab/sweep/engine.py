@@ -27,6 +27,12 @@ from distrust.lab.sweep.result_store import ResultStore, write_failures
 from distrust.lab.sweep.row import Cell, Row
 from distrust.lab.sweep.table import check_format, write_rows
 
+LEAST_CHUNK = 4
+"""Cells a worker and chunk, where a backend hands over results in chunks only."""
+
+EXPECTED = ("A worker stopped while some jobs were given", ".*tasks which were still being processed")
+"""Warnings of joblib that are ignored: a worker that had grown was replaced; a sweep was stopped."""
+
 
 @dataclass(frozen=True, slots=True)
 class SweepOutcome:
@@ -96,11 +102,6 @@ Backend = Literal["loky", "dask", "ray"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 NEEDS = {"dask": "distributed", "ray": "ray"}
 
-LEAST_CHUNK = 4
-"""Cells a worker and chunk, where a backend hands over results in chunks only."""
-
-EXPECTED = ("A worker stopped while some jobs were given", ".*tasks which were still being processed")
-"""Warnings of joblib that are ignored: a worker that had grown was replaced; a sweep was stopped."""
 
 Task = TypeVar("Task")
 Value = TypeVar("Value")

@@ -14,6 +14,12 @@ from distrust.common.wire import Message
 
 Table = dict[str, Any]
 
+OURS = ("run", "unsafe", "environment.seed")
+"""Keys that a cell's run file gets from its place in the experiment, so that an experiment may not set them."""
+
+DECADES = 2
+"""Decades of time below the horizon that checkpoints with `spacing = "log"` cover."""
+
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
     """Return `over` laid on `base`: tables key by key, other values replaced. Neither argument is changed."""
@@ -50,17 +56,11 @@ def _inner(table: Table, path: list[str]) -> Table:
     return table
 
 
-OURS = ("run", "unsafe", "environment.seed")
-"""Keys that a cell's run file gets from its place in the experiment, so that an experiment may not set them."""
-
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=32)]
 
 
 Label = Annotated[str, Field(min_length=1, max_length=80)]
 Repetitions = Annotated[int, Field(ge=1, le=10_000)]
-
-DECADES = 2
-"""Decades of time below the horizon that checkpoints with `spacing = "log"` cover."""
 
 
 class Overlay(Message):

@@ -20,6 +20,9 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 FIELDS = tuple(Row.model_fields)
 
+TOLERANCE = 1e-12
+"""Relative, of floats: the linear algebra of another processor adds in another order, which moves their last bits."""
+
 
 def check_format(form: str) -> Format:
     """Return the format of that name. Raises BadParameter."""
@@ -110,10 +113,6 @@ def _schema() -> Any:
         kind = pa.list_(types[plain]) if get_origin(field.annotation) is list else types[plain]
         fields.append(pa.field(name, kind, nullable=type(None) in more))
     return pa.schema(fields)
-
-
-TOLERANCE = 1e-12
-"""Relative, of floats: the linear algebra of another processor adds in another order, which moves their last bits."""
 
 
 def differing_columns(published: Sequence[Row], played: Sequence[Row]) -> dict[Cell, list[str]]:

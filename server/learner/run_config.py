@@ -11,6 +11,9 @@ from distrust.server.policies.base import Ask, Policy, PolicyClass, RunFacts
 LONGEST_RUN = 56  # characters; a cohort's id adds round, arm and attempt to the run's, and has 80
 ENDLESS = 10**18  # pulls: a horizon that limits no batch
 
+MEMBERS = ("active", "intervals", "formed", "chosen", "ask", "tell", "leftover")
+"""Members that a policy must have."""
+
 
 def check_run_config(config: RunConfig) -> None:
     """Refuse a run that could not be started, or could not finish its first batch.
@@ -69,10 +72,6 @@ def check_for_services(config: RunConfig) -> None:
         raise BadParameter(
             "horizon", config.horizon, f"must be below {longest} over services; in-process runs may be longer"
         )
-
-
-MEMBERS = ("active", "intervals", "formed", "chosen", "ask", "tell", "leftover")
-"""Members that a policy must have."""
 
 
 def build_policy(config: RunConfig) -> Policy:

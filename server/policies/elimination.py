@@ -25,6 +25,8 @@ Radius = Callable[[int, ErrorLaw, int, int, float], float]
 MOST_BATCHES = 30
 """Batches of an elimination, at most: batch b has at least 2ᵇ clients an arm, and T ≤ 10⁹ is below 2³⁰."""
 
+Constants = Calibration | Literal["published-code"]
+
 
 def check_failure(arms: int, failure: float) -> None:
     """Refuse a p whose share in the last batch is below the least probability for which noise has quantiles.
@@ -165,9 +167,6 @@ class Elimination(EliminationBase):
     def _interval(self, arm: int, estimate: Estimate) -> Interval:
         mean, radius = self.read(arm, estimate)
         return Interval(arm, self._batch, mean, mean - radius, mean + radius)
-
-
-Constants = Calibration | Literal["published-code"]
 
 
 class SuccessiveElimination(Elimination):

@@ -16,6 +16,15 @@ SUM = 1e-9  # how far the masses of an input may be from 1
 
 Array = NDArray[np.float64]
 
+LARGEST_EPSILON = 50.0  # nats
+
+LEAST_DELTA = 1e-18
+"""Smallest accepted δ. The mass that truncated laws leave out, 1e-22, must be negligible against it."""
+
+MOST_USERS = 10**9  # clients of one cohort
+MOST_INPUTS = 33
+MOST_CELLS = 5000
+
 
 @dataclass(frozen=True, eq=False)
 class LocalRandomizer:
@@ -60,14 +69,6 @@ class LocalRandomizer:
         return sorted(once, key=lambda pair: -abs(pair[0] - pair[1]))
 
 
-LARGEST_EPSILON = 50.0  # nats
-
-LEAST_DELTA = 1e-18
-"""Smallest accepted δ. The mass that truncated laws leave out, 1e-22, must be negligible against it."""
-
-MOST_USERS = 10**9  # clients of one cohort
-
-
 def check_users(users: int) -> None:
     """Refuse a cohort of no size or beyond double precision."""
     if not 1 <= users <= MOST_USERS:
@@ -86,10 +87,6 @@ def check_delta(delta: float) -> None:
         raise BadParameter(
             "delta", delta, f"must lie in [{LEAST_DELTA:g}, 1/2): shuffling amplifies (ε, δ) privacy only"
         )
-
-
-MOST_INPUTS = 33
-MOST_CELLS = 5000
 
 
 def added_noise(pmf: Pmf, precision: int) -> LocalRandomizer:

@@ -22,6 +22,9 @@ Floats = NDArray[np.float64]
 SMALL = 1e-12  # singular values of √plays x below this share of the largest count as 0
 ASTRAY = 1e-6  # share of an action's length that may lie outside the span of the played actions
 
+LEAST_PRINTED = 1e-300
+"""Smallest β for the papers' widths: 1/β and its logarithm are finite."""
+
 
 @dataclass(frozen=True)
 class Readings:
@@ -71,10 +74,6 @@ class Readings:
     @property
     def _weighted(self) -> Floats:
         return np.sqrt(self.plays)[:, np.newaxis] * self.vectors
-
-
-LEAST_PRINTED = 1e-300
-"""Smallest β for the papers' widths: 1/β and its logarithm are finite."""
 
 
 def arm_vectors(spec: LinearPolicySpec, run: RunFacts) -> Floats:
