@@ -31,15 +31,9 @@ LEAST_BETA = 1e-12
 NO_EVENT = 1e-6
 """p' of a policy without noise: nothing wraps around, and no event has this probability."""
 
-LARGEST_COHORT = 1_000_000
-"""Most slots of one cohort, as in distrust.common.messages.cohort."""
-
-MOST_ROUNDS = 10_000
-"""Most rounds of one client each over services: each takes a few requests to each intermediary."""
-
 
 def event_share(arms: int, batch: int, failure: float) -> float:
-    """Return the probability that each event of one arm and batch may have: p / (5|Φ|b²).
+    """Return what each event of one arm and batch may cost: p / (5|Φ|b²).
 
     An arm's batch has three events: sampling error, noise, wrapped sum. Over |Φ| arms and b = 1, 2, … they sum to at
     most 3p/5 · π²/6 < 0.99p, which is less than p.
@@ -49,7 +43,7 @@ def event_share(arms: int, batch: int, failure: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RoundSize:
-    """Numbers that the failure probability of a round's events may depend on.
+    """What the failure probability of a round's events may depend on.
 
     arms, horizon  K and T of the run. calibration: of its mechanism.
     number         of the round, from 1. active: arms still in the race.
@@ -66,8 +60,15 @@ Failure = Annotated[float, Field(gt=0, lt=1, description="p: probability that a 
 FirstBatch = Annotated[int, Field(ge=1, le=30)]
 
 
+LARGEST_COHORT = 1_000_000
+"""Slots, as in distrust.common.messages.cohort."""
+
+MOST_ROUNDS = 10_000
+"""Of one client each over services: every one of them takes a few requests to each intermediary."""
+
+
 class ArmSpec(Message):
-    """Facts that each policy states of itself. Clients check a round against them.
+    """What every policy states of itself; clients check a round against it.
 
     POLICY      the class that plays it, as `module:Name`.
     REWARDS     "arms": rewards in [0, 1] of arms that tell nothing of each other. "linear": rewards in [-B, B] whose
@@ -106,7 +107,7 @@ class ArmSpec(Message):
 
     @property
     def longest(self) -> int:
-        """Return the first horizon that is too long for services: the last batches must fit cohorts."""
+        """The first horizon that is too long for services: the last batches must fit cohorts."""
         return 2 * LARGEST_COHORT
 
     def check_calibration(self, calibration: str) -> None:

@@ -204,7 +204,7 @@ def _composed(mechanism: Mechanism, query: PrivacyQuery, target_delta: float | N
 def _below(
     composed: Guarantee, mechanism: Mechanism, answers: tuple[int | None, int], contributions: int, target: float
 ) -> Guarantee:
-    """Return a guarantee at a target below the sum of the mechanism's own δ.
+    """Return a guarantee at a target below what the mechanism's own δ adds up to.
 
     Each release counts with its ε at an equal share of half the target.
     """

@@ -31,7 +31,7 @@ class FailureTracker:
             self._round = number
             self._look(learner.policy.formed)
 
-    def failures(self, learner: Learner) -> PolicyFailures:
+    def events(self, learner: Learner) -> PolicyFailures:
         """Return the failures so far."""
         at = _dropped_at(learner, self._best)
         return PolicyFailures(

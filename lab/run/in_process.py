@@ -42,7 +42,7 @@ MOST_RECORDS = 1000
 
 
 def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
-    """Play a run file to its end and return the result. `watch` is called after every cohort."""
+    """Play a run file to its end; `watch` is called after every cohort."""
     began, tracker = time.perf_counter(), FailureTracker(file)
 
     def track_and_watch(learner: Learner) -> None:
@@ -52,10 +52,10 @@ def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None)
     learner = play_learner(file, track_and_watch)
     rounds = [_round(file.config, record) for record in learner.rounds]
     seconds = time.perf_counter() - began
-    failures = tracker.failures(learner)
+    events = tracker.events(learner)
     spent = ledger_classes(run_ledger(file.config, learner.rounds))
     snapshot, fault = learner.snapshot(), learner.fault
-    return summarize(file, "in-process", snapshot, rounds, failures, spent=spent, seconds=seconds, fault=fault)
+    return summarize(file, "in-process", snapshot, rounds, events, spent=spent, seconds=seconds, fault=fault)
 
 
 def play_learner(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Learner:

@@ -67,14 +67,12 @@ class HttpRun:
                 seconds = time.perf_counter() - began
                 wire = await self._wire()
             reports = await all_rounds(self._server, view.run)
-            rounds, failures = (
+            rounds, events = (
                 [from_report(report) for report in reports],
                 replay_failures(self.file, reports, view.snapshot),
             )
             spent = (await self._server.get(f"/v1/runs/{view.run}/ledger", LedgerView)).classes
-            return summarize(
-                self.file, "http", view.snapshot, rounds, failures, spent=spent, seconds=seconds, wire=wire
-            )
+            return summarize(self.file, "http", view.snapshot, rounds, events, spent=spent, seconds=seconds, wire=wire)
 
     async def _create(self) -> None:
         try:
@@ -184,7 +182,7 @@ def replay_failures(file: RunFile, reports: Iterable[RoundReport], snapshot: Sna
     except (BadMessage, WrongCohort) as error:  # an outcome that cannot be
         raise ReplayDiffers(file.config.run, error.detail) from error
     _require_same_snapshot(file.config.run, learner.snapshot(), snapshot)
-    return tracker.failures(learner)
+    return tracker.events(learner)
 
 
 def _published_outcome(

@@ -152,7 +152,7 @@ def summarize(
     driver: Driver,
     snapshot: Snapshot,
     rounds: Sequence[RoundResult],
-    failures: PolicyFailures,
+    events: PolicyFailures,
     *,
     spent: tuple[LedgerClass, ...],
     seconds: float,
@@ -188,7 +188,7 @@ def summarize(
         refusals=wire.refusals if wire else {},
         seconds=seconds,
         clients_per_second=clients / seconds,
-        events=failures,
+        events=events,
         fault=fault,
         extensions=file.extensions,
     )

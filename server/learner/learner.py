@@ -82,7 +82,7 @@ class Learner:
 
     @property
     def left(self) -> int:
-        """Return the pulls that may still be requested."""
+        """Pulls that may still be asked for."""
         return self.config.horizon - sum(self.pulls)
 
     def plan(self) -> RoundPlan | None:

@@ -118,12 +118,12 @@ class RoundRecord:
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """Return the weakest guarantee of the mechanisms, each at its least number of honest survivors."""
+        """The weakest guarantee of the mechanisms, each at its least number of honest survivors."""
         return self._weakest([mechanism.guarantee() for mechanism in self.mechanisms.values()])
 
     @cached_property
     def composable(self) -> Guarantee:
-        """Return the weakest guarantee for clients that return, in the form that several of them compose by."""
+        """The weakest guarantee for clients that return, in the form that several of them compose by."""
         return self._weakest([mechanism.composable() for mechanism in self.mechanisms.values()])
 
     def _weakest(self, guarantees: Sequence[Guarantee]) -> Guarantee:

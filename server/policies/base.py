@@ -42,7 +42,7 @@ class Ask:
 
     @property
     def arms(self) -> tuple[int, ...]:
-        """Return the arms that are played."""
+        """The arms that are played."""
         return tuple(arm for query in self.queries for arm, _ in self.pulls(query))
 
     @property

@@ -143,7 +143,7 @@ class Elimination(EliminationBase):
         self._batch += 1
 
     def leftover(self, left: int) -> dict[int, int]:
-        """Return for each arm its pulls when the unfinished batch is played, arm after arm, until the horizon."""
+        """Play the unfinished batch, arm after arm, until the horizon."""
         ask = self._next()
         return ask.spend(ask.queries, left)
 

@@ -158,7 +158,7 @@ class Phased(EliminationBase):
         self.__dict__.pop("_ask", None)
 
     def leftover(self, left: int) -> dict[int, int]:
-        """Return the pulls of the unfinished phase until the horizon; after the last phase, of the best action."""
+        """Play the unfinished phase until the horizon; after the last phase, the best action."""
         if self.going_on:
             return self._ask.spend(self._ask.queries, left)
         assert self._chosen is not None

@@ -38,7 +38,7 @@ def test_a_witness_of_another_world_sees_every_failure() -> None:
     file, believed = run_file([0.1, 0.9]), run_file([0.9, 0.1])
     witness = FailureTracker(believed)
     learner = in_process.play_learner(file, witness)
-    events = witness.failures(learner)
+    events = witness.events(learner)
     result = in_process.run(file)
     dropped = next(place for place, one in enumerate(result.rounds) if 0 in one.eliminated)
     assert events.best_dropped
@@ -52,7 +52,7 @@ def test_of_two_best_arms_one_may_go() -> None:
     witness = FailureTracker(believed)
     learner = in_process.play_learner(file, witness)
     assert 0 not in learner.policy.active
-    assert not witness.failures(learner).best_dropped
+    assert not witness.events(learner).best_dropped
 
 
 PUBLISHED = 'constants = "published-code"\nfirst_batch = 3'

@@ -119,7 +119,7 @@ def test_every_pull_forms_an_interval_and_one_that_misses_is_seen_within_its_blo
     for learner in (Learner(file.config), OneByOne(file.config, 400)):
         monkeypatch.setattr(in_process, "OneByOne", lambda _config, learner=learner: learner)
         witness = FailureTracker(believed)
-        events = witness.failures(in_process.play_learner(file, witness))
+        events = witness.events(in_process.play_learner(file, witness))
         counts.append((events.widths, events.width_failures))
     assert counts[0] == counts[1]
     assert counts[0][0] == 400
