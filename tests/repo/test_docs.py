@@ -29,9 +29,7 @@ def test_a_line_has_at_most_a_hundred_characters_but_in_tables() -> None:
     assert [(page, line) for page, line in wide if not line.startswith(("|", "!["))] == []
 
 
-EVENT = re.compile(
-    r"""(?:log|_log|write|get_logger\([^)]*\))(?:\.\w+)?\(\s*"([a-z_]+)"(?: if conflict else "([a-z_]+)")?"""
-)
+EVENT = re.compile(r"""(?<![\w.])(?:_?log\.\w+|write)\(\s*"([^"]+)"(?: if conflict else "([^"]+)")?""")
 """A call that logs: `log.info("event"`, `write("event"`."""
 
 
