@@ -1,4 +1,4 @@
-"""What every value that travels has in common: closed and frozen models, identifiers, and bytes as text."""
+"""Defines the base of every value that travels: closed and frozen models, identifiers, and bytes as text."""
 
 import base64
 import binascii

@@ -1,7 +1,8 @@
-"""The shuffler: holds reports until all clients answered, left or are late; releases them in random order, once."""
+"""Holds reports until all clients answered, left or are late; releases them in random order, once."""
 
 from collections.abc import Callable, Collection
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 from sqlalchemy import Connection
@@ -14,9 +15,8 @@ from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.intermediary import store
 from distrust.common.intermediary.intake import Fault, Intake, check_size, measured
 from distrust.common.intermediary.service import Intermediary
-from distrust.common.intermediary.stages import silence
+from distrust.common.intermediary.stages import Clock, silence
 from distrust.common.intermediary.store import BATCH, DEPARTED, SELF, Span, State
-from distrust.common.machine import Clock
 from distrust.common.messages.batch import Batch, BatchAnswer, Content, GroupedRecords, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, SealedRecords
 from distrust.common.messages.status import StageView, TranscriptEntry
@@ -43,7 +43,7 @@ _MOST_LABELS = 64
 
 View = dict[str, str | int | float | bool | list[int] | list[str]]
 
-REPORT = "report"
+REPORT: Final = "report"
 ORDER = "order"
 """The stage that stores the order in which the shuffler deals a cohort's actions. It is drawn once, on opening."""
 
@@ -54,7 +54,7 @@ class Shuffler(Intermediary):
     """Knows which client sent which report, and cannot read a sealed one. The server reads it without its sender.
 
     Where the shuffler assigns actions, it knows which client plays what, and not the reward. The server learns the
-    rewards of each action, and not who played it.
+    rewards of each action, and not which client played it.
 
     stream   makes the randomness of one permutation: the operating system's, except in tests.
     """
@@ -66,10 +66,10 @@ class Shuffler(Intermediary):
         self,
         database: Database,
         clock: Clock,
-        ring: Callable[[str], None] = silence,
+        notify: Callable[[str], None] = silence,
         stream: Callable[[], Stream] = SystemStream,
     ) -> None:
-        super().__init__(database, clock, ring)
+        super().__init__(database, clock, notify)
         self._stream = stream
         self._order = lru_cache(maxsize=_ORDERS)(self._read_order)
 
@@ -106,9 +106,7 @@ class Shuffler(Intermediary):
         """Return the stage with the clients that may report; in `done`, those that did. Raises WrongCohort."""
         state = self.settled(name)
         stage = self._shown(state)
-        return StageView.model_validate(
-            {"cohort": name, "stage": stage, "reason": state.reason, "members": self._bitmap(state)}
-        )
+        return StageView(cohort=name, stage=stage, reason=state.reason, members=self._bitmap(state))
 
     def _bitmap(self, state: State) -> bytes:
         if state.stage != "done":
@@ -146,7 +144,7 @@ class Shuffler(Intermediary):
         return item.body[:REPORT_ID] if isinstance(state.cohort.channel, SealedRecords) else None
 
     def _closing(self, _tx: Connection, _state: State) -> None:
-        """Do nothing: clients are told nothing as the stage closes."""
+        """Do nothing: clients receive no data as the stage closes."""
 
     def _mix(self, state: State) -> Batch:
         """Return the batch of a frozen cohort, from its stored reports."""
@@ -195,7 +193,7 @@ def permute_bits(ones: list[int], size: int, stream: Stream) -> PermutedBits:
 
 
 def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, play: int | None = None) -> TranscriptEntry:
-    """Describe one stored message as the shuffler can read it. The caller fills in `number`, its position.
+    """Return a stored message as the shuffler can read it. The caller fills in `number`, its position.
 
     play  the position in the dealt order that the shuffler told this slot.
     """
@@ -213,10 +211,10 @@ def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, play: int
 
 
 def _order(cohort: Cohort, stage: str, body: bytes) -> TranscriptEntry:
-    """Describe the dealt order by its actions and times; each client's own action stands beside its report."""
+    """Return the order as an entry with its actions and times; each client's own action stands beside its report."""
     assert isinstance(cohort.channel, Dealt)
-    deal = cohort.channel.deal
-    view: View = {"actions": deal.actions[:_MOST_LABELS], "times": deal.times[:_MOST_LABELS]}
+    assigned = cohort.channel.deal
+    view: View = {"actions": assigned.actions[:_MOST_LABELS], "times": assigned.times[:_MOST_LABELS]}
     return TranscriptEntry(
         number=0, direction="out", peer="each client", stage=stage, bytes=len(body), view=view, hex=""
     )

@@ -1,4 +1,4 @@
-"""The simulated worlds of rewards. `read_spec` and `build_environment` make one from an `[environment]` table.
+"""Lists the simulated worlds of rewards. `read_spec` and `build_environment` make one from an `[environment]` table.
 
 To add an environment: write its spec and its class (`distrust.client.environments.base`), and add a line to `SPECS`.
 """

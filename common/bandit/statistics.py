@@ -22,7 +22,7 @@ class HasBound(Protocol):
 
 
 class Symmetric:
-    """Every coordinate lies in [-B, B]."""
+    """A vector whose coordinates all lie in [-B, B]."""
 
     @property
     def low(self: HasBound) -> float:

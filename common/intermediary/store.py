@@ -1,4 +1,4 @@
-"""An intermediary's tables, and queries in bulk. The caller holds the transaction.
+"""Defines an intermediary's tables, and queries in bulk. The caller holds the transaction.
 
 A message's body is kept until its cohort is forgotten, because restarts and `inspect` read it.
 """
@@ -6,7 +6,7 @@ A message's body is kept until its cohort is forgotten, because restarts and `in
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     BigInteger,
@@ -29,6 +29,7 @@ from sqlalchemy import (
 
 from distrust.common.errors import WrongCohort
 from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.status import CohortStage
 
 VERSION = 4
 METADATA = MetaData()
@@ -79,10 +80,10 @@ _IN_LIST = 500  # values in one SQL list, well below every database's limit
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where a cohort stands. `since` is when the open stage's deadline begins to run; None when no stage is open."""
+    """One cohort's state. `since` is when the open stage's deadline begins to run; None when no stage is open."""
 
     cohort: Cohort
-    stage: str
+    stage: CohortStage | Literal["mixing"]
     since: float | None
     reason: str | None
 

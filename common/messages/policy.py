@@ -1,4 +1,4 @@
-"""The `[policy]` table of a run file: which policy, and its own numbers. `name` decides; it may be left out.
+"""Defines the `[policy]` table of a run file: which policy, and its own numbers. `name` decides; it may be left out.
 
 To add a policy: write its spec here, add a line to `SPECS`, and write the class that plays it
 (`distrust.server.policies.base.Policy`).
@@ -50,7 +50,7 @@ class SuccessiveEliminationSpec(ArmSpec):
 
     @property
     def growth(self) -> int:
-        """The base that is meant."""
+        """Return the base of the batches: the run file's, else 2, or 4 with the published code's constants."""
         return self.base or (2 if self.constants is None else 4)
 
     def event_probability(self, size: RoundSize) -> float:
@@ -134,7 +134,7 @@ class Ucb1Spec(ArmSpec):
 
 
 class LinearPolicySpec(ArmSpec):
-    """What all policies for linear bandits are told.
+    """Numbers that all policies for linear bandits have.
 
     actions    the action set; a run file leaves it out, and the environment's is filled in.
     bound      B: rewards lie in [-B, B].

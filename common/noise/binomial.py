@@ -1,4 +1,4 @@
-"""Binomial noise: the ones among random bits."""
+"""Defines binomial noise, sampled as the ones among random bits."""
 
 import math
 from bisect import bisect_left
@@ -69,7 +69,7 @@ class Binomial:
         return min(down, math.ceil(self.mean)), min(up, math.ceil(self.trials - self.mean))
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
-        """Exact for a fair coin (ones among random bits), else from a table."""
+        """Return `count` exact draws: for a fair coin the ones among random bits, else from a table."""
         if self.chance == 0.5:
             return self._tosses(stream, count)
         return binomial_table(self.trials, self.chance).draw(stream, count)
@@ -97,7 +97,7 @@ def _pmf(trials: int, chance: float) -> Pmf:
 
 
 def binomial_log_tail(trials: int, chance: float, x: float) -> float:
-    """Return Chernoff's bound of a tail that ends at x: -`trials` D(x/trials ‖ `chance`); -inf outside the support."""
+    """Return Chernoff's bound of ln P of a tail that ends at x: -n D(x/n ‖ chance), n = trials; -inf outside [0, n]."""
     share = x / trials
     if not 0 <= share <= 1:
         return -math.inf
@@ -108,7 +108,10 @@ def binomial_log_tail(trials: int, chance: float, x: float) -> float:
 
 @lru_cache(maxsize=64)
 def binomial_table(trials: int, chance: float) -> Table:
-    """weight(x + 1) / weight(x) = (b - x) p / ((x + 1)(1 - p)), with p as the exact fraction that the double is."""
+    """Return the sampling table.
+
+    weight(x + 1) / weight(x) = (b - x) p / ((x + 1)(1 - p)), with p as the exact fraction that the double is.
+    """
     p, unit = Fraction(chance).as_integer_ratio()
     mode = min(trials, math.floor((trials + 1) * chance))
     return tabulate(mode, lambda x: ((trials - x) * p, (x + 1) * (unit - p)), least=0, greatest=trials)

@@ -1,22 +1,13 @@
-"""How far the sum of independent coins can lie from its mean when their chances are unknown: the worst case, exactly.
+"""Computes the worst tails of a sum of independent coins whose chances are unknown, exactly.
 
-S is the number of heads of n coins, their chances anywhere in [a, 1 - a], μ their sum. T(w) is the supremum of
-P(|S - μ| > w) over all chances, for w ≥ 1.
+Let H be the number of heads of n coins, their chances anywhere in [a, 1 - a], and μ the sum of the chances. T(w) is the
+supremum of P(|H - μ| > w) over all chances, for w ≥ 1. With f(w, k) = P(Bin(n, (k + w)/n) ≤ k) and D = ⌊2w⌋ + 1,
 
-1. Equal chances are the worst. There are integers b ≤ μ ≤ c at the ends of [μ - w, μ + w], and among the chances with
-   that sum P(b ≤ S ≤ c) is least when all are equal (Hoeffding 1956, Theorem 5). From here on S ~ Bin(n, x), μ = nx.
-2. Only finitely many x matter. While b and c stay, P(b ≤ S ≤ c) rises and then falls in x, so that it is least at an
-   end of that interval: where an integer k at distance w from μ is about to count as beyond, or at x = a or 1 - a. By
-   symmetry take k below, μ = k + w: then S ≤ k or S ≥ k + D is beyond, D = ⌊2w⌋ + 1 the next integer past μ + w, and
-   T(w) is the maximum over k of f(w, k) + f(D - w, n - k - D), f(w, k) = P(Bin(n, (k + w)/n) ≤ k).
-3. f(w, k) rises and then falls in k. With M = j + w and N = n - M, it rises from k = j - 1 to k = j iff R < 1, where
-       R = (j/M) ∫₀¹ I(s) ds,    I(s) = (1 - s/M)^(j-1) (1 + s/N)^(N+w),
-   and R grows with j: the logarithm of the integrand has the derivative A - B + C in j, A = w/(M (M - w)) and, as
-   2 |ln(1 ± z)| (1 ± z) ≤ z (2 ± z), B ≤ s (w + 1 - s/2)/(M (M - s)) and C ≥ s (w - s/2)/(N (N + s)) ≥ 0.
-   If N ≤ M - 1, B - C ≤ s/(M (M - s)) ≤ A. Otherwise leave C out. I grows at most like e^(hs), h = (w + 1)/M + w/N, and
-   that is below 2 and (2w + 1)/(M - 1): under I, s has a mean of at most 1/2 + h/12. Now B ≤ s (w + 1)/M² if
-   M ≥ 2(w + 1), and else B ≤ s (w + 1/2)/(M (M - 1)); either has a mean of at most A.
-   So both terms of 2 rise before their tops and fall after, and the maximum lies between the tops: some √n values of k.
+    T(w) = max_k f(w, k) + f(D - w, n - k - D),
+
+or the value at equal chances a. The maximum is over some √n values of k.
+
+Source  Hoeffding 1956, Theorem 5, for equal chances.
 """
 
 import math
@@ -32,24 +23,24 @@ from scipy.special import betainc, ndtri
 from distrust.common.noise.law import check_probability
 
 MOST = 10**7
-"""Coins for which the maximum is worth its time: 0.1 s for p ≤ 1/2, and less than one second for LIKELY."""
+"""Most coins for which the maximum is computed: it takes 0.1 s for p ≤ 1/2, and less than one second for LIKELY."""
 
 LIKELY = 0.8
-"""Largest probability for which a quantile is computed; above it the tops of 3 lie far apart."""
+"""Largest probability for which a quantile is computed. Above it the tops of T's two terms lie far apart."""
 
 Floats = NDArray[np.float64]
 
 _nodes, _weights = np.polynomial.legendre.leggauss(16)
 PLACES, WEIGHTS = (_nodes + 1) / 2, _weights / 2
-"""Gauss and Legendre on [0, 1]."""
+"""Gauss and Legendre's nodes and weights on [0, 1]."""
 
 
 @lru_cache(maxsize=1024)
 def worst_quantile(coins: int, least: float, p: float) -> float:
-    """Return the least w with P(|S - μ| > w) ≤ p for all chances in [least, 1 - least].
+    """Return the least w with P(|H - μ| > w) ≤ p for all chances in [least, 1 - least].
 
-    Exact to 1e-10 for p < 1/4, and for one coin. For more of them T(1) ≥ 1/4, so that for larger p it is only an upper
-    bound: one count at least (or Hoeffding's bound, if that is less), and above LIKELY what it is there.
+    It is exact to 1e-10 for p < 1/4, and for one coin. For more coins T(1) ≥ 1/4. So for larger p the result is an
+    upper bound: one count at least (or Hoeffding's bound, if that is less), and above LIKELY the result for LIKELY.
     """
     check_probability(p)
     if coins == 1:
@@ -84,11 +75,17 @@ class WorstTails:
 
     def beyond(self, w: float) -> float:
         """Return T(w), w ≥ 1."""
+        # Equal chances are the worst. There are integers b ≤ μ ≤ c at the ends of [μ - w, μ + w], and among the chances
+        # with that sum P(b ≤ H ≤ c) is least when all are equal (Hoeffding 1956, Theorem 5). So H ~ Bin(n, x), μ = nx.
+        # Only finitely many x matter. While b and c stay, P(b ≤ H ≤ c) rises and then falls in x, so it is least at an
+        # end of that interval: where an integer k at distance w from μ is about to count as beyond, or at x = a or 1 -
+        # a. By symmetry take k below, μ = k + w: then H ≤ k or H ≥ k + D is beyond, D the next integer past μ + w.
         n, gap, lowest = self.coins, math.floor(2 * w) + 1, self.coins * self.least
         first, last = math.ceil(lowest - w), math.ceil(n - lowest - w) - 1  # k + w in [na, n(1 - a))
         at_the_end = self._below(math.ceil(lowest - w) - 1, lowest) + self._above(math.floor(lowest + w) + 1, lowest)
         if first > last:
             return at_the_end
+        # Both terms rise before their tops and fall after (`_top`), so the maximum lies between the tops.
         tops = (_top(n, w), n - gap - _top(n, gap - w))
         low, high = (min(max(k, first), last) for k in (min(tops), max(tops)))
         k = np.arange(low, high + 1, dtype=np.float64)
@@ -108,10 +105,18 @@ def _short(n: int, w: float, k: Floats) -> Floats:
 
 
 def _top(n: int, w: float) -> int:
-    """Return the k in [0, n - w] where f(w, k) is largest: the last j with R < 1, or 0.
-
-    By R, for near its top f is the same for many k in double precision.
-    """
+    """Return the k in [0, n - w] where f(w, k) is largest: the last j with R < 1, or 0."""
+    # f(w, k) rises and then falls in k. With M = j + w and N = n - M, it rises from k = j - 1 to k = j iff R < 1, where
+    #
+    #     R = (j/M) ∫₀¹ I(s) ds,    I(s) = (1 - s/M)^(j-1) (1 + s/N)^(N+w).
+    #
+    # R grows with j. The logarithm of the integrand has the derivative A - B + C in j, A = w/(M (M - w)) and, as
+    # 2 |ln(1 ± z)| (1 ± z) ≤ z (2 ± z), B ≤ s (w + 1 - s/2)/(M (M - s)) and C ≥ s (w - s/2)/(N (N + s)) ≥ 0.
+    # If N ≤ M - 1, B - C ≤ s/(M (M - s)) ≤ A. Otherwise leave C out. I grows at most like e^(hs), h = (w + 1)/M + w/N,
+    # and that is below 2 and (2w + 1)/(M - 1): under I, s has a mean of at most 1/2 + h/12. Now B ≤ s (w + 1)/M² if
+    # M ≥ 2(w + 1), and else B ≤ s (w + 1/2)/(M (M - 1)); either has a mean of at most A.
+    #
+    # R is compared with 1, and not f with its neighbours: near its top f is the same for many k in double precision.
 
     def falls(j: int) -> bool:
         mean, rest = j + w, n - j - w

@@ -70,7 +70,7 @@ class MisshiftedBits(ShuffledBinomial):
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A counter-example: `make` builds it for n clients and a claimed ε, `why` says what is wrong."""
+    """A counter-example: `make` builds it for n clients and a claimed ε, `why` names its error."""
 
     make: Callable[[int, float], Mechanism]
     why: str

@@ -25,6 +25,9 @@ DEFAULT_TRIALS = 100_000
 MAJORITY = 2
 LEAST_CONFIDENCE = 0.5  # below, the bound may be wrong more often than right
 
+AT_ONCE = 1 << 18
+"""Coordinates of messages that are held at a time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditQuery:
@@ -92,7 +95,7 @@ class AuditQuery:
 
 
 def audit_in_process(query: AuditQuery, setting: Setting) -> Finding:
-    """Run both worlds in this process and test the claim. Raises BadParameter or TooSmall."""
+    """Run both worlds in this process and return the finding. Raises BadParameter or TooSmall."""
     trials, alarm = DEFAULT_TRIALS if query.trials is None else query.trials, query.alarm()
     if query.seed is not None and query.seed < 0:
         raise BadParameter("seed", query.seed, "must be at least 0")
@@ -100,10 +103,6 @@ def audit_in_process(query: AuditQuery, setting: Setting) -> Finding:
     check_trials(setting, trials, alarm)
     worlds = [outcomes(setting, world, trials, stream) for world in (0, 1)]
     return judge_worlds(setting, worlds[0], worlds[1], alarm=alarm)
-
-
-AT_ONCE = 1 << 18
-"""Coordinates of messages that are held at a time."""
 
 
 def audit(
@@ -115,7 +114,7 @@ def audit(
     colluders: int = 0,
     alarm: float = ALARM,
 ) -> Finding:
-    """Run both worlds in this process, through randomize, the sum modulo m and estimate, and test the claim.
+    """Run both worlds in this process, through randomize, the sum modulo m and estimate. Return the finding.
 
     trials     of each world.
     survivors  clients that answered, the mechanism's floor by default; `colluders` of them reveal their noise.
@@ -141,7 +140,7 @@ def outcomes(setting: Setting, world: int, trials: int, stream: Stream) -> NDArr
 
 
 def _contents(setting: Setting, world: int, count: int, stream: Stream) -> Vector:
-    """Return what the intermediary hands over in each of `count` trials, shape (batches, count, messages, D).
+    """Return the intermediary's output in each of `count` trials, shape (batches, count, messages, D).
 
     The differing client is in the first batch. Records keep their order: no evidence depends on it.
     """

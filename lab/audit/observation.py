@@ -1,4 +1,4 @@
-"""Turn what an intermediary handed over into a few numbers for each trial, in which an audit looks for events.
+"""Turns an intermediary's output into a few numbers for each trial, in which an audit looks for events.
 
 Contents in Z_m become integers in grid steps (`observed`), and these become the evidence: a sum, and where the law of
 the noise is known its likelihood ratio. However little a number tells, the test stays exact: it then only sees fewer
@@ -28,10 +28,10 @@ Observation = NDArray[np.float64]
 MOST_REPLICAS = 64
 
 LEAST = 1e-300
-"""Stands for a probability of nothing."""
+"""Probability that stands for 0 where a logarithm is taken."""
 
 DIGITS = 9
-"""Of a likelihood ratio, so that equal ones are equal whatever they were added up from."""
+"""Digits that a likelihood ratio is rounded to, so that equal ratios are equal in whatever order they were added up."""
 
 
 def most_replicas(mechanism: Mechanism) -> int:
@@ -73,7 +73,7 @@ def replicated(mechanism: M, replicas: int) -> M:
 
 
 def observed(setting: Setting, contents: Vector, stream: Stream) -> Observation:
-    """Return what an adversary sees of T trials, shape (T, pieces, D), in grid steps.
+    """Return an adversary's observations of T trials, shape (T, pieces, D), in grid steps.
 
     contents  in Z_m, shape (batches, T, messages, D): sums (one message), or a trial's messages.
     stream    for the noise of mechanisms that add it here.
@@ -140,7 +140,7 @@ def evidence_names(setting: Setting) -> tuple[str, ...]:
 
 
 def evidence(setting: Setting, seen: Observation) -> NDArray[np.float64]:
-    """Return a row a trial, shape (T, len(evidence_names)), of what was observed, shape (T, pieces, D)."""
+    """Return the evidence, a row a trial, shape (T, len(evidence_names)), of observations, shape (T, pieces, D)."""
     telling = seen[..., : setting.telling]
     whole: NDArray[np.float64] = telling.sum(axis=(1, 2))
     if setting.view == "stream":
@@ -170,7 +170,7 @@ class Ratio:
 
 
 def likelihood_ratio(setting: Setting) -> Ratio | None:
-    """Return the ratio by the law of the noise in what is seen; None where that is not known."""
+    """Return the ratio by the law of the noise in the observation; None where that is not known."""
     law = _noise(setting)
     try:
         pmf = None if law is None else law.pmf()
@@ -199,7 +199,7 @@ def _clean(setting: Setting) -> NDArray[np.float64]:
 
 
 def _center(setting: Setting) -> int:
-    """Return what the other clients' values, and bits that carry no value, add to a sum."""
+    """Return the part of a sum that other clients' values, and bits without a value, add."""
     mechanism, others = setting.mechanism, setting.visible - 1
     if setting.view not in {"sum", "estimate"}:
         return 0
@@ -209,7 +209,7 @@ def _center(setting: Setting) -> int:
 
 
 def _noise(setting: Setting) -> Law | None:
-    """Return the noise of one coordinate of what is seen; for continuous noise the discrete law of its size."""
+    """Return the noise of one coordinate of the observation; for continuous noise the discrete law of its size."""
     mechanism = setting.mechanism
     if setting.view == "estimate":
         return getattr(mechanism, "server_law", lambda: None)()

@@ -1,4 +1,4 @@
-"""What an audit tests: a mechanism and its cohort, what is looked at, and the two worlds to be told apart."""
+"""Describes an audit: a mechanism and its cohort, the observation, and the two worlds to be told apart."""
 
 import math
 from dataclasses import dataclass
@@ -46,18 +46,18 @@ class Setting:
         return self.mechanism.privacy(self.survivors, self.colluders).promise
 
     def check(self) -> None:
-        """Refuse what the mechanism itself refuses to open: TooSmall, BadParameter."""
+        """Raise TooSmall or BadParameter for a sum that the mechanism itself refuses to open."""
         nothing = np.zeros(self.mechanism.dimension, dtype=np.uint64)
         self.mechanism.estimate(nothing, self.survivors, SystemStream())
 
     @cached_property
     def view(self) -> View:
-        """Return what the guarantee is about; if that stays on the device, what the intermediary first hands over.
+        """Return the view that the guarantee is about; if it stays on the device, the intermediary's first output.
 
         message   one client's message: local guarantees. Secure aggregation hides it, and over HTTP shows a sum.
         sum       the sum modulo m, or the count of ones under each label.
         records   sealed messages in the shuffler's order.
-        estimate  what a central mechanism publishes.
+        estimate  the result that a central mechanism publishes.
         stream    all batches and all prefix sums that `tree` publishes.
         """
         if self.mechanism.takes_batches:

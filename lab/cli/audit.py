@@ -1,4 +1,4 @@
-"""`distrust audit`: a lower bound on ε from outcomes, beside the ε that is claimed."""
+"""Implements `distrust audit`: shows a lower bound on ε from outcomes, beside the ε that is claimed."""
 
 import asyncio
 import tempfile
@@ -112,7 +112,7 @@ def audit_command(
 
 
 def _over_http(query: AuditQuery, setting: Setting) -> Finding:
-    """Run both worlds over a stack that lives for this audit only."""
+    """Run both worlds over a stack that lives for this audit only, and return the finding."""
     trials, alarm = usual_trials(setting) if query.trials is None else query.trials, query.alarm()
     if query.seed is not None:
         raise BadParameter("seed", query.seed, "over HTTP every client's noise comes from the operating system")

@@ -1,4 +1,4 @@
-"""`distrust privacy` and `errata`: what a mechanism promises and costs, and where the papers are wrong."""
+"""Implements `distrust privacy` and `errata`: shows a mechanism's promise and cost, and the papers' errors."""
 
 import json as json_text
 import sys
@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from distrust.common.errors import BadParameter
-from distrust.common.machine import one_thread
+from distrust.common.privacy.searches import one_thread
 from distrust.lab.cli.console import err, out
 from distrust.lab.cli.run import JsonOption
 from distrust.lab.privacy.calculator import json_of, report_on

@@ -1,4 +1,4 @@
-"""Compute what a mechanism promises and costs for one cohort, in both calibrations, from its laws alone."""
+"""Computes a mechanism's promise and cost for one cohort, in both calibrations, from its laws alone."""
 
 import json
 import math
@@ -33,7 +33,7 @@ class LabelledGuarantee(Guarantee):
 
 
 class Promise(Message):
-    """What one client is promised: by the mechanism's one kind of privacy, and by every kind.
+    """Promise to one client: by the mechanism's one kind of privacy, and by every kind.
 
     The guarantee's Rényi orders are the profile's where its kind has none of its own.
     """
@@ -91,7 +91,7 @@ def json_of(described: Mapping[str, Any]) -> str:
 
 
 def report_on(name: str, query: PrivacyQuery) -> Report:
-    """Answer the question for one mechanism. Raises BadParameter, but where `paper` alone is refused."""
+    """Return the answer for one mechanism. Raises BadParameter, but where `paper` alone is refused."""
     exact = figures_of(name, query, "exact")
     try:
         paper: MechanismFigures | str = figures_of(name, query, "paper")

@@ -1,4 +1,4 @@
-"""Print the calculator's reports for people: one mechanism with a column a calibration, and all of them in lines."""
+"""Prints the calculator's reports as tables: one mechanism with a column a calibration, and all of them in lines."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from distrust.lab.privacy.compare import TAIL, Comparison, Offer
 from distrust.lab.privacy.query import PrivacyQuery
 
 UNKNOWN = {"exact": "∞", "bound": "not known"}
-"""What no number means: no ε is enough, or none was proven."""
+"""Text for a missing ε: none is enough, or none was proven."""
 
 WIDE = 128
 """Columns of the comparison; a narrower terminal wraps its lines."""

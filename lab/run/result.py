@@ -1,4 +1,4 @@
-"""The result of a run: the object that `run --json` writes, the same for runs in process and over services.
+"""Defines the result of a run: the object that `run --json` writes, the same for runs in process and over services.
 
 Regret is counted here, on the clients' side: the server never learns the true means.
 """
@@ -65,7 +65,7 @@ class RoundResult(Message):
 
 
 class Bits(Message):
-    """The size of what a client sends.
+    """The size of a client's message.
 
     payload  bits of its randomized vector, the mean over the run's clients: by the mechanism's own count.
     modulus  ⌈log₂ m⌉ bits a coordinate, the same mean: what a sum in Z_m needs.

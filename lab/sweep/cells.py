@@ -1,4 +1,4 @@
-"""The cells of an experiment: read from its file, checked before the first one runs, and played.
+"""Reads an experiment, checks the run files of its cells before the first one runs, and plays the cells.
 
 A cell is a run file with a name and seeds of its own. A worker plays it and returns its row, or the reason why there is
 none. Repetitions of a contextual run may be played in lock step, and each has the row that it has when it is alone.
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter, ProtocolError
-from distrust.common.machine import one_thread
 from distrust.common.messages.explain import first
+from distrust.common.privacy.searches import one_thread
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.run import in_process
 from distrust.lab.run.lock_step import LockStepResult, in_lock_step, play_together
@@ -39,7 +39,7 @@ def known_experiments() -> list[str]:
 
 
 def load_experiment(name_or_path: str, *, quick: bool = False, repetitions: int | None = None) -> Experiment:
-    """Read an experiment and check every run file that its panels and series make.
+    """Return an experiment from its file. Check every run file that its panels and series make.
 
     quick         with the file's `[quick]` laid over it. repetitions: another number than the file's.
     Repetitions   differ in their seeds only, so that the first one's run files are checked for all.
@@ -51,7 +51,8 @@ def load_experiment(name_or_path: str, *, quick: bool = False, repetitions: int 
         if quick and not isinstance(words.get("quick"), dict):
             raise BadExperiment(f"{name_or_path}: has no [quick] table")
         table = _laid(words, quick=quick, repetitions=repetitions)
-        experiment = Experiment.model_validate({**table, "name": name, "quick": quick})
+        # Words of a TOML file: validated as a table, with what the file itself does not say.
+        experiment = Experiment.model_validate(table | {"name": name, "quick": quick})
     except ValidationError as error:
         raise BadExperiment(f"{name_or_path}: {first(error, Experiment)}") from error
     except (ValueError, RecursionError) as error:
@@ -112,7 +113,7 @@ def run_table(experiment: Experiment, cell: Cell) -> dict[str, Any]:
 
 
 def cell_digest(experiment: Experiment, cell: Cell) -> str:
-    """Return the digest of what a cell's row depends on, except the code (`lab.sweep.code`): 12 hex digits.
+    """Return the digest of all that a cell's row depends on except the code (`lab.sweep.code`): 12 hex digits.
 
     Classes of the user's own count with the source of their modules.
     """
@@ -147,7 +148,7 @@ class Standing(NamedTuple):
 
     @property
     def played(self) -> int:
-        """Cells that ended since this start."""
+        """Return the number of cells that ended since this start."""
         return self.done + self.failed - self.kept
 
 

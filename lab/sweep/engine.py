@@ -1,4 +1,4 @@
-"""The engine of sweeps: plays the missing cells of an experiment, stores each as it ends, and writes the table.
+"""Plays the missing cells of an experiment, stores each as it ends, and writes the table.
 
 Cells are played on all cores, or on a cluster, with joblib, in groups where they go in lock step. Rows arrive in the
 order in which cells end.
@@ -38,6 +38,12 @@ from distrust.lab.sweep.result_store import ResultStore, write_failures
 from distrust.lab.sweep.row import Cell, Row
 from distrust.lab.sweep.table import check_format, write_rows
 
+LEAST_CHUNK = 4
+"""Cells a worker and chunk, where a backend hands over results in chunks only."""
+
+EXPECTED = ("A worker stopped while some jobs were given", ".*tasks which were still being processed")
+"""Warnings of joblib that are ignored: a worker that had grown was replaced; a sweep was stopped."""
+
 
 @dataclass(frozen=True, slots=True)
 class SweepOutcome:
@@ -57,7 +63,7 @@ def run_sweep(
     form: str = "parquet",
     watch: Callable[[Standing], None] = lambda _standing: None,
 ) -> SweepOutcome:
-    """Finish an experiment below the folder `out`. Cells that this code has played already are not played again.
+    """Finish an experiment below the folder `out` and return its outcome. Cells that this code has played are kept.
 
     backend  "loky", "dask" or "ray": joblib's. jobs: worker processes, all cores when absent.
     form     of the table: "parquet" or "csv". It is written once every cell has ended.
@@ -108,7 +114,7 @@ def grouped(experiment: Experiment, cells: Sequence[Cell], workers: int) -> list
 
 
 def _played(expected: str, experiment: Experiment, cells: tuple[Cell, ...]) -> list[Row | Failure]:
-    """Play cells in a worker; fail if the worker has other code than the sweep, as one of a cluster may."""
+    """Return the outcomes of cells, played in a worker. Fail if the worker has other code than the sweep."""
     if code.code_digest() != expected:
         why = f"this worker has other code ({code.code_digest()}) than the sweep ({expected})"
         return [Failure(cell, why) for cell in cells]
@@ -131,11 +137,6 @@ Backend = Literal["loky", "dask", "ray"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 NEEDS = {"dask": "distributed", "ray": "ray"}
 
-LEAST_CHUNK = 4
-"""Cells a worker and chunk, where a backend hands over results in chunks only."""
-
-EXPECTED = ("A worker stopped while some jobs were given", ".*tasks which were still being processed")
-"""Warnings of joblib that are ignored: a worker that had grown was replaced; a sweep was stopped."""
 
 Task = TypeVar("Task")
 Value = TypeVar("Value")
@@ -203,7 +204,7 @@ def _chunks(tasks: Sequence[Task], backend: Backend, jobs: int) -> Iterator[Sequ
 
 
 def _config(backend: Backend, jobs: int) -> AbstractContextManager[Any]:
-    """Configure joblib. Dask's scheduler is the one in DASK_SCHEDULER_ADDRESS, or one on this machine."""
+    """Return joblib's configuration. Dask's scheduler is the one in DASK_SCHEDULER_ADDRESS, or one on this machine."""
     if backend == "dask":
         return _dask(jobs)
     if backend == "ray":

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from distrust.common.bandit.statistics import Reward
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
-from distrust.common.privacy.amplification.blanket import blanket_delta
-from distrust.common.privacy.amplification.randomizers import tabulated
 from tests.privacy.shuffles import Array, shuffled
+from tests.support.randomizers import blanket_delta, tabulated
 
 Exact = list[list[Fraction]]
 

@@ -16,7 +16,7 @@ from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGa
 from distrust.common.noise.polya import DiscreteLaplace
 from distrust.common.privacy.amplification.blanket import blanket_epsilon, extreme_delta
 from distrust.common.privacy.amplification.clones import clones_curve, clones_delta, clones_epsilon
-from distrust.common.privacy.amplification.randomizers import added_noise, laplace_on_grid, tabulated
+from distrust.common.privacy.amplification.randomizers import added_noise, laplace_on_grid
 from distrust.common.privacy.amplification.renyi import (
     blanket_renyi,
     clones_renyi,
@@ -30,6 +30,7 @@ from distrust.common.privacy.hockey_stick import law_epsilon
 from distrust.common.privacy.profile import PROFILE_ORDERS, response_renyi
 from distrust.common.privacy.sensitivity import Grid
 from tests.privacy.shuffles import Array, random_table, responses, shuffled, true_delta
+from tests.support.randomizers import tabulated
 
 Curve = Callable[[mpmath.mpf], mpmath.mpf]
 

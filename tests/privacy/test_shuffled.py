@@ -12,11 +12,11 @@ from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian
 from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.noise.polya import DiscreteLaplace
-from distrust.common.privacy.amplification.blanket import blanket_delta
-from distrust.common.privacy.amplification.clones import clones_delta, paper_epsilon
+from distrust.common.privacy.amplification.clones import clones_delta
 from distrust.common.privacy.amplification.randomizers import added_noise
 from distrust.common.privacy.hockey_stick import epsilon_at
 from distrust.common.randomness import SystemStream
+from tests.support.randomizers import blanket_delta, paper_epsilon
 
 
 def made(

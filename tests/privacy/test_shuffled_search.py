@@ -19,12 +19,12 @@ from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial, binom
 from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian
 from distrust.common.noise.law import Pmf
-from distrust.common.privacy.amplification.blanket import blanket_delta
 from distrust.common.privacy.amplification.randomizers import MOST_CELLS, added_noise, laplace_on_grid
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
 from distrust.common.privacy.searches import snap_down
 from distrust.common.privacy.sensitivity import Grid, laplace_scale
 from distrust.common.randomness import UnsafeSeededStream
+from tests.support.randomizers import blanket_delta
 
 NAMES: tuple[MechanismName, ...] = ("shuffled-laplace", "shuffled-gaussian", "shuffled-binomial")
 

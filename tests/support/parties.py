@@ -11,12 +11,12 @@ import distrust.aggregator.app
 import distrust.common.web.intermediary
 import distrust.shuffler.app
 from distrust.common.crypto.context import SECRET
-from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView
 from tests.support.asgi import AsgiClient
 from tests.support.cohorts import Authority, Crowd, report, secret
+from tests.support.manual_clock import ManualClock
 
 server = Authority()
 OPERATOR = {"Authorization": "Bearer sesame"}

@@ -66,7 +66,7 @@ dropout = 0.15
 
 def over_http(stack: Stack, file: RunFile, alive: Callable[[], None] = lambda: None) -> Result:
     """Play to the end over running services."""
-    fleets = Fleets(file, stack.urls, stack.folder.path / "logs")
+    fleets = Fleets(file, stack.urls, stack.data_dir.path / "logs")
     return asyncio.run(HttpRun(file, stack.urls, fleets, Progress(Console(file=io.StringIO())), alive).run())
 
 

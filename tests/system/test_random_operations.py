@@ -22,13 +22,13 @@ from distrust.common.database import Database
 from distrust.common.errors import ProtocolError
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.store import METADATA, VERSION
-from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer, ModularSum, Records
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.messages.status import StageView
 from distrust.common.modular import Vector, unpack
 from distrust.shuffler.service import Shuffler
 from tests.support.cohorts import SECONDS, Authority, Crowd
+from tests.support.manual_clock import ManualClock
 
 N, M = 6, 2**20
 server = Authority()

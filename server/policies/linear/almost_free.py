@@ -1,4 +1,4 @@
-"""Privacy (almost) for free in linear bandits (FREE Algorithms 1 to 3)."""
+"""Implements privacy (almost) for free in linear bandits (FREE Algorithms 1 to 3)."""
 
 import math
 from typing import Literal, Self

@@ -1,4 +1,4 @@
-"""Phased elimination with one reward a client and one cohort for each action of the design (DLB Algorithm 3)."""
+"""Implements phased elimination with one reward a client, one cohort an action of the design (DLB Algorithm 3)."""
 
 import math
 from abc import abstractmethod
@@ -65,7 +65,7 @@ class PrivatePhasedElimination(OneRewardEach):
            a design has (Σ T(x) ≤ h + |supp π| ≤ 2h), which is whole, so that rounding down keeps it; widths take the h
            and the T(x) that are played. For d = 1, where that logarithm is void, both are 1.
     paper  W = (B√(2m/h) + σ_n) √(2 ln(1/β)), σ_n = 2m √s std/h (Table 4), std the largest of a sum's noise,
-           s = |supp π|. The table's local row has room for 2h clients an action; std is that of those who answered,
+           s = |supp π|. The table's local row has room for 2h clients an action; std is that of the survivors,
            one step earlier in the proof. B, where the paper assumes noise that is 1-sub-Gaussian: bounded is all it is.
     """
 

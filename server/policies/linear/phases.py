@@ -23,6 +23,9 @@ Floats = NDArray[np.float64]
 SMALL = 1e-12  # singular values of √plays x below this share of the largest count as 0
 ASTRAY = 1e-6  # share of an action's length that may lie outside the span of the played actions
 
+LEAST_PRINTED = 1e-300
+"""Smallest β for the papers' widths: 1/β and its logarithm are finite."""
+
 
 @dataclass(frozen=True)
 class Readings:
@@ -47,12 +50,15 @@ class Readings:
 
     @cached_property
     def root(self) -> Floats:
-        """The pseudo-inverse of √plays x, shape (d, s): V⁻¹ = root rootᵀ. V itself would lose half of the digits."""
+        """Return the pseudo-inverse of √plays x, shape (d, s).
+
+        V⁻¹ = root rootᵀ. V itself would lose half of the digits.
+        """
         return np.asarray(np.linalg.pinv(self._weighted, rcond=SMALL), dtype=np.float64)
 
     @cached_property
     def theta(self) -> Floats:
-        """θ̃ = V⁻¹ Σ plays x mean(x), shape (d,)."""
+        """Return θ̃ = V⁻¹ Σ plays x mean(x), shape (d,)."""
         return np.asarray(self.root @ (np.sqrt(self.plays) * self.means), dtype=np.float64)
 
     def influence(self, actions: Floats) -> Floats:
@@ -69,10 +75,6 @@ class Readings:
     @property
     def _weighted(self) -> Floats:
         return np.sqrt(self.plays)[:, np.newaxis] * self.vectors
-
-
-LEAST_PRINTED = 1e-300
-"""Smallest β for the papers' widths: 1/β and its logarithm are finite."""
 
 
 def arm_vectors(spec: LinearPolicySpec, run: RunFacts) -> Floats:
@@ -119,7 +121,9 @@ class Phase:
 
 
 class Phased(EliminationBase):
-    """Each phase plays a design on the active actions, estimates θ*, and drops actions too far below the best.
+    """Elimination in phases.
+
+    Each plays a design on the active actions, estimates θ*, and drops actions far below the best.
 
     An estimate rests on its own phase alone.
 
@@ -203,7 +207,7 @@ class Phased(EliminationBase):
         return self._ask
 
     def _known(self, readings: Readings, values: Floats, widths: Floats) -> Floats:
-        """Return the widths; for an action of which the survivors tell nothing, one that covers [-B, B] in any case."""
+        """Return the widths; for an action without survivors' reports one that covers [-B, B] in any case."""
         known = readings.spans(self._phase.candidates) & np.isfinite(widths)
         return np.where(known, widths, np.abs(values) + self._bound)
 

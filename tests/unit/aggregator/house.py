@@ -6,13 +6,13 @@ from pathlib import Path
 from distrust.aggregator.service import Aggregator
 from distrust.common.database import Database
 from distrust.common.intermediary.store import METADATA, VERSION
-from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import UploadAnswer
 from distrust.common.modular import unpack
 from tests.support.cohorts import MODULUS, Authority, Crowd
+from tests.support.manual_clock import ManualClock
 
 STAGES = ("keys", "shares", "confirm", "masked", "unmask")
 server = Authority()

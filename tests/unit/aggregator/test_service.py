@@ -31,6 +31,14 @@ def test_everybody_answers_and_the_sum_is_right(tmp_path: Path, clients: int, di
     house.stop()
 
 
+def test_an_operator_sees_the_cohort_in_every_stage(house: House) -> None:
+    for stage in STAGES:
+        assert [entry.stage for entry in house.service.cohorts().cohorts] == [stage]
+        house.say(stage, range(5))
+    house.released()
+    assert [entry.stage for entry in house.service.cohorts().cohorts] == ["done"]
+
+
 @pytest.mark.parametrize("silent", STAGES)
 @pytest.mark.parametrize("how", ["leaves", "is late"])
 def test_a_client_lost_at_any_stage_is_survived(house: House, silent: str, how: str) -> None:

@@ -17,7 +17,6 @@ from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.database import Database
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.store import METADATA, VERSION
-from distrust.common.machine import ManualClock
 from distrust.common.mechanisms import Mechanism, plan
 from distrust.common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
 from distrust.common.modular import packed_size
@@ -25,6 +24,7 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round, cohort_terms
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 from distrust.shuffler.service import Shuffler
+from tests.support.manual_clock import ManualClock
 from tests.unit.client.sharers import EVERYONE, M, N
 from tests.unit.client.stand import CONFIGS
 

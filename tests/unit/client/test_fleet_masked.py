@@ -12,13 +12,13 @@ from distrust.client.departures import departures, survives
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
-from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView
 from distrust.common.modular import sum_rows, unpack
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.round import Round
+from tests.support.manual_clock import ManualClock
 from tests.unit.client.conftest import TICKET_KEY
 from tests.unit.client.stand import Stand, serve
 

@@ -15,7 +15,6 @@ from distrust.client.requirements import PrivacyRequirements
 from distrust.client.uploader import Limits
 from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import Refused, Unavailable
-from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Sealed, TicketAnswer, TicketRequest
 from distrust.common.messages.upload import RefusedItem, Upload, UploadAnswer
@@ -23,6 +22,7 @@ from distrust.common.modular import unpack
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
+from tests.support.manual_clock import ManualClock
 from tests.unit.client.conftest import SEAL_KEY, TICKET_KEY
 from tests.unit.client.stand import Lying, Stand, serve
 

@@ -129,7 +129,7 @@ def test_a_run_keeps_what_clients_have_spent_by_how_often_they_came_and_in_total
     shown = Console(file=io.StringIO(), width=200)
     print_result(come, shown)
     assert isinstance(shown.file, io.StringIO)
-    assert "ε = 2 by whoever came 2 ×" in shown.file.getvalue()
+    assert "ε = 2 for a client that came 2 ×" in shown.file.getvalue()
 
 
 def test_every_round_of_a_result_has_its_line_of_the_ledger() -> None:

@@ -132,9 +132,9 @@ def test_side_by_side_every_mechanism_has_a_row_in_each_calibration() -> None:
 
 def test_side_by_side_trust_is_what_the_model_needs() -> None:
     trusts = {row["mechanism"]: row["trust"] for row in compared()["mechanisms"] if "trust" in row}
-    assert trusts["identity"] == "everybody"
+    assert trusts["identity"] == "all parties"
     assert trusts["central-laplace-discrete"] == "server"
-    assert trusts["local-laplace-discrete"] == "nobody"
+    assert trusts["local-laplace-discrete"] == "no party"
     assert trusts["distributed-polya"] == "clients, aggregator"
     assert "sees bits" in trusts["shuffled-binomial"]
 

@@ -12,13 +12,13 @@ from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.database import Database
 from distrust.common.errors import Aborted, BadMessage, BadParameter, BadTicket, Conflict, WrongCohort, WrongStage
 from distrust.common.intermediary.store import METADATA, VERSION
-from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords
 from distrust.common.messages.cohort import Cohort, Dealt
 from distrust.common.randomness import SystemStream, UnsafeSeededStream
 from distrust.shuffler.assignment import draw_order, pack_order, records_by_action, unpack_order
 from distrust.shuffler.service import Shuffler
 from tests.support.cohorts import SECONDS, Authority, report
+from tests.support.manual_clock import ManualClock
 
 server = Authority()
 SIZE = sealed_size(8)

@@ -11,13 +11,13 @@ from distrust.common.crypto.seal import open_record
 from distrust.common.database import Database
 from distrust.common.errors import BadParameter, WrongStage
 from distrust.common.intermediary.store import METADATA, VERSION
-from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import UploadAnswer
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.shuffler.service import Shuffler
 from tests.support.cohorts import SECONDS, Authority, labelled, report
+from tests.support.manual_clock import ManualClock
 
 server = Authority()
 

@@ -15,7 +15,7 @@ from distrust.common.web.waiting import ChangeNotifier, Waiting
 
 @pytest.fixture
 def no_looking_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that only a ring can be what wakes."""
+    """So that only a notification can be what wakes."""
     monkeypatch.setattr(waiting, "LOOK_SECONDS", 60.0)
 
 
@@ -36,7 +36,7 @@ def wait_while(bell: ChangeNotifier, act: Callable[[], None], seconds: float = 2
 
 def test_a_ring_wakes_who_waits_for_it(no_looking_again: None) -> None:
     bell = ChangeNotifier()
-    found, seconds = wait_while(bell, lambda: bell.ring("c1"))
+    found, seconds = wait_while(bell, lambda: bell.notify("c1"))
     assert found
     assert seconds < 10
 
@@ -48,7 +48,7 @@ def test_a_ring_for_another_topic_wakes_nobody(no_looking_again: None) -> None:
     async def poll() -> None:
         waiter = asyncio.create_task(bell.until("c1", lambda: looks.append(None), lambda _: False, 0.4))
         await asyncio.sleep(0.1)
-        bell.ring("c2")
+        bell.notify("c2")
         await waiter
 
     asyncio.run(poll())
@@ -92,7 +92,7 @@ def test_a_crowd_that_asks_one_question_shares_its_looks(no_looking_again: None)
         gathered = asyncio.gather(*waits)
         for _ in range(5):
             await asyncio.sleep(0.05)
-            bell.ring("c1")
+            bell.notify("c1")
         return await gathered
 
     assert set(asyncio.run(crowd())) == {4}

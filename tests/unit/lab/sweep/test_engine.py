@@ -38,7 +38,7 @@ def test_what_is_there_is_not_played_again(
     experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run_sweep(experiment, tmp_path / "whole", jobs=1)
-    first = run_sweep(experiment.repeated(1), tmp_path, jobs=1)
+    first = run_sweep(experiment.model_copy(update={"repetitions": 1}), tmp_path, jobs=1)
     played: list[Cell] = []
 
     def noting(one: Experiment, cell: Cell) -> Row | Failure:
