@@ -13,7 +13,7 @@ import pytest
 
 from distrust.client.settings import FleetSettings
 from distrust.lab.stack.stack import NAMES, choose_ports
-from tests.repo.compose import ROOT, Loopback, Service, load, mounts
+from tests.support.compose import ROOT, Loopback, Service, load, mounts
 
 COMPOSE = load()
 SERVICES: dict[str, Service] = COMPOSE["services"]

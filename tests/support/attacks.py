@@ -18,7 +18,7 @@ import httpx
 
 from distrust.common.messages.cohort import Cohort
 from distrust.common.web.client import IDLE_SECONDS
-from tests.support.honest import CLIENTS, SERVER, TARGETS, Target
+from tests.support.honest_work import CLIENTS, SERVER, TARGETS, Target
 
 TOKEN = "sesame"
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}

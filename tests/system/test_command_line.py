@@ -14,7 +14,7 @@ import pytest
 from distrust.lab.__main__ import app
 from distrust.lab.cli.console import exit_code_of
 from distrust.lab.stack.stack import BASE_PORT, LOOPBACK
-from tests.system.play import until
+from tests.support.http_runs import until
 
 DISTRUST = [sys.executable, "-m", "distrust.lab"]
 SMALL = """

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from distrust.lab.figures.draw import exponent
-from tests.system.claims import Floats, Seen, published
+from tests.support.claims import Floats, Seen, published
 
 BOTH = pytest.mark.parametrize("variant", ["", ", exact"], ids=("paper", "exact"))
 

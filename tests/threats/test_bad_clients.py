@@ -18,7 +18,7 @@ from distrust.common.modular import sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
-from tests.support.wiretap import Tape, play
+from tests.support.recording import Tape, play
 
 N = 32
 CONFIG: dict[str, Any] = {

@@ -33,8 +33,8 @@ from distrust.common.modular import Vector, sum_rows, unpack
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
 from distrust.common.wire import decode_blob, encode_blob
-from tests.oracles.stories import Story, groups
-from tests.support.wiretap import PARTIES, SEED, TOKEN, Exchange, Tamper, Wire, fleet_over, services
+from tests.support.mask_algebra import Story, groups
+from tests.support.recording import PARTIES, SEED, TOKEN, Exchange, Tamper, Wire, fleet_over, services
 
 pytestmark = pytest.mark.slow
 
@@ -137,7 +137,7 @@ class Played:
         return {item["slot"] for body in posts for item in json.loads(body)["items"]}
 
     def determined(self, cohort: Cohort, colluders: frozenset[int] = frozenset()) -> set[frozenset[int]]:
-        """Which sums of vectors the oracle computes from everything that was said, see `tests.oracles.stories`."""
+        """Which sums of vectors the oracle computes from everything that was said, see `tests.support.mask_algebra`."""
         stories = {}
         for fleet in self.sent:
             told, answered = self.told(fleet, cohort.cohort), self.posted(fleet, cohort.cohort, "unmask")

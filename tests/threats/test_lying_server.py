@@ -26,8 +26,8 @@ from distrust.common.run.progress import RunView
 from distrust.common.run.round import RoundView
 from distrust.common.web.client import Peer
 from distrust.server.learner.rounds import ReleasedCohort
-from tests.support.wiretap import PARTIES, SEED, TOKEN, Exchange, Tamper, Wire, fleet_over, services
-from tests.threats.lies import (
+from tests.support.recording import PARTIES, SEED, TOKEN, Exchange, Tamper, Wire, fleet_over, services
+from tests.support.server_lies import (
     ACTIONS,
     CHANNEL,
     FIRST,

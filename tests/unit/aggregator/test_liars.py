@@ -14,7 +14,7 @@ from distrust.common.crypto.share import PRIME, SHARE
 from distrust.common.errors import BadShare, TooSmall
 from distrust.common.modular import Vector
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
-from tests.unit.aggregator.liars import MISSING, Lies
+from tests.support.lying_clients import MISSING, Lies
 
 MODULUS = 2**62 - 57
 

@@ -9,8 +9,8 @@ from sqlalchemy import event
 from distrust.aggregator.service import Aggregator
 from distrust.common.crypto.graph import bitmap_to_members
 from distrust.common.errors import Aborted, BadMessage, BadParameter, WrongStage
+from tests.support.aggregator_harness import STAGES, House, server
 from tests.support.cohorts import SECONDS
-from tests.unit.aggregator.house import STAGES, House, server
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from distrust.common.crypto.context import confirm_statement, masked_statement, unmask_statement
 from distrust.common.crypto.graph import Roster
 from distrust.common.messages.status import StageView
-from tests.unit.aggregator.house import STAGES, House, server
+from tests.support.aggregator_harness import STAGES, House, server
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.aggregator.service import Aggregator
 from distrust.client.environments import Bernoulli, build_environment, read_spec
@@ -25,11 +23,8 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round, cohort_terms
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 from distrust.shuffler.service import Shuffler
-from tests.unit.client.sharers import EVERYONE, M, N
-from tests.unit.client.stand import CONFIGS
-
-TICKET_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-SEAL_KEY = X25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
+from tests.support.fleet_harness import CONFIGS, SEAL_KEY, TICKET_KEY
+from tests.support.masking_clients import EVERYONE, M, N
 
 MakeRound = Callable[..., Round]
 REWARD = Reward()

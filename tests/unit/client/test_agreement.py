@@ -21,7 +21,7 @@ from distrust.common.mechanisms.distributed.skellam import DistributedSkellam
 from distrust.common.privacy.searches import SNAPPED_BITS
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round
-from tests.unit.client.stand import CONFIGS
+from tests.support.fleet_harness import CONFIGS
 
 MakeRound = Callable[..., Round]
 GIVEN = {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0]]}

@@ -18,8 +18,7 @@ from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import MOST_LISTED, Upload, UploadAnswer
 from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
-from tests.unit.client.conftest import TICKET_KEY
-from tests.unit.client.stand import Stand, serve
+from tests.support.fleet_harness import TICKET_KEY, Stand, serve
 
 MakeRound = Callable[..., Round]
 

@@ -19,8 +19,7 @@ from distrust.common.messages.status import StageView
 from distrust.common.modular import sum_rows, unpack
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.round import Round
-from tests.unit.client.conftest import TICKET_KEY
-from tests.unit.client.stand import Stand, serve
+from tests.support.fleet_harness import TICKET_KEY, Stand, serve
 
 MakeRound = Callable[..., Round]
 UNSAFE = PrivacyRequirements(allow_unsafe=True)

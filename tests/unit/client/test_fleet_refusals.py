@@ -10,8 +10,7 @@ from distrust.client.requirements import PrivacyRequirements
 from distrust.common.errors import BudgetExceeded, ProtocolError, Refused
 from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
-from tests.unit.client.conftest import TICKET_KEY
-from tests.unit.client.stand import Lying, Stand, serve
+from tests.support.fleet_harness import TICKET_KEY, Lying, Stand, serve
 
 MakeRound = Callable[..., Round]
 

@@ -23,8 +23,7 @@ from distrust.common.modular import unpack
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
-from tests.unit.client.conftest import SEAL_KEY, TICKET_KEY
-from tests.unit.client.stand import Lying, Stand, serve
+from tests.support.fleet_harness import SEAL_KEY, TICKET_KEY, Lying, Stand, serve
 
 MakeRound = Callable[..., Round]
 UNSAFE = PrivacyRequirements(allow_unsafe=True)

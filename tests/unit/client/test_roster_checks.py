@@ -10,7 +10,7 @@ from distrust.common.errors import BadMessage, BadParameter, Refused
 from distrust.common.messages.cohort import Masking
 from distrust.common.modular import Vector
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
-from tests.unit.client.sharers import EVERYONE, M, N, Story, without
+from tests.support.masking_clients import EVERYONE, M, N, Story, without
 
 
 def test_a_roster_must_hold_its_own_keys_unchanged(stage: Simulation) -> None:

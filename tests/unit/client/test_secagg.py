@@ -14,7 +14,7 @@ from distrust.common.crypto.keys import BOX
 from distrust.common.crypto.share import MISSING, PRIME, SHARE
 from distrust.common.errors import BadMessage, Refused, WrongStage
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
-from tests.unit.client.sharers import EVERYONE, ONE, M, N, Story, sharing, told, without
+from tests.support.masking_clients import EVERYONE, ONE, M, N, Story, sharing, told, without
 
 T = 12
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from distrust.common.messages.status import TranscriptEntry
 from distrust.lab.run.transcripts import Pages, Sight, print_sights
-from tests.unit.lab.test_progress import REPORT
+from tests.support.round_report import REPORT
 
 KEY = bytes(range(32)).hex()
 

@@ -9,7 +9,7 @@ from scipy.stats import binom
 from distrust.server.policies.elimination import Calibration
 from distrust.server.policies.linear.almost_free import LEAST, AlmostFree
 from tests.support.laws import Laplace
-from tests.unit.server.policies.test_linear_widths import actions, played, told, widths_of
+from tests.support.linear_policies import actions, played, told, widths_of
 
 PASSED = [math.ceil(math.exp(n)) for n in range(3, 20)]  # the first horizon beyond each eⁿ
 TWO = np.eye(2)

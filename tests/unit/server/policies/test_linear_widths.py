@@ -5,11 +5,10 @@ would come once in 10⁶ times, for all actions of a case together. A third of e
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.stats import binom
 
 from distrust.common.bandit.error_law import ErrorLaw
@@ -20,18 +19,13 @@ from distrust.server.policies.linear.dp_dpe import ClientModel, DistributedPhase
 from distrust.server.policies.linear.dp_pe import PrivatePhasedElimination
 from distrust.server.policies.linear.phases import Phased
 from tests.support.laws import Laplace, Normal
+from tests.support.linear_policies import Floats, actions, played, told, widths_of
 
-Floats = NDArray[np.float64]
 Noise = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 
 ALARM, RUNS, BETA = 1e-6, 20_000, 0.05
 CROWD = ClientModel(bound=2.0, deviation=0.3, noise=0.5, fixed=12)
 THETA = np.array([0.5, -0.6, 0.3])
-
-
-def actions(k: int = 25, d: int = 3) -> Floats:
-    drawn = np.random.default_rng(7).normal(size=(k, d))
-    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
 
 
 def dpe(vectors: Floats, calibration: Calibration = "exact") -> Phased:
@@ -66,27 +60,6 @@ NOISES: dict[str, tuple[ErrorLaw, Noise]] = {
     "gaussian": (Normal(6.0), lambda rng, shape: rng.normal(0, 6, shape)),
     "laplace": (Laplace(6.0), lambda rng, shape: rng.laplace(0, 6, shape)),
 }
-
-
-def played(ask: Ask) -> tuple[list[int], Floats]:
-    """What the clients play, and how many clients each mean is over."""
-    if ask.decision.kind == "play-design":
-        return list(ask.decision.actions), np.full(len(ask.decision.actions), float(ask.queries[0].clients))
-    pulls = [pull for query in ask.queries for pull in ask.pulls(query)]
-    return [arm for arm, _ in pulls], np.array([float(count) for _, count in pulls])
-
-
-def told(ask: Ask, sums: Sequence[float], law: ErrorLaw, clients: Floats, rounding: float = 0.0) -> list[Estimate]:
-    """Sums as the learner tells them: in one cohort or in many."""
-    counts = tuple(int(count) for count in clients)
-    if len(ask.queries) == 1 and ask.queries[0].arm is None:
-        return [Estimate(None, tuple(sums), counts, (law,) * len(sums), rounding)]
-    rows = zip(ask.queries, sums, counts, strict=True)
-    return [Estimate(query.arm, (total,), (count,), (law,), rounding) for query, total, count in rows]
-
-
-def widths_of(policy: Phased) -> Floats:
-    return np.array([(one.upper - one.lower) / 2 for one in policy.intervals])
 
 
 def errors(ask: Ask, vectors: Floats, noise: Noise, rounding: float) -> Floats:
