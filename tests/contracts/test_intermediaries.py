@@ -11,7 +11,7 @@ from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import CohortList, Transcript
 from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswer
 from tests.support.cohorts import SECONDS
-from tests.support.parties import INSPECTOR, OPERATOR, AShuffler, Party, server
+from tests.support.parties import INSPECTOR, OPERATOR, Party, ShufflerParty, server
 
 PROBLEM = "urn:distrust:problem:"
 
@@ -78,7 +78,7 @@ def test_an_inspector_with_the_operators_token_is_refused_at_the_start(party: Pa
 
 
 def test_a_cohort_of_the_other_party_is_refused(party: Party) -> None:
-    other = server.masked() if isinstance(party, AShuffler) else server.sealed()
+    other = server.masked() if isinstance(party, ShufflerParty) else server.sealed()
     answer = party.open(other)
     assert problem(answer) == (422, "bad-parameter")
     assert answer.json()["field"] == "channel"

@@ -89,9 +89,9 @@ def tables(inputs: int, outputs: int) -> st.SearchStrategy[Exact]:
     st.fractions(Fraction(51, 50), 3, max_denominator=50),
 )
 @settings(max_examples=60, deadline=None, derandomize=True)
-def test_truth_definition_and_code_are_in_this_order(asked: tuple[Exact, int], factor: Fraction) -> None:
+def test_truth_definition_and_code_are_in_this_order(case: tuple[Exact, int], factor: Fraction) -> None:
     """The code is a percent above the definition at most, never below; and the definition never below the truth."""
-    masses, users = asked
+    masses, users = case
     exact, defined = truth(masses, users, factor), by_definition(masses, users, factor)
     assert exact <= defined
     found = blanket_delta(tabulated(np.array(masses, dtype=np.float64)), math.log(factor), users)

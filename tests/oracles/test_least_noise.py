@@ -188,11 +188,11 @@ def test_no_vectors_of_a_disc_beat_the_bound_after_rounding(variance: float, pre
         assert float(np.maximum(here - math.exp(epsilon) * there, 0).sum()) <= delta
 
 
-@pytest.mark.parametrize("told", [1e-3, 1e-7])
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-7])
 @pytest.mark.parametrize("variance", [3.0, 30.0])
-def test_no_moves_of_skellam_noise_beat_the_gaussian_that_covers_it(variance: float, told: float) -> None:
+def test_no_moves_of_skellam_noise_beat_the_gaussian_that_covers_it(variance: float, tolerance: float) -> None:
     pmf = stretched(Skellam(variance), 4)
-    enough = Covering(pmf, told).variance(4)
+    enough = Covering(pmf, tolerance).variance(4)
     assert enough < variance
     law = np.exp(Skellam(variance).pmf().logs)
     for moves in ((4, 0), (3, 2), (2, 2), (1, 1), (4, 4)):
@@ -200,18 +200,18 @@ def test_no_moves_of_skellam_noise_beat_the_gaussian_that_covers_it(variance: fl
         for epsilon in (0.0, 0.3, 1.0, 4.0):
             here, there = outcomes(law, (0, 0), 4), outcomes(law, moves, 4)
             truth = float(np.maximum(here - math.exp(epsilon) * there, 0).sum())
-            assert truth <= (math.exp(rounded_log_delta(grid, enough, epsilon)) + 2 * told) * (1 + 1e-9)
+            assert truth <= (math.exp(rounded_log_delta(grid, enough, epsilon)) + 2 * tolerance) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("told", [1e-4, 5e-11])
+@pytest.mark.parametrize("tolerance", [1e-4, 5e-11])
 @pytest.mark.parametrize(
     "law", [Skellam(3.0), Skellam(400.0), DiscreteGaussianSum(0.1, 300)], ids=["steps", "skellam", "small-shares"]
 )
-def test_every_shift_is_covered_and_not_by_a_hundredth_more_noise(law: Extensible, told: float) -> None:
+def test_every_shift_is_covered_and_not_by_a_hundredth_more_noise(law: Extensible, tolerance: float) -> None:
     """H ≤ G + η, H summed term by term, at γ = 1, wherever H bends, and between; with more noise in reals it is not."""
     most = 60
     pmf = stretched(law, most)
-    enough = Covering(pmf, told).variance(most)
+    enough = Covering(pmf, tolerance).variance(most)
 
     def surplus(variance: float, shift: int) -> float:
         here, there = np.exp(pmf.logs[:-shift]), np.exp(pmf.logs[shift:])
@@ -219,7 +219,7 @@ def test_every_shift_is_covered_and_not_by_a_hundredth_more_noise(law: Extensibl
         kinks = np.unique([0.0, *losses[(losses > 0) & (losses < 300)]])
         levels = np.sort([*kinks, *(kinks[1:] + kinks[:-1]) / 2])
         sticks = [float(np.maximum(here - math.exp(level) * there, 0).sum()) for level in levels]
-        allowed = [math.exp(log_gaussian_delta(shift / math.sqrt(variance), level)) + told for level in levels]
+        allowed = [math.exp(log_gaussian_delta(shift / math.sqrt(variance), level)) + tolerance for level in levels]
         return float(np.max(np.array(sticks) / np.array(allowed))) - 1
 
     shifts = (1, 2, 3, 7, 20, 30, 60)

@@ -23,16 +23,16 @@ from tests.support.mask_algebra import Graph, Story, believed, dimension, groups
 def own_stories(graph: Graph, slot: int, threshold: int, minimum: int) -> list[Story]:
     """Everything that one client would answer to without statements."""
     everyone = frozenset(range(len(graph)))
-    told = [Story(m, s) for m in subsets(everyone, minimum) for s in subsets(m, minimum)]
-    return [story for story in told if believed(graph, slot, story, threshold, minimum)]
+    views = [Story(m, s) for m in subsets(everyone, minimum) for s in subsets(m, minimum)]
+    return [story for story in views if believed(graph, slot, story, threshold, minimum)]
 
 
 def test_the_rank_and_the_groups_agree() -> None:
     """Two ways to compute what is determined: Gauss modulo a prime, and components of the graph of unknown masks."""
     chance, graph = random.Random(1), ring(7, 4)
-    told = [own_stories(graph, slot, 2, 4) for slot in range(7)]
+    views = [own_stories(graph, slot, 2, 4) for slot in range(7)]
     for _ in range(400):
-        stories = {slot: chance.choice(told[slot]) for slot in chance.sample(range(7), chance.randint(3, 7))}
+        stories = {slot: chance.choice(views[slot]) for slot in chance.sample(range(7), chance.randint(3, 7))}
         threshold, colluders = chance.randint(1, 4), set(chance.sample(range(7), chance.randint(0, 3)))
         found = groups(graph, stories, threshold, colluders)
         assert dimension(graph, stories, threshold, colluders) == len(found)
@@ -60,10 +60,10 @@ def one_lost(graph: Graph, slot: int, threshold: int) -> list[Story | None]:
     None where the client would not answer. The place in the list says which client it is about.
     """
     everyone = frozenset(range(len(graph)))
-    told = [Story(everyone, everyone)]
-    told += [Story(everyone, everyone - {v}) for v in sorted(everyone)]
-    told += [Story(everyone - {v}, everyone - {v}) for v in sorted(everyone)]
-    return [one if believed(graph, slot, one, threshold, len(graph) - 1) else None for one in told]
+    views = [Story(everyone, everyone)]
+    views += [Story(everyone, everyone - {v}) for v in sorted(everyone)]
+    views += [Story(everyone - {v}, everyone - {v}) for v in sorted(everyone)]
+    return [one if believed(graph, slot, one, threshold, len(graph) - 1) else None for one in views]
 
 
 def symmetries(graph: Graph) -> list[list[int]]:
@@ -83,8 +83,8 @@ def symmetries(graph: Graph) -> list[list[int]]:
 def different_stories(graph: Graph, threshold: int) -> tuple[list[dict[int, Story]], int]:
     """One of each class of combinations that the symmetries make equal; and the number of combinations."""
     n = len(graph)
-    told = [one_lost(graph, slot, threshold) for slot in range(n)]
-    heard = [[i for i, one in enumerate(own) if one is not None] for own in told]
+    views = [one_lost(graph, slot, threshold) for slot in range(n)]
+    heard = [[i for i, one in enumerate(own) if one is not None] for own in views]
     codes = np.stack(np.meshgrid(*heard, indexing="ij"), axis=-1).reshape(-1, n)
     weights = (2 * n + 1) ** np.arange(n)[::-1]
     numbers = codes @ weights  # ascending
@@ -97,7 +97,7 @@ def different_stories(graph: Graph, threshold: int) -> tuple[list[dict[int, Stor
     _, classes = connected_components(matrix, directed=False)
     _, first = np.unique(classes, return_index=True)
     kept = codes[first].tolist()
-    return [{u: story for u, i in enumerate(code) if (story := told[u][i]) is not None} for code in kept], len(codes)
+    return [{u: story for u, i in enumerate(code) if (story := views[u][i]) is not None} for code in kept], len(codes)
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def test_two_survivors_sets_open_one_client_of_a_ring_whose_threshold_is_half(
 ) -> None:
     """k = 4. With t = k/2 half of the neighbours give the self seed, half the mask key seed; a majority cannot."""
     graph, everyone = ring(n, 4), frozenset(range(n))
-    told = [[Story(everyone, s) for s in subsets(everyone, n - lost)] for _ in range(n)]
-    told = [[s for s in own if believed(graph, slot, s, threshold, n - lost)] for slot, own in enumerate(told)]
+    views = [[Story(everyone, s) for s in subsets(everyone, n - lost)] for _ in range(n)]
+    views = [[s for s in own if believed(graph, slot, s, threshold, n - lost)] for slot, own in enumerate(views)]
     chance = random.Random(1)
     both = 0
     for _ in range(4000):
-        stories = {slot: chance.choice(own) for slot, own in enumerate(told)}
+        stories = {slot: chance.choice(own) for slot, own in enumerate(views)}
         both += frozenset({0}) in groups(graph, stories, threshold)
     assert (both > 0) == (threshold == 2)
 
@@ -185,9 +185,9 @@ def test_with_rule_15_no_survivors_that_clients_accept_open_more_than_their_sum(
             continue
         accepted += 1
         story = Story(frozenset(range(n)), survivors)
-        told, t = dict.fromkeys(survivors, story), masking(cohort).threshold
-        assert groups(graph, told, t) == {survivors}
-        assert groups(graph, told, t, colluders) == {survivors - colluders}
+        views, t = dict.fromkeys(survivors, story), masking(cohort).threshold
+        assert groups(graph, views, t) == {survivors}
+        assert groups(graph, views, t, colluders) == {survivors - colluders}
     assert accepted >= 6
 
 
@@ -199,8 +199,8 @@ def test_fewer_than_t_colluders_learn_the_sum_of_the_others_and_t_open_everybody
         if len(survivors) <= threshold:
             continue  # clients refuse: fewer than t neighbours are left
         honest = survivors - colluders
-        told = dict.fromkeys(survivors, Story(everyone, survivors))
-        found = groups(graph, told, threshold, colluders)
+        views = dict.fromkeys(survivors, Story(everyone, survivors))
+        found = groups(graph, views, threshold, colluders)
         if len(colluders) < threshold:
             assert found == ({honest} if honest else set())
         else:
@@ -218,10 +218,10 @@ def test_colluders_and_chosen_losses_cut_the_ring_where_w_is_not_kept() -> None:
     survivors = everyone - lost
     assert all(len(survivors & set(near)) >= t for near in graph)
     assert max(len(lost & {(start + i) % n for i in range(4)}) for start in range(n)) == 3
-    told = dict.fromkeys(survivors, Story(everyone, survivors))
-    assert groups(graph, told, t) == {survivors}
-    assert groups(graph, told, t, colluders) == {frozenset(range(4, 10)), frozenset(range(14, 20))}
+    views = dict.fromkeys(survivors, Story(everyone, survivors))
+    assert groups(graph, views, t) == {survivors}
+    assert groups(graph, views, t, colluders) == {frozenset(range(4, 10)), frozenset(range(14, 20))}
     for kept in lost:  # one lost less, in either run: w = 2 there
         more = survivors | {kept}
-        told = dict.fromkeys(more, Story(everyone, more))
-        assert groups(graph, told, t, colluders) == {more - colluders}
+        views = dict.fromkeys(more, Story(everyone, more))
+        assert groups(graph, views, t, colluders) == {more - colluders}

@@ -231,8 +231,8 @@ def test_a_box_of_two_coordinates_is_two_draws_moved_together(name: str) -> None
     }
     masses = laws_of[name]()
     check_renyi(mechanism.profile(), lambda order: 2 * laws.renyi_of(masses, 2, order))
-    lattice = name == "central-laplace-discrete"  # whose losses are; tests/oracles/test_laplace_box.py
-    assert mechanism.profile().approximate.how == ("exact" if lattice else "bound")
+    on_grid = name == "central-laplace-discrete"  # whose losses are; tests/oracles/test_laplace_box.py
+    assert mechanism.profile().approximate.how == ("exact" if on_grid else "bound")
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -254,6 +254,6 @@ def test_every_profile_is_in_itself_consistent(name: str, dimension: int) -> Non
         return
     assert looser.approximate.epsilon <= profile.approximate.epsilon
     if mechanism.guarantee().model == "distributed" or name in {"shuffled-binomial", "relaxed-secagg-shuffle"}:
-        nobody = mechanism.profile(55, 55)
-        assert nobody.pure.epsilon is nobody.approximate.epsilon is None
-        assert nobody.known == ()
+        no_honest = mechanism.profile(55, 55)
+        assert no_honest.pure.epsilon is no_honest.approximate.epsilon is None
+        assert no_honest.known == ()

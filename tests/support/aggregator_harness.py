@@ -12,21 +12,21 @@ from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import UploadAnswer
 from distrust.common.modular import unpack
-from tests.support.cohorts import MODULUS, Authority, Crowd
+from tests.support.cohorts import MODULUS, Authority, MaskingClients
 
 STAGES = ("keys", "shares", "confirm", "masked", "unmask")
 server = Authority()
 
 
-class House:
+class AggregatorHarness:
     """An aggregator over a file, a clock set by hand, and one cohort of real clients."""
 
     def __init__(self, folder: Path, cohort: Cohort) -> None:
-        self.url, self.clock, self.cohort, self.crowd = (
+        self.url, self.clock, self.cohort, self.clients = (
             f"sqlite:///{folder}/a.sqlite3",
             ManualClock(),
             cohort,
-            Crowd(cohort),
+            MaskingClients(cohort),
         )
         self.start()
         self.service.open(cohort)
@@ -49,7 +49,7 @@ class House:
     def say(self, stage: str, slots: Collection[int]) -> UploadAnswer:
         view = self.view()
         assert view.stage == stage
-        return self.send(stage, self.crowd.answer(view, slots))
+        return self.send(stage, self.clients.answer(view, slots))
 
     def send(self, stage: str, bodies: dict[int, bytes]) -> UploadAnswer:
         return self.service.receive(self.cohort.cohort, stage, server.upload(self.cohort, stage, bodies))

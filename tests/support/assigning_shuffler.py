@@ -16,11 +16,11 @@ server = Authority()
 SIZE = sealed_size(8)
 
 
-class Dealer:
+class AssigningShuffler:
     """A shuffler over a file, which can be killed and started again; `told` is what slots know."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.clock, self.told = folder, ManualClock(), dict[int, int]()
+        self.folder, self.clock, self.plays = folder, ManualClock(), dict[int, int]()
         self.start()
 
     def start(self) -> None:
@@ -35,11 +35,11 @@ class Dealer:
     def ask(self, cohort: Cohort, *slots: int) -> dict[int, int]:
         answer = self.service.actions(cohort.cohort, server.asking(cohort, slots))
         assert answer.refused == []
-        self.told |= dict(zip(answer.slots, answer.plays, strict=True))
-        return {slot: self.told[slot] for slot in slots}
+        self.plays |= dict(zip(answer.slots, answer.plays, strict=True))
+        return {slot: self.plays[slot] for slot in slots}
 
     def send(self, cohort: Cohort, *slots: int) -> None:
-        bodies = {slot: report(cohort, slot, place=deal_of(cohort).place(self.told[slot])) for slot in slots}
+        bodies = {slot: report(cohort, slot, place=assignment_of(cohort).place(self.plays[slot])) for slot in slots}
         answer = self.service.receive(cohort.cohort, "report", server.upload(cohort, "report", bodies))
         assert (answer.accepted, answer.refused) == (len(slots), [])
 
@@ -54,6 +54,6 @@ class Dealer:
         return batch.content
 
 
-def deal_of(cohort: Cohort) -> AssignedAction:
+def assignment_of(cohort: Cohort) -> AssignedAction:
     assert isinstance(cohort.channel, Dealt)
     return cohort.channel.deal

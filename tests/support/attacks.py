@@ -74,7 +74,7 @@ class Attacked:
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.log.read_text("utf-8", errors="replace")
 
     def limit_files(self, size: int) -> None:

@@ -15,7 +15,7 @@ from tests.support import published as shown
 Floats = NDArray[np.float64]
 
 
-class Seen:
+class PublishedRows:
     """Rows of one experiment by panel and series; repetition r of every pair plays the same world."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -50,6 +50,6 @@ class Seen:
 
 
 @cache
-def published(name: str) -> Seen:
+def published(name: str) -> PublishedRows:
     """Return a whole experiment, as it is in docs/figures/rows."""
-    return Seen(shown.rows(name))
+    return PublishedRows(shown.rows(name))

@@ -40,7 +40,7 @@ class Authority:
     def sealed(self, **more: Any) -> Cohort:
         return self.cohort(Sealed(size=8, server_key=self.seals.public_key().public_bytes_raw()), **more)
 
-    def dealt(self, actions: Sequence[int] = (4, 1), times: Sequence[int] = (3, 2), **more: Any) -> Cohort:
+    def assigned(self, actions: Sequence[int] = (4, 1), times: Sequence[int] = (3, 2), **more: Any) -> Cohort:
         deal = AssignedAction(actions=list(actions), times=list(times))
         seed, key = more.pop("noise_seed", None), self.seals.public_key().public_bytes_raw()
         return self.cohort(Dealt(size=8, server_key=key, deal=deal, noise_seed=seed), **{"clients": deal.plays, **more})
@@ -73,10 +73,10 @@ class Authority:
         return Upload(cohort=cohort.cohort, stage=stage, items=items)
 
     def asking(self, cohort: Cohort, slots: Iterable[int]) -> ActionRequest:
-        asked = list(slots)
-        tickets = b"".join(self.ticket(cohort, slot) for slot in asked)
-        claims = b"".join(claim(cohort, slot, secret(slot)) for slot in asked)
-        return ActionRequest(cohort=cohort.cohort, slots=asked, tickets=tickets, claims=claims)
+        wanted = list(slots)
+        tickets = b"".join(self.ticket(cohort, slot) for slot in wanted)
+        claims = b"".join(claim(cohort, slot, secret(slot)) for slot in wanted)
+        return ActionRequest(cohort=cohort.cohort, slots=wanted, tickets=tickets, claims=claims)
 
     def departure(self, cohort: Cohort, slots: Iterable[int]) -> Departure:
         leaving = list(slots)
@@ -111,7 +111,7 @@ def labelled(cohort: Cohort, ones: list[int]) -> bytes:
     return np.packbits(rows.ravel(), bitorder="little").tobytes()
 
 
-class Crowd:
+class MaskingClients:
     """Real clients of one masked cohort. Slot s holds the vector (s + 1, 2 (s + 1), …)."""
 
     def __init__(self, cohort: Cohort) -> None:
@@ -138,8 +138,8 @@ class Crowd:
             case "confirm":
                 assert view.challenge is not None
                 inbox = {box.slot: box.body for box in view.inboxes or []}
-                told = (view.members, view.challenge)
-                return {s: self.clients[s].confirm(*told, inbox[s], view.statement or b"") for s in slots}
+                stated = (view.members, view.challenge)
+                return {s: self.clients[s].confirm(*stated, inbox[s], view.statement or b"") for s in slots}
             case "masked":
                 statement = view.statement or b""
                 return {s: self.clients[s].masked(self.vector(s), view.members, statement) for s in slots}

@@ -62,8 +62,8 @@ class Loopback:
     def environment(self, service: Service) -> dict[str, str]:
         """The service's variables; of ours only what Python needs."""
         ours = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        said = {name: self.translate(value, service) for name, value in service.get("environment", {}).items()}
-        return {**ours, **said}
+        declared = {name: self.translate(value, service) for name, value in service.get("environment", {}).items()}
+        return {**ours, **declared}
 
     def healthy(self, service: Service) -> bool:
         """Run the service's health check once."""

@@ -44,24 +44,24 @@ def serve(*fleets: Fleet) -> list[str]:
     return asyncio.run(together())
 
 
-class Stand:
+class FleetHarness:
     """Serves rounds one after another to any number of fleets; a round is over when S has ended all its cohorts."""
 
-    def __init__(self, rounds: list[Round], s: Intermediary, key: Ed25519PrivateKey) -> None:
-        self.rounds, self.s, self._key = rounds, s, key
+    def __init__(self, rounds: list[Round], intermediary: Intermediary, key: Ed25519PrivateKey) -> None:
+        self.rounds, self.intermediary, self._key = rounds, intermediary, key
         self._given: Counter[str] = Counter()
         self._at = 0
         self.hashes: defaultdict[str, bytes] = defaultdict(bytes)
         self.uploads: list[Upload] = []
         self.inboxes = 0  # looks that asked for inboxes
         self.departures: list[Departure] = []
-        self.asked: list[ActionRequest] = []
+        self.action_requests: list[ActionRequest] = []
         self.looks: list[str] = []  # at the cohort as S knows it
         self.cancelled = False
         self._pool = ThreadPoolExecutor(1)  # one at a time, like a service with one writer
         self.threads: set[int] = set()
         for cohort in self._cohorts():
-            s.open(cohort)
+            intermediary.open(cohort)
 
     async def round(self, after: int, wait: float) -> RoundView:
         """Never waits: fleets must not rely on it."""
@@ -69,7 +69,7 @@ class Stand:
         while self._at < len(self.rounds) and all(map(self._ended, self._cohorts())):
             self._at += 1
             for cohort in self._cohorts():
-                self.s.open(cohort)
+                self.intermediary.open(cohort)
         if self.cancelled or self._at == len(self.rounds):
             state = "cancelled" if self.cancelled else "finished"
             return RoundView.model_validate({"run": "demo", "state": state, "config": self._digest})
@@ -89,8 +89,8 @@ class Stand:
         """What the aggregator states, as the server passes it on."""
         del wait
         await asyncio.sleep(LOOK)
-        assert isinstance(self.s, Aggregator)
-        found: StatementList = await self._call(self.s.statements, cohort.cohort, after)
+        assert isinstance(self.intermediary, Aggregator)
+        found: StatementList = await self._call(self.intermediary.statements, cohort.cohort, after)
         return found
 
     async def tickets(self, request: TicketRequest) -> TicketAnswer:
@@ -110,23 +110,23 @@ class Stand:
 
     async def terms(self, cohort: Cohort) -> Cohort:
         self.looks.append(cohort.cohort)
-        return await self._call(self.s.terms, cohort.cohort)
+        return await self._call(self.intermediary.terms, cohort.cohort)
 
     async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
-        assert isinstance(self.s, Shuffler)
-        self.asked.append(request)
-        found: ActionAnswer = await self._call(self.s.actions, cohort.cohort, request)
+        assert isinstance(self.intermediary, Shuffler)
+        self.action_requests.append(request)
+        found: ActionAnswer = await self._call(self.intermediary.actions, cohort.cohort, request)
         return found
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
         self.threads.add(threading.get_ident())
         self.uploads.append(upload)
-        return await self._call(self.s.receive, cohort.cohort, upload.stage, upload)
+        return await self._call(self.intermediary.receive, cohort.cohort, upload.stage, upload)
 
     async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
         self.inboxes += bool(slots)
         for _ in range(max(1, int(wait / LOOK))):
-            view = await self._call(self.s.view, cohort.cohort, slots)
+            view = await self._call(self.intermediary.view, cohort.cohort, slots)
             if view.stage != after:
                 break
             await asyncio.sleep(LOOK)
@@ -134,7 +134,7 @@ class Stand:
 
     async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
         self.departures.append(departure)
-        return await self._call(self.s.depart, cohort.cohort, departure)
+        return await self._call(self.intermediary.depart, cohort.cohort, departure)
 
     async def _call(self, function: Any, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
@@ -143,7 +143,7 @@ class Stand:
         return [one.cohort for one in self.rounds[self._at].assignments] if self._at < len(self.rounds) else []
 
     def _ended(self, cohort: Cohort) -> bool:
-        return self.s.view(cohort.cohort).stage in {"done", "aborted"}
+        return self.intermediary.view(cohort.cohort).stage in {"done", "aborted"}
 
     def _sign(self, cohort: Cohort, first: int, count: int) -> Grant:
         hashes = self.hashes[cohort.cohort]
@@ -152,15 +152,15 @@ class Stand:
         return Grant(cohort=cohort.cohort, first=first, count=count, signatures=signatures)
 
 
-class Lying(Stand):
+class LyingFleetHarness(FleetHarness):
     """Tells the users one cohort, and S another."""
 
-    def __init__(self, asked: Round, told: Cohort, s: Intermediary, key: Ed25519PrivateKey) -> None:
-        self.told = told
-        super().__init__([asked], s, key)
+    def __init__(self, round_: Round, shown: Cohort, intermediary: Intermediary, key: Ed25519PrivateKey) -> None:
+        self.shown = shown
+        super().__init__([round_], intermediary, key)
 
     def _cohorts(self) -> list[Cohort]:
-        return [self.told]
+        return [self.shown]
 
 
 TICKET_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

@@ -8,7 +8,7 @@ import httpx
 
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView
-from tests.support.cohorts import Authority, Crowd, report
+from tests.support.cohorts import Authority, MaskingClients, report
 
 SERVER = Authority()
 CLIENTS = 32
@@ -60,7 +60,7 @@ def _shuffle(client: httpx.Client, name: str) -> Play:
 def _aggregate(client: httpx.Client, name: str) -> Play:
     """A masked cohort through its five stages, at the aggregator."""
     cohort = SERVER.masked(name=name, clients=MEMBERS)
-    crowd, path, everybody = Crowd(cohort), f"/v1/cohorts/{name}", range(MEMBERS)
+    masking_clients, path, all_slots = MaskingClients(cohort), f"/v1/cohorts/{name}", range(MEMBERS)
 
     def play() -> None:
         _put(client, cohort)
@@ -68,9 +68,9 @@ def _aggregate(client: httpx.Client, name: str) -> Play:
             answer = client.get(f"{path}/stage", params={"slots": f"0-{MEMBERS - 1}"})
             view = StageView.model_validate_json(answer.content)
             assert view.stage == stage
-            upload = SERVER.upload(cohort, stage, crowd.answer(view, everybody))
-            said = client.post(f"{path}/{stage}", content=upload.model_dump_json())
-            assert said.json()["accepted"] == MEMBERS
+            upload = SERVER.upload(cohort, stage, masking_clients.answer(view, all_slots))
+            reply = client.post(f"{path}/{stage}", content=upload.model_dump_json())
+            assert reply.json()["accepted"] == MEMBERS
         _released(client, cohort)
 
     return play

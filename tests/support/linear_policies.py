@@ -25,7 +25,7 @@ def played(ask: Ask) -> tuple[list[int], Floats]:
     return [arm for arm, _ in pulls], np.array([float(count) for _, count in pulls])
 
 
-def told(ask: Ask, sums: Sequence[float], law: ErrorLaw, clients: Floats, rounding: float = 0.0) -> list[Estimate]:
+def estimates(ask: Ask, sums: Sequence[float], law: ErrorLaw, clients: Floats, rounding: float = 0.0) -> list[Estimate]:
     """Sums as the learner tells them: in one cohort or in many."""
     counts = tuple(int(count) for count in clients)
     if len(ask.queries) == 1 and ask.queries[0].arm is None:

@@ -20,7 +20,7 @@ from scipy.sparse import csr_array
 
 Graph = Sequence[Sequence[int]]
 """For each client its neighbours."""
-NOBODY: frozenset[int] = frozenset()
+NO_CLIENTS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def believed(graph: Graph, slot: int, story: Story, threshold: int, minimum: int
 
 
 def known_masks(
-    graph: Graph, stories: Mapping[int, Story], threshold: int, colluders: AbstractSet[int] = NOBODY
+    graph: Graph, stories: Mapping[int, Story], threshold: int, colluders: AbstractSet[int] = NO_CLIENTS
 ) -> tuple[set[int], set[int]]:
     """The clients whose self mask, and those whose pair masks, the aggregator can compute."""
     alive, lost = dict.fromkeys(range(len(graph)), 0), dict.fromkeys(range(len(graph)), 0)
@@ -66,7 +66,7 @@ def known_masks(
 
 
 def unknown_masks(
-    graph: Graph, stories: Mapping[int, Story], threshold: int, colluders: AbstractSet[int] = NOBODY
+    graph: Graph, stories: Mapping[int, Story], threshold: int, colluders: AbstractSet[int] = NO_CLIENTS
 ) -> Iterator[dict[int, int]]:
     """For each mask that the aggregator does not know its coefficients in the y of the clients: 1, or 1 and -1."""
     selves, pairs = known_masks(graph, stories, threshold, colluders)
@@ -83,7 +83,7 @@ def unknown_masks(
 
 
 def groups(
-    graph: Graph, stories: Mapping[int, Story], threshold: int, colluders: AbstractSet[int] = NOBODY
+    graph: Graph, stories: Mapping[int, Story], threshold: int, colluders: AbstractSet[int] = NO_CLIENTS
 ) -> set[frozenset[int]]:
     """The minimal sets of clients that do not collude whose sum is determined: all sums are combinations of theirs.
 
@@ -111,7 +111,7 @@ def dimension(
     graph: Graph,
     stories: Mapping[int, Story],
     threshold: int,
-    colluders: AbstractSet[int] = NOBODY,
+    colluders: AbstractSet[int] = NO_CLIENTS,
     prime: int = 2**31 - 1,
 ) -> int:
     """How many independent combinations are determined, from the rank of the masks modulo a prime: clients - rank."""
@@ -170,8 +170,8 @@ def opening(graph: Graph, victim: int, threshold: int, lost: int) -> dict[int, S
     if found.x is None:
         return None
     everyone = frozenset(range(len(graph)))
-    told: dict[int, set[int]] = {slot: set() for slot in everyone}
+    losses: dict[int, set[int]] = {slot: set() for slot in everyone}
     for (u, w), chosen in zip(pairs, found.x, strict=True):
         if chosen > 0.5:
-            told[u].add(w)
-    return {slot: Story(everyone, everyone - gone) for slot, gone in told.items()}
+            losses[u].add(w)
+    return {slot: Story(everyone, everyone - gone) for slot, gone in losses.items()}

@@ -43,9 +43,9 @@ class Story:
 
     def masked(self, members: bytes | None = None, vector: np.ndarray[Any, np.dtype[np.uint64]] = ONE) -> bytes:
         members = self.simulation.bitmap(self.simulation.shared) if members is None else members
-        told = masked_statement(self.statement, self.simulation.cohort, members)
-        body = self.client.masked(vector, members, told)
-        self.after = told
+        after_masking = masked_statement(self.statement, self.simulation.cohort, members)
+        body = self.client.masked(vector, members, after_masking)
+        self.after = after_masking
         return body
 
     def unmask(self, survivors: bytes | None = None) -> bytes:
@@ -53,7 +53,7 @@ class Story:
         return self.client.unmask(survivors, unmask_statement(self.after, self.simulation.cohort, survivors))
 
 
-def told(simulation: Simulation, slot: int = 0) -> Story:
+def after_masking(simulation: Simulation, slot: int = 0) -> Story:
     """A client that has sent its masked vector to members that are everybody."""
     story = Story(simulation, slot)
     story.confirm()

@@ -65,11 +65,11 @@ def questions(name: MechanismName) -> Iterator[PrivacyQuery]:
 
 def planned(name: MechanismName) -> Iterator[tuple[str, object]]:
     """Every plan of a mechanism, or the refusal, labelled by its cohort."""
-    for asked, calibration in itertools.product(questions(name), get_args(Calibration)):
-        n, epsilon, delta = asked.clients, asked.epsilon, asked.delta
-        label = f"{name} {calibration} n={n} ε={epsilon} δ={delta} D={asked.dimension} {asked.norm}"
+    for query, calibration in itertools.product(questions(name), get_args(Calibration)):
+        n, epsilon, delta = query.clients, query.epsilon, query.delta
+        label = f"{name} {calibration} n={n} ε={epsilon} δ={delta} D={query.dimension} {query.norm}"
         try:
-            yield label, asked.planned(name, calibration).model_dump(mode="json")
+            yield label, query.planned(name, calibration).model_dump(mode="json")
         except BadParameter as error:
             yield label, {"refused": error.field}
 

@@ -24,7 +24,7 @@ from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.messages.status import StageView
 from distrust.common.modular import Vector, unpack
 from distrust.shuffler.service import Shuffler
-from tests.support.cohorts import SECONDS, Authority, Crowd
+from tests.support.cohorts import SECONDS, Authority, MaskingClients
 
 N, M = 6, 2**20
 server = Authority()
@@ -33,7 +33,7 @@ some = st.sets(one, min_size=1)
 EVERYONE = frozenset(range(N))
 
 
-class Powers(Crowd):
+class Powers(MaskingClients):
     """Client i of a masked cohort holds 2^i."""
 
     def vector(self, slot: int) -> Vector:
@@ -71,7 +71,7 @@ class Operations(RuleBasedStateMachine):
     def begin(self) -> None:
         self.cohort = self.make_cohort()
         self._start()
-        self.s.open(self.cohort)
+        self.service.open(self.cohort)
 
     @rule(twice=st.booleans())
     def everyone_answers(self, *, twice: bool) -> None:
@@ -114,7 +114,7 @@ class Operations(RuleBasedStateMachine):
     @rule(who=one)
     def leave(self, who: int) -> None:
         self.left.add(who)
-        self.s.depart(self.cohort.cohort, server.departure(self.cohort, [who]))
+        self.service.depart(self.cohort.cohort, server.departure(self.cohort, [who]))
 
     @rule(seconds=st.sampled_from([1.0, SECONDS / 3, SECONDS, 3 * SECONDS]))
     def wait(self, seconds: float) -> None:
@@ -128,12 +128,12 @@ class Operations(RuleBasedStateMachine):
     @rule()
     def open_again(self) -> None:
         """A restarted server opens what it had opened."""
-        self.s.open(self.cohort)
+        self.service.open(self.cohort)
 
     @precondition(lambda self: hasattr(self, "cohort"))
     @invariant()
     def what_is_released_counts_everyone_at_most_once_and_never_changes(self) -> None:
-        found = self.s.batch(self.cohort.cohort)
+        found = self.service.batch(self.cohort.cohort)
         if isinstance(found, BatchAnswer):
             assert self.first_answer is None
             assert found.batch is None
@@ -159,25 +159,25 @@ class Operations(RuleBasedStateMachine):
         self.folder.cleanup()
 
     def view(self) -> StageView:
-        return self.s.view(self.cohort.cohort, range(N))
+        return self.service.view(self.cohort.cohort, range(N))
 
     def _member(self, view: StageView, slot: int) -> bool:
         return slot in bitmap_to_members(view.members, N)
 
     def _send(self, stage: str, bodies: dict[int, bytes]) -> None:
         try:
-            answer = self.s.receive(self.cohort.cohort, stage, server.upload(self.cohort, stage, bodies))
+            answer = self.service.receive(self.cohort.cohort, stage, server.upload(self.cohort, stage, bodies))
         except ProtocolError:
             return
         assert answer.accepted + len(answer.refused) == len(bodies)
 
     def _start(self) -> None:
         self.database = Database(f"sqlite:///{Path(self.folder.name)}/s.sqlite3", METADATA, VERSION)
-        self.s = self.build(self.database)
+        self.service = self.build(self.database)
 
     def _stop(self) -> None:
-        if hasattr(self, "s"):
-            self.s.close()
+        if hasattr(self, "service"):
+            self.service.close()
             self.database.close()
 
 
@@ -208,7 +208,7 @@ class AtTheAggregator(Operations):
 
     def __init__(self) -> None:
         super().__init__()
-        self.crowd: Any = None
+        self.masking_clients: Any = None
 
     def build(self, database: Database) -> Intermediary:
         return Aggregator(database, self.clock)
@@ -217,14 +217,14 @@ class AtTheAggregator(Operations):
         cohort = server.masked(dimension=1, clients=N)
         assert isinstance(cohort.channel, Masking)
         cohort = cohort.model_copy(update={"channel": cohort.channel.model_copy(update={"modulus": M})})
-        self.crowd = Powers(cohort)
+        self.masking_clients = Powers(cohort)
         return cohort
 
     def bodies(self, view: StageView, who: set[int]) -> dict[int, bytes]:
         """A client answers as long as it has answered every stage before."""
         before = self.stages[: self.stages.index(view.stage)]
         able = {slot for slot in who if all(slot in self.sent.get(stage, {}) for stage in before)}
-        return dict(self.crowd.answer(view, sorted(able)))
+        return dict(self.masking_clients.answer(view, sorted(able)))
 
     def counted(self, answer: BatchAnswer) -> int:
         assert answer.batch is not None

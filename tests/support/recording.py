@@ -1,7 +1,7 @@
-"""A whole real run in one process: three services, two fleets, HTTP without sockets; everything said is written down.
+"""A whole run recorded in one process: three services, two fleets, HTTP without sockets, each request and answer.
 
-`Hay` holds all that one party has: every cell of its database, and every request and answer it took part in, with JSON
-opened and base64 decoded. Whoever looks for a needle looks there.
+A `Recording` holds all that one party has: each cell of its database, and each request and answer that it took part in,
+with JSON opened and base64 decoded. Tests search it.
 """
 
 import asyncio
@@ -42,10 +42,10 @@ from distrust.server.app import ServerSettings
 from distrust.server.intermediary import PATIENCE, HttpIntermediaries
 from distrust.shuffler.app import ShufflerSettings
 
-TOKEN, LOOKING = "open sesame, says the operator", "only looking, says the inspector"
+TOKEN, INSPECTOR = "open sesame, says the operator", "only looking, says the inspector"
 SEED = 7_301_964_528_173_045_519
 USUAL = PrivacyRequirements()
-HABITS = FleetOptions(block=8)
+OPTIONS = FleetOptions(block=8)
 PARTIES = ("server", "shuffler", "aggregator")
 
 
@@ -65,16 +65,20 @@ class Exchange:
 Tamper = Callable[[httpx.URL, bytes], bytes]
 
 
-class Wire(httpx.AsyncBaseTransport):
+class RecordingTransport(httpx.AsyncBaseTransport):
     """One caller's way to all services; writes down what passes.
 
     tamper   what the caller gets in place of an answer: a party that lies to this caller alone.
     """
 
     def __init__(
-        self, caller: str, apps: Mapping[str, FastAPI], heard: list[Exchange], tamper: Tamper = lambda _url, raw: raw
+        self,
+        caller: str,
+        apps: Mapping[str, FastAPI],
+        exchanges: list[Exchange],
+        tamper: Tamper = lambda _url, raw: raw,
     ) -> None:
-        self._caller, self._heard, self._tamper = caller, heard, tamper
+        self._caller, self._exchanges, self._tamper = caller, exchanges, tamper
         self._ways = {name: httpx.ASGITransport(app, raise_app_exceptions=False) for name, app in apps.items()}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -82,7 +86,7 @@ class Wire(httpx.AsyncBaseTransport):
         host = request.url.host
         answer = await self._ways[host].handle_async_request(request)
         content = self._tamper(request.url, await answer.aread())
-        self._heard.append(
+        self._exchanges.append(
             Exchange(self._caller, host, request.method, request.url, dict(request.headers), body, content)
         )
         headers = {name: value for name, value in answer.headers.items() if name != "content-length"}
@@ -105,19 +109,19 @@ class Truth:
 
 
 @dataclass
-class Tape:
+class RecordedRun:
     """A finished run: what was true, what was said, what is remembered."""
 
     truth: Truth
-    heard: list[Exchange]
+    exchanges: list[Exchange]
     databases: dict[str, Path]
     environment: Environment
     views: dict[str, RunView]
     transcripts: dict[str, bytes]  # by party: what its operator is shown of all cohorts
 
-    def said(self, caller: str, callee: str) -> list[Exchange]:
+    def between(self, caller: str, callee: str) -> list[Exchange]:
         """What `caller` (or callers whose name begins so) said to `callee`."""
-        return [one for one in self.heard if one.caller.startswith(caller) and one.callee == callee]
+        return [one for one in self.exchanges if one.caller.startswith(caller) and one.callee == callee]
 
     def rows(self, party: str, query: str) -> list[tuple[Any, ...]]:
         """Straight from a party's database."""
@@ -132,19 +136,19 @@ APART = b"\xff" * 4
 """Between two straws; no payload begins so, for its modulus would be all of its bytes."""
 
 
-class Hay:
+class Recording:
     """Everything that a party holds or has heard."""
 
-    def __init__(self, straws: Iterable[bytes]) -> None:
-        self._all = APART.join(straws)
+    def __init__(self, parts: Iterable[bytes]) -> None:
+        self._all = APART.join(parts)
 
     @classmethod
-    def of(cls, tape: Tape, party: str) -> Self:
-        straws = [straw for cell in _cells(tape.databases[party]) for straw in _opened(cell)]
-        for one in tape.heard:
+    def of(cls, recorded: RecordedRun, party: str) -> Self:
+        parts = [part for cell in _cells(recorded.databases[party]) for part in _opened(cell)]
+        for one in recorded.exchanges:
             if party in (one.caller, one.callee):
-                straws += [str(one.url).encode(), repr(one.headers).encode(), *_opened(one.body), *_opened(one.answer)]
-        return cls(straws)
+                parts += [str(one.url).encode(), repr(one.headers).encode(), *_opened(one.body), *_opened(one.answer)]
+        return cls(parts)
 
     def holds(self, needle: bytes) -> bool:
         return needle in self._all
@@ -212,24 +216,27 @@ def keys(tree: object) -> set[str]:
     return set()
 
 
-def play(
+def record_run(
     folder: Path,
     configs: Sequence[RunConfig],
     dropout: float,
     tap: pytest.MonkeyPatch,
     *,
-    heard: list[Exchange] | None = None,
-    terms: PrivacyRequirements = USUAL,
-    habits: FleetOptions = HABITS,
-) -> Tape:
-    """All runs to their end, at once, on the users' `terms`. `heard`: for what was said in a run that fails."""
-    truth, heard = Truth(), [] if heard is None else heard
+    exchanges: list[Exchange] | None = None,
+    requirements: PrivacyRequirements = USUAL,
+    options: FleetOptions = OPTIONS,
+) -> RecordedRun:
+    """Play all runs to their end, at once, on the users' `requirements`.
+
+    exchanges  takes the requests and answers, also of a run that fails.
+    """
+    truth, exchanges = Truth(), [] if exchanges is None else exchanges
     environment = build_environment(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED}))
     _listen(truth, tap)
     databases = {name: folder / f"{name}.sqlite3" for name in PARTIES}
-    fleet = partial(fleet_over, World(environment, SEED), terms, replace(habits, dropout=dropout))
-    views, transcripts = asyncio.run(_play(databases, configs, heard, fleet))
-    return Tape(truth, heard, databases, environment, views, transcripts)
+    fleet = partial(fleet_over, World(environment, SEED), requirements, replace(options, dropout=dropout))
+    views, transcripts = asyncio.run(_record(databases, configs, exchanges, fleet))
+    return RecordedRun(truth, exchanges, databases, environment, views, transcripts)
 
 
 def _listen(truth: Truth, tap: pytest.MonkeyPatch) -> None:
@@ -255,14 +262,14 @@ def _listen(truth: Truth, tap: pytest.MonkeyPatch) -> None:
     tap.setattr(Secrets, "__init__", noted_secrets)
 
 
-async def _play(
-    databases: dict[str, Path], configs: Sequence[RunConfig], heard: list[Exchange], fleet: Callable[..., Fleet]
+async def _record(
+    databases: dict[str, Path], configs: Sequence[RunConfig], exchanges: list[Exchange], fleet: Callable[..., Fleet]
 ) -> tuple[dict[str, RunView], dict[str, bytes]]:
-    async with services(databases, heard) as (apps, operator):
+    async with services(databases, exchanges) as (apps, operator):
         peer = operator.peer("http://server", TOKEN)
         for config in configs:
             await peer.post("/v1/runs", config, RunView)
-        wires = [(config, Wire(f"fleet {n}", apps, heard)) for config in configs for n in (1, 2)]
+        wires = [(config, RecordingTransport(f"fleet {n}", apps, exchanges)) for config in configs for n in (1, 2)]
         fleets = [fleet(config, wire) for config, wire in wires]
         ends = set(await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), 60))
         assert ends <= {"finished", "failed"}  # failed: nothing was measured
@@ -272,45 +279,47 @@ async def _play(
 
 @asynccontextmanager
 async def services(
-    databases: Mapping[str, Path], heard: list[Exchange]
+    databases: Mapping[str, Path], exchanges: list[Exchange]
 ) -> AsyncIterator[tuple[dict[str, FastAPI], Http]]:
     """The three services on these database files, and the operator's client, which is not listened to."""
     apps: dict[str, FastAPI] = {}
     own = {name: {"database": f"sqlite:///{path}"} for name, path in databases.items()}
     folder = databases["server"].parent
     (folder / "token").write_text(TOKEN)
-    (folder / "inspector").write_text(LOOKING)
+    (folder / "inspector").write_text(INSPECTOR)
     token = {"operator_token_file": folder / "token"}
     looking = {**token, "inspector_token_file": folder / "inspector"}
     apps["shuffler"] = distrust.shuffler.app.shuffler_app(ShufflerSettings(**own["shuffler"], **looking))
     apps["aggregator"] = distrust.aggregator.app.aggregator_app(AggregatorSettings(**own["aggregator"], **looking))
-    http = Http(PATIENCE, transport=Wire("server", apps, heard))
+    http = Http(PATIENCE, transport=RecordingTransport("server", apps, exchanges))
     both = HttpIntermediaries("http://shuffler", "http://aggregator", TOKEN, http)
     apps["server"] = distrust.server.app.server_app(ServerSettings(**own["server"], **token), both)
     async with AsyncExitStack() as stack:
         for app in apps.values():
             await stack.enter_async_context(app.router.lifespan_context(app))
-        yield apps, Http(transport=Wire("operator", apps, []))
+        yield apps, Http(transport=RecordingTransport("operator", apps, []))
 
 
 async def _transcripts(operator: Http, party: str, configs: Sequence[RunConfig]) -> bytes:
     """Every page of every cohort that the party knows."""
-    peer, pages = operator.peer(f"http://{party}", TOKEN if party == "server" else LOOKING), []
+    peer, pages = operator.peer(f"http://{party}", TOKEN if party == "server" else INSPECTOR), []
     for config in configs:
-        doors = [f"/v1/cohorts/{config.run}.1.{arm}.1/messages" for arm in range(config.arms)]
-        for door in (
-            [f"/v1/runs/{config.run}{door.removeprefix('/v1')}" for door in doors] if party == "server" else doors
+        paths = [f"/v1/cohorts/{config.run}.1.{arm}.1/messages" for arm in range(config.arms)]
+        for path in (
+            [f"/v1/runs/{config.run}{path.removeprefix('/v1')}" for path in paths] if party == "server" else paths
         ):
             with suppress(WrongCohort):  # each S knows its own
-                pages.append((await peer.get(door, Transcript, {"limit": 1000})).model_dump_json().encode())
+                pages.append((await peer.get(path, Transcript, {"limit": 1000})).model_dump_json().encode())
     return b"\n".join(pages)
 
 
-def fleet_over(world: World, terms: PrivacyRequirements, habits: FleetOptions, config: RunConfig, wire: Wire) -> Fleet:
+def fleet_over(
+    world: World, requirements: PrivacyRequirements, options: FleetOptions, config: RunConfig, wire: RecordingTransport
+) -> Fleet:
     """A fleet of one run, over a wire of its own."""
     addresses = Addresses(*(f"http://{party}" for party in PARTIES))
-    sender = HttpTransport(Http(patience(20), transport=wire), addresses, config.run)
-    return Fleet(sender, world, terms, habits)
+    transport = HttpTransport(Http(patience(20), transport=wire), addresses, config.run)
+    return Fleet(transport, world, requirements, options)
 
 
 __all__ = [
@@ -318,12 +327,12 @@ __all__ = [
     "SEED",
     "TOKEN",
     "Exchange",
-    "Hay",
-    "Tape",
+    "RecordedRun",
+    "Recording",
+    "RecordingTransport",
     "Truth",
-    "Wire",
     "fleet_over",
     "keys",
-    "play",
+    "record_run",
     "services",
 ]

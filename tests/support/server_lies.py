@@ -100,18 +100,18 @@ def another(name: str, value: Any) -> Any:
     return OTHER_KEY if len(value) == len(OTHER_KEY) else f"{value}x"
 
 
-def other_mechanism(asked: Round) -> dict[str, Any]:
+def other_mechanism(round_: Round) -> dict[str, Any]:
     """Another mechanism, planned for the same cohort, S and statistic: the one without noise."""
-    told, spec = asked.mechanism, MechanismSpec(name="identity", via=asked.mechanism.via)
-    frame = {"clients": told.clients, "least": asked.assignments[0].cohort.minimum, "floor": told.floor}
-    planned = plan(spec, **frame, wrap=told.wrap, statistic=asked.statistic)
+    altered, spec = round_.mechanism, MechanismSpec(name="identity", via=round_.mechanism.via)
+    frame = {"clients": altered.clients, "least": round_.assignments[0].cohort.minimum, "floor": altered.floor}
+    planned = plan(spec, **frame, wrap=altered.wrap, statistic=round_.statistic)
     return planned.model_dump(mode="json")
 
 
-def told_instead(view: Any, path: Path_) -> tuple[Path_, Any]:
+def lie_about(view: Any, path: Path_) -> tuple[Path_, Any]:
     """What takes the place of the truth, and where: of a kind, the whole member of the union; of a list, all of it."""
-    asked = RoundView.model_validate_json(json.dumps(view)).round
-    assert asked is not None
+    round_ = RoundView.model_validate_json(json.dumps(view)).round
+    assert round_ is not None
     whole, parent = at(view, path), at(view, path[:-1])
     where, value = path, another(str(path[-1]), whole)
     match path:
@@ -121,7 +121,7 @@ def told_instead(view: Any, path: Path_) -> tuple[Path_, Any]:
             bounded = {"kind": "bounded-reward", "bound": 1.0}
             where, value = path[:-1], bounded if whole == "reward" else {"kind": "reward"}
         case (_, "mechanism", "name"):
-            where, value = path[:-1], other_mechanism(asked)
+            where, value = path[:-1], other_mechanism(round_)
         case (*_, "channel", "kind"):
             bits, sealed = {"kind": "bits", "labels": 1, "width": 1}, {"kind": "sealed", "server_key": OTHER_KEY}
             where, value = path[:-1], bits if whole == "sealed" else {**sealed, "size": parent.get("size", 1)}
@@ -130,7 +130,7 @@ def told_instead(view: Any, path: Path_) -> tuple[Path_, Any]:
         case (*_, "times", 0):
             where, value = path[:-1], [parent[0] - 1, parent[1] + 1]
         case (*_, 0, "mechanism"):
-            value = asked.mechanism.model_dump(mode="json") | {"epsilon": 0.5}
+            value = round_.mechanism.model_dump(mode="json") | {"epsilon": 0.5}
         case (*_, "terms"):
             value = json.dumps(json.loads(whole) | {"dropout": 0.2}, sort_keys=True, separators=(",", ":"))
     return where, value
@@ -152,16 +152,16 @@ def changed(tree: Any, path: Path_, value: Any) -> Any:
 
 def consistent(view: Any, path: Path_) -> Any:
     """The same with the channel and the terms of every cohort as the changed round has them."""
-    asked = RoundView.model_validate_json(json.dumps(view)).round
-    assert asked is not None
-    for assignment, raw in zip(asked.assignments, view["round"]["assignments"], strict=True):
-        mechanism, channel = asked.mechanism_of(assignment), raw["cohort"]["channel"]
+    round_ = RoundView.model_validate_json(json.dumps(view)).round
+    assert round_ is not None
+    for assignment, raw in zip(round_.assignments, view["round"]["assignments"], strict=True):
+        mechanism, channel = round_.mechanism_of(assignment), raw["cohort"]["channel"]
         if "mechanism" in path:
             sizes = {"modulus": mechanism.modulus, "width": mechanism.width}
             channel |= {name: size for name, size in sizes.items() if size and name in channel}
-        if "decision" in path and asked.decision.kind == channel.get("deal", {}).get("kind"):
+        if "decision" in path and round_.decision.kind == channel.get("deal", {}).get("kind"):
             channel["deal"] = view["round"]["decision"]
-        raw["cohort"]["terms"] = cohort_terms(asked, assignment.arm, mechanism)
+        raw["cohort"]["terms"] = cohort_terms(round_, assignment.arm, mechanism)
     return view
 
 
@@ -170,14 +170,14 @@ def lie(raw: bytes, path: Path_, *, whole: bool) -> bytes:
     view = json.loads(raw)
     if not view.get("round"):
         return raw
-    told = changed(view, *told_instead(view, path))
+    altered = changed(view, *lie_about(view, path))
     try:
-        return json.dumps(consistent(told, path) if whole else told).encode()
+        return json.dumps(consistent(altered, path) if whole else altered).encode()
     except ValueError:  # the change makes a message that no client reads
-        return json.dumps(told).encode()
+        return json.dumps(altered).encode()
 
 
-def told_of_config(run: Any, path: Path_) -> tuple[Path_, Any]:
+def lie_about_config(run: Any, path: Path_) -> tuple[Path_, Any]:
     """As `told_instead`, of a configuration."""
     policy = {"name": "vb-sdp-ae"} if "actions" not in run["policy"] else {"name": "dp-pe", "actions": ACTIONS}
     match path:
@@ -192,12 +192,12 @@ def told_of_config(run: Any, path: Path_) -> tuple[Path_, Any]:
 
 def lie_of_config(url: httpx.URL, raw: bytes, *, path: Path_, run: RunConfig, whole: bool) -> bytes:
     """Another configuration of the run for one fleet; where `whole`, with its digest wherever the server has it."""
-    told = json.loads(run.model_dump_json())
-    told = changed(told, *told_of_config(told, path))
+    altered = json.loads(run.model_dump_json())
+    altered = changed(altered, *lie_about_config(altered, path))
     if url.path.endswith("/config"):
-        return json.dumps(told).encode()
+        return json.dumps(altered).encode()
     if whole and url.path.endswith("/round"):
-        digest = encode_blob(RunConfig.model_validate(told).digest())
+        digest = encode_blob(RunConfig.model_validate(altered).digest())
         view = json.loads(raw) | {"config": digest}
         for one in (view.get("round") or {}).get("assignments", ()):
             one["cohort"]["config"] = digest
@@ -213,12 +213,12 @@ def field_of(path: Path_) -> str:
 
 def named(reason: str) -> str:
     """The field that a reason names, in front of the value that was told; without places in lists."""
-    said = reason.partition(": ")[2]
-    said = re.sub(r"^http://server answered something that is no \w+: (round\.(assignments\.0\.)?)?", "", said)
-    said = said.removeprefix("the run's mechanism cannot be planned for this cohort: ")
-    said = re.sub(r"^cohort \S+: the (shuffler|aggregator) was told ", "", said)
-    said = re.sub(r"^mechanism\.[a-z-]+: (?=via)", "mechanism.", said)
-    found = re.match(r"[a-z_.]+(?=(\[\d+\])?( = |: ))", re.sub(r"\.0(?= = )", "", said))
+    field = reason.partition(": ")[2]
+    field = re.sub(r"^http://server answered something that is no \w+: (round\.(assignments\.0\.)?)?", "", field)
+    field = field.removeprefix("the run's mechanism cannot be planned for this cohort: ")
+    field = re.sub(r"^cohort \S+: the (shuffler|aggregator) was told ", "", field)
+    field = re.sub(r"^mechanism\.[a-z-]+: (?=via)", "mechanism.", field)
+    found = re.match(r"[a-z_.]+(?=(\[\d+\])?( = |: ))", re.sub(r"\.0(?= = )", "", field))
     return found.group() if found else f"no field in {reason!r}"
 
 

@@ -79,8 +79,8 @@ dropout = 0.15
 def test_shuffled_actions_give_the_same_sums_in_process_and_over_http(
     stack: Stack, mechanism: str, *, core_set: bool
 ) -> None:
-    told = str(core_set).lower()
-    file = run_file(f"dealt-{mechanism}-{told}", mechanism, more=f"core_set = {told}")
+    reports = str(core_set).lower()
+    file = run_file(f"dealt-{mechanism}-{reports}", mechanism, more=f"core_set = {reports}")
     here, there = in_process.run(file), over_http(stack, file)
     assert learned(there) == learned(here)
     assert len(here.rounds) >= 5
@@ -110,21 +110,21 @@ async def _first_round(file: RunFile, stack: Stack) -> RoundReport:
     async with Http(patience(30)) as http:
         operator = http.peer(stack.urls.server, stack.urls.token)
         await operator.post("/v1/runs", file.config, RunView)
-        sender = HttpTransport(http, addresses, file.config.run)
-        asked = (await sender.round(0, 10)).round
-        assert asked is not None
-        users = await _users(asked, sender)
+        transport = HttpTransport(http, addresses, file.config.run)
+        round_ = (await transport.round(0, 10)).round
+        assert round_ is not None
+        users = await _users(round_, transport)
         with ThreadPoolExecutor(1) as worker:
-            crews = [_crew(asked, world, sender, worker) for _ in range(2)]
-            await crews[0].join(users)
-            items = await crews[0].begin(users)
-            before = await crews[0].uploader.request_actions(crews[0].cohort, users)
-            await crews[0].open(items[:5])
+            sessions = [_session(round_, world, transport, worker) for _ in range(2)]
+            await sessions[0].join(users)
+            items = await sessions[0].begin(users)
+            before = await sessions[0].uploader.request_actions(sessions[0].cohort, users)
+            await sessions[0].open(items[:5])
             stack.restart("shuffler")  # in this thread: a service lives no longer than the thread that started it
-            again = await crews[1].uploader.request_actions(crews[1].cohort, users[5:])
+            again = await sessions[1].uploader.request_actions(sessions[1].cohort, users[5:])
             assert again == {user.slot: before[user.slot] for user in users[5:]}
-            await crews[1].join(users[5:])
-            await crews[1].open(await crews[1].begin(users[5:]))
+            await sessions[1].join(users[5:])
+            await sessions[1].open(await sessions[1].begin(users[5:]))
         path = f"/v1/runs/{file.config.run}/rounds/1"
         for _ in range(300):
             report = await operator.get(path, RoundReport)
@@ -135,16 +135,16 @@ async def _first_round(file: RunFile, stack: Stack) -> RoundReport:
         return report
 
 
-async def _users(asked: Round, sender: HttpTransport) -> list[User]:
-    clients = asked.assignments[0].cohort.clients
-    answer = await sender.tickets(TicketRequest(request="0" * 32, round=1, want=clients))
+async def _users(round_: Round, transport: HttpTransport) -> list[User]:
+    clients = round_.assignments[0].cohort.clients
+    answer = await transport.tickets(TicketRequest(request="0" * 32, round=1, want=clients))
     assert [(grant.first, grant.count) for grant in answer.grants] == [(0, clients)]
     return granted(answer.grants[0], np.full(clients, NEVER))
 
 
-def _crew(asked: Round, world: World, sender: HttpTransport, worker: ThreadPoolExecutor) -> CohortSession:
-    script = ShuffleProtocol(CohortRandomizer(asked, asked.assignments[0], world))
-    return CohortSession(asked.assignments[0].cohort, script, Uploader(sender, FleetStats()), worker, 512)
+def _session(round_: Round, world: World, transport: HttpTransport, worker: ThreadPoolExecutor) -> CohortSession:
+    protocol = ShuffleProtocol(CohortRandomizer(round_, round_.assignments[0], world))
+    return CohortSession(round_.assignments[0].cohort, protocol, Uploader(transport, FleetStats()), worker, 512)
 
 
 def test_inspect_shows_who_plays_what_to_the_shuffler_alone(stack: Stack) -> None:
@@ -152,13 +152,13 @@ def test_inspect_shows_who_plays_what_to_the_shuffler_alone(stack: Stack) -> Non
     file = run_file("looked-at", "central-laplace-discrete", horizon=200)
     over_http(stack, file)
     (sight,) = asyncio.run(gather(stack.urls, Wanted("looked-at", 1, None, 1000)))
-    told = [seen for seen in sight.by_intermediary.messages if seen.stage == "report"]
-    assert {seen.view["action"] for seen in told} <= set(sight.report.arms)
-    assert all(seen.peer.startswith("client ") for seen in told)
+    reports = [seen for seen in sight.by_intermediary.messages if seen.stage == "report"]
+    assert {seen.view["action"] for seen in reports} <= set(sight.report.arms)
+    assert all(seen.peer.startswith("client ") for seen in reports)
     assert not [seen for seen in sight.by_server.messages if "action" in seen.view or "client" in seen.peer]
     (batch,) = [seen for seen in sight.by_server.messages if seen.stage == "batch"]
     assert isinstance(batch.view["by_action"], list)
-    assert sum(map(int, batch.view["by_action"])) == len(told)
+    assert sum(map(int, batch.view["by_action"])) == len(reports)
     text = io.StringIO()
     print_sights([sight], Console(file=text, width=400, color_system=None))
     assert "order" in text.getvalue()

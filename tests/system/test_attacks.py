@@ -87,8 +87,8 @@ def check_unhurt_by_process(service: Attacked, work: list[str]) -> list[tuple[st
             assert attacker.stdout is not None
             assert attacker.stdout.readline() == "begun\n"
             found.append(service.honest_seconds(TIMES) / before)
-            told, _ = attacker.communicate()
-        answers += json.loads(told)
+            printed, _ = attacker.communicate()
+        answers += json.loads(printed)
         if found[-1] <= SLOWER:
             break
     assert service.peak() < LARGER * service.fresh
@@ -242,12 +242,12 @@ def test_half_a_body_is_refused_when_its_time_is_over_and_cannot_go_on_for_ever(
     head = hasty.upload(1_000_000) + b"{"
     dripping = hasty.connect(head)
     dripping.settimeout(0.05)
-    said = b""
-    while b"too slow" not in said:
+    received = b""
+    while b"too slow" not in received:
         assert time.monotonic() - began < 20 * BODY_SECONDS
         drip(dripping)
-        said += heard(dripping)
-    assert b" 408 " in said
+        received += read_from(dripping)
+    assert b" 408 " in received
     while not closed(dripping):
         assert time.monotonic() - began < 20 * BODY_SECONDS + 10
         drip(dripping)
@@ -261,7 +261,7 @@ def drip(connection: socket.socket) -> None:
         return
 
 
-def heard(connection: socket.socket) -> bytes:
+def read_from(connection: socket.socket) -> bytes:
     try:
         return connection.recv(65_536)
     except TimeoutError:
@@ -276,7 +276,7 @@ def test_hanging_up_in_the_middle_of_a_body_is_quiet(service: Attacked) -> None:
     service.hang_up()
     until(lambda: service.counted(499) == gone + 20)
     assert service.counted(500) == failed
-    assert "Traceback" not in service.said()
+    assert "Traceback" not in service.log_text()
 
 
 def test_a_connection_too_many_closes_the_one_that_has_said_nothing_for_longest(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ PLACES = (0, 0, 0, 1, 1, 2)
 """The place in the list of each play."""
 
 
-class AtTheDealer(AtTheShuffler):
+class AtTheAssigningShuffler(AtTheShuffler):
     """Clients ask for their plays again and again; whoever reports was told what to play.
 
     Now and then the server asks in their place: it learns a play only where the client never does.
@@ -31,8 +31,8 @@ class AtTheDealer(AtTheShuffler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: dict[int, int] = {}
-        self.robbed: dict[int, int] = {}
+        self.client_plays: dict[int, int] = {}
+        self.server_plays: dict[int, int] = {}
         self.draws = 0
 
     def build(self, database: Database) -> Intermediary:
@@ -45,27 +45,27 @@ class AtTheDealer(AtTheShuffler):
         return UnsafeSeededStream(self.draws)
 
     def make_cohort(self) -> Cohort:
-        return server.dealt(actions=[5, 3, 8], times=[3, 2, 1])
+        return server.assigned(actions=[5, 3, 8], times=[3, 2, 1])
 
     @rule(who=some)
-    def somebody_asks(self, who: set[int]) -> None:
+    def clients_ask(self, who: set[int]) -> None:
         self.ask(who)
 
     @rule(who=some)
     def the_server_asks(self, who: set[int]) -> None:
         claims = b"".join(claim(self.cohort, slot, bytes([N]) * SECRET) for slot in sorted(who))
         request = server.asking(self.cohort, sorted(who)).model_copy(update={"claims": claims})
-        self._asked(request, self.robbed, self.told)
+        self._request(request, self.server_plays, self.client_plays)
 
     def ask(self, who: Iterable[int]) -> None:
-        self._asked(server.asking(self.cohort, sorted(who)), self.told, self.robbed)
+        self._request(server.asking(self.cohort, sorted(who)), self.client_plays, self.server_plays)
 
-    def _asked(self, request: ActionRequest, own: dict[int, int], others: dict[int, int]) -> None:
+    def _request(self, request: ActionRequest, own: dict[int, int], others: dict[int, int]) -> None:
         """Nobody's play ever changes, no two are the same, and none is told twice."""
         try:
             answer = self.shuffler.actions(self.cohort.cohort, request)
         except ProtocolError:
-            assert self.s.settled(self.cohort.cohort).stage != "report"
+            assert self.service.settled(self.cohort.cohort).stage != "report"
             return
         assert {one.slot for one in answer.refused} == set(request.slots) & (self.left | others.keys())
         for slot, play in zip(answer.slots, answer.plays, strict=True):
@@ -77,8 +77,8 @@ class AtTheDealer(AtTheShuffler):
         if who:
             self.ask(who)
         key, found = server.seals.public_key().public_bytes_raw(), {}
-        for slot in who & self.told.keys():
-            mark, value, place = bytes([slot + 1] * REPORT_ID), (1 << slot).to_bytes(8), PLACES[self.told[slot]]
+        for slot in who & self.client_plays.keys():
+            mark, value, place = bytes([slot + 1] * REPORT_ID), (1 << slot).to_bytes(8), PLACES[self.client_plays[slot]]
             found[slot] = mark + seal(key, self.cohort, mark, value, place) + secret(slot)
         return found
 
@@ -93,5 +93,5 @@ class AtTheDealer(AtTheShuffler):
         return sum(int.from_bytes(payload) for _, payload in opened)
 
 
-TestAtTheDealer = AtTheDealer.TestCase
-TestAtTheDealer.settings = bounds(15)
+TestAtTheAssigningShuffler = AtTheAssigningShuffler.TestCase
+TestAtTheAssigningShuffler.settings = bounds(15)

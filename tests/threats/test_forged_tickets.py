@@ -21,10 +21,10 @@ from distrust.common.run.config import RunConfig
 from distrust.server.intermediary import HttpIntermediaries
 from distrust.server.keys import load_or_make
 from distrust.server.ticket_issuer import sign
-from tests.support.recording import Exchange, Tape, play
+from tests.support.recording import Exchange, RecordedRun, record_run
 
 CLIENTS = 48
-DEALT = {
+ASSIGNED = {
     "policy": {
         "name": "almost-free",
         "model": "shuffled",
@@ -104,15 +104,15 @@ async def nothing(_thief: Thief, _cohort: Cohort) -> None:
     """Only watch."""
 
 
-def reporters(heard: list[Exchange], cohort: str = "") -> set[int]:
+def reporters(exchanges: list[Exchange], cohort: str = "") -> set[int]:
     """The slots that fleets tried to report in."""
-    door = f"{cohort}/reports"
-    said = [one for one in heard if one.caller.startswith("fleet") and one.url.path.endswith(door)]
-    return {item.slot for one in said for item in Upload.model_validate_json(one.body).items}
+    path = f"{cohort}/reports"
+    sent = [one for one in exchanges if one.caller.startswith("fleet") and one.url.path.endswith(path)]
+    return {item.slot for one in sent for item in Upload.model_validate_json(one.body).items}
 
 
-def last_batch(tape: Tape) -> BatchAnswer:
-    ((text,),) = tape.rows("server", "SELECT body FROM batches")
+def last_batch(recorded: RecordedRun) -> BatchAnswer:
+    ((text,),) = recorded.rows("server", "SELECT body FROM batches")
     return BatchAnswer.model_validate_json(text)
 
 
@@ -130,39 +130,39 @@ def test_who_asks_after_the_clients_is_told_nothing_and_reports_for_nobody(
         return await honest(self, cohort, upload)
 
     monkeypatch.setattr(HttpTransport, "upload", act_and_upload)
-    tape = play(tmp_path, [config(DEALT)], 0.0, monkeypatch)
+    recorded = record_run(tmp_path, [config(ASSIGNED)], 0.0, monkeypatch)
     assert (thief.learned, len(thief.refused)) == ({}, CLIENTS)
     assert {(one.type, one.status) for one in thief.refused} == {(Conflict("").urn, 409)}
     assert {one.type for answer in answers for one in answer.refused} == {BadTicket("").urn}
     assert sum(answer.accepted for answer in answers) == 0
-    assert (last_batch(tape).state, last_batch(tape).lost) == ("released", 0)
+    assert (last_batch(recorded).state, last_batch(recorded).lost) == ("released", 0)
     assert "ticket_conflict" not in capsys.readouterr().out
 
 
 def test_who_asks_before_the_clients_learns_what_nobody_plays_and_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    thief, heard = Thief(tmp_path), list[Exchange]()
+    thief, exchanges = Thief(tmp_path), list[Exchange]()
     first_of_all(thief, monkeypatch, lambda thief, cohort: thief.ask(cohort, STOLEN))
-    tape = play(tmp_path, [config(DEALT)], 0.0, monkeypatch, heard=heard)
+    recorded = record_run(tmp_path, [config(ASSIGNED)], 0.0, monkeypatch, exchanges=exchanges)
     assert (set(thief.learned), thief.refused) == (set(STOLEN), [])
-    assert reporters(heard) == set(range(CLIENTS)) - set(STOLEN)
-    assert set(tape.truth.plays["run.1.0.1"]) == set(range(CLIENTS)) - set(STOLEN)
-    assert not set(tape.truth.plays["run.1.0.1"].values()) & set(thief.learned.values())
-    assert (last_batch(tape).state, last_batch(tape).lost) == ("released", len(STOLEN))
+    assert reporters(exchanges) == set(range(CLIENTS)) - set(STOLEN)
+    assert set(recorded.truth.plays["run.1.0.1"]) == set(range(CLIENTS)) - set(STOLEN)
+    assert not set(recorded.truth.plays["run.1.0.1"].values()) & set(thief.learned.values())
+    assert (last_batch(recorded).state, last_batch(recorded).lost) == ("released", len(STOLEN))
     assert capsys.readouterr().out.count("another client has asked what it plays") == len(STOLEN)
 
 
 def test_a_server_that_asks_for_everybody_gets_no_report_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    thief, heard = Thief(tmp_path), list[Exchange]()
+    thief, exchanges = Thief(tmp_path), list[Exchange]()
     first_of_all(thief, monkeypatch, lambda thief, cohort: thief.ask(cohort, range(CLIENTS)))
-    tape = play(tmp_path, [config(DEALT)], 0.0, monkeypatch, heard=heard)
+    recorded = record_run(tmp_path, [config(ASSIGNED)], 0.0, monkeypatch, exchanges=exchanges)
     assert len(thief.learned) == CLIENTS
-    assert (reporters(heard), tape.truth.plays["run.1.0.1"]) == (set(), {})
-    assert tape.rows("shuffler", "SELECT stage FROM cohorts") == [("aborted",)]
-    assert tape.rows("server", "SELECT body FROM batches") == []
+    assert (reporters(exchanges), recorded.truth.plays["run.1.0.1"]) == (set(), {})
+    assert recorded.rows("shuffler", "SELECT stage FROM cohorts") == [("aborted",)]
+    assert recorded.rows("server", "SELECT body FROM batches") == []
 
 
 def test_where_nothing_is_dealt_a_client_whose_slot_was_used_is_not_served_and_knows(
@@ -171,11 +171,11 @@ def test_where_nothing_is_dealt_a_client_whose_slot_was_used_is_not_served_and_k
     """That costs the client its turn and tells the server nothing; what it sent was not kept."""
     thief = Thief(tmp_path)
     first_of_all(thief, monkeypatch, lambda thief, cohort: thief.report(cohort, [3, 4]))
-    tape = play(tmp_path, [config(SEALED)], 0.0, monkeypatch)
+    recorded = record_run(tmp_path, [config(SEALED)], 0.0, monkeypatch)
     out = capsys.readouterr().out
     assert out.count("ticket_conflict") == out.count("its message is here already, and differs") == 2
-    kept = tape.rows("shuffler", "SELECT COUNT(*) FROM messages WHERE stage = 'report' AND slot IN (3, 4)")
-    assert kept == [(2 * len(tape.rows("shuffler", "SELECT 1 FROM cohorts")),)]
+    kept = recorded.rows("shuffler", "SELECT COUNT(*) FROM messages WHERE stage = 'report' AND slot IN (3, 4)")
+    assert kept == [(2 * len(recorded.rows("shuffler", "SELECT 1 FROM cohorts")),)]
 
 
 async def steal(thief: Thief, cohort: Cohort, slots: Sequence[int]) -> None:
@@ -185,7 +185,7 @@ async def steal(thief: Thief, cohort: Cohort, slots: Sequence[int]) -> None:
     await thief.report(cohort, slots)
 
 
-@pytest.mark.parametrize(("kind", "accepted"), [(SEALED, 3), (DEALT, 0)], ids=["sealed", "dealt"])
+@pytest.mark.parametrize(("kind", "accepted"), [(SEALED, 3), (ASSIGNED, 0)], ids=["sealed", "dealt"])
 def test_a_fleet_that_sees_more_stolen_slots_than_may_collude_sends_nothing_more(
     kind: dict[str, object],
     accepted: int,
@@ -194,26 +194,26 @@ def test_a_fleet_that_sees_more_stolen_slots_than_may_collude_sends_nothing_more
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Its clients would hide among fewer than the noise counts on. The three records before it knew are at S."""
-    thief, heard = Thief(tmp_path), list[Exchange]()
+    thief, exchanges = Thief(tmp_path), list[Exchange]()
     first_of_all(thief, monkeypatch, lambda thief, cohort: steal(thief, cohort, ONE_MORE))
-    tape = play(tmp_path, [config(kind)], 0.0, monkeypatch, heard=heard, habits=IN_PARTS)
-    assert reporters(heard, "run.1.0.1") - set(ONE_MORE) == set(range(accepted))
+    recorded = record_run(tmp_path, [config(kind)], 0.0, monkeypatch, exchanges=exchanges, options=IN_PARTS)
+    assert reporters(exchanges, "run.1.0.1") - set(ONE_MORE) == set(range(accepted))
     kept = "SELECT COUNT(*) FROM messages WHERE stage = 'report' AND cohort = 'run.1.0.1'"
-    assert tape.rows("shuffler", kept) == [(accepted + len(ONE_MORE),)]
-    assert tape.rows("shuffler", "SELECT stage FROM cohorts WHERE cohort = 'run.1.0.1'") == [("aborted",)]
+    assert recorded.rows("shuffler", kept) == [(accepted + len(ONE_MORE),)]
+    assert recorded.rows("shuffler", "SELECT stage FROM cohorts WHERE cohort = 'run.1.0.1'") == [("aborted",)]
     out = capsys.readouterr().out
     assert out.count("conflicts_exceeded") == 1
     assert "another party plays more than" in out
 
 
-@pytest.mark.parametrize("kind", [SEALED, DEALT], ids=["sealed", "dealt"])
+@pytest.mark.parametrize("kind", [SEALED, ASSIGNED], ids=["sealed", "dealt"])
 def test_as_many_as_may_collude_are_what_the_noise_can_do_without(
     kind: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     thief = Thief(tmp_path)
-    slots = range(3, 3 + (4 if kind is DEALT else 3))
+    slots = range(3, 3 + (4 if kind is ASSIGNED else 3))
     first_of_all(thief, monkeypatch, lambda thief, cohort: steal(thief, cohort, slots))
-    tape = play(tmp_path, [config(kind)], 0.0, monkeypatch, habits=IN_PARTS)
-    assert tape.rows("shuffler", "SELECT stage FROM cohorts WHERE cohort = 'run.1.0.1'") == [("done",)]
+    recorded = record_run(tmp_path, [config(kind)], 0.0, monkeypatch, options=IN_PARTS)
+    assert recorded.rows("shuffler", "SELECT stage FROM cohorts WHERE cohort = 'run.1.0.1'") == [("done",)]
     out = capsys.readouterr().out
     assert (out.count("ticket_conflict"), out.count("conflicts_exceeded")) == (len(slots), 0)

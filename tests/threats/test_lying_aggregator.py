@@ -1,6 +1,6 @@
 """An aggregator that lies to clients, over HTTP: a named error before anything is opened.
 
-Two fleets play one run. The lie stands in what the aggregator answers to one of them (`told`), to both, or in what the
+Two fleets play one run. The lie is in what the aggregator answers to one of them (`tampers`), to both, or in what the
 aggregator itself does with the messages (`does`).
 """
 
@@ -34,7 +34,7 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
 from distrust.common.wire import decode_blob, encode_blob
 from tests.support.mask_algebra import Story, groups
-from tests.support.recording import PARTIES, SEED, TOKEN, Exchange, Tamper, Wire, fleet_over, services
+from tests.support.recording import PARTIES, SEED, TOKEN, Exchange, RecordingTransport, Tamper, fleet_over, services
 
 pytestmark = pytest.mark.slow
 
@@ -117,36 +117,36 @@ class Played:
     view: RunView
     reasons: dict[str, list[str]]
     sent: dict[str, set[str]]
-    heard: list[Exchange]
+    exchanges: list[Exchange]
 
     def cohorts(self) -> dict[str, Cohort]:
         """The cohorts that clients asked the aggregator for."""
-        found = [one.answer for one in self.heard if one.url.path.endswith("/terms")]
+        found = [one.answer for one in self.exchanges if one.url.path.endswith("/terms")]
         return {one.cohort: one for one in map(Cohort.model_validate_json, found)}
 
-    def told(self, fleet: str, cohort: str) -> dict[str, dict[str, Any]]:
+    def answers(self, fleet: str, cohort: str) -> dict[str, dict[str, Any]]:
         """What a fleet was told as each stage opened."""
         path = f"/v1/cohorts/{cohort}/stage"
-        views = [json.loads(one.answer) for one in self.heard if (one.caller, one.url.path) == (fleet, path)]
+        views = [json.loads(one.answer) for one in self.exchanges if (one.caller, one.url.path) == (fleet, path)]
         return {view["stage"]: view for view in views if "stage" in view}
 
     def posted(self, fleet: str, cohort: str, stage: str) -> set[int]:
         """The slots of a fleet that sent a message of this stage."""
         path = f"/v1/cohorts/{cohort}/{stage}"
-        posts = [one.body for one in self.heard if (one.caller, one.url.path, one.method) == (fleet, path, "POST")]
+        posts = [one.body for one in self.exchanges if (one.caller, one.url.path, one.method) == (fleet, path, "POST")]
         return {item["slot"] for body in posts for item in json.loads(body)["items"]}
 
     def determined(self, cohort: Cohort, colluders: frozenset[int] = frozenset()) -> set[frozenset[int]]:
         """Which sums of vectors the oracle computes from everything that was said, see `tests.support.mask_algebra`."""
         stories = {}
         for fleet in self.sent:
-            told, answered = self.told(fleet, cohort.cohort), self.posted(fleet, cohort.cohort, "unmask")
+            answers, answered = self.answers(fleet, cohort.cohort), self.posted(fleet, cohort.cohort, "unmask")
             for slot in self.posted(fleet, cohort.cohort, "masked"):
-                survivors = frozenset(_members(told["unmask"])) if slot in answered else None
-                stories[slot] = Story(frozenset(_members(told["masked"])), survivors)
+                survivors = frozenset(_members(answers["unmask"])) if slot in answered else None
+                stories[slot] = Story(frozenset(_members(answers["masked"])), survivors)
         if not stories:
             return set()
-        first = self.told("honest", cohort.cohort)["shares"]
+        first = self.answers("honest", cohort.cohort)["shares"]
         roster = Roster(cohort, _bytes(first, "members"), _bytes(first, "roster"))
         graph = [roster.neighbours(slot) if slot in roster else () for slot in range(cohort.clients)]
         return groups(graph, stories, masking(cohort).threshold, colluders)
@@ -157,7 +157,7 @@ class Played:
         return {name: sums for name, sums in found.items() if sums}
 
 
-def liar(stage: str, lie: Lie, heard: list[Exchange], caller: str) -> Tamper:
+def liar(stage: str, lie: Lie, exchanges: list[Exchange], caller: str) -> Tamper:
     """Tell one fleet something else as a stage opens."""
 
     def tamper(url: httpx.URL, raw: bytes) -> bytes:
@@ -165,18 +165,18 @@ def liar(stage: str, lie: Lie, heard: list[Exchange], caller: str) -> Tamper:
             return raw
         view = json.loads(raw)
         if view.get("stage") == stage:
-            lie(view, own_slots(heard, caller, view["cohort"]))
+            lie(view, own_slots(exchanges, caller, view["cohort"]))
         return json.dumps(view).encode()
 
     return tamper
 
 
-def own_slots(heard: list[Exchange], caller: str, cohort: str) -> set[int]:
-    posts = [one for one in heard if one.caller == caller and one.url.path == f"/v1/cohorts/{cohort}/keys"]
+def own_slots(exchanges: list[Exchange], caller: str, cohort: str) -> set[int]:
+    posts = [one for one in exchanges if one.caller == caller and one.url.path == f"/v1/cohorts/{cohort}/keys"]
     return {item["slot"] for one in posts for item in json.loads(one.body)["items"]}
 
 
-class InTurn(Wire):
+class InTurn(RecordingTransport):
     """A fleet's way to all services, on which it gets no more tickets than the other fleet, and then some.
 
     So each fleet holds about half of every cohort, however fast it is. One that asks for no more tickets is not waited
@@ -194,23 +194,24 @@ class InTurn(Wire):
             await asyncio.sleep(0.01)
         answer = await super().handle_async_request(request)
         if answer.is_success:
-            self.granted[self._caller] += sum(grant["count"] for grant in json.loads(self._heard[-1].answer)["grants"])
+            grants = json.loads(self._exchanges[-1].answer)["grants"]
+            self.granted[self._caller] += sum(grant["count"] for grant in grants)
         return answer
 
 
-def attack(folder: Path, run: RunConfig, told: dict[str, Callable[[list[Exchange], str], Tamper]]) -> Played:
+def attack(folder: Path, run: RunConfig, tampers: dict[str, Callable[[list[Exchange], str], Tamper]]) -> Played:
     """Let two fleets play; `told` has the lies by fleet."""
 
     async def whole() -> Played:
-        heard: list[Exchange] = []
-        async with services({name: folder / f"{name}.sqlite3" for name in PARTIES}, heard) as (apps, operator):
+        exchanges: list[Exchange] = []
+        async with services({name: folder / f"{name}.sqlite3" for name in PARTIES}, exchanges) as (apps, operator):
             server = operator.peer("http://server", TOKEN)
             await server.post("/v1/runs", run, RunView)
             fleets: dict[str, Fleet] = {}
             granted = dict.fromkeys(("lied", "honest"), 0)
             for name in granted:
-                tamper = {"tamper": told[name](heard, name)} if name in told else {}
-                wire = InTurn(name, apps, heard, **tamper)
+                tamper = {"tamper": tampers[name](exchanges, name)} if name in tampers else {}
+                wire = InTurn(name, apps, exchanges, **tamper)
                 wire.granted = granted
                 fleets[name] = fleet_over(WORLD, PrivacyRequirements(), FleetOptions(block=4), run, wire)
             serving = asyncio.gather(*(one.serve() for one in fleets.values()), return_exceptions=True)
@@ -219,13 +220,13 @@ def attack(folder: Path, run: RunConfig, told: dict[str, Callable[[list[Exchange
             reasons = {name: list(one.stats.reasons) for name, one in fleets.items()}
             for name, end in zip(fleets, ends, strict=True):
                 reasons[name] += [repr(end)] if isinstance(end, BaseException) else []
-            return Played(view, reasons, {name: _stages(heard, name) for name in fleets}, heard)
+            return Played(view, reasons, {name: _stages(exchanges, name) for name in fleets}, exchanges)
 
     return asyncio.run(whole())
 
 
-def _stages(heard: list[Exchange], caller: str) -> set[str]:
-    posts = [one for one in heard if (one.caller, one.callee, one.method) == (caller, "aggregator", "POST")]
+def _stages(exchanges: list[Exchange], caller: str) -> set[str]:
+    posts = [one for one in exchanges if (one.caller, one.callee, one.method) == (caller, "aggregator", "POST")]
     return {one.url.path.rpartition("/")[2] for one in posts} - {"departures"}
 
 
@@ -246,7 +247,7 @@ ANSWERED = {"foreign-keys": 1, "two-rosters": 2, "two-challenges": 2, "two-sets-
 def test_a_story_told_to_some_clients_is_refused_before_they_send_what_it_could_open(name: str, tmp_path: Path) -> None:
     stage, lie, why = LIES[name]
     run = config(64, 0.2) if name == "two-rosters" else config()  # on a ring, so that messages keep their size
-    played = attack(tmp_path, run, {"lied": lambda heard, caller: liar(stage, lie, heard, caller)})
+    played = attack(tmp_path, run, {"lied": lambda exchanges, caller: liar(stage, lie, exchanges, caller)})
     answered = ANSWERED.get(name, 4)
     assert played.sent == {"lied": set(STAGES[:answered]), "honest": set(STAGES[: answered + 1])}
     named = [reason for reason in played.reasons["lied"] if re.search(f"^refused: .*{why}", reason)]
@@ -257,8 +258,8 @@ def test_a_story_told_to_some_clients_is_refused_before_they_send_what_it_could_
 
 
 def test_foreign_keys_for_all_are_refused_by_all(tmp_path: Path) -> None:
-    def story(heard: list[Exchange], caller: str) -> Tamper:
-        return liar("shares", foreign_keys, heard, caller)
+    def story(exchanges: list[Exchange], caller: str) -> Tamper:
+        return liar("shares", foreign_keys, exchanges, caller)
 
     played = attack(tmp_path, config(), {"lied": story, "honest": story})
     for name in ("lied", "honest"):
@@ -271,7 +272,7 @@ def test_foreign_keys_for_all_are_refused_by_all(tmp_path: Path) -> None:
 
 
 def test_clients_that_are_called_lost_to_their_face_say_nothing(tmp_path: Path) -> None:
-    story = {"lied": lambda heard, caller: liar("unmask", without_itself, heard, caller)}
+    story = {"lied": lambda exchanges, caller: liar("unmask", without_itself, exchanges, caller)}
     played = attack(tmp_path, config(), story)
     assert "unmask" not in played.sent["lied"]
 
@@ -302,9 +303,9 @@ def test_inputs_that_the_aggregator_drops_cost_their_clients_and_open_nothing_of
     def thinned(self: Aggregator, name: str, stage: str) -> Iterator[tuple[int, bytes]]:
         return ((slot, body) for slot, body in stored(self, name, stage) if stage != "masked" or slot > 1)
 
-    def noted(self: MaskingClient, vector: Vector, *told: bytes) -> bytes:
+    def noted(self: MaskingClient, vector: Vector, *rest: bytes) -> bytes:
         vectors[self.cohort.cohort, self.slot] = vector
-        return mask(self, vector, *told)
+        return mask(self, vector, *rest)
 
     monkeypatch.setattr(aggregator_service.store, "slots", _drop(lambda _roster, found: found[2:]))
     monkeypatch.setattr(Aggregator, "_stored", thinned)
@@ -320,7 +321,7 @@ def test_inputs_that_the_aggregator_drops_cost_their_clients_and_open_nothing_of
         channel = masking(cohort)
         summed = sum_rows(np.stack([vectors[name, slot] for slot in kept]), channel.modulus)
         path = f"/v1/cohorts/{name}/batch"
-        answer = json.loads([one.answer for one in played.heard if one.url.path == path][-1])
+        answer = json.loads([one.answer for one in played.exchanges if one.url.path == path][-1])
         batch = Batch.model_validate_json(json.dumps(answer["batch"]))
         assert isinstance(batch.content, ModularSum)
         assert batch.survivors == len(kept)
@@ -388,9 +389,9 @@ def test_boxes_that_go_to_other_clients_open_for_nobody_and_cost_no_reward(
 
     monkeypatch.setattr(aggregator_service.protocol, "route", swapped)
     played = attack(tmp_path, config(), {})
-    everybody = "slots " + ", ".join(map(str, range(20))) + " and 12 more"  # the aggregator's word, and it lies
-    told = "0 clients whose shares were confirmed, at least 29 needed: nothing is released"
-    named = f"{told}; clients that lied: {everybody}"
+    all_named = "slots " + ", ".join(map(str, range(20))) + " and 12 more"  # the aggregator's word, and it lies
+    reason = "0 clients whose shares were confirmed, at least 29 needed: nothing is released"
+    named = f"{reason}; clients that lied: {all_named}"
     assert played.reasons == {name: [f"aborted: {named}"] for name in ("lied", "honest")}
     assert played.view.reason is not None
     assert played.view.reason.endswith(named)

@@ -12,7 +12,7 @@ from distrust.common.errors import Refused
 from distrust.common.messages.cohort import Cohort
 from distrust.common.run.config import RunConfig
 from distrust.server.intermediary import HttpIntermediaries
-from tests.support.recording import Exchange, play
+from tests.support.recording import Exchange, record_run
 
 FIRST_BATCH, LEAST = 5, 28
 CLIENTS = 2**FIRST_BATCH
@@ -42,11 +42,11 @@ def config(kind: str) -> RunConfig:
     )
 
 
-def uploads(heard: list[Exchange]) -> list[str]:
+def uploads(exchanges: list[Exchange]) -> list[str]:
     """Return the endpoints of the shuffler to which fleets sent anything that depends on a reward."""
-    said = [one.url.path.rpartition("/")[2] for one in heard if (one.callee, one.method) == ("shuffler", "POST")]
+    sent = [one.url.path.rpartition("/")[2] for one in exchanges if (one.callee, one.method) == ("shuffler", "POST")]
     # Requests for plays bear tickets only. Departures bear tickets and keys: a fleet that refuses gives tickets back.
-    return [door for door in said if door not in {"actions", "departures"}]
+    return [path for path in sent if path not in {"actions", "departures"}]
 
 
 @pytest.mark.parametrize("kind", RUNS)
@@ -60,20 +60,20 @@ def test_a_minimum_that_only_the_shuffler_hears_of_is_found_out_before_anything_
         await honest(self, cohort.model_copy(update={"minimum": 1}))
 
     monkeypatch.setattr(HttpIntermediaries, "open", lie)
-    heard: list[Exchange] = []
+    exchanges: list[Exchange] = []
     with pytest.raises(Refused, match=r"the shuffler was told cohort\.minimum = 1, and its clients"):
-        play(tmp_path, [config(kind)], 0.1, monkeypatch, heard=heard)
-    assert uploads(heard) == []
-    assert any(one.url.path.endswith("/tickets") for one in heard)  # clients were there, and ready
+        record_run(tmp_path, [config(kind)], 0.1, monkeypatch, exchanges=exchanges)
+    assert uploads(exchanges) == []
+    assert any(one.url.path.endswith("/tickets") for one in exchanges)  # clients were there, and ready
 
 
 @pytest.mark.parametrize("kind", RUNS)
 def test_without_the_lie_they_look_once_a_cohort_and_send(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard: list[Exchange] = []
-    play(tmp_path, [config(kind)], 0.1, monkeypatch, heard=heard)
-    looks = [(one.caller, one.url.path) for one in heard if one.url.path.endswith("/terms")]
-    assert "reports" in uploads(heard)
+    exchanges: list[Exchange] = []
+    record_run(tmp_path, [config(kind)], 0.1, monkeypatch, exchanges=exchanges)
+    looks = [(one.caller, one.url.path) for one in exchanges if one.url.path.endswith("/terms")]
+    assert "reports" in uploads(exchanges)
     assert len(looks) == len(set(looks))
     assert looks

@@ -14,7 +14,7 @@ from distrust.lab.run import in_process
 from distrust.lab.run.fleet_processes import fleet_environment
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.stack import Urls
-from tests.support.recording import Exchange, play
+from tests.support.recording import Exchange, record_run
 
 NOWHERE = Urls("http://server", "http://shuffler", "http://aggregator", token=None)
 
@@ -44,9 +44,9 @@ seed = 1
     )
 
 
-def terms(told: RunFile, monkeypatch: pytest.MonkeyPatch) -> PrivacyRequirements:
+def requirements(file: RunFile, monkeypatch: pytest.MonkeyPatch) -> PrivacyRequirements:
     """What users insist on whose fleet was started for this run file, through the very variables."""
-    for name, value in fleet_environment(told, NOWHERE).items():
+    for name, value in fleet_environment(file, NOWHERE).items():
         monkeypatch.setenv(name, value)
     return FleetSettings().requirements()
 
@@ -60,11 +60,18 @@ def test_a_contribution_that_would_overdraw_is_refused_by_the_client_before_anyt
 ) -> None:
     overdrawn = file(5, mechanism)
     monkeypatch.setattr("distrust.server.learner.learner.check_budget", lambda *_: None)
-    heard: list[Exchange] = []
+    exchanges: list[Exchange] = []
     with pytest.raises(BudgetExceeded, match=r"5 contributions would cost ε = 2.5 at δ = 0, and the budget is ε = 2"):
-        play(tmp_path, [overdrawn.config], 0.0, monkeypatch, heard=heard, terms=terms(overdrawn, monkeypatch))
-    said = [one.url.path.rpartition("/")[2] for one in heard if one.caller.startswith("fleet")]
-    assert set(said) == {"round", "config"}  # they looked, and took not even a ticket
+        record_run(
+            tmp_path,
+            [overdrawn.config],
+            0.0,
+            monkeypatch,
+            exchanges=exchanges,
+            requirements=requirements(overdrawn, monkeypatch),
+        )
+    sent = [one.url.path.rpartition("/")[2] for one in exchanges if one.caller.startswith("fleet")]
+    assert set(sent) == {"round", "config"}  # they looked, and took not even a ticket
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS)
@@ -73,9 +80,9 @@ def test_what_the_budget_covers_is_played_to_its_end(
 ) -> None:
     """The last contribution spends the budget to the last digit."""
     covered = file(4, mechanism)
-    tape = play(tmp_path, [covered.config], 0.0, monkeypatch, terms=terms(covered, monkeypatch))
-    assert tape.views["run"].state == "finished"
-    assert tape.views["run"].snapshot.guarantee.epsilon == pytest.approx(2.0)
+    recorded = record_run(tmp_path, [covered.config], 0.0, monkeypatch, requirements=requirements(covered, monkeypatch))
+    assert recorded.views["run"].state == "finished"
+    assert recorded.views["run"].snapshot.guarantee.epsilon == pytest.approx(2.0)
 
 
 def test_a_budget_at_a_smaller_delta_than_a_guarantee_is_shown_at_is_kept_all_the_same(
@@ -83,10 +90,10 @@ def test_a_budget_at_a_smaller_delta_than_a_guarantee_is_shown_at_is_kept_all_th
 ) -> None:
     """Rényi guarantees hold at every δ, and are shown at 1e-6: the budget asks at 1e-9."""
     covered = file(1, 'name = "distributed-skellam"', 4.0, 1e-9)
-    held = terms(covered, monkeypatch)
+    held = requirements(covered, monkeypatch)
     assert (held.max_epsilon, held.max_delta) == (4.0, 1e-9)
-    tape = play(tmp_path, [covered.config], 0.0, monkeypatch, terms=held)
-    assert tape.views["run"].state == "finished"
+    recorded = record_run(tmp_path, [covered.config], 0.0, monkeypatch, requirements=held)
+    assert recorded.views["run"].state == "finished"
 
 
 def test_where_nothing_was_declared_returning_clients_play_over_http_what_they_play_in_process(
@@ -94,11 +101,11 @@ def test_where_nothing_was_declared_returning_clients_play_over_http_what_they_p
 ) -> None:
     """40 contributions of ε = 0.5 are above what a user accepts in one cohort: that limits no sum."""
     undeclared = file(40, MECHANISMS["masked"], epsilon=None)
-    held = terms(undeclared, monkeypatch)
+    held = requirements(undeclared, monkeypatch)
     assert held == PrivacyRequirements(config_digest=undeclared.config.digest())
-    tape = play(tmp_path, [undeclared.config], 0.0, monkeypatch, terms=held)
-    spent = [tape.views["run"].snapshot.guarantee, in_process.run(undeclared).guarantee]
-    assert tape.views["run"].state == "finished"
+    recorded = record_run(tmp_path, [undeclared.config], 0.0, monkeypatch, requirements=held)
+    spent = [recorded.views["run"].snapshot.guarantee, in_process.run(undeclared).guarantee]
+    assert recorded.views["run"].state == "finished"
     assert spent[0] == spent[1]
 
 
@@ -108,4 +115,4 @@ def test_a_user_told_of_contributions_alone_calls_its_own_limit_by_its_name(
     """Nobody has declared a budget, so that none is said to be overdrawn."""
     undeclared = file(40, MECHANISMS["masked"], epsilon=None)
     with pytest.raises(BudgetExceeded, match=r"40 contributions would cost .*, and this user's limit is ε = 10"):
-        play(tmp_path, [undeclared.config], 0.0, monkeypatch, terms=PrivacyRequirements(contributions=40))
+        record_run(tmp_path, [undeclared.config], 0.0, monkeypatch, requirements=PrivacyRequirements(contributions=40))

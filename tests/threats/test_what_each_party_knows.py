@@ -15,7 +15,7 @@ from distrust.common.modular import pack, sum_rows, unpack
 from distrust.common.run.config import RunConfig
 from distrust.common.wire import decode_blob, encode_blob
 from distrust.server.keys import load_or_make
-from tests.support.recording import PARTIES, SEED, Hay, Tape, keys, play
+from tests.support.recording import PARTIES, SEED, RecordedRun, Recording, keys, record_run
 
 MECHANISMS = {
     "masked": {"name": "distributed-polya", "epsilon": 2.0, "precision": 1000},
@@ -32,126 +32,134 @@ def config(run: str) -> RunConfig:
 
 
 @pytest.fixture(scope="module")
-def tape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tape]:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordedRun]:
     with pytest.MonkeyPatch.context() as tap:
-        yield play(tmp_path_factory.mktemp("parties"), [config(run) for run in MECHANISMS], 0.2, tap)
+        yield record_run(tmp_path_factory.mktemp("parties"), [config(run) for run in MECHANISMS], 0.2, tap)
 
 
 @pytest.fixture(scope="module")
-def hay(tape: Tape) -> dict[str, Hay]:
-    return {party: Hay.of(tape, party) for party in PARTIES}
+def recordings(recorded: RecordedRun) -> dict[str, Recording]:
+    return {party: Recording.of(recorded, party) for party in PARTIES}
 
 
-def cohorts(tape: Tape, run: str) -> list[Cohort]:
+def cohorts(recorded: RecordedRun, run: str) -> list[Cohort]:
     """The run's cohorts, as the server opened them."""
-    rows = tape.rows("server", f"SELECT message FROM cohorts WHERE run = '{run}' ORDER BY cohort")
+    rows = recorded.rows("server", f"SELECT message FROM cohorts WHERE run = '{run}' ORDER BY cohort")
     return [Cohort.model_validate_json(text) for (text,) in rows]
 
 
-def batch(tape: Tape, cohort: Cohort) -> BatchAnswer:
-    ((text,),) = tape.rows("server", f"SELECT body FROM batches WHERE cohort = '{cohort.cohort}'")
+def batch(recorded: RecordedRun, cohort: Cohort) -> BatchAnswer:
+    ((text,),) = recorded.rows("server", f"SELECT body FROM batches WHERE cohort = '{cohort.cohort}'")
     return BatchAnswer.model_validate_json(text)
 
 
-def bodies(tape: Tape, party: str, cohort: Cohort, stage: str) -> dict[int, bytes]:
+def bodies(recorded: RecordedRun, party: str, cohort: Cohort, stage: str) -> dict[int, bytes]:
     """What clients sent, by slot, in the order of arrival."""
     where = f"cohort = '{cohort.cohort}' AND stage = '{stage}' AND slot >= 0"
-    return dict(tape.rows(party, f"SELECT slot, body FROM messages WHERE {where} ORDER BY number"))
+    return dict(recorded.rows(party, f"SELECT slot, body FROM messages WHERE {where} ORDER BY number"))
 
 
-def test_the_runs_were_real(tape: Tape, hay: dict[str, Hay]) -> None:
+def test_the_runs_were_real(recorded: RecordedRun, recordings: dict[str, Recording]) -> None:
     """Every cohort was released with clients lost; and a needle that must be in the hay is found."""
     for run in MECHANISMS:
-        assert [batch(tape, cohort).state for cohort in cohorts(tape, run)] == ["released"] * 2
-        assert all(batch(tape, cohort).lost > 0 for cohort in cohorts(tape, run))
-    masked, sealed = cohorts(tape, "masked")[0], cohorts(tape, "sealed")[0]
-    assert all(hay["aggregator"].holds(body) for body in bodies(tape, "aggregator", masked, "keys").values())
-    assert all(hay["shuffler"].holds(body) for body in bodies(tape, "shuffler", sealed, "report").values())
-    content = batch(tape, sealed).batch
+        assert [batch(recorded, cohort).state for cohort in cohorts(recorded, run)] == ["released"] * 2
+        assert all(batch(recorded, cohort).lost > 0 for cohort in cohorts(recorded, run))
+    masked, sealed = cohorts(recorded, "masked")[0], cohorts(recorded, "sealed")[0]
+    assert all(recordings["aggregator"].holds(body) for body in bodies(recorded, "aggregator", masked, "keys").values())
+    assert all(recordings["shuffler"].holds(body) for body in bodies(recorded, "shuffler", sealed, "report").values())
+    content = batch(recorded, sealed).batch
     assert content is not None
-    assert hay["server"].holds(content.content.body)
+    assert recordings["server"].holds(content.content.body)
 
 
 # Column "reward" and column "arms' means": nobody but the clients.
 
 
 @pytest.mark.parametrize("party", PARTIES)
-def test_no_service_ever_holds_a_reward(tape: Tape, hay: dict[str, Hay], party: str) -> None:
-    rewards = {float(reward) for row in tape.truth.rewards.values() for reward in row if 0 < reward < 1}
+def test_no_service_ever_holds_a_reward(recorded: RecordedRun, recordings: dict[str, Recording], party: str) -> None:
+    rewards = {float(reward) for row in recorded.truth.rewards.values() for reward in row if 0 < reward < 1}
     assert len(rewards) > 3 * CLIENTS
-    assert not [reward for reward in rewards if hay[party].holds_number(reward)]
+    assert not [reward for reward in rewards if recordings[party].holds_number(reward)]
 
 
 @pytest.mark.parametrize("party", PARTIES)
-def test_no_service_ever_holds_the_environments_means_or_seed(tape: Tape, hay: dict[str, Hay], party: str) -> None:
-    assert not any(hay[party].holds_number(float(mean)) for mean in tape.environment.means)
+def test_no_service_ever_holds_the_environments_means_or_seed(
+    recorded: RecordedRun, recordings: dict[str, Recording], party: str
+) -> None:
+    assert not any(recordings[party].holds_number(float(mean)) for mean in recorded.environment.means)
     forms = (str(SEED).encode(), SEED.to_bytes(8), SEED.to_bytes(8, "little"))
-    assert not any(hay[party].holds(form) for form in forms)
+    assert not any(recordings[party].holds(form) for form in forms)
 
 
 @pytest.mark.parametrize("party", PARTIES)
-def test_no_service_ever_holds_a_clients_seed_or_private_key(tape: Tape, hay: dict[str, Hay], party: str) -> None:
+def test_no_service_ever_holds_a_clients_seed_or_private_key(
+    recorded: RecordedRun, recordings: dict[str, Recording], party: str
+) -> None:
     """Lost clients' mask seeds are rebuilt in the aggregator's memory; they are written down nowhere."""
-    assert len(tape.truth.secrets) > 6 * CLIENTS
-    assert not [secret for secret in tape.truth.secrets if hay[party].holds(secret)]
+    assert len(recorded.truth.secrets) > 6 * CLIENTS
+    assert not [secret for secret in recorded.truth.secrets if recordings[party].holds(secret)]
 
 
 # The client.
 
 
-def test_clients_are_told_rounds_tickets_and_stages_and_never_a_sum(tape: Tape) -> None:
+def test_clients_are_told_rounds_tickets_and_stages_and_never_a_sum(recorded: RecordedRun) -> None:
     stages = {"keys", "shares", "confirm", "masked", "unmask", "reports"}
-    doors = {"config", "round", "tickets", "terms", "stage", "statements", "departures"} | stages
-    heard = [one for one in tape.heard if one.caller.startswith("fleet")]
-    assert {one.url.path.rpartition("/")[2] for one in heard} <= doors
-    told = set().union(*(keys(json.loads(one.answer)) for one in heard))
-    assert not told & {"sum", "estimate", "mean", "lower", "upper", "batch", "survivors"}
-    assert not any(name == "authorization" for one in heard for name in one.headers)
+    paths = {"config", "round", "tickets", "terms", "stage", "statements", "departures"} | stages
+    exchanges = [one for one in recorded.exchanges if one.caller.startswith("fleet")]
+    assert {one.url.path.rpartition("/")[2] for one in exchanges} <= paths
+    answered = set().union(*(keys(json.loads(one.answer)) for one in exchanges))
+    assert not answered & {"sum", "estimate", "mean", "lower", "upper", "batch", "survivors"}
+    assert not any(name == "authorization" for one in exchanges for name in one.headers)
 
 
 # The shuffler.
 
 
-def test_the_shuffler_holds_no_plaintext_of_a_sealed_record_and_no_key_to_it(tape: Tape, hay: dict[str, Hay]) -> None:
+def test_the_shuffler_holds_no_plaintext_of_a_sealed_record_and_no_key_to_it(
+    recorded: RecordedRun, recordings: dict[str, Recording]
+) -> None:
     """The report id is outside too; behind it comes a ciphertext, never the payload."""
-    seal = load_or_make(tape.databases["server"].with_suffix(".keys")).seal.private_bytes_raw()
-    assert not hay["shuffler"].holds(seal)
-    reports = [body for one in cohorts(tape, "sealed") for body in bodies(tape, "shuffler", one, "report").values()]
-    heads, payloads = [body[:REPORT_ID] for body in reports], tape.truth.payloads
-    assert not hay["shuffler"].reads(heads, payloads)
-    assert Hay([head + min(payloads) for head in heads]).reads(heads, payloads)
+    seal = load_or_make(recorded.databases["server"].with_suffix(".keys")).seal.private_bytes_raw()
+    assert not recordings["shuffler"].holds(seal)
+    reports = [
+        body for one in cohorts(recorded, "sealed") for body in bodies(recorded, "shuffler", one, "report").values()
+    ]
+    heads, payloads = [body[:REPORT_ID] for body in reports], recorded.truth.payloads
+    assert not recordings["shuffler"].reads(heads, payloads)
+    assert Recording([head + min(payloads) for head in heads]).reads(heads, payloads)
 
 
-def test_the_shuffler_knows_who_sent_labelled_bits_and_reads_them(tape: Tape) -> None:
+def test_the_shuffler_knows_who_sent_labelled_bits_and_reads_them(recorded: RecordedRun) -> None:
     """The trusted-shuffler model: the one clear message that an S may see, and it is said so in the guarantee."""
-    for cohort in cohorts(tape, "bits"):
-        for slot, body in bodies(tape, "shuffler", cohort, "report").items():
+    for cohort in cohorts(recorded, "bits"):
+        for slot, body in bodies(recorded, "shuffler", cohort, "report").items():
             ones = int.from_bytes(body).bit_count()
-            assert ones == int(tape.truth.rows[cohort.cohort][slot][0])
-    assert "trusted with labelled bits" in " ".join(tape.views["bits"].snapshot.guarantee.assumptions)
+            assert ones == int(recorded.truth.rows[cohort.cohort][slot][0])
+    assert "trusted with labelled bits" in " ".join(recorded.views["bits"].snapshot.guarantee.assumptions)
 
 
 # The aggregator.
 
 
-def test_the_aggregators_masked_inputs_are_not_the_inputs(tape: Tape) -> None:
+def test_the_aggregators_masked_inputs_are_not_the_inputs(recorded: RecordedRun) -> None:
     """Of 25 or so values below m > 16,000 four would have to agree by chance: less than 1e-12."""
-    for cohort in cohorts(tape, "masked"):
+    for cohort in cohorts(recorded, "masked"):
         assert isinstance(cohort.channel, Masking)
-        m, rows = cohort.channel.modulus, tape.truth.rows[cohort.cohort]
-        found = {slot: unpack(body, m, 1) for slot, body in bodies(tape, "aggregator", cohort, "masked").items()}
+        m, rows = cohort.channel.modulus, recorded.truth.rows[cohort.cohort]
+        found = {slot: unpack(body, m, 1) for slot, body in bodies(recorded, "aggregator", cohort, "masked").items()}
         assert len(found) >= cohort.minimum
         assert m > 16_000
         assert sum(bool((found[slot] == rows[slot]).all()) for slot in found) < 4
 
 
-def test_the_aggregators_sum_is_the_survivors_noised_sum_modulo_m(tape: Tape) -> None:
-    for cohort in cohorts(tape, "masked"):
+def test_the_aggregators_sum_is_the_survivors_noised_sum_modulo_m(recorded: RecordedRun) -> None:
+    for cohort in cohorts(recorded, "masked"):
         assert isinstance(cohort.channel, Masking)
-        m, rows = cohort.channel.modulus, tape.truth.rows[cohort.cohort]
-        survivors = bodies(tape, "aggregator", cohort, "masked")
+        m, rows = cohort.channel.modulus, recorded.truth.rows[cohort.cohort]
+        survivors = bodies(recorded, "aggregator", cohort, "masked")
         summed = sum_rows(np.stack([rows[slot] for slot in survivors]), m)
-        found = batch(tape, cohort).batch
+        found = batch(recorded, cohort).batch
         assert found is not None
         assert found.content == ModularSum(body=pack(summed, m))
 
@@ -159,19 +167,19 @@ def test_the_aggregators_sum_is_the_survivors_noised_sum_modulo_m(tape: Tape) ->
 # The server.
 
 
-def test_the_server_is_told_by_clients_which_round_and_how_many_and_nothing_else(tape: Tape) -> None:
-    said = tape.said("fleet", "server")
-    assert {one.url.path.rpartition("/")[2] for one in said} == {"config", "round", "tickets", "keys", "statements"}
-    assert set().union(*(set(one.url.params) for one in said)) <= {"after", "wait"}
-    asked = [json.loads(one.body) for one in said if one.body]
-    assert asked
-    assert all(set(request) == {"version", "request", "round", "want", "keys"} for request in asked)
+def test_the_server_is_told_by_clients_which_round_and_how_many_and_nothing_else(recorded: RecordedRun) -> None:
+    sent = recorded.between("fleet", "server")
+    assert {one.url.path.rpartition("/")[2] for one in sent} == {"config", "round", "tickets", "keys", "statements"}
+    assert set().union(*(set(one.url.params) for one in sent)) <= {"after", "wait"}
+    requests = [json.loads(one.body) for one in sent if one.body]
+    assert requests
+    assert all(set(request) == {"version", "request", "round", "want", "keys"} for request in requests)
 
 
-def test_s_tells_the_server_a_count_and_a_mixture_and_never_a_slot_a_ticket_or_an_order(tape: Tape) -> None:
-    said = [one for party in ("shuffler", "aggregator") for one in tape.said("server", party)]
-    assert {(one.method, one.url.path.count("/")) for one in said} == {("PUT", 3), ("GET", 4)}
-    collected = [one for one in said if one.method == "GET"]
+def test_s_tells_the_server_a_count_and_a_mixture_and_never_a_slot_a_ticket_or_an_order(recorded: RecordedRun) -> None:
+    sent = [one for party in ("shuffler", "aggregator") for one in recorded.between("server", party)]
+    assert {(one.method, one.url.path.count("/")) for one in sent} == {("PUT", 3), ("GET", 4)}
+    collected = [one for one in sent if one.method == "GET"]
     assert {one.url.path.rpartition("/")[2] for one in collected} == {"batch", "statements"}
     names = set().union(*(keys(json.loads(one.answer)) for one in collected))
     answer = {"version", "cohort", "state", "batch", "reason", "lost"}
@@ -181,51 +189,53 @@ def test_s_tells_the_server_a_count_and_a_mixture_and_never_a_slot_a_ticket_or_a
     assert all(batch["liars"] == [] for batch in batches if batch)
 
 
-def test_the_server_never_meets_a_message_as_a_client_sent_it(tape: Tape, hay: dict[str, Hay]) -> None:
+def test_the_server_never_meets_a_message_as_a_client_sent_it(
+    recorded: RecordedRun, recordings: dict[str, Recording]
+) -> None:
     """Neither keys nor shares nor report ids; masked inputs and bits are too short to be told from chance."""
-    said = [*tape.said("fleet", "shuffler"), *tape.said("fleet", "aggregator")]
-    sent = [one for one in said if one.method == "POST" and not one.url.path.endswith("/departures")]
+    sent = [*recorded.between("fleet", "shuffler"), *recorded.between("fleet", "aggregator")]
+    sent = [one for one in sent if one.method == "POST" and not one.url.path.endswith("/departures")]
     items = [item.body for one in sent for item in Upload.model_validate_json(one.body).items]
     long = [body for body in items if len(body) > REPORT_ID]
     assert len(long) > 4 * CLIENTS
-    assert not [body for body in long if hay["server"].holds(body[:REPORT_ID])]
+    assert not [body for body in long if recordings["server"].holds(body[:REPORT_ID])]
 
 
-def test_sealed_records_reach_the_server_in_an_order_that_tells_nothing(tape: Tape) -> None:
+def test_sealed_records_reach_the_server_in_an_order_that_tells_nothing(recorded: RecordedRun) -> None:
     """Neither by slot nor by arrival: 11 records or more agree with either by chance below 1e-7."""
-    for cohort in cohorts(tape, "sealed"):
-        found = batch(tape, cohort).batch
+    for cohort in cohorts(recorded, "sealed"):
+        found = batch(recorded, cohort).batch
         assert found is not None
         assert isinstance(found.content, Records)
         size = len(found.content.body) // found.content.count
         released = [found.content.body[at : at + size] for at in range(0, len(found.content.body), size)]
-        arrived = {slot: body[REPORT_ID:] for slot, body in bodies(tape, "shuffler", cohort, "report").items()}
+        arrived = {slot: body[REPORT_ID:] for slot, body in bodies(recorded, "shuffler", cohort, "report").items()}
         assert sorted(released) == sorted(arrived.values())
         assert released != list(arrived.values())
         assert released != [arrived[slot] for slot in sorted(arrived)]
-        ids = [body[:REPORT_ID] for body in bodies(tape, "shuffler", cohort, "report").values()]
+        ids = [body[:REPORT_ID] for body in bodies(recorded, "shuffler", cohort, "report").values()]
         mixed = np.bitwise_xor.reduce([list(hashlib.sha256(one).digest()) for one in ids])
         assert found.content.checksum == bytes(mixed.tolist())
 
 
-def test_labelled_bits_reach_the_server_as_one_heap(tape: Tape) -> None:
+def test_labelled_bits_reach_the_server_as_one_heap(recorded: RecordedRun) -> None:
     """As many ones as were sent, and no client's run of ones and then zeros left in it: by chance, below 1e-9."""
-    for cohort in cohorts(tape, "bits"):
-        found = batch(tape, cohort).batch
+    for cohort in cohorts(recorded, "bits"):
+        found = batch(recorded, cohort).batch
         assert found is not None
         assert isinstance(found.content, PermutedBits)
         assert isinstance(cohort.channel, LabelledBits)
         assert cohort.channel.width > 48
-        sent = bodies(tape, "shuffler", cohort, "report")
+        sent = bodies(recorded, "shuffler", cohort, "report")
         ones = sum(int.from_bytes(body).bit_count() for body in sent.values())
         assert int.from_bytes(found.content.body).bit_count() == ones
         assert not any(body in found.content.body for body in sent.values())
 
 
-def test_a_record_that_the_server_opens_is_noised(tape: Tape) -> None:
+def test_a_record_that_the_server_opens_is_noised(recorded: RecordedRun) -> None:
     """Noise of scale 500 on a grid of 1000: five of 26 within one step of the truth happen with 2e-8 at most."""
-    for cohort in cohorts(tape, "sealed"):
-        rewards, rows = tape.truth.rewards[cohort.cohort], tape.truth.rows[cohort.cohort]
+    for cohort in cohorts(recorded, "sealed"):
+        rewards, rows = recorded.truth.rewards[cohort.cohort], recorded.truth.rows[cohort.cohort]
         bare = [slot for slot, row in rows.items() if abs(int(row[0]) - 1000 * rewards[slot]) <= 1]
         assert len(bare) < 5 < len(rows)
 
@@ -234,13 +244,15 @@ def test_a_record_that_the_server_opens_is_noised(tape: Tape) -> None:
 
 
 @pytest.mark.parametrize("party", PARTIES)
-def test_no_ticket_is_ever_shown_by_a_transcript(tape: Tape, party: str) -> None:
+def test_no_ticket_is_ever_shown_by_a_transcript(recorded: RecordedRun, party: str) -> None:
     """Whoever reads a transcript while the cohort is open could otherwise speak for somebody else."""
-    grants = [grant for one in tape.said("fleet", "server") for grant in json.loads(one.answer).get("grants", [])]
+    grants = [
+        grant for one in recorded.between("fleet", "server") for grant in json.loads(one.answer).get("grants", [])
+    ]
     raw = b"".join(_blob(grant["signatures"]) for grant in grants)
     tickets = [raw[at : at + 64] for at in range(0, len(raw), 64)]
     assert len(tickets) == 6 * CLIENTS
-    shown = tape.transcripts[party]
+    shown = recorded.transcripts[party]
     assert shown.count(b'"direction":"in"') > 2
     assert not [one for one in tickets if one[:8].hex().encode() in shown or encode_blob(one[:9]).encode() in shown]
 

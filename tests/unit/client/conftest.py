@@ -36,7 +36,7 @@ ALMOST_FREE = {
     "beta": 1e-9,
     "actions": {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]},
 }
-S = TypeVar("S", bound=Intermediary)
+Kind = TypeVar("Kind", bound=Intermediary)
 
 
 def _channel(
@@ -91,7 +91,7 @@ def make_round() -> MakeRound:
         common: dict[str, Any] = {"clients": clients, "least": least, "floor": floor}
         wrap = config.overflow_probability(number, config.arms)
         mechanism = plan(config.mechanism, **common, wrap=wrap, statistic=statistic, dealt=deal is not None)
-        asked = Round(
+        round_ = Round(
             run="demo",
             number=number,
             decision=deal or AssignedArm(),
@@ -114,18 +114,18 @@ def make_round() -> MakeRound:
                     config=config.digest(),
                     ticket_key=TICKET_KEY.public_key().public_bytes_raw(),
                     channel=_channel(mechanism, least, rates, deal, seed),
-                    terms=cohort_terms(asked, arm, mechanism),
+                    terms=cohort_terms(round_, arm, mechanism),
                 ),
             )
             for arm in arms
         ]
-        return asked.model_copy(update={"assignments": assignments})
+        return round_.model_copy(update={"assignments": assignments})
 
     return make
 
 
 @pytest.fixture
-def make_dealt(make_round: MakeRound) -> MakeRound:
+def make_assigned(make_round: MakeRound) -> MakeRound:
     """A round of one cohort whose actions the shuffler deals: the arms that pay always, never, and half the time."""
 
     def make(
@@ -164,7 +164,7 @@ def aggregator(clock: ManualClock, tmp_path: Path) -> Iterator[Aggregator]:
     yield from _serving(Aggregator, clock, tmp_path)
 
 
-def _serving(kind: Callable[[Database, ManualClock], S], clock: ManualClock, folder: Path) -> Iterator[S]:
+def _serving(kind: Callable[[Database, ManualClock], Kind], clock: ManualClock, folder: Path) -> Iterator[Kind]:
     """An S on a file of its own, for as long as a test lasts."""
     database = Database(f"sqlite:///{folder}/s.sqlite3", METADATA, VERSION)
     service = kind(database, clock)

@@ -22,15 +22,15 @@ from distrust.common.modular import unpack
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
-from tests.support.fleet_harness import SEAL_KEY, TICKET_KEY, Lying, Stand, serve
+from tests.support.fleet_harness import SEAL_KEY, TICKET_KEY, FleetHarness, LyingFleetHarness, serve
 
 MakeRound = Callable[..., Round]
 UNSAFE = PrivacyRequirements(allow_unsafe=True)
 
 
-def _groups(shuffler: Shuffler, asked: Round) -> list[list[int]]:
+def _groups(shuffler: Shuffler, round_: Round) -> list[list[int]]:
     """The values of each action's records, as the server sees them."""
-    cohort = asked.assignments[0].cohort
+    cohort = round_.assignments[0].cohort
     answer = shuffler.batch(cohort.cohort)
     assert isinstance(answer, bytes)
     batch = BatchAnswer.model_validate_json(answer).batch
@@ -42,64 +42,66 @@ def _groups(shuffler: Shuffler, asked: Round) -> list[list[int]]:
     for place, count in enumerate(batch.content.counts):
         cut, body = [body[at : at + size] for at in range(0, count * size, size)], body[count * size :]
         payloads = [open_record(SEAL_KEY, cohort, one, place)[1] for one in cut]
-        groups.append([int(unpack(payload, asked.mechanism.modulus, 1)[0]) for payload in payloads])
+        groups.append([int(unpack(payload, round_.mechanism.modulus, 1)[0]) for payload in payloads])
     return groups
 
 
 @pytest.mark.parametrize("fleets", [1, 2])
 def test_everybody_plays_its_own_action_and_reports_under_it(
-    make_dealt: MakeRound, world: World, shuffler: Shuffler, fleets: int
+    make_assigned: MakeRound, world: World, shuffler: Shuffler, fleets: int
 ) -> None:
     """Without noise: arm 0 always pays, arm 1 never; blocks cut across fleets, and requests across blocks."""
-    asked = make_dealt("identity")
-    stand = Stand([asked], shuffler, TICKET_KEY)
-    crowd = [Fleet(stand, world, UNSAFE, FleetOptions(block=7, limits=Limits(items=4))) for _ in range(fleets)]
-    assert serve(*crowd) == ["finished"] * fleets
-    always, never, sometimes = _groups(shuffler, asked)
-    steps = asked.mechanism.precision
+    round_ = make_assigned("identity")
+    harness = FleetHarness([round_], shuffler, TICKET_KEY)
+    all_fleets = [Fleet(harness, world, UNSAFE, FleetOptions(block=7, limits=Limits(items=4))) for _ in range(fleets)]
+    assert serve(*all_fleets) == ["finished"] * fleets
+    always, never, sometimes = _groups(shuffler, round_)
+    steps = round_.mechanism.precision
     assert (always, never, len(sometimes)) == ([steps] * 8, [steps // 2] * 6, 6)  # rewards in [-1, 1]
-    assert max(len(request.slots) for request in stand.asked) == 4
-    assert sum(fleet.stats.clients["served"] for fleet in crowd) == 20
+    assert max(len(request.slots) for request in harness.action_requests) == 4
+    assert sum(fleet.stats.clients["served"] for fleet in all_fleets) == 20
 
 
 def test_the_same_seed_gives_the_same_rows_by_slot_as_in_process(
-    make_dealt: MakeRound, world: World, shuffler: Shuffler
+    make_assigned: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
-    asked = make_dealt(seed=9)
-    serve(Fleet(Stand([asked], shuffler, TICKET_KEY), replace(world, noise_seed=9), UNSAFE, FleetOptions(block=6)))
-    cohort = asked.assignments[0].cohort
+    round_ = make_assigned(seed=9)
+    serve(
+        Fleet(FleetHarness([round_], shuffler, TICKET_KEY), replace(world, noise_seed=9), UNSAFE, FleetOptions(block=6))
+    )
+    cohort = round_.assignments[0].cohort
     order = shuffler._order(cohort.cohort)
     stream = UnsafeSeededStream(world.seed, cohort.run, cohort.cohort, "rewards")
-    by_play = draw_rewards(world.environment, asked.decision, None, 20, stream)
+    by_play = draw_rewards(world.environment, round_.decision, None, 20, stream)
     noise = UnsafeSeededStream(9, cohort.run, cohort.cohort)
-    rows = asked.mechanism.randomize(asked.statistic.vectors(by_play[order]), noise)[:, 0]
-    assert asked.decision.kind == "assigned-action"
-    places = asked.decision.places()[order]
-    for place, group in enumerate(_groups(shuffler, asked)):
+    rows = round_.mechanism.randomize(round_.statistic.vectors(by_play[order]), noise)[:, 0]
+    assert round_.decision.kind == "assigned-action"
+    places = round_.decision.places()[order]
+    for place, group in enumerate(_groups(shuffler, round_)):
         assert sorted(group) == sorted(rows[places == place].tolist())
 
 
 def test_who_leaves_before_it_asks_is_told_nothing_and_who_leaves_later_sends_nothing(
-    make_dealt: MakeRound, world: World, shuffler: Shuffler
+    make_assigned: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
-    asked = make_dealt(times=(20, 10, 10), dropout=0.4)
-    stand = Stand([asked], shuffler, TICKET_KEY)
-    serve(Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=16, dropout=0.4)))
-    stream = UnsafeSeededStream(world.seed, "demo", asked.assignments[0].cohort.cohort, "departures")
+    round_ = make_assigned(times=(20, 10, 10), dropout=0.4)
+    harness = FleetHarness([round_], shuffler, TICKET_KEY)
+    serve(Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=16, dropout=0.4)))
+    stream = UnsafeSeededStream(world.seed, "demo", round_.assignments[0].cohort.cohort, "departures")
     leaves = departures(40, 0.4, stream)
-    told = {slot for request in stand.asked for slot in request.slots}
-    reported = {item.slot for upload in stand.uploads for item in upload.items}
-    assert told == set(np.flatnonzero(leaves > 0).tolist())
+    shown = {slot for request in harness.action_requests for slot in request.slots}
+    reported = {item.slot for upload in harness.uploads for item in upload.items}
+    assert shown == set(np.flatnonzero(leaves > 0).tolist())
     assert reported == set(np.flatnonzero(leaves >= 3).tolist())
-    assert told - reported
-    assert sum(map(len, _groups(shuffler, asked))) == len(reported)
+    assert shown - reported
+    assert sum(map(len, _groups(shuffler, round_))) == len(reported)
 
 
-class _Slow(Stand):
+class _Slow(FleetHarness):
     """Tells plays after a while, and has no stages, as the shuffler over HTTP has none."""
 
     async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
-        await asyncio.sleep(0.05 * len(self.asked))
+        await asyncio.sleep(0.05 * len(self.action_requests))
         return await super().actions(cohort, request)
 
     async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
@@ -107,13 +109,13 @@ class _Slow(Stand):
 
 
 def test_a_block_that_has_reported_does_not_give_up_those_that_still_ask(
-    make_dealt: MakeRound, world: World, shuffler: Shuffler
+    make_assigned: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
     """Found over HTTP: the first block's end made somebody follow the others' stages, and these were dropped."""
-    asked = make_dealt("identity")
-    fleet = Fleet(_Slow([asked], shuffler, TICKET_KEY), world, UNSAFE, FleetOptions(block=4))
+    round_ = make_assigned("identity")
+    fleet = Fleet(_Slow([round_], shuffler, TICKET_KEY), world, UNSAFE, FleetOptions(block=4))
     assert serve(fleet) == ["finished"]
-    assert sum(map(len, _groups(shuffler, asked))) == fleet.stats.clients["served"] == 20
+    assert sum(map(len, _groups(shuffler, round_))) == fleet.stats.clients["served"] == 20
     assert fleet.stats.clients["refused"] == 0
 
 
@@ -127,28 +129,28 @@ def test_a_block_that_has_reported_does_not_give_up_those_that_still_ask(
     ],
 )
 def test_a_shuffler_that_was_told_another_cohort_is_found_out_before_anybody_plays(
-    make_dealt: MakeRound, world: World, shuffler: Shuffler, changes: dict[str, object], field: str
+    make_assigned: MakeRound, world: World, shuffler: Shuffler, changes: dict[str, object], field: str
 ) -> None:
-    asked = make_dealt()
-    cohort = asked.assignments[0].cohort
+    round_ = make_assigned()
+    cohort = round_.assignments[0].cohort
     channel = cohort.channel.model_dump()
     inner = changes.pop("channel", {})
     assert isinstance(inner, dict)
     channel["deal"]["times"] = inner.pop("times", channel["deal"]["times"])
-    told = Cohort.model_validate(cohort.model_dump() | changes | {"channel": channel | inner})
-    stand = Lying(asked, told, shuffler, TICKET_KEY)
+    shown = Cohort.model_validate(cohort.model_dump() | changes | {"channel": channel | inner})
+    harness = LyingFleetHarness(round_, shown, shuffler, TICKET_KEY)
     with pytest.raises(Refused, match=rf"the shuffler was told cohort\.{field}"):
-        serve(Fleet(stand, world, PrivacyRequirements()))
-    assert stand.uploads == []
+        serve(Fleet(harness, world, PrivacyRequirements()))
+    assert harness.uploads == []
 
 
-class _Thief(Stand):
+class _Thief(FleetHarness):
     """A server that signs the tickets of some slots once more, and asks with them before their clients do."""
 
     stolen: tuple[int, ...] = (3, 4, 11)
 
     async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
-        if not self.asked:
+        if not self.action_requests:
             grants = [self._sign(cohort, slot, 1) for slot in self.stolen]
             tickets, claims = b"".join(one.signatures for one in grants), bytes(32 * len(grants))
             early = ActionRequest(cohort=cohort.cohort, slots=list(self.stolen), tickets=tickets, claims=claims)
@@ -157,32 +159,32 @@ class _Thief(Stand):
 
 
 def test_a_client_whose_slot_was_asked_for_already_sends_nothing_and_leaves(
-    make_dealt: MakeRound, world: World, shuffler: Shuffler, capsys: pytest.CaptureFixture[str]
+    make_assigned: MakeRound, world: World, shuffler: Shuffler, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = make_dealt(dropout=0.3, corrupt=0.2)
-    stand = _Thief([asked], shuffler, TICKET_KEY)
-    fleet = Fleet(stand, world, UNSAFE, FleetOptions(block=7))
+    round_ = make_assigned(dropout=0.3, corrupt=0.2)
+    harness = _Thief([round_], shuffler, TICKET_KEY)
+    fleet = Fleet(harness, world, UNSAFE, FleetOptions(block=7))
     assert serve(fleet) == ["finished"]
-    reported = {item.slot for upload in stand.uploads for item in upload.items}
-    assert reported == set(range(20)) - set(stand.stolen)
-    assert {slot for departure in stand.departures for slot in departure.slots} == set(stand.stolen)
+    reported = {item.slot for upload in harness.uploads for item in upload.items}
+    assert reported == set(range(20)) - set(harness.stolen)
+    assert {slot for departure in harness.departures for slot in departure.slots} == set(harness.stolen)
     assert (fleet.stats.clients["robbed"], fleet.stats.clients["served"]) == (3, 17)
     assert capsys.readouterr().out.count("another client has asked what it plays") == 3
-    assert sum(map(len, _groups(shuffler, asked))) == 17
+    assert sum(map(len, _groups(shuffler, round_))) == 17
 
 
 def test_a_cohort_with_too_many_stolen_slots_releases_nothing(
-    make_dealt: MakeRound, world: World, shuffler: Shuffler
+    make_assigned: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
-    asked = make_dealt(dropout=0.1)
-    stand = _Thief([asked], shuffler, TICKET_KEY)
-    serve(Fleet(stand, world, UNSAFE))
-    answer = shuffler.batch(asked.assignments[0].cohort.cohort)
+    round_ = make_assigned(dropout=0.1)
+    harness = _Thief([round_], shuffler, TICKET_KEY)
+    serve(Fleet(harness, world, UNSAFE))
+    answer = shuffler.batch(round_.assignments[0].cohort.cohort)
     assert isinstance(answer, BatchAnswer)
     assert answer.state == "aborted"
 
 
-class _Careless(Stand):
+class _Careless(FleetHarness):
     """A shuffler whose answer is changed on its way."""
 
     change: Callable[[ActionAnswer], ActionAnswer]
@@ -204,24 +206,24 @@ class _Careless(Stand):
     ],
 )
 def test_an_answer_that_does_not_add_up_is_played_by_nobody(
-    make_dealt: MakeRound, world: World, shuffler: Shuffler, change: Callable[[ActionAnswer], ActionAnswer]
+    make_assigned: MakeRound, world: World, shuffler: Shuffler, change: Callable[[ActionAnswer], ActionAnswer]
 ) -> None:
     kind = type("_Changing", (_Careless,), {"change": staticmethod(change)})
-    stand = kind([make_dealt()], shuffler, TICKET_KEY)
-    stand.cancelled = False
-    fleet = Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=20))
+    harness = kind([make_assigned()], shuffler, TICKET_KEY)
+    harness.cancelled = False
+    fleet = Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=20))
 
     async def a_while() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(fleet.serve(), 0.5)
 
     asyncio.run(a_while())
-    assert (stand.uploads, fleet.stats.clients["refused"]) == ([], 20)
+    assert (harness.uploads, fleet.stats.clients["refused"]) == ([], 20)
 
 
-def test_a_client_that_was_told_nothing_makes_no_report(make_dealt: MakeRound, world: World) -> None:
-    asked = make_dealt()
-    randomizer = CohortRandomizer(asked, asked.assignments[0], world)
+def test_a_client_that_was_told_nothing_makes_no_report(make_assigned: MakeRound, world: World) -> None:
+    round_ = make_assigned()
+    randomizer = CohortRandomizer(round_, round_.assignments[0], world)
     randomizer.assign({3: 7})
     assert randomizer.rows([3]).shape == (1, 1)
     assert (randomizer.place(3), [randomizer.place(3)]) == (0, [0])
@@ -230,8 +232,8 @@ def test_a_client_that_was_told_nothing_makes_no_report(make_dealt: MakeRound, w
 
 
 def test_nothing_can_be_dealt_to_clients_that_know_what_to_play(make_round: MakeRound, world: World) -> None:
-    asked = make_round()
-    randomizer = CohortRandomizer(asked, asked.assignments[0], world)
+    round_ = make_round()
+    randomizer = CohortRandomizer(round_, round_.assignments[0], world)
     assert randomizer.place(0) is None
     with pytest.raises(BadMessage, match="know what to play"):
         randomizer.assign({0: 0})

@@ -21,7 +21,7 @@ from distrust.common.run.round import Round
 from distrust.common.web.client import Http, Patience
 from distrust.common.web.intermediary import close
 from distrust.common.web.problems import Problem
-from tests.support.fleet_harness import TICKET_KEY, Stand
+from tests.support.fleet_harness import TICKET_KEY, FleetHarness
 
 MakeRound = Callable[..., Round]
 PLACES = Addresses("http://server", "http://shuffler", "http://aggregator")
@@ -37,33 +37,33 @@ def test_slots_travel_as_ranges_that_the_aggregator_reads(slots: list[int], text
     assert parse_slots(text) == slots
 
 
-class _Wired(Stand):
+class _Wired(FleetHarness):
     """Tickets from the stand; everything for S goes through the sender."""
 
-    sender: HttpTransport
+    transport: HttpTransport
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
-        return await self.sender.upload(cohort, upload)
+        return await self.transport.upload(cohort, upload)
 
     async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
-        return await self.sender.stage(cohort, after, slots, wait)
+        return await self.transport.stage(cohort, after, slots, wait)
 
     async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
-        return await self.sender.depart(cohort, departure)
+        return await self.transport.depart(cohort, departure)
 
 
 def test_a_fleet_plays_a_masked_cohort_over_the_aggregators_own_routes(
     make_round: MakeRound, world: World, tmp_path: Path
 ) -> None:
-    asked = make_round(clients=40, dropout=0.2)
+    round_ = make_round(clients=40, dropout=0.2)
     app = aggregator_app(AggregatorSettings(database=f"sqlite:///{tmp_path}/a.sqlite3"))
     service: Aggregator = app.state.service
-    stand = _Wired([asked], service, TICKET_KEY)
+    harness = _Wired([round_], service, TICKET_KEY)
 
     async def play() -> tuple[str, Http]:
         async with Http(QUICK, transport=httpx.ASGITransport(app)) as http:
-            stand.sender = HttpTransport(http, PLACES, "demo")
-            return await Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=11, dropout=0.2)).serve(), http
+            harness.transport = HttpTransport(http, PLACES, "demo")
+            return await Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=11, dropout=0.2)).serve(), http
 
     state, http = asyncio.run(play())
     assert state == "finished"
@@ -91,9 +91,9 @@ def test_rounds_and_tickets_come_from_the_server_of_the_run() -> None:
 
     async def ask() -> None:
         async with Http(QUICK, transport=transport) as http:
-            sender = HttpTransport(http, PLACES, "demo")
-            assert (await sender.round(3, 25.0)).state == "finished"
-            assert (await sender.tickets(TicketRequest(request="0" * 32, round=3, want=9))).grants == []
+            own = HttpTransport(http, PLACES, "demo")
+            assert (await own.round(3, 25.0)).state == "finished"
+            assert (await own.tickets(TicketRequest(request="0" * 32, round=3, want=9))).grants == []
 
     asyncio.run(ask())
     assert [str(request.url) for request in seen] == [

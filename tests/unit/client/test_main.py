@@ -26,9 +26,9 @@ def _arguments(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
 def test_a_server_that_stays_away_is_status_2_with_a_line_and_a_report(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.socket() as nobody:  # bound and never listening: connections are refused
-        nobody.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as unheard:  # bound and never listening: connections are refused
+        unheard.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unheard.getsockname()[1]}"
         report = tmp_path / "fleet.json"
         options = ["--run", "demo", "--environment", WORLD, "--server-url", url, "--patience", "0.4"]
         _arguments(monkeypatch, *options, "--report", str(report), "--log-level", "error", "--process", "f1")

@@ -16,21 +16,21 @@ from tests.support.fleet_harness import CONFIGS
 MakeRound = Callable[..., Round]
 
 
-def config(asked: Round) -> RunConfig:
-    return CONFIGS[asked.assignments[0].cohort.config]
+def config(round_: Round) -> RunConfig:
+    return CONFIGS[round_.assignments[0].cohort.config]
 
 
-def _check(terms: PrivacyRequirements, asked: Round) -> None:
-    terms.check(config(asked), asked, asked.assignments[0])
+def _check(terms: PrivacyRequirements, round_: Round) -> None:
+    terms.check(config(round_), round_, round_.assignments[0])
 
 
-def _with_cohort(asked: Round, **changes: Any) -> Round:
-    cohort = asked.assignments[0].cohort.model_copy(update=changes)
-    return asked.model_copy(update={"assignments": [Assignment(arm=0, cohort=cohort)]})
+def _with_cohort(round_: Round, **changes: Any) -> Round:
+    cohort = round_.assignments[0].cohort.model_copy(update=changes)
+    return round_.model_copy(update={"assignments": [Assignment(arm=0, cohort=cohort)]})
 
 
-def _with_channel(asked: Round, **changes: Any) -> Round:
-    return _with_cohort(asked, channel=asked.assignments[0].cohort.channel.model_copy(update=changes))
+def _with_channel(round_: Round, **changes: Any) -> Round:
+    return _with_cohort(round_, channel=round_.assignments[0].cohort.channel.model_copy(update=changes))
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ def test_a_weaker_guarantee_than_the_users_own_is_refused(make_round: MakeRound)
 
 
 def test_a_larger_delta_than_the_users_own_is_refused(make_round: MakeRound) -> None:
-    asked = make_round("shuffled-binomial", delta=1e-3)
-    _check(PrivacyRequirements(max_delta=1e-3), asked)
+    round_ = make_round("shuffled-binomial", delta=1e-3)
+    _check(PrivacyRequirements(max_delta=1e-3), round_)
     with pytest.raises(Refused, match="δ"):
-        _check(PrivacyRequirements(max_delta=1e-4), asked)
+        _check(PrivacyRequirements(max_delta=1e-4), round_)
 
 
 def test_a_floor_below_the_users_own_is_refused(make_round: MakeRound) -> None:
@@ -125,19 +125,19 @@ def test_a_share_of_noise_that_counts_on_a_sum_is_never_sealed_to_the_server_alo
     make_round: MakeRound, name: str
 ) -> None:
     """A client's own share of the noise is next to nothing: the server would read single records almost in clear."""
-    asked = make_round(name)
-    size = packed_size(asked.mechanism.modulus, 1)
+    round_ = make_round(name)
+    size = packed_size(round_.mechanism.modulus, 1)
     records = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort.channel
     with pytest.raises(Refused, match=r"via the aggregator, and cohort demo\.1\.0\.1 is served by the shuffler"):
-        _check(PrivacyRequirements(), _with_cohort(asked, channel=records.model_copy(update={"size": size})))
+        _check(PrivacyRequirements(), _with_cohort(round_, channel=records.model_copy(update={"size": size})))
 
 
 def test_noise_that_counts_on_the_clients_who_may_collude_is_refused(make_round: MakeRound) -> None:
     """18 of 20 are sure to answer and 2 may collude: the noise of 16 must do, and a server may not count on 17."""
-    asked = make_round()
-    spread = asked.mechanism.model_copy(update={"floor": 17})
+    round_ = make_round()
+    spread = round_.mechanism.model_copy(update={"floor": 17})
     with pytest.raises(Refused, match=r"mechanism\.floor = 17: .* gives 16"):
-        _check(PrivacyRequirements(), asked.model_copy(update={"mechanism": spread}))
+        _check(PrivacyRequirements(), round_.model_copy(update={"mechanism": spread}))
 
 
 def test_noise_spread_over_more_clients_than_the_user_believes_in_is_refused(make_round: MakeRound) -> None:
@@ -168,58 +168,58 @@ def test_a_returning_user_adds_up_rounds_of_different_kinds(make_round: MakeRoun
 
 def test_a_renyi_guarantee_is_read_at_the_users_own_delta(make_round: MakeRound) -> None:
     """It is shown at 1e-6 and holds at every δ: at 1e-9 it costs ε = 6.01 instead of 4.98."""
-    asked = make_round("distributed-skellam")
-    assert asked.mechanism.guarantee().kind == "renyi"
-    _check(PrivacyRequirements(max_epsilon=7.0, max_delta=1e-9), asked)
+    round_ = make_round("distributed-skellam")
+    assert round_.mechanism.guarantee().kind == "renyi"
+    _check(PrivacyRequirements(max_epsilon=7.0, max_delta=1e-9), round_)
     with pytest.raises(Refused, match=r"ε = \d\.\d+ is above this user's 5\.5"):
-        _check(PrivacyRequirements(max_epsilon=5.5, max_delta=1e-9), asked)
+        _check(PrivacyRequirements(max_epsilon=5.5, max_delta=1e-9), round_)
     with pytest.raises(Refused, match="δ = 1e-06 is above this user's 0"):
-        _check(PrivacyRequirements(max_delta=0.0), asked)
+        _check(PrivacyRequirements(max_delta=0.0), round_)
 
 
 @pytest.mark.parametrize("name", ["local-laplace-discrete", "shuffled-laplace"])
-def test_an_honest_deal_is_accepted(make_dealt: MakeRound, name: str) -> None:
-    _check(PrivacyRequirements(), make_dealt(name, **({"delta": 1e-6} if name.startswith("shuffled") else {})))
+def test_an_honest_deal_is_accepted(make_assigned: MakeRound, name: str) -> None:
+    _check(PrivacyRequirements(), make_assigned(name, **({"delta": 1e-6} if name.startswith("shuffled") else {})))
 
 
-def test_noise_by_the_blanket_of_one_randomizer_is_refused_for_dealt_actions(make_dealt: MakeRound) -> None:
-    asked = make_dealt("shuffled-laplace", delta=1e-6)
-    for_all = asked.mechanism.model_copy(update={"dealt": False})
+def test_noise_by_the_blanket_of_one_randomizer_is_refused_for_dealt_actions(make_assigned: MakeRound) -> None:
+    round_ = make_assigned("shuffled-laplace", delta=1e-6)
+    for_all = round_.mechanism.model_copy(update={"dealt": False})
     with pytest.raises(Refused, match=r"mechanism\.dealt = False"):
-        _check(PrivacyRequirements(), asked.model_copy(update={"mechanism": for_all}))
+        _check(PrivacyRequirements(), round_.model_copy(update={"mechanism": for_all}))
 
 
-def test_actions_dealt_from_a_seed_need_a_user_that_allows_it(make_dealt: MakeRound) -> None:
+def test_actions_dealt_from_a_seed_need_a_user_that_allows_it(make_assigned: MakeRound) -> None:
     with pytest.raises(Refused, match="dealt from a seed"):
-        _check(PrivacyRequirements(), make_dealt(seed=7))
-    _check(PrivacyRequirements(allow_unsafe=True), make_dealt(seed=7))
+        _check(PrivacyRequirements(), make_assigned(seed=7))
+    _check(PrivacyRequirements(allow_unsafe=True), make_assigned(seed=7))
 
 
-def test_a_deal_that_is_not_the_rounds_is_refused(make_round: MakeRound, make_dealt: MakeRound) -> None:
+def test_a_deal_that_is_not_the_rounds_is_refused(make_round: MakeRound, make_assigned: MakeRound) -> None:
     """Another list; a list where everybody plays one arm; no list where actions are to be hidden."""
-    asked, open_to_all = make_dealt(), make_round("local-laplace-discrete", via="shuffler")
+    round_, open_to_all = make_assigned(), make_round("local-laplace-discrete", via="shuffler")
     other = AssignedAction(actions=[0, 1, 2], times=[6, 8, 6])
     for broken in (
-        asked.model_copy(update={"decision": other}),
-        asked.model_copy(update={"decision": open_to_all.decision}),
-        open_to_all.model_copy(update={"decision": asked.decision}),
+        round_.model_copy(update={"decision": other}),
+        round_.model_copy(update={"decision": open_to_all.decision}),
+        open_to_all.model_copy(update={"decision": round_.decision}),
     ):
         with pytest.raises(Refused, match="decision"):
             _check(PrivacyRequirements(), broken)
 
 
-def test_a_deal_must_have_a_play_for_each_slot(make_dealt: MakeRound) -> None:
-    asked = make_dealt()
-    retold = asked.model_copy(update={"decision": AssignedAction(actions=[0, 1], times=[9, 9])})
-    cohort = asked.assignments[0].cohort
+def test_a_deal_must_have_a_play_for_each_slot(make_assigned: MakeRound) -> None:
+    round_ = make_assigned()
+    retold = round_.model_copy(update={"decision": AssignedAction(actions=[0, 1], times=[9, 9])})
+    cohort = round_.assignments[0].cohort
     channel = cohort.channel.model_copy(update={"deal": retold.decision})
-    told = {"channel": channel, "terms": cohort_terms(retold, None, asked.mechanism)}
-    assignment = Assignment(cohort=cohort.model_copy(update=told))
+    shown = {"channel": channel, "terms": cohort_terms(retold, None, round_.mechanism)}
+    assignment = Assignment(cohort=cohort.model_copy(update=shown))
     with pytest.raises(Refused, match="deals 18 plays to 20 slots"):
         _check(PrivacyRequirements(), retold.model_copy(update={"assignments": [assignment]}))
 
 
-def test_what_is_proven_for_a_whole_sum_is_not_opened_by_action(make_dealt: MakeRound) -> None:
-    asked = make_dealt("shuffled-gaussian", delta=1e-3)
+def test_what_is_proven_for_a_whole_sum_is_not_opened_by_action(make_assigned: MakeRound) -> None:
+    round_ = make_assigned("shuffled-gaussian", delta=1e-3)
     with pytest.raises(Refused, match="protects a whole sum"):
-        _check(PrivacyRequirements(), asked)
+        _check(PrivacyRequirements(), round_)

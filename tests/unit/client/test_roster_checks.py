@@ -74,9 +74,9 @@ def test_k_and_t_are_computed_again_and_not_believed(change: dict[str, int]) -> 
     """Rule 12."""
     cohort = make_cohort(N, M, 1)
     assert isinstance(cohort.channel, Masking)
-    told = cohort.model_copy(update={"channel": cohort.channel.model_copy(update=change)})
+    shown = cohort.model_copy(update={"channel": cohort.channel.model_copy(update=change)})
     with pytest.raises(Refused, match="the run's rates give 23, 12"):
-        MaskingClient(told, 0, Secrets(), min_survivors=1, dropout=0.1, corrupt=0.1)
+        MaskingClient(shown, 0, Secrets(), min_survivors=1, dropout=0.1, corrupt=0.1)
 
 
 def test_a_minimum_below_what_the_dropout_rate_leaves_is_refused() -> None:

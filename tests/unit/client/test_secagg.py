@@ -14,7 +14,7 @@ from distrust.common.crypto.keys import BOX
 from distrust.common.crypto.share import MISSING, PRIME, SHARE
 from distrust.common.errors import BadMessage, Refused, WrongStage
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
-from tests.support.masking_clients import EVERYONE, ONE, M, N, Story, sharing, told, without
+from tests.support.masking_clients import EVERYONE, ONE, M, N, Story, after_masking, sharing, without
 
 T = 12
 
@@ -38,7 +38,7 @@ def test_a_repeat_of_the_same_request_gets_the_same_bytes_in_every_stage(stage: 
 
 def test_two_different_unmask_requests_are_never_both_answered(stage: Simulation) -> None:
     """Rule 4: otherwise both seeds of a neighbour, or two sums that differ in one client, could be asked for."""
-    story = told(stage)
+    story = after_masking(stage)
     first = story.unmask()
     with pytest.raises(Refused, match="another request of stage unmask"):
         story.unmask(stage.bitmap(without(5)))
@@ -111,7 +111,7 @@ def test_the_confirmation_says_nothing_of_the_seeds() -> None:
 
 def test_everything_is_forgotten_after_the_answer(stage: Simulation) -> None:
     """Rule 4: no object that holds the keys, seeds or shares is left; only the last answer may be repeated."""
-    story = told(stage)
+    story = after_masking(stage)
     secrets = story.client._secrets
     assert secrets is not None
     known = {secrets.self_seed, secrets.mask_seed, *secrets.held.values()}
@@ -146,7 +146,7 @@ def reachable(root: object) -> Iterator[bytes]:
 
 
 def test_a_timeout_forgets_before_anything_is_revealed(stage: Simulation) -> None:
-    story = told(stage)
+    story = after_masking(stage)
     story.client.forget()
     with pytest.raises(Refused, match="forgotten"):
         story.unmask()
@@ -197,7 +197,7 @@ def test_a_box_that_does_not_open_is_a_missing_share_and_the_client_goes_on(stag
     ],
 )
 def test_survivors_must_hold_itself_and_be_enough(stage: Simulation, survivors: list[int], why: str) -> None:
-    story = told(stage)
+    story = after_masking(stage)
     with pytest.raises(Refused, match=why):
         story.unmask(stage.bitmap(survivors))
 
@@ -212,7 +212,7 @@ def test_survivors_must_be_members(stage: Simulation) -> None:
 
 def test_survivors_must_keep_the_clients_own_floor_whatever_the_cohort_says() -> None:
     simulation = sharing(floor=24)
-    story = told(simulation)
+    story = after_masking(simulation)
     with pytest.raises(Refused, match="insists on 24"):
         story.unmask(simulation.bitmap(without(5)))
     assert story.unmask()
@@ -242,7 +242,7 @@ def test_lost_clients_must_not_lie_densely_on_the_ring(ring: Simulation) -> None
     start = order.index(1)
     block = [order[(start + i) % 100] for i in range(1, 30)]
     gone = [slot for slot in block if slot != 1][:10]
-    story = told(ring, 1)
+    story = after_masking(ring, 1)
     with pytest.raises(Refused, match="10 lost clients lie in consecutive places of the ring, and 9 may"):
         story.unmask(ring.bitmap([s for s in range(100) if s not in gone]))
     assert story.unmask(ring.bitmap([s for s in range(100) if s not in gone[:9]]))
@@ -252,7 +252,7 @@ def test_lost_clients_must_not_lie_densely_on_the_ring(ring: Simulation) -> None
 @given(st.sets(st.integers(1, N - 1), max_size=2))
 def test_exactly_one_kind_of_share_is_revealed_for_each_neighbour(lost: set[int]) -> None:
     simulation = sharing()
-    story = told(simulation)
+    story = after_masking(simulation)
     secrets = story.client._secrets
     assert secrets is not None
     held = dict(secrets.held)
@@ -267,6 +267,6 @@ def test_exactly_one_kind_of_share_is_revealed_for_each_neighbour(lost: set[int]
 
 @pytest.mark.parametrize("bitmap", [b"", b"\xff" * 4, b"\xff" * 2], ids=["empty", "long", "short"])
 def test_a_bitmap_of_another_size_is_refused(stage: Simulation, bitmap: bytes) -> None:
-    story = told(stage)
+    story = after_masking(stage)
     with pytest.raises(BadMessage, match="bitmap"):
         story.unmask(bitmap)

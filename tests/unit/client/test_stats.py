@@ -9,24 +9,24 @@ from distrust.client.stats import FleetStats, write_report
 
 
 def test_the_report_adds_up() -> None:
-    tally = FleetStats()
-    tally.clients.update(joined=5, served=4, departed=1)
-    tally.message_bytes.update(keys=320, masked=8, report=4)
-    with tally.timing("keys"):
+    stats = FleetStats()
+    stats.clients.update(joined=5, served=4, departed=1)
+    stats.message_bytes.update(keys=320, masked=8, report=4)
+    with stats.timing("keys"):
         pass
-    report = tally.report(run="demo")
+    report = stats.report(run="demo")
     assert report["run"] == "demo"
-    nobody = dict.fromkeys(("refused", "robbed", "late", "aborted"), 0)
-    assert report["clients"] == {"joined": 5, "served": 4, "departed": 1, **nobody}
+    no_client = dict.fromkeys(("refused", "robbed", "late", "aborted"), 0)
+    assert report["clients"] == {"joined": 5, "served": 4, "departed": 1, **no_client}
     assert report["payload_bytes"] == 12
     assert set(report["stage_seconds"]) == {"keys"}
 
 
 def test_time_is_counted_even_when_the_work_fails() -> None:
-    tally = FleetStats()
-    with pytest.raises(ValueError, match="broken"), tally.timing("masked"):
+    stats = FleetStats()
+    with pytest.raises(ValueError, match="broken"), stats.timing("masked"):
         raise ValueError("broken")
-    assert tally.seconds["masked"] > 0
+    assert stats.seconds["masked"] > 0
 
 
 def test_a_report_replaces_the_old_one_and_leaves_nothing_beside_it(tmp_path: Path) -> None:

@@ -59,23 +59,23 @@ def test_an_unknown_paper_is_refused() -> None:
         checked_errata("XYZ")
 
 
-def said(*words: str) -> str:
+def printed(*words: str) -> str:
     done = CliRunner().invoke(app, ["errata", *words])
     assert done.exit_code == 0
     return done.stdout
 
 
 def test_the_command_speaks_to_people_to_programs_and_to_the_document() -> None:
-    assert json.loads(said("--json", "-")) == json.loads(json.dumps([asdict(one) for one in found().values()]))
-    assert {one["paper"] for one in json.loads(said("--paper", "CTX", "--json", "-"))} == {"CTX"}
-    table = said("--paper", "FREE")
+    assert json.loads(printed("--json", "-")) == json.loads(json.dumps([asdict(one) for one in found().values()]))
+    assert {one["paper"] for one in json.loads(printed("--paper", "CTX", "--json", "-"))} == {"CTX"}
+    table = printed("--paper", "FREE")
     assert "Pr[x̄ ≥ t]" in table
     assert "999.8" in table
-    assert said("--paper", "GLB", "--markdown").count("- **GLB") == len(checked_errata("GLB"))
+    assert printed("--paper", "GLB", "--markdown").count("- **GLB") == len(checked_errata("GLB"))
 
 
 def test_the_command_writes_a_file(tmp_path: Path) -> None:
-    said("--paper", "DLB", "--json", str(tmp_path / "dlb.json"))
+    printed("--paper", "DLB", "--json", str(tmp_path / "dlb.json"))
     assert len(json.loads((tmp_path / "dlb.json").read_text("utf-8"))) == len(checked_errata("DLB"))
 
 

@@ -36,9 +36,9 @@ def test_a_run_says_how_many_widths_it_formed_and_that_they_held() -> None:
 def test_a_witness_of_another_world_sees_every_failure() -> None:
     """The policy plays [0.1, 0.9]; whoever believes in [0.9, 0.1] must find all widths wrong, and the best arm gone."""
     file, believed = run_file([0.1, 0.9]), run_file([0.9, 0.1])
-    witness = FailureTracker(believed)
-    learner = in_process.play_learner(file, witness)
-    events = witness.events(learner)
+    tracker = FailureTracker(believed)
+    learner = in_process.play_learner(file, tracker)
+    events = tracker.events(learner)
     result = in_process.run(file)
     dropped = next(place for place, one in enumerate(result.rounds) if 0 in one.eliminated)
     assert events.best_dropped
@@ -49,10 +49,10 @@ def test_a_witness_of_another_world_sees_every_failure() -> None:
 
 def test_of_two_best_arms_one_may_go() -> None:
     file, believed = run_file([0.1, 0.9, 0.9]), run_file([0.9, 0.9, 0.1])
-    witness = FailureTracker(believed)
-    learner = in_process.play_learner(file, witness)
+    tracker = FailureTracker(believed)
+    learner = in_process.play_learner(file, tracker)
     assert 0 not in learner.policy.active
-    assert not witness.events(learner).best_dropped
+    assert not tracker.events(learner).best_dropped
 
 
 PUBLISHED = 'constants = "published-code"\nfirst_batch = 3'

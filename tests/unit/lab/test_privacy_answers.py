@@ -16,8 +16,8 @@ SMALL: dict[str, Any] = {"clients": 40, "epsilon": 0.5, "delta": 1e-6, "target_d
 
 
 def epsilon(survivors: int | None = None, colluders: int = 0) -> float:
-    asked = answer("distributed-polya", epsilon=1.0, survivors=survivors, colluders=colluders, **COHORT)
-    found: float = read(asked)["exact"]["guarantee"]["epsilon"]
+    queried = answer("distributed-polya", epsilon=1.0, survivors=survivors, colluders=colluders, **COHORT)
+    found: float = read(queried)["exact"]["guarantee"]["epsilon"]
     return found
 
 
@@ -60,9 +60,9 @@ def test_side_by_side_it_is_said_once() -> None:
 
 def test_both_reports_say_all_that_was_asked() -> None:
     one = read(answer("distributed-polya", **{**SMALL, "delta": None, "survivors": 39, "colluders": 1}))
-    asked = {field.name for field in fields(PrivacyQuery)} | {"least", "floor", "wrap", "notes"}
-    for said in (one, compared(delta=None)):
-        assert asked <= said.keys()
+    queried = {field.name for field in fields(PrivacyQuery)} | {"least", "floor", "wrap", "notes"}
+    for message in (one, compared(delta=None)):
+        assert queried <= message.keys()
     assert (one["survivors"], one["colluders"], one["contributions"], one["target_delta"]) == (39, 1, 1, None)
 
 

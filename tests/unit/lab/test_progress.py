@@ -47,8 +47,8 @@ def test_a_terminal_shows_round_cohorts_stages_clients_done_and_arms_left(width:
 
 
 def test_anything_else_gets_one_plain_line_for_the_same_news() -> None:
-    said = shown(80, terminal=False, looks=2)
-    assert said == (
+    message = shown(80, terminal=False, looks=2)
+    assert message == (
         "round 1 (64 clients a cohort): 1 of 3 cohorts released, 1 in shares (17 of 64 clients done); "
         "128 of 3,000 pulls, 128 clients, 3 of 3 arms left\n"
     )

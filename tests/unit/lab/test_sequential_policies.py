@@ -80,18 +80,18 @@ def total(result: Result) -> list[float]:
 
 def test_cohorts_that_are_lost_are_replaced_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every third cohort is lost; in blocks as one by one."""
-    asked = iter(range(10**6))
+    calls = iter(range(10**6))
 
     def outcome(plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort | LostCohort:
         del plan
-        if next(asked) % 3 == 2:
+        if next(calls) % 3 == 2:
             return LostCohort(cohort=cohort.cohort, reason="gone")
         return ReleasedCohort(cohort=cohort.cohort, sum=[0.5], survivors=1)
 
     monkeypatch.setattr(in_process, "_outcome", lambda _file, _world, plan, cohort: outcome(plan, cohort))
     file = run_file(dropout=0.0)
     joined = played(file, OneByOne(file.config, 7), monkeypatch)
-    asked = iter(range(10**6))
+    calls = iter(range(10**6))
     ordinary = played(file, Learner(file.config), monkeypatch)
     assert joined.model_dump(exclude=FINER) == ordinary.model_dump(exclude=FINER)
     assert joined.aborted == 133
@@ -118,8 +118,8 @@ def test_every_pull_forms_an_interval_and_one_that_misses_is_seen_within_its_blo
     counts = []
     for learner in (Learner(file.config), OneByOne(file.config, 400)):
         monkeypatch.setattr(in_process, "OneByOne", lambda _config, learner=learner: learner)
-        witness = FailureTracker(believed)
-        events = witness.events(in_process.play_learner(file, witness))
+        tracker = FailureTracker(believed)
+        events = tracker.events(in_process.play_learner(file, tracker))
         counts.append((events.widths, events.width_failures))
     assert counts[0] == counts[1]
     assert counts[0][0] == 400

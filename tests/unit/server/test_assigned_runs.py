@@ -10,7 +10,7 @@ from distrust.common.messages.cohort import Cohort, Dealt
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import ASSIGNED_ACTION_ASSUMPTIONS, LostCohort, ReleasedCohort
-from tests.support.server_harness import House
+from tests.support.server_harness import ServerHarness
 
 ACTIONS = {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]}
 
@@ -26,9 +26,9 @@ def config(**changes: Any) -> RunConfig:
     return RunConfig.model_validate(whole | changes)
 
 
-def opened(house: House) -> Cohort:
-    (cohort,) = house.service.active_run("dealt").pending()
-    assert house.service.opened(cohort)
+def opened(harness: ServerHarness) -> Cohort:
+    (cohort,) = harness.service.active_run("dealt").pending()
+    assert harness.service.opened(cohort)
     return cohort
 
 
@@ -46,24 +46,26 @@ def answer(cohort: Cohort, survivors: int) -> BatchAnswer:
 
 @pytest.mark.parametrize("seed", [None, 5])
 def test_a_cohort_deals_the_rounds_own_list_and_names_a_seed_only_in_unsafe_runs(
-    house: House, seed: int | None
+    harness: ServerHarness, seed: int | None
 ) -> None:
     unsafe = {} if seed is None else {"unsafe": {"noise_seed": seed}}
-    house.service.create(config(**unsafe))
-    asked = house.service.round_view("dealt").round
-    assert asked is not None
-    (assignment,) = asked.assignments
+    harness.service.create(config(**unsafe))
+    round_ = harness.service.round_view("dealt").round
+    assert round_ is not None
+    (assignment,) = round_.assignments
     channel = assignment.cohort.channel
     assert isinstance(channel, Dealt)
-    assert (channel.deal, channel.noise_seed, assignment.arm) == (asked.decision, seed, None)
-    assert channel.deal.plays == assignment.cohort.clients == asked.mechanism.clients
+    assert (channel.deal, channel.noise_seed, assignment.arm) == (round_.decision, seed, None)
+    assert channel.deal.plays == assignment.cohort.clients == round_.mechanism.clients
 
 
 @pytest.mark.parametrize("name", ["identity", "central-laplace-discrete", "local-laplace-discrete"])
-def test_whatever_a_mechanisms_own_way_is_dealt_actions_go_through_the_shuffler(house: House, name: str) -> None:
+def test_whatever_a_mechanisms_own_way_is_dealt_actions_go_through_the_shuffler(
+    harness: ServerHarness, name: str
+) -> None:
     spec = {"name": name} | ({} if name == "identity" else {"epsilon": 1.0})
-    house.service.create(config(mechanism=spec))
-    (cohort,) = house.service.active_run("dealt").pending()
+    harness.service.create(config(mechanism=spec))
+    (cohort,) = harness.service.active_run("dealt").pending()
     assert (cohort.via, cohort.channel.kind) == ("shuffler", "dealt")
 
 
@@ -76,15 +78,15 @@ def test_whatever_a_mechanisms_own_way_is_dealt_actions_go_through_the_shuffler(
     ],
 )
 def test_what_protects_a_whole_sum_only_or_travels_elsewhere_is_refused(
-    house: House, mechanism: dict[str, Any]
+    harness: ServerHarness, mechanism: dict[str, Any]
 ) -> None:
     with pytest.raises(BadParameter, match="shuffled actions need"):
-        house.service.create(config(mechanism=mechanism))
+        harness.service.create(config(mechanism=mechanism))
 
 
-def test_a_horizon_whose_last_batch_might_outgrow_a_cohort_is_refused(house: House) -> None:
+def test_a_horizon_whose_last_batch_might_outgrow_a_cohort_is_refused(harness: ServerHarness) -> None:
     with pytest.raises(BadParameter, match="below 1000000"):
-        house.service.create(config(horizon=1_000_000))
+        harness.service.create(config(horizon=1_000_000))
     learner = Learner(config(horizon=999_999, mechanism={"name": "identity"}))
     sizes = []
     while plan := learner.plan():
@@ -96,31 +98,31 @@ def test_a_horizon_whose_last_batch_might_outgrow_a_cohort_is_refused(house: Hou
     assert max(sizes) < 1_000_000
 
 
-def test_a_batch_that_does_not_open_is_lost_whole_and_another_cohort_is_asked(house: House) -> None:
-    house.service.create(config())
-    cohort = opened(house)
-    assert house.service.settle(cohort, answer(cohort, cohort.clients))
-    outcome = house.service.store.outcome(cohort.cohort)
+def test_a_batch_that_does_not_open_is_lost_whole_and_another_cohort_is_asked(harness: ServerHarness) -> None:
+    harness.service.create(config())
+    cohort = opened(harness)
+    assert harness.service.settle(cohort, answer(cohort, cohort.clients))
+    outcome = harness.service.store.outcome(cohort.cohort)
     assert isinstance(outcome, LostCohort)
     assert outcome.reason.startswith("refused: ")
-    (again,) = house.service.active_run("dealt").pending()
+    (again,) = harness.service.active_run("dealt").pending()
     assert (again.cohort, again.channel) == ("dealt.1.0.2", cohort.channel)
 
 
-def test_a_batch_below_the_minimum_is_never_opened(house: House) -> None:
-    house.service.create(config())
-    cohort = opened(house)
-    assert house.service.settle(cohort, answer(cohort, cohort.minimum - 1))
-    outcome = house.service.store.outcome(cohort.cohort)
+def test_a_batch_below_the_minimum_is_never_opened(harness: ServerHarness) -> None:
+    harness.service.create(config())
+    cohort = opened(harness)
+    assert harness.service.settle(cohort, answer(cohort, cohort.minimum - 1))
+    outcome = harness.service.store.outcome(cohort.cohort)
     assert isinstance(outcome, LostCohort)
     assert "needed: nothing is released" in outcome.reason
 
 
-def test_a_runs_guarantee_says_what_shuffled_actions_count_on(house: House) -> None:
-    view, _ = house.service.create(config(intermediary={"minimum": 300}))
+def test_a_runs_guarantee_says_what_shuffled_actions_count_on(harness: ServerHarness) -> None:
+    view, _ = harness.service.create(config(intermediary={"minimum": 300}))
     promise = view.snapshot.guarantee
     assert (promise.model, promise.epsilon) == ("shuffle", pytest.approx(1.0, rel=1e-6))
     assert set(ASSIGNED_ACTION_ASSUMPTIONS) < set(promise.assumptions)
-    assert set(ASSIGNED_ACTION_ASSUMPTIONS) < set(house.service.round_report("dealt", 1).guarantee.assumptions)
+    assert set(ASSIGNED_ACTION_ASSUMPTIONS) < set(harness.service.round_report("dealt", 1).guarantee.assumptions)
     local = Learner(config(run="alone", mechanism={"name": "local-laplace-discrete", "epsilon": 1.0})).snapshot()
     assert not set(ASSIGNED_ACTION_ASSUMPTIONS) & set(local.guarantee.assumptions)

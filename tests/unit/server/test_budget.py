@@ -43,12 +43,12 @@ def test_without_the_new_tables_the_digest_is_what_it_always_was() -> None:
 def test_a_plan_is_made_only_if_everybody_can_afford_it(
     budget: dict[str, float], contributions: int, *, fits: bool
 ) -> None:
-    asked = config(budget=budget, returning={"contributions": contributions})
+    config_ = config(budget=budget, returning={"contributions": contributions})
     if fits:
-        assert Learner(asked).plan() is not None
+        assert Learner(config_).plan() is not None
     else:
         with pytest.raises(BudgetExceeded, match="budget is"):
-            Learner(asked)
+            Learner(config_)
 
 
 def test_noise_from_a_seed_fits_no_budget() -> None:

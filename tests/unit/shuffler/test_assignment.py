@@ -14,16 +14,16 @@ from distrust.common.messages.batch import BatchAnswer, GroupedRecords
 from distrust.common.messages.cohort import Cohort
 from distrust.common.randomness import SystemStream, UnsafeSeededStream
 from distrust.shuffler.assignment import draw_order, pack_order, records_by_action, unpack_order
-from tests.support.assigning_shuffler import SIZE, Dealer, deal_of, server
+from tests.support.assigning_shuffler import SIZE, AssigningShuffler, assignment_of, server
 from tests.support.cohorts import SECONDS, report
 
 
 @pytest.fixture
-def dealer(tmp_path: Path) -> Iterator[Dealer]:
-    dealer = Dealer(tmp_path)
-    yield dealer
-    dealer.service.close()
-    dealer.database.close()
+def shuffler(tmp_path: Path) -> Iterator[AssigningShuffler]:
+    shuffler = AssigningShuffler(tmp_path)
+    yield shuffler
+    shuffler.service.close()
+    shuffler.database.close()
 
 
 def opened(cohort: Cohort, content: GroupedRecords) -> list[list[int]]:
@@ -37,157 +37,159 @@ def opened(cohort: Cohort, content: GroupedRecords) -> list[list[int]]:
     return groups
 
 
-def test_every_play_is_dealt_once_and_a_repeat_gets_the_same(dealer: Dealer) -> None:
-    cohort = dealer.service.open(server.dealt(times=[30, 20]))
-    first = dealer.ask(cohort, *range(50))
+def test_every_play_is_dealt_once_and_a_repeat_gets_the_same(shuffler: AssigningShuffler) -> None:
+    cohort = shuffler.service.open(server.assigned(times=[30, 20]))
+    first = shuffler.ask(cohort, *range(50))
     assert sorted(first.values()) == list(range(50))
-    assert dealer.ask(cohort, *reversed(range(50))) == first
-    assert dealer.service.actions("c1", server.asking(cohort, [3])).digest == cohort.digest()
+    assert shuffler.ask(cohort, *reversed(range(50))) == first
+    assert shuffler.service.actions("c1", server.asking(cohort, [3])).digest == cohort.digest()
 
 
-def test_the_order_outlives_a_kill_before_and_after_anybody_asked(dealer: Dealer) -> None:
-    cohort = dealer.service.open(server.dealt(times=[30, 20]))
-    dealer.kill()
-    first = dealer.ask(cohort, *range(50))
-    dealer.kill()
-    assert dealer.service.open(cohort) == cohort  # as a server does that was told nothing
-    assert dealer.ask(cohort, *range(50)) == first
+def test_the_order_outlives_a_kill_before_and_after_anybody_asked(shuffler: AssigningShuffler) -> None:
+    cohort = shuffler.service.open(server.assigned(times=[30, 20]))
+    shuffler.kill()
+    first = shuffler.ask(cohort, *range(50))
+    shuffler.kill()
+    assert shuffler.service.open(cohort) == cohort  # as a server does that was told nothing
+    assert shuffler.ask(cohort, *range(50)) == first
 
 
-def test_reports_go_back_by_action_and_by_nothing_else(dealer: Dealer) -> None:
+def test_reports_go_back_by_action_and_by_nothing_else(shuffler: AssigningShuffler) -> None:
     """Sent in the order of the slots; 40 of a group in that order again has a chance of 1 in 40!."""
-    cohort = dealer.service.open(server.dealt(actions=[9, 0, 4], times=[40, 25, 35]))
-    dealer.ask(cohort, *range(100))
-    dealer.send(cohort, *range(100))
-    content = dealer.released(cohort)
+    cohort = shuffler.service.open(server.assigned(actions=[9, 0, 4], times=[40, 25, 35]))
+    shuffler.ask(cohort, *range(100))
+    shuffler.send(cohort, *range(100))
+    content = shuffler.released(cohort)
     groups = opened(cohort, content)
-    expected = [[s for s in range(100) if deal_of(cohort).place(dealer.told[s]) == place] for place in range(3)]
+    expected = [
+        [s for s in range(100) if assignment_of(cohort).place(shuffler.plays[s]) == place] for place in range(3)
+    ]
     assert [sorted(group) for group in groups] == expected
     assert all(group != sorted(group) for group in groups)
     assert content.counts == [40, 25, 35]
 
 
-def test_a_group_may_lose_members_and_may_be_empty(dealer: Dealer) -> None:
-    cohort = dealer.service.open(server.dealt(times=[3, 2]))
-    dealer.ask(cohort, *range(5))
-    gone = [slot for slot in range(5) if dealer.told[slot] >= 3]
-    dealer.send(cohort, *(slot for slot in range(5) if slot not in gone))
-    dealer.service.depart("c1", server.departure(cohort, gone))
-    content = dealer.released(cohort)
+def test_a_group_may_lose_members_and_may_be_empty(shuffler: AssigningShuffler) -> None:
+    cohort = shuffler.service.open(server.assigned(times=[3, 2]))
+    shuffler.ask(cohort, *range(5))
+    gone = [slot for slot in range(5) if shuffler.plays[slot] >= 3]
+    shuffler.send(cohort, *(slot for slot in range(5) if slot not in gone))
+    shuffler.service.depart("c1", server.departure(cohort, gone))
+    content = shuffler.released(cohort)
     assert (content.counts, len(opened(cohort, content)[1])) == ([3, 0], 0)
 
 
-def test_below_the_minimum_no_group_is_released(dealer: Dealer) -> None:
-    cohort = dealer.service.open(server.dealt(times=[3, 2], minimum=4))
-    dealer.ask(cohort, *range(5))
-    dealer.send(cohort, 0, 1, 2)
-    dealer.clock.advance(SECONDS)
-    answer = dealer.service.batch("c1")
+def test_below_the_minimum_no_group_is_released(shuffler: AssigningShuffler) -> None:
+    cohort = shuffler.service.open(server.assigned(times=[3, 2], minimum=4))
+    shuffler.ask(cohort, *range(5))
+    shuffler.send(cohort, 0, 1, 2)
+    shuffler.clock.advance(SECONDS)
+    answer = shuffler.service.batch("c1")
     assert isinstance(answer, BatchAnswer)
     assert (answer.state, answer.batch) == ("aborted", None)
     with pytest.raises(Aborted):
-        dealer.service.actions("c1", server.asking(cohort, [4]))
+        shuffler.service.actions("c1", server.asking(cohort, [4]))
 
 
-def test_a_kill_between_the_play_and_the_report_loses_nothing(dealer: Dealer) -> None:
-    cohort = dealer.service.open(server.dealt(times=[3, 2]))
-    dealer.ask(cohort, *range(5))
-    dealer.send(cohort, 0, 1)
-    dealer.kill()
-    dealer.send(cohort, 2, 3, 4)
-    assert [len(group) for group in opened(cohort, dealer.released(cohort))] == [3, 2]
+def test_a_kill_between_the_play_and_the_report_loses_nothing(shuffler: AssigningShuffler) -> None:
+    cohort = shuffler.service.open(server.assigned(times=[3, 2]))
+    shuffler.ask(cohort, *range(5))
+    shuffler.send(cohort, 0, 1)
+    shuffler.kill()
+    shuffler.send(cohort, 2, 3, 4)
+    assert [len(group) for group in opened(cohort, shuffler.released(cohort))] == [3, 2]
 
 
-def test_nobody_is_told_anothers_play(dealer: Dealer) -> None:
-    cohort = dealer.service.open(server.dealt())
-    asked = server.asking(cohort, [0, 1])
-    stolen = asked.model_copy(update={"slots": [0, 2]})  # slot 1's ticket
-    answer = dealer.service.actions("c1", stolen)
+def test_nobody_is_told_anothers_play(shuffler: AssigningShuffler) -> None:
+    cohort = shuffler.service.open(server.assigned())
+    request = server.asking(cohort, [0, 1])
+    stolen = request.model_copy(update={"slots": [0, 2]})  # slot 1's ticket
+    answer = shuffler.service.actions("c1", stolen)
     assert (answer.slots, [one.slot for one in answer.refused]) == ([0], [2])
     assert answer.refused[0].type == BadTicket("").urn
     other = server.asking(cohort.model_copy(update={"run": "r2"}), [0])
-    assert dealer.service.actions("c1", other).slots == []
-    for broken in (asked.model_copy(update={"tickets": b""}), asked.model_copy(update={"cohort": "c9"})):
+    assert shuffler.service.actions("c1", other).slots == []
+    for broken in (request.model_copy(update={"tickets": b""}), request.model_copy(update={"cohort": "c9"})):
         with pytest.raises(BadMessage):
-            dealer.service.actions("c1", broken)
+            shuffler.service.actions("c1", broken)
 
 
 @pytest.mark.parametrize("slots", [[5], [0, 0]])
-def test_a_slot_that_is_none_or_twice_is_told_nothing(dealer: Dealer, slots: list[int]) -> None:
-    cohort = dealer.service.open(server.dealt())
-    answer = dealer.service.actions("c1", server.asking(cohort, slots))
+def test_a_slot_that_is_none_or_twice_is_told_nothing(shuffler: AssigningShuffler, slots: list[int]) -> None:
+    cohort = shuffler.service.open(server.assigned())
+    answer = shuffler.service.actions("c1", server.asking(cohort, slots))
     assert [one.slot for one in answer.refused] == slots[-1:]
 
 
-def test_who_left_or_is_too_late_is_told_nothing(dealer: Dealer) -> None:
-    cohort = dealer.service.open(server.dealt())
-    dealer.service.depart("c1", server.departure(cohort, [0]))
-    answer = dealer.service.actions("c1", server.asking(cohort, [0, 1]))
+def test_who_left_or_is_too_late_is_told_nothing(shuffler: AssigningShuffler) -> None:
+    cohort = shuffler.service.open(server.assigned())
+    shuffler.service.depart("c1", server.departure(cohort, [0]))
+    answer = shuffler.service.actions("c1", server.asking(cohort, [0, 1]))
     assert (answer.slots, answer.refused[0].type) == ([1], WrongStage("").urn)
-    dealer.ask(cohort, 1, 2, 3, 4)
-    dealer.send(cohort, 1, 2, 3, 4)
-    dealer.released(cohort)
+    shuffler.ask(cohort, 1, 2, 3, 4)
+    shuffler.send(cohort, 1, 2, 3, 4)
+    shuffler.released(cohort)
     with pytest.raises(WrongStage):
-        dealer.service.actions("c1", server.asking(cohort, [1]))
+        shuffler.service.actions("c1", server.asking(cohort, [1]))
 
 
-def test_a_ticket_is_not_used_up_by_asking_and_is_by_reporting(dealer: Dealer) -> None:
-    cohort = dealer.service.open(server.dealt())
-    dealer.ask(cohort, 0)
-    dealer.ask(cohort, 0)
-    dealer.send(cohort, 0)
+def test_a_ticket_is_not_used_up_by_asking_and_is_by_reporting(shuffler: AssigningShuffler) -> None:
+    cohort = shuffler.service.open(server.assigned())
+    shuffler.ask(cohort, 0)
+    shuffler.ask(cohort, 0)
+    shuffler.send(cohort, 0)
     again = server.upload(cohort, "report", {0: report(cohort, 0, mark=9, place=0)})
-    assert [one.type for one in dealer.service.receive("c1", "report", again).refused] == [Conflict("").urn]
+    assert [one.type for one in shuffler.service.receive("c1", "report", again).refused] == [Conflict("").urn]
 
 
-def test_where_nothing_is_dealt_nothing_can_be_asked(dealer: Dealer) -> None:
-    cohort = dealer.service.open(server.sealed())
+def test_where_nothing_is_dealt_nothing_can_be_asked(shuffler: AssigningShuffler) -> None:
+    cohort = shuffler.service.open(server.sealed())
     with pytest.raises(BadMessage, match="deals no actions"):
-        dealer.service.actions("c1", server.asking(cohort, [0]))
+        shuffler.service.actions("c1", server.asking(cohort, [0]))
     with pytest.raises(WrongCohort):
-        dealer.service.actions("c9", server.asking(cohort, [0]).model_copy(update={"cohort": "c9"}))
+        shuffler.service.actions("c9", server.asking(cohort, [0]).model_copy(update={"cohort": "c9"}))
 
 
-def test_there_must_be_a_play_for_each_slot(dealer: Dealer) -> None:
+def test_there_must_be_a_play_for_each_slot(shuffler: AssigningShuffler) -> None:
     with pytest.raises(BadParameter, match="add up to clients = 6"):
-        dealer.service.open(server.dealt(times=[3, 2], clients=6))
+        shuffler.service.open(server.assigned(times=[3, 2], clients=6))
 
 
-def test_another_list_is_another_cohort(dealer: Dealer) -> None:
-    cohort = dealer.service.open(server.dealt(times=[3, 2]))
-    changed = server.dealt(times=[2, 3])
+def test_another_list_is_another_cohort(shuffler: AssigningShuffler) -> None:
+    cohort = shuffler.service.open(server.assigned(times=[3, 2]))
+    changed = server.assigned(times=[2, 3])
     with pytest.raises(Conflict):
-        dealer.service.open(changed)
+        shuffler.service.open(changed)
     assert changed.digest() != cohort.digest()
 
 
-def test_without_a_seed_two_cohorts_have_orders_of_their_own(dealer: Dealer) -> None:
-    first = dealer.service.open(server.dealt(times=[30, 20]))
-    second = dealer.service.open(server.dealt(times=[30, 20], name="c2"))
-    assert dealer.ask(first, *range(50)) != dealer.ask(second, *range(50))
+def test_without_a_seed_two_cohorts_have_orders_of_their_own(shuffler: AssigningShuffler) -> None:
+    first = shuffler.service.open(server.assigned(times=[30, 20]))
+    second = shuffler.service.open(server.assigned(times=[30, 20], name="c2"))
+    assert shuffler.ask(first, *range(50)) != shuffler.ask(second, *range(50))
 
 
-def test_a_seed_gives_the_order_that_anybody_can_compute(dealer: Dealer) -> None:
-    cohort = dealer.service.open(server.dealt(times=[30, 20], noise_seed=7))
-    order = draw_order(deal_of(cohort), UnsafeSeededStream(7, "r1", "c1", "order"))
-    assert dealer.ask(cohort, *range(50)) == dict(enumerate(order.tolist()))
+def test_a_seed_gives_the_order_that_anybody_can_compute(shuffler: AssigningShuffler) -> None:
+    cohort = shuffler.service.open(server.assigned(times=[30, 20], noise_seed=7))
+    order = draw_order(assignment_of(cohort), UnsafeSeededStream(7, "r1", "c1", "order"))
+    assert shuffler.ask(cohort, *range(50)) == dict(enumerate(order.tolist()))
 
 
-def test_the_transcript_shows_each_clients_action_and_never_the_whole_order(dealer: Dealer) -> None:
-    cohort = dealer.service.open(server.dealt(times=[3, 2]))
-    dealer.ask(cohort, *range(5))
-    dealer.send(cohort, *range(5))
-    content = dealer.released(cohort)
-    first, *heard, last = dealer.service.transcript("c1", 0, 12).messages
-    asked, reports = heard[:5], heard[5:]
+def test_the_transcript_shows_each_clients_action_and_never_the_whole_order(shuffler: AssigningShuffler) -> None:
+    cohort = shuffler.service.open(server.assigned(times=[3, 2]))
+    shuffler.ask(cohort, *range(5))
+    shuffler.send(cohort, *range(5))
+    content = shuffler.released(cohort)
+    first, *heard, last = shuffler.service.transcript("c1", 0, 12).messages
+    request, reports = heard[:5], heard[5:]
     assert (first.stage, first.direction, first.view, first.hex) == (
         "order",
         "out",
         {"actions": [4, 1], "times": [3, 2]},
         "",
     )
-    actions = [deal_of(cohort).actions[deal_of(cohort).place(dealer.told[slot])] for slot in range(5)]
-    assert [one.view for one in asked] == [{"action": action} for action in actions]
+    actions = [assignment_of(cohort).actions[assignment_of(cohort).place(shuffler.plays[slot])] for slot in range(5)]
+    assert [one.view for one in request] == [{"action": action} for action in actions]
     assert [one.view["action"] for one in reports] == actions
     assert all(one.view.keys() == {"action", "report_id", "sealed_bytes"} for one in reports)
     assert last.view["by_action"] == content.counts == [3, 2]

@@ -83,8 +83,8 @@ def test_more_colluders_than_answers_are_refused(survivors: int | None) -> None:
 @pytest.mark.parametrize("name", ["distributed-skellam", "distributed-discrete-gaussian"])
 def test_shifts_longer_than_the_noise_have_an_epsilon_too(name: str) -> None:
     """ε = 8 in the paper's constants: σ is an eighth of the range, and δ = 1e-6 takes about 32 + 8 · 4.75."""
-    asked = PrivacyQuery(clients=1000, epsilon=8.0, delta=1e-6)
-    assert 65 < asked.planned(name, "paper").guarantee().epsilon < 75
+    query = PrivacyQuery(clients=1000, epsilon=8.0, delta=1e-6)
+    assert 65 < query.planned(name, "paper").guarantee().epsilon < 75
 
 
 @pytest.mark.parametrize("delta", [5e-324, 1e-300, 1e-19, 0.0, 0.5, math.nan, math.inf])

@@ -20,7 +20,7 @@ from distrust.lab.privacy.query import PrivacyQuery
 from distrust.server.learner.run_config import check_run_config
 
 COHORT: dict[str, Any] = {"clients": 100, "epsilon": 0.8, "delta": 1e-6, "batches": 8}
-SAID = "contributions = 3: must be 1: tree's promise is for one batch a client"
+REFUSAL = "contributions = 3: must be 1: tree's promise is for one batch a client"
 RUN: dict[str, Any] = {
     "run": "demo",
     "arms": 3,
@@ -62,12 +62,12 @@ def test_a_ledger_of_returning_clients_has_no_guarantee() -> None:
 
 def test_a_run_whose_clients_return_to_a_tree_is_refused() -> None:
     check_run_config(RunConfig.model_validate(RUN))
-    with pytest.raises(BadParameter, match=SAID):
+    with pytest.raises(BadParameter, match=REFUSAL):
         check_run_config(RunConfig.model_validate({**RUN, "returning": {"contributions": 3}}))
 
 
 def test_the_calculator_refuses_it_too() -> None:
-    with pytest.raises(BadParameter, match=SAID):
+    with pytest.raises(BadParameter, match=REFUSAL):
         report_on("tree", PrivacyQuery(**COHORT, contributions=3))
 
 

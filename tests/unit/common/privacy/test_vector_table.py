@@ -136,10 +136,10 @@ def test_sums_are_unbiased_and_as_wide_as_the_error_law_says(name: MechanismName
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_the_papers_constants_are_planned_too_or_refused_in_one_line(name: MechanismName, norm: Norm) -> None:
-    dimensions, said = REFUSED.get((name, "paper"), ((), ""))
+    dimensions, reason = REFUSED.get((name, "paper"), ((), ""))
     for dimension in DIMENSIONS:
         if dimension in dimensions:
-            with pytest.raises(BadParameter, match=said) as caught:
+            with pytest.raises(BadParameter, match=reason) as caught:
                 made(name, norm, dimension, "paper")
             assert "\n" not in str(caught.value)
         elif (name, dimension, norm) != ("shuffled-binomial", 3, "linf"):

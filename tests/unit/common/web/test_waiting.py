@@ -87,7 +87,7 @@ def test_a_crowd_that_asks_one_question_shares_its_looks(no_looking_again: None)
         looks.append(len(looks))
         return len(looks)
 
-    async def crowd() -> list[int]:
+    async def many_waiting() -> list[int]:
         waits = [bell.until("c1", look, lambda seen: seen > 3, 20, question="stage") for _ in range(500)]
         gathered = asyncio.gather(*waits)
         for _ in range(5):
@@ -95,7 +95,7 @@ def test_a_crowd_that_asks_one_question_shares_its_looks(no_looking_again: None)
             bell.ring("c1")
         return await gathered
 
-    assert set(asyncio.run(crowd())) == {4}
+    assert set(asyncio.run(many_waiting())) == {4}
     assert len(looks) <= 6
     assert bell._watches == bell._waits == {}
 
@@ -104,8 +104,8 @@ def test_two_questions_about_one_topic_get_their_own_answers() -> None:
     bell = ChangeNotifier()
 
     async def both() -> list[str]:
-        asked = [bell.until("c1", lambda name=name: name, bool, 20, question=name) for name in ("batch", "stage")]  # type: ignore[misc]
-        return await asyncio.gather(*asked)
+        polls = [bell.until("c1", lambda name=name: name, bool, 20, question=name) for name in ("batch", "stage")]  # type: ignore[misc]
+        return await asyncio.gather(*polls)
 
     assert asyncio.run(both()) == ["batch", "stage"]
 

@@ -27,10 +27,10 @@ def row(experiment: Experiment, cell: Cell) -> Row:
 def test_what_was_kept_is_there_after_the_folder_was_left(experiment: Experiment, tmp_path: Path) -> None:
     rows = {cell: row(experiment, cell) for cell in CELLS}
     for one in rows.values():
-        with ResultStore(experiment, tmp_path) as shelf:
-            shelf.keep(one)
-    with ResultStore(experiment, tmp_path) as shelf:
-        assert shelf.rows() == rows
+        with ResultStore(experiment, tmp_path) as store:
+            store.keep(one)
+    with ResultStore(experiment, tmp_path) as store:
+        assert store.rows() == rows
 
 
 @pytest.mark.parametrize("kept", [0, 1, 40, -2])
@@ -38,30 +38,30 @@ def test_a_line_that_a_kill_cut_short_is_no_row_and_spoils_no_other(
     kept: int, experiment: Experiment, tmp_path: Path
 ) -> None:
     first, second = (row(experiment, cell) for cell in CELLS)
-    with ResultStore(experiment, tmp_path) as shelf:
-        shelf.keep(first)
+    with ResultStore(experiment, tmp_path) as store:
+        store.keep(first)
     (path,) = result_folder(experiment, tmp_path).glob("rows-*.jsonl")
     torn = second.model_dump_json().encode()[:kept] if kept else b""
     path.write_bytes(path.read_bytes() + torn)
-    with ResultStore(experiment, tmp_path) as shelf:
-        assert shelf.rows() == {CELLS[0]: first}
-        shelf.keep(second)
-        assert shelf.rows() == {CELLS[0]: first, CELLS[1]: second}
+    with ResultStore(experiment, tmp_path) as store:
+        assert store.rows() == {CELLS[0]: first}
+        store.keep(second)
+        assert store.rows() == {CELLS[0]: first, CELLS[1]: second}
 
 
 def test_a_line_that_is_no_row_is_passed_over(experiment: Experiment, tmp_path: Path) -> None:
     first = row(experiment, CELLS[0])
-    with ResultStore(experiment, tmp_path) as shelf:
-        (path,) = shelf.folder.glob("rows-*.jsonl")
+    with ResultStore(experiment, tmp_path) as store:
+        (path,) = store.folder.glob("rows-*.jsonl")
         path.write_bytes(b'{"panel": 3}\n\xff\xfe\n\n')
-        shelf.keep(first)
-        assert shelf.rows() == {CELLS[0]: first}
+        store.keep(first)
+        assert store.rows() == {CELLS[0]: first}
 
 
 def test_a_changed_experiment_has_a_folder_of_its_own(experiment: Experiment, tmp_path: Path) -> None:
     changed = load_experiment(small(tmp_path, ("horizon = 2000", "horizon = 2500")))
-    with ResultStore(experiment, tmp_path) as shelf:
-        shelf.keep(row(experiment, CELLS[0]))
+    with ResultStore(experiment, tmp_path) as store:
+        store.keep(row(experiment, CELLS[0]))
     with ResultStore(changed, tmp_path) as other:
         assert other.folder != result_folder(experiment, tmp_path)
         assert other.rows() == {}
@@ -73,23 +73,23 @@ def test_other_code_begins_anew_is_told_so_and_finds_its_own_rows_again(
 ) -> None:
     older = {**code.parts(), "numpy": "0.0"}
     first, second = (row(experiment, cell) for cell in CELLS)
-    with ResultStore(experiment, tmp_path) as shelf:
-        shelf.keep(first)
+    with ResultStore(experiment, tmp_path) as store:
+        store.keep(first)
     assert rows_of_other_code(experiment, tmp_path) == []
     with monkeypatch.context() as patched:
         patched.setattr(code, "parts", lambda: older)
         (found,) = rows_of_other_code(experiment, tmp_path)
         assert (found.cells, found.changed) == (1, ["numpy"])
-        with ResultStore(experiment, tmp_path) as shelf:
-            assert shelf.rows() == {}
+        with ResultStore(experiment, tmp_path) as store:
+            assert store.rows() == {}
         assert rows_of_other_code(experiment, tmp_path) == [
             found
         ]  # a sweep that was stopped before its first cell has no rows
-        with ResultStore(experiment, tmp_path) as shelf:
-            shelf.keep(second)
+        with ResultStore(experiment, tmp_path) as store:
+            store.keep(second)
         assert rows_of_other_code(experiment, tmp_path) == []
-    with ResultStore(experiment, tmp_path) as shelf:
-        assert shelf.rows() == {CELLS[0]: first}
+    with ResultStore(experiment, tmp_path) as store:
+        assert store.rows() == {CELLS[0]: first}
     assert found.path.read_text("utf-8") == first.model_dump_json() + "\n"
 
 

@@ -87,7 +87,7 @@ def test_without_a_core_set_every_action_is_played() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vectors", "said"),
+    ("vectors", "message"),
     [
         pytest.param([], "0 vectors", id="empty"),
         pytest.param([[1.0, 0.0], [1.0]], "must have 2 numbers", id="ragged"),
@@ -98,8 +98,8 @@ def test_without_a_core_set_every_action_is_played() -> None:
         pytest.param([[]], "at least one number", id="no-dimension"),
     ],
 )
-def test_a_bad_action_set_is_refused(vectors: list[list[float]], said: str) -> None:
-    with pytest.raises(BadParameter, match=said):
+def test_a_bad_action_set_is_refused(vectors: list[list[float]], message: str) -> None:
+    with pytest.raises(BadParameter, match=message):
         action_vectors(GivenActions(vectors=vectors))
 
 
