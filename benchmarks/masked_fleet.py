@@ -1,4 +1,4 @@
-"""One fleet process without a server: the fleet's own crew, courier and scripts on cohorts that others opened."""
+"""One fleet process without a server: the fleet's sessions, uploader and protocols on cohorts that others opened."""
 
 import asyncio
 import time
@@ -125,7 +125,7 @@ async def _one(session: CohortSession, users: Sequence[User]) -> None:
 
 
 def _protocol(part: Part, rows: Vector, rates: dict[str, float]) -> SecAggProtocol:
-    """The fleet's script on given vectors: any dimension, no mechanism, no noise to pay for."""
+    """The fleet's protocol on given vectors: any dimension, no mechanism, no noise to pay for."""
     first = part.first
     randomizer = SimpleNamespace(
         assignment=SimpleNamespace(cohort=part.cohort),

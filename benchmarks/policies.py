@@ -89,7 +89,7 @@ class Result:
 
 
 def run_file(case: Case, horizon: int) -> RunFile:
-    """A case as a run file; everybody answers."""
+    """A case as a run file; all clients answer."""
     return parse(
         f"""
         run = "policies"

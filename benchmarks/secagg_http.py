@@ -140,7 +140,19 @@ def main() -> None:
     p = measure_primitives()
     sizes = (arguments.clients, arguments.dimensions, arguments.dropouts)
     results = run(*(((50,), (1,), (0.1,)) if arguments.quick else sizes), p, enough=50 if arguments.quick else 2000)
-    columns = ("n", "lost", "D", "k", "t", "fleet ms", "ratio", "S ms", "S model ms", "all, ratio", "wire bytes")
+    columns = (
+        "n",
+        "lost",
+        "D",
+        "k",
+        "t",
+        "fleet ms",
+        "ratio",
+        "aggregator ms",
+        "aggregator model ms",
+        "all, ratio",
+        "wire bytes",
+    )
     rows = [
         (
             *(r.clients, r.lost, r.dimension, r.k, r.t),

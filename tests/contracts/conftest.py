@@ -1,4 +1,4 @@
-"""Both S, and the shuffler where it deals actions, one after the other, each with an open cohort."""
+"""Both intermediaries, and the shuffler where it assigns actions: one after another, each with an open cohort."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

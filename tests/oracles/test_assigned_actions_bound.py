@@ -91,7 +91,9 @@ def test_who_leaves_because_of_its_action_gives_the_others_away() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0])
-def test_a_dealt_round_is_calibrated_to_its_honest_survivors_and_says_what_it_counts_on(epsilon: float) -> None:
+def test_a_round_of_assigned_actions_is_calibrated_to_its_honest_survivors_and_says_what_it_counts_on(
+    epsilon: float,
+) -> None:
     spec = {"name": "shuffled-laplace", "epsilon": epsilon, "delta": 1e-6}
     config = RunConfig.model_validate({"run": "dealt", "arms": 3, "horizon": 1000, "mechanism": spec})
     deal = AssignedAction(actions=[2, 0], times=[300, 100])
@@ -113,7 +115,7 @@ WHY = {
 @pytest.mark.parametrize(
     "name", ["shuffled-gaussian", "shuffled-binomial", "distributed-polya", "relaxed-secagg-shuffle", "tree"]
 )
-def test_what_is_proven_for_a_whole_sum_or_one_randomizer_serves_no_dealt_actions(name: str) -> None:
+def test_what_is_proven_for_a_whole_sum_or_one_randomizer_serves_no_assigned_actions(name: str) -> None:
     with pytest.raises(BadParameter, match=f"shuffled actions need .*{WHY.get(name, 'opened whole')}"):
         check_parts(MechanismSpec.model_validate({"name": name, "epsilon": 1.0}))
 

@@ -2,7 +2,7 @@
 
 Seeds are fixed. Over all seeds an honest case would fail with probability at most 1e-7, the audits' own false-alarm
 rate, and one of the hundred in this file in less than one of 100 000 suites. Where a claim is held to 99.9 % as well,
-`distrust audit`'s own confidence, the outcomes are the same ones: one seed, which nobody chose, and so no chance left.
+`distrust audit`'s own confidence, the outcomes are the same ones: one seed, not chosen, and so no chance left.
 """
 
 import numpy as np

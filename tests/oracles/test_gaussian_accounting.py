@@ -130,7 +130,7 @@ def test_exact_shares_meet_concentrated_privacy_at_every_order_and_no_less_noise
 
 
 def test_the_paper_s_shares_do_not_keep_their_claim_where_its_lemma_is_silent() -> None:
-    """g²/(nε²) = 0.001 a client: hardly anybody draws anything but 0, and the sum hides nobody."""
+    """g²/(nε²) = 0.001 a client: hardly any client draws anything but 0, and the sum hides no client."""
     promise = made("paper", precision=1, delta=1e-6).guarantee()
     assert promise.claimed == 1
     assert promise.epsilon > 400

@@ -43,7 +43,7 @@ def test_a_short_polya_cohort_leaks_what_its_law_says(honest: int, epsilon: floa
     assert mechanism.guarantee(honest + 7, colluders=7).epsilon == mechanism.guarantee(honest).epsilon
 
 
-def test_one_polya_share_of_a_thousand_protects_nobody() -> None:
+def test_one_polya_share_of_a_thousand_protects_no_client() -> None:
     mechanism = made("distributed-polya", clients=1000, epsilon=1.0, precision=32)
     assert mechanism.guarantee(1).epsilon == pytest.approx(11.4, abs=0.1)
     assert mechanism.guarantee(3, colluders=3).kind == "none"

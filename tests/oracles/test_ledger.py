@@ -162,7 +162,7 @@ def test_returning_clients_compose_in_sequence_class_by_class() -> None:
     assert "at most 5 cohorts" in ledger.total.assumptions[-1]
 
 
-def test_nobody_can_have_come_more_often_than_there_were_cohorts() -> None:
+def test_no_client_can_have_come_more_often_than_there_were_cohorts() -> None:
     ledger = PrivacyLedger(contributions=10).spend(entry(1, pure(0.5), cohorts=3))
     assert ledger.total.epsilon == pytest.approx(1.5)
 

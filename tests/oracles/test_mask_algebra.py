@@ -40,7 +40,7 @@ def test_the_rank_and_the_groups_agree() -> None:
 
 @pytest.mark.parametrize(("n", "degree"), [(2, 1), (3, 2), (4, 3), (4, 2), (5, 4), (5, 2), (6, 5), (6, 4), (6, 2)])
 def test_with_one_story_for_all_only_the_sum_over_the_survivors_is_determined(n: int, degree: int) -> None:
-    """All members' and survivors' sets, all thresholds above k/2, whoever answers. No run of k/2 places may be lost."""
+    """All members' and survivors' sets, all thresholds above k/2, any answers. No run of k/2 places may be lost."""
     graph, everyone = ring(n, degree), frozenset(range(n))
     for threshold in range(degree // 2 + 1, degree + 1):
         for story in (Story(m, s) for m in subsets(everyone, 2) for s in subsets(m, 2)):
@@ -55,7 +55,7 @@ def test_with_one_story_for_all_only_the_sum_over_the_survivors_is_determined(n:
 
 
 def one_lost(graph: Graph, slot: int, threshold: int) -> list[Story | None]:
-    """The stories with one lost client at most: nobody, then each client as lost, then each as no member.
+    """The stories with one lost client at most: none, then each client as lost, then each as no member.
 
     None where the client would not answer. The place in the list says which client it is about.
     """
@@ -112,7 +112,7 @@ def different_stories(graph: Graph, threshold: int) -> tuple[list[dict[int, Stor
         pytest.param(6, 2, 2, 6, id="six-on-a-sparse-ring"),
     ],
 )
-def test_every_story_of_a_few_clients_without_rule_15(n: int, degree: int, threshold: int, fewest: int) -> None:
+def test_every_story_of_a_few_clients_without_statements(n: int, degree: int, threshold: int, fewest: int) -> None:
     """All combinations of all members' and survivors' sets with one lost at most: the fewest clients in an opened sum.
 
     Combinations that a renaming of the clients makes equal are computed once. With n = 4 and t = 2, a majority, two are
@@ -121,7 +121,7 @@ def test_every_story_of_a_few_clients_without_rule_15(n: int, degree: int, thres
     graph = ring(n, degree)
     different, everything = different_stories(graph, threshold)
     if degree == n - 1:
-        assert everything == (2 * n - 1) ** n  # for each client nobody, or one of n - 1 others in either way
+        assert everything == (2 * n - 1) ** n  # for each client none, or one of n - 1 others in either way
     opened = [found for stories in different for found in groups(graph, stories, threshold)]
     assert min(map(len, opened)) == fewest
 
@@ -143,7 +143,7 @@ def test_two_survivors_sets_open_one_client_of_a_ring_whose_threshold_is_half(
 
 
 @pytest.mark.parametrize("n", [150, 400, pytest.param(1000, marks=pytest.mark.slow)])
-def test_without_rule_15_an_aggregator_without_colluders_opens_any_client(n: int) -> None:
+def test_without_statements_an_aggregator_without_colluders_opens_any_client(n: int) -> None:
     """At the k and t in use: t > k/2 is not enough on a sparse ring."""
     k, t = neighbourhood(n, 0.1, 0.1)
     graph = ring(n, k)
@@ -163,7 +163,7 @@ def test_a_dense_ring_with_few_losses_has_no_such_opening_and_the_sparser_first_
 
 
 @pytest.mark.parametrize("n", [100, 400])
-def test_with_rule_15_no_survivors_that_clients_accept_open_more_than_their_sum(n: int) -> None:
+def test_with_statements_no_survivors_that_clients_accept_open_more_than_their_sum(n: int) -> None:
     """Real k, t and w, a random graph as clients derive it; losses at random, and as dense as the checks allow."""
     chance = random.Random(n)
     colluders = set(chance.sample(range(n), n // 10))
@@ -192,7 +192,7 @@ def test_with_rule_15_no_survivors_that_clients_accept_open_more_than_their_sum(
 
 
 @pytest.mark.parametrize("threshold", [2, 3, 4])
-def test_fewer_than_t_colluders_learn_the_sum_of_the_others_and_t_open_everybody(threshold: int) -> None:
+def test_fewer_than_t_colluders_learn_the_sum_of_the_others_and_t_open_all_clients(threshold: int) -> None:
     """n = 6, k = 5, one story: all survivors' sets with at most two lost, all sets of colluders."""
     graph, everyone = ring(6, 5), frozenset(range(6))
     for survivors, colluders in product(subsets(everyone, 4), subsets(everyone, 1)):

@@ -222,7 +222,7 @@ def made(name: str, clients: int, dimension: int = 1) -> Mechanism:
     [("shuffled-laplace", 1, 90), ("shuffled-gaussian", 1, 600), ("shuffled-gaussian", 4, 15)],
 )
 def test_ten_thousand_clients_have_far_less_than_one_message(name: str, dimension: int, saved: float) -> None:
-    """Order 2 of ε = 1, δ = 1e-6; with nobody else honest each message is all there is."""
+    """Order 2 of ε = 1, δ = 1e-6; with no other honest client each message is all there is."""
     mechanism = made(name, 10_000, dimension)
     together, alone = mechanism.profile().known, mechanism.profile(10_000, 9_999).known
     assert dict(together)[2.0] < dict(alone)[2.0] / saved
@@ -247,7 +247,7 @@ def test_returning_clients_are_charged_by_it() -> None:
 
 @pytest.mark.parametrize(("variance", "users"), [(1.5, 1), (0.6, 1), (4.0, 1), (1.5, 50), (0.6, 1000)])
 def test_shuffled_gaussian_divergences_are_not_below_what_any_law_has(variance: float, users: int) -> None:
-    """Everybody else sends the same: the mixture's loss is the one message's less ln n, and α/(α - 1) of it is lost."""
+    """All others send the same: the mixture's loss is the one message's less ln n, and α/(α - 1) of it is lost."""
     rho = 1 / (2 * variance)
     found = shuffled_gaussian_renyi(variance, Grid(1, 1, "linf"), users)
     for order, bound in zip(PROFILE_ORDERS, found, strict=True):

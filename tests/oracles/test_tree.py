@@ -160,7 +160,7 @@ def test_the_stream_ends_where_its_calibration_does_and_small_batches_never_ente
         ({"name": "central-laplace", "epsilon": 1.0, "batches": 4}, "mechanism.batches"),
     ],
 )
-def test_a_tree_knows_its_length_and_nobody_else_has_one(words: dict[str, object], field: str) -> None:
+def test_a_tree_knows_its_length_and_no_other_mechanism_has_one(words: dict[str, object], field: str) -> None:
     with pytest.raises(BadParameter) as caught:
         check_spec(MechanismSpec.model_validate(words), Reward())
     assert caught.value.field == field

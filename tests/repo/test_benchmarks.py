@@ -1,4 +1,4 @@
-"""Every benchmark runs, and says what it promises to; how long anything takes is nobody's test."""
+"""Every benchmark runs, and says what it promises to; no test looks at how long it takes."""
 
 import json
 import subprocess

@@ -62,7 +62,7 @@ def test_clients_hold_neither_the_operators_token_nor_any_volume() -> None:
     assert not any("TOKEN" in name for name in SERVICES["fleet"]["environment"])
 
 
-def test_only_both_s_hold_what_opens_their_transcripts() -> None:
+def test_only_the_intermediaries_hold_what_opens_their_transcripts() -> None:
     """They say who sent which record; the server, which opens records, must not be able to ask."""
     held = {name for name, service in SERVICES.items() if "inspector" in mounts(service).values()}
     assert held == {"token", "shuffler", "aggregator"}
@@ -80,14 +80,14 @@ def test_every_volume_is_declared() -> None:
     assert used == set(COMPOSE["volumes"])
 
 
-def test_nobody_may_gain_rights() -> None:
+def test_no_service_may_gain_rights() -> None:
     for service in SERVICES.values():
         assert service["cap_drop"] == ["ALL"]
         assert service["read_only"]
         assert "no-new-privileges:true" in service["security_opt"]
 
 
-def test_the_image_runs_as_nobody_special_from_the_lock() -> None:
+def test_the_image_runs_without_rights_from_the_lock() -> None:
     assert re.search(r"^FROM python:3\.1[1-9]", DOCKERFILE, re.MULTILINE)
     user = re.findall(r"^USER (\w+)$", DOCKERFILE, re.MULTILINE)
     assert user[-1:] not in ([], ["root"])

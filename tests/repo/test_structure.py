@@ -19,7 +19,7 @@ MOST = {
 
 
 @pytest.mark.parametrize("what", MOST)
-def test_a_figure_of_the_house_stays_within_its_limit(what: str) -> None:
+def test_a_figure_of_the_structure_stays_within_its_limit(what: str) -> None:
     assert figures()[what] <= MOST[what]  # type: ignore[operator]  # counts
 
 

@@ -94,7 +94,7 @@ class Attacked:
         return f"GET {self.target.poll} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
 
     def upload(self, size: int) -> bytes:
-        """Head of an upload of `size` bytes that anybody may send."""
+        """Head of an upload of `size` bytes that any caller may send."""
         head = f"POST {self.target.upload} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         return f"{head}Content-Length: {size}\r\n\r\n".encode()
 

@@ -24,7 +24,7 @@ RATES = {"dropout": 0.2, "corrupt": 0.1}
 
 
 class Authority:
-    """The server, as far as an S needs one: it signs tickets, and opens sealed records."""
+    """The server, as far as an intermediary needs one: it signs tickets, and opens sealed records."""
 
     def __init__(self) -> None:
         self.tickets = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

@@ -45,7 +45,10 @@ def serve(*fleets: Fleet) -> list[str]:
 
 
 class FleetHarness:
-    """Serves rounds one after another to any number of fleets; a round is over when S has ended all its cohorts."""
+    """Serves rounds one after another to any number of fleets.
+
+    A round is over when the intermediary has ended all its cohorts.
+    """
 
     def __init__(self, rounds: list[Round], intermediary: Intermediary, key: Ed25519PrivateKey) -> None:
         self.rounds, self.intermediary, self._key = rounds, intermediary, key
@@ -56,7 +59,7 @@ class FleetHarness:
         self.inboxes = 0  # looks that asked for inboxes
         self.departures: list[Departure] = []
         self.action_requests: list[ActionRequest] = []
-        self.looks: list[str] = []  # at the cohort as S knows it
+        self.looks: list[str] = []  # at the cohort as the intermediary knows it
         self.cancelled = False
         self._pool = ThreadPoolExecutor(1)  # one at a time, like a service with one writer
         self.threads: set[int] = set()
@@ -153,7 +156,7 @@ class FleetHarness:
 
 
 class LyingFleetHarness(FleetHarness):
-    """Tells the users one cohort, and S another."""
+    """Tells the users one cohort, and the intermediary another."""
 
     def __init__(self, round_: Round, shown: Cohort, intermediary: Intermediary, key: Ed25519PrivateKey) -> None:
         self.shown = shown

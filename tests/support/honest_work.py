@@ -23,7 +23,7 @@ class Target:
     """How one service is attacked, and how it is used.
 
     poll    a path whose answer waits for what never comes.
-    upload  a path that takes bodies from anybody.
+    upload  a path that takes bodies from any caller.
     open    makes what both paths name.
     play    prepares one piece of honest work, and returns what plays it.
     """

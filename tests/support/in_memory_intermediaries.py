@@ -1,4 +1,4 @@
-"""Both S in memory, and clients that talk to them: real tickets, real seals, real sums; only masking is left out.
+"""Both intermediaries in memory, and clients of theirs: real tickets, seals and sums; only masking is left out.
 
 What a client sends through "secure aggregation" here is its packed vector in clear. Everything else is as deployed:
 tickets are verified and single-use, records are sealed, bits are permuted, a cohort below its minimum is aborted.
@@ -36,7 +36,7 @@ class Held:
 
 
 class InMemoryIntermediaries:
-    """`open` and `collect` as the coordinator calls them; `send` and `leave` as clients do. `down`: S is away."""
+    """The coordinator calls `open` and `collect`, clients call `send` and `leave`. Nothing answers while `down`."""
 
     def __init__(self) -> None:
         self.held: dict[str, Held] = {}
@@ -84,7 +84,7 @@ class InMemoryIntermediaries:
 
     def _reachable(self) -> None:
         if self.down:
-            raise Unavailable("S is down")
+            raise Unavailable("the intermediary is down")
 
 
 def check_ticket(cohort: Cohort, slot: int, ticket: bytes) -> None:
@@ -134,7 +134,7 @@ def checksum(reports: list[bytes]) -> bytes:
 
 
 class InMemoryClients:
-    """All the clients of a run: an arm's rewards are `rewards[arm]` for everybody, one after another, without chance.
+    """All the clients of a run: an arm's rewards are `rewards[arm]` for all of them, one after another, without chance.
 
     quit  slots that leave without a message, by arm and attempt ("arm.attempt").
     seed  of the privacy noise.

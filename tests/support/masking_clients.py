@@ -54,7 +54,7 @@ class Story:
 
 
 def after_masking(simulation: Simulation, slot: int = 0) -> Story:
-    """A client that has sent its masked vector to members that are everybody."""
+    """Return a client that has sent its masked vector, with all clients as members."""
     story = Story(simulation, slot)
     story.confirm()
     story.masked()

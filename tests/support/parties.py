@@ -1,4 +1,4 @@
-"""Both S as one kind of party behind HTTP: the same app, the same file, killed and started again."""
+"""Each intermediary as a party behind HTTP: the same app, the same file, killed and started again."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -24,7 +24,7 @@ INSPECTOR = {"Authorization": "Bearer look, but do not touch"}
 
 
 class Party(ABC):
-    """One S behind HTTP, which can be killed and started again over the same file."""
+    """One intermediary behind HTTP, which can be killed and started again over the same file."""
 
     first: str
     path: str
@@ -100,20 +100,20 @@ class ShufflerParty(Party):
 
 
 class AssigningShufflerParty(ShufflerParty):
-    """The shuffler with a cohort whose actions it deals; two actions, played three times and twice."""
+    """The shuffler with a cohort whose actions it assigns; two actions, played three times and twice."""
 
     def cohort(self, **more: Any) -> Cohort:
         return server.assigned(**more)
 
     def open(self, cohort: Cohort) -> httpx.Response:
-        """Everybody asks at once what to play."""
+        """All clients ask at once what to play."""
         answer = super().open(cohort)
         if answer.status_code == httpx.codes.OK:
             self.ask(cohort, list(range(cohort.clients)))
         return answer
 
     def send(self, cohort: Cohort, bodies: dict[int, bytes], stage: str | None = None) -> httpx.Response:
-        """Whoever reports shows its own secret, whatever else it says."""
+        """A client that reports shows its own secret, whatever else it says."""
         own = {slot: body[:-SECRET] + secret(slot % cohort.clients) for slot, body in bodies.items()}
         return super().send(cohort, own, stage)
 

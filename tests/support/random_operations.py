@@ -41,7 +41,7 @@ class Powers(MaskingClients):
 
 
 class Operations(RuleBasedStateMachine):
-    """What both S go through; a subclass says what clients send, and reads the sum."""
+    """What both intermediaries go through; a subclass says what clients send, and reads the sum."""
 
     stages: tuple[str, ...]
 
@@ -87,7 +87,7 @@ class Operations(RuleBasedStateMachine):
         self._answer(who, twice=twice)
 
     def _answer(self, who: AbstractSet[int], *, twice: bool) -> None:
-        """Clients answer the open stage; `twice`: S's answer was lost, and they send the same again."""
+        """Clients answer the open stage; `twice`: the answer was lost, and they send the same again."""
         view = self.view()
         if view.stage not in self.stages:
             return
@@ -148,7 +148,7 @@ class Operations(RuleBasedStateMachine):
         assert len(survivors) >= self.cohort.minimum
 
     def survivors(self) -> Iterator[int]:
-        """Whose vector S has committed, read from its database."""
+        """Slots whose vector the intermediary has committed, read from its database."""
         stage = "masked" if "masked" in self.stages else "report"
         with self.database.reading() as tx:
             query = "SELECT slot FROM messages WHERE stage = ? AND slot >= 0"

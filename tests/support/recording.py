@@ -97,7 +97,7 @@ class RecordingTransport(httpx.AsyncBaseTransport):
 class Truth:
     """What clients alone know, by cohort and slot: rewards, messages before they are hidden, seeds and keys.
 
-    Where actions are dealt `rewards` are by play, and `plays` says whose each play was.
+    Where actions are assigned `rewards` are by play, and `plays` says whose each play was.
     """
 
     rewards: dict[str, NDArray[np.float64]] = field(default_factory=dict)
@@ -308,7 +308,7 @@ async def _transcripts(operator: Http, party: str, configs: Sequence[RunConfig])
         for path in (
             [f"/v1/runs/{config.run}{path.removeprefix('/v1')}" for path in paths] if party == "server" else paths
         ):
-            with suppress(WrongCohort):  # each S knows its own
+            with suppress(WrongCohort):  # each intermediary knows its own
                 pages.append((await peer.get(path, Transcript, {"limit": 1000})).model_dump_json().encode())
     return b"\n".join(pages)
 

@@ -1,4 +1,4 @@
-"""A server's logic and its coordinator on a database file, with S and clients in memory: everything but HTTP."""
+"""A server's logic and its coordinator on a database file; intermediaries and clients in memory; no HTTP."""
 
 import asyncio
 import secrets
@@ -41,7 +41,7 @@ def config(run: str = "demo", **changes: Any) -> RunConfig:
 
 
 class ServerHarness:
-    """A server's logic on a database file, with an S in memory; may be closed and built again."""
+    """A server's logic on a database file, with intermediaries in memory; may be closed and built again."""
 
     def __init__(
         self, path: Path, intermediaries: InMemoryIntermediaries, keys: Keys = KEYS, window: int = 8192

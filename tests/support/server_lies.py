@@ -71,7 +71,7 @@ SHOWN = {
 }
 """Fields of a round that follow from one of the configuration's."""
 UNREADABLE = {"version", "cohort.version", "cohort.channel.deal.kind", "mechanism.via"}
-"""Fields with one legal value: there is no other to tell. Some mechanisms travel via both S."""
+"""Fields with one legal value: there is no other to tell. Some mechanisms travel via both intermediaries."""
 
 
 def leaves(tree: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
@@ -101,7 +101,7 @@ def another(name: str, value: Any) -> Any:
 
 
 def other_mechanism(round_: Round) -> dict[str, Any]:
-    """Another mechanism, planned for the same cohort, S and statistic: the one without noise."""
+    """Another mechanism, planned for the same cohort, intermediary and statistic: the one without noise."""
     altered, spec = round_.mechanism, MechanismSpec(name="identity", via=round_.mechanism.via)
     frame = {"clients": altered.clients, "least": round_.assignments[0].cohort.minimum, "floor": altered.floor}
     planned = plan(spec, **frame, wrap=altered.wrap, statistic=round_.statistic)
@@ -231,8 +231,9 @@ def names(reason: str, path: Path_) -> bool:
 def names_of_config(reason: str, path: Path_, *, whole: bool) -> bool:
     """Whether a reason names the changed field of a configuration.
 
-    Without its digest a client knows that the configuration is another one, not where. With it, and where S alone was
-    told the truth, S's digest is what differs; a field of the round does where it follows from the changed one.
+    Without its digest a client knows that the configuration is another one, not where. With it, and where the
+    intermediary alone was told the truth, its digest differs; so does a field of the round that follows from the
+    changed one.
     """
     found, own = named(reason), ".".join(map(str, path))
     if path in {("version",), ("run",)}:

@@ -1,4 +1,4 @@
-"""Shuffled actions through real processes: the sums of the in-process driver, whoever leaves, whatever is killed."""
+"""Assigned actions through real processes: the sums of the in-process driver, whichever clients leave or are killed."""
 
 import asyncio
 import io

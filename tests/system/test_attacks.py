@@ -109,7 +109,7 @@ def test_abandoned_long_polls_end_with_their_callers(service: Attacked) -> None:
 
 
 @pytest.mark.alone
-def test_thousands_of_abandoned_long_polls_slow_nobody(service: Attacked) -> None:
+def test_thousands_of_abandoned_long_polls_slow_no_client(service: Attacked) -> None:
     def attack() -> None:
         for _ in range(3000):
             service.connect(service.poll()).close()
@@ -118,7 +118,7 @@ def test_thousands_of_abandoned_long_polls_slow_nobody(service: Attacked) -> Non
 
 
 @pytest.mark.alone
-def test_long_polls_that_stay_slow_nobody(service: Attacked) -> None:
+def test_long_polls_that_stay_slow_no_client(service: Attacked) -> None:
     def attack() -> None:
         for _ in range(600):
             service.connect(service.poll())
@@ -127,7 +127,7 @@ def test_long_polls_that_stay_slow_nobody(service: Attacked) -> None:
 
 
 @pytest.mark.alone
-def test_halves_of_heads_slow_nobody(service: Attacked) -> None:
+def test_halves_of_heads_slow_no_client(service: Attacked) -> None:
     def attack() -> None:
         for _ in range(400):
             service.connect(b"GET /healthz HTTP/1.1\r\nX: ")
@@ -139,7 +139,7 @@ def test_halves_of_heads_slow_nobody(service: Attacked) -> None:
 @pytest.mark.parametrize(
     ("bodies", "size"), [pytest.param(8, 15_000_000, id="eight-large"), pytest.param(30, 600_000, id="thirty-middling")]
 )
-def test_large_bodies_without_end_slow_nobody(service: Attacked, bodies: int, size: int) -> None:
+def test_large_bodies_without_end_slow_no_client(service: Attacked, bodies: int, size: int) -> None:
     answers = check_unhurt_by_process(service, [str(bodies), str(size)])
     assert answers
     assert {status for status, _ in answers} <= {"400", "404", "409", "413", "422", "503"}

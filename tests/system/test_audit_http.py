@@ -1,4 +1,4 @@
-"""The audit through the real services: cohorts at S, real clients, batches over HTTP.
+"""The audit through the real services: cohorts at intermediaries, real clients, batches over HTTP.
 
 Noise is the operating system's, so these are not repeatable. A false alarm is as rare as 1e-7 an audit of something
 honest; there are fewer than 40, so that in less than one of 250 000 runs of the suite some claim is called broken.
@@ -80,7 +80,7 @@ EVERYWHERE = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "via"), EVERYWHERE)
 def test_what_the_services_release_keeps_the_claim(stack: Stack, name: str, via: str) -> None:
-    """Every mechanism by every S that it is made for: messages, sums, records, estimates and streams.
+    """Every mechanism by every intermediary that it is made for: messages, sums, records, estimates and streams.
 
     At δ = 0.3 so many trials tell half the noise (below), where at 0.01 they would tell nothing.
     """

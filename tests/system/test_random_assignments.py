@@ -1,4 +1,4 @@
-"""Exactly once, and to the right action, whatever happens: random operations where the shuffler deals the actions."""
+"""Exactly once, and to the right action, whatever happens: random operations where the shuffler assigns the actions."""
 
 from collections.abc import Iterable
 
@@ -24,7 +24,7 @@ PLACES = (0, 0, 0, 1, 1, 2)
 
 
 class AtTheAssigningShuffler(AtTheShuffler):
-    """Clients ask for their plays again and again; whoever reports was told what to play.
+    """Clients ask for their plays again and again; a client that reports was told what to play.
 
     Now and then the server asks in their place: it learns a play only where the client never does.
     """
@@ -61,7 +61,7 @@ class AtTheAssigningShuffler(AtTheShuffler):
         self._request(server.asking(self.cohort, sorted(who)), self.client_plays, self.server_plays)
 
     def _request(self, request: ActionRequest, own: dict[int, int], others: dict[int, int]) -> None:
-        """Nobody's play ever changes, no two are the same, and none is told twice."""
+        """No client's play ever changes, no two are the same, and none is told twice."""
         try:
             answer = self.shuffler.actions(self.cohort.cohort, request)
         except ProtocolError:

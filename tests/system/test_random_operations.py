@@ -1,4 +1,4 @@
-"""Exactly once, whatever happens: random uploads, replays, departures, lost answers, restarts, clock jumps, at both S.
+"""Exactly once, whatever happens: random uploads, replays, departures, restarts and clock jumps at both intermediaries.
 
 Every client holds a value of its own, a power of two, so that the sum tells who is in it, and how often. A lost answer
 is an upload that the client sends again; a lost request is one that it never sent.

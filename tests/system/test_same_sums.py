@@ -33,7 +33,7 @@ def test_a_seeded_run_gives_the_same_sums_and_eliminations_in_process_and_over_h
 
 
 def test_runs_at_once_do_not_mix(stack: Stack) -> None:
-    """Two of one kind at each S, all at the same time."""
+    """Two of one kind at each intermediary, all at the same time."""
     kinds = 2 * ["distributed-polya-aggregator", "shuffled-binomial-shuffler"]
     files = [run_file(f"beside-{seed}", kind, seed=seed) for seed, kind in enumerate(kinds, 21)]
     futures = [in_background(lambda file=file: over_http(stack, file)) for file in files]  # type: ignore[misc]

@@ -133,7 +133,7 @@ def _summed(recorded: RecordedRun, cohort: str) -> list[int]:
 def test_cheats_and_honest_losses_together_up_to_the_dropout_rate_leave_the_sum_right(
     clients: int, boxes: set[int], shares: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """d = 0.1, c = 0.05: ⌊cn⌋ clients cheat, ⌊dn⌋ - ⌊cn⌋ vanish at some stage; the cheats are named, nobody else."""
+    """d = 0.1, c = 0.05: ⌊cn⌋ clients cheat, ⌊dn⌋ - ⌊cn⌋ vanish at some stage; the cheats are named, no other."""
     lost = int(0.1 * clients) - len(boxes | shares)
     assert len(boxes | shares) == int(0.05 * clients)
     _cheat(monkeypatch, boxes, shares)

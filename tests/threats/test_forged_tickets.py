@@ -1,6 +1,6 @@
 """A server that signs its clients' tickets once more and uses them itself, over real services.
 
-It is told no play of a client that plays, it cannot report in the client's place, and whoever it was faster than knows.
+It learns no play of a client that plays. It cannot report in the client's place. A client that it outran knows.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -116,7 +116,7 @@ def last_batch(recorded: RecordedRun) -> BatchAnswer:
     return BatchAnswer.model_validate_json(text)
 
 
-def test_who_asks_after_the_clients_is_told_nothing_and_reports_for_nobody(
+def test_a_server_that_asks_after_the_clients_is_told_nothing_and_reports_for_no_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Between a client's question and its report the server asks and reports, with a ticket as good as the client's."""
@@ -139,7 +139,7 @@ def test_who_asks_after_the_clients_is_told_nothing_and_reports_for_nobody(
     assert "ticket_conflict" not in capsys.readouterr().out
 
 
-def test_who_asks_before_the_clients_learns_what_nobody_plays_and_is_seen(
+def test_a_server_that_asks_before_the_clients_learns_what_no_client_plays_and_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     thief, exchanges = Thief(tmp_path), list[Exchange]()
@@ -153,7 +153,7 @@ def test_who_asks_before_the_clients_learns_what_nobody_plays_and_is_seen(
     assert capsys.readouterr().out.count("another client has asked what it plays") == len(STOLEN)
 
 
-def test_a_server_that_asks_for_everybody_gets_no_report_at_all(
+def test_a_server_that_asks_for_all_clients_gets_no_report_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thief, exchanges = Thief(tmp_path), list[Exchange]()
@@ -165,7 +165,7 @@ def test_a_server_that_asks_for_everybody_gets_no_report_at_all(
     assert recorded.rows("server", "SELECT body FROM batches") == []
 
 
-def test_where_nothing_is_dealt_a_client_whose_slot_was_used_is_not_served_and_knows(
+def test_without_assigned_actions_a_client_whose_slot_was_used_is_not_served_and_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """That costs the client its turn and tells the server nothing; what it sent was not kept."""
@@ -179,7 +179,7 @@ def test_where_nothing_is_dealt_a_client_whose_slot_was_used_is_not_served_and_k
 
 
 async def steal(thief: Thief, cohort: Cohort, slots: Sequence[int]) -> None:
-    """Play these clients to the end: S counts them as survivors."""
+    """Play these clients to the end: the intermediary counts them as survivors."""
     if cohort.channel.kind == "dealt":
         await thief.ask(cohort, slots)
     await thief.report(cohort, slots)
@@ -193,7 +193,7 @@ def test_a_fleet_that_sees_more_stolen_slots_than_may_collude_sends_nothing_more
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its clients would hide among fewer than the noise counts on. The three records before it knew are at S."""
+    """Its clients would hide among fewer than the noise counts on. Three earlier records are at the shuffler."""
     thief, exchanges = Thief(tmp_path), list[Exchange]()
     first_of_all(thief, monkeypatch, lambda thief, cohort: steal(thief, cohort, ONE_MORE))
     recorded = record_run(tmp_path, [config(kind)], 0.0, monkeypatch, exchanges=exchanges, options=IN_PARTS)

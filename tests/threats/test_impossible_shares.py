@@ -52,7 +52,7 @@ def test_the_documented_row_is_what_is_counted(name: str, clients: int) -> None:
 def test_the_check_refuses_no_more_residues_than_vanished_clients_left_room_for(
     name: str, clients: int, wrap: float
 ) -> None:
-    """Not one if nobody vanished, however small the probability that the modulus was sized for."""
+    """Not one if no client vanished, however small the probability that the modulus was sized for."""
     mechanism = planned(name, clients, wrap)
     for survivors in (clients, clients * 99 // 100, clients * 9 // 10):
         assert refused(mechanism, survivors) <= 1 - survivors / clients

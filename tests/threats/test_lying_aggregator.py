@@ -278,7 +278,7 @@ def test_clients_that_are_called_lost_to_their_face_say_nothing(tmp_path: Path) 
 
 
 def _drop(kept: Callable[[Roster, list[int]], list[int]]) -> Callable[..., list[int]]:
-    """An aggregator that names other survivors than it has vectors of, to everybody alike."""
+    """An aggregator that names other survivors than it has vectors of, to all clients alike."""
     honest = store.slots
 
     def slots(tx: Any, name: str, stage: str) -> list[int]:
@@ -293,7 +293,7 @@ def _drop(kept: Callable[[Roster, list[int]], list[int]]) -> Callable[..., list[
 def test_inputs_that_the_aggregator_drops_cost_their_clients_and_open_nothing_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of 32 are called lost, to everybody alike, and left out of the sum: that of the 30 others is released.
+    """Two of 32 are called lost, to all clients alike, and left out of the sum: that of the 30 others is released.
 
     Both refuse. The others reveal their mask keys, never their self seeds: their vectors stay under their self masks.
     """
@@ -376,7 +376,7 @@ def test_survivors_that_an_aggregator_chooses_around_its_colluders_are_refused_b
         assert played.determined(cohort, colluders[name]) == set()
 
 
-def test_boxes_that_go_to_other_clients_open_for_nobody_and_cost_no_reward(
+def test_boxes_that_go_to_other_clients_open_for_no_client_and_cost_no_reward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph of the aggregator's choice: a box is bound to sender and receiver, a missing share elsewhere."""

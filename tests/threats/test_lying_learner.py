@@ -1,6 +1,6 @@
-"""A learner that tells the shuffler a lower minimum than its clients, over real services: nobody sends anything.
+"""A learner that tells the shuffler a lower minimum than its clients, over real services: no client sends anything.
 
-The noise of a cohort is shared out among the survivors that clients were promised; whoever may release at fewer sees
+The noise of a cohort is shared out among the survivors that clients were promised; who may release at fewer sees
 less of it. What clients check is the cohort as the shuffler itself serves it.
 """
 

@@ -80,7 +80,7 @@ def config(channel: str, name: str = "run") -> RunConfig:
 
 
 def sent(exchanges: list[Exchange], caller: str) -> list[str]:
-    """What a fleet left with S: the last parts of the paths. Tickets and departures say nothing of a client."""
+    """Last parts of the paths to which a fleet sent. Tickets and departures say nothing of a client."""
     posts = [one for one in exchanges if (one.caller, one.method) == (caller, "POST") and one.callee != "server"]
     return [one.url.path.rpartition("/")[2] for one in posts if not one.url.path.endswith("/departures")]
 
@@ -156,7 +156,7 @@ async def lies_of_config(folder: Path, channel: str, *, whole: bool) -> dict[Pat
     ],
 )
 def test_a_client_that_is_told_another_configuration_refuses(channel: str, *, whole: bool, tmp_path: Path) -> None:
-    """Every parameter of the run, the policy's too: its digest is in the round, and in the cohort at S."""
+    """Every parameter of the run, the policy's too: its digest is in the round and in the intermediary's cohort."""
     reasons = asyncio.run(lies_of_config(tmp_path, channel, whole=whole))
     assert len(reasons) > 15
     assert {path: why for path, why in reasons.items() if not names_of_config(why, path, whole=whole)} == {}
@@ -242,7 +242,7 @@ def test_a_lie_of_each_kind_costs_the_shuffler_the_aggregator_and_all_other_clie
 def test_of_two_fleets_at_once_the_one_that_is_lied_to_loses_its_tickets_only(
     channel: str, field: str, tmp_path: Path
 ) -> None:
-    """It may hold a ticket when it asks S, and gives it back; the other is in the same cohorts and ends the run."""
+    """It may hold a ticket when it asks, and gives it back; the other is in the same cohorts and ends the run."""
     path: Path_ = (*FIRST, "cohort", "ticket_key") if field == "ticket_key" else (*CHANNEL, KEY_OF[channel])
 
     async def attack() -> str:

@@ -20,7 +20,7 @@ NOWHERE = Urls("http://server", "http://shuffler", "http://aggregator", token=No
 
 
 def file(contributions: int, mechanism: str, epsilon: float | None = 2.0, delta: float = 0.0) -> RunFile:
-    """ε = 0.5 a cohort, and for everybody what the budget says, if there is one."""
+    """ε = 0.5 a cohort, and for each client what the budget says, if there is one."""
     budget = "" if epsilon is None else f"[budget]\nepsilon = {epsilon}\ndelta = {delta}"
     return parse(
         f"""
@@ -112,7 +112,7 @@ def test_where_nothing_was_declared_returning_clients_play_over_http_what_they_p
 def test_a_user_told_of_contributions_alone_calls_its_own_limit_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody has declared a budget, so that none is said to be overdrawn."""
+    """No budget was declared, so that none is said to be overdrawn."""
     undeclared = file(40, MECHANISMS["masked"], epsilon=None)
     with pytest.raises(BudgetExceeded, match=r"40 contributions would cost .*, and this user's limit is ε = 10"):
         record_run(tmp_path, [undeclared.config], 0.0, monkeypatch, requirements=PrivacyRequirements(contributions=40))

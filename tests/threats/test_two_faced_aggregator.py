@@ -19,7 +19,7 @@ OTHERS = [slot for slot in range(N) if slot != VICTIM]
 
 
 def played(n: int = N) -> Simulation:
-    """Everybody has sent a masked vector, the victim too."""
+    """All clients have sent a masked vector, the victim too."""
     simulation = enrol(make_cohort(n, 1009, 1))
     simulation.send_keys(range(n))
     simulation.send_shares(range(n))
@@ -46,7 +46,7 @@ def share_of(simulation: Simulation, owner: int, slot: int, answer: bytes) -> by
 
 
 def test_a_client_that_is_told_another_story_than_the_server_published_says_nothing(masked: Simulation) -> None:
-    """Rule 15: the server publishes one statement. Whichever it is, all who were told otherwise refuse."""
+    """The server publishes one statement. Whichever it is, all who were told otherwise refuse."""
     published = unmask_statement(masked.statements["masked"], masked.cohort, masked.bitmap(range(N)))
     for slot in OTHERS:
         with pytest.raises(Refused, match="not what the server published for all"):
@@ -85,7 +85,7 @@ def test_a_client_that_is_called_lost_to_its_face_says_nothing(masked: Simulatio
         tell(masked, VICTIM, OTHERS)
 
 
-def test_a_sum_over_few_is_not_opened_whoever_is_called_lost(masked: Simulation) -> None:
+def test_a_sum_over_few_is_not_opened_whichever_clients_are_called_lost(masked: Simulation) -> None:
     """Three called lost, although they answered: below the minimum of 22."""
     for slot in OTHERS[:21]:
         with pytest.raises(Refused, match=r"21 survivors, and slot \d+ insists on 22"):
@@ -93,7 +93,7 @@ def test_a_sum_over_few_is_not_opened_whoever_is_called_lost(masked: Simulation)
 
 
 @pytest.mark.slow
-def test_without_rule_15_any_client_is_opened_and_one_published_statement_prevents_it(
+def test_without_statements_any_client_is_opened_and_one_published_statement_prevents_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The opening that the oracle's integer program finds, at n = 150, k = 46, t = 24, played against real clients.

@@ -72,7 +72,7 @@ def test_the_runs_were_real(recorded: RecordedRun, recordings: dict[str, Recordi
     assert recordings["server"].holds(content.content.body)
 
 
-# Column "reward" and column "arms' means": nobody but the clients.
+# Column "reward" and column "arms' means": only the clients.
 
 
 @pytest.mark.parametrize("party", PARTIES)
@@ -131,7 +131,7 @@ def test_the_shuffler_holds_no_plaintext_of_a_sealed_record_and_no_key_to_it(
 
 
 def test_the_shuffler_knows_who_sent_labelled_bits_and_reads_them(recorded: RecordedRun) -> None:
-    """The trusted-shuffler model: the one clear message that an S may see, and it is said so in the guarantee."""
+    """The trusted-shuffler model: the one clear message that an intermediary may see. The guarantee says so."""
     for cohort in cohorts(recorded, "bits"):
         for slot, body in bodies(recorded, "shuffler", cohort, "report").items():
             ones = int.from_bytes(body).bit_count()
@@ -176,7 +176,9 @@ def test_the_server_is_told_by_clients_which_round_and_how_many_and_nothing_else
     assert all(set(request) == {"version", "request", "round", "want", "keys"} for request in requests)
 
 
-def test_s_tells_the_server_a_count_and_a_mixture_and_never_a_slot_a_ticket_or_an_order(recorded: RecordedRun) -> None:
+def test_intermediaries_tell_the_server_a_count_and_a_mixture_and_no_slot_ticket_or_order(
+    recorded: RecordedRun,
+) -> None:
     sent = [one for party in ("shuffler", "aggregator") for one in recorded.between("server", party)]
     assert {(one.method, one.url.path.count("/")) for one in sent} == {("PUT", 3), ("GET", 4)}
     collected = [one for one in sent if one.method == "GET"]
@@ -240,12 +242,12 @@ def test_a_record_that_the_server_opens_is_noised(recorded: RecordedRun) -> None
         assert len(bare) < 5 < len(rows)
 
 
-# Everybody.
+# All parties.
 
 
 @pytest.mark.parametrize("party", PARTIES)
 def test_no_ticket_is_ever_shown_by_a_transcript(recorded: RecordedRun, party: str) -> None:
-    """Whoever reads a transcript while the cohort is open could otherwise speak for somebody else."""
+    """A reader of a transcript could otherwise speak for a client while the cohort is open."""
     grants = [
         grant for one in recorded.between("fleet", "server") for grant in json.loads(one.answer).get("grants", [])
     ]

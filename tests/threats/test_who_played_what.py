@@ -1,4 +1,4 @@
-"""Dealt actions, over real services and everything that they said and stored: the server never learns who played what.
+"""Assigned actions over real services and all that they sent and stored: the server never learns who played what.
 
 And the shuffler, which does know that, never sees what came of it (FREE Algorithm 3).
 """
@@ -160,7 +160,7 @@ def test_all_records_have_one_size_whatever_was_played(recorded: RecordedRun) ->
 
 
 def test_the_server_never_holds_the_order_or_a_play(recorded: RecordedRun, recordings: dict[str, Recording]) -> None:
-    """Neither as S stores it, nor a part of it, nor as S told it; the same bytes are in the shuffler's hay."""
+    """Neither as the shuffler stores it, nor in parts, nor as it told it; the shuffler's recording has these bytes."""
     raw = order(recorded)
     needles = [raw, *(raw[at : at + 16] for at in range(0, len(raw), 16))]
     needles += [pack_order(np.argsort(np.frombuffer(raw, dtype="<u4")))]
@@ -182,7 +182,7 @@ def test_clients_tell_the_server_nothing_of_what_they_play(recorded: RecordedRun
     assert all(request["keys"] == "" for request in bodies)
 
 
-def test_s_tells_the_server_groups_and_counts_and_never_a_slot_a_ticket_or_a_sender(recorded: RecordedRun) -> None:
+def test_the_shuffler_tells_the_server_groups_and_counts_and_no_slot_ticket_or_sender(recorded: RecordedRun) -> None:
     sent = recorded.between("server", "shuffler")
     assert {one.url.path.rpartition("/")[2] for one in sent if one.method == "GET"} == {"batch"}
     names = set().union(*(keys(json.loads(one.answer)) for one in sent if one.method == "GET"))

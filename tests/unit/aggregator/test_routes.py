@@ -1,4 +1,4 @@
-"""The aggregator over HTTP: long polls that end with the stage, inboxes for whoever asks."""
+"""The aggregator over HTTP: long polls that end with the stage, inboxes for the slots that are asked for."""
 
 import asyncio
 import time

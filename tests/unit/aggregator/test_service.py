@@ -1,4 +1,4 @@
-"""The aggregator leads a cohort to its sum, whoever leaves, whatever comes twice, whenever it is restarted."""
+"""The aggregator leads a cohort to its sum, though clients leave, messages come twice, and it is restarted."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ def harness(tmp_path: Path) -> Iterator[AggregatorHarness]:
 
 @pytest.mark.parametrize("clients", [5, 40])
 @pytest.mark.parametrize("dimension", [1, 33])
-def test_everybody_answers_and_the_sum_is_right(tmp_path: Path, clients: int, dimension: int) -> None:
+def test_all_clients_answer_and_the_sum_is_right(tmp_path: Path, clients: int, dimension: int) -> None:
     harness = AggregatorHarness(tmp_path, server.masked(dimension, clients))
     for stage in STAGES:
         harness.say(stage, range(clients))

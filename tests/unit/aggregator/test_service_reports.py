@@ -19,7 +19,7 @@ def harness(tmp_path: Path) -> Iterator[AggregatorHarness]:
 
 
 def test_false_shares_spoil_no_sum_and_the_report_names_the_liar(harness: AggregatorHarness) -> None:
-    """Rule 16. Slot 0 returns false shares of everybody; the server reads its slot in the batch."""
+    """Slot 0 returns false shares of all clients; the server reads its slot in the batch."""
     for stage in STAGES[:4]:
         harness.say(stage, range(5))
     bodies = harness.clients.answer(harness.view(), range(5))
@@ -45,7 +45,7 @@ def test_secrets_that_cannot_be_rebuilt_end_the_cohort_with_a_reason_that_blames
 
 
 def test_statements_are_served_as_stages_open_and_chain_what_clients_were_told(harness: AggregatorHarness) -> None:
-    """Rule 15: the server publishes these digests; a client computes them from the view that it got."""
+    """The server publishes these digests; a client computes them from the view that it got."""
     cohort = harness.cohort
     assert harness.service.statements("c1", 0).statements == []
     views: list[StageView] = []

@@ -126,7 +126,7 @@ def make_round() -> MakeRound:
 
 @pytest.fixture
 def make_assigned(make_round: MakeRound) -> MakeRound:
-    """A round of one cohort whose actions the shuffler deals: the arms that pay always, never, and half the time."""
+    """A round of one cohort whose actions the shuffler assigns: the arms that pay always, never, and half the time."""
 
     def make(
         name: str = "local-laplace-discrete",
@@ -165,7 +165,7 @@ def aggregator(clock: ManualClock, tmp_path: Path) -> Iterator[Aggregator]:
 
 
 def _serving(kind: Callable[[Database, ManualClock], Kind], clock: ManualClock, folder: Path) -> Iterator[Kind]:
-    """An S on a file of its own, for as long as a test lasts."""
+    """An intermediary on a file of its own, for as long as a test lasts."""
     database = Database(f"sqlite:///{folder}/s.sqlite3", METADATA, VERSION)
     service = kind(database, clock)
     yield service

@@ -24,7 +24,7 @@ MakeRound = Callable[..., Round]
 
 
 class _Brief(FleetHarness):
-    """An S that takes nothing, and does not list what it refused."""
+    """An intermediary that takes nothing, and does not list what it refused."""
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
         await super().upload(cohort, upload)

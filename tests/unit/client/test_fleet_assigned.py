@@ -1,4 +1,4 @@
-"""Fleets against a shuffler that deals: every client plays what it was told, and nothing that it did not agree to."""
+"""Fleets against a shuffler that assigns actions: each client plays what it was told and what it agreed to."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ def _groups(shuffler: Shuffler, round_: Round) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("fleets", [1, 2])
-def test_everybody_plays_its_own_action_and_reports_under_it(
+def test_every_client_plays_its_own_action_and_reports_under_it(
     make_assigned: MakeRound, world: World, shuffler: Shuffler, fleets: int
 ) -> None:
     """Without noise: arm 0 always pays, arm 1 never; blocks cut across fleets, and requests across blocks."""
@@ -111,7 +111,7 @@ class _Slow(FleetHarness):
 def test_a_block_that_has_reported_does_not_give_up_those_that_still_ask(
     make_assigned: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
-    """Found over HTTP: the first block's end made somebody follow the others' stages, and these were dropped."""
+    """Found over HTTP: the first block's end made a client follow the others' stages, and these were dropped."""
     round_ = make_assigned("identity")
     fleet = Fleet(_Slow([round_], shuffler, TICKET_KEY), world, UNSAFE, FleetOptions(block=4))
     assert serve(fleet) == ["finished"]
@@ -128,7 +128,7 @@ def test_a_block_that_has_reported_does_not_give_up_those_that_still_ask(
         pytest.param({"channel": {"times": [18, 1, 1]}}, r"channel\.deal\.times", id="another-list"),
     ],
 )
-def test_a_shuffler_that_was_told_another_cohort_is_found_out_before_anybody_plays(
+def test_a_shuffler_that_was_told_another_cohort_is_found_out_before_any_client_plays(
     make_assigned: MakeRound, world: World, shuffler: Shuffler, changes: dict[str, object], field: str
 ) -> None:
     round_ = make_assigned()
@@ -205,7 +205,7 @@ class _Careless(FleetHarness):
         pytest.param(lambda answer: answer.model_copy(update={"plays": [20, *answer.plays[1:]]}), id="not-in-the-list"),
     ],
 )
-def test_an_answer_that_does_not_add_up_is_played_by_nobody(
+def test_an_answer_that_does_not_add_up_is_played_by_no_client(
     make_assigned: MakeRound, world: World, shuffler: Shuffler, change: Callable[[ActionAnswer], ActionAnswer]
 ) -> None:
     kind = type("_Changing", (_Careless,), {"change": staticmethod(change)})

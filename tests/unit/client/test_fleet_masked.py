@@ -187,7 +187,7 @@ def test_users_refuse_a_survivors_list_below_their_floor(
     assert _answer(aggregator, round_.assignments[0].cohort).state == "aborted"
 
 
-def test_a_stopped_fleet_says_that_everybody_leaves(
+def test_a_stopped_fleet_says_that_all_its_clients_leave(
     make_round: MakeRound, unsafe: World, aggregator: Aggregator
 ) -> None:
     """Two fleets are needed to fill the cohort and only one is there; it is told to stop."""
@@ -199,7 +199,7 @@ def test_a_stopped_fleet_says_that_everybody_leaves(
 
     async def play() -> None:
         task = asyncio.create_task(fleet.serve())
-        while not harness.uploads:  # noqa: ASYNC110 - nobody rings when something is uploaded
+        while not harness.uploads:  # noqa: ASYNC110 - no event tells of an upload
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Fleets against the real shuffler: every client reports once, or has left; what S releases is what they sent."""
+"""Fleets against the real shuffler: every client reports once, or has left; what is released is what they sent."""
 
 import asyncio
 import threading
@@ -109,7 +109,7 @@ def test_departing_clients_say_so_and_the_others_do_not_wait_for_a_deadline(
     assert fleet.stats.clients["departed"] == 40 - staying
 
 
-def test_silent_clients_vanish_and_s_waits_for_its_deadline(
+def test_silent_clients_vanish_and_the_shuffler_waits_for_its_deadline(
     make_round: MakeRound, world: World, shuffler: Shuffler, clock: ManualClock
 ) -> None:
     round_ = make_round("local-laplace-discrete", via="shuffler", clients=40, dropout=0.2)
@@ -223,7 +223,7 @@ def test_a_round_that_changes_after_users_agreed_to_it_is_refused(
 
 
 class _Refusing(FleetHarness):
-    """An S that refuses some items: the first of each upload as a conflict, the second for its ticket."""
+    """An intermediary that refuses some items: the first of each upload as a conflict, the second for its ticket."""
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
         conflict, ticket = upload.items[0].slot, upload.items[1].slot
@@ -248,7 +248,7 @@ def test_a_refused_client_is_dropped_and_one_whose_slot_was_used_already_is_told
 
 
 class _Slandering(FleetHarness):
-    """An S that takes everything, and refuses what it was not sent, or the same twice."""
+    """An intermediary that takes everything, and refuses what it was not sent, or the same twice."""
 
     def __init__(self, round_: Round, refused: list[int], shuffler: Shuffler) -> None:
         super().__init__([round_], shuffler, TICKET_KEY)
@@ -262,11 +262,11 @@ class _Slandering(FleetHarness):
         return UploadAnswer(accepted=0, refused=items)
 
 
-@pytest.mark.parametrize("refused", [[19], [20], [0, 0]], ids=["another-part's", "nobody's", "twice"])
-def test_refusals_that_do_not_belong_to_an_upload_are_believed_of_nobody(
+@pytest.mark.parametrize("refused", [[19], [20], [0, 0]], ids=["another-part's", "unknown", "twice"])
+def test_refusals_that_do_not_belong_to_an_upload_are_believed_of_no_client(
     make_round: MakeRound, world: World, shuffler: Shuffler, refused: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first upload holds slots 0 to 6: its users give up, and nobody counts as robbed."""
+    """The first upload holds slots 0 to 6: its users give up, and no slot counts as used by another."""
     round_ = make_round("local-laplace-discrete", via="shuffler", clients=20)
     harness = _Slandering(round_, refused, shuffler)
     fleet = Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=20, limits=Limits(items=7)))
@@ -277,7 +277,7 @@ def test_refusals_that_do_not_belong_to_an_upload_are_believed_of_nobody(
 
 
 class _Away(FleetHarness):
-    """A service that stays away longer than the gateway's patience."""
+    """A service that stays away longer than the transport's patience."""
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
         raise Unavailable("the shuffler is away")

@@ -1,4 +1,4 @@
-"""The gateway over HTTP speaks to the doors that the services have."""
+"""The transport over HTTP uses the paths that the services have."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ def test_slots_travel_as_ranges_that_the_aggregator_reads(slots: list[int], text
 
 
 class _Wired(FleetHarness):
-    """Tickets from the stand; everything for S goes through the sender."""
+    """Tickets from the harness; everything for the intermediary goes through the transport."""
 
     transport: HttpTransport
 

@@ -196,7 +196,7 @@ def test_actions_dealt_from_a_seed_need_a_user_that_allows_it(make_assigned: Mak
 
 
 def test_a_deal_that_is_not_the_rounds_is_refused(make_round: MakeRound, make_assigned: MakeRound) -> None:
-    """Another list; a list where everybody plays one arm; no list where actions are to be hidden."""
+    """Another list; a list where all clients play one arm; no list where actions are to be hidden."""
     round_, open_to_all = make_assigned(), make_round("local-laplace-discrete", via="shuffler")
     other = AssignedAction(actions=[0, 1, 2], times=[6, 8, 6])
     for broken in (

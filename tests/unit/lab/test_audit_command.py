@@ -112,7 +112,7 @@ def test_a_finding_says_how_far_its_trials_reach() -> None:
 
 
 @pytest.mark.parametrize("survivors", ["0", "-1"])
-def test_nobody_who_answered_is_refused_as_that(survivors: str) -> None:
+def test_a_cohort_without_answers_is_refused_as_that(survivors: str) -> None:
     refused = audit("distributed-polya", "--epsilon", "1", "--survivors", survivors)
     assert isinstance(refused.exception, BadParameter)
     assert str(refused.exception).startswith("survivors")

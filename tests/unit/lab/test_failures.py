@@ -34,7 +34,7 @@ def test_a_run_says_how_many_widths_it_formed_and_that_they_held() -> None:
 
 
 def test_a_witness_of_another_world_sees_every_failure() -> None:
-    """The policy plays [0.1, 0.9]; whoever believes in [0.9, 0.1] must find all widths wrong, and the best arm gone."""
+    """The policy plays [0.1, 0.9]; with [0.9, 0.1] for true it must find all widths wrong, and the best arm gone."""
     file, believed = run_file([0.1, 0.9]), run_file([0.9, 0.1])
     tracker = FailureTracker(believed)
     learner = in_process.play_learner(file, tracker)

@@ -96,7 +96,7 @@ def test_intervals_hold_the_true_means_of_every_action() -> None:
 
 
 def test_more_clients_a_phase_cost_no_pulls() -> None:
-    """The horizon counts rounds of play: DPE's phases are as long whoever plays them."""
+    """The horizon counts rounds of play: DPE's phases are as long whichever clients play them."""
     fixed = in_process.run(parse(text(POLICIES["dp-dpe-fixed"], world="linear-distributed")))
     grown = in_process.run(parse(text(POLICIES["dp-dpe"], world="linear-distributed")))
     assert fixed.rounds[0].decision == grown.rounds[0].decision

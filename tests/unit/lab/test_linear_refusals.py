@@ -110,7 +110,7 @@ def test_a_world_that_cannot_be_is_refused(world: str, message: str) -> None:
         pytest.param('name = "dp-dpe"\nalpha = 1.0', "policy.alpha = 1.0: must be below 1", id="alpha-1"),
         pytest.param('name = "dp-dpe"\nalpha = -2', "policy.alpha = -2", id="alpha-below-0"),
         pytest.param('name = "dp-dpe"\nalpha = nan', "policy.alpha = nan", id="alpha-nan"),
-        pytest.param('name = "dp-dpe"\nclients = 0', "policy.clients = 0", id="nobody"),
+        pytest.param('name = "dp-dpe"\nclients = 0', "policy.clients = 0", id="no-clients"),
         pytest.param('name = "dp-dpe"\nclients = "many"', "policy.clients = 'many'", id="clients-in-words"),
         pytest.param('name = "dp-dpe"\ndeviation = -1.0', "policy.deviation = -1.0", id="deviation"),
         pytest.param('name = "dp-dpe"\nbeta = 0.0', "policy.beta = 0.0: must be above 0", id="beta-0-dpe"),

@@ -1,4 +1,4 @@
-"""A server over an S in memory."""
+"""A server over intermediaries in memory."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Dealt actions: each group is analyzed for itself, and a batch that does not add up is refused whole."""
+"""Assigned actions: each group is analyzed for itself; a batch that does not add up is refused whole."""
 
 import secrets
 from functools import partial
@@ -71,7 +71,7 @@ def test_every_group_is_added_for_itself(counts: list[int]) -> None:
     assert analyzed(grouped(counts), sum(counts)) == (expected, counts)
 
 
-def test_an_action_that_nobody_reported_has_a_sum_of_nothing() -> None:
+def test_an_action_without_reports_has_a_sum_of_nothing() -> None:
     """18 of 20 answer, and the two of the last action are those that are lost."""
     cohort = COHORT.model_copy(
         update={"channel": COHORT.channel.model_copy(update={"deal": AssignedAction(actions=[4, 0], times=[18, 2])})}

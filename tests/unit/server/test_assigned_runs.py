@@ -1,4 +1,4 @@
-"""A run with shuffled actions over an S in memory: what it opens, settles, remembers and refuses."""
+"""A run with shuffled actions over a shuffler in memory: what it opens, settles, remembers and refuses."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def opened(harness: ServerHarness) -> Cohort:
 
 
 def answer(cohort: Cohort, survivors: int) -> BatchAnswer:
-    """Records that nobody could open."""
+    """Records that do not open."""
     assert isinstance(cohort.channel, Dealt)
     counts = [survivors] + [0] * (len(cohort.channel.deal.times) - 1)
     content = GroupedRecords(counts=counts, body=b"", checksum=bytes(32))

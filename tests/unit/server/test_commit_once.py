@@ -18,7 +18,7 @@ CENTRAL = {"name": "central-laplace-discrete", "epsilon": 1.0, "via": "aggregato
 
 
 async def played(harness: ServerHarness, **changes: Any) -> list[tuple[Cohort, BatchAnswer]]:
-    """A run whose first round has been played, with S's last words, of which the server knows nothing yet."""
+    """A run whose first round has been played, with the batches, of which the server knows nothing yet."""
     harness.service.create(config(mechanism=CENTRAL, unsafe=None, **changes))
     round_ = harness.service.round_view("demo").round
     assert round_ is not None
@@ -44,7 +44,7 @@ def ends_but_says_it_failed(writing: Callable[[Store], Any]) -> Callable[[Store]
     return patched
 
 
-def test_an_estimate_that_could_not_be_committed_is_seen_by_nobody(
+def test_an_estimate_that_could_not_be_committed_is_shown_nowhere(
     harness: ServerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the noise of a central mechanism would be drawn twice, and two releases of one sum average it out."""
@@ -90,7 +90,7 @@ def test_a_run_that_ended_behind_a_lost_confirmation_is_over(
     assert harness.service.view("demo").state == "finished"
 
 
-def test_a_cohort_is_settled_once_however_often_s_answers(harness: ServerHarness) -> None:
+def test_a_cohort_is_settled_once_however_often_the_intermediary_answers(harness: ServerHarness) -> None:
     (cohort, answer), *_ = asyncio.run(played(harness))
     assert [harness.service.settle(cohort, answer) for _ in range(3)] == [True, False, False]
     assert len(harness.service.store.outcomes("demo")) == 1

@@ -66,7 +66,7 @@ def test_a_round_asks_every_active_arm_for_its_own_cohort() -> None:
 @pytest.mark.parametrize(
     ("dropout", "corrupt", "minimum", "least", "floor"),
     [
-        pytest.param(0.0, 0.0, 2, 1024, 1024, id="nobody-leaves"),
+        pytest.param(0.0, 0.0, 2, 1024, 1024, id="no-client-leaves"),
         pytest.param(0.1, 0.1, 2, 922, 820, id="ten-and-ten-percent"),
         pytest.param(0.4, 0.1, 1000, 1000, 898, id="the-runs-own-minimum"),
         pytest.param(0.4, 0.49, 2, 615, 114, id="large-rates"),

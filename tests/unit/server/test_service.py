@@ -1,4 +1,4 @@
-"""Runs over an S in memory: every channel, replacement, restart, cancellation."""
+"""Runs over intermediaries in memory: every channel, replacement, restart, cancellation."""
 
 import asyncio
 import contextlib
@@ -101,7 +101,7 @@ def test_a_restarted_server_goes_on_to_the_same_end(tmp_path: Path, intermediari
     assert expected.snapshot == asyncio.run(interrupted()).snapshot
 
 
-def test_s_that_is_away_for_a_while_costs_nothing(harness: ServerHarness) -> None:
+def test_an_intermediary_that_is_away_for_a_while_costs_nothing(harness: ServerHarness) -> None:
     async def interrupted() -> RunView:
         harness.service.create(config(horizon=96))
         clients = InMemoryClients(harness.intermediaries, REWARDS)

@@ -1,4 +1,4 @@
-"""Tickets: in cohort order, once, only from cohorts that S knows, and not too many at a time."""
+"""Tickets: in cohort order, once, only from cohorts that the intermediary knows, and not too many at a time."""
 
 import asyncio
 from pathlib import Path
@@ -72,7 +72,7 @@ def test_a_slot_is_handed_out_once_by_a_server_that_was_killed_in_between_too(
     asyncio.run(round_())
 
 
-def test_no_ticket_is_handed_out_before_s_knows_the_cohort(harness: ServerHarness) -> None:
+def test_no_ticket_is_handed_out_before_the_intermediary_knows_the_cohort(harness: ServerHarness) -> None:
     async def round_() -> None:
         harness.service.create(config())
         harness.intermediaries.down = True

@@ -30,7 +30,7 @@ def test_the_same_run_with_noise_from_the_operating_system_keeps_its_promise(har
 
 
 def test_a_cohort_that_replaces_another_has_other_clients(harness: ServerHarness) -> None:
-    """Nobody of an aborted cohort is asked again: its successor has a name, slots and tickets of its own."""
+    """No client of an aborted cohort is asked again: its successor has a name, slots and tickets of its own."""
     harness.service.create(config(horizon=200))
     serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS, {"1.1": 5}))
     first, second = (one for one in harness.service.round_report("demo", 1).cohorts if one.arm == 1)

@@ -78,7 +78,7 @@ def test_who_asks_after_the_cohort_is_full_is_too_late(party: AssigningShufflerP
 
 @pytest.mark.parametrize("times", [[3, 3], [5], [5, 0]])
 def test_a_list_that_does_not_add_up_opens_nothing(party: AssigningShufflerParty, times: list[int]) -> None:
-    """One play too many; fewer times than actions; an action that nobody plays."""
+    """One play too many; fewer times than actions; an action that no client plays."""
     body = party.cohort().model_dump(mode="json")
     body["channel"]["deal"]["times"] = times
     answer = party.client.put("/v1/cohorts/c1", json=body, headers={"Authorization": "Bearer sesame"})

@@ -1,4 +1,4 @@
-"""The shuffler deals: one play a slot, the same for ever, to its first asker only; records go back action by action."""
+"""The shuffler assigns actions: one play a slot, constant, to its first asker only; records go back by action."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +37,7 @@ def opened(cohort: Cohort, content: GroupedRecords) -> list[list[int]]:
     return groups
 
 
-def test_every_play_is_dealt_once_and_a_repeat_gets_the_same(shuffler: AssigningShuffler) -> None:
+def test_every_play_is_assigned_once_and_a_repeat_gets_the_same(shuffler: AssigningShuffler) -> None:
     cohort = shuffler.service.open(server.assigned(times=[30, 20]))
     first = shuffler.ask(cohort, *range(50))
     assert sorted(first.values()) == list(range(50))
@@ -45,7 +45,7 @@ def test_every_play_is_dealt_once_and_a_repeat_gets_the_same(shuffler: Assigning
     assert shuffler.service.actions("c1", server.asking(cohort, [3])).digest == cohort.digest()
 
 
-def test_the_order_outlives_a_kill_before_and_after_anybody_asked(shuffler: AssigningShuffler) -> None:
+def test_the_order_outlives_a_kill_before_and_after_a_client_asked(shuffler: AssigningShuffler) -> None:
     cohort = shuffler.service.open(server.assigned(times=[30, 20]))
     shuffler.kill()
     first = shuffler.ask(cohort, *range(50))
@@ -100,7 +100,7 @@ def test_a_kill_between_the_play_and_the_report_loses_nothing(shuffler: Assignin
     assert [len(group) for group in opened(cohort, shuffler.released(cohort))] == [3, 2]
 
 
-def test_nobody_is_told_anothers_play(shuffler: AssigningShuffler) -> None:
+def test_no_client_is_told_anothers_play(shuffler: AssigningShuffler) -> None:
     cohort = shuffler.service.open(server.assigned())
     request = server.asking(cohort, [0, 1])
     stolen = request.model_copy(update={"slots": [0, 2]})  # slot 1's ticket
@@ -142,7 +142,7 @@ def test_a_ticket_is_not_used_up_by_asking_and_is_by_reporting(shuffler: Assigni
     assert [one.type for one in shuffler.service.receive("c1", "report", again).refused] == [Conflict("").urn]
 
 
-def test_where_nothing_is_dealt_nothing_can_be_asked(shuffler: AssigningShuffler) -> None:
+def test_where_nothing_is_assigned_nothing_can_be_asked(shuffler: AssigningShuffler) -> None:
     cohort = shuffler.service.open(server.sealed())
     with pytest.raises(BadMessage, match="deals no actions"):
         shuffler.service.actions("c1", server.asking(cohort, [0]))
@@ -169,7 +169,7 @@ def test_without_a_seed_two_cohorts_have_orders_of_their_own(shuffler: Assigning
     assert shuffler.ask(first, *range(50)) != shuffler.ask(second, *range(50))
 
 
-def test_a_seed_gives_the_order_that_anybody_can_compute(shuffler: AssigningShuffler) -> None:
+def test_a_seed_gives_the_order_that_any_party_can_compute(shuffler: AssigningShuffler) -> None:
     cohort = shuffler.service.open(server.assigned(times=[30, 20], noise_seed=7))
     order = draw_order(assignment_of(cohort), UnsafeSeededStream(7, "r1", "c1", "order"))
     assert shuffler.ask(cohort, *range(50)) == dict(enumerate(order.tolist()))

@@ -1,4 +1,4 @@
-"""A dealt slot belongs to the first who asked: a second ticket for it, however real, opens nothing."""
+"""A slot with an action belongs to the first client that asked: a second ticket for it opens nothing."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -72,15 +72,13 @@ def test_a_database_is_of_this_version_and_holds_the_claim_and_never_the_secret_
     Database(f"sqlite:///{shuffler.folder}/s.sqlite3", METADATA, VERSION).close()
 
 
-@pytest.mark.parametrize("who", ["nobody-asked", "somebody-else-asked", "anothers-secret", "too-short"])
+@pytest.mark.parametrize("who", ["not-asked", "another-asked", "anothers-secret", "too-short"])
 def test_only_who_asked_reports(shuffler: AssigningShuffler, cohort: Cohort, who: str) -> None:
     """The report itself is good, sealed to the slot's own action, and bears a real ticket."""
-    if who != "nobody-asked":
+    if who != "not-asked":
         shuffler.ask(cohort, 0, 1)
     body = report(cohort, 0, place=0)[:-32]
-    body += {"nobody-asked": secret(0), "somebody-else-asked": THIEF, "anothers-secret": secret(1), "too-short": b""}[
-        who
-    ]
+    body += {"not-asked": secret(0), "another-asked": THIEF, "anothers-secret": secret(1), "too-short": b""}[who]
     answer = shuffler.service.receive("c1", "report", server.upload(cohort, "report", {0: body}))
     error = BadMessage if who == "too-short" else BadTicket
     assert (answer.accepted, [one.type for one in answer.refused]) == (0, [error("").urn])

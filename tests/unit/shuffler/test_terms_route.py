@@ -1,4 +1,4 @@
-"""The cohort as the shuffler serves it, to whoever is about to send: public, and the same for as long as it lives."""
+"""The cohort as the shuffler serves it to clients that are about to send: public, and constant."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -70,7 +70,7 @@ def test_an_escape_is_uniform_over_all_counts_and_forgets_the_value(stream: Unsa
     mechanism = changed(planned(), wrap=0.999, escape=0.015)
     high = mechanism.randomize(np.full((400_000, 1), 3.0), stream).ravel()
     away = np.bincount(high.astype(np.int64), minlength=mechanism.length + 1)
-    ends = np.concatenate((away[:3], away[-3:]))  # beyond c ± W almost nobody is but by escape
+    ends = np.concatenate((away[:3], away[-3:]))  # beyond c ± W hardly any client is but by escape
     expected = 400_000 * 0.015 / (mechanism.length + 1)
     assert stats.poisson.sf(ends.max(), expected) > 1e-7
     assert stats.poisson.cdf(ends.min(), expected) > 1e-7

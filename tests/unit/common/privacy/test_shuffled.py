@@ -70,7 +70,7 @@ def test_the_paper_s_constants_get_the_least_epsilon_of_their_law() -> None:
 
 
 @pytest.mark.parametrize("dealt", [False, True])
-def test_parts_are_opened_only_where_actions_are_dealt(dealt: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_parts_are_opened_only_where_actions_are_assigned(dealt: bool) -> None:  # noqa: FBT001 - a parameter of the test
     mechanism = made("shuffled-laplace", 100, dealt=dealt)
     totals, counts = np.array([[1], [2]], dtype=np.uint64), np.array([40, 60])
     if dealt:

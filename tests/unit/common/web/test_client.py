@@ -63,7 +63,7 @@ def test_a_message_goes_out_and_a_message_comes_back() -> None:
 @pytest.mark.parametrize(
     "trouble",
     [
-        pytest.param(lambda: httpx.ConnectError("refused"), id="nobody-there"),
+        pytest.param(lambda: httpx.ConnectError("refused"), id="nothing-listens"),
         pytest.param(lambda: httpx.ReadTimeout("slow"), id="no-answer"),
         pytest.param(lambda: httpx.RemoteProtocolError("cut"), id="lost-answer"),
         pytest.param(lambda: httpx.Response(500), id="bug"),

@@ -41,7 +41,7 @@ def test_a_ring_wakes_who_waits_for_it(no_looking_again: None) -> None:
     assert seconds < 10
 
 
-def test_a_ring_for_another_topic_wakes_nobody(no_looking_again: None) -> None:
+def test_a_ring_for_another_topic_wakes_no_poll(no_looking_again: None) -> None:
     bell = ChangeNotifier()
     looks: list[None] = []
 
@@ -65,7 +65,7 @@ def test_when_the_time_is_over_the_last_look_is_the_answer() -> None:
     assert asyncio.run(ChangeNotifier().until("c1", lambda: 7, lambda _: False, 0.05)) == 7
 
 
-def test_a_service_that_stops_lets_nobody_wait(no_looking_again: None) -> None:
+def test_a_service_that_stops_ends_every_poll(no_looking_again: None) -> None:
     bell = ChangeNotifier()
     started = time.monotonic()
     threading.Timer(0.1, bell.close).start()
@@ -74,7 +74,7 @@ def test_a_service_that_stops_lets_nobody_wait(no_looking_again: None) -> None:
     assert time.monotonic() - started < 10
 
 
-def test_nobody_is_remembered_after_the_answer() -> None:
+def test_no_poll_is_remembered_after_the_answer() -> None:
     bell = ChangeNotifier()
     asyncio.run(bell.until("c1", lambda: True, bool, 1))
     assert bell._watches == bell._waits == {}

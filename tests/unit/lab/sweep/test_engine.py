@@ -92,7 +92,7 @@ def test_a_stop_keeps_every_cell_that_ended(experiment: Experiment, tmp_path: Pa
         pytest.param({"form": "xml"}, "format = 'xml': must be parquet or csv", id="format"),
     ],
 )
-def test_settings_that_nobody_knows_are_refused_before_anything_is_written(
+def test_unknown_settings_are_refused_before_anything_is_written(
     settings: dict[str, object], message: str, experiment: Experiment, tmp_path: Path
 ) -> None:
     with pytest.raises(BadParameter, match=message):

@@ -42,7 +42,7 @@ def test_g_is_at_most_twice_the_rank_on_few_actions(k: int, d: int, seed: int, f
 
 
 def test_a_design_that_does_not_keep_its_promise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frank-Wolfe without its steps: g(π) and the support are checked on what came out, whoever made it."""
+    """Frank-Wolfe without its steps: g(π) and the support are checked on what came out, whatever computed it."""
     monkeypatch.setattr(designs, "_frank_wolfe", lambda flat, _weights: np.full(len(flat), 1 / len(flat)))
     with pytest.raises(BadParameter, match=r"on 200 actions.*needs g ≤ 6 on at most 17"):
         near_optimal(sphere(200, 3, 1))
