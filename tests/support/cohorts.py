@@ -14,7 +14,16 @@ from distrust.common.crypto.graph import Roster
 from distrust.common.crypto.keys import key_hash
 from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.crypto.seal import REPORT_ID, seal
-from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, Masking, Sealed, SealedRecords, ticket_text
+from distrust.common.messages.cohort import (
+    Channel,
+    Cohort,
+    Dealt,
+    LabelledBits,
+    Masking,
+    Sealed,
+    SealedRecords,
+    ticket_text,
+)
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import ActionRequest, Departure, Item, Upload
 
@@ -83,6 +92,22 @@ class Authority:
         tickets = b"".join(self.ticket(cohort, slot) for slot in leaving)
         keys = b"".join(self.key_hash(cohort, slot) for slot in leaving)
         return Departure(cohort=cohort.cohort, slots=leaving, tickets=tickets, keys=keys)
+
+
+def demo_cohort(channel: Channel, ticket_key: bytes, clients: int = 20, minimum: int = 18) -> Cohort:
+    """Return the first cohort of a run "demo", as a server with this ticket key opens it."""
+    return Cohort(
+        run="demo",
+        round=1,
+        cohort="demo.1.0.1",
+        clients=clients,
+        minimum=minimum,
+        stage_seconds=1.0,
+        config=bytes(32),
+        ticket_key=ticket_key,
+        terms="{}",
+        channel=channel,
+    )
 
 
 def report(cohort: Cohort, slot: int, mark: int | None = None, place: int | None = None) -> bytes:

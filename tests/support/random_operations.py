@@ -31,6 +31,7 @@ server = Authority()
 one = st.integers(0, N - 1)
 some = st.sets(one, min_size=1)
 EVERYONE = frozenset(range(N))
+BY_SUBCLASS = "AtTheShuffler and AtTheAggregator implement it, each for its own messages"
 
 
 class Powers(MaskingClients):
@@ -54,18 +55,18 @@ class Operations(RuleBasedStateMachine):
         self.first_answer: bytes | None = None
 
     def build(self, database: Database) -> Intermediary:
-        raise NotImplementedError
+        raise NotImplementedError(BY_SUBCLASS)
 
     def make_cohort(self) -> Cohort:
-        raise NotImplementedError
+        raise NotImplementedError(BY_SUBCLASS)
 
     def bodies(self, view: StageView, who: set[int]) -> dict[int, bytes]:
         """New messages for the open stage."""
-        raise NotImplementedError
+        raise NotImplementedError(BY_SUBCLASS)
 
     def counted(self, answer: BatchAnswer) -> int:
         """The sum of the values in a batch."""
-        raise NotImplementedError
+        raise NotImplementedError(BY_SUBCLASS)
 
     @initialize()
     def begin(self) -> None:

@@ -18,6 +18,7 @@ from distrust.common.modular import pack, packed_size, sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.analyzer import analyze, analyze_parts
 from distrust.server.keys import new_keys
+from tests.support.cohorts import demo_cohort
 from tests.support.in_memory_intermediaries import checksum
 
 KEYS, N, TIMES = new_keys(), 20, [9, 6, 5]
@@ -26,18 +27,8 @@ MECHANISM = plan(SPEC, clients=N, least=18, floor=16, wrap=1e-6, statistic=Bound
 ROWS = MECHANISM.randomize(np.linspace(-1, 1, N)[:, np.newaxis], UnsafeSeededStream(1, "rows"))
 SIZE = packed_size(MECHANISM.modulus, 1)
 STREAM = UnsafeSeededStream(1, "analyzer")
-COHORT = Cohort(
-    run="demo",
-    round=1,
-    cohort="demo.1.0.1",
-    clients=N,
-    minimum=18,
-    stage_seconds=1.0,
-    config=bytes(32),
-    ticket_key=KEYS.public.ticket,
-    terms="{}",
-    channel=Dealt(size=SIZE, server_key=KEYS.public.seal, deal=AssignedAction(actions=[4, 0, 2], times=TIMES)),
-)
+CHANNEL = Dealt(size=SIZE, server_key=KEYS.public.seal, deal=AssignedAction(actions=[4, 0, 2], times=TIMES))
+COHORT = demo_cohort(CHANNEL, KEYS.public.ticket)
 
 
 def grouped(

@@ -59,7 +59,7 @@ def test_equal_keys_are_drawn_again() -> None:
             return np.zeros(count, np.uint64) if self.drawn < 3 else np.arange(count, dtype=np.uint64)[::-1].copy()
 
         def bytes(self, count: int) -> bytes:
-            raise NotImplementedError
+            raise NotImplementedError("random_order draws words only; a stream of the product implements bytes")
 
     stream = Repeating()
     assert random_order(3, stream).tolist() == [2, 1, 0]
