@@ -33,6 +33,7 @@ from distrust.client.randomizer import CohortRandomizer, World, record
 from distrust.client.requirements import PrivacyRequirements
 from distrust.client.secagg import Secrets
 from distrust.common.errors import WrongCohort
+from distrust.common.machine import Clock, SystemClock
 from distrust.common.messages.status import Transcript
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RunView
@@ -63,6 +64,32 @@ class Exchange:
 
 
 Tamper = Callable[[httpx.URL, bytes], bytes]
+
+
+class JumpingClock(SystemClock):
+    """The machine's clock, until clients have sent `messages` messages of a stage; `seconds` ahead from then on.
+
+    With the stage's length as `seconds`, its deadline passes once only clients that will never answer are awaited: the
+    stage is long enough for a slow machine, and nothing waits for its end.
+    """
+
+    def __init__(self, exchanges: list[Exchange], stage: str, messages: int, seconds: float) -> None:
+        self._exchanges, self._stage, self._messages, self._seconds = exchanges, stage, messages, seconds
+        self._jumped = False
+
+    def now(self) -> float:
+        self._jumped = self._jumped or self._accepted() >= self._messages
+        return super().now() + self._seconds * self._jumped
+
+    def _accepted(self) -> int:
+        """Return how many slots of all cohorts have a message in the stage."""
+        slots: set[tuple[str, int]] = set()
+        for one in self._exchanges:
+            if one.method == "POST" and one.url.path.endswith(f"/{self._stage}"):
+                refused = {item["slot"] for item in json.loads(one.answer).get("refused", ())}
+                sent = {item["slot"] for item in json.loads(one.body)["items"]}
+                slots |= {(one.url.path, slot) for slot in sent - refused}
+        return len(slots)
 
 
 class RecordingTransport(httpx.AsyncBaseTransport):
@@ -225,17 +252,19 @@ def record_run(
     exchanges: list[Exchange] | None = None,
     requirements: PrivacyRequirements = USUAL,
     options: FleetOptions = OPTIONS,
+    clock: Clock | None = None,
 ) -> RecordedRun:
     """Play all runs to their end, at once, on the users' `requirements`.
 
     exchanges  takes the requests and answers, also of a run that fails.
+    clock      of the intermediaries; None: the machine's.
     """
     truth, exchanges = Truth(), [] if exchanges is None else exchanges
     environment = build_environment(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED}))
     _listen(truth, tap)
     databases = {name: folder / f"{name}.sqlite3" for name in PARTIES}
     fleet = partial(fleet_over, World(environment, SEED), requirements, replace(options, dropout=dropout))
-    views, transcripts = asyncio.run(_record(databases, configs, exchanges, fleet))
+    views, transcripts = asyncio.run(_record(databases, configs, exchanges, fleet, clock))
     return RecordedRun(truth, exchanges, databases, environment, views, transcripts)
 
 
@@ -263,9 +292,13 @@ def _listen(truth: Truth, tap: pytest.MonkeyPatch) -> None:
 
 
 async def _record(
-    databases: dict[str, Path], configs: Sequence[RunConfig], exchanges: list[Exchange], fleet: Callable[..., Fleet]
+    databases: dict[str, Path],
+    configs: Sequence[RunConfig],
+    exchanges: list[Exchange],
+    fleet: Callable[..., Fleet],
+    clock: Clock | None,
 ) -> tuple[dict[str, RunView], dict[str, bytes]]:
-    async with services(databases, exchanges) as (apps, operator):
+    async with services(databases, exchanges, clock) as (apps, operator):
         peer = operator.peer("http://server", TOKEN)
         for config in configs:
             await peer.post("/v1/runs", config, RunView)
@@ -279,7 +312,7 @@ async def _record(
 
 @asynccontextmanager
 async def services(
-    databases: Mapping[str, Path], exchanges: list[Exchange]
+    databases: Mapping[str, Path], exchanges: list[Exchange], clock: Clock | None = None
 ) -> AsyncIterator[tuple[dict[str, FastAPI], Http]]:
     """The three services on these database files, and the operator's client, which is not listened to."""
     apps: dict[str, FastAPI] = {}
@@ -289,8 +322,10 @@ async def services(
     (folder / "inspector").write_text(INSPECTOR)
     token = {"operator_token_file": folder / "token"}
     looking = {**token, "inspector_token_file": folder / "inspector"}
-    apps["shuffler"] = distrust.shuffler.app.shuffler_app(ShufflerSettings(**own["shuffler"], **looking))
-    apps["aggregator"] = distrust.aggregator.app.aggregator_app(AggregatorSettings(**own["aggregator"], **looking))
+    apps["shuffler"] = distrust.shuffler.app.shuffler_app(ShufflerSettings(**own["shuffler"], **looking), clock)
+    apps["aggregator"] = distrust.aggregator.app.aggregator_app(
+        AggregatorSettings(**own["aggregator"], **looking), clock
+    )
     http = Http(PATIENCE, transport=RecordingTransport("server", apps, exchanges))
     both = HttpIntermediaries("http://shuffler", "http://aggregator", TOKEN, http)
     apps["server"] = distrust.server.app.server_app(ServerSettings(**own["server"], **token), both)
@@ -327,6 +362,7 @@ __all__ = [
     "SEED",
     "TOKEN",
     "Exchange",
+    "JumpingClock",
     "RecordedRun",
     "Recording",
     "RecordingTransport",

@@ -18,7 +18,7 @@ from distrust.common.modular import sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
-from tests.support.recording import RecordedRun, record_run
+from tests.support.recording import Exchange, JumpingClock, RecordedRun, record_run
 
 N = 32
 CONFIG: dict[str, Any] = {
@@ -167,11 +167,14 @@ def test_a_client_that_sends_other_keys_than_it_announced_is_refused_alone(
     """Its neighbours would refuse the whole roster: its ticket is for the keys whose hash the server has."""
     honest = MaskingClient.keys
     monkeypatch.setattr(MaskingClient, "keys", lambda self: Secrets().public if self.slot == 6 else honest(self))
+    exchanges: list[Exchange] = []
     recorded = record_run(
         tmp_path,
-        [RunConfig.model_validate(CONFIG | {"intermediary": CONFIG["intermediary"] | {"stage_seconds": 20.0}})],
+        [RunConfig.model_validate(CONFIG | {"intermediary": CONFIG["intermediary"] | {"stage_seconds": 60.0}})],
         0.0,
         monkeypatch,
+        exchanges=exchanges,
+        clock=JumpingClock(exchanges, "keys", 2 * (N - 1), 60.0),
         requirements=PrivacyRequirements(allow_unsafe=True),
         options=FleetOptions(block=8),
     )
