@@ -124,6 +124,13 @@ class Up:
             assert self.running[name].poll() is None, self.log(name)
             assert time.monotonic() < end, self.log(name)
 
+    def until_logged(self, name: str, words: str) -> None:
+        end = time.monotonic() + 60
+        while words not in self.log(name):
+            assert self.running[name].poll() is None, self.log(name)
+            assert time.monotonic() < end, self.log(name)
+            time.sleep(0.05)
+
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text("utf-8")
 
@@ -162,6 +169,8 @@ def test_the_files_commands_variables_and_health_checks_run_a_whole_run(compose_
         up.start(name)
         up.until_healthy(name)
     run = up.start("run")
+    assert SERVICES["fleet"]["restart"] == "on-failure"  # it may come before its run; here it waits for it instead
+    up.until_logged("run", "round 1 ")
     fleets = [up.start("fleet"), up.loopback.start(SERVICES["fleet"], up.folder / "fleet-2.log")]
     assert up.ended(run) == 0, up.ends()
     assert [up.ended(fleet) for fleet in fleets] == [0, 0], up.ends()

@@ -1,11 +1,13 @@
 """`distrust privacy` by who answered and who colludes, what it says of the question, and its labels."""
 
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from distrust.common.errors import BadParameter
+from distrust.common.privacy import composition
 from distrust.lab.privacy.compare import Comparison
 from distrust.lab.privacy.query import PrivacyQuery
 from distrust.lab.privacy.tables import comparison_table, report_table
@@ -86,8 +88,17 @@ def test_bounds_are_labelled_in_both_tables() -> None:
 BOUNDS = {"shuffled-gaussian", "shuffled-laplace", "relaxed-secagg-shuffle"}
 
 
+@pytest.fixture
+def coarse_losses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Losses on a grid of 2^14 cells instead of 2^20, for a test that looks at δ only. Nothing of it stays cached."""
+    composition.compose.cache_clear()
+    monkeypatch.setattr(composition, "MOST_CELLS", 1 << 14)
+    yield
+    composition.compose.cache_clear()
+
+
 @pytest.mark.slow
-def test_what_is_compared_is_compared_at_one_delta() -> None:
+def test_what_is_compared_is_compared_at_one_delta(coarse_losses: None) -> None:
     """Two contributions at 1e-6 each: those that add up by basic composition need 2e-6, the others less."""
     both = small(contributions=2)
     found = read(both)
