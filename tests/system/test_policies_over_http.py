@@ -17,9 +17,9 @@ pytestmark = pytest.mark.slow
 LEAVING = "dropout = 0.1"
 POLYA = 'name = "distributed-polya"\nepsilon = 1.0'
 SKELLAM = 'name = "distributed-skellam"\nepsilon = 1.0\ncalibration = "paper"'
-LAPLACE = 'name = "central-laplace"\nepsilon = 1.0'
+LAPLACE = 'name = "central-laplace"\nepsilon = 1.0\nvia = "shuffler"'
 BITS = 'name = "shuffled-binomial"\nepsilon = 1.0\ndelta = 1e-3'
-IDENTITY = 'name = "identity"'
+IDENTITY = 'name = "identity"\nvia = "shuffler"'
 ROWS = {
     "se-by-4": ("first_batch = 3\nbase = 4", POLYA, 700, LEAVING),
     "se-published-code": ('first_batch = 3\nconstants = "published-code"', SKELLAM, 700, LEAVING),
