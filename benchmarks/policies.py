@@ -89,7 +89,7 @@ class Result:
 
 
 def run_file(case: Case, horizon: int) -> RunFile:
-    """A case as a run file; everybody answers."""
+    """A case as a run file; all clients answer."""
     return parse(
         f"""
         run = "policies"
@@ -138,14 +138,14 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--horizon", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
-    asked = parser.parse_args()
-    horizon, runs = (10_000, 1) if asked.quick else (asked.horizon, asked.runs)
+    arguments = parser.parse_args()
+    horizon, runs = (10_000, 1) if arguments.quick else (arguments.horizon, arguments.runs)
     with threadpool_limits(1):
-        results = [measure(case, horizon, runs) for case in (CASES[::8] if asked.quick else CASES)]
+        results = [measure(case, horizon, runs) for case in (CASES[::8] if arguments.quick else CASES)]
     rows = [(r.policy, r.mechanism, r.arms, r.horizon, r.rounds, r.first, r.again, r.ratio) for r in results]
     columns = ("policy", "mechanism", "actions", "T", "rounds", "first, CPU s", "again, CPU s", "again to T normals")
     deliver("Policies in process", columns, rows)
-    write(asked.json, {"results": [asdict(result) | {"ratio": result.ratio} for result in results]})
+    write(arguments.json, {"results": [asdict(result) | {"ratio": result.ratio} for result in results]})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What every mechanism keeps, in both calibrations, via every S that it allows."""
+"""What every mechanism keeps, in both calibrations, via every intermediary that it allows."""
 
 import math
 from functools import cache

@@ -1,4 +1,4 @@
-"""The lists of mechanisms and policies: each class states its facts, and nothing else in the house knows its name."""
+"""The lists of mechanisms and policies: each class states its facts, and no other module knows its name."""
 
 import ast
 import importlib

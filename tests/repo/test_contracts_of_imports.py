@@ -14,7 +14,7 @@ def test_import_contracts_are_kept() -> None:
     assert "6 kept, 0 broken" in result.stdout
 
 
-def test_true_means_are_imported_by_nobody_but_client_and_lab() -> None:
+def test_true_means_are_imported_by_client_and_lab_only() -> None:
     rooms = ("common", "shuffler", "aggregator", "server")
     sources = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
     guilty = [path for path in sources if "distrust.client.environments" in path.read_text()]

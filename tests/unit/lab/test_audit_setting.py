@@ -125,7 +125,7 @@ def test_copies_side_by_side_keep_their_noise(name: str, dimension: int, norm: s
 
 
 @pytest.mark.parametrize(
-    ("words", "lanes"),
+    ("words", "replicas"),
     [
         pytest.param({"name": "distributed-skellam"}, 64, id="any-number"),
         pytest.param({"name": "local-laplace", "epsilon": 6.0}, 8, id="50-over-6"),
@@ -133,8 +133,8 @@ def test_copies_side_by_side_keep_their_noise(name: str, dimension: int, norm: s
         pytest.param({"name": "local-gaussian", "delta": 0.1, "dimension": 3, "norm": "l2"}, 1, id="one-ball"),
     ],
 )
-def test_as_many_copies_as_the_mechanism_allows(words: dict[str, Any], lanes: int) -> None:
-    assert most_replicas(made(**words)) == lanes
+def test_as_many_copies_as_the_mechanism_allows(words: dict[str, Any], replicas: int) -> None:
+    assert most_replicas(made(**words)) == replicas
 
 
 def test_the_sphere_has_no_copies() -> None:
