@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.bandit.statistics import Reward
+from distrust.common.bandit.contextual import ContextualSum
+from distrust.common.bandit.statistics import Reward, Statistic
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism, plan
 from distrust.common.mechanisms.distributed.additive import DistributedPolya
-from distrust.common.mechanisms.local.additive import LocalLaplaceDiscrete
+from distrust.common.mechanisms.local.additive import LocalGaussian, LocalLaplaceDiscrete
 from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
 from distrust.common.noise.polya import PolyaDifference
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.randomness import Stream
+from distrust.lab.audit.secret import Secret, arm_secret
 from distrust.lab.privacy.query import PrivacyQuery
 
 WRAP = 1e-6
@@ -65,12 +67,32 @@ class MisshiftedBits(ShuffledBinomial):
         return (whole + up).astype(np.int64)
 
 
+THREE_ARMS = ContextualSum(features=2, blocks=3)
+"""What clients report of three arms with parameters of their own and contexts of two numbers."""
+
+
+class SkippedSyntheticUpdates(LocalGaussian):
+    """Noise on the block of the pulled arm alone, zeros in the others: GLB, Algorithm 2, without synthetic updates."""
+
+    def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
+        blocks = vectors.reshape(len(vectors), THREE_ARMS.blocks, THREE_ARMS.width)
+        pulled = np.repeat((blocks != 0).any(axis=2), THREE_ARMS.width, axis=1)
+        noise = self._draw(self.client_law(), stream, len(vectors)) * pulled
+        chances = stream.words(noise.size).reshape(noise.shape)
+        messages: NDArray[np.int64] = np.mod(self._round(vectors, chances) + noise, self.modulus)
+        return messages.astype(np.uint64)
+
+
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A counter-example: `make` builds it for n clients and a claimed ε, `why` says what is wrong."""
+    """A counter-example: `make` builds it for n clients and a claimed ε, `why` says what is wrong.
+
+    secret  the pair of worlds that shows it; None for the worst pair of the mechanism's ball.
+    """
 
     make: Callable[[int, float], Mechanism]
     why: str
+    secret: Secret | None = None
 
 
 def noise_for_everybody(clients: int, epsilon: float) -> NoiseForEverybody:
@@ -97,25 +119,47 @@ def misshifted_bits(clients: int, epsilon: float) -> MisshiftedBits:
     return MisshiftedBits(**(honest | {"low": -1.0}))
 
 
+def skipped_synthetic_updates(clients: int, epsilon: float) -> SkippedSyntheticUpdates:
+    """Return the mechanism for `THREE_ARMS`."""
+    name = "local-gaussian"
+    return SkippedSyntheticUpdates(**_plan(name, clients, epsilon, floor=clients, delta=1e-2, statistic=THREE_ARMS))
+
+
 BROKEN: dict[str, Broken] = {
     "noise-for-everybody": Broken(noise_for_everybody, "noise for n clients, and half of them survive"),
     "noise-that-saturates": Broken(noise_that_saturates, "a modulus too small, its ends a wall"),
     "laplace-for-half-the-range": Broken(laplace_for_half_the_range, "Lap(1/ε) for rewards in [-1, 1]"),
     "misshifted-bits": Broken(misshifted_bits, "P_Vec shifts into [0, 2Δ] and encodes on [0, Δ]"),
+    "skipped-synthetic-updates": Broken(
+        skipped_synthetic_updates, "zeros without noise for the arms that were not pulled", arm_secret(THREE_ARMS)
+    ),
 }
 
 
-def broken(name: str, clients: int, epsilon: float = 1.0) -> Mechanism:
+def counter_example(name: str) -> Broken:
     """Return a counter-example by its name. Raises BadParameter."""
     if name not in BROKEN:
         raise BadParameter("broken", name, f"must be one of {', '.join(BROKEN)}")
-    return BROKEN[name].make(clients, epsilon)
+    return BROKEN[name]
+
+
+def broken(name: str, clients: int, epsilon: float = 1.0) -> Mechanism:
+    """Return a counter-example's mechanism. Raises BadParameter."""
+    return counter_example(name).make(clients, epsilon)
 
 
 def _plan(
-    name: str, clients: int, epsilon: float, *, floor: int, precision: int, delta: float | None = None
+    name: str,
+    clients: int,
+    epsilon: float,
+    *,
+    floor: int,
+    precision: int | None = None,
+    delta: float | None = None,
+    statistic: Statistic | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of an honest mechanism."""
+    """Return the fields of an honest mechanism; None: its own precision, and the reward."""
     spec = PrivacyQuery(clients=clients, epsilon=epsilon, delta=delta, precision=precision).spec(name, "exact")
-    mechanism = plan(spec, clients=clients, least=floor, floor=floor, wrap=WRAP, statistic=Reward())
+    known = Reward() if statistic is None else statistic
+    mechanism = plan(spec, clients=clients, least=floor, floor=floor, wrap=WRAP, statistic=known)
     return mechanism.model_dump()
