@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.bandit.contextual import ContextualSum
-from distrust.common.bandit.statistics import Reward, Statistic
+from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism, plan
 from distrust.common.mechanisms.distributed.additive import DistributedPolya
@@ -121,8 +121,8 @@ def misshifted_bits(clients: int, epsilon: float) -> MisshiftedBits:
 
 def skipped_synthetic_updates(clients: int, epsilon: float) -> SkippedSyntheticUpdates:
     """Return the mechanism for `THREE_ARMS`."""
-    name = "local-gaussian"
-    return SkippedSyntheticUpdates(**_plan(name, clients, epsilon, floor=clients, delta=1e-2, statistic=THREE_ARMS))
+    query = PrivacyQuery(clients=clients, epsilon=epsilon, delta=1e-2)
+    return SkippedSyntheticUpdates(**query.planned("local-gaussian", "exact", THREE_ARMS).model_dump())
 
 
 BROKEN: dict[str, Broken] = {
@@ -149,17 +149,9 @@ def broken(name: str, clients: int, epsilon: float = 1.0) -> Mechanism:
 
 
 def _plan(
-    name: str,
-    clients: int,
-    epsilon: float,
-    *,
-    floor: int,
-    precision: int | None = None,
-    delta: float | None = None,
-    statistic: Statistic | None = None,
+    name: str, clients: int, epsilon: float, *, floor: int, precision: int, delta: float | None = None
 ) -> dict[str, Any]:
-    """Return the fields of an honest mechanism; None: its own precision, and the reward."""
+    """Return the fields of an honest mechanism."""
     spec = PrivacyQuery(clients=clients, epsilon=epsilon, delta=delta, precision=precision).spec(name, "exact")
-    known = Reward() if statistic is None else statistic
-    mechanism = plan(spec, clients=clients, least=floor, floor=floor, wrap=WRAP, statistic=known)
+    mechanism = plan(spec, clients=clients, least=floor, floor=floor, wrap=WRAP, statistic=Reward())
     return mechanism.model_dump()

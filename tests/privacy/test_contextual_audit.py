@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from distrust.common.bandit.contextual import ContextualSum, Observation
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms import Mechanism
 from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.mechanisms.local.additive import LocalGaussian
 from distrust.common.randomness import UnsafeSeededStream
@@ -27,6 +27,7 @@ from distrust.lab.audit.observation import evidence, evidence_names
 from distrust.lab.audit.secret import Secret, arm_secret, context_secret, named_secret
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import epsilon_at_least, judge_worlds
+from distrust.lab.privacy.query import PrivacyQuery
 
 ALARM = 1e-7
 ARMS = ContextualSum(features=2, blocks=3)
@@ -34,8 +35,7 @@ SECRETS = [pytest.param(arm_secret(ARMS), id="arm"), pytest.param(context_secret
 
 
 def made(name: str, clients: int, statistic: ContextualSum = ARMS, **words: Any) -> Mechanism:
-    spec = MechanismSpec.model_validate({"name": name, "epsilon": 2.0, **words})
-    return plan(spec, clients=clients, least=clients, floor=clients, wrap=1e-6, statistic=statistic)
+    return PrivacyQuery(clients=clients, epsilon=2.0, **words).planned(name, "exact", statistic)
 
 
 def variance(mechanism: Any) -> float:
