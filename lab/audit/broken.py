@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.bandit.contextual import ContextualSum
 from distrust.common.bandit.statistics import Reward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism, plan
@@ -18,7 +17,7 @@ from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
 from distrust.common.noise.polya import PolyaDifference
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.randomness import Stream
-from distrust.lab.audit.secret import Secret, arm_secret
+from distrust.lab.audit.secret import Secret, named_secret
 from distrust.lab.privacy.query import PrivacyQuery
 
 WRAP = 1e-6
@@ -67,16 +66,16 @@ class MisshiftedBits(ShuffledBinomial):
         return (whole + up).astype(np.int64)
 
 
-THREE_ARMS = ContextualSum(features=2, blocks=3)
-"""What clients report of three arms with parameters of their own and contexts of two numbers."""
+THREE_ARMS = named_secret("arm", features=2, arms=3)
+"""Which of three arms with parameters of their own a client pulled; contexts have two numbers."""
 
 
 class SkippedSyntheticUpdates(LocalGaussian):
     """Noise on the block of the pulled arm alone, zeros in the others: GLB, Algorithm 2, without synthetic updates."""
 
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
-        blocks = vectors.reshape(len(vectors), THREE_ARMS.blocks, THREE_ARMS.width)
-        pulled = np.repeat((blocks != 0).any(axis=2), THREE_ARMS.width, axis=1)
+        blocks = vectors.reshape(len(vectors), THREE_ARMS.statistic.blocks, -1)
+        pulled = np.repeat((blocks != 0).any(axis=2), blocks.shape[2], axis=1)
         noise = self._draw(self.client_law(), stream, len(vectors)) * pulled
         chances = stream.words(noise.size).reshape(noise.shape)
         messages: NDArray[np.int64] = np.mod(self._round(vectors, chances) + noise, self.modulus)
@@ -122,7 +121,7 @@ def misshifted_bits(clients: int, epsilon: float) -> MisshiftedBits:
 def skipped_synthetic_updates(clients: int, epsilon: float) -> SkippedSyntheticUpdates:
     """Return the mechanism for `THREE_ARMS`."""
     query = PrivacyQuery(clients=clients, epsilon=epsilon, delta=1e-2)
-    return SkippedSyntheticUpdates(**query.planned("local-gaussian", "exact", THREE_ARMS).model_dump())
+    return SkippedSyntheticUpdates(**query.planned("local-gaussian", "exact", THREE_ARMS.statistic).model_dump())
 
 
 BROKEN: dict[str, Broken] = {
@@ -131,7 +130,7 @@ BROKEN: dict[str, Broken] = {
     "laplace-for-half-the-range": Broken(laplace_for_half_the_range, "Lap(1/ε) for rewards in [-1, 1]"),
     "misshifted-bits": Broken(misshifted_bits, "P_Vec shifts into [0, 2Δ] and encodes on [0, Δ]"),
     "skipped-synthetic-updates": Broken(
-        skipped_synthetic_updates, "zeros without noise for the arms that were not pulled", arm_secret(THREE_ARMS)
+        skipped_synthetic_updates, "zeros without noise for the arms that were not pulled", THREE_ARMS
     ),
 }
 
