@@ -76,10 +76,8 @@ class SkippedSyntheticUpdates(LocalGaussian):
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
         blocks = vectors.reshape(len(vectors), THREE_ARMS.statistic.blocks, -1)
         pulled = np.repeat((blocks != 0).any(axis=2), blocks.shape[2], axis=1)
-        noise = self._draw(self.client_law(), stream, len(vectors)) * pulled
-        chances = stream.words(noise.size).reshape(noise.shape)
-        messages: NDArray[np.int64] = np.mod(self._round(vectors, chances) + noise, self.modulus)
-        return messages.astype(np.uint64)
+        zero = np.uint64(round(self.precision / 2))  # the grid point of 0, the middle of [low, high]
+        return np.where(pulled, super().randomize(vectors, stream), zero)
 
 
 @dataclass(frozen=True, slots=True)

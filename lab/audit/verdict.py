@@ -144,8 +144,8 @@ class Finding(Message):
     """A lower bound on ε, which may be wrong with the false-alarm rate, beside the claim.
 
     view        what was looked at: see `Setting.view`.
-    secret      "arm" or "context" of a contextual client; null for the worst pair of the mechanism's ball.
     evidence    the number of a trial that the event is about: see `evidence_names`.
+    secret      "arm" or "context" of a contextual client; null for the worst pair of the mechanism's ball.
     trials      runs of each of the two worlds; the first half chose the events, the others, `counted`, were counted.
     cohorts     opened for either world over HTTP, where one may carry many trials; null in process.
     claim       ε of the claimed guarantee at `delta`; null when nothing is claimed.

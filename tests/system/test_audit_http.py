@@ -176,5 +176,5 @@ def test_the_pulled_arm_is_told_by_reports_without_synthetic_updates_and_by_no_o
     mechanism = bare if name else LocalGaussian.model_validate(bare.model_dump())
     setting = Setting(mechanism, 100, transport="http", secret=counter_example("skipped-synthetic-updates").secret)
     found = asyncio.run(audit_over_http(setting, stack.urls, trials=1500, alarm=ALARM))
-    assert (found.view, found.secret, found.cohorts) == ("message", "arm", 30)
+    assert (found.view, found.secret, found.cohorts) == ("message", "arm", 15)
     assert found.violated == (name is not None)
