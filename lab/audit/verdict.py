@@ -19,6 +19,7 @@ from distrust.common.bandit.statistics import Norm
 from distrust.common.errors import BadParameter
 from distrust.common.wire import Message
 from distrust.lab.audit.observation import evidence_names
+from distrust.lab.audit.secret import Hidden
 from distrust.lab.audit.setting import Setting, Transport, View
 
 Counts = NDArray[np.int64]
@@ -144,6 +145,7 @@ class Finding(Message):
 
     view        the observation: see `Setting.view`.
     evidence    the number of a trial that the event is about: see `evidence_names`.
+    secret      "arm" or "context" of a contextual client; null for the worst pair of the mechanism's ball.
     trials      runs of each of the two worlds; the first half chose the events, the others, `counted`, were counted.
     cohorts     opened for either world over HTTP, where one may carry many trials; null in process.
     claim       ε of the claimed guarantee at `delta`; null without a claim.
@@ -158,6 +160,7 @@ class Finding(Message):
     calibration: str
     transport: Transport
     view: View
+    secret: Hidden | None = None
     evidence: str
     clients: int
     dimension: int
@@ -214,6 +217,7 @@ def judge_worlds(setting: Setting, world0: Outcomes, world1: Outcomes, *, alarm:
         calibration=mechanism.calibration,
         transport=setting.transport,
         view=setting.view,
+        secret=None if setting.secret is None else setting.secret.hidden,
         evidence=best.evidence,
         clients=mechanism.clients,
         dimension=mechanism.dimension,

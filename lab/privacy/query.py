@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from distrust.common.bandit.statistics import BoundedVector, Norm, Reward
+from distrust.common.bandit.statistics import BoundedVector, Norm, Reward, Statistic
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, MechanismSpec, check_spec, plan
 from distrust.common.mechanisms.families.base import DELTA_RULE, Noise, delta_allowed
@@ -99,9 +99,12 @@ class PrivacyQuery:
         words = {"dimension": self.dimension, "norm": self.norm, "bound": (self.high - self.low) / 2}
         return BoundedVector.model_validate(words)
 
-    def planned(self, name: str, calibration: str) -> Mechanism:
-        """Return the calibrated mechanism for this cohort. Raises BadParameter."""
-        spec, statistic = self.spec(name, calibration), self.statistic
+    def planned(self, name: str, calibration: str, statistic: Statistic | None = None) -> Mechanism:
+        """Return the calibrated mechanism for this cohort, and for another statistic where one is given.
+
+        Raises BadParameter.
+        """
+        spec, statistic = self.spec(name, calibration), self.statistic if statistic is None else statistic
         check_spec(spec, statistic)
         return plan(
             spec,

@@ -21,13 +21,14 @@ ALARM = 1e-9
 @pytest.mark.parametrize("name", BROKEN)
 @pytest.mark.parametrize("clients", [10, 40])
 def test_the_lower_bound_exceeds_the_claim(name: str, clients: int) -> None:
-    found = audit(broken(name, clients), stream=UnsafeSeededStream(21), trials=100_000, alarm=ALARM)
+    stream, secret = UnsafeSeededStream(21), BROKEN[name].secret
+    found = audit(broken(name, clients), stream=stream, trials=100_000, secret=secret, alarm=ALARM)
     assert found.claim is not None
     assert found.lower > 1.2 * found.claim
     assert found.violated
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", [name for name, one in BROKEN.items() if one.secret is None])
 def test_the_honest_mechanism_with_the_same_fields_is_not_found_out(name: str) -> None:
     """So that it is the broken line that is found, not the cohort, the range or the modulus around it."""
     made = broken(name, 10)

@@ -13,8 +13,9 @@ import pytest
 from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter, TooSmall
 from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms.local.additive import LocalGaussian
 from distrust.lab.audit import over_http
-from distrust.lab.audit.broken import broken
+from distrust.lab.audit.broken import broken, counter_example
 from distrust.lab.audit.over_http import audit_over_http
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import Finding
@@ -173,3 +174,16 @@ def test_colluders_are_for_audits_in_process(stack: Stack) -> None:
     setting = Setting(made("distributed-polya", 5, 3), 4, 1, "http")
     with pytest.raises(BadParameter, match="whole sum"):
         asyncio.run(audit_over_http(setting, stack.urls, trials=50))
+
+
+@pytest.mark.parametrize("name", ["skipped-synthetic-updates", None])
+def test_the_pulled_arm_is_told_by_reports_without_synthetic_updates_and_by_no_others(
+    stack: Stack, name: str | None
+) -> None:
+    """The same noise on all three blocks, or on the pulled arm's alone."""
+    bare = broken("skipped-synthetic-updates", 100)
+    mechanism = bare if name else LocalGaussian.model_validate(bare.model_dump())
+    setting = Setting(mechanism, 100, transport="http", secret=counter_example("skipped-synthetic-updates").secret)
+    found = asyncio.run(audit_over_http(setting, stack.urls, trials=1500, alarm=ALARM))
+    assert (found.view, found.secret, found.cohorts) == ("message", "arm", 15)
+    assert found.violated == (name is not None)
