@@ -17,6 +17,7 @@ from distrust.client.environments.contextual import (
     ContextualWorld,
     GlmSphereSpec,
 )
+from distrust.client.environments.contextual_mslr import ContextualMslr, ContextualMslrSpec
 from distrust.client.environments.linear import (
     LinearDistributed,
     LinearDistributedSpec,
@@ -37,6 +38,7 @@ SPECS: tuple[type[EnvironmentSpec], ...] = (
     LinearSphereSpec,
     ContextualSyntheticSpec,
     GlmSphereSpec,
+    ContextualMslrSpec,
 )
 """The list of environments."""
 
@@ -84,6 +86,8 @@ __all__ = [
     "Bernoulli",
     "BernoulliSpec",
     "ClippedGaussian",
+    "ContextualMslr",
+    "ContextualMslrSpec",
     "ContextualSyntheticSpec",
     "ContextualWorld",
     "Environment",

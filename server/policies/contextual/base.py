@@ -5,7 +5,7 @@ one run; figures play all repetitions of a series as one core.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -66,6 +66,8 @@ class ContextualPolicy:
     def __init__(self, spec: ContextualPolicySpec, run: RunFacts, core: Core) -> None:
         if run.horizon < spec.batch:
             raise BadParameter("policy.batch", spec.batch, f"must be at most horizon = {run.horizon}")
+        if spec.weights is not None and len(spec.weights) != run.arms:
+            raise BadParameter("policy.weights", len(spec.weights), f"one for each of the {run.arms} arms is needed")
         self._spec, self._run, self._core = spec, run, core
         self.active = tuple(range(run.arms))
         self._batch = 1
@@ -73,7 +75,10 @@ class ContextualPolicy:
     def ask(self, left: int) -> Ask | None:
         if left < self._spec.batch:
             return None
-        decision = ContextualChoice.of(first_run(self._core.rule))
+        rule = first_run(self._core.rule)
+        if self._spec.weights is not None:
+            rule = replace(rule, weights=np.array(self._spec.weights), link=self._spec.link)
+        decision = ContextualChoice.of(rule)
         statistic = self._spec.statistic(self._run.arms, decision)
         size = RoundSize(self._run.arms, self._run.horizon, self._run.calibration, self._batch, self._run.arms)
         query = Query(None, self._spec.batch)
