@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from distrust.client.environments.arms import Bernoulli, BernoulliSpec, ClippedGaussian, GaussianSpec
+from distrust.client.environments.auto_lending import AutoLending, AutoLendingSpec
 from distrust.client.environments.base import ENVIRONMENTS, Environment, EnvironmentSpec, check_world
 from distrust.client.environments.contextual import (
     ContextualSpec,
@@ -39,6 +40,7 @@ SPECS: tuple[type[EnvironmentSpec], ...] = (
     ContextualSyntheticSpec,
     GlmSphereSpec,
     ContextualMslrSpec,
+    AutoLendingSpec,
 )
 """The list of environments."""
 
@@ -83,6 +85,8 @@ def build_environment(spec: EnvironmentSpec) -> AnyWorld:
 __all__ = [
     "ENVIRONMENTS",
     "AnyWorld",
+    "AutoLending",
+    "AutoLendingSpec",
     "Bernoulli",
     "BernoulliSpec",
     "ClippedGaussian",

@@ -266,6 +266,13 @@ LongContexts = Literal["clip", "refuse"]
 """What becomes of contexts of real data that are longer than 1: they are shortened and counted, or refused."""
 
 
+COVERED = 0.95
+"""Part of a data set's contexts that are not longer than the default radius."""
+
+LARGEST_ENTRY = 1e9
+"""Largest size of a number in a data set. Squares and their sums stay far from overflow."""
+
+
 def within_ball(contexts: Floats, how: LongContexts, first_line: int) -> tuple[Floats, int]:
     """Return contexts, shape (n, d), with ‖x‖ ≤ 1, and how many were longer.
 

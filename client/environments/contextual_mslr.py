@@ -22,6 +22,8 @@ from pydantic import Field
 
 from distrust.client.environments.base import Seed
 from distrust.client.environments.contextual import (
+    COVERED,
+    LARGEST_ENTRY,
     Contexts,
     ContextualSpec,
     LongContexts,
@@ -35,9 +37,6 @@ from distrust.common.randomness import Stream, generator
 
 SHIPPED_TABLE = "mslr-contexts.csv"
 """5,000 rows with 10 components."""
-
-COVERED = 0.95
-"""Part of the held-back rows whose context is not longer than the radius of a table."""
 
 FIRST_ROW = 3
 """Line of the first row: the header and the radii are above it."""
@@ -157,8 +156,8 @@ def _table(file: str | None) -> ContextTable:
 def read_contexts(path: Path, field: str = "file") -> ContextTable:
     """Return the table in `path`. It is kept while the file does not change.
 
-    Raises BadParameter, in the name of `field`: no such file, another header, a number that is missing, not finite or
-    outside its range. The message names the line.
+    Raises BadParameter, in the name of `field`: no such file, another header, a number that is missing or outside
+    its range. The message names the line.
     """
     try:
         return _read(path, field, path.stat().st_mtime_ns)
@@ -182,7 +181,7 @@ def _read(path: Path, field: str, changed: int) -> ContextTable:
     for number, line in enumerate(lines[2:], start=FIRST_ROW):
         row = _numbers(line, len(names))
         if row is None or row[0] not in range(HIGHEST_LABEL + 1):
-            allowed = f"line {number} must be a label 0 to {HIGHEST_LABEL} and {len(names) - 1} finite numbers"
+            allowed = f"line {number} must be a label 0 to {HIGHEST_LABEL} and {len(names) - 1} numbers"
             raise BadParameter(field, str(path), allowed)
         table[number - FIRST_ROW] = row
     return ContextTable(table[:, 0].astype(np.int64), table[:, 1:], radii)
@@ -193,12 +192,12 @@ def _header(components: int) -> list[str]:
 
 
 def _numbers(line: str, count: int) -> Floats | None:
-    """Return the numbers of a line; None unless it has `count`, all finite."""
+    """Return the numbers of a line; None unless it has `count`, none above LARGEST_ENTRY in size."""
     try:
         numbers = np.array([float(cell) for cell in line.split(",")])
     except ValueError:
         return None
-    return numbers if len(numbers) == count and np.isfinite(numbers).all() else None
+    return numbers if len(numbers) == count and (np.abs(numbers) <= LARGEST_ENTRY).all() else None
 
 
 def build_contexts(paths: Sequence[Path], fit: Sequence[Path], components: int) -> ContextTable:
