@@ -182,7 +182,8 @@ def _fitted(contexts: Floats, applied: NDArray[np.int64], bound: float | None) -
         long = np.linalg.norm(fit(float(np.exp(middle)))) > bound
         low, high = (middle, high) if long else (low, middle)
     theta = fit(float(np.exp(high)))
-    return theta * min(1.0, bound / float(np.linalg.norm(theta)))  # what the solver's tolerance leaves
+    theta *= min(1.0, bound / float(np.linalg.norm(theta)))  # what the solver's tolerance leaves
+    return theta
 
 
 def read_customers(path: Path, field: str = "file") -> Customers:

@@ -171,7 +171,7 @@ class GeneralizedLinear:
             return means
         if self.link == "poisson":
             counts: Floats = stats.poisson.ppf(luck, means)
-            return np.minimum(counts, high)
+            return np.clip(counts, low, high)  # the quantile of luck 0 is -1
         return np.where(luck < (means - low) / (high - low), high, low)
 
 
