@@ -160,23 +160,25 @@ def _demand(path: Path, changed: int, radius: float | None, how: LongContexts, b
         radius = float(np.quantile(np.sqrt((several * several).sum(axis=1)), COVERED))
     # The model is fitted to the shortened features, so that it is exactly the law of the contexts that clients have.
     customers, clipped = within_ball(several / radius, how, first_line=2)
-    theta = _fitted(offers(customers, rows.prices / HIGHEST_PRICE), rows.applied, bound)
+    # θ of x/radius is radius times θ of x: with this penalty the radius does not change the model.
+    theta = _fitted(offers(customers, rows.prices / HIGHEST_PRICE), rows.applied, radius**-2, bound)
     return Demand(customers, theta, clipped)
 
 
-def _fitted(contexts: Floats, applied: NDArray[np.int64], bound: float | None) -> Floats:
-    """Return θ* by logistic regression with scikit-learn's penalty ‖θ‖²/2, or a larger one that keeps ‖θ*‖ ≤ bound."""
+def _fitted(contexts: Floats, applied: NDArray[np.int64], least: float, bound: float | None) -> Floats:
+    """Return θ* by logistic regression with the penalty `least` ‖θ‖²/2, or a larger one that keeps ‖θ*‖ ≤ bound."""
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - an extra, which takes a second to import
 
     def fit(penalty: float) -> Floats:
-        model = LogisticRegression(C=1 / penalty, fit_intercept=False, max_iter=1000).fit(contexts, applied)
+        model = LogisticRegression(C=1 / penalty, fit_intercept=False, solver="newton-cholesky", tol=1e-8)
+        model.fit(contexts, applied)
         return np.asarray(model.coef_[0], dtype=np.float64)
 
-    theta = fit(1.0)
+    theta = fit(least)
     if bound is None or np.linalg.norm(theta) <= bound:
         return theta
     # At the minimum penalty · θ = Σ (y - μ) φ, at most Σ ‖φ‖ long: that penalty over the bound is enough.
-    low, high = 0.0, float(np.log(np.sqrt((contexts * contexts).sum(axis=1)).sum() / bound))
+    low, high = float(np.log(least)), float(np.log(np.sqrt((contexts * contexts).sum(axis=1)).sum() / bound))
     for _ in range(STEPS):  # the norm falls as the penalty grows
         middle = (low + high) / 2
         long = np.linalg.norm(fit(float(np.exp(middle)))) > bound

@@ -52,7 +52,7 @@ def test_the_shipped_table_holds_the_rows_of_the_test_sample() -> None:
     lengths = np.sqrt((world.rows**2).sum(axis=1))
     assert lengths.max() < 1 + 1e-12
     assert (lengths > 1 - 1e-12).sum() == world.clipped
-    assert (world.rows[:, -1] == np.sqrt(0.5)).all()
+    assert (world.rows[:, -1] == 1 / np.sqrt(2)).all()
 
 
 def test_fewer_components_are_the_first_ones_with_a_radius_of_their_own() -> None:
@@ -135,7 +135,7 @@ def test_a_table_is_reduced_by_the_components_of_the_held_back_rows(tmp_path: Pa
     assert (table.radii == held.radii).all()
     assert (build_contexts(paths[:1], fit, 2).components == table.components[:40]).all()
     for components in (0, 4, 136):
-        with pytest.raises(BadParameter, match="components = .*from 1 to 3"):
+        with pytest.raises(BadParameter, match=r"components = .*from 1 to 3"):
             build_contexts(paths, fit, components)
 
 
