@@ -145,7 +145,8 @@ def offers(customers: Floats, prices: Floats) -> Floats:
     """Return (x, p x)/√2 for x of shape (…, c) and prices whose shape broadcasts with "…": shape (…, 2c)."""
     times = np.broadcast_to(prices, np.broadcast_shapes(prices.shape, customers.shape[:-1]))[..., np.newaxis]
     plain = np.broadcast_to(customers, (*times.shape[:-1], customers.shape[-1]))
-    return np.concatenate([plain, times * plain], axis=-1) / np.sqrt(2)
+    both: Floats = np.concatenate([plain, times * plain], axis=-1) / np.sqrt(2)
+    return both
 
 
 @lru_cache(maxsize=4)
