@@ -1,6 +1,6 @@
 """Prices of car loans: customers of the data set CRPM-12-001, who answer by a logit model that is fitted to them.
 
-Source: Han et al. 2021, Appendix F, with the features of Ban & Keskin 2020. The data set (On-Line Auto Lending) is
+Source: GLB Appendix F, with the features of Ban & Keskin 2020. The data set (On-Line Auto Lending) is
 handed out by the Center for Pricing and Revenue Management of Columbia University, and is not part of this package: a
 run file names a copy of it. Needs scikit-learn (extra `mslr`).
 
@@ -81,7 +81,7 @@ class AutoLendingSpec(ContextualSpec):
 
     arms           K prices, evenly from 0 to 25,000 dollars.
     value          revenue: regret is of price times P(apply), and customers are offered the price of the largest such
-                   product by the published parameters. apply: of P(apply) alone, where the lowest price is always best.
+                   product by the published parameters. apply: of P(apply) alone.
     radius         length of standardized features that becomes 1; that of 95 % of the customers when absent.
     long_contexts  what becomes of longer ones.
     theta_norm     largest ‖θ*‖, kept by a stronger penalty. Policies assume 1, at which demand hardly depends on the
