@@ -110,14 +110,15 @@ class ContextualSpec(EnvironmentSpec):
 
     def policy_defaults(self, policy: type[ArmSpec]) -> Mapping[str, object]:
         world = self.build()
-        words = {
+        words: dict[str, object] = {
             "features": world.dimension,
             "link": world.link,
             "parameters": world.parameters,
             "rewards": world.rewards,
         }
-        known = {key: value for key, value in words.items() if key in policy.model_fields}
-        return known if world.weights is None else {**known, "weights": list(world.weights)}
+        if world.weights is not None:
+            words["weights"] = list(world.weights)
+        return {key: value for key, value in words.items() if key in policy.model_fields}
 
     def check_policy(self, policy: Mapping[str, object], defaults: Mapping[str, object]) -> None:
         """Raise BadParameter where the policy's table says something else than the world is."""

@@ -75,10 +75,7 @@ class ContextualPolicy:
     def ask(self, left: int) -> Ask | None:
         if left < self._spec.batch:
             return None
-        rule = first_run(self._core.rule)
-        if self._spec.weights is not None:
-            rule = replace(rule, weights=np.array(self._spec.weights), link=self._spec.link)
-        decision = ContextualChoice.of(rule)
+        decision = ContextualChoice.of(weighted(first_run(self._core.rule), self._spec))
         statistic = self._spec.statistic(self._run.arms, decision)
         size = RoundSize(self._run.arms, self._run.horizon, self._run.calibration, self._batch, self._run.arms)
         query = Query(None, self._spec.batch)
@@ -102,6 +99,13 @@ def first_run(rule: ChoiceRule) -> ChoiceRule:
         screen = Screen(rule.screen.theta[0], rule.screen.link, rule.screen.margin)
     inverse = None if rule.inverse is None else rule.inverse[0]
     return ChoiceRule(rule.theta[0], inverse, float(np.ravel(rule.beta)[0]), screen, rule.only)
+
+
+def weighted(rule: ChoiceRule, spec: ContextualPolicySpec) -> ChoiceRule:
+    """Return the rule by which clients choose by value, where the arms of a spec have weights; else the rule."""
+    if spec.weights is None:
+        return rule
+    return replace(rule, weights=np.array(spec.weights), link=spec.link)
 
 
 class RidgeSums:

@@ -18,6 +18,8 @@ from distrust.common.bandit.contextual import ChoiceRule, ContextualChoice, Scre
 from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import LinUcbSpec
 from distrust.common.randomness import UnsafeSeededStream
+from distrust.server.policies.base import RunFacts
+from distrust.server.policies.contextual.linucb import LinUcb
 
 Floats = NDArray[np.float64]
 
@@ -272,6 +274,17 @@ def test_weights_travel_with_the_choice_and_are_absent_without() -> None:
     with pytest.raises(ValueError, match="weights"):
         ContextualChoice(theta=[[0.5]], weights=[0.5, 1.5])
     assert "weights" not in LinUcbSpec(name="linucb", features=2).model_dump()
+
+
+def test_a_policy_publishes_the_values_of_its_arms() -> None:
+    facts = RunFacts(arms=3, horizon=100, smallest=1, calibration="exact", noise=1.0)
+    policy = LinUcb.of(LinUcbSpec(name="linucb", features=2, batch=10, weights=[0.0, 0.5, 1.0]), facts)
+    ask = policy.ask(100)
+    assert ask is not None
+    assert isinstance(ask.decision, ContextualChoice)
+    assert ask.decision.weights == [0.0, 0.5, 1.0]
+    with pytest.raises(BadParameter, match=r"policy\.weights = 2: one for each of the 3 arms"):
+        LinUcb.of(LinUcbSpec(name="linucb", features=2, batch=10, weights=[0.0, 1.0]), facts)
 
 
 def test_long_contexts_are_shortened_and_counted_or_refused_by_line() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from distrust.client.environments import ContextualMslr, build_environment, read_spec
 from distrust.client.environments.contextual import ContextualWorld, experience
@@ -18,6 +19,7 @@ from distrust.client.environments.contextual_mslr import (
 from distrust.common.bandit.contextual import ChoiceRule
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import UnsafeSeededStream
+from distrust.lab.__main__ import app
 from distrust.lab.run.in_process import run
 from distrust.lab.run.result import Result
 from distrust.lab.run.result_table import print_result
@@ -137,6 +139,19 @@ def test_a_table_is_reduced_by_the_components_of_the_held_back_rows(tmp_path: Pa
     for components in (0, 4, 136):
         with pytest.raises(BadParameter, match=r"components = .*from 1 to 3"):
             build_contexts(paths, fit, components)
+
+
+def test_the_command_makes_a_table(tmp_path: Path) -> None:
+    rows, fit, out = _letor(tmp_path / "a.txt", 40, 1), _letor(tmp_path / "fit.txt", 200, 3), tmp_path / "out.csv"
+    words = ["data", "mslr-contexts", "--components", "3", "--fit", str(fit), "--out", str(out), str(rows)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0
+    assert "40 rows, 3 components" in " ".join(done.output.split())
+    read, built = read_contexts(out), build_contexts([rows], [fit], 3)
+    assert (read.labels == built.labels).all()
+    assert np.abs(read.components - built.components).max() <= 0.0005
+    assert np.abs(read.radii - built.radii).max() <= 0.0005
+    assert _world(file=str(out), dimension=4).rows.shape == (40, 4)
 
 
 def test_a_table_of_the_users_is_read_back_and_played(tmp_path: Path) -> None:
