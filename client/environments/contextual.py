@@ -245,6 +245,11 @@ def world_seed(spec: EnvironmentSpec) -> int:
     return spec.seed
 
 
+def mean_values(world: ContextualWorld, means: Floats) -> Floats:
+    """Return what regret is counted in, for mean rewards of shape (…, K): mean rewards times the world's weights."""
+    return means if world.weights is None else means * np.array(world.weights)
+
+
 def experience(world: ContextualWorld, rule: ChoiceRule, count: int, stream: Stream) -> tuple[Observation, Floats]:
     """Return what `count` clients experience under a rule, and the regret of each, shape (count,).
 
@@ -258,7 +263,7 @@ def experience(world: ContextualWorld, rule: ChoiceRule, count: int, stream: Str
     own = np.take_along_axis(means, arms[:, np.newaxis], axis=1)[:, 0]
     column = arms if features.shape[1] > 1 else np.zeros_like(arms)
     chosen = np.take_along_axis(features, column[:, np.newaxis, np.newaxis], axis=1)[:, 0]
-    values = means if world.weights is None else means * np.array(world.weights)
+    values = mean_values(world, means)
     lost = values.max(axis=1) - np.take_along_axis(values, arms[:, np.newaxis], axis=1)[:, 0]
     return Observation(arms, chosen, world.pay(own, met.luck), predictors), lost
 
