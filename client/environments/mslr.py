@@ -282,7 +282,7 @@ def build_counts(paths: Sequence[Path], clusters: int, seed: int = 0, minimum_ro
 
     if clusters < 2:
         raise BadParameter("clusters", clusters, "at least 2 arms are needed")
-    labels, features = _load(paths)
+    labels, features = load_compressed(paths)
     points = StandardScaler(copy=False).fit_transform(features)
     different = _different(points, clusters)
     if different < clusters:
@@ -290,7 +290,7 @@ def build_counts(paths: Sequence[Path], clusters: int, seed: int = 0, minimum_ro
     return _count(_clusters(points, clusters, seed), labels, minimum_rows)
 
 
-def _load(paths: Sequence[Path]) -> tuple[NDArray[np.int64], Points]:
+def load_compressed(paths: Sequence[Path]) -> tuple[NDArray[np.int64], Points]:
     """Return labels and compressed features of all files, as 4-byte numbers when there are more than `MANY` rows."""
     labels: list[NDArray[np.int64]] = []
     features: list[Points] = []

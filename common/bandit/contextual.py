@@ -35,6 +35,10 @@ Range = Annotated[list[Finite], Field(min_length=2, max_length=2)]
 Vector = Annotated[list[Finite], Field(min_length=1, max_length=20_100)]
 
 
+Weights = Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=10_000)]
+"""Values of a reward of 1, one an arm, as parts of the largest."""
+
+
 def link_mean(link: Link, predictor: Floats) -> Floats:
     """Return μ of linear predictors, elementwise, of the same shape."""
     if link == "identity":
@@ -106,9 +110,11 @@ class Screen:
     link: Link
     margin: float
 
-    def allowed(self, features: Floats) -> NDArray[np.bool_]:
-        """Return which arms stay for contexts of shape (…, n, 1, d): shape (…, n, K)."""
+    def allowed(self, features: Floats, weights: Floats | None = None) -> NDArray[np.bool_]:
+        """Return which arms stay for contexts of shape (…, n, 1, d): shape (…, n, K); weights as in `ChoiceRule`."""
         means = link_mean(self.link, _predictors(self.theta, features))
+        if weights is not None:
+            means = weights * means
         return np.asarray(means >= means.max(axis=-1, keepdims=True) - self.margin)
 
 
@@ -121,6 +127,9 @@ class ChoiceRule:
     beta     β ≥ 0, shape (…), the bonus's weight.
     screen   arms that are not looked at; None for none.
     only     the arm that every client plays; None: each client chooses.
+    weights  public value w_a ≥ 0 of a reward of 1 of each arm, such as a price, shape (K,). Clients then maximize
+             w_a μ(⟨φ_a, θ_a⟩ + β ‖φ_a‖), with μ of `link`. None: all arms' rewards are worth the same, and μ, which
+             rises, changes no choice.
     """
 
     theta: Floats
@@ -128,6 +137,8 @@ class ChoiceRule:
     beta: Floats | float = 0.0
     screen: Screen | None = None
     only: int | None = None
+    weights: Floats | None = None
+    link: Link = "identity"
 
     def choose(self, features: Floats) -> tuple[Integers, Floats]:
         """Return the clients' arms and their linear predictors ⟨φ, θ⟩, both of shape (…, n).
@@ -143,8 +154,10 @@ class ChoiceRule:
         scores = predictors
         if self.inverse is not None:
             scores = predictors + np.asarray(self.beta)[..., np.newaxis, np.newaxis] * self._lengths(features)
+        if self.weights is not None:
+            scores = self.weights * link_mean(self.link, scores)
         if self.screen is not None:
-            scores = np.where(self.screen.allowed(features), scores, -np.inf)
+            scores = np.where(self.screen.allowed(features, self.weights), scores, -np.inf)
         arms = scores.argmax(axis=-1)
         return arms, picked(predictors, arms)
 
@@ -181,6 +194,7 @@ class ContextualChoice(Message):
     inverse  upper triangle of V⁻¹ for each row of theta, row by row; absent without a bonus.
     beta     weight of the bonus. screen: which arms are left out.
     only     the arm that all clients of the cohort play; then it is public, as in a warm-up.
+    weights  public value of a reward of 1 of each arm; then `link` is μ. Both are absent where all are worth the same.
     """
 
     kind: Literal["contextual-choice"] = "contextual-choice"
@@ -189,6 +203,8 @@ class ContextualChoice(Message):
     beta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     screen: ScreenTerms | None = None
     only: Annotated[int, Field(ge=0)] | None = None
+    weights: Weights | None = Field(default=None, exclude_if=lambda weights: weights is None)
+    link: Link = Field(default="identity", exclude_if=lambda link: link == "identity")
 
     @model_validator(mode="after")
     def _sizes_match(self) -> Self:
@@ -200,6 +216,8 @@ class ContextualChoice(Message):
                 raise ValueError(f"inverse: must have one triangle for each of the {len(self.theta)} rows of theta")
             if any(len(row) != size * (size + 1) // 2 for row in self.inverse):
                 raise ValueError(f"inverse: a triangle of {size} x {size} has {size * (size + 1) // 2} numbers")
+        if self.weights is not None and len(self.theta) not in {1, len(self.weights)}:
+            raise ValueError(f"weights: must be one for each of the {len(self.theta)} arms")
         return self
 
     @classmethod
@@ -209,7 +227,15 @@ class ContextualChoice(Message):
         screen = None
         if rule.screen is not None:
             screen = ScreenTerms(theta=rule.screen.theta.tolist(), link=rule.screen.link, margin=rule.screen.margin)
-        return cls(theta=rule.theta.tolist(), inverse=inverse, beta=float(rule.beta), screen=screen, only=rule.only)
+        return cls(
+            theta=rule.theta.tolist(),
+            inverse=inverse,
+            beta=float(rule.beta),
+            screen=screen,
+            only=rule.only,
+            weights=None if rule.weights is None else rule.weights.tolist(),
+            link=rule.link,
+        )
 
     @property
     def rule(self) -> ChoiceRule:
@@ -219,7 +245,8 @@ class ContextualChoice(Message):
         screen = None
         if self.screen is not None:
             screen = Screen(np.array(self.screen.theta), self.screen.link, self.screen.margin)
-        return ChoiceRule(np.array(self.theta), inverse, self.beta, screen, self.only)
+        weights = None if self.weights is None else np.array(self.weights)
+        return ChoiceRule(np.array(self.theta), inverse, self.beta, screen, self.only, weights, self.link)
 
     def pulls(self, arm: int | None, clients: int) -> tuple[tuple[int | None, int], ...]:
         """Return (arm, pulls) that a cohort takes from the horizon; arm None where only the clients know it."""

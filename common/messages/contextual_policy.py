@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from distrust.common.bandit.contextual import ContextualSum, Link, Range
+from distrust.common.bandit.contextual import ContextualSum, Link, Range, Weights
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.messages.policy_spec import LARGEST_COHORT, MOST_ROUNDS, ArmSpec, RoundSize
@@ -26,6 +26,7 @@ class ContextualPolicySpec(ArmSpec):
     link        μ. rewards: the range of a reward, which clients clamp to.
     batch       B: fresh clients of each round, one cohort. 1 is the papers' sequential play.
     failure     α: probability that the widths fail in the whole run; 1/T when absent.
+    weights     value of a reward of 1 of each arm, where they differ: clients then choose by value. Public.
     """
 
     REWARDS: ClassVar[Literal["arms", "linear", "contextual"]] = "contextual"
@@ -39,6 +40,7 @@ class ContextualPolicySpec(ArmSpec):
     rewards: Range = Field(default_factory=lambda: [0.0, 1.0])
     batch: Batch = 1
     failure: Annotated[float, Field(gt=0, lt=1)] | None = None
+    weights: Weights | None = Field(default=None, exclude_if=lambda weights: weights is None)
 
     @model_validator(mode="after")
     def _statistic_can_be(self) -> Self:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from distrust.client.environments.contextual_mslr import build_contexts, write_contexts
 from distrust.client.environments.mslr import build_counts, write_counts
 from distrust.common.errors import BadParameter, RunFailed
 from distrust.common.privacy.searches import one_thread
@@ -171,3 +172,17 @@ def mslr(
     with writing(out_file, "name another file"):
         write_counts(table, out_file)
     out.print(f"{out_file}: {len(table)} arms, {table.sum()} rows")
+
+
+@tables.command("mslr-contexts")
+def mslr_contexts(
+    files: Annotated[list[Path], typer.Argument(help="LETOR files: label qid:q 1:v 2:v …")],
+    out_file: Annotated[Path, typer.Option("--out", help="CSV to write: per row, its label and its components")],
+    fit: Annotated[list[Path], typer.Option("--fit", help="LETOR file of other rows, which the components are of")],
+    components: Annotated[int, typer.Option(min=1, max=136, help="Principal components to keep")] = 10,
+) -> None:
+    """Reduce the rows of LETOR files to contexts of a few numbers."""
+    table = build_contexts(files, fit, components)
+    with writing(out_file, "name another file"):
+        write_contexts(table, out_file)
+    out.print(f"{out_file}: {len(table.labels)} rows, {components} components")

@@ -57,7 +57,7 @@ class ContextualTracker:
 
     def truth(self, learner: Learner) -> Truth:
         """Return the regret and the failures so far; the best arm depends on the client."""
-        return Truth(None, self.regret(learner), self.events(learner))
+        return Truth(None, self.regret(learner), self.events(learner), self._world.clipped)
 
     def events(self, learner: Learner) -> PolicyFailures:
         """Return the failures so far: contextual policies drop no arm for good."""

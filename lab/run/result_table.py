@@ -86,6 +86,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     facts = [
         _chosen(result),
         ("pulls", f"{pulls:,} of {result.horizon:,}, {result.unfinished:,} of them after the last whole batch"),
+        *([("clipped", f"{result.clipped:,} contexts of the data, to length 1")] if result.clipped else []),
         ("regret", f"{result.regret.final:,.1f}"),
         ("failures", _failures(result.events)),
         ("rounds", f"{len(result.rounds)}, with {result.aborted} cohorts aborted and replaced"),

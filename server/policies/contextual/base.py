@@ -5,7 +5,7 @@ one run; figures play all repetitions of a series as one core.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -70,6 +70,8 @@ class ContextualPolicy:
     def __init__(self, spec: ContextualPolicySpec, run: RunFacts, core: Core) -> None:
         if run.horizon < spec.batch:
             raise BadParameter("policy.batch", spec.batch, f"must be at most horizon = {run.horizon}")
+        if spec.weights is not None and len(spec.weights) != run.arms:
+            raise BadParameter("policy.weights", len(spec.weights), f"one for each of the {run.arms} arms is needed")
         self._spec, self._run, self._core = spec, run, core
         self.active = tuple(range(run.arms))
         self._batch = 1
@@ -84,7 +86,7 @@ class ContextualPolicy:
 
     def ask_by(self, rule: ChoiceRule) -> Ask:
         """Return the batch whose clients choose by the first run's part of a core's rule."""
-        decision = ContextualChoice.of(first_run(rule))
+        decision = ContextualChoice.of(weighted(first_run(rule), self._spec))
         statistic = self._spec.statistic(self._run.arms, decision)
         size = RoundSize(self._run.arms, self._run.horizon, self._run.calibration, self._batch, self._run.arms)
         query = Query(None, self._spec.batch)
@@ -108,6 +110,13 @@ def first_run(rule: ChoiceRule) -> ChoiceRule:
         screen = Screen(rule.screen.theta[0], rule.screen.link, rule.screen.margin)
     inverse = None if rule.inverse is None else rule.inverse[0]
     return ChoiceRule(rule.theta[0], inverse, float(np.ravel(rule.beta)[0]), screen, rule.only)
+
+
+def weighted(rule: ChoiceRule, spec: ContextualPolicySpec) -> ChoiceRule:
+    """Return the rule by which clients choose by value, where the arms of a spec have weights; else the rule."""
+    if spec.weights is None:
+        return rule
+    return replace(rule, weights=np.array(spec.weights), link=spec.link)
 
 
 class RidgeSums:
