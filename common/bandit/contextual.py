@@ -43,6 +43,11 @@ def least_slope(link: Link) -> float:
     return slopes[link]
 
 
+def largest_slope(link: Link) -> float:
+    """Return L = max μ'(z) over z in [-1, 1]: 1, 1/4 or e."""
+    return {"identity": 1.0, "logistic": 0.25, "poisson": math.e}[link]
+
+
 def packed_triangle(matrix: Floats) -> Floats:
     """Return the upper triangle of symmetric matrices, shape (…, d, d), row by row: shape (…, d(d+1)/2)."""
     rows, columns = np.triu_indices(matrix.shape[-1])
@@ -65,17 +70,17 @@ class Screen:
 
     theta   the parameters after the warm-up, shape (…, K, d). Source: Han et al. 2021, Algorithm 2, with μ as Lemma D.1
             needs it (equation 4.1 leaves it out).
-    margin  h/2 ≥ 0, in units of the reward.
+    margin  h/2 ≥ 0, shape (…), in units of the reward.
     """
 
     theta: Floats
     link: Link
-    margin: float
+    margin: Floats | float
 
     def allowed(self, features: Floats) -> NDArray[np.bool_]:
         """Return which arms stay for contexts of shape (…, n, 1, d): shape (…, n, K)."""
         means = link_mean(self.link, _predictors(self.theta, features))
-        return np.asarray(means >= means.max(axis=-1, keepdims=True) - self.margin)
+        return np.asarray(means >= means.max(axis=-1, keepdims=True) - _over_clients(self.margin))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,7 @@ class ChoiceRule:
     beta     β ≥ 0, shape (…), the bonus's weight.
     screen   arms that are not looked at; None for none.
     only     the arm that every client plays; None: each client chooses.
+    anchor   the parameters of the residual that clients report, of the shape of theta; None: theta itself.
     """
 
     theta: Floats
@@ -94,21 +100,23 @@ class ChoiceRule:
     beta: Floats | float = 0.0
     screen: Screen | None = None
     only: int | None = None
+    anchor: Floats | None = None
 
     def choose(self, features: Floats) -> tuple[Integers, Floats]:
-        """Return the clients' arms and their linear predictors ⟨φ, θ⟩, both of shape (…, n).
+        """Return the clients' arms and the linear predictors of their residuals, both of shape (…, n).
 
         features  contexts, shape (…, n, A, d): A = K, a context an arm, with one row of theta; or A = 1, one context
                   for all arms, with K rows. The first of equal scores is chosen.
         """
-        predictors = _predictors(self.theta, features)
+        predictors = scores = _predictors(self.theta, features)
+        if self.anchor is not None:
+            predictors = _predictors(self.anchor, features)
         if self.only is not None:
             column = min(self.only, predictors.shape[-1] - 1)
             arms = np.full(predictors.shape[:-1], self.only, dtype=np.int64)
             return arms, np.asarray(predictors[..., column])
-        scores = predictors
         if self.inverse is not None:
-            scores = predictors + np.asarray(self.beta)[..., np.newaxis, np.newaxis] * self._lengths(features)
+            scores = scores + _over_clients(self.beta) * self._lengths(features)
         if self.screen is not None:
             scores = np.where(self.screen.allowed(features), scores, -np.inf)
         arms = scores.argmax(axis=-1)
@@ -123,6 +131,11 @@ class ChoiceRule:
             squares = np.einsum("...nd,...kde,...ne->...nk", features[..., 0, :], self.inverse, features[..., 0, :])
         lengths: Floats = np.sqrt(np.maximum(squares, 0))
         return lengths
+
+
+def _over_clients(numbers: Floats | float) -> Floats | float:
+    """Return numbers of shape (…) so that they broadcast over clients and arms, (…, n, K)."""
+    return numbers if isinstance(numbers, float) else np.asarray(numbers)[..., np.newaxis, np.newaxis]
 
 
 def _predictors(theta: Floats, features: Floats) -> Floats:
@@ -147,6 +160,7 @@ class ContextualChoice(Message):
     inverse  upper triangle of V⁻¹ for each row of theta, row by row; absent without a bonus.
     beta     weight of the bonus. screen: which arms are left out.
     only     the arm that all clients of the cohort play; then it is public, as in a warm-up.
+    anchor   the parameters of the residual that clients report, as many rows as theta has; absent: theta itself.
     """
 
     kind: Literal["contextual-choice"] = "contextual-choice"
@@ -155,12 +169,16 @@ class ContextualChoice(Message):
     beta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     screen: ScreenTerms | None = None
     only: Annotated[int, Field(ge=0)] | None = None
+    anchor: list[Vector] | None = Field(default=None, exclude_if=lambda anchor: anchor is None)
 
     @model_validator(mode="after")
     def _sizes_match(self) -> Self:
         size = len(self.theta[0])
-        if any(len(row) != size for row in [*self.theta, *(self.screen.theta if self.screen else [])]):
+        rows = [*self.theta, *(self.screen.theta if self.screen else []), *(self.anchor or [])]
+        if any(len(row) != size for row in rows):
             raise ValueError(f"theta: every row must have the {size} numbers of the first")
+        if self.anchor is not None and len(self.anchor) != len(self.theta):
+            raise ValueError(f"anchor: must have as many rows as theta has, {len(self.theta)}")
         if self.inverse is not None:
             if len(self.inverse) != len(self.theta):
                 raise ValueError(f"inverse: must have one triangle for each of the {len(self.theta)} rows of theta")
@@ -174,8 +192,11 @@ class ContextualChoice(Message):
         inverse = None if rule.inverse is None else packed_triangle(rule.inverse).tolist()
         screen = None
         if rule.screen is not None:
-            screen = ScreenTerms(theta=rule.screen.theta.tolist(), link=rule.screen.link, margin=rule.screen.margin)
-        return cls(theta=rule.theta.tolist(), inverse=inverse, beta=float(rule.beta), screen=screen, only=rule.only)
+            margin = float(rule.screen.margin)
+            screen = ScreenTerms(theta=rule.screen.theta.tolist(), link=rule.screen.link, margin=margin)
+        anchor = None if rule.anchor is None else rule.anchor.tolist()
+        beta = float(rule.beta)
+        return cls(theta=rule.theta.tolist(), inverse=inverse, beta=beta, screen=screen, only=rule.only, anchor=anchor)
 
     @property
     def rule(self) -> ChoiceRule:
@@ -185,7 +206,8 @@ class ContextualChoice(Message):
         screen = None
         if self.screen is not None:
             screen = Screen(np.array(self.screen.theta), self.screen.link, self.screen.margin)
-        return ChoiceRule(np.array(self.theta), inverse, self.beta, screen, self.only)
+        anchor = None if self.anchor is None else np.array(self.anchor)
+        return ChoiceRule(np.array(self.theta), inverse, self.beta, screen, self.only, anchor)
 
     def pulls(self, arm: int | None, clients: int) -> tuple[tuple[int | None, int], ...]:
         """Return (arm, pulls) that a cohort takes from the horizon; arm None where only the clients know it."""

@@ -6,7 +6,7 @@ one run; figures play all repetitions of a series as one core.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +56,12 @@ class Core(Protocol):
 
 
 class ContextualPolicy:
-    """A policy that asks one cohort of `batch` clients a round, and lets a core of one run learn from its sum."""
+    """A policy that asks one cohort of `batch` clients a round, and lets a core of one run learn from its sum.
+
+    CUMULATIVE  whether the core takes the sums over all batches so far, where a mechanism counts a stream.
+    """
+
+    CUMULATIVE: ClassVar[bool] = True
 
     active: tuple[int, ...]
     intervals: tuple[Interval, ...] = ()
@@ -78,7 +83,7 @@ class ContextualPolicy:
         size = RoundSize(self._run.arms, self._run.horizon, self._run.calibration, self._batch, self._run.arms)
         query = Query(None, self._spec.batch)
         share = self._spec.event_probability(size)
-        return Ask(self._batch, (query,), share, decision, statistic, cumulative=True)
+        return Ask(self._batch, (query,), share, decision, statistic, cumulative=self.CUMULATIVE)
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
         if len(estimates) != 1:
@@ -94,9 +99,10 @@ def first_run(rule: ChoiceRule) -> ChoiceRule:
     """Return the rule of the first run of a core."""
     screen = None
     if rule.screen is not None:
-        screen = Screen(rule.screen.theta[0], rule.screen.link, rule.screen.margin)
+        screen = Screen(rule.screen.theta[0], rule.screen.link, float(np.ravel(rule.screen.margin)[0]))
     inverse = None if rule.inverse is None else rule.inverse[0]
-    return ChoiceRule(rule.theta[0], inverse, float(np.ravel(rule.beta)[0]), screen, rule.only)
+    anchor = None if rule.anchor is None else rule.anchor[0]
+    return ChoiceRule(rule.theta[0], inverse, float(np.ravel(rule.beta)[0]), screen, rule.only, anchor)
 
 
 class RidgeSums:
