@@ -104,7 +104,7 @@ class ContextualSpec(EnvironmentSpec):
             "features": world.dimension,
             "link": world.link,
             "parameters": world.parameters,
-            "rewards": world.rewards,
+            "rewards": list(world.rewards),
         }
         return {key: value for key, value in words.items() if key in policy.model_fields}
 

@@ -25,6 +25,8 @@ Link = Literal["identity", "logistic", "poisson"]
 """μ of a generalized linear model: the mean reward of an arm is μ(⟨φ, θ⟩)."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Range = Annotated[list[Finite], Field(min_length=2, max_length=2)]
+"""Least and largest value of a reward."""
 Vector = Annotated[list[Finite], Field(min_length=1, max_length=20_100)]
 
 
@@ -245,7 +247,7 @@ class ContextualSum(Message):
     blocks: Annotated[int, Field(ge=1, le=10_000, description="K, or 1 where the arms share their parameters")] = 1
     moments: bool = True
     residual: Link | None = None
-    rewards: tuple[Finite, Finite] = (0.0, 1.0)
+    rewards: Range = Field(default_factory=lambda: [0.0, 1.0])
 
     @model_validator(mode="after")
     def _rewards_rise(self) -> Self:
@@ -313,7 +315,8 @@ class ContextualSum(Message):
         if seen.features.shape[-1] != self.features:
             raise BadParameter("context", seen.features.shape[-1], f"must have {self.features} numbers")
         contexts = shortened(seen.features)
-        factor = np.clip(seen.rewards, *self.rewards)
+        low, high = self.rewards
+        factor = np.clip(seen.rewards, low, high)
         if self.residual is not None:
             factor = link_mean(self.residual, np.clip(seen.predictors, -1, 1)) - factor
         own = factor[..., np.newaxis] * contexts

@@ -6,7 +6,7 @@ one run; figures play all repetitions of a series as one core.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,22 +58,20 @@ class Core(Protocol):
 class ContextualPolicy:
     """A policy that asks one cohort of `batch` clients a round, and lets a core of one run learn from its sum.
 
-    CUMULATIVE  whether the core takes the sums over all batches so far, where a mechanism counts a stream.
+    cumulative  whether the core takes the sums over all batches so far, where a mechanism counts a stream.
     """
-
-    CUMULATIVE: ClassVar[bool] = True
 
     active: tuple[int, ...]
     intervals: tuple[Interval, ...] = ()
     formed: tuple[Interval, ...] = ()
     chosen: int | None = None
 
-    def __init__(self, spec: ContextualPolicySpec, run: RunFacts, core: Core) -> None:
+    def __init__(self, spec: ContextualPolicySpec, run: RunFacts, core: Core, *, cumulative: bool = True) -> None:
         if run.horizon < spec.batch:
             raise BadParameter("policy.batch", spec.batch, f"must be at most horizon = {run.horizon}")
         self._spec, self._run, self._core = spec, run, core
         self.active = tuple(range(run.arms))
-        self._batch = 1
+        self._batch, self._cumulative = 1, cumulative
 
     def ask(self, left: int) -> Ask | None:
         if left < self._spec.batch:
@@ -83,7 +81,7 @@ class ContextualPolicy:
         size = RoundSize(self._run.arms, self._run.horizon, self._run.calibration, self._batch, self._run.arms)
         query = Query(None, self._spec.batch)
         share = self._spec.event_probability(size)
-        return Ask(self._batch, (query,), share, decision, statistic, cumulative=self.CUMULATIVE)
+        return Ask(self._batch, (query,), share, decision, statistic, cumulative=self._cumulative)
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
         if len(estimates) != 1:
