@@ -91,9 +91,9 @@ class UcbCore:
         self._batches += 1
         designs = self._designs
         designs.add(sums, noise)
-        variance = float(designs.variances[0])
-        theta, inverse = designs.solve(np.full(theta_blocks(self.rule), self._regularizer.value(variance)), invert=True)
-        beta = self._regularizer.width(variance, self._batches, int(designs.clients[0]))
+        variance = designs.variances.item(0)
+        theta, inverse = designs.solve(self._regularizer.value(variance), invert=True)
+        beta = self._regularizer.width(variance, self._batches, designs.clients.item(0))
         self.rule = ChoiceRule(theta, inverse, np.full(len(theta), beta))
 
 
@@ -120,11 +120,10 @@ class GlocCore:
         assert before is not None
         designs.add(sums, noise)
         blocks = sums.reshape(len(sums), before.shape[1], -1)
-        self._predicted += (designs.unpacked(sums) @ before[..., np.newaxis])[..., 0]
+        self._predicted += np.einsum("...de,...e->...d", designs.unpacked(sums), before)
         anchor = shortened(before - (self._step / noise.clients) * blocks[..., : before.shape[2]])
-        variance = float(designs.variances[0])
-        shift = np.full(theta_blocks(self.rule), self._regularizer.value(variance))
-        theta, inverse = designs.solve(shift, self._predicted, invert=True)
+        variance = designs.variances.item(0)
+        theta, inverse = designs.solve(self._regularizer.value(variance), self._predicted, invert=True)
         beta = math.sqrt(math.sqrt(variance * self._size) / self._slope)
         self.rule = ChoiceRule(theta, inverse, np.full(len(theta), beta), anchor=anchor)
 
@@ -134,11 +133,6 @@ def first_rule(runs: int, blocks: int, size: int, *, anchored: bool = False) -> 
     theta = np.zeros((runs, blocks, size))
     eye = np.broadcast_to(np.eye(size), (runs, blocks, size, size))
     return ChoiceRule(theta, eye, np.ones(runs), anchor=theta if anchored else None)
-
-
-def theta_blocks(rule: ChoiceRule) -> int:
-    """Return b, the rows of parameters."""
-    return int(rule.theta.shape[1])
 
 
 class LdpUcb(ContextualPolicy):

@@ -61,10 +61,12 @@ class Designs:
         lowest: Floats = np.linalg.eigvalsh(self.unpacked(self._totals))[..., 0] + shift
         return lowest
 
-    def solve(self, shift: Floats, linear: Floats | None = None, *, invert: bool = False) -> tuple[Floats, Floats]:
+    def solve(
+        self, shift: Floats | float, linear: Floats | None = None, *, invert: bool = False
+    ) -> tuple[Floats, Floats]:
         """Return θ̂ = (Σφφᵀ + shift I)⁻¹ u, shape (R, b, d), and the inverses, shape (R, b, d, d).
 
-        shift   by block, shape (b,). linear: u, shape (R, b, d); Σ sφ when absent.
+        shift   by block, shape (b,), or the same for all. linear: u, shape (R, b, d); Σ sφ when absent.
         invert  whether the inverses are wanted; else they may be empty, shape (0,).
         """
         u = self._totals[..., : self._size] if linear is None else linear
@@ -72,12 +74,13 @@ class Designs:
             solved = self._solve_pairs(shift, u, invert=invert)
             if solved is not None:
                 return solved
-        matrices = self._lifted(self.unpacked(self._totals) + shift[:, np.newaxis, np.newaxis] * self._eye)
+        shifts = np.asarray(shift)[..., np.newaxis, np.newaxis] * self._eye
+        matrices = self._lifted(self.unpacked(self._totals) + shifts)
         inverse = np.linalg.inv(matrices)
         inverse = (inverse + np.swapaxes(inverse, -1, -2)) / 2
         return (inverse @ u[..., np.newaxis])[..., 0], inverse
 
-    def _solve_pairs(self, shift: Floats, u: Floats, *, invert: bool) -> tuple[Floats, Floats] | None:
+    def _solve_pairs(self, shift: Floats | float, u: Floats, *, invert: bool) -> tuple[Floats, Floats] | None:
         """Return the same for d = 2 in closed form; None if a matrix is not positive definite."""
         a, c = self._totals[..., 2] + shift, self._totals[..., 4] + shift
         b = self._totals[..., 3] * self._scale[0, 1]
@@ -102,9 +105,13 @@ class Designs:
         Afterwards their least eigenvalue is one standard deviation of an entry's noise, at least 1. Without noise a
         singular matrix means that too few clients have answered so far, which is no failure.
         """
-        lowest = np.linalg.eigvalsh(matrices)[..., 0]
-        singular = lowest <= SINGULAR * np.maximum(np.trace(matrices, axis1=-2, axis2=-1), 0)
-        if not singular.any():
+        floor = SINGULAR * np.maximum(np.trace(matrices, axis1=-2, axis2=-1), 0)
+        try:
+            np.linalg.cholesky(matrices - floor[..., np.newaxis, np.newaxis] * self._eye)
+        except np.linalg.LinAlgError:
+            lowest = np.linalg.eigvalsh(matrices)[..., 0]
+            singular = lowest <= floor
+        else:
             return matrices
         self.indefinite += (singular & (self.variances > 0)).any(axis=-1)
         lift = np.where(singular, np.maximum(np.sqrt(self.variances), 1.0) - lowest, 0.0)
