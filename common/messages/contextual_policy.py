@@ -120,7 +120,7 @@ class LinUcbSpec(ContextualPolicySpec):
 
 
 class GreedySpec(ContextualPolicySpec):
-    """Greedy play by private estimates, without a bonus (Han et al. 2021, Algorithm 1 for single, 2 for multi).
+    """Greedy play by private estimates, without a bonus (GLB Algorithm 1 for single, 2 for multi).
 
     warm_up  multi: rounds at the beginning in which the arms take turns in public; a tenth of all rounds when absent.
              Each arm has as many, so a remainder modulo K is not used.

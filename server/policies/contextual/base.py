@@ -67,8 +67,7 @@ class ContextualPolicy:
     chosen: int | None = None
 
     def __init__(self, spec: ContextualPolicySpec, run: RunFacts, core: Core, *, cumulative: bool = True) -> None:
-        if run.horizon < spec.batch:
-            raise BadParameter("policy.batch", spec.batch, f"must be at most horizon = {run.horizon}")
+        rounds_of(spec, run)
         self._spec, self._run, self._core = spec, run, core
         self.active = tuple(range(run.arms))
         self._batch, self._cumulative = 1, cumulative
@@ -91,6 +90,13 @@ class ContextualPolicy:
 
     def leftover(self, left: int) -> dict[Key, int]:
         return {None: left} if left else {}
+
+
+def rounds_of(spec: ContextualPolicySpec, run: RunFacts) -> int:
+    """Return the full batches of a run, at least one. Raises BadParameter."""
+    if run.horizon < spec.batch:
+        raise BadParameter("policy.batch", spec.batch, f"must be at most horizon = {run.horizon}")
+    return run.horizon // spec.batch
 
 
 def first_run(rule: ChoiceRule) -> ChoiceRule:

@@ -1,4 +1,4 @@
-"""The baselines of Han et al. 2021, section 5: LDP-UCB and LDP-GLOC, after Zheng et al. 2020.
+"""The baselines of GLB section 5: LDP-UCB and LDP-GLOC, after Zheng et al. 2020.
 
 Their own paper's text is not at hand: the `paper` numbers are those of GLB's published code, with the noise that is
 really there, of standard deviation σ in every entry of one batch and of N = tσ² after t of them. D = d, or dK where
@@ -6,7 +6,7 @@ each arm has parameters of its own: then the contexts are e_a ⊗ x in R^{dK}, a
 2Υ_t I and clients that choose argmax ⟨x, θ̃⟩ + β_t ‖x‖ in the norm of A⁻¹,
 
     UCB, paper   Υ_t = √N (4√D + 2 ln(2T/α)), β_t = 2σ√(D ln T) + (√(3Υ_t) + √(N D/Υ_t)) D ln T, θ̃ = A⁻¹ Σu
-    UCB, exact   Lemma A.2 of Chowdhury & Zhou 2022 for this A, so that 2Υ_t is twice the bound on the noise so far
+    UCB, exact   CTX Lemma A.2 for this A, so that 2Υ_t is twice the bound on the noise so far
     GLOC         the same A, β_t = √(√(N D)/ζ) and θ̃ = A⁻¹ Σ M_t θ̂ʰ_{t-1}: of an online learner's predictions, which
                  steps θ̂ʰ_t = Π(θ̂ʰ_{t-1} - step g_t/√T), g the noisy gradient at θ̂ʰ
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from distrust.common.bandit.contextual import ChoiceRule, ContextualSum, least_slope, shortened
 from distrust.common.messages.contextual_policy import ContextualPolicySpec, LdpGlocSpec, LdpUcbSpec
 from distrust.server.policies.base import RunFacts
-from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise
+from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, rounds_of
 from distrust.server.policies.contextual.designs import Designs
 from distrust.server.policies.contextual.linucb import Regularizer
 from distrust.server.policies.contextual.noise_bounds import matrix_bound, vector_bound
@@ -41,7 +41,7 @@ class GrowingRegularizer:
         self._size = spec.features * blocks
         self._failure, self._exact = spec.failure_of(run.horizon), run.calibration == "exact"
         self._logarithm = math.log(run.horizon)
-        batches = max(1, run.horizon // spec.batch)
+        batches = rounds_of(spec, run)
         if self._exact:
             self._matrix = matrix_bound(spec.features, self._failure / (4 * batches * blocks), exact=True)
             self._vector = vector_bound(self._size, self._failure / (4 * batches), exact=True)
@@ -106,7 +106,7 @@ class GlocCore:
         assert isinstance(statistic, ContextualSum)
         self._statistic, self._designs = statistic, Designs(spec.features, blocks, runs)
         self._regularizer = GrowingRegularizer(spec, run, blocks)
-        self._step = spec.step / math.sqrt(max(1, run.horizon // spec.batch))
+        self._step = spec.step / math.sqrt(rounds_of(spec, run))
         self._size, self._slope = spec.features * blocks, least_slope(spec.link)
         self._predicted = np.zeros((runs, blocks, spec.features))
         self.rule = first_rule(runs, blocks, spec.features, anchored=True)

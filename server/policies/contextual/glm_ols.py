@@ -1,4 +1,4 @@
-"""LDP-OLS: greedy play by least squares on private sums (Han et al. 2021, Algorithms 1 and 2, equations 3.3 and 3.4).
+"""LDP-OLS: greedy play by least squares on private sums (GLB Algorithms 1 and 2, equations 3.3 and 3.4).
 
     θ̂_t = (ΣM + shift_t I)⁻¹ Σu
 
@@ -23,7 +23,7 @@ from distrust.common.bandit.contextual import ChoiceRule, Screen
 from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import LdpOlsSpec
 from distrust.server.policies.base import RunFacts
-from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise
+from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, rounds_of
 from distrust.server.policies.contextual.designs import Designs
 from distrust.server.policies.contextual.noise_bounds import matrix_bound, vector_bound
 from distrust.server.policies.contextual.warm_up import WarmUp
@@ -37,7 +37,7 @@ class OlsCore:
     def __init__(self, spec: LdpOlsSpec, run: RunFacts, runs: int = 1) -> None:
         self._spec, self._warm_up = spec, WarmUp.of(spec, run)
         self._blocks = 1 if spec.parameters == "single" else run.arms
-        self._rounds, self._exact = run.horizon // spec.batch, run.calibration == "exact"
+        self._rounds, self._exact = rounds_of(spec, run), run.calibration == "exact"
         self._clients = (self._warm_up.each or self._rounds) * spec.batch
         if self._clients < spec.features:
             field = "policy.warm_up" if self._blocks > 1 else "policy.features"

@@ -1,4 +1,4 @@
-"""LDP-SGD: greedy play by noisy gradient steps (Han et al. 2021, Algorithms 1 and 2, equations 3.5 and 3.6).
+"""LDP-SGD: greedy play by noisy gradient steps (GLB Algorithms 1 and 2, equations 3.5 and 3.6).
 
     θ̂_t = Π(θ̂_{t-1} - η_t Z_t),   Π the projection to the unit ball
 

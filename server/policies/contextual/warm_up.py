@@ -1,4 +1,4 @@
-"""The warm-up of many parameters, and the screen that follows from it (Han et al. 2021, Algorithm 2).
+"""The warm-up of many parameters, and the screen that follows from it (GLB Algorithm 2).
 
 The arms take turns in public. Afterwards a client looks only at arms that the frozen estimates do not rule out for its
 context: those with μ(⟨x, θ̂_a⟩) ≥ max - h/2. If every ‖θ̂_a - θ_a‖ ≤ e and ‖x‖ ≤ 1, the best arm stays from
@@ -14,6 +14,7 @@ from distrust.common.bandit.contextual import Screen, largest_slope, link_mean, 
 from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import GreedySpec
 from distrust.server.policies.base import RunFacts
+from distrust.server.policies.contextual.base import rounds_of
 
 Floats = NDArray[np.float64]
 
@@ -31,7 +32,7 @@ class WarmUp:
     @classmethod
     def of(cls, spec: GreedySpec, run: RunFacts) -> "WarmUp":
         """Return the warm-up of a run. Raises BadParameter where it does not fit the horizon."""
-        rounds = run.horizon // spec.batch
+        rounds = rounds_of(spec, run)
         if spec.parameters == "single":
             return cls(run.arms, 0)
         length = rounds // SHARE if spec.warm_up is None else spec.warm_up
