@@ -44,7 +44,7 @@ class Designs:
         blocks = sums.reshape(self._totals.shape)
         self.clients += noise.clients
         if noise.prefix:
-            self._totals = blocks
+            self._totals[...] = blocks
             self.variances[:] = noise.nodes * noise.deviation**2
         else:
             self._totals += blocks
