@@ -122,9 +122,7 @@ class ChoiceRule:
         if self.screen is not None:
             scores = np.where(self.screen.allowed(features), scores, -np.inf)
         arms = scores.argmax(axis=-1)
-        own = np.broadcast_to(predictors, scores.shape) if predictors.shape != scores.shape else predictors
-        starts = np.arange(0, own.size, own.shape[-1])  # as np.take_along_axis, in a third of the time
-        return arms, own.reshape(-1)[starts + arms.reshape(-1)].reshape(arms.shape)
+        return arms, np.take_along_axis(predictors, arms[..., np.newaxis], axis=-1)[..., 0]
 
     def _lengths(self, features: Floats) -> Floats:
         """Return ‖φ_a‖ in the norm of V_a⁻¹, shape (…, n, K)."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from distrust.client.environments.contextual import ContextualWorld, GlmSphereSpec
 from distrust.common.bandit.contextual import ChoiceRule, ContextualSum, Observation
-from distrust.common.mechanisms import MechanismSpec, plan
+from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.randomness import Stream, UnsafeSeededStream
 from distrust.server.policies.base import RunFacts
@@ -87,14 +87,7 @@ class Lockstep:
             rng = np.random.default_rng(stream.words(4).tolist())
             drawn = self.deviation * np.sqrt(batch) * rng.standard_normal(vectors[:, 0].shape)
             return vectors.sum(axis=1) + drawn, RoundNoise(batch, self.deviation * np.sqrt(batch))
-        planned = plan(
-            MechanismSpec.model_validate(self.mechanism),
-            clients=batch,
-            least=batch,
-            floor=batch,
-            wrap=1e-9,
-            statistic=statistic,
-        )
+        planned = mechanism_for(statistic, batch, **self.mechanism)
         rows = planned.randomize(vectors.reshape(-1, statistic.dimension), stream)
         sums = rows.reshape(self.runs, batch, -1).sum(axis=1) % planned.modulus
         found = np.stack([planned.estimate(one, batch, stream) for one in sums])
@@ -104,6 +97,12 @@ class Lockstep:
 @dataclass(frozen=True)
 class _Played:
     only: int | None
+
+
+def mechanism_for(statistic: ContextualSum, clients: int, **words: object) -> Mechanism:
+    """Return the mechanism of these words for one cohort, all of whom answer."""
+    spec = MechanismSpec.model_validate(words)
+    return plan(spec, clients=clients, least=clients, floor=clients, wrap=1e-9, statistic=statistic)
 
 
 def uniform_regret(world: ContextualWorld, clients: int) -> float:

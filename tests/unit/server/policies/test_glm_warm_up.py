@@ -8,7 +8,6 @@ import pytest
 
 from distrust.common.bandit.contextual import ChoiceRule, ContextualChoice, ContextualSum, Observation, Screen
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import MechanismSpec, plan
 from distrust.common.messages.contextual_policy import GreedySpec, LdpOlsSpec, LdpSgdSpec
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.config import RunConfig
@@ -20,7 +19,7 @@ from distrust.server.policies.contextual.glm_ols import LdpOls, OlsCore
 from distrust.server.policies.contextual.glm_sgd import LdpSgd, SgdCore
 from distrust.server.policies.contextual.warm_up import WarmUp
 from tests.support.laws import Laplace
-from tests.support.lockstep import Lockstep, facts, spec_for, sphere, uniform_regret
+from tests.support.lockstep import Lockstep, facts, mechanism_for, spec_for, sphere, uniform_regret
 
 CORES = {LdpOlsSpec: OlsCore, LdpSgdSpec: SgdCore}
 POLICIES = {LdpOlsSpec: LdpOls, LdpSgdSpec: LdpSgd}
@@ -210,8 +209,7 @@ def test_synthetic_updates_hide_the_arm(kind: type[GreedySpec]) -> None:
     first, second = statistic.vectors(one), statistic.vectors(other)
     assert np.linalg.norm(first - second) <= statistic.sensitivity + 1e-12
     assert np.linalg.norm(first) == pytest.approx(statistic.radius)
-    words = MechanismSpec(name="local-gaussian", epsilon=1.0, delta=0.1)
-    mechanism = plan(words, clients=1, least=1, floor=1, wrap=1e-9, statistic=statistic)
+    mechanism = mechanism_for(statistic, 1, name="local-gaussian", epsilon=1.0, delta=0.1)
     stream = UnsafeSeededStream(6, "synthetic")
     rows = mechanism.randomize(np.repeat(first, 3000, axis=0), stream)
     answers = np.stack([mechanism.estimate(row, 1, stream) for row in rows])
