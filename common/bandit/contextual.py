@@ -54,6 +54,11 @@ def least_slope(link: Link) -> float:
     return slopes[link]
 
 
+def largest_slope(link: Link) -> float:
+    """Return L = max μ'(z) over z in [-1, 1]: 1, 1/4 or e."""
+    return {"identity": 1.0, "logistic": 0.25, "poisson": math.e}[link]
+
+
 def packed_triangle(matrix: Floats) -> Floats:
     """Return the upper triangle of symmetric matrices, shape (…, d, d), row by row: shape (…, d(d+1)/2)."""
     size = matrix.shape[-1]
@@ -103,19 +108,19 @@ class Screen:
 
     theta   the parameters after the warm-up, shape (…, K, d). Source: GLB, Algorithm 2, with μ as Lemma D.1
             needs it (equation 4.1 leaves it out).
-    margin  h/2 ≥ 0, in units of the reward.
+    margin  h/2 ≥ 0, shape (…), in units of the reward.
     """
 
     theta: Floats
     link: Link
-    margin: float
+    margin: Floats | float
 
     def allowed(self, features: Floats, weights: Floats | None = None) -> NDArray[np.bool_]:
         """Return which arms stay for contexts of shape (…, n, 1, d): shape (…, n, K); weights as in `ChoiceRule`."""
         means = link_mean(self.link, _predictors(self.theta, features))
         if weights is not None:
             means = weights * means
-        return np.asarray(means >= means.max(axis=-1, keepdims=True) - self.margin)
+        return np.asarray(means >= means.max(axis=-1, keepdims=True) - _over_clients(self.margin))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,7 @@ class ChoiceRule:
     weights  public value w_a ≥ 0 of a reward of 1 of each arm, such as a price, shape (K,). Clients then maximize
              w_a μ(⟨φ_a, θ_a⟩ + β ‖φ_a‖), with μ of `link`. None: all arms' rewards are worth the same, and μ, which
              rises, changes no choice.
+    anchor   the parameters of the residual that clients report, of the shape of theta; None: theta itself.
     """
 
     theta: Floats
@@ -139,21 +145,23 @@ class ChoiceRule:
     only: int | None = None
     weights: Floats | None = None
     link: Link = "identity"
+    anchor: Floats | None = None
 
     def choose(self, features: Floats) -> tuple[Integers, Floats]:
-        """Return the clients' arms and their linear predictors ⟨φ, θ⟩, both of shape (…, n).
+        """Return the clients' arms and the linear predictors of their residuals, both of shape (…, n).
 
         features  contexts, shape (…, n, A, d): A = K, a context an arm, with one row of theta; or A = 1, one context
                   for all arms, with K rows. The first of equal scores is chosen.
         """
-        predictors = _predictors(self.theta, features)
+        predictors = scores = _predictors(self.theta, features)
+        if self.anchor is not None:
+            predictors = _predictors(self.anchor, features)
         if self.only is not None:
             column = min(self.only, predictors.shape[-1] - 1)
             arms = np.full(predictors.shape[:-1], self.only, dtype=np.int64)
             return arms, np.asarray(predictors[..., column])
-        scores = predictors
         if self.inverse is not None:
-            scores = predictors + np.asarray(self.beta)[..., np.newaxis, np.newaxis] * self._lengths(features)
+            scores = scores + _over_clients(self.beta) * self._lengths(features)
         if self.weights is not None:
             scores = self.weights * link_mean(self.link, scores)
         if self.screen is not None:
@@ -170,6 +178,11 @@ class ChoiceRule:
             squares = np.einsum("...nd,...kde,...ne->...nk", features[..., 0, :], self.inverse, features[..., 0, :])
         lengths: Floats = np.sqrt(np.maximum(squares, 0))
         return lengths
+
+
+def _over_clients(numbers: Floats | float) -> Floats | float:
+    """Return numbers of shape (…) so that they broadcast over clients and arms, (…, n, K)."""
+    return numbers if isinstance(numbers, float) else np.asarray(numbers)[..., np.newaxis, np.newaxis]
 
 
 def _predictors(theta: Floats, features: Floats) -> Floats:
@@ -195,6 +208,7 @@ class ContextualChoice(Message):
     beta     weight of the bonus. screen: which arms are left out.
     only     the arm that all clients of the cohort play; then it is public, as in a warm-up.
     weights  public value of a reward of 1 of each arm; then `link` is μ. Both are absent where all are worth the same.
+    anchor   the parameters of the residual that clients report, as many rows as theta has; absent: theta itself.
     """
 
     kind: Literal["contextual-choice"] = "contextual-choice"
@@ -205,12 +219,16 @@ class ContextualChoice(Message):
     only: Annotated[int, Field(ge=0)] | None = None
     weights: Weights | None = Field(default=None, exclude_if=lambda weights: weights is None)
     link: Link = Field(default="identity", exclude_if=lambda link: link == "identity")
+    anchor: list[Vector] | None = Field(default=None, exclude_if=lambda anchor: anchor is None)
 
     @model_validator(mode="after")
     def _sizes_match(self) -> Self:
         size = len(self.theta[0])
-        if any(len(row) != size for row in [*self.theta, *(self.screen.theta if self.screen else [])]):
+        rows = [*self.theta, *(self.screen.theta if self.screen else []), *(self.anchor or [])]
+        if any(len(row) != size for row in rows):
             raise ValueError(f"theta: every row must have the {size} numbers of the first")
+        if self.anchor is not None and len(self.anchor) != len(self.theta):
+            raise ValueError(f"anchor: must have as many rows as theta has, {len(self.theta)}")
         if self.inverse is not None:
             if len(self.inverse) != len(self.theta):
                 raise ValueError(f"inverse: must have one triangle for each of the {len(self.theta)} rows of theta")
@@ -226,7 +244,8 @@ class ContextualChoice(Message):
         inverse = None if rule.inverse is None else packed_triangle(rule.inverse).tolist()
         screen = None
         if rule.screen is not None:
-            screen = ScreenTerms(theta=rule.screen.theta.tolist(), link=rule.screen.link, margin=rule.screen.margin)
+            margin = float(rule.screen.margin)
+            screen = ScreenTerms(theta=rule.screen.theta.tolist(), link=rule.screen.link, margin=margin)
         return cls(
             theta=rule.theta.tolist(),
             inverse=inverse,
@@ -235,6 +254,7 @@ class ContextualChoice(Message):
             only=rule.only,
             weights=None if rule.weights is None else rule.weights.tolist(),
             link=rule.link,
+            anchor=None if rule.anchor is None else rule.anchor.tolist(),
         )
 
     @property
@@ -246,7 +266,8 @@ class ContextualChoice(Message):
         if self.screen is not None:
             screen = Screen(np.array(self.screen.theta), self.screen.link, self.screen.margin)
         weights = None if self.weights is None else np.array(self.weights)
-        return ChoiceRule(np.array(self.theta), inverse, self.beta, screen, self.only, weights, self.link)
+        anchor = None if self.anchor is None else np.array(self.anchor)
+        return ChoiceRule(np.array(self.theta), inverse, self.beta, screen, self.only, weights, self.link, anchor)
 
     def pulls(self, arm: int | None, clients: int) -> tuple[tuple[int | None, int], ...]:
         """Return (arm, pulls) that a cohort takes from the horizon; arm None where only the clients know it."""

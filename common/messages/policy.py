@@ -16,7 +16,7 @@ from distrust.common.bandit.statistics import Bound
 from distrust.common.catalogue import Catalogue, OnTheWire, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import REFERENCE
-from distrust.common.messages.contextual_policy import LinUcbSpec
+from distrust.common.messages.contextual_policy import LdpGlocSpec, LdpOlsSpec, LdpSgdSpec, LdpUcbSpec, LinUcbSpec
 from distrust.common.messages.policy_spec import (
     LARGEST_COHORT,
     LEAST_BETA,
@@ -245,6 +245,10 @@ SPECS: tuple[type[ArmSpec], ...] = (
     DpPeSpec,
     AlmostFreeSpec,
     LinUcbSpec,
+    LdpOlsSpec,
+    LdpSgdSpec,
+    LdpUcbSpec,
+    LdpGlocSpec,
 )
 """The list of policies. Names, the type on the wire and every check follow from it."""
 

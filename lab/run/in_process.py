@@ -7,6 +7,7 @@ noise come from the same labelled streams, row by row.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,9 +183,10 @@ class OneByOne(Learner):
             self._join()
 
     def _join(self) -> None:
-        """Join all rounds since the last block into one more block."""
-        self.blocks.append(join_records(self.rounds[len(self.blocks) :]))
-        self.rounds[len(self.blocks) - 1 :] = [self.blocks[-1]]
+        """Join all rounds since the last block: one more block, or one for each statistic that they asked for."""
+        parts = groupby(self.rounds[len(self.blocks) :], key=lambda record: record.ask.statistic)
+        self.blocks += [join_records(list(part)) for _, part in parts]
+        self.rounds[:] = self.blocks
 
 
 def join_records(records: Sequence[RoundRecord]) -> RoundRecord:

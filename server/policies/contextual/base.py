@@ -60,21 +60,23 @@ class Core(Protocol):
 
 
 class ContextualPolicy:
-    """A policy that asks one cohort of `batch` clients a round, and lets a core of one run learn from its sum."""
+    """A policy that asks one cohort of `batch` clients a round, and lets a core of one run learn from its sum.
+
+    cumulative  whether the core takes the sums over all batches so far, where a mechanism counts a stream.
+    """
 
     active: tuple[int, ...]
     intervals: tuple[Interval, ...] = ()
     formed: tuple[Interval, ...] = ()
     chosen: int | None = None
 
-    def __init__(self, spec: ContextualPolicySpec, run: RunFacts, core: Core) -> None:
-        if run.horizon < spec.batch:
-            raise BadParameter("policy.batch", spec.batch, f"must be at most horizon = {run.horizon}")
+    def __init__(self, spec: ContextualPolicySpec, run: RunFacts, core: Core, *, cumulative: bool = True) -> None:
+        rounds_of(spec, run)
         if spec.weights is not None and len(spec.weights) != run.arms:
             raise BadParameter("policy.weights", len(spec.weights), f"one for each of the {run.arms} arms is needed")
         self._spec, self._run, self._core = spec, run, core
         self.active = tuple(range(run.arms))
-        self._batch = 1
+        self._batch, self._cumulative = 1, cumulative
 
     def core(self, runs: int) -> Core:
         """Return the core of so many runs of this policy before their first batch."""
@@ -91,7 +93,7 @@ class ContextualPolicy:
         size = RoundSize(self._run.arms, self._run.horizon, self._run.calibration, self._batch, self._run.arms)
         query = Query(None, self._spec.batch)
         share = self._spec.event_probability(size)
-        return Ask(self._batch, (query,), share, decision, statistic, cumulative=True)
+        return Ask(self._batch, (query,), share, decision, statistic, cumulative=self._cumulative)
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
         if len(estimates) != 1:
@@ -103,13 +105,21 @@ class ContextualPolicy:
         return {None: left} if left else {}
 
 
+def rounds_of(spec: ContextualPolicySpec, run: RunFacts) -> int:
+    """Return the full batches of a run, at least one. Raises BadParameter."""
+    if run.horizon < spec.batch:
+        raise BadParameter("policy.batch", spec.batch, f"must be at most horizon = {run.horizon}")
+    return run.horizon // spec.batch
+
+
 def first_run(rule: ChoiceRule) -> ChoiceRule:
     """Return the rule of the first run of a core."""
     screen = None
     if rule.screen is not None:
-        screen = Screen(rule.screen.theta[0], rule.screen.link, rule.screen.margin)
+        screen = Screen(rule.screen.theta[0], rule.screen.link, float(np.ravel(rule.screen.margin)[0]))
     inverse = None if rule.inverse is None else rule.inverse[0]
-    return ChoiceRule(rule.theta[0], inverse, float(np.ravel(rule.beta)[0]), screen, rule.only)
+    anchor = None if rule.anchor is None else rule.anchor[0]
+    return ChoiceRule(rule.theta[0], inverse, float(np.ravel(rule.beta)[0]), screen, rule.only, anchor=anchor)
 
 
 def weighted(rule: ChoiceRule, spec: ContextualPolicySpec) -> ChoiceRule:
