@@ -104,6 +104,7 @@ class Setting:
         linf    opposite corners of the box.
         l1      the poles of the first axis: in ℓ₁ nothing is farther apart, and in ℓ₂ neither.
         l2      the poles as well; for noise that pays by ℓ₁ the diagonal, where all coordinates move by 1/√D of it.
+                Where clients move fewer steps than the diameter, the ends are that much nearer to the middle.
         secret  the vectors that it makes.
         """
         if self.secret is not None:
@@ -112,6 +113,8 @@ class Setting:
         reach = (mechanism.high - mechanism.low) / 2
         if mechanism.norm == "l2":
             reach /= math.sqrt(moved)
+        if mechanism.moved is not None:
+            reach *= mechanism.moved / mechanism.precision
         ends = np.full((2, mechanism.dimension), (mechanism.low + mechanism.high) / 2)
         ends[:, :moved] += np.array([[-reach], [reach]])
         return ends

@@ -222,6 +222,17 @@ def test_three_numbers_a_trial_share_the_alarm() -> None:
     assert found.lower == epsilon_at_least(likely, rare, 2000, 0.1, 0.01 / (8 * 3))[0]
 
 
+@pytest.mark.parametrize("name", ["local-gaussian", "distributed-discrete-gaussian", "central-gaussian"])
+def test_without_a_secret_the_ends_are_as_far_apart_as_clients_can_be(name: str) -> None:
+    """√4.5 on a ball of diameter 2√2, rounded up to a step; so the claim is kept, and nearly used up."""
+    mechanism = made(name, 4, delta=0.1)
+    ends = Setting(mechanism, 4).ends
+    step = (mechanism.high - mechanism.low) / mechanism.precision
+    assert ARMS.sensitivity <= np.linalg.norm(ends[1] - ends[0]) < ARMS.sensitivity + step
+    found = audit(mechanism, stream=UnsafeSeededStream(40), trials=30_000, alarm=ALARM)
+    assert 0.6 * 2 < found.lower <= (found.claim or 0)
+
+
 def test_a_secret_of_other_vectors_is_refused() -> None:
     with pytest.raises(BadParameter, match="vectors of 15 coordinates"):
         Setting(made("local-gaussian", 4, delta=0.1), 4, secret=arm_secret(GRADIENTS))
