@@ -102,7 +102,8 @@ class _Played:
 def mechanism_for(statistic: ContextualSum, clients: int, **words: object) -> Mechanism:
     """Return the mechanism of these words for one cohort, all of whom answer."""
     spec = MechanismSpec.model_validate(words)
-    return plan(spec, clients=clients, least=clients, floor=clients, wrap=1e-9, statistic=statistic)
+    size = {"clients": clients, "min_survivors": clients, "min_honest": clients}
+    return plan(spec, **size, overflow_probability=1e-9, statistic=statistic)
 
 
 def uniform_regret(world: ContextualWorld, clients: int) -> float:
