@@ -154,6 +154,10 @@ def _check_policy(config: RunConfig, round_: Round, assignment: Assignment) -> N
         raise Refused(f"{field} = {actions!r}: the run has arms 0 to {config.arms - 1}")
     if round_.statistic.kind == "action-means":
         _same("statistic.actions", round_.statistic.actions, len(actions))
+    if isinstance(decision, ContextualChoice):
+        weights: list[float] | None = getattr(policy, "weights", None)
+        _same("decision.weights", decision.weights, weights)
+        _same("decision.link", decision.link, "identity" if weights is None else getattr(policy, "link", None))
 
 
 def _played(decision: Decision) -> tuple[str, list[int]]:
