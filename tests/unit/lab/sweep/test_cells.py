@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from distrust.common.errors import BudgetExceeded
 from distrust.lab.run import in_process
@@ -90,7 +90,9 @@ def test_linear_algebra_has_one_thread_in_a_cell(tmp_path: Path, monkeypatch: py
         raise BudgetExceeded(2.0, 1, 1.0, 0.0)
 
     monkeypatch.setattr("distrust.lab.sweep.cells.in_process", SimpleNamespace(run=looking))
-    play_cell(load_experiment(small(tmp_path)), CELL)
+    with threadpool_limits(2):  # the suite itself has one
+        play_cell(load_experiment(small(tmp_path)), CELL)
+        assert {pool["num_threads"] for pool in threadpool_info()} == {2}
     assert seen
     assert set(seen) == {1}
 
