@@ -315,8 +315,7 @@ class ContextualSum(Message):
         if seen.features.shape[-1] != self.features:
             raise BadParameter("context", seen.features.shape[-1], f"must have {self.features} numbers")
         contexts = shortened(seen.features)
-        low, high = self.rewards
-        factor = np.clip(seen.rewards, low, high)
+        factor = np.minimum(np.maximum(seen.rewards, self.rewards[0]), self.rewards[1])
         if self.residual is not None:
             factor = link_mean(self.residual, np.clip(seen.predictors, -1, 1)) - factor
         own = factor[..., np.newaxis] * contexts
