@@ -53,7 +53,7 @@ class Designs:
     def unpacked(self, sums: Floats) -> Floats:
         """Return the matrices, shape (R, b, d, d), that are in sums of shape (R, D) or (R, b, D/b)."""
         blocks = sums.reshape(self._totals.shape)
-        matrices: Floats = blocks[..., self._places] * self._scale
+        matrices: Floats = np.take(blocks, self._places, axis=-1) * self._scale
         return matrices
 
     def least_eigenvalues(self, shift: Floats) -> Floats:
