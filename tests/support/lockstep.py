@@ -1,6 +1,6 @@
 """Plays a core of several runs in a simulated world, all runs side by side, with Gaussian noise or with a mechanism."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,6 @@ from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import Core, RoundNoise
 
 Floats = NDArray[np.float64]
-Noise = Callable[[Floats, Stream], Floats]
 
 
 def facts(arms: int, horizon: int, *, paper: bool = False) -> RunFacts:
@@ -32,6 +31,23 @@ def spec_for(kind: type[ContextualPolicySpec], world: ContextualWorld, **words: 
     told = {"features": world.dimension, "link": world.link, "parameters": world.parameters}
     name = kind.model_fields["name"].annotation.__args__[0]  # type: ignore[union-attr]
     return kind.model_validate({"name": name, **told, "rewards": list(world.rewards), **words})
+
+
+def same_alone(make: Callable[[int], Core], dimensions: Sequence[int], deviation: float) -> None:
+    """Assert, to the last bit, that each of five runs has the rules that it has alone.
+
+    dimensions  D of each round's sums, which are drawn at random.
+    """
+    rng, together, alone = np.random.default_rng(8), make(5), [make(1) for _ in range(5)]
+    for dimension in dimensions:
+        sums, noise = deviation * rng.standard_normal((5, dimension)), RoundNoise(1, deviation)
+        together.learn(sums, noise)
+        for run, core in enumerate(alone):
+            core.learn(sums[run : run + 1], noise)
+            for array in ("theta", "inverse", "beta", "anchor"):
+                whole, own = getattr(together.rule, array), getattr(core.rule, array)
+                assert (whole is None) == (own is None)
+                assert whole is None or isinstance(whole, float) or (whole[run] == own[0]).all(), array
 
 
 @dataclass

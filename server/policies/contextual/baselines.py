@@ -120,7 +120,7 @@ class GlocCore:
         assert before is not None
         designs.add(sums, noise)
         blocks = sums.reshape(len(sums), before.shape[1], -1)
-        self._predicted += np.einsum("...de,...e->...d", designs.unpacked(sums), before)
+        self._predicted += (designs.unpacked(sums) @ before[..., np.newaxis])[..., 0]
         anchor = shortened(before - (self._step / noise.clients) * blocks[..., : before.shape[2]])
         variance = designs.variances.item(0)
         theta, inverse = designs.solve(self._regularizer.value(variance), self._predicted, invert=True)

@@ -53,7 +53,7 @@ class Designs:
     def unpacked(self, sums: Floats) -> Floats:
         """Return the matrices, shape (R, b, d, d), that are in sums of shape (R, D) or (R, b, D/b)."""
         blocks = sums.reshape(self._totals.shape)
-        matrices: Floats = blocks[..., self._places] * self._scale
+        matrices: Floats = np.take(blocks, self._places, axis=-1) * self._scale
         return matrices
 
     def least_eigenvalues(self, shift: Floats) -> Floats:
@@ -71,23 +71,24 @@ class Designs:
         """
         u = self._totals[..., : self._size] if linear is None else linear
         if self._size == 2:
-            solved = self._solve_pairs(shift, u, invert=invert)
-            if solved is not None:
-                return solved
+            return self._solve_pairs(shift, u, invert=invert)
         shifts = np.asarray(shift)[..., np.newaxis, np.newaxis] * self._eye
         matrices = self._lifted(self.unpacked(self._totals) + shifts)
         inverse = np.linalg.inv(matrices)
         inverse = (inverse + np.swapaxes(inverse, -1, -2)) / 2
         return (inverse @ u[..., np.newaxis])[..., 0], inverse
 
-    def _solve_pairs(self, shift: Floats | float, u: Floats, *, invert: bool) -> tuple[Floats, Floats] | None:
-        """Return the same for d = 2 in closed form; None if a matrix is not positive definite."""
+    def _solve_pairs(self, shift: Floats | float, u: Floats, *, invert: bool) -> tuple[Floats, Floats]:
+        """Return the same for d = 2 in closed form."""
         a, c = self._totals[..., 2] + shift, self._totals[..., 4] + shift
         b = self._totals[..., 3] * self._scale[0, 1]
         trace, determinant = a + c, a * c - b * b
-        # The least eigenvalue is at least determinant/trace, where both are positive.
-        if not np.minimum(determinant - SINGULAR * trace * trace, trace).min() > 0:
-            return None
+        # The least eigenvalue is at least determinant/trace, and at most twice that, where both are positive.
+        least = np.minimum(determinant - SINGULAR * trace * trace, trace)
+        if least.min() <= 0:
+            lift = self._lift(least <= 0, trace / 2 - np.hypot((a - c) / 2, b))
+            a, c = a + lift, c + lift
+            determinant = a * c - b * b
         a, b, c = a / determinant, b / determinant, c / determinant
         theta = np.empty(u.shape)
         theta[..., 0] = c * u[..., 0] - b * u[..., 1]
@@ -100,19 +101,20 @@ class Designs:
         return theta, inverse
 
     def _lifted(self, matrices: Floats) -> Floats:
-        """Return positive definite matrices: others are shifted further, and counted if there is noise.
-
-        Afterwards their least eigenvalue is one standard deviation of an entry's noise, at least 1. Without noise a
-        singular matrix means that too few clients have answered so far, which is no failure.
-        """
+        """Return positive definite matrices."""
         floor = SINGULAR * np.maximum(np.trace(matrices, axis1=-2, axis2=-1), 0)
         try:
             np.linalg.cholesky(matrices - floor[..., np.newaxis, np.newaxis] * self._eye)
         except np.linalg.LinAlgError:
             lowest = np.linalg.eigvalsh(matrices)[..., 0]
-            singular = lowest <= floor
-        else:
-            return matrices
+            return matrices + self._lift(lowest <= floor, lowest)[..., np.newaxis, np.newaxis] * self._eye
+        return matrices
+
+    def _lift(self, singular: NDArray[np.bool_], lowest: Floats) -> Floats:
+        """Return what each matrix is shifted further by, shape (R, b); count those that noise made indefinite.
+
+        Afterwards their least eigenvalue is one standard deviation of an entry's noise, at least 1. Without noise a
+        singular matrix means that too few clients have answered so far, which is no failure.
+        """
         self.indefinite += (singular & (self.variances > 0)).any(axis=-1)
-        lift = np.where(singular, np.maximum(np.sqrt(self.variances), 1.0) - lowest, 0.0)
-        return matrices + lift[..., np.newaxis, np.newaxis] * self._eye
+        return np.where(singular, np.maximum(np.sqrt(self.variances), 1.0) - lowest, 0.0)

@@ -10,7 +10,7 @@ from distrust.common.messages.contextual_policy import LdpGlocSpec, LdpUcbSpec, 
 from distrust.server.policies.contextual.base import RoundNoise, first_run
 from distrust.server.policies.contextual.baselines import GlocCore, UcbCore
 from distrust.server.policies.contextual.linucb import LinUcbCore
-from tests.support.lockstep import Floats, Lockstep, facts, spec_for, sphere, uniform_regret
+from tests.support.lockstep import Floats, Lockstep, facts, same_alone, spec_for, sphere, uniform_regret
 
 T, ALPHA, SIGMA = 500, 0.04, 0.6
 
@@ -119,6 +119,15 @@ def test_a_choice_without_an_anchor_is_sent_as_it_always_was() -> None:
     assert "anchor" not in choice.model_dump_json()
     with pytest.raises(ValueError, match="anchor: must have as many rows as theta has, 1"):
         ContextualChoice(theta=[[0.5, 0.1]], anchor=[[0.0, 0.1], [0.2, 0.1]])
+
+
+@pytest.mark.parametrize("parameters", ["single", "multi"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_run_learns_the_same_alone(parameters: str, size: int) -> None:
+    for kind, core in ((LdpUcbSpec, UcbCore), (LdpGlocSpec, GlocCore)):
+        spec = table(kind, parameters=parameters, features=size)
+        width = (size + size * (size + 1) // 2) * (3 if parameters == "multi" else 1)
+        same_alone(lambda runs, spec=spec, core=core: core(spec, facts(3, 100), runs), [width] * 30, 3.0)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("paper", [False, True], ids=["exact", "paper"])

@@ -11,7 +11,7 @@ from distrust.common.messages.contextual_policy import LdpOlsSpec
 from distrust.server.policies.contextual.base import RoundNoise
 from distrust.server.policies.contextual.designs import Designs
 from distrust.server.policies.contextual.glm_ols import LdpOls, OlsCore
-from tests.support.lockstep import Floats, Lockstep, facts, spec_for, sphere, uniform_regret
+from tests.support.lockstep import Floats, Lockstep, facts, same_alone, spec_for, sphere, uniform_regret
 
 
 def spec(**words: object) -> LdpOlsSpec:
@@ -113,6 +113,16 @@ def test_without_noise_a_singular_design_is_no_failure_and_theta_is_finite() -> 
     game.play(1)
     assert core.rule.theta[:, 0] == pytest.approx(np.broadcast_to(world.theta, (4, 3)))  # type: ignore[attr-defined]
     assert core.indefinite.tolist() == [0] * 4
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("shift", ["noise", "none"])
+def test_a_run_learns_the_same_alone(size: int, shift: str) -> None:
+    """Also where another run's matrix is indefinite."""
+    width = size + size * (size + 1) // 2
+    one, many = spec(features=size, shift=shift), spec(features=size, shift=shift, parameters="multi", warm_up=9)
+    same_alone(lambda runs: OlsCore(one, facts(3, 100), runs), [width] * 30, 3.0)
+    same_alone(lambda runs: OlsCore(many, facts(3, 100), runs), [width] * 9 + [3 * width] * 30, 3.0)
 
 
 def test_closed_and_general_solutions_agree() -> None:

@@ -8,7 +8,7 @@ import pytest
 from distrust.common.messages.contextual_policy import LdpSgdSpec
 from distrust.server.policies.contextual.base import RoundNoise
 from distrust.server.policies.contextual.glm_sgd import SgdCore, greedy_curvature
-from tests.support.lockstep import Floats, Lockstep, facts, spec_for, sphere, uniform_regret
+from tests.support.lockstep import Floats, Lockstep, facts, same_alone, spec_for, sphere, uniform_regret
 
 ZETA = {"identity": 1.0, "logistic": math.exp(1) / (1 + math.exp(1)) ** 2, "poisson": math.exp(-1)}
 
@@ -120,6 +120,12 @@ def test_with_weak_privacy_regret_is_far_below_uniform_play(mechanism: dict[str,
     table = spec_for(LdpSgdSpec, world)
     game = Lockstep(SgdCore(table, facts(10, 1000), 5), table, world, 5, mechanism=mechanism)
     assert game.play(1000).mean() < most * uniform_regret(world, 1000)
+
+
+def test_a_run_learns_the_same_alone() -> None:
+    same_alone(lambda runs: SgdCore(spec(features=3), facts(3, 100), runs), [3] * 30, 0.5)
+    many = spec(parameters="multi", warm_up=9)
+    same_alone(lambda runs: SgdCore(many, facts(3, 100), runs), [2] * 9 + [6] * 30, 0.5)
 
 
 def test_a_mini_batch_steps_along_its_mean_gradient() -> None:
