@@ -107,7 +107,8 @@ class _Met:
     """What the clients of some rounds meet: c rounds, R runs, n clients a round and run.
 
     features  shape (c, R, n, A, d). means: of each arm, shape (c, R, n, K). luck: shape (c, R, B).
-    contents  of all contexts, shape (c, R, n, A, width), where they are few enough to be computed before the choice.
+    contents  of all contexts, shape (c, R, n, A, width), and rewards, of the shape of `means`, that each arm would pay:
+              where they are computed before the choice, many rounds at once.
     c and n are 1 in all but `luck` where the clients of a run meet the same contexts.
     """
 
@@ -115,12 +116,19 @@ class _Met:
     means: Floats
     luck: Floats
     contents: Floats | None = None
+    rewards: Floats | None = None
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the clients of a run meet the same contexts."""
+        return self.means.shape[:3:2] != self.luck.shape[::2]
 
     def at(self, step: int) -> "_Met":
         """Return one round's part, without the axis of rounds."""
         own = min(step, len(self.features) - 1)
         contents = None if self.contents is None else self.contents[own]
-        return _Met(self.features[own], self.means[own], self.luck[step], contents)
+        rewards = None if self.rewards is None else self.rewards[own]
+        return _Met(self.features[own], self.means[own], self.luck[step], contents, rewards)
 
 
 class _Group:
@@ -192,9 +200,11 @@ class _Group:
     def _play(self, phase: LockStepPhase, ready: range) -> int:
         """Play these rounds, or fewer where the phase ends among them. Return how many."""
         met = self._meet([one.contexts(ready) for one in self._draws], len(ready), self._batch)
-        each = phase.statistic.width * met.features[0, ..., 0].size
-        if each <= FEW or len(met.features) < len(ready):
+        if phase.statistic.width * met.features[0, ..., 0].size <= FEW or met.fixed:
             met = replace(met, contents=phase.statistic.contents(met.features))
+        if met.means[0].size <= FEW and not met.fixed:
+            luck = np.broadcast_to(met.luck[..., np.newaxis], met.means.shape)
+            met = replace(met, rewards=self._worlds[0].pay(met.means, luck))
         randomness = self._stacked([one.messages(phase, ready) for one in self._draws], len(ready))
         server = [one.server(phase, ready) for one in self._draws]
         noise = None if server[0] is None else np.stack([one for one in server if one is not None], axis=1)
@@ -242,7 +252,7 @@ class _Group:
     def _vectors(self, statistic: ContextualSum, met: _Met, arms: NDArray[np.int64], predictors: Floats) -> Floats:
         """Return what the clients report of one round before any noise, shape (R, B, D)."""
         shape, places = met.luck.shape, places_of(arms, met.means.shape[-1])
-        own = met.means.reshape(-1).take(places)
+        own = (met.means if met.rewards is None else met.rewards).reshape(-1).take(places)
         table = met.features if met.contents is None else met.contents
         single = table.shape[-2] > 1  # a context an arm
         rows = table.reshape(-1, table.shape[-1]).take(places, axis=0) if single else table[..., 0, :]
@@ -251,7 +261,8 @@ class _Group:
         if arms.shape != shape:  # all clients of a run meet the same contexts, and so choose the same arm
             arms, rows = np.broadcast_to(arms, shape), np.broadcast_to(rows, (*shape, rows.shape[-1]))
             own, predictors = np.broadcast_to(own, shape), np.broadcast_to(predictors, shape)
-        return statistic.vectors_of(rows, arms, self._worlds[0].pay(own, met.luck), predictors)
+        rewards = self._worlds[0].pay(own, met.luck) if met.rewards is None else own
+        return statistic.vectors_of(rows, arms, rewards, predictors)
 
     def _opened(
         self, phase: LockStepPhase, number: int, totals: NDArray[np.uint64], noise: NDArray[Any] | None, before: int
