@@ -97,9 +97,18 @@ def _weights(size: int) -> Floats:
 
 def picked(table: Floats, arms: Integers) -> Floats:
     """Return each client's own entry, shape (…, n), of a table of shape (…, n, K)."""
-    places = arms + np.arange(0, table.size, table.shape[-1]).reshape(arms.shape)
-    own: Floats = table.reshape(-1)[places]
-    return own
+    return table.reshape(-1).take(places_of(arms, table.shape[-1]))
+
+
+def places_of(arms: Integers, count: int) -> Integers:
+    """Return where each client's own entry lies, shape (…, n), in a flattened table of shape (…, n, `count`)."""
+    places: Integers = arms + _starts(arms.shape, count)
+    return places
+
+
+@lru_cache(maxsize=128)
+def _starts(shape: tuple[int, ...], count: int) -> Integers:
+    return np.arange(0, math.prod(shape) * count, count).reshape(shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,21 +388,37 @@ class ContextualSum(Message):
 
     def vectors(self, seen: Observation) -> Floats:
         """Return the clients' vectors, shape (…, n, dimension). Raises BadParameter for NaN and infinities."""
-        if not (np.isfinite(seen.features).all() and np.isfinite(seen.rewards).all()):
-            raise BadParameter("context or reward", "NaN or infinity", "finite numbers are allowed")
-        if seen.features.shape[-1] != self.features:
-            raise BadParameter("context", seen.features.shape[-1], f"must have {self.features} numbers")
-        contexts = shortened(seen.features)
-        factor = np.minimum(np.maximum(seen.rewards, self.rewards[0]), self.rewards[1])
+        return self.vectors_of(self.contents(seen.features), seen.arms, seen.rewards, seen.predictors)
+
+    def contents(self, contexts: Floats) -> Floats:
+        """Return what contexts, shape (…, d), put into a block whatever the reward, shape (…, width).
+
+        That is φ and, with moments, the weighted triangle of φφᵀ. Raises BadParameter for NaN and infinities.
+        """
+        if contexts.shape[-1] != self.features:
+            raise BadParameter("context", contexts.shape[-1], f"must have {self.features} numbers")
+        _check_finite(contexts)
+        short = shortened(contexts)
+        if not self.moments:
+            return short
+        rows, columns = _triangle(self.features)
+        products = np.take(short, rows, axis=-1) * np.take(short, columns, axis=-1)
+        return np.concatenate([short, products * _weights(self.features)], axis=-1)
+
+    def vectors_of(self, contents: Floats, arms: Integers, rewards: Floats, predictors: Floats) -> Floats:
+        """Return `vectors` from `contents` of the chosen arms' contexts, shape (…, n, width)."""
+        _check_finite(rewards)
+        low, high = self.rewards
+        factor = np.minimum(np.maximum(rewards, low), high)
         if self.residual is not None:
-            factor = link_mean(self.residual, np.clip(seen.predictors, -1, 1)) - factor
-        own = factor[..., np.newaxis] * contexts
+            factor = link_mean(self.residual, np.minimum(np.maximum(predictors, -1), 1)) - factor
+        own: Floats = factor[..., np.newaxis] * contents[..., : self.features]
         if self.moments:
-            own = np.concatenate([own, self._weighted(contexts)], axis=-1)
+            own = np.concatenate([own, contents[..., self.features :]], axis=-1)
         if self.blocks == 1:
             return own
         filled = np.zeros((*own.shape[:-1], self.blocks, self.width))
-        np.put_along_axis(filled, seen.arms[..., np.newaxis, np.newaxis], own[..., np.newaxis, :], axis=-2)
+        np.put_along_axis(filled, arms[..., np.newaxis, np.newaxis], own[..., np.newaxis, :], axis=-2)
         return filled.reshape(*own.shape[:-1], self.dimension)
 
     def parts(self, sums: Floats) -> tuple[Floats, Floats | None]:
@@ -404,10 +429,11 @@ class ContextualSum(Message):
             return linear, None
         return linear, unpacked_triangle(blocks[..., self.features :] / _weights(self.features), self.features)
 
-    def _weighted(self, contexts: Floats) -> Floats:
-        rows, columns = _triangle(self.features)
-        weighted: Floats = np.take(contexts, rows, axis=-1) * np.take(contexts, columns, axis=-1)
-        return weighted * _weights(self.features)
+
+def _check_finite(numbers: Floats) -> None:
+    """Raise BadParameter for NaN and infinities."""
+    if not np.logical_and.reduce(np.isfinite(numbers), axis=None):
+        raise BadParameter("context or reward", "NaN or infinity", "finite numbers are allowed")
 
 
 def shortened(contexts: Floats) -> Floats:

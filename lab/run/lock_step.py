@@ -6,7 +6,7 @@ the mechanism's estimate. Only the randomness is drawn in large blocks, from the
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from distrust.client.environments import ContextualWorld
 from distrust.client.environments.contextual import Contexts
-from distrust.common.bandit.contextual import ChoiceRule, ContextualSum, Observation, picked
+from distrust.common.bandit.contextual import ChoiceRule, ContextualSum, places_of
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.mechanisms.central.tree import Counter, Tree
@@ -36,6 +36,9 @@ CHUNK = 1 << 21
 """Numbers of all repetitions that lie ready at once, 16 MB an array."""
 
 MOST_ROUNDS_READY = 512
+
+FEW = 4096
+"""Numbers of a round up to which computing them for every arm at once costs less than for the chosen ones by round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +106,29 @@ def _apart(file: RunFile) -> tuple[Any, ...]:
 class _Met:
     """What the clients of some rounds meet: c rounds, R runs, n clients a round and run.
 
-    features  shape (c, R, n, A, d). means, values: of each arm, shape (c, R, n, K). luck: shape (c, R, B).
+    features  shape (c, R, n, A, d). means: of each arm, shape (c, R, n, K). luck: shape (c, R, B).
+    contents  of all contexts, shape (c, R, n, A, width), and rewards, of the shape of `means`, that each arm would pay:
+              where they are computed before the choice, many rounds at once.
     c and n are 1 in all but `luck` where the clients of a run meet the same contexts.
     """
 
     features: Floats
     means: Floats
     luck: Floats
+    contents: Floats | None = None
+    rewards: Floats | None = None
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the clients of a run meet the same contexts."""
+        return self.means.shape[:3:2] != self.luck.shape[::2]
 
     def at(self, step: int) -> "_Met":
         """Return one round's part, without the axis of rounds."""
         own = min(step, len(self.features) - 1)
-        return _Met(self.features[own], self.means[own], self.luck[step])
+        contents = None if self.contents is None else self.contents[own]
+        rewards = None if self.rewards is None else self.rewards[own]
+        return _Met(self.features[own], self.means[own], self.luck[step], contents, rewards)
 
 
 class _Group:
@@ -186,6 +200,11 @@ class _Group:
     def _play(self, phase: LockStepPhase, ready: range) -> int:
         """Play these rounds, or fewer where the phase ends among them. Return how many."""
         met = self._meet([one.contexts(ready) for one in self._draws], len(ready), self._batch)
+        if phase.statistic.width * met.features[0, ..., 0].size <= FEW or met.fixed:
+            met = replace(met, contents=phase.statistic.contents(met.features))
+        if met.means[0].size <= FEW and not met.fixed:
+            luck = np.broadcast_to(met.luck[..., np.newaxis], met.means.shape)
+            met = replace(met, rewards=self._worlds[0].pay(met.means, luck))
         randomness = self._stacked([one.messages(phase, ready) for one in self._draws], len(ready))
         server = [one.server(phase, ready) for one in self._draws]
         noise = None if server[0] is None else np.stack([one for one in server if one is not None], axis=1)
@@ -197,8 +216,7 @@ class _Group:
                 break
             now = met.at(step)
             arms, predictors = rule.choose(now.features)
-            seen = self._observe(now, arms, predictors)
-            vectors = phase.statistic.vectors(seen)
+            vectors = self._vectors(phase.statistic, now, arms, predictors)
             messages = phase.mechanism.randomize_with(
                 vectors.reshape(-1, vectors.shape[-1]), tuple(one[step] for one in randomness)
             )
@@ -231,16 +249,20 @@ class _Group:
             stacks.append(stack.reshape(rounds, len(self._files) * self._batch, *each))
         return tuple(stacks)
 
-    def _observe(self, met: _Met, arms: NDArray[np.int64], predictors: Floats) -> Observation:
-        """Return what the clients experience, with arrays of shape (R, B, …)."""
-        shape, own = met.luck.shape, picked(met.means, arms)
-        several = met.features.shape[-2] > 1
-        features = _picked_rows(met.features, arms) if several else met.features[..., 0, :]
+    def _vectors(self, statistic: ContextualSum, met: _Met, arms: NDArray[np.int64], predictors: Floats) -> Floats:
+        """Return what the clients report of one round before any noise, shape (R, B, D)."""
+        shape, places = met.luck.shape, places_of(arms, met.means.shape[-1])
+        own = (met.means if met.rewards is None else met.rewards).reshape(-1).take(places)
+        table = met.features if met.contents is None else met.contents
+        single = table.shape[-2] > 1  # a context an arm
+        rows = table.reshape(-1, table.shape[-1]).take(places, axis=0) if single else table[..., 0, :]
+        if met.contents is None:
+            rows = statistic.contents(rows)
         if arms.shape != shape:  # all clients of a run meet the same contexts, and so choose the same arm
-            arms = np.broadcast_to(arms, shape)
+            arms, rows = np.broadcast_to(arms, shape), np.broadcast_to(rows, (*shape, rows.shape[-1]))
             own, predictors = np.broadcast_to(own, shape), np.broadcast_to(predictors, shape)
-            features = np.broadcast_to(features, (*shape, features.shape[-1]))
-        return Observation(arms, features, self._worlds[0].pay(own, met.luck), predictors)
+        rewards = self._worlds[0].pay(own, met.luck) if met.rewards is None else own
+        return statistic.vectors_of(rows, arms, rewards, predictors)
 
     def _opened(
         self, phase: LockStepPhase, number: int, totals: NDArray[np.uint64], noise: NDArray[Any] | None, before: int
@@ -306,13 +328,6 @@ class _Group:
 def _stage(rule: ChoiceRule) -> bool:
     """Return whether clients choose: the statistic differs where all play one public arm."""
     return rule.only is None
-
-
-def _picked_rows(table: Floats, arms: NDArray[np.int64]) -> Floats:
-    """Return each client's own row, shape (R, n, d), of a table of shape (R, n, K, d)."""
-    places = arms + np.arange(0, table.size // table.shape[-1], table.shape[-2]).reshape(arms.shape)
-    own: Floats = table.reshape(-1, table.shape[-1])[places]
-    return own
 
 
 def _regret(met: _Met, arms: NDArray[np.int64]) -> Floats:

@@ -210,19 +210,24 @@ class LocalSphere(GridMechanism):
         unit = directions(stream, count, self.dimension)
         signs = fractions(stream.words(count))
         own = stream.words(count) < np.uint64(coin(self.epsilon))
-        return unit, signs, own, self._uniform(stream, count)
+        chances = self._uniform(stream, count)
+        return unit, signs, own, self._answers(unit, chances), self._answers(-unit, chances)
 
     @override
     def randomize_with(self, vectors: NDArray[np.float64], randomness: Randomness) -> NDArray[np.uint64]:
-        unit, signs, own, chances = randomness
+        unit, signs, own, plus, minus = randomness
         centred = (self.on_grid(vectors) / self.precision - 0.5) * (self.high - self.low)
         lengths = np.sqrt((centred * centred).sum(axis=1))
         keep = signs < 0.5 + lengths / (2 * self.reach)
         ahead = np.einsum("ij,ij->i", unit, centred) > 0  # the same for u and -u but for the sign
         flip = (ahead == keep) != own
-        answer = (np.minimum(np.maximum(np.where(flip[:, None], -unit, unit), -1), 1) + 1) * (self.precision / 2)
-        whole = np.floor(answer)
-        return (whole + (chances < answer - whole)).astype(np.uint64)
+        return np.where(flip[:, np.newaxis], minus, plus)
+
+    def _answers(self, unit: NDArray[np.float64], chances: NDArray[np.float64]) -> NDArray[np.uint64]:
+        """Return the messages that stand for the points in these directions, rounded to the grid at random."""
+        answers = (np.clip(unit, -1, 1) + 1) * (self.precision / 2)
+        whole = np.floor(answers)
+        return (whole + (chances < answers - whole)).astype(np.uint64)
 
     @override
     def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
