@@ -12,6 +12,7 @@ import numpy as np
 from scipy import stats
 
 from distrust.common.bandit.contextual import unpacked_triangle
+from distrust.common.randomness import UnsafeSeededStream, generator
 
 DRAWS = 20_000
 """Monte Carlo draws of a matrix's norm."""
@@ -51,7 +52,7 @@ def matrix_bound(size: int, failure: float, *, exact: bool) -> float:
 @lru_cache(maxsize=32)
 def _norms(size: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
     """Return ascending operator norms of random matrices, shape (DRAWS,)."""
-    rng = np.random.default_rng(2022)  # a bound that is the same for all parties; it holds no secret
+    rng = generator(UnsafeSeededStream(2022, "norms of noise"))  # the same bound for all parties; it holds no secret
     rows, columns = np.triu_indices(size)
     spread = np.where(rows == columns, 1.0, math.sqrt(0.5))
     norms = [
