@@ -170,9 +170,9 @@ class GridMechanism(Mechanism):
         middle, radius = (self.low + self.high) / 2, (self.high - self.low) / 2 * (1 - MARGIN)
         away = inside - middle
         if self.norm == "l1":
-            lengths = np.abs(away).sum(axis=1, keepdims=True)
+            lengths = np.add.reduce(np.abs(away), axis=1, keepdims=True)
         else:
-            lengths = np.sqrt((away * away).sum(axis=1, keepdims=True))
+            lengths = np.sqrt(np.add.reduce(away * away, axis=1, keepdims=True))
         shrunk: NDArray[np.float64] = middle + away * (radius / np.maximum(lengths, radius))
         return shrunk
 
@@ -207,7 +207,7 @@ class GridMechanism(Mechanism):
         """
         if vectors.shape[1:] != (self.dimension,):
             raise BadParameter("vectors", vectors.shape, f"shape must be (n, {self.dimension})")
-        if not np.isfinite(vectors).all():
+        if not np.logical_and.reduce(np.isfinite(vectors), axis=None):
             raise BadParameter("vectors", "NaN or infinity", "finite numbers are allowed")
         steps = (self.clamp(vectors) - self.low) * (self.precision / (self.high - self.low))
         grid: NDArray[np.float64] = np.minimum(np.maximum(steps, 0), self.precision)
