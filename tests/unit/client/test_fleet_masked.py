@@ -130,9 +130,9 @@ def test_clients_are_forgotten_after_their_last_message(
     round_ = make_round(clients=20)
     fleet = Fleet(FleetHarness([round_], aggregator, TICKET_KEY), unsafe, UNSAFE)
     serve(fleet)
-    (crew,) = fleet._sessions.values()
-    assert crew.users == {}
-    assert crew.protocol._clients == {}  # type: ignore[attr-defined]
+    (session,) = fleet._sessions.values()
+    assert session.users == {}
+    assert session.protocol._clients == {}  # type: ignore[attr-defined]
 
 
 def test_an_aborted_cohort_is_dropped_and_the_fleet_goes_on(
@@ -151,7 +151,7 @@ def test_an_aborted_cohort_is_dropped_and_the_fleet_goes_on(
     lost, done = (round_.assignments[0].cohort for round_ in (first, second))
     assert _answer(aggregator, lost).state == "aborted"
     assert _batch(aggregator, done).survivors == 40
-    assert all(not crew.users for crew in fleet._sessions.values())
+    assert all(not session.users for session in fleet._sessions.values())
 
 
 class _Liar(FleetHarness):
