@@ -103,8 +103,12 @@ class ContextualPolicySpec(ArmSpec):
 
     @override
     def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
-        del calibration, events
-        return self.failure
+        return self.failure if self.states_widths(calibration) else None
+
+    def states_widths(self, calibration: str) -> bool:
+        """Return whether a theorem bounds by α the probability that a decision's width misses θ*."""
+        del calibration
+        return True
 
 
 class LinUcbSpec(ContextualPolicySpec):
@@ -141,9 +145,10 @@ class GreedySpec(ContextualPolicySpec):
         return self
 
     @override
-    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> None:
-        """Return None: greedy play forms no widths."""
-        del calibration, events
+    def states_widths(self, calibration: str) -> bool:
+        """Return False: greedy play forms no widths."""
+        del calibration
+        return False
 
 
 class LdpOlsSpec(GreedySpec):
@@ -189,9 +194,9 @@ class LdpUcbSpec(ContextualPolicySpec):
     link: Literal["identity"] = "identity"
 
     @override
-    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
-        """Return α of the `exact` widths; the printed constants are not proven here."""
-        return self.failure if calibration == "exact" else None
+    def states_widths(self, calibration: str) -> bool:
+        """Return whether the widths are the `exact` ones; the printed constants are not proven here."""
+        return calibration == "exact"
 
 
 class LdpGlocSpec(ContextualPolicySpec):
@@ -210,6 +215,7 @@ class LdpGlocSpec(ContextualPolicySpec):
         return self.link
 
     @override
-    def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> None:
-        """Return None: the printed widths have an unnamed constant."""
-        del calibration, events
+    def states_widths(self, calibration: str) -> bool:
+        """Return False: the printed widths have an unnamed constant."""
+        del calibration
+        return False

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from distrust.client.environments import ContextualWorld
 from distrust.client.environments.contextual import experience
 from distrust.common.bandit.contextual import ChoiceRule, ContextualChoice
+from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.run.config import RunConfig
 from distrust.lab.run.result import PolicyFailures, Regret, Truth
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
@@ -61,14 +63,7 @@ class ContextualTracker:
 
     def events(self, learner: Learner) -> PolicyFailures:
         """Return the failures so far: contextual policies drop no arm for good."""
-        failure = learner.config.policy.stated_failure(learner.config.mechanism.calibration, ())
-        return PolicyFailures(
-            best_dropped=False,
-            best_dropped_at=None,
-            widths=self._widths,
-            width_failures=self._missed,
-            failure=failure if self._widths else None,
-        )
+        return width_failures(learner.config, self._widths, self._missed)
 
     def _look(self, record: RoundRecord) -> None:
         decision = record.ask.decision
@@ -93,6 +88,20 @@ class ContextualTracker:
         if missed is not None:
             self._widths += 1
             self._missed += bool(missed)
+
+
+def width_failures(config: RunConfig, widths: int, missed: int) -> PolicyFailures:
+    """Return the failures of a contextual run, with α where its policy's theorem states it for the widths."""
+    policy = config.policy
+    assert isinstance(policy, ContextualPolicySpec)
+    stated = widths > 0 and policy.states_widths(config.mechanism.calibration)
+    return PolicyFailures(
+        best_dropped=False,
+        best_dropped_at=None,
+        widths=widths,
+        width_failures=missed,
+        failure=policy.failure_of(config.horizon) if stated else None,
+    )
 
 
 ROUNDED = 1 + 1e-9

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.client.environments import ContextualWorld
-from distrust.client.environments.contextual import Contexts
+from distrust.client.environments.contextual import Contexts, mean_values
 from distrust.common.bandit.contextual import ChoiceRule, ContextualSum, places_of
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS
@@ -21,14 +21,14 @@ from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.mechanisms.families.grid import GridMechanism, Randomness
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.modular import sum_rows
-from distrust.lab.run.contextual_failures import missed_widths
+from distrust.lab.run.contextual_failures import missed_widths, width_failures
 from distrust.lab.run.lock_step_draws import BlockDraws, LockStepPhase, RunDraws
 from distrust.lab.run.result import Bits, PolicyFailures
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.rounds import plan_round
 from distrust.server.learner.run_config import build_policy
 from distrust.server.policies.base import Estimate
-from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise
+from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, weighted
 
 Floats = NDArray[np.float64]
 
@@ -140,6 +140,7 @@ class _Group:
         assert isinstance(config.policy, ContextualPolicySpec)
         assert isinstance(policy, ContextualPolicy)
         self._files, self._config, self._policy, self._watch = files, config, policy, watch
+        self._spec = config.policy
         self._worlds: list[ContextualWorld] = []
         for file in files:
             world = file.world()
@@ -170,7 +171,8 @@ class _Group:
         pulls = [self._batch * (1 + np.arange(done))]
         if rest:
             met = self._meet([one.leftover(rest) for one in self._draws], 1, rest)
-            self._lost.append(_regret(met, self._last.choose(met.features[0])[0][np.newaxis]))
+            arms = self._last.choose(met.features[0])[0][np.newaxis]
+            self._lost.append(_regret(mean_values(self._worlds[0], met.means), met.luck, arms))
             pulls.append(np.array([self._config.horizon]))
         return self._results(np.concatenate(pulls), np.concatenate(self._lost), rest)
 
@@ -211,7 +213,7 @@ class _Group:
         rules: list[ChoiceRule] = []
         chosen = []
         for step, number in enumerate(ready):
-            rule = self._core.rule
+            rule = weighted(self._core.rule, self._spec)
             if step and _stage(rule) != _stage(self._last):
                 break
             now = met.at(step)
@@ -227,7 +229,7 @@ class _Group:
             rules.append(rule)
             chosen.append(arms)
             self._last = rule
-        self._lost.append(_regret(met, np.stack(chosen)))
+        self._lost.append(_regret(mean_values(self._worlds[0], met.means), met.luck, np.stack(chosen)))
         self._judge(rules)
         return len(rules)
 
@@ -300,22 +302,13 @@ class _Group:
             payload=sum(phase.mechanism.bits * count for phase, count in self._weights) / rounds,
             modulus=sum((phase.mechanism.modulus - 1).bit_length() * count for phase, count in self._weights) / rounds,
         )
-        events = PolicyFailures(
-            best_dropped=False,
-            best_dropped_at=None,
-            widths=self._widths,
-            width_failures=0,
-            failure=self._config.policy.stated_failure(self._config.mechanism.calibration, ())
-            if self._widths
-            else None,
-        )
         indefinite = getattr(self._core, "indefinite", None)
         return [
             LockStepResult(
                 file,
                 pulls,
                 curves[:, run],
-                events.model_copy(update={"width_failures": int(self._missed[run])}),
+                width_failures(self._config, self._widths, int(self._missed[run])),
                 rounds * self._batch,
                 rest,
                 bits,
@@ -330,10 +323,13 @@ def _stage(rule: ChoiceRule) -> bool:
     return rule.only is None
 
 
-def _regret(met: _Met, arms: NDArray[np.int64]) -> Floats:
-    """Return each run's regret of the first c rounds, shape (c, R), by their arms, shape (c, R, n)."""
-    values = np.broadcast_to(met.means, (len(met.luck), *met.means.shape[1:]))[: len(arms)]
+def _regret(means: Floats, luck: Floats, arms: NDArray[np.int64]) -> Floats:
+    """Return each run's regret of the first c rounds, shape (c, R), by their arms, shape (c, R, n).
+
+    means, luck  as in `_Met`; means in what regret is counted in.
+    """
+    values = np.broadcast_to(means, (len(luck), *means.shape[1:]))[: len(arms)]
     own = np.take_along_axis(values, arms[..., np.newaxis], axis=-1)[..., 0]
-    lost = np.broadcast_to(values.max(axis=-1) - own, (len(arms), *met.luck.shape[1:]))
+    lost = np.broadcast_to(values.max(axis=-1) - own, (len(arms), *luck.shape[1:]))
     sums: Floats = np.ascontiguousarray(lost).sum(axis=-1)
     return sums
