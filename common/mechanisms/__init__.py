@@ -117,6 +117,7 @@ def plan(
         intermediary=spec.via or kind.vias[0],
         norm=statistic.norm,
         reach=getattr(statistic, "reach", WHOLE),
+        blocks=getattr(statistic, "blocks", 1),
         assigned=assigned,
     )
     try:

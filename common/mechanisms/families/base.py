@@ -119,6 +119,7 @@ class CohortParams:
     norm                  of the ball around the middle that bounds a vector; "linf" is the box.
     overflow_probability  p': bound on the probability that a sum wraps around.
     reach                 (Δ₂ / diameter)², below 1 where a statistic does not fill its ℓ₂ ball.
+    blocks                equal parts of a vector, of which a client fills at most one; the others are zero.
     assigned              whether the shuffler assigns the actions, and opens what was played of each.
     """
 
@@ -133,6 +134,7 @@ class CohortParams:
     norm: Norm = "linf"
     assigned: bool = False
     reach: Fraction = WHOLE
+    blocks: int = 1
 
     def shared(self, precision: int, modulus: int) -> dict[str, Any]:
         """Return the fields that every mechanism has. Raises BadParameter for a modulus of 2^62 or more."""

@@ -7,18 +7,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import mpmath
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from scipy.optimize import minimize_scalar
 from scipy.special import gammaln, ndtri
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
 from distrust.common.bandit.statistics import Norm
+from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     EPSILON_RULE,
     CohortParams,
@@ -161,6 +162,11 @@ class LocalSphere(GridMechanism):
     Utility    unbiased; variance per client and coordinate at most r²/D, r about R √(πD/2) (e^ε + 1)/(e^ε - 1). Error
                quantiles hold for the worst data: exactly for one coordinate, else as a bound.
     Source     GLB Lemma 2.2; Duchi, Jordan & Wainwright 2018. The theorem is tight: `paper` and `exact` are the same.
+
+    blocks  Equal parts of the vector, of which a client fills at most one, and each of which has its own Ψ. The message
+            is ε-DP all the same, for what is in the block and for which one it is: with τ = tanh(ε/2) densities lie in
+            1 ± τ times the uniform one, so that Ψ(x)Ψ(0) over Ψ(0)Ψ(x') is at most (1 + τ)/(1 - τ) = e^ε. It needs the
+            others to be zero; a vector with two filled blocks is refused (GLB Algorithm 2, synthetic updates).
     """
 
     model: ClassVar[Model] = "local"
@@ -170,18 +176,28 @@ class LocalSphere(GridMechanism):
 
     name: Literal["local-sphere"] = "local-sphere"
     epsilon: float
+    blocks: Annotated[int, Field(ge=1)] = Field(default=1, exclude_if=lambda blocks: blocks == 1)
 
     @model_validator(mode="after")
     def _in_range(self) -> Self:
         require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
+        fits = self.blocks == 1 or (self.dimension % self.blocks == 0 and self.norm == "l2")
+        require(fits, "blocks", self.blocks, f"must divide dimension = {self.dimension}, in the norm l2")
         return self
 
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon = needed(spec)
-        fine = 1 if cohort.dimension == 1 else math.ceil(math.sqrt(cohort.dimension / FINE))
+        size = cohort.dimension // cohort.blocks
+        fine = 1 if size == 1 else math.ceil(math.sqrt(size / FINE))
         precision = spec.precision or fine
-        return cls(**cohort.shared(precision, cohort.room(precision, None)), epsilon=epsilon)
+        shared = cohort.shared(precision, cohort.room(precision, None))
+        return cls(**{**shared, "moved": None}, epsilon=epsilon, blocks=cohort.blocks)
+
+    @property
+    def size(self) -> int:
+        """Return how many coordinates a block has."""
+        return self.dimension // self.blocks
 
     @property
     def reach(self) -> float:
@@ -191,7 +207,7 @@ class LocalSphere(GridMechanism):
     @property
     def radius(self) -> float:
         """Return r, the radius of the answers, in data units."""
-        return radius(self.reach, self.dimension, coin_epsilon(coin(self.epsilon)))
+        return radius(self.reach, self.size, coin_epsilon(coin(self.epsilon)))
 
     @property
     def step(self) -> float:
@@ -203,25 +219,32 @@ class LocalSphere(GridMechanism):
 
     @property
     def rounding(self) -> float:
-        return 0.0 if self.dimension == 1 else self.step / 2
+        return 0.0 if self.size == 1 else self.step / 2
 
     @override
     def client_randomness(self, stream: Stream, count: int) -> Randomness:
-        unit = directions(stream, count, self.dimension)
-        signs = fractions(stream.words(count))
-        own = stream.words(count) < np.uint64(coin(self.epsilon))
-        chances = self._uniform(stream, count)
+        draws, shape = count * self.blocks, (count, self.blocks)
+        unit = directions(stream, draws, self.size).reshape(*shape, self.size)
+        signs = fractions(stream.words(draws)).reshape(shape)
+        own = (stream.words(draws) < np.uint64(coin(self.epsilon))).reshape(shape)
+        chances = self._uniform(stream, count).reshape(unit.shape)
         return unit, signs, own, self._answers(unit, chances), self._answers(-unit, chances)
 
     @override
     def randomize_with(self, vectors: NDArray[np.float64], randomness: Randomness) -> NDArray[np.uint64]:
         unit, signs, own, plus, minus = randomness
         centred = (self.on_grid(vectors) / self.precision - 0.5) * (self.high - self.low)
-        lengths = np.sqrt((centred * centred).sum(axis=1))
+        centred = centred.reshape(unit.shape)
+        if self.blocks > 1:
+            # A zero is the middle of the grid up to rounding, which must not count as data.
+            centred = np.where(vectors.reshape(unit.shape) == 0, 0.0, centred)
+            if (centred.any(axis=2).sum(axis=1) > 1).any():
+                raise BadParameter("vectors", "two filled blocks", "the guarantee is for one; the others must be zero")
+        lengths = np.sqrt((centred * centred).sum(axis=2))
         keep = signs < 0.5 + lengths / (2 * self.reach)
-        ahead = np.einsum("ij,ij->i", unit, centred) > 0  # the same for u and -u but for the sign
+        ahead = np.einsum("ibj,ibj->ib", unit, centred) > 0  # the same for u and -u but for the sign
         flip = (ahead == keep) != own
-        return np.where(flip[:, np.newaxis], minus, plus)
+        return np.where(flip[..., np.newaxis], minus, plus).reshape(vectors.shape)
 
     def _answers(self, unit: NDArray[np.float64], chances: NDArray[np.float64]) -> NDArray[np.uint64]:
         """Return the messages that stand for the points in these directions, rounded to the grid at random."""
@@ -237,14 +260,14 @@ class LocalSphere(GridMechanism):
             "directions are uniform up to floating point, on which accuracy rests and privacy does not",
         )
         # Two opposite longest vectors give randomized response; rounding to the grid may blur which half it was.
-        how: How = "exact" if self.dimension == 1 else "bound"
+        how: How = "exact" if self.size == 1 else "bound"
         return Privacy(
             compute_promise=lambda: self.make_guarantee("pure", epsilon, assumptions),
             compute_profile=lambda delta: of_pure(epsilon, delta, how),
         )
 
     def error(self, survivors: int) -> ErrorLaw:
-        law = SphereSum(survivors, self.dimension, self.precision / 2, self.reach / self.step)
+        law = SphereSum(survivors, self.size, self.precision / 2, self.reach / self.step)
         return ScaledErrorLaw(law, self.step, (math.sqrt(2 * survivors) * self.radius, 0.0))
 
 
