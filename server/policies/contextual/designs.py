@@ -106,9 +106,8 @@ class Designs:
         try:
             np.linalg.cholesky(matrices - floor[..., np.newaxis, np.newaxis] * self._eye)
         except np.linalg.LinAlgError:
-            lowest = np.asarray(np.linalg.eigvalsh(matrices)[..., 0], dtype=np.float64)
-            lift = self._lift(lowest <= floor, lowest)
-            lifted: Floats = matrices + lift[..., np.newaxis, np.newaxis] * self._eye
+            lowest: Floats = np.asarray(np.linalg.eigvalsh(matrices)[..., 0], dtype=np.float64)
+            lifted: Floats = matrices + self._lift(lowest <= floor, lowest)[..., np.newaxis, np.newaxis] * self._eye
             return lifted
         return matrices
 
