@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import LdpSgdSpec
+from distrust.lab.run.run_file import BadRunFile, parse
 from distrust.server.policies.contextual.base import RoundNoise
 from distrust.server.policies.contextual.glm_sgd import SgdCore, greedy_curvature
 from tests.support.lockstep import Floats, Lockstep, facts, same_alone, spec_for, sphere, uniform_regret
@@ -160,3 +162,23 @@ def test_the_error_bound_falls_with_the_root_of_the_warm_up() -> None:
         core.learn(np.zeros((1, 2)), RoundNoise(1, 2.0))
         bounds.append(core._error())
     assert 7 < bounds[0] / bounds[1] < 10  # √100 less a logarithm
+
+
+@pytest.mark.parametrize(
+    ("policy", "world", "refusal"),
+    [
+        ("", 'link = "poisson"', "environment.largest = None: the poisson link's counts are unbounded"),
+        ("rewards = [0.0, inf]", 'link = "poisson"\nlargest = 5.0', "policy.rewards"),
+        ("rewards = [0.0, 3.0]", 'link = "poisson"\nlargest = 5.0', "policy.rewards = [0.0, 3.0]: the environment has"),
+        ("step = 0.0", "", "policy.step = 0.0"),
+        ("step = nan", "", "policy.step"),
+    ],
+)
+def test_a_run_file_with_unbounded_rewards_or_steps_is_refused(policy: str, world: str, refusal: str) -> None:
+    text = (
+        f'run = "x"\nhorizon = 100\n[policy]\nname = "ldp-sgd"\n{policy}\n[mechanism]\nname = "identity"\n'
+        f'[environment]\nname = "glm-sphere"\nseed = 1\n{world}\n'
+    )
+    with pytest.raises((BadParameter, BadRunFile)) as caught:
+        parse(text)
+    assert refusal in str(caught.value)
