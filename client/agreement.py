@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from distrust.common.bandit.contextual import ContextualChoice
+from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.errors import BadParameter, Refused

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from distrust.client.environments import AnyWorld, SideBySide
 from distrust.client.environments.contextual import ContextualWorld, experience
-from distrust.common.bandit.contextual import ContextualChoice, ContextualSum
+from distrust.common.bandit.contextual_choice import ContextualChoice
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.decisions import AssignedAction, AssignedArm, Decision, PlayDesign
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.errors import BadMessage, BadParameter

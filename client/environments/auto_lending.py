@@ -32,7 +32,7 @@ from distrust.client.environments.contextual import (
     LongContexts,
     within_ball,
 )
-from distrust.common.bandit.contextual import Floats
+from distrust.common.bandit.contextual_choice import Floats
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import Stream, generator
 

@@ -15,7 +15,8 @@ from pydantic import Field
 from scipy import stats
 
 from distrust.client.environments.base import EnvironmentSpec, Seed
-from distrust.common.bandit.contextual import ChoiceRule, Link, Observation, link_mean
+from distrust.common.bandit.contextual_choice import ChoiceRule, Link, link_mean
+from distrust.common.bandit.contextual_sum import Observation
 from distrust.common.errors import BadParameter
 from distrust.common.messages.policy_spec import ArmSpec
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator

@@ -31,7 +31,7 @@ from distrust.client.environments.contextual import (
     within_ball,
 )
 from distrust.client.environments.mslr import HIGHEST_LABEL, Points, load_compressed
-from distrust.common.bandit.contextual import Floats, Link
+from distrust.common.bandit.contextual_choice import Floats, Link
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import Stream, generator
 

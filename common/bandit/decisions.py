@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from distrust.common.bandit.contextual import ContextualChoice
+from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.wire import Message
 
 

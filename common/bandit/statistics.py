@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from distrust.common.bandit.contextual import ContextualSum
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.errors import BadParameter
 from distrust.common.wire import Message
 

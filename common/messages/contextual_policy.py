@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import override
 
-from distrust.common.bandit.contextual import ContextualSum, Link, Range, Weights
+from distrust.common.bandit.contextual_choice import Link, Range, Weights
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.messages.policy_spec import LARGEST_COHORT, MOST_ROUNDS, ArmSpec, RoundSize

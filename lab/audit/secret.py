@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from distrust.common.bandit.contextual import ContextualSum, Observation, link_mean
+from distrust.common.bandit.contextual_choice import link_mean
+from distrust.common.bandit.contextual_sum import ContextualSum, Observation
 from distrust.common.errors import BadParameter
 from distrust.common.messages.explain import wanted
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from distrust.client.environments import ContextualWorld
 from distrust.client.environments.contextual import experience
-from distrust.common.bandit.contextual import ChoiceRule, ContextualChoice
+from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.config import RunConfig

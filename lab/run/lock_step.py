@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from distrust.client.environments import ContextualWorld
 from distrust.client.environments.contextual import Contexts, mean_values
-from distrust.common.bandit.contextual import ChoiceRule, ContextualSum, places_of
+from distrust.common.bandit.contextual_choice import ChoiceRule, places_of
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.mechanisms.central.tree import Counter, Tree

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from distrust.client.environments import ContextualWorld
 from distrust.client.environments.contextual import Contexts
-from distrust.common.bandit.contextual import ContextualSum
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.mechanisms.central.tree import Tree, completed
 from distrust.common.mechanisms.families.grid import GridMechanism, Randomness
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream

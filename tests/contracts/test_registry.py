@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distrust.common import mechanisms
-from distrust.common.bandit.contextual import Link
+from distrust.common.bandit.contextual_choice import Link
 from distrust.common.bandit.statistics import Reward
 from distrust.common.extensions import load_reference
 from distrust.common.mechanisms import CLASSES, MECHANISMS, Mechanism, MechanismSpec, plan

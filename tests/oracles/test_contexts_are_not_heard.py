@@ -22,7 +22,7 @@ from distrust.client.environments.contextual import Contexts, GeneralizedLinear
 from distrust.client.fleet import FleetOptions
 from distrust.client.randomizer import CohortRandomizer, World
 from distrust.client.requirements import PrivacyRequirements
-from distrust.common.bandit.contextual import ContextualChoice
+from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.messages.cohort import Cohort
 from distrust.common.randomness import Stream

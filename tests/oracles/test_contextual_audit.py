@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from typer.testing import CliRunner
 
-from distrust.common.bandit.contextual import ContextualSum, Observation
+from distrust.common.bandit.contextual_sum import ContextualSum, Observation
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism
 from distrust.common.mechanisms.families.grid import GridMechanism

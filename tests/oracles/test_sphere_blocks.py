@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from scipy import stats
 
-from distrust.common.bandit.contextual import ContextualSum
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
 from distrust.common.mechanisms.local.sphere import LocalSphere

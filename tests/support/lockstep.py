@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.client.environments.contextual import ContextualWorld, GlmSphereSpec
-from distrust.common.bandit.contextual import ChoiceRule, ContextualSum, Observation
+from distrust.common.bandit.contextual_choice import ChoiceRule
+from distrust.common.bandit.contextual_sum import ContextualSum, Observation
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.randomness import Stream, UnsafeSeededStream

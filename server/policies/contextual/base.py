@@ -11,7 +11,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.bandit.contextual import ChoiceRule, ContextualChoice, ContextualSum, Screen
+from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice, Screen
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.messages.policy_spec import RoundSize

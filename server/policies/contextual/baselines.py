@@ -20,7 +20,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.bandit.contextual import ChoiceRule, ContextualSum, least_slope, shortened
+from distrust.common.bandit.contextual_choice import ChoiceRule, least_slope
+from distrust.common.bandit.contextual_sum import ContextualSum, shortened
 from distrust.common.messages.contextual_policy import ContextualPolicySpec, LdpGlocSpec, LdpUcbSpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, rounds_of

@@ -19,7 +19,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.bandit.contextual import ChoiceRule, Screen
+from distrust.common.bandit.contextual_choice import ChoiceRule, Screen
 from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import LdpOlsSpec
 from distrust.server.policies.base import RunFacts

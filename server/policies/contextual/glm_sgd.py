@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.integrate import quad
 
-from distrust.common.bandit.contextual import ChoiceRule, ContextualSum, Screen, least_slope, shortened
+from distrust.common.bandit.contextual_choice import ChoiceRule, Screen, least_slope
+from distrust.common.bandit.contextual_sum import ContextualSum, shortened
 from distrust.common.messages.contextual_policy import LdpSgdSpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise

@@ -16,7 +16,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.bandit.contextual import ChoiceRule, ContextualSum
+from distrust.common.bandit.contextual_choice import ChoiceRule
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.messages.contextual_policy import LinUcbSpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, RidgeSums, RoundNoise

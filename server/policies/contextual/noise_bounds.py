@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import stats
 
-from distrust.common.bandit.contextual import unpacked_triangle
+from distrust.common.bandit.contextual_choice import unpacked_triangle
 from distrust.common.randomness import UnsafeSeededStream, generator
 
 DRAWS = 20_000

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.bandit.contextual import Screen, largest_slope, link_mean, shortened
+from distrust.common.bandit.contextual_choice import Screen, largest_slope, link_mean
+from distrust.common.bandit.contextual_sum import shortened
 from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import GreedySpec
 from distrust.server.policies.base import RunFacts

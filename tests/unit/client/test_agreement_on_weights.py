@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from distrust.client.agreement import _check_policy
-from distrust.common.bandit.contextual import ContextualChoice, ContextualSum
+from distrust.common.bandit.contextual_choice import ContextualChoice
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.errors import Refused
 from distrust.common.messages.contextual_policy import LinUcbSpec
 

@@ -14,7 +14,7 @@ from scipy import stats
 
 from distrust.client.environments import build_environment, read_spec
 from distrust.client.environments.contextual import ContextualWorld, GeneralizedLinear, experience, within_ball
-from distrust.common.bandit.contextual import ChoiceRule, ContextualChoice, Screen
+from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice, Screen
 from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import LinUcbSpec
 from distrust.common.randomness import UnsafeSeededStream

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from distrust.client.environments import AutoLending, build_environment, read_spec
 from distrust.client.environments.auto_lending import offers, read_customers
 from distrust.client.environments.contextual import ContextualWorld, experience
-from distrust.common.bandit.contextual import ChoiceRule, ContextualChoice
+from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.run.in_process import run

@@ -16,7 +16,7 @@ from distrust.client.environments.contextual_mslr import (
     read_contexts,
     write_contexts,
 )
-from distrust.common.bandit.contextual import ChoiceRule
+from distrust.common.bandit.contextual_choice import ChoiceRule
 from distrust.common.errors import BadParameter
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.__main__ import app

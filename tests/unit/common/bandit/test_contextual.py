@@ -9,17 +9,16 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 from scipy.optimize import minimize
 
-from distrust.common.bandit.contextual import (
+from distrust.common.bandit.contextual_choice import (
     ChoiceRule,
     ContextualChoice,
-    ContextualSum,
-    Observation,
     Screen,
     least_slope,
     link_mean,
     packed_triangle,
     unpacked_triangle,
 )
+from distrust.common.bandit.contextual_sum import ContextualSum, Observation
 from distrust.common.bandit.decisions import Decision
 from distrust.common.errors import BadParameter
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from distrust.common.bandit.contextual import ContextualSum
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import plan
 from distrust.common.mechanisms.central.tree import Counter, Tree, completed

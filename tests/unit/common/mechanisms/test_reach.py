@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 from pydantic import ValidationError
 
-from distrust.common.bandit.contextual import ContextualSum
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.statistics import BoundedVector
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
 from distrust.common.privacy.sensitivity import steps_moved

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from distrust.common.bandit.contextual import ContextualChoice, ContextualSum, Observation, link_mean, packed_triangle
+from distrust.common.bandit.contextual_choice import ContextualChoice, link_mean, packed_triangle
+from distrust.common.bandit.contextual_sum import ContextualSum, Observation
 from distrust.common.messages.contextual_policy import LdpGlocSpec, LdpUcbSpec, LinUcbSpec
 from distrust.server.policies.contextual.base import RoundNoise, first_run
 from distrust.server.policies.contextual.baselines import GlocCore, UcbCore

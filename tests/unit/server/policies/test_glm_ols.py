@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from distrust.common.bandit.contextual import packed_triangle
+from distrust.common.bandit.contextual_choice import packed_triangle
 from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import LdpOlsSpec
 from distrust.server.policies.contextual.base import RoundNoise

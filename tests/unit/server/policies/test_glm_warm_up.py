@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from distrust.common.bandit.contextual import ChoiceRule, ContextualChoice, ContextualSum, Observation, Screen
+from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice, Screen
+from distrust.common.bandit.contextual_sum import ContextualSum, Observation
 from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import GreedySpec, LdpOlsSpec, LdpSgdSpec
 from distrust.common.randomness import UnsafeSeededStream
