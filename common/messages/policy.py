@@ -197,7 +197,7 @@ class DpPeSpec(LinearPolicySpec):
     `phased-elimination` is the same without privacy: it insists on the mechanism `identity`.
     """
 
-    POLICY: ClassVar[str] = "distrust.server.policies.linear.dp_pe:PrivatePhasedElimination"
+    POLICY: ClassVar[str] = "distrust.server.policies.linear.phases:PrivatePhasedElimination"
 
     name: Literal["dp-pe", "phased-elimination"]
 

@@ -26,8 +26,7 @@ from distrust.common.messages.contextual_policy import ContextualPolicySpec, Ldp
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, rounds_of
 from distrust.server.policies.contextual.designs import Designs
-from distrust.server.policies.contextual.linucb import Regularizer
-from distrust.server.policies.contextual.noise_bounds import matrix_bound, vector_bound
+from distrust.server.policies.contextual.noise_bounds import Regularizer, matrix_bound, vector_bound
 
 Floats = NDArray[np.float64]
 

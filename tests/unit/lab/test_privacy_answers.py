@@ -8,9 +8,9 @@ import pytest
 
 from distrust.common.errors import BadParameter
 from distrust.common.privacy import composition
+from distrust.lab.cli.privacy import comparison_table, report_table
 from distrust.lab.privacy.compare import Comparison
 from distrust.lab.privacy.query import PrivacyQuery
-from distrust.lab.privacy.tables import comparison_table, report_table
 from tests.support.calculator import answer, comparison, read, text
 
 COHORT: dict[str, Any] = {"clients": 1000, "dropout": 0.1, "corrupt": 0.1}

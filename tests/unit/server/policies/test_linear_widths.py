@@ -16,8 +16,7 @@ from distrust.server.policies.base import Ask, Estimate
 from distrust.server.policies.elimination import Calibration
 from distrust.server.policies.linear.almost_free import AlmostFree
 from distrust.server.policies.linear.dp_dpe import ClientModel, DistributedPhasedElimination
-from distrust.server.policies.linear.dp_pe import PrivatePhasedElimination
-from distrust.server.policies.linear.phases import Phased
+from distrust.server.policies.linear.phases import Phased, PrivatePhasedElimination
 from tests.support.laws import Laplace, Normal
 from tests.support.linear_policies import Floats, actions, estimates, played, widths_of
 

@@ -14,8 +14,8 @@ from distrust.lab.run import in_process
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import RoundNoise
-from distrust.server.policies.contextual.linucb import LinUcbCore, Regularizer
-from distrust.server.policies.contextual.noise_bounds import matrix_bound, vector_bound
+from distrust.server.policies.contextual.linucb import LinUcbCore
+from distrust.server.policies.contextual.noise_bounds import Regularizer, matrix_bound, vector_bound
 
 
 def run_file(mechanism: str, policy: str = "", horizon: int = 400, world: str = "arms = 20\ndimension = 3") -> RunFile:
