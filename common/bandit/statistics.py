@@ -137,6 +137,3 @@ Statistic: TypeAlias = Annotated[
     Reward | BoundedReward | ActionMeans | BoundedVector | ContextualSum, Field(discriminator="kind")
 ]
 """The union of the statistics, told apart by their kind."""
-
-Norm = Literal["l1", "l2", "linf"]
-"""The norm in which a client's vector is bounded."""

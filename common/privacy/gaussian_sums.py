@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from distrust.common.bandit.error_law import How
-from distrust.common.bandit.statistics import Norm
 from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum, is_gaussian
 from distrust.common.noise.law import LIMIT
 from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_slope
@@ -24,6 +23,7 @@ from distrust.common.privacy.profile import RAISED, Profile, ProfilePairs, curve
 from distrust.common.privacy.searches import coarsest, least_root, snap_up
 from distrust.common.privacy.sensitivity import ROUNDING, Grid, grid_for
 from distrust.common.privacy.vector_bounds import vector_epsilon, vector_rdp, vector_variance, whole
+from distrust.common.wire import Norm
 
 DUAL = 0.5  # variance from which a theta series is added up by Poisson's formula
 

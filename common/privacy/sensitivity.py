@@ -11,8 +11,8 @@ from functools import lru_cache
 
 from scipy.optimize import brentq
 
-from distrust.common.bandit.statistics import Norm
 from distrust.common.privacy.searches import SLACK, least_satisfying, snap_up
+from distrust.common.wire import Norm
 
 INFLATION = 0.01
 """Share that rounding may add to the noise in a ball, where the grid is ours to choose."""

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from distrust.common.bandit.statistics import Norm
 from distrust.common.noise.law import Pmf
 from distrust.common.privacy.gaussian import largest_ratio, zcdp_rho
 from distrust.common.privacy.gaussian_vectors import Covering, rounded_log_delta
@@ -24,6 +23,7 @@ from distrust.common.privacy.hockey_stick import NEGLIGIBLE, Extensible, least_e
 from distrust.common.privacy.products import product_epsilon, product_log_delta
 from distrust.common.privacy.searches import least_root, least_satisfying
 from distrust.common.privacy.sensitivity import Grid
+from distrust.common.wire import Norm
 
 Numbers = NDArray[np.float64]
 

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from distrust.common.bandit.statistics import Norm
 from distrust.common.errors import BadParameter
-from distrust.common.wire import Message
+from distrust.common.wire import Message, Norm
 from distrust.lab.audit.observation import evidence_names
 from distrust.lab.audit.secret import Hidden
 from distrust.lab.audit.setting import Setting, Transport, View

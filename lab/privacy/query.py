@@ -6,11 +6,12 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from distrust.common.bandit.statistics import BoundedVector, Norm, Reward, Statistic
+from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, MechanismSpec, check_spec, plan
 from distrust.common.mechanisms.families.base import DELTA_RULE, Noise, delta_allowed
 from distrust.common.messages.explain import wanted
+from distrust.common.wire import Norm
 
 WRAP = 1e-6  # p': the run's own value depends on its failure probability, arms and batch
 MOST_CLIENTS = 1_000_000

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from distrust.common.bandit.statistics import BoundedVector, Norm
+from distrust.common.bandit.statistics import BoundedVector
 from distrust.common.mechanisms import MechanismSpec, plan
 from distrust.common.mechanisms.families.laplace import LaplaceLike
 from distrust.common.noise.polya import DiscreteLaplace
 from distrust.common.privacy.laplace import continuous_box_epsilon, laplace_box_epsilon
 from distrust.common.privacy.products import product_epsilon
+from distrust.common.wire import Norm
 from tests.support import exact_laws as laws
 
 Array = NDArray[np.float64]

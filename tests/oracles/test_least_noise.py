@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from distrust.common.bandit.statistics import BoundedVector, Norm, Reward, Statistic
+from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
 from distrust.common.mechanisms.distributed.skellam import skellam_divergences
 from distrust.common.mechanisms.families.base import MechanismName
@@ -30,6 +30,7 @@ from distrust.common.privacy.hockey_stick import Extensible, rdp, stretched
 from distrust.common.privacy.products import product_epsilon
 from distrust.common.privacy.searches import SNAPPED_BITS
 from distrust.common.privacy.sensitivity import Grid, laplace_scale
+from distrust.common.wire import Norm
 
 BALLS: tuple[Norm, ...] = ("l1", "l2")
 

@@ -8,7 +8,6 @@ import pytest
 from mpmath import mp
 from numpy.typing import NDArray
 
-from distrust.common.bandit.statistics import Norm
 from distrust.common.mechanisms.shuffled.binomial import binomial_epsilon
 from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.skellam import Skellam
@@ -23,6 +22,7 @@ from distrust.common.privacy.vector_bounds import (
     whole,
     worst_log_moment,
 )
+from distrust.common.wire import Norm
 
 NORMS: tuple[Norm, ...] = ("l1", "l2", "linf")
 ORDER = {"l1": 1, "l2": 2, "linf": np.inf}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from distrust.common.bandit.statistics import BoundedVector, Norm, Reward
+from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import (
     MECHANISMS,
@@ -25,6 +25,7 @@ from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.hockey_stick import rdp
 from distrust.common.privacy.sensitivity import laplace_loss, laplace_scale, squared_l2
 from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.wire import Norm
 
 NORMS: tuple[Norm, ...] = ("l1", "l2", "linf")
 CLIENTS, FLOOR = 300, 240

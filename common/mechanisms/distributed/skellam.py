@@ -15,7 +15,6 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
-from distrust.common.bandit.statistics import Norm
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
@@ -57,6 +56,7 @@ from distrust.common.privacy.profile import (
 from distrust.common.privacy.searches import coarsest, least_root, snap_up
 from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, grid_for, steps_moved
 from distrust.common.privacy.vector_bounds import grid_by_moments, vector_epsilon, vector_rdp, vector_variance, whole
+from distrust.common.wire import Norm
 
 
 @dataclass(frozen=True, slots=True)

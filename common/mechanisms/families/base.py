@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from distrust.common.bandit.error_law import ErrorLaw
-from distrust.common.bandit.statistics import Norm, Statistic
+from distrust.common.bandit.statistics import Statistic
 from distrust.common.catalogue import Catalogue, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.messages.cohort import Via
@@ -25,7 +25,7 @@ from distrust.common.privacy.guarantee import Calibration, Guarantee, Kind, Mode
 from distrust.common.privacy.profile import Privacy
 from distrust.common.privacy.sensitivity import WHOLE, Grid, steps_moved
 from distrust.common.randomness import Stream
-from distrust.common.wire import Message
+from distrust.common.wire import Message, Norm
 
 
 def _complaint(candidate: object) -> str | None:

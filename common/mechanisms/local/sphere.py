@@ -18,7 +18,6 @@ from scipy.special import gammaln, ndtri
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
-from distrust.common.bandit.statistics import Norm
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     EPSILON_RULE,
@@ -35,6 +34,7 @@ from distrust.common.noise.law import check_probability
 from distrust.common.privacy.guarantee import Model
 from distrust.common.privacy.profile import Privacy, of_pure
 from distrust.common.randomness import Stream
+from distrust.common.wire import Norm
 
 
 def directions(stream: Stream, count: int, dimension: int) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
-from distrust.common.bandit.statistics import Norm, Statistic
+from distrust.common.bandit.statistics import Statistic
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
@@ -39,6 +39,7 @@ from distrust.common.privacy.profile import Privacy, Profile, spent_as, unprotec
 from distrust.common.privacy.searches import least_integer, least_on_grid, least_satisfying
 from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, steps_moved
 from distrust.common.privacy.vector_bounds import about_variance, grid_by_moments, vector_epsilon
+from distrust.common.wire import Norm
 
 FAIR = 0.5
 LONG = 1e7

@@ -38,7 +38,8 @@ every = pytest.mark.parametrize("name", WORDS)
 @cache
 def planned(name: str) -> GridMechanism:
     spec = MechanismSpec.model_validate({"name": name, **WORDS[name]})
-    mechanism = plan(spec, clients=CLIENTS, least=CLIENTS, floor=CLIENTS, wrap=1e-6, statistic=STATISTIC)
+    size = {"clients": CLIENTS, "min_survivors": CLIENTS, "min_honest": CLIENTS}
+    mechanism = plan(spec, **size, overflow_probability=1e-6, statistic=STATISTIC)
     assert isinstance(mechanism, GridMechanism)
     return mechanism
 

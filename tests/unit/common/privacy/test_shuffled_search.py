@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from distrust.common.bandit.statistics import BoundedVector, Norm, Reward
+from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import (
     Mechanism,
@@ -24,6 +24,7 @@ from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
 from distrust.common.privacy.searches import snap_down
 from distrust.common.privacy.sensitivity import Grid, laplace_scale
 from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.wire import Norm
 from tests.support.randomizers import blanket_delta
 
 NAMES: tuple[MechanismName, ...] = ("shuffled-laplace", "shuffled-gaussian", "shuffled-binomial")

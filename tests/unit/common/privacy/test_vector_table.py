@@ -11,8 +11,9 @@ from distrust.common import modular
 from distrust.common.bandit.statistics import BoundedVector
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, plan
-from distrust.common.mechanisms.families.base import Calibration, MechanismName, Norm
+from distrust.common.mechanisms.families.base import Calibration, MechanismName
 from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.wire import Norm
 
 NORMS: tuple[Norm, ...] = ("l1", "l2", "linf")
 DIMENSIONS = (1, 3, 20)

@@ -86,7 +86,7 @@ def test_rows_of_a_sweep_are_those_of_the_cells(experiment: Experiment, tmp_path
 
 
 def test_more_repetitions_keep_the_rows_that_are_there(experiment: Experiment, tmp_path: Path) -> None:
-    few = run_sweep(experiment.repeated(2), tmp_path / "out", jobs=1)
+    few = run_sweep(experiment.model_copy(update={"repetitions": 2}), tmp_path / "out", jobs=1)
     more = run_sweep(experiment, tmp_path / "out", jobs=1)
     assert lasting(few.rows).items() <= lasting(more.rows).items()
     assert lasting(more.rows) == lasting(run_sweep(experiment, tmp_path / "new", jobs=1).rows)
