@@ -155,7 +155,7 @@ class _Group:
         self._widths, self._missed = 0, np.zeros(len(files), dtype=np.int64)
         self._last: ChoiceRule = self._core.rule
         self._lost: list[Floats] = []  # regret of each round, shape (c, R)
-        self._phases: list[tuple[LockStepPhase, int]] = []  # phases, and the rounds that each had
+        self._weights: list[tuple[LockStepPhase, int]] = []  # phases, and the rounds that each had
 
     def play(self) -> list[LockStepResult]:
         done, phase = 0, self._phase(0, 1)
@@ -164,13 +164,13 @@ class _Group:
                 phase = self._phase(phase.index + 1, done + 1)
             ready = range(done + 1, min(done + self._ready(phase), self._rounds) + 1)
             played = self._play(phase, ready)
-            self._phases.append((phase, played))
+            self._weights.append((phase, played))
             done += played
         rest = self._config.horizon - done * self._batch
         pulls = [self._batch * (1 + np.arange(done))]
         if rest:
             met = self._meet([one.leftover(rest) for one in self._draws], 1, rest)
-            self._lost.append(self._regret(met, self._last.choose(met.features[0])[0][np.newaxis]))
+            self._lost.append(_regret(met, self._last.choose(met.features[0])[0][np.newaxis]))
             pulls.append(np.array([self._config.horizon]))
         return self._results(np.concatenate(pulls), np.concatenate(self._lost), rest)
 
@@ -227,7 +227,7 @@ class _Group:
             rules.append(rule)
             chosen.append(arms)
             self._last = rule
-        self._lost.append(self._regret(met, np.stack(chosen)))
+        self._lost.append(_regret(met, np.stack(chosen)))
         self._judge(rules)
         return len(rules)
 
@@ -278,16 +278,6 @@ class _Group:
         self._counter, released = counter.add_with(totals, self._batch, lambda: next(draws))
         return released.prefix
 
-    def _regret(self, met: _Met, arms: NDArray[np.int64]) -> Floats:
-        """Return each run's regret of the first c rounds, shape (c, R), by their arms, shape (c, R, n)."""
-        weights = getattr(self._worlds[0], "weights", None)  # of worlds whose arms' rewards are worth more or less
-        values = met.means if weights is None else met.means * np.array(weights)
-        values = np.broadcast_to(values, (len(met.luck), *values.shape[1:]))[: len(arms)]
-        own = np.take_along_axis(values, arms[..., np.newaxis], axis=-1)[..., 0]
-        lost = np.broadcast_to(values.max(axis=-1) - own, (len(arms), *met.luck.shape[1:]))
-        sums: Floats = np.ascontiguousarray(lost).sum(axis=-1)
-        return sums
-
     def _judge(self, rules: Sequence[ChoiceRule]) -> None:
         """Count one interval a run for each rule that states one."""
         runs = len(self._files)
@@ -305,10 +295,10 @@ class _Group:
 
     def _results(self, pulls: NDArray[np.int64], lost: Floats, rest: int) -> list[LockStepResult]:
         curves = np.cumsum(lost, axis=0)
-        rounds = sum(count for _, count in self._phases)
+        rounds = sum(count for _, count in self._weights)
         bits = Bits(
-            payload=sum(phase.mechanism.bits * count for phase, count in self._phases) / rounds,
-            modulus=sum((phase.mechanism.modulus - 1).bit_length() * count for phase, count in self._phases) / rounds,
+            payload=sum(phase.mechanism.bits * count for phase, count in self._weights) / rounds,
+            modulus=sum((phase.mechanism.modulus - 1).bit_length() * count for phase, count in self._weights) / rounds,
         )
         events = PolicyFailures(
             best_dropped=False,
@@ -338,3 +328,12 @@ class _Group:
 def _stage(rule: ChoiceRule) -> bool:
     """Return whether clients choose: the statistic differs where all play one public arm."""
     return rule.only is None
+
+
+def _regret(met: _Met, arms: NDArray[np.int64]) -> Floats:
+    """Return each run's regret of the first c rounds, shape (c, R), by their arms, shape (c, R, n)."""
+    values = np.broadcast_to(met.means, (len(met.luck), *met.means.shape[1:]))[: len(arms)]
+    own = np.take_along_axis(values, arms[..., np.newaxis], axis=-1)[..., 0]
+    lost = np.broadcast_to(values.max(axis=-1) - own, (len(arms), *met.luck.shape[1:]))
+    sums: Floats = np.ascontiguousarray(lost).sum(axis=-1)
+    return sums
