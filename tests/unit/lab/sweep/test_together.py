@@ -60,11 +60,15 @@ kind = "regret"
 """
 
 
+def loaded(folder: Path, repetitions: int | None = None) -> Experiment:
+    path = folder / "contextual.toml"
+    path.write_text(CONTEXTUAL, "utf-8")
+    return load_experiment(str(path), repetitions=repetitions)
+
+
 @pytest.fixture
 def experiment(tmp_path: Path) -> Experiment:
-    path = tmp_path / "contextual.toml"
-    path.write_text(CONTEXTUAL, "utf-8")
-    return load_experiment(str(path))
+    return loaded(tmp_path)
 
 
 def lasting(rows: list[Row]) -> dict[Cell, dict[str, Any]]:
@@ -86,7 +90,7 @@ def test_rows_of_a_sweep_are_those_of_the_cells(experiment: Experiment, tmp_path
 
 
 def test_more_repetitions_keep_the_rows_that_are_there(experiment: Experiment, tmp_path: Path) -> None:
-    few = run_sweep(experiment.model_copy(update={"repetitions": 2}), tmp_path / "out", jobs=1)
+    few = run_sweep(loaded(tmp_path, 2), tmp_path / "out", jobs=1)
     more = run_sweep(experiment, tmp_path / "out", jobs=1)
     assert lasting(few.rows).items() <= lasting(more.rows).items()
     assert lasting(more.rows) == lasting(run_sweep(experiment, tmp_path / "new", jobs=1).rows)
