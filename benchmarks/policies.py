@@ -169,7 +169,10 @@ TOGETHER = (
     Together("LinUCB-SDP-Amp", TWENTY, f'"shuffled-gaussian"{HALF}', *CTX),
     Together("LinUCB-SDP-Vec", TWENTY, f'"shuffled-binomial"{HALF}', *CTX),
     Together("LinUCB, aggregator", TWENTY, f'"distributed-discrete-gaussian"{HALF}', *CTX),
-    Together("LinUCB-LDP, GLB", ONE, f'"local-gaussian"{HALF}', *GLB),
+    Together("LDP-OLS", 'name = "ldp-ols"', f'"local-gaussian"{HALF}', *GLB),
+    Together("LDP-SGD", 'name = "ldp-sgd"', '"local-sphere", epsilon = 1.0', *GLB),
+    Together("LDP-UCB", 'name = "ldp-ucb"', f'"local-gaussian"{HALF}', *GLB),
+    Together("LDP-GLOC", 'name = "ldp-gloc"', f'"local-gaussian"{HALF}', *GLB),
 )
 
 

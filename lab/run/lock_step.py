@@ -283,8 +283,8 @@ class _Group:
 
     def _judge(self, rules: Sequence[ChoiceRule]) -> None:
         """Count one interval a run for each rule that states one."""
-        runs = len(self._files)
-        if self._theta is None or any(rule.inverse is None for rule in rules):
+        runs, rules = len(self._files), [rule for rule in rules if rule.inverse is not None]
+        if self._theta is None or not rules:
             return
         stacked = ChoiceRule(
             np.stack([rule.theta for rule in rules]),

@@ -129,10 +129,9 @@ class GlocCore:
 
 
 def first_rule(runs: int, blocks: int, size: int, *, anchored: bool = False) -> ChoiceRule:
-    """Return the rule before anything is known: the longest context is chosen, the first of equals."""
+    """Return the rule before anything is known: all scores are 0, and the first arm is chosen."""
     theta = np.zeros((runs, blocks, size))
-    eye = np.broadcast_to(np.eye(size), (runs, blocks, size, size))
-    return ChoiceRule(theta, eye, np.ones(runs), anchor=theta if anchored else None)
+    return ChoiceRule(theta, anchor=theta if anchored else None)
 
 
 class LdpUcb(ContextualPolicy):

@@ -37,9 +37,9 @@ class LinUcbCore:
         self._spread = (high - low) / 2 if self._exact else 1.0
         self._regularizer: Regularizer | None = None
         self.indefinite = np.zeros(runs, dtype=np.int64)
-        eye = np.broadcast_to(np.eye(self._size), (runs, 1, self._size, self._size))
-        # Before anything is known the longest context is chosen, whatever λ and β are.
-        self.rule = ChoiceRule(np.zeros((runs, 1, self._size)), eye, np.ones(runs))
+        # Before anything is known all scores are 0, and the first arm is chosen. Bonuses of equally long contexts would
+        # differ by rounding only, so that processors would choose different arms.
+        self.rule = ChoiceRule(np.zeros((runs, 1, self._size)))
 
     def learn(self, sums: Floats, noise: RoundNoise) -> None:
         linear, moments = self._sums.add(sums, noise)

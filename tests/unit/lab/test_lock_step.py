@@ -1,5 +1,6 @@
 """Repetitions in lock step: the services' draws give the services' results, and a row is its own whatever the group."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from distrust.client.environments import ContextualWorld
-from distrust.client.environments.contextual import Contexts
+from distrust.client.environments.contextual import Contexts, GeneralizedLinear
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.grid import Randomness
 from distrust.common.randomness import Stream, UnsafeSeededStream
@@ -22,15 +23,22 @@ SPHERE = 'name = "glm-sphere", noiseless = false'
 
 
 def run_file(
-    mechanism: str, repetition: int = 0, *, batch: int = 1, horizon: int = 203, world: str = SYNTHETIC, more: str = ""
+    mechanism: str,
+    repetition: int = 0,
+    *,
+    batch: int = 1,
+    horizon: int = 203,
+    world: str = SYNTHETIC,
+    policy: str = "linucb",
+    more: str = "",
 ) -> RunFile:
-    """A run of `linucb`; 203 leaves pulls over that no batch of 20 takes."""
+    """A run of a policy; 203 leaves pulls over that no batch of 20 takes."""
     return parse(
         f"""
         run = "together.{repetition}"
         horizon = {horizon}
         environment = {{{world}, seed = {repetition + 1}}}
-        policy = {{name = "linucb", batch = {batch}}}
+        policy = {{name = "{policy}", batch = {batch}}}
         mechanism = {{{mechanism}}}
         unsafe = {{noise_seed = {repetition + 50}}}
         {more}
@@ -127,6 +135,49 @@ def test_a_repetition_is_the_same_in_any_group(case: str, world: str, monkeypatc
         assert np.array_equal(alone.regret, one.regret)
         assert alone.events == one.events
     assert len({one.regret[-1] for one in together}) == 3
+
+
+GAUSSIAN, POINT = f'name = "local-gaussian", {APPROXIMATE}', 'name = "local-sphere", epsilon = 1.0'
+LINKS = {"identity": SPHERE, "logistic": 'name = "glm-sphere", link = "logistic"'}
+MULTI = ', parameters = "multi"'
+GREEDY = {
+    "steps": ("ldp-sgd", POINT, SPHERE),
+    "steps, poisson": ("ldp-sgd", GAUSSIAN, 'name = "glm-sphere", link = "poisson", largest = 9'),
+    "steps, warm-up": ("ldp-sgd", POINT, LINKS["logistic"] + MULTI),
+    "least squares": ("ldp-ols", GAUSSIAN, SPHERE),
+    "least squares, warm-up": ("ldp-ols", GAUSSIAN, SPHERE + MULTI),
+    "bonus": ("ldp-ucb", GAUSSIAN, SPHERE),
+    "bonus, tree": ("ldp-ucb", CASES["tree"][0], SPHERE),
+    "predictions": ("ldp-gloc", GAUSSIAN, LINKS["logistic"] + MULTI),
+}
+
+
+@pytest.mark.parametrize("case", GREEDY)
+def test_generalized_linear_policies_are_as_over_services(case: str) -> None:
+    policy, mechanism, world = GREEDY[case]
+    files = [run_file(mechanism, repetition, world=world, policy=policy) for repetition in range(2)]
+    for file, played in zip(files, play_together(files, ServiceDraws), strict=True):
+        alone = in_process.run(file)
+        assert list(zip(played.pulls.tolist(), played.regret.tolist(), strict=True)) == alone.regret.curve
+        assert played.events == alone.events
+    first, second = play_together(files)
+    assert np.array_equal(play_together(files[1:])[0].regret, second.regret)
+    assert first.regret[-1] != second.regret[-1]
+
+
+def test_regret_is_by_the_weights_of_the_arms(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = RunFile.world
+
+    def weighted(file: RunFile) -> GeneralizedLinear:
+        world = plain(file)
+        assert isinstance(world, GeneralizedLinear)
+        return replace(world, weights=tuple(np.linspace(0.1, 1, world.arms)))
+
+    file = run_file(CASES["local"][0], horizon=60)
+    without = in_process.run(file).regret.final
+    monkeypatch.setattr(RunFile, "world", weighted)
+    (played,) = play_together([file], ServiceDraws)
+    assert played.regret[-1] == in_process.run(file).regret.final != without
 
 
 def test_all_series_of_a_panel_meet_the_same_clients() -> None:
