@@ -21,6 +21,9 @@ from distrust.common.bandit.contextual_choice import (
 from distrust.common.errors import BadParameter
 from distrust.common.wire import Message
 
+MOST_NUMBERS = 1_000_000
+"""Most numbers of one report."""
+
 ULPS = Fraction(1, 2**40)
 """Relative excess that covers the rounding of a few operations in floating point."""
 
@@ -63,6 +66,12 @@ class ContextualSum(Message):
     moments: bool = True
     residual: Link | None = None
     rewards: Range = Field(default_factory=lambda: [0.0, 1.0])
+
+    @model_validator(mode="after")
+    def _vector_fits(self) -> Self:
+        if self.dimension > MOST_NUMBERS:
+            raise ValueError(f"blocks = {self.blocks}: {self.dimension} numbers a report, at most {MOST_NUMBERS}")
+        return self
 
     @model_validator(mode="after")
     def _rewards_rise(self) -> Self:

@@ -253,6 +253,8 @@ def _estimate(record: RoundRecord, query: Query) -> Estimate:
         joint=mechanism.joint,
         prefix=record.ask.cumulative and mechanism.stream_length > 1,
         nodes=mechanism.nodes,
+        clients=query.clients,
+        whole=mechanism.error(query.clients),
     )
 
 

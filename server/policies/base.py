@@ -89,6 +89,7 @@ class Estimate:
               has ‖c‖₂ times the law of one. Else they are independent, and what is rounded is the client's value.
     prefix    the sums and their noise are over all batches so far, of a mechanism that counts a stream.
     nodes     then: the most terms of noise that any prefix sum of the stream has. Else the batch's own noise is one.
+    clients   n, of whom `counts` answered; 0 where it does not matter. whole: the law of the noise if all answer.
     """
 
     arm: Key
@@ -99,6 +100,8 @@ class Estimate:
     joint: bool = False
     prefix: bool = False
     nodes: int = 1
+    clients: int = 0
+    whole: ErrorLaw | None = None
 
     @classmethod
     def scalar(cls, arm: int, total: float, survivors: int, law: ErrorLaw) -> "Estimate":

@@ -48,7 +48,7 @@ class GrowingRegularizer:
         else:
             self._matrix = 4 * math.sqrt(self._size) + 2 * math.log(2 * batches / self._failure)
         low, high = spec.rewards
-        self._spread = (high - low) / 2 if self._exact else 1.0
+        self._spread = (high - low) / 2 if self._exact else max(1.0, (high - low) / 2)
 
     def value(self, variance: float) -> float:
         """Return λ_t: twice the bound on the noise. At least 1 for `exact`, and without any noise."""

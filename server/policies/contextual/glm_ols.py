@@ -88,7 +88,7 @@ class OlsCore:
         size, arms = self._spec.features, self._blocks
         each = self._failure / (6 * arms)  # three events an arm
         low, high = self._spec.rewards
-        spread = (high - low) / 2 if self._exact else 1.0
+        spread = (high - low) / 2 if self._exact else max(1.0, (high - low) / 2)
         noise = np.sqrt(self._designs.variances)
         rewards = spread * np.sqrt(self._designs.clients) * (1 + math.sqrt(2 * math.log(1 / each)))
         vector = noise * vector_bound(size, each, exact=self._exact)

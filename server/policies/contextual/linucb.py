@@ -24,6 +24,10 @@ from distrust.server.policies.contextual.noise_bounds import Regularizer
 Floats = NDArray[np.float64]
 
 
+SINGULAR = 1e-9
+"""Share of λ - q below which a least eigenvalue counts as none: it is there by rounding."""
+
+
 class LinUcbCore:
     """LinUCB of R runs. `indefinite` counts the batches after which noise made V indefinite, by run, shape (R,)."""
 
@@ -34,7 +38,7 @@ class LinUcbCore:
         self._batches, self._exact = run.horizon // spec.batch, run.calibration == "exact"
         self._failure = spec.failure_of(run.horizon)
         low, high = spec.rewards
-        self._spread = (high - low) / 2 if self._exact else 1.0
+        self._spread = (high - low) / 2 if self._exact else max(1.0, (high - low) / 2)
         self._regularizer: Regularizer | None = None
         self.indefinite = np.zeros(runs, dtype=np.int64)
         # Before anything is known all scores are 0, and the first arm is chosen. Bonuses of equally long contexts would
@@ -65,8 +69,9 @@ class LinUcbCore:
             np.linalg.cholesky(matrix)
         except np.linalg.LinAlgError:
             lowest = np.linalg.eigvalsh(matrix)[:, 0]
-            self.indefinite += lowest <= 0
-            lift = np.where(lowest <= 0, least - lowest, 0.0)
+            broken = lowest <= SINGULAR * least
+            self.indefinite += broken
+            lift = np.where(broken, least - lowest, 0.0)
             matrix = matrix + lift[:, np.newaxis, np.newaxis] * np.eye(self._size)
         return matrix
 

@@ -13,14 +13,11 @@ from numpy.typing import NDArray
 from distrust.common.bandit.contextual_choice import Screen, largest_slope, link_mean
 from distrust.common.bandit.contextual_sum import shortened
 from distrust.common.errors import BadParameter
-from distrust.common.messages.contextual_policy import GreedySpec
+from distrust.common.messages.contextual_policy import WARM_UP_SHARE, GreedySpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import rounds_of
 
 Floats = NDArray[np.float64]
-
-SHARE = 10
-"""A tenth of the rounds warms up where a run file says nothing. The paper's length has an unnamed constant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +33,11 @@ class WarmUp:
         rounds = rounds_of(spec, run)
         if spec.parameters == "single":
             return cls(run.arms, 0)
-        length = rounds // SHARE if spec.warm_up is None else spec.warm_up
+        length = spec.warm_up_length(run.horizon)
         if length >= rounds:
             raise BadParameter("policy.warm_up", length, f"must be less than all {rounds} rounds of horizon / batch")
         if length < run.arms:
-            given = f"1/{SHARE} of {rounds} rounds" if spec.warm_up is None else length
+            given = f"1/{WARM_UP_SHARE} of {rounds} rounds" if spec.warm_up is None else length
             raise BadParameter("policy.warm_up", given, f"each of the {run.arms} arms needs a round")
         return cls(run.arms, length // run.arms)
 
