@@ -83,7 +83,9 @@ class ContextualTracker:
         return experience(self._world, rule, clients, stream)[1]
 
     def _judge(self, rule: ChoiceRule) -> None:
-        """Count one interval if the rule states one."""
+        """Count one interval if the rule has one and the policy's theorem states it."""
+        if not states_widths(self._file.config):
+            return
         missed = missed_widths(rule, getattr(self._world, "theta", None))
         if missed is not None:
             self._widths += 1
@@ -94,14 +96,19 @@ def width_failures(config: RunConfig, widths: int, missed: int) -> PolicyFailure
     """Return the failures of a contextual run, with α where its policy's theorem states it for the widths."""
     policy = config.policy
     assert isinstance(policy, ContextualPolicySpec)
-    stated = widths > 0 and policy.states_widths(config.mechanism.calibration)
     return PolicyFailures(
         best_dropped=False,
         best_dropped_at=None,
         widths=widths,
         width_failures=missed,
-        failure=policy.failure_of(config.horizon) if stated else None,
+        failure=policy.failure_of(config.horizon) if widths else None,
     )
+
+
+def states_widths(config: RunConfig) -> bool:
+    """Return whether a theorem of the run's policy bounds the probability that a decision's width misses θ*."""
+    policy = config.policy
+    return isinstance(policy, ContextualPolicySpec) and policy.states_widths(config.mechanism.calibration)
 
 
 ROUNDED = 1 + 1e-9

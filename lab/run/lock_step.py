@@ -22,7 +22,7 @@ from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.mechanisms.families.grid import GridMechanism, Randomness
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.modular import sum_rows
-from distrust.lab.run.contextual_failures import missed_widths, width_failures
+from distrust.lab.run.contextual_failures import missed_widths, states_widths, width_failures
 from distrust.lab.run.lock_step_draws import BlockDraws, LockStepPhase, RunDraws
 from distrust.lab.run.result import Bits, PolicyFailures
 from distrust.lab.run.run_file import RunFile
@@ -284,7 +284,7 @@ class _Group:
     def _judge(self, rules: Sequence[ChoiceRule]) -> None:
         """Count one interval a run for each rule that states one."""
         runs, rules = len(self._files), [rule for rule in rules if rule.inverse is not None]
-        if self._theta is None or not rules:
+        if self._theta is None or not rules or not states_widths(self._config):
             return
         stacked = ChoiceRule(
             np.stack([rule.theta for rule in rules]),
