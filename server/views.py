@@ -12,7 +12,7 @@ from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import BadMessage
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
-from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, Sealed, SealedRecords
+from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, Sealed, SealedRecords
 from distrust.common.messages.status import Statement, Transcript, TranscriptEntry
 from distrust.common.modular import unpack
 from distrust.common.run.progress import (
@@ -198,7 +198,7 @@ def _opening(number: int, cohort: Cohort) -> TranscriptEntry:
     view: View = {"round": cohort.round, "clients": cohort.clients, "minimum": cohort.minimum}
     channel = cohort.channel.model_dump(mode="json", exclude={"server_key", "deal", "noise_seed"})
     view |= {name: value for name, value in channel.items() if value is not None}
-    if isinstance(cohort.channel, Dealt):
+    if isinstance(cohort.channel, AssignedRecords):
         assigned = cohort.channel.deal
         view |= {"actions": assigned.actions[:MOST_VALUES], "times": assigned.times[:MOST_VALUES]}
     return _entry(number, "out", cohort.via, "cohort", cohort.model_dump_json().encode(), view)
@@ -247,7 +247,7 @@ def _content(cohort: Cohort, batch: Batch, mechanism: Mechanism, key: X25519Priv
         return {"bits": batch.survivors * channel.width, "ones": counts}
     if isinstance(content, Records) and isinstance(channel, Sealed):
         return {"records": content.count, "values": _values(cohort, channel, content.body, mechanism, key)}
-    if isinstance(content, GroupedRecords) and isinstance(channel, Dealt):
+    if isinstance(content, GroupedRecords) and isinstance(channel, AssignedRecords):
         values = _values(cohort, channel, content.body, mechanism, key, content.counts)
         return {"by_action": content.counts[:MOST_VALUES], "values": values}
     raise BadMessage(f"kind {content.kind} in a {channel.kind} channel")

@@ -16,7 +16,7 @@ from distrust.common.crypto.seal import REPORT_ID
 from distrust.common.errors import BadMessage, BadParameter, BadTicket, Conflict, ProtocolError
 from distrust.common.intermediary.intake import Fault, body_digest, ticketed
 from distrust.common.messages.batch import GroupedRecords
-from distrust.common.messages.cohort import Cohort, Dealt
+from distrust.common.messages.cohort import AssignedRecords, Cohort
 from distrust.common.messages.upload import ActionRequest, Item
 from distrust.common.randomness import Stream, UnsafeSeededStream
 from distrust.shuffler.permutation import random_order
@@ -65,7 +65,7 @@ Order = NDArray[np.int64]
 def order_stream(cohort: Cohort, fresh: Callable[[], Stream]) -> Stream:
     """Return a `fresh` stream; in a run that is named unsafe the seeded one, as in process."""
     channel = cohort.channel
-    if isinstance(channel, Dealt) and channel.noise_seed is not None:
+    if isinstance(channel, AssignedRecords) and channel.noise_seed is not None:
         return UnsafeSeededStream(channel.noise_seed, cohort.run, cohort.cohort, "order")
     return fresh()
 
@@ -85,7 +85,7 @@ def unpack_order(raw: bytes) -> Order:
     return np.frombuffer(raw, dtype=_STORED).astype(np.int64)
 
 
-def check_assignment(cohort: Cohort, channel: Dealt) -> None:
+def check_assignment(cohort: Cohort, channel: AssignedRecords) -> None:
     """Raise BadParameter unless there is one play for each slot."""
     if channel.deal.plays != cohort.clients:
         raise BadParameter("deal", channel.deal.plays, f"its times must add up to clients = {cohort.clients}")

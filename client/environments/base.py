@@ -25,12 +25,12 @@ class Environment(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that a run file calls it by."""
+        """Return the name that a run file has for it."""
         ...
 
     @property
     def arms(self) -> int:
-        """K."""
+        """Return K, the number of arms."""
         ...
 
     @property

@@ -46,42 +46,42 @@ class ContextualWorld(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that a run file calls it by."""
+        """Return the name that a run file has for it."""
         ...
 
     @property
     def arms(self) -> int:
-        """K."""
+        """Return K, the number of arms."""
         ...
 
     @property
     def dimension(self) -> int:
-        """Numbers of a context, d."""
+        """Return d, the numbers of a context."""
         ...
 
     @property
     def link(self) -> Link:
-        """μ, the link that policies are told."""
+        """Return μ, the link that the run's policies assume."""
         ...
 
     @property
     def parameters(self) -> Parameters:
-        """Whether the arms share θ."""
+        """Return whether the arms share θ ("single") or have one each ("multi")."""
         ...
 
     @property
     def rewards(self) -> tuple[float, float]:
-        """The range of a reward."""
+        """Return the least and the largest value of a reward."""
         ...
 
     @property
     def weights(self) -> tuple[float, ...] | None:
-        """The value of a reward of 1 of each arm, in [0, 1], shape (K,), which is public; None: all are worth 1."""
+        """Return the public value of a reward of 1 of each arm, in [0, 1], shape (K,); None where all are worth 1."""
         ...
 
     @property
     def clipped(self) -> int:
-        """Contexts of the world's data that were longer than 1, and were shortened. 0 for drawn ones."""
+        """Return how many contexts of the data were longer than 1 and were shortened; 0 for drawn contexts."""
         ...
 
     def contexts(self, count: int, stream: Stream) -> Contexts:
@@ -152,7 +152,7 @@ class GeneralizedLinear:
 
     @property
     def dimension(self) -> int:
-        """Numbers of a context, d."""
+        """Return d, the numbers of a context."""
         return int(self.theta.shape[1])
 
     def contexts(self, count: int, stream: Stream) -> Contexts:

@@ -256,7 +256,7 @@ class ContextualChoice(Message):
 
     @property
     def rule(self) -> ChoiceRule:
-        """The rule that clients compute with."""
+        """Return the rule that clients compute with."""
         size = len(self.theta[0])
         inverse = None if self.inverse is None else unpacked_triangle(np.array(self.inverse), size)
         screen = None

@@ -1,4 +1,4 @@
-"""What a policy states of itself: the base class of the `[policy]` tables, and the size of a round's events.
+"""Defines the base class of the `[policy]` tables, and the size of a round's events.
 
 A spec is what servers and clients know of a policy. It names the class that plays it, which only the server imports.
 """
@@ -35,7 +35,7 @@ def event_share(arms: int, batch: int, failure: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RoundSize:
-    """What the failure probability of a round's events may depend on.
+    """The facts on which the failure probability of a round's events may depend.
 
     arms, horizon  K and T of the run. calibration: of its mechanism.
     number         of the round, from 1. active: arms still in the race.
@@ -88,7 +88,7 @@ class ArmSpec(Message):
 
     @property
     def sequential(self) -> bool:
-        """Whether every round of this run is one cohort of one client."""
+        """Return whether every round of this run is one cohort of one client."""
         return self.SEQUENTIAL
 
     def statistic(self, arms: int, decision: Decision) -> Statistic | None:
@@ -110,7 +110,7 @@ class ArmSpec(Message):
 
     @property
     def longest(self) -> int:
-        """The first horizon that is too long for services: the last batches must fit cohorts."""
+        """Return the first horizon that is too long for services: the last batches must fit cohorts."""
         return 2 * LARGEST_COHORT
 
     def check_calibration(self, calibration: str) -> None:

@@ -119,7 +119,7 @@ class RoundRecord:
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """The weakest guarantee of the mechanisms, each at its least number of honest survivors."""
+        """Return the weakest guarantee of the mechanisms, each at its least number of honest survivors."""
         return self._weakest([mechanism.privacy().promise for mechanism in self.mechanisms.values()])
 
     @cached_property

@@ -237,8 +237,8 @@ class Mechanism(Message):
     precision: Annotated[int, Field(ge=1, description="g: steps of the grid between low and high")]
     modulus: Annotated[int, Field(ge=2, lt=2**63, description="m")]
     wrap: Annotated[float, Field(gt=0, lt=1, description="p': bound on the probability that a sum wraps around")]
-    moved: Annotated[int, Field(ge=1, description="steps that a client can move, in ℓ₂, below g")] | None = (
-        Field(default=None, exclude_if=lambda moved: moved is None)
+    moved: Annotated[int, Field(ge=1, description="steps that a client can move, in ℓ₂, below g")] | None = Field(
+        default=None, exclude_if=lambda moved: moved is None
     )
 
     @classmethod
@@ -265,7 +265,7 @@ class Mechanism(Message):
 
     @property
     def nodes(self) -> int:
-        """Most terms of noise that a prefix sum of its stream has: 1 unless it `takes_batches`."""
+        """Return the most terms of noise that a prefix sum of its stream has: 1 unless it `takes_batches`."""
         return 1
 
     @property

@@ -247,7 +247,7 @@ class RelaxedSecaggShuffle(GridMechanism):
             chance = self.design.uniform_chance() * self.clients * self.dimension
         except BadParameter as error:
             raise ValueError(error.detail) from error
-        rare = f"anyone's uniform answer must have probability at most wrap = {self.wrap}"
+        rare = f"a client's uniform answer must have probability at most wrap = {self.wrap}"
         require(chance <= self.wrap, "escape", self.escape, rare)
         most = self.clients * self.length
         require(self.modulus > most, "modulus", self.modulus, f"must be above clients * length = {most}")

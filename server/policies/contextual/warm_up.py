@@ -46,7 +46,7 @@ class WarmUp:
 
     @property
     def rounds(self) -> int:
-        """K s₀."""
+        """Return K s₀, the rounds of the warm-up."""
         return self.arms * self.each
 
     def arm(self, number: int) -> int | None:
