@@ -146,9 +146,9 @@ def open_all(channel: Sealed, records: Records, survivors: int, open_record: Ope
 def open_groups(channel: AssignedRecords, records: GroupedRecords, survivors: int, open_record: OpenAssigned) -> bytes:
     """Return the payloads, group after group. Every record must open at its group's action."""
     if len(records.counts) != len(channel.deal.times):
-        raise BadMessage(f"{len(records.counts)} groups, and {len(channel.deal.times)} actions were dealt")
+        raise BadMessage(f"{len(records.counts)} groups, and {len(channel.deal.times)} actions were assigned")
     if any(count > times for count, times in zip(records.counts, channel.deal.times, strict=True)):
-        raise BadMessage("a group has more records than its action was dealt times")
+        raise BadMessage("a group has more records than plays were assigned to its action")
     cut = _cut(channel, records.body, sum(records.counts), survivors)
     places = np.repeat(np.arange(len(records.counts)), records.counts).tolist()
     opened = [open_record(record, place) for record, place in zip(cut, places, strict=True)]

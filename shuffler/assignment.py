@@ -24,6 +24,11 @@ from distrust.shuffler.permutation import random_order
 CLAIMED = "asked"
 """The stage in which commitments are stored that came with the first request for a slot's play."""
 
+_STORED = np.dtype("<u4")
+
+Order = NDArray[np.int64]
+"""Entry i is the play of slot i, shape (n,)."""
+
 
 def claimants(request: ActionRequest) -> Iterator[Item]:
     """Yield the request's slots, each with its commitment as the body. Raises BadMessage unless each slot has one."""
@@ -54,12 +59,6 @@ def claimed_by_reporter(cohort: Cohort, stored: Mapping[int, bytes]) -> Fault:
         return BadTicket(f"slot {item.slot}: not from the client that asked what it plays")
 
     return fault
-
-
-_STORED = np.dtype("<u4")
-
-Order = NDArray[np.int64]
-"""Entry i is the play of slot i, shape (n,)."""
 
 
 def order_stream(cohort: Cohort, fresh: Callable[[], Stream]) -> Stream:

@@ -83,7 +83,7 @@ class Shuffler(Intermediary):
             raise BadMessage(f"a request for plays of {request.cohort} was sent to {name}")
         state = self.settled(name)
         if not isinstance(state.cohort.channel, AssignedRecords):
-            raise BadMessage(f"cohort {name} deals no actions")
+            raise BadMessage(f"cohort {name} assigns no actions")
         intake = Intake(list(claimants(request)))
         self._admit(state, intake)
         with self._database.transaction() as tx:
@@ -130,7 +130,7 @@ class Shuffler(Intermediary):
         with self._database.reading() as tx:
             raw = store.statement(tx, name, ORDER)
         if raw is None:
-            raise BadMessage(f"cohort {name} deals no actions")
+            raise BadMessage(f"cohort {name} assigns no actions")
         return unpack_order(raw)
 
     def _fault(self, tx: Connection, state: State, span: Span) -> Fault:
@@ -163,11 +163,8 @@ class Shuffler(Intermediary):
         return Batch(cohort=state.name, survivors=clients, content=content)
 
     def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
-        play = (
-            int(self._order(state.name)[slot])
-            if isinstance(state.cohort.channel, AssignedRecords) and slot >= 0
-            else None
-        )
+        assigned = isinstance(state.cohort.channel, AssignedRecords) and slot >= 0
+        play = int(self._order(state.name)[slot]) if assigned else None
         return shuffler_entry(state.cohort, stage, slot, body, play)
 
 

@@ -26,6 +26,15 @@ Floats = NDArray[np.float64]
 Parameters = Literal["single", "multi"]
 """single: all arms share θ, and each has a context. multi: a client has one context, and each arm a θ of its own."""
 
+LongContexts = Literal["clip", "refuse"]
+"""What becomes of contexts of real data that are longer than 1: they are shortened and counted, or refused."""
+
+COVERED = 0.95
+"""Part of a data set's contexts that are not longer than the default radius."""
+
+LARGEST_ENTRY = 1e9
+"""Largest size of a number in a data set. Squares and their sums stay far from overflow."""
+
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
@@ -267,17 +276,6 @@ def experience(world: ContextualWorld, rule: ChoiceRule, count: int, stream: Str
     values = mean_values(world, means)
     lost = values.max(axis=1) - np.take_along_axis(values, arms[:, np.newaxis], axis=1)[:, 0]
     return Observation(arms, chosen, world.pay(own, met.luck), predictors), lost
-
-
-LongContexts = Literal["clip", "refuse"]
-"""What becomes of contexts of real data that are longer than 1: they are shortened and counted, or refused."""
-
-
-COVERED = 0.95
-"""Part of a data set's contexts that are not longer than the default radius."""
-
-LARGEST_ENTRY = 1e9
-"""Largest size of a number in a data set. Squares and their sums stay far from overflow."""
 
 
 def within_ball(contexts: Floats, how: LongContexts, first_line: int) -> tuple[Floats, int]:

@@ -23,6 +23,15 @@ LEAST_BETA = 1e-12
 NO_EVENT = 1e-6
 """p' of a policy without noise: nothing wraps around, and no event has this probability."""
 
+Failure = Annotated[float, Field(gt=0, lt=1, description="p: probability that a confidence interval fails")]
+FirstBatch = Annotated[int, Field(ge=1, le=30)]
+
+LARGEST_COHORT = 1_000_000
+"""Slots, as in distrust.common.messages.cohort."""
+
+MOST_ROUNDS = 10_000
+"""Of one client each over services: every one of them takes a few requests to each intermediary."""
+
 
 def event_share(arms: int, batch: int, failure: float) -> float:
     """Return what each event of one arm and batch may cost: p / (5|Φ|b²).
@@ -46,17 +55,6 @@ class RoundSize:
     calibration: Literal["exact", "paper"]
     number: int
     active: int
-
-
-Failure = Annotated[float, Field(gt=0, lt=1, description="p: probability that a confidence interval fails")]
-FirstBatch = Annotated[int, Field(ge=1, le=30)]
-
-
-LARGEST_COHORT = 1_000_000
-"""Slots, as in distrust.common.messages.cohort."""
-
-MOST_ROUNDS = 10_000
-"""Of one client each over services: every one of them takes a few requests to each intermediary."""
 
 
 class ArmSpec(Message):

@@ -12,6 +12,7 @@ from distrust.common.privacy.hockey_stick import pure_epsilon, rdp
 from distrust.lab.papers.erratum import Erratum, Figures, divergence_of, epsilon_of, planned
 
 CLIENTS, EPSILON, GRID = 1000, 1.0, 32  # g = ⌈ε√n⌉
+BASEL = math.pi**2 / 6  # Σ 1/b²
 
 
 def _theorem_1_survivors() -> Figures:
@@ -104,9 +105,6 @@ def _footnote_3() -> Figures:
         ours=epsilon_of(planned("distributed-polya", CLIENTS, EPSILON)),
         facts=(("its standard deviation over the intended one", inverted.std / meant.std),),
     )
-
-
-BASEL = math.pi**2 / 6  # Σ 1/b²
 
 
 def _lemma_2() -> Figures:

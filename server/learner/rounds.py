@@ -17,6 +17,8 @@ from distrust.common.run.progress import LedgerClass
 from distrust.common.wire import Identifier, Message
 from distrust.server.policies.base import Ask, Key, Query
 
+SEEDED = "unsafe.noise_seed: the privacy noise can be computed by every party that knows the seed"
+
 
 class ReleasedCohort(Message):
     """Outcome of a released cohort: the analyzer's estimate of the survivors' true sum.
@@ -187,9 +189,6 @@ def attempt_cohorts(run: str, record: RoundRecord, queries: tuple[Query, ...], a
         )
         for query in queries
     )
-
-
-SEEDED = "unsafe.noise_seed: the privacy noise can be computed by every party that knows the seed"
 
 
 def promise_to_survivors(mechanism: Mechanism, survivors: int) -> str:

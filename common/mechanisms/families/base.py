@@ -27,6 +27,18 @@ from distrust.common.privacy.sensitivity import WHOLE, Grid, steps_moved
 from distrust.common.randomness import Stream
 from distrust.common.wire import Message, Norm
 
+EPSILONS = (1e-4, 50.0)
+"""Smallest and largest accepted ε, in nats.
+
+Below the smallest the noise would not fit its table; above the largest hardly any privacy is left.
+"""
+
+LEAST_DELTA = 1e-18
+"""Smallest accepted δ. Truncated tails (1e-22) and sampler error (2^-100) must be negligible against it."""
+
+EPSILON_RULE = f"must lie in [{EPSILONS[0]:g}, {EPSILONS[1]:g}]"
+DELTA_RULE = f"must lie in [{LEAST_DELTA:g}, 1/2)"
+
 
 def _complaint(candidate: object) -> str | None:
     missing = subclass_of(Mechanism, candidate)
@@ -56,19 +68,6 @@ class MechanismSpec(Message):
     batches: Annotated[int, Field(ge=1, le=2**30)] | None = None  # length of the stream that `tree` counts
     noise: Noise = "grid"  # "continuous" is unsafe, and only where a paper has reals
     via: Via | None = None  # the mechanism's own choice when absent
-
-
-EPSILONS = (1e-4, 50.0)
-"""Smallest and largest accepted ε, in nats.
-
-Below the smallest the noise would not fit its table; above the largest hardly any privacy is left.
-"""
-
-LEAST_DELTA = 1e-18
-"""Smallest accepted δ. Truncated tails (1e-22) and sampler error (2^-100) must be negligible against it."""
-
-EPSILON_RULE = f"must lie in [{EPSILONS[0]:g}, {EPSILONS[1]:g}]"
-DELTA_RULE = f"must lie in [{LEAST_DELTA:g}, 1/2)"
 
 
 def epsilon_allowed(epsilon: float) -> bool:

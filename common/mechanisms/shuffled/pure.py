@@ -62,6 +62,11 @@ ROOM = 3.0
 COARSE = (0.998, 0.99, 0.95, 0.85, 0.7, 0.5)
 """FRACTIONS of the searches from LONG on, which also try few shares."""
 
+UNPRINTED = "must be exact: MAB Theorem 3 rests on a protocol of Cheu & Yan, and no paper here prints its constants"
+
+THEOREM = 0.5
+"""The rounding's share of the noise's variance at the g of MAB Theorem 3."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Try:
@@ -190,12 +195,6 @@ def _shortest(one: _Try, epsilon: float, honest: int, limit: float) -> BitDesign
         return certified(shortest(promising, start // 100)) if promising(most) else None
     start = shortest(promising)  # the whole certificate takes a second, and these few are nearly always the worst
     return certified(shortest(lambda reach: certified(reach) is not None))
-
-
-UNPRINTED = "must be exact: MAB Theorem 3 rests on a protocol of Cheu & Yan, and no paper here prints its constants"
-
-THEOREM = 0.5
-"""The rounding's share of the noise's variance at the g of MAB Theorem 3."""
 
 
 class Uncut(PolyaDifference):

@@ -45,6 +45,21 @@ FARTHEST = 4_000
 LEAST_ESCAPE = 2.0**-50
 """Smallest probability of a uniform answer that the sampler draws."""
 
+Array = NDArray[np.float64]
+Terms = TypeVar("Terms", NDArray[np.float64], NDArray[np.complex128])
+
+LONG = 400
+"""The number of entries from which laws are not convolved term by term."""
+
+SINGLES = 20  # numbers of escaped users that are certified one by one
+GROWTH = 1.25  # factor from one block of such numbers to the next, after SINGLES
+MARGIN = 8  # scales of the noise beyond which the window's edge hardly loosens the bound
+MOST_ESCAPES = 64  # the most escapes that are convolved; with more of them the certificate counts on these
+WORTHWHILE = 300_000  # entries of a law up to which more escapes than SINGLES are convolved
+DIGITS = 250  # powers of ten that (d+1)^k may take in a double
+LEAST = 1e-250  # mass of E below which a point is left out: only beyond W + g, which step 2 covers
+UNIT = 2.0**-53  # relative rounding error of a double
+
 
 @dataclass(frozen=True, slots=True)
 class BitDesign:
@@ -108,13 +123,6 @@ class BitDesign:
     def uniform_chance(self) -> float:
         """Return a bound on the probability that a user's answer is uniform: an escape, or a γ above W."""
         return self.escape + 2 * self.overflow()
-
-
-Array = NDArray[np.float64]
-Terms = TypeVar("Terms", NDArray[np.float64], NDArray[np.complex128])
-
-LONG = 400
-"""The number of entries from which laws are not convolved term by term."""
 
 
 def window_sums(terms: Terms, width: int) -> Terms:
@@ -184,16 +192,6 @@ def _polya(shape: float, design: BitDesign, last: int) -> Array:
     ratios = (x + shape) / (x + 1) * design.beta
     law: Array = (-math.expm1(-1 / design.scale)) ** shape * np.concatenate(([1.0], np.cumprod(ratios)))
     return law
-
-
-SINGLES = 20  # numbers of escaped users that are certified one by one
-GROWTH = 1.25  # factor from one block of such numbers to the next, after SINGLES
-MARGIN = 8  # scales of the noise beyond which the window's edge hardly loosens the bound
-MOST_ESCAPES = 64  # the most escapes that are convolved; with more of them the certificate counts on these
-WORTHWHILE = 300_000  # entries of a law up to which more escapes than SINGLES are convolved
-DIGITS = 250  # powers of ten that (d+1)^k may take in a double
-LEAST = 1e-250  # mass of E below which a point is left out: only beyond W + g, which step 2 covers
-UNIT = 2.0**-53  # relative rounding error of a double
 
 
 @lru_cache(maxsize=1024)
