@@ -263,10 +263,10 @@ def _values(  # noqa: PLR0917  what it takes to open a record, and where each gr
 ) -> list[int]:
     """Return the first records' values, in the shuffler's random order; of assigned actions group after group."""
     size = sealed_size(channel.size)
-    shown = max(1, MOST_VALUES // mechanism.dimension)
+    records = max(1, MOST_VALUES // mechanism.dimension)
     ends = list(accumulate(groups))
     values: list[int] = []
-    for number, at in enumerate(range(0, min(len(body), shown * size), size)):
+    for number, at in enumerate(range(0, min(len(body), records * size), size)):
         place = bisect_right(ends, number) if ends else None
         _, payload = open_record(key, cohort, body[at : at + size], place)
         values += unpack(payload, mechanism.modulus, mechanism.dimension)[:MOST_VALUES].tolist()
@@ -276,7 +276,7 @@ def _values(  # noqa: PLR0917  what it takes to open a record, and where each gr
 def _entry(  # noqa: PLR0917  the fields of the message, in their order
     number: int, direction: Literal["in", "out"], peer: str, stage: str, body: bytes, view: View
 ) -> TranscriptEntry:
-    shown = body[:PREFIX].hex()
+    printed = body[:PREFIX].hex()
     return TranscriptEntry(
-        number=number, direction=direction, peer=peer, stage=stage, bytes=len(body), view=view, hex=shown
+        number=number, direction=direction, peer=peer, stage=stage, bytes=len(body), view=view, hex=printed
     )

@@ -83,7 +83,7 @@ def _complaint(candidate: object) -> str | None:
     return missing
 
 
-ENVIRONMENTS: Catalogue[type[EnvironmentSpec]] = Catalogue("environment", "environments", _complaint, shown=str)
+ENVIRONMENTS: Catalogue[type[EnvironmentSpec]] = Catalogue("environment", "environments", _complaint, printed=str)
 """The classes by name; `distrust.client.environments` lists them."""
 
 

@@ -25,6 +25,7 @@ NO_EVENT = 1e-6
 
 Failure = Annotated[float, Field(gt=0, lt=1, description="p: probability that a confidence interval fails")]
 FirstBatch = Annotated[int, Field(ge=1, le=30)]
+"""The number of the batch that a run begins with."""
 
 LARGEST_COHORT = 1_000_000
 """Slots, as in distrust.common.messages.cohort."""

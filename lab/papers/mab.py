@@ -79,13 +79,13 @@ def _rdp(variance: float, shift: int, order: float) -> float:
 def _theorem_3_scale() -> Figures:
     clients, epsilon = 10_000, 1.0
     grid = math.ceil(epsilon / 2 * math.sqrt(clients))
-    relaxed = 2 * epsilon / 4  # both directions of the relaxed secure sum cost ε̂ = ε/4
+    secure_sum_cost = 2 * epsilon / 4  # both directions of the relaxed secure sum cost ε̂ = ε/4
     return Figures(
         setting=f"n = {clients}, ε = {epsilon:g}, g = {grid}",
         claimed=epsilon,
-        computed=_laplace(9 / epsilon, grid) + relaxed,
-        ours=_laplace(2 * grid / epsilon, grid) + relaxed,
-        facts=(("ε if 9 is read as g", _laplace(grid / epsilon, grid) + relaxed),),
+        computed=_laplace(9 / epsilon, grid) + secure_sum_cost,
+        ours=_laplace(2 * grid / epsilon, grid) + secure_sum_cost,
+        facts=(("ε if 9 is read as g", _laplace(grid / epsilon, grid) + secure_sum_cost),),
     )
 
 

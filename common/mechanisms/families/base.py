@@ -52,6 +52,8 @@ MECHANISMS: "Catalogue[type[Mechanism]]" = Catalogue("mechanism", "mechanisms", 
 
 MechanismName = Annotated[str, MECHANISMS]
 Need = Literal["needed", "optional"]
+"""Whether a spec must state a δ, or may leave it out."""
+
 Noise = Literal["grid", "continuous"]
 """Discrete noise on the grid, which is exact; or continuous noise in floating point, which is unsafe."""
 

@@ -4,11 +4,11 @@ Fix which k of the other n - 1 users escape; their x̂ then only translate the l
 sum of their noises and U₁, …, U_k uniform on {0..d}, the sum is, up to a translation, V + D_m + U₁ + … + U_k: the
 user's own V is uniform with probability q, else x̂ + noise. Let E and N_x̂ be these two parts of the law for k = 0.
 
-1. Worst pair. N is symmetric and unimodal, E too, about the mirror axis g/2: a symmetric unimodal law convolved with
-   log-concave ones (Ibragimov 1956), and so they stay after U₁ … U_k. Let N_0 have its centre at 0. At s ≥ g the
-   largest N_x̂ is N_g, the least is N_0. At 0 ≤ s < g the largest is at most N_0(0) = N_g(g), the least at least
-   N_0(g), and E(s) ≥ E(g): a smaller ratio than that of N_g and N_0 at g. The rest is the mirror image. So g against
-   0 is the worst.
+1. Worst pair. N is symmetric and unimodal, E too, about the mirror axis g/2: each is a symmetric unimodal law convolved
+   with log-concave ones (Ibragimov 1956). So they stay after U₁ … U_k. Let N_0 have its centre at 0. At s ≥ g the
+   largest N_x̂ is N_g, the least is N_0. At 0 ≤ s < g the largest is at most N_0(0) = N_g(g), the least at least N_0(g),
+   and E(s) ≥ E(g). That ratio is smaller than the one of N_g and N_0 at g. The rest is the mirror image. So g against 0
+   is the worst.
    Moves of m < g. N_(x+m)(s) is above N_x(s) for y = s - x ≥ m/2 only, by a ratio that y decides. E(s) is the less, the
    farther s is from g/2: y + g/2 - m at x = g - m, which is farther than any other x ≤ g - m puts it. So g against
    g - m is the worst.
