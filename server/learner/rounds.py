@@ -126,7 +126,7 @@ class RoundRecord:
 
     @cached_property
     def composable(self) -> Guarantee:
-        """The weakest guarantee for clients that return, in the form that several of them compose by."""
+        """Return the weakest guarantee for clients that return, in the form that several of them compose by."""
         return self._weakest([mechanism.privacy().composable for mechanism in self.mechanisms.values()])
 
     def _weakest(self, guarantees: Sequence[Guarantee]) -> Guarantee:
