@@ -137,7 +137,7 @@ def first_difference(own: Any, received: Any, path: str) -> tuple[str, Any, Any]
 
 
 def _check_policy(config: RunConfig, round_: Round, assignment: Assignment) -> None:
-    """The decision and the statistic must be ones that the run's policy asks for."""
+    """Raise Refused unless the run's policy asks for this decision and this statistic."""
     policy, decision = config.policy, round_.decision
     if decision.kind not in policy.decisions:
         raise Refused(f"decision = {decision.kind!r}: {policy.name} asks for {' or '.join(policy.decisions)}")

@@ -86,7 +86,7 @@ class ContextualSum(Message):
 
     @property
     def width(self) -> int:
-        """Numbers of a block: d, and d(d+1)/2 more with moments."""
+        """Return the numbers of a block: d, and d(d+1)/2 more with moments."""
         return self.features + (self.features * (self.features + 1) // 2 if self.moments else 0)
 
     @property
@@ -95,7 +95,7 @@ class ContextualSum(Message):
 
     @property
     def factor(self) -> float:
-        """Largest |s|: of a reward, or of μ(z) - r over z in [-1, 1], which ‖φ‖ ≤ 1 and ‖θ̂‖ ≤ 1 give."""
+        """Return the largest |s|: of a reward, or of μ(z) - r over z in [-1, 1], which ‖φ‖ ≤ 1 and ‖θ̂‖ ≤ 1 give."""
         low, high = self.rewards
         if self.residual is None:
             return max(abs(low), abs(high))
@@ -116,7 +116,7 @@ class ContextualSum(Message):
 
     @property
     def reach(self) -> Fraction:
-        """(Δ₂ / 2 radius)² as an exact fraction: the share of the ball's diameter that two vectors can be apart."""
+        """Return (Δ₂ / 2 radius)², exactly: the share of the ball's diameter that two vectors can be apart, squared."""
         c = Fraction(self.factor)
         if not self.moments:
             return Fraction(1)
@@ -127,7 +127,7 @@ class ContextualSum(Message):
 
     @property
     def sensitivity(self) -> float:
-        """Δ₂, the largest ℓ₂ distance of two clients' vectors; √4.5 for moments, c = 1 and d ≥ 2.
+        """Return Δ₂, the largest ℓ₂ distance of two clients' vectors; √4.5 for moments, c = 1 and d ≥ 2.
 
         With a = ‖φ‖, b = ‖φ'‖ and p = ⟨φ, φ'⟩ its square is a⁴ + b⁴ - 2p² + s²a² + s'²b² - 2ss'p, which is largest at
         p = -ss'/2 where that is at least -ab, and at p = -ab otherwise. Two arms' blocks are orthogonal.

@@ -1,4 +1,4 @@
-"""The `[policy]` tables of contextual policies: clients choose their arms on their own devices."""
+"""Defines the `[policy]` tables of contextual policies, whose clients choose arms on their own devices."""
 
 import math
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ Step = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class ContextualPolicySpec(ArmSpec):
-    """What all contextual policies are told. A run file leaves out what its environment fills in.
+    """The numbers that all contextual policies have. A run file leaves out those that its environment fills in.
 
     features    d. parameters: single, θ for all arms and a context an arm; multi, a θ an arm and one context.
     link        μ. rewards: the range of a reward, which clients clamp to.
@@ -93,12 +93,12 @@ class ContextualPolicySpec(ArmSpec):
 
     @property
     def residual(self) -> Link | None:
-        """The link of the residual that clients report in place of the reward; None for the reward."""
+        """Return the link of the residual that clients report in place of the reward; None for the reward."""
         return None
 
     @property
     def moments(self) -> bool:
-        """Whether clients report φφᵀ as well."""
+        """Return whether clients report φφᵀ as well."""
         return True
 
     @override

@@ -18,6 +18,9 @@ from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import RoundRecord
 
+ROUNDED = 1 + 1e-9
+"""Factor that a distance may exceed β by: at first θ̂ = 0 and β = ‖θ*‖ = 1, up to rounding."""
+
 
 class ContextualTracker:
     """Watches a learner from cohort to cohort. A round's regret is counted when its cohorts are planned.
@@ -109,10 +112,6 @@ def states_widths(config: RunConfig) -> bool:
     """Return whether a theorem of the run's policy bounds the probability that a decision's width misses θ*."""
     policy = config.policy
     return isinstance(policy, ContextualPolicySpec) and policy.states_widths(config.mechanism.calibration)
-
-
-ROUNDED = 1 + 1e-9
-"""Factor that a distance may exceed β by: at first θ̂ = 0 and β = ‖θ*‖ = 1, up to rounding."""
 
 
 def missed_widths(rule: ChoiceRule, theta: NDArray[np.float64] | None) -> NDArray[np.bool_] | None:

@@ -83,12 +83,12 @@ class Learner:
 
     @property
     def left(self) -> int:
-        """Pulls that may still be asked for."""
+        """Return how many pulls the horizon leaves."""
         return self.config.horizon - self.spent
 
     @property
     def spent(self) -> int:
-        """Pulls that were asked for."""
+        """Return how many pulls were planned."""
         return sum(self.pulls) + self.hidden
 
     def plan(self) -> RoundPlan | None:

@@ -1,4 +1,4 @@
-"""What contextual policies share: the learner of a run as arrays, and the policy that asks rounds for it.
+"""Defines what contextual policies share: learning as arrays, and the policy that plans its rounds.
 
 A `Core` learns several runs in lock step: all its arrays begin with an axis of runs. Services and runs in process have
 one run; figures play all repetitions of a series as one core.
@@ -64,7 +64,7 @@ class Core(Protocol):
 
     @property
     def rule(self) -> ChoiceRule:
-        """The rule that the next batch's clients choose by; its arrays begin with the axis of runs."""
+        """Return the rule that the next batch's clients choose by; its arrays begin with the axis of runs."""
         ...
 
     def learn(self, sums: Floats, noise: RoundNoise) -> None:

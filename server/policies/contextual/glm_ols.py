@@ -8,9 +8,9 @@ entry of one batch, the shift is ς√n times
     paper   4√d + 2 ln(2TK/α), Theorems 3.1 and 4.1 (ς is their 2σ; K = 1 for parameters that all arms share)
     exact   q of `matrix_bound`, failing with probability α/(2MK) in each of M batches
 
-after n batches that carry the block's noise. Batches of more than one client are summed: the theorems are for single
-clients, and a batch of B reports at one θ̂ has the same mean and covariance as B single ones, so that the shift's event
-and Lemma C.3 hold unchanged, while θ̂ is older by up to B clients.
+after n batches that carry the block's noise. The theorems are for single clients; here batches of several are summed. A
+batch of B reports at one θ̂ has the same mean and covariance as B single ones. So the shift's event and Lemma C.3 hold
+unchanged. θ̂ is older by up to B clients.
 """
 
 import math

@@ -1,7 +1,7 @@
 """LinUCB on private sums (CTX, Algorithm 1): regularized by as much as the noise can take away.
 
-Lemma A.2. If the noise N_m of the summed matrix and h_m of the summed vector keep ‖N_m‖ ≤ q and ‖h_m‖ ≤ q_h in all
-batches m, then with λ = 2q the noisy V lies between λ_min = q and λ_max = 3q above the true Σφφᵀ, and
+Lemma A.2. Let N_m be the noise of the summed matrix and h_m that of the summed vector, with ‖N_m‖ ≤ q and ‖h_m‖ ≤ q_h
+in all batches m. With λ = 2q the noisy V lies between λ_min = q and λ_max = 3q above the true Σφφᵀ. Then
 ‖θ* - θ̂‖ ≤ β_m in the norm of V, with ν = q_h/√λ_min and
 
     β_m = R √(2 ln(2/α) + d ln(1 + t_m/(d λ_min))) + √λ_max + ν.

@@ -1,4 +1,4 @@
-"""How large the noise of a summed matrix and of a summed vector can be, in operator norm and in length.
+"""Bounds the noise of a summed matrix in operator norm, and of a summed vector in length.
 
 A released sum has independent noise of standard deviation ς in every entry. The matrix is symmetric, and its
 off-diagonal entries were weighted by √2, so that its noise N has entries of deviation ς on the diagonal and ς/√2 off

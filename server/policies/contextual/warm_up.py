@@ -1,8 +1,8 @@
 """The warm-up of many parameters, and the screen that follows from it (GLB Algorithm 2).
 
 The arms take turns in public. Afterwards a client looks only at arms that the frozen estimates do not rule out for its
-context: those with μ(⟨x, θ̂_a⟩) ≥ max - h/2. If every ‖θ̂_a - θ_a‖ ≤ e and ‖x‖ ≤ 1, the best arm stays from
-h/2 = 2Le on, L the largest slope of μ; Lemma D.1 has h/2 = 4Le, by which arms that are worse by h everywhere go, too.
+context: those with μ(⟨x, θ̂_a⟩) ≥ max - h/2. Let L be the largest slope of μ, every ‖θ̂_a - θ_a‖ ≤ e and ‖x‖ ≤ 1. Then
+the best arm stays from h/2 = 2Le on. Lemma D.1 has h/2 = 4Le: arms that are worse by h everywhere then go, too.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class WarmUp:
 
     @property
     def rounds(self) -> int:
-        """K s₀."""
+        """Return K s₀, the rounds of the warm-up."""
         return self.arms * self.each
 
     def arm(self, number: int) -> int | None:
