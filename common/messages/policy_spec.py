@@ -38,7 +38,7 @@ class RoundSize:
     """What the failure probability of a round's events may depend on.
 
     arms, horizon  K and T of the run. calibration: of its mechanism.
-    number         of the round, from 1. active: arms still in the race.
+    number         of the round, from 1. active: arms that are not dropped.
     """
 
     arms: int

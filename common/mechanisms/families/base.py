@@ -136,8 +136,11 @@ class CohortParams:
     reach: Fraction = WHOLE
     blocks: int = 1
 
-    def shared(self, precision: int, modulus: int) -> dict[str, Any]:
-        """Return the fields that every mechanism has. Raises BadParameter for a modulus of 2^62 or more."""
+    def shared(self, precision: int, modulus: int, *, full_ball: bool = False) -> dict[str, Any]:
+        """Return the fields that every mechanism has. Raises BadParameter for a modulus of 2^62 or more.
+
+        full_ball  the guarantee takes the statistic to fill its ball, whatever `reach` is.
+        """
         if modulus >= 2**62:
             raise BadParameter("mechanism.precision", precision, "clients * precision and noise must stay below 2^62")
         return {
@@ -152,7 +155,7 @@ class CohortParams:
             "precision": precision,
             "modulus": modulus,
             "wrap": self.overflow_probability,
-            "moved": None if self.reach == WHOLE else steps_moved(precision, self.reach),
+            "moved": None if full_ball or self.reach == WHOLE else steps_moved(precision, self.reach),
         }
 
     def grid(self, precision: int, *, rounded: bool = True) -> Grid:
@@ -237,8 +240,8 @@ class Mechanism(Message):
     precision: Annotated[int, Field(ge=1, description="g: steps of the grid between low and high")]
     modulus: Annotated[int, Field(ge=2, lt=2**63, description="m")]
     wrap: Annotated[float, Field(gt=0, lt=1, description="p': bound on the probability that a sum wraps around")]
-    moved: Annotated[int, Field(ge=1, description="steps that a client can move, in ℓ₂, below g")] | None = (
-        Field(default=None, exclude_if=lambda moved: moved is None)
+    moved: Annotated[int, Field(ge=1, description="steps that a client can move, in ℓ₂, below g")] | None = Field(
+        default=None, exclude_if=lambda moved: moved is None
     )
 
     @classmethod

@@ -138,7 +138,7 @@ def test_as_many_copies_as_the_mechanism_allows(words: dict[str, Any], replicas:
 
 
 def test_the_sphere_has_no_copies() -> None:
-    with pytest.raises(BadParameter, match="no lanes"):
+    with pytest.raises(BadParameter, match="replicas need noise of their own"):
         replicated(made("local-sphere"), 2)
 
 
