@@ -243,7 +243,7 @@ def _check_mechanism(config: RunConfig, round_: Round, clients: int, received: A
             spec.least_survivors(clients),
             overflow_probability,
             round_.statistic.model_dump_json(),
-            floor=received.floor,
+            min_honest=received.floor,
             assigned=assigned,
         )
     except BadParameter as error:
@@ -263,7 +263,7 @@ def _planned(
     overflow_probability: float,
     statistic: str,
     *,
-    floor: int,
+    min_honest: int,
     assigned: bool,
 ) -> AnyMechanism:
     """Return the client's own plan. Public values only, so clients of one process share it."""
@@ -271,7 +271,7 @@ def _planned(
         MechanismSpec.model_validate_json(table),
         clients=clients,
         min_survivors=min_survivors,
-        min_honest=floor,
+        min_honest=min_honest,
         overflow_probability=overflow_probability,
         statistic=_statistics.validate_json(statistic),
         assigned=assigned,

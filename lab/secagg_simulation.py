@@ -179,11 +179,11 @@ def make_cohort(
     )
 
 
-def enrol(cohort: Cohort, *, dropout: float = 0.1, corrupt: float = 0.1, floor: int = 1) -> Simulation:
+def enrol(cohort: Cohort, *, dropout: float = 0.1, corrupt: float = 0.1, min_survivors: int = 1) -> Simulation:
     """Return a simulation with a new client in every slot."""
     slots = range(cohort.clients)
     rates = {"dropout": dropout, "corrupt": corrupt}
-    clients = {s: MaskingClient(cohort, s, Secrets(), min_survivors=floor, **rates) for s in slots}
+    clients = {s: MaskingClient(cohort, s, Secrets(), min_survivors=min_survivors, **rates) for s in slots}
     return Simulation(cohort, clients)
 
 

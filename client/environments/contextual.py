@@ -203,7 +203,13 @@ class ContextualSyntheticSpec(ContextualSpec):
         drawn = on_sphere(rng.standard_normal((self.arms + 1, self.dimension - 1))) * math.sqrt(0.5)
         vectors = np.concatenate([drawn, np.full((self.arms + 1, 1), math.sqrt(0.5))], axis=1)
         return GeneralizedLinear(
-            "contextual-synthetic", self.arms, vectors[:1], "identity", "single", (0.0, 1.0), fixed=vectors[1:]
+            name="contextual-synthetic",
+            arms=self.arms,
+            theta=vectors[:1],
+            link="identity",
+            parameters="single",
+            rewards=(0.0, 1.0),
+            fixed=vectors[1:],
         )
 
 
@@ -237,7 +243,13 @@ class GlmSphereSpec(ContextualSpec):
         theta = on_sphere(rng.standard_normal((rows, self.dimension)))
         ranges = {"identity": (-1.0, 1.0), "logistic": (0.0, 1.0), "poisson": (0.0, self.largest or 1.0)}
         return GeneralizedLinear(
-            "glm-sphere", self.arms, theta, self.link, self.parameters, ranges[self.link], noiseless=self.noiseless
+            name="glm-sphere",
+            arms=self.arms,
+            theta=theta,
+            link=self.link,
+            parameters=self.parameters,
+            rewards=ranges[self.link],
+            noiseless=self.noiseless,
         )
 
 

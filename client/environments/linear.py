@@ -23,6 +23,15 @@ SPREADS = 3
 """Standard deviations of a reward that B must leave room for."""
 
 
+@dataclass(frozen=True, slots=True)
+class RewardBounds:
+    """What a policy assumes of rewards, in their units: |reward| ≤ B = `bound`, σ = `deviation`, R = `noise`."""
+
+    bound: float
+    deviation: float
+    noise: float
+
+
 class LinearEnvironmentSpec(EnvironmentSpec):
     """The table of a linear environment: the public action set, and the bounds of the rewards that a policy assumes."""
 
@@ -35,14 +44,14 @@ class LinearEnvironmentSpec(EnvironmentSpec):
 
     @property
     @abstractmethod
-    def spread(self) -> tuple[float, float, float]:
+    def reward_bounds(self) -> RewardBounds:
         """Return B, σ and R that a policy assumes."""
 
     def policy_defaults(self, policy: type[ArmSpec]) -> dict[str, object]:
-        bound, deviation, noise = self.spread
-        widths = {"deviation": deviation, "noise": noise}
+        bounds = self.reward_bounds
+        widths = {"deviation": bounds.deviation, "noise": bounds.noise}
         known = {key: value for key, value in widths.items() if key in policy.model_fields}
-        return {"actions": action_spec(self).model_dump(), "bound": bound, **known}
+        return {"actions": action_spec(self).model_dump(), "bound": bounds.bound, **known}
 
     def check_policy(self, policy: Mapping[str, object], defaults: Mapping[str, object]) -> None:
         """Raise BadParameter for a B that would move the means, and for a smaller σ or R than the world's."""
@@ -74,8 +83,8 @@ class LinearDistributedSpec(LinearEnvironmentSpec):
     bound: Annotated[float, Field(gt=0, le=1e6)] = 1.5
 
     @property
-    def spread(self) -> tuple[float, float, float]:
-        return self.bound, self.deviation, self.noise
+    def reward_bounds(self) -> RewardBounds:
+        return RewardBounds(self.bound, self.deviation, self.noise)
 
     def build(self) -> "LinearDistributed":
         vectors, theta = drawn(self)
@@ -93,8 +102,8 @@ class LinearSphereSpec(LinearEnvironmentSpec):
     actions: ActionSpec | None = None
 
     @property
-    def spread(self) -> tuple[float, float, float]:
-        return 1.0, 0.0, 1.0
+    def reward_bounds(self) -> RewardBounds:
+        return RewardBounds(bound=1.0, deviation=0.0, noise=1.0)
 
     def build(self) -> "LinearSphere":
         return LinearSphere(*drawn(self))

@@ -265,7 +265,16 @@ class ContextualChoice(Message):
             screen = Screen(np.array(self.screen.theta), self.screen.link, self.screen.margin)
         weights = None if self.weights is None else np.array(self.weights)
         anchor = None if self.anchor is None else np.array(self.anchor)
-        return ChoiceRule(np.array(self.theta), inverse, self.beta, screen, self.only, weights, self.link, anchor)
+        return ChoiceRule(
+            theta=np.array(self.theta),
+            inverse=inverse,
+            beta=self.beta,
+            screen=screen,
+            only=self.only,
+            weights=weights,
+            link=self.link,
+            anchor=anchor,
+        )
 
     def pulls(self, arm: int | None, clients: int) -> tuple[tuple[int | None, int], ...]:
         """Return (arm, pulls) that a cohort takes from the horizon; arm None where only the clients know it."""

@@ -48,7 +48,7 @@ class RoundSize:
     """The facts on which the failure probability of a round's events may depend.
 
     arms, horizon  K and T of the run. calibration: of its mechanism.
-    number         of the round, from 1. active: arms still in the race.
+    number         of the round, from 1. active: arms that are not dropped.
     """
 
     arms: int

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from distrust.common.errors import BadParameter, BudgetExceeded
 from distrust.common.privacy.composition import compose, without_privacy
-from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
+from distrust.common.privacy.guarantee import BudgetSpec, Guarantee, Kind
 
 UNIQUE = "every client takes part in one cohort of the run"
 OWN = "what each round assumes of its own cohorts holds; the ledger has it round by round"
@@ -113,7 +113,9 @@ def parallel(guarantees: Sequence[Guarantee]) -> Guarantee:
     weakest = max(guarantees, key=lambda one: one.epsilon or 0.0)
     delta = max(one.delta for one in guarantees)
     alike = all(one.kind == weakest.kind for one in guarantees)
-    kind = weakest.kind if alike else "approximate" if delta else "pure"
+    kind: Kind = weakest.kind
+    if not alike:
+        kind = "approximate" if delta else "pure"
     curve = _curve(guarantees) if alike else ()
     assumptions = _assumptions(guarantees)
     return weakest.model_copy(update={"kind": kind, "delta": delta, "rdp": curve, "assumptions": assumptions})

@@ -88,7 +88,7 @@ class RunConfig(Message):
     def overflow_probability(self, number: int, active: int) -> float:
         """Return p' of round `number`: the probability with which its policy lets a sum wrap around.
 
-        active  arms still in the race as the round is planned.
+        active  arms that are not dropped when the round is planned.
         """
         calibration = self.mechanism.calibration
         size = RoundSize(self.arms, self.horizon, calibration, number, active)

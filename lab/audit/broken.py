@@ -19,9 +19,7 @@ from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
 from distrust.common.noise.polya import PolyaDifference
 from distrust.common.privacy.profile import Privacy
 from distrust.lab.audit.secret import Secret, named_secret
-from distrust.lab.privacy.query import PrivacyQuery
-
-WRAP = 1e-6
+from distrust.lab.privacy.query import OVERFLOW_PROBABILITY, PrivacyQuery
 
 
 class NoiseForEverybody(DistributedPolya):
@@ -97,25 +95,25 @@ class Broken:
 
 def noise_for_everybody(clients: int, epsilon: float) -> NoiseForEverybody:
     """Return the mechanism of a cohort of which half answer (rounded up)."""
-    honest = _plan("distributed-polya", clients, epsilon, floor=(clients + 1) // 2, precision=32)
+    honest = _plan("distributed-polya", clients, epsilon, min_survivors=(clients + 1) // 2, precision=32)
     return NoiseForEverybody(**honest)
 
 
 def noise_that_saturates(clients: int, epsilon: float) -> NoiseThatSaturates:
     """Return the mechanism with no room at all: m = ng + 1."""
-    honest = _plan("distributed-polya", clients, epsilon, floor=clients, precision=4)
+    honest = _plan("distributed-polya", clients, epsilon, min_survivors=clients, precision=4)
     return NoiseThatSaturates(**(honest | {"modulus": 4 * clients + 1}))
 
 
 def laplace_for_half_the_range(clients: int, epsilon: float) -> LaplaceForHalfTheRange:
     """Return the mechanism for rewards in [-1, 1]."""
-    honest = _plan("local-laplace-discrete", clients, epsilon, floor=clients, precision=16)
+    honest = _plan("local-laplace-discrete", clients, epsilon, min_survivors=clients, precision=16)
     return LaplaceForHalfTheRange(**(honest | {"low": -1.0}))
 
 
 def misshifted_bits(clients: int, epsilon: float) -> MisshiftedBits:
     """Return the mechanism for Δ = 1."""
-    honest = _plan("shuffled-binomial", clients, epsilon, floor=clients, precision=4, delta=1e-2)
+    honest = _plan("shuffled-binomial", clients, epsilon, min_survivors=clients, precision=4, delta=1e-2)
     return MisshiftedBits(**(honest | {"low": -1.0}))
 
 
@@ -149,11 +147,16 @@ def broken(name: str, clients: int, epsilon: float = 1.0) -> Mechanism:
 
 
 def _plan(
-    name: str, clients: int, epsilon: float, *, floor: int, precision: int, delta: float | None = None
+    name: str, clients: int, epsilon: float, *, min_survivors: int, precision: int, delta: float | None = None
 ) -> dict[str, Any]:
     """Return the fields of an honest mechanism."""
     spec = PrivacyQuery(clients=clients, epsilon=epsilon, delta=delta, precision=precision).spec(name, "exact")
     mechanism = plan(
-        spec, clients=clients, min_survivors=floor, min_honest=floor, overflow_probability=WRAP, statistic=Reward()
+        spec,
+        clients=clients,
+        min_survivors=min_survivors,
+        min_honest=min_survivors,
+        overflow_probability=OVERFLOW_PROBABILITY,
+        statistic=Reward(),
     )
     return mechanism.model_dump()

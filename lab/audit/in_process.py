@@ -103,6 +103,8 @@ class AuditQuery:
         if self.intermediary is None:
             return mechanism
         try:
+            # It is not planned with the intermediary: the refusal would name `mechanism.via`, a field of a run file,
+            # instead of the option. Nothing else of a mechanism depends on its intermediary.
             return type(mechanism)(**(mechanism.model_dump() | {"via": self.intermediary}))
         except ValidationError as error:
             raise BadParameter("via", self.intermediary, wanted(error)) from error

@@ -63,7 +63,9 @@ def replicated(mechanism: M, replicas: int) -> M:
     if replicas == 1:
         return mechanism
     if mechanism.joint:
-        raise BadParameter("mechanism", mechanism.name, "has one answer for all coordinates: no lanes")
+        raise BadParameter(
+            "mechanism", mechanism.name, "has one answer for all coordinates: replicas need noise of their own"
+        )
     own = {"dimension": mechanism.dimension * replicas, "norm": "linf", "wrap": min(mechanism.wrap * replicas, 0.5)}
     wide = mechanism.model_copy(update=own)
     if not isinstance(mechanism, LaplaceLike) or not isinstance(wide, LaplaceLike):

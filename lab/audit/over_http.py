@@ -179,8 +179,23 @@ class CohortHarness:
 
     def _round(self, cohort: str) -> Round:
         mechanism = self.mechanism
-        planned = CohortPlan(cohort, 0, mechanism.clients, 1, self.survivors, mechanism)
-        plan = RoundPlan(1, 1, AssignedArm(), self._statistic, mechanism, self.survivors, (planned,))
+        planned = CohortPlan(
+            cohort=cohort,
+            arm=0,
+            clients=mechanism.clients,
+            attempt=1,
+            minimum=self.survivors,
+            mechanism=mechanism,
+        )
+        plan = RoundPlan(
+            number=1,
+            batch=1,
+            decision=AssignedArm(),
+            statistic=self._statistic,
+            mechanism=mechanism,
+            minimum=self.survivors,
+            cohorts=(planned,),
+        )
         return round_message(self._config, plan, self.keys.public)
 
     @property

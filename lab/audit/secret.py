@@ -7,13 +7,13 @@ A client's vector follows from what it experienced. Here that is an `Observation
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from distrust.common.bandit.contextual_choice import link_mean
+from distrust.common.bandit.contextual_choice import Link, link_mean
 from distrust.common.bandit.contextual_sum import ContextualSum, Observation
 from distrust.common.errors import BadParameter
 from distrust.common.messages.explain import wanted
@@ -91,7 +91,13 @@ def named_secret(
     blocks = arms if arms is not None else 1 + (hidden == "arm")
     words = {"features": features, "blocks": blocks, "residual": residual, "rewards": [low, high]}
     try:
-        statistic = ContextualSum.model_validate({**words, "moments": residual is None})
+        statistic = ContextualSum(
+            features=features,
+            blocks=blocks,
+            residual=cast(Link | None, residual),
+            rewards=[low, high],
+            moments=residual is None,
+        )
     except ValidationError as error:
         field = str(error.errors()[0]["loc"][0])
         raise BadParameter("arms" if field == "blocks" else field, words[field], wanted(error)) from error

@@ -3,12 +3,14 @@
 import asyncio
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.table import Table
 
 from distrust.common.errors import BadParameter
+from distrust.common.mechanisms.families.base import Noise
+from distrust.common.wire import Norm
 from distrust.lab.audit.broken import BROKEN
 from distrust.lab.audit.in_process import DEFAULT_TRIALS, AuditQuery, audit_in_process
 from distrust.lab.audit.over_http import USUAL_TRIALS, audit_over_http, usual_trials
@@ -51,7 +53,9 @@ def audit_command(
     delta: Delta = None,
     batches: Batches = None,
     calibration: Annotated[str, typer.Option("--calibration", help="exact or paper")] = "exact",
-    via: Annotated[str | None, typer.Option("--via", help="shuffler or aggregator, where there is a choice")] = None,
+    intermediary: Annotated[
+        str | None, typer.Option("--via", help="shuffler or aggregator, where there is a choice")
+    ] = None,
     dimension: Dimension = 1,
     norm: NormOf = "linf",
     low: Low = 0.0,
@@ -98,10 +102,10 @@ def audit_command(
         corrupt=corrupt,
         batches=batches,
         dimension=dimension,
-        norm=norm,
+        norm=cast(Norm, norm),
         low=low,
         high=high,
-        noise=noise,
+        noise=cast(Noise, noise),
         scale=scale,
         precision=precision,
     )
@@ -109,7 +113,7 @@ def audit_command(
         mechanism=mechanism,
         cohort=cohort,
         calibration=calibration,
-        intermediary=via,
+        intermediary=intermediary,
         secret=secret,
         features=features,
         arms=arms,

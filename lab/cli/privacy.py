@@ -4,14 +4,16 @@ import json as json_text
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.table import Table
 
 from distrust.common.errors import BadParameter
+from distrust.common.mechanisms.families.base import Noise
 from distrust.common.privacy.profile import Profile
 from distrust.common.privacy.searches import one_thread
+from distrust.common.wire import Norm
 from distrust.lab.cli.console import err, out
 from distrust.lab.cli.run import JsonOption
 from distrust.lab.privacy.calculator import LabelledGuarantee, MechanismFigures, Report, SumError, json_of, report_on
@@ -77,10 +79,10 @@ def privacy_command(
         corrupt=corrupt,
         batches=batches,
         dimension=dimension,
-        norm=norm,
+        norm=cast(Norm, norm),
         low=low,
         high=high,
-        noise=noise,
+        noise=cast(Noise, noise),
         scale=scale,
         precision=precision,
         survivors=survivors,
@@ -180,7 +182,7 @@ def labelled(epsilon: float | None, how: str) -> str:
 
 
 def _title(mechanism: str, query: PrivacyQuery) -> str:
-    title = f"{mechanism}, n = {query.clients}, t = {query.floor}"
+    title = f"{mechanism}, n = {query.clients}, t = {query.min_honest}"
     return title if query.dimension == 1 else f"{title}, D = {query.dimension}, {query.norm}"
 
 

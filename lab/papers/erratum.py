@@ -146,18 +146,26 @@ def planned(
     epsilon: float,
     *,
     delta: float | None = None,
-    floor: int | None = None,
+    min_survivors: int | None = None,
     bound: float | None = None,
     calibration: Calibration = "exact",
     scale: float | None = None,
-    wrap: float = 1e-6,
+    overflow_probability: float = 1e-6,
 ) -> Mechanism:
-    """Return a cohort that opens at `floor` survivors, all by default; rewards lie in [0, 1], or in [-bound, bound]."""
+    """Return the mechanism of a cohort that opens at `min_survivors` survivors, by default all of them.
+
+    Rewards lie in [0, 1], or in [-bound, bound].
+    """
     spec = MechanismSpec(name=name, epsilon=epsilon, delta=delta, calibration=calibration, scale=scale)
     statistic = Reward() if bound is None else BoundedVector(dimension=1, norm="linf", bound=bound)
-    least = clients if floor is None else floor
+    fewest = clients if min_survivors is None else min_survivors
     return plan(
-        spec, clients=clients, min_survivors=least, min_honest=least, overflow_probability=wrap, statistic=statistic
+        spec,
+        clients=clients,
+        min_survivors=fewest,
+        min_honest=fewest,
+        overflow_probability=overflow_probability,
+        statistic=statistic,
     )
 
 

@@ -24,7 +24,7 @@ def _theorem_1_survivors() -> Figures:
         setting=f"n = {CLIENTS}, ε = {EPSILON:g}, g = {GRID}, 900 survivors",
         claimed=EPSILON,
         computed=_survivors(Fraction(9, 10)),
-        ours=epsilon_of(planned("distributed-polya", CLIENTS, EPSILON, floor=900), 900),
+        ours=epsilon_of(planned("distributed-polya", CLIENTS, EPSILON, min_survivors=900), 900),
         facts=facts,
     )
 
@@ -207,7 +207,7 @@ def _theorem_6_constant() -> Figures:
 
 
 def _ours_beyond(clients: int, failure: float) -> float:
-    mechanism = planned("local-laplace-discrete", clients, 1.0, wrap=failure)
+    mechanism = planned("local-laplace-discrete", clients, 1.0, overflow_probability=failure)
     tau = (mechanism.modulus - clients * mechanism.precision - 1) // 2
     return _beyond(PolyaDifference(Fraction(clients), float(mechanism.precision)), tau)
 

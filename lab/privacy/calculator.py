@@ -59,13 +59,13 @@ class MechanismFigures:
 
     parameters: Mapping[str, float]
     bits: int
-    via: str
+    intermediary: str
     error: SumError
     promise: Promise
 
     def described(self) -> dict[str, Any]:
         """Return the JSON-able object."""
-        cost = {"parameters": dict(self.parameters), "bits": self.bits, "via": self.via}
+        cost = {"parameters": dict(self.parameters), "bits": self.bits, "via": self.intermediary}
         return {**cost, "error": self.error.model_dump(), **self.promise.model_dump()}
 
 

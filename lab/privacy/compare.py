@@ -42,12 +42,12 @@ class Offer:
     promise: Promise
     error: TailError
     bits: int
-    via: str
+    intermediary: str
     trust: str
 
     def described(self) -> dict[str, Any]:
         """Return the JSON-able object."""
-        cost = {"bits": self.bits, "via": self.via, "trust": self.trust}
+        cost = {"bits": self.bits, "via": self.intermediary, "trust": self.trust}
         return {**self.promise.model_dump(), "error": self.error.model_dump(), **cost}
 
 

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from pydantic import ValidationError
 
@@ -13,7 +13,7 @@ from distrust.common.mechanisms.families.base import DELTA_RULE, Noise, delta_al
 from distrust.common.messages.explain import wanted
 from distrust.common.wire import Norm
 
-WRAP = 1e-6  # p': the run's own value depends on its failure probability, arms and batch
+OVERFLOW_PROBABILITY = 1e-6  # p': the run's own value depends on its failure probability, arms and batch
 MOST_CLIENTS = 1_000_000
 MOST_COORDINATES = 1_000_000
 MOST_CONTRIBUTIONS = 10_000
@@ -42,10 +42,10 @@ class PrivacyQuery:
     corrupt: float = 0.0
     batches: int | None = None
     dimension: int = 1
-    norm: str = "linf"
+    norm: Norm = "linf"
     low: float = 0.0
     high: float = 1.0
-    noise: str = "grid"
+    noise: Noise = "grid"
     scale: float | None = None
     precision: int | None = None
     survivors: int | None = None
@@ -74,7 +74,7 @@ class PrivacyQuery:
         """Refuse more answers than clients, more colluders than answers, and too many contributions."""
         if self.survivors is not None and not 1 <= self.survivors <= self.clients:
             raise BadParameter("survivors", self.survivors, f"must lie in [1, clients = {self.clients}]")
-        field, most = ("least", self.least) if self.survivors is None else ("survivors", self.survivors)
+        field, most = ("least", self.min_survivors) if self.survivors is None else ("survivors", self.survivors)
         if not 0 <= self.colluders <= most:
             raise BadParameter("colluders", self.colluders, f"must lie in [0, {field} = {most}]")
         if not 1 <= self.contributions <= MOST_CONTRIBUTIONS:
@@ -83,22 +83,21 @@ class PrivacyQuery:
             raise BadParameter("target-delta", self.target_delta, DELTA_RULE)
 
     @property
-    def least(self) -> int:
+    def min_survivors(self) -> int:
         """Return the fewest clients that answer: n without the dropouts."""
         return self.clients - math.floor(self.dropout * self.clients)
 
     @property
-    def floor(self) -> int:
+    def min_honest(self) -> int:
         """Return t, the fewest honest clients that answer, at least 1."""
-        return max(1, self.least - math.floor(self.corrupt * self.clients))
+        return max(1, self.min_survivors - math.floor(self.corrupt * self.clients))
 
     @property
     def statistic(self) -> Reward | BoundedVector:
         """Return the reward in [0, 1], or a vector of the same width around 0."""
         if self.dimension == 1 and (self.low, self.high) == (0.0, 1.0):
             return Reward()
-        words = {"dimension": self.dimension, "norm": self.norm, "bound": (self.high - self.low) / 2}
-        return BoundedVector.model_validate(words)
+        return BoundedVector(dimension=self.dimension, norm=self.norm, bound=(self.high - self.low) / 2)
 
     def planned(self, name: str, calibration: str, statistic: Statistic | None = None) -> Mechanism:
         """Return the calibrated mechanism for this cohort, and for another statistic where one is given.
@@ -110,9 +109,9 @@ class PrivacyQuery:
         return plan(
             spec,
             clients=self.clients,
-            min_survivors=self.least,
-            min_honest=self.floor,
-            overflow_probability=WRAP,
+            min_survivors=self.min_survivors,
+            min_honest=self.min_honest,
+            overflow_probability=OVERFLOW_PROBABILITY,
             statistic=statistic,
         )
 
@@ -120,10 +119,10 @@ class PrivacyQuery:
     def answers(self) -> int | None:
         """Return how many answered, as a mechanism's guarantee takes it; None stands for the floor of honest clients.
 
-        The floor leaves the colluders out already. Where there are colluders and no stated survivors, they are
-        therefore taken off `least`.
+        `min_honest` leaves the colluders out already. Where there are colluders and no stated survivors, they are
+        subtracted from `min_survivors`.
         """
-        return self.least if self.survivors is None and self.colluders else self.survivors
+        return self.min_survivors if self.survivors is None and self.colluders else self.survivors
 
     @property
     def answered(self) -> int:
@@ -133,32 +132,45 @@ class PrivacyQuery:
     @property
     def notes(self) -> list[str]:
         """Return notes that a reader of a sum over so few clients needs."""
-        if self.survivors is None or self.survivors >= self.least:
+        if self.survivors is None or self.survivors >= self.min_survivors:
             return []
-        return [f"never opened: a release needs {self.least} answers, and {self.survivors} came"]
+        return [f"never opened: a release needs {self.min_survivors} answers, and {self.survivors} came"]
 
     def described(self) -> dict[str, Any]:
         """Return the question and what follows from it, JSON-able, in the order that every report has."""
         words = asdict(self)
         answered = {name: words.pop(name) for name in ("survivors", "colluders", "contributions", "target_delta")}
-        return {**words, "least": self.least, "floor": self.floor, "wrap": WRAP, **answered, "notes": self.notes}
+        return {
+            **words,
+            "least": self.min_survivors,
+            "floor": self.min_honest,
+            "wrap": OVERFLOW_PROBABILITY,
+            **answered,
+            "notes": self.notes,
+        }
 
     def spec(self, name: str, calibration: str) -> MechanismSpec:
         """Return the mechanism's table of a run file. Raises BadParameter."""
         _known("mechanism", name, tuple(MECHANISMS))
         _known("calibration", calibration, get_args(Calibration))
-        words: dict[str, Any] = {"name": name, "calibration": calibration, "noise": self.noise}
         for field in ("epsilon", "delta", "batches", "scale", "precision"):
             value = getattr(self, field)
-            if value is not None:
-                words[field] = value
-                if not math.isfinite(value):
-                    raise BadParameter(f"mechanism.{field}", value, "must be a finite number")
+            if value is not None and not math.isfinite(value):
+                raise BadParameter(f"mechanism.{field}", value, "must be a finite number")
         try:
-            return MechanismSpec.model_validate(words)
+            return MechanismSpec(
+                name=name,
+                calibration=cast(Calibration, calibration),
+                noise=self.noise,
+                epsilon=self.epsilon,
+                delta=self.delta,
+                batches=self.batches,
+                scale=self.scale,
+                precision=self.precision,
+            )
         except ValidationError as error:
             field = str(error.errors()[0]["loc"][0])
-            raise BadParameter(f"mechanism.{field}", words.get(field), wanted(error)) from error
+            raise BadParameter(f"mechanism.{field}", getattr(self, field, None), wanted(error)) from error
 
 
 def _known(field: str, value: str, known: tuple[str, ...]) -> None:

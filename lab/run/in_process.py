@@ -62,7 +62,7 @@ def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None)
 def play_learner(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Learner:
     """Return the learner at the end of the run. Raises BadParameter when the run cannot be planned."""
     world = file.world()
-    learner = (OneByOne if file.config.policy.sequential else Learner)(file.config)
+    learner = (SequentialLearner if file.config.policy.sequential else Learner)(file.config)
     learner.play(CohortsInProcess(file, world), watch)
     return learner
 
@@ -158,7 +158,7 @@ def _cohort(cohort: CohortPlan, released: ReleasedCohort | None) -> CohortResult
     )
 
 
-class OneByOne(Learner):
+class SequentialLearner(Learner):
     """A learner for a policy that asks one client a round: `rounds` joins every `block` closed rounds into one record.
 
     It decides like any learner, with records that stay few in a million rounds.

@@ -187,11 +187,11 @@ class _Group:
         assert isinstance(ask.statistic, ContextualSum)
         assert isinstance(mechanism, GridMechanism)
         estimate = Estimate(
-            None,
-            (),
-            (self._batch,),
-            (mechanism.error(self._batch),),
-            mechanism.rounding,
+            arm=None,
+            sums=(),
+            counts=(self._batch,),
+            laws=(mechanism.error(self._batch),),
+            rounding=mechanism.rounding,
             prefix=ask.cumulative and mechanism.stream_length > 1,
             nodes=mechanism.nodes,
         )
@@ -290,9 +290,9 @@ class _Group:
         if self._theta is None or not rules or not states_widths(self._config):
             return
         stacked = ChoiceRule(
-            np.stack([rule.theta for rule in rules]),
-            np.stack([rule.inverse for rule in rules if rule.inverse is not None]),
-            np.stack([np.broadcast_to(np.asarray(rule.beta), (runs,)) for rule in rules]),
+            theta=np.stack([rule.theta for rule in rules]),
+            inverse=np.stack([rule.inverse for rule in rules if rule.inverse is not None]),
+            beta=np.stack([np.broadcast_to(np.asarray(rule.beta), (runs,)) for rule in rules]),
         )
         missed = missed_widths(stacked, self._theta)
         if missed is not None:
@@ -309,14 +309,14 @@ class _Group:
         indefinite = getattr(self._core, "indefinite", None)
         return [
             LockStepResult(
-                file,
-                pulls,
-                curves[:, run],
-                width_failures(self._config, self._widths, int(self._missed[run])),
-                rounds * self._batch,
-                rest,
-                bits,
-                None if indefinite is None else int(indefinite[run]),
+                file=file,
+                pulls=pulls,
+                regret=curves[:, run],
+                events=width_failures(self._config, self._widths, int(self._missed[run])),
+                clients=rounds * self._batch,
+                unfinished=rest,
+                bits=bits,
+                indefinite=None if indefinite is None else int(indefinite[run]),
             )
             for run, file in enumerate(self._files)
         ]

@@ -99,14 +99,14 @@ class Learner:
         pending = tuple(self._pending.values())
         ask = record.ask
         return RoundPlan(
-            record.number,
-            ask.batch,
-            ask.decision,
-            ask.statistic,
-            record.mechanism,
-            record.minimum,
-            pending,
-            ask.cumulative,
+            number=record.number,
+            batch=ask.batch,
+            decision=ask.decision,
+            statistic=ask.statistic,
+            mechanism=record.mechanism,
+            minimum=record.minimum,
+            cohorts=pending,
+            cumulative=ask.cumulative,
         )
 
     def absorb(self, outcome: ReleasedCohort | LostCohort) -> None:
@@ -245,11 +245,11 @@ def _estimate(record: RoundRecord, query: Query) -> Estimate:
     laws = {count: mechanism.error(max(1, count)) for count in set(counts)}
     noise = tuple(laws[count] for count in counts)
     return Estimate(
-        query.arm,
-        tuple(outcome.sum),
-        counts,
-        noise,
-        mechanism.rounding,
+        arm=query.arm,
+        sums=tuple(outcome.sum),
+        counts=counts,
+        laws=noise,
+        rounding=mechanism.rounding,
         joint=mechanism.joint,
         prefix=record.ask.cumulative and mechanism.stream_length > 1,
         nodes=mechanism.nodes,

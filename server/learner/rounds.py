@@ -180,12 +180,12 @@ def attempt_cohorts(run: str, record: RoundRecord, queries: tuple[Query, ...], a
     """Return one planned cohort for each of `queries`. Ids end in three numbers, so that two runs never share an id."""
     return tuple(
         CohortPlan(
-            f"{run}.{record.number}.{query.arm or 0}.{attempt}",
-            query.arm,
-            query.clients,
-            attempt,
-            record.minima[query.clients],
-            record.mechanisms[query.clients],
+            cohort=f"{run}.{record.number}.{query.arm or 0}.{attempt}",
+            arm=query.arm,
+            clients=query.clients,
+            attempt=attempt,
+            minimum=record.minima[query.clients],
+            mechanism=record.mechanisms[query.clients],
         )
         for query in queries
     )

@@ -46,29 +46,34 @@ NEEDS: dict[str, dict[str, float]] = {
     "tree": {"epsilon": 0.9, "delta": 1e-6, "batches": 20},
 }
 SLOW = {"shuffled-gaussian", "relaxed-secagg-shuffle"}  # seconds for each new size of cohort
-CLIENTS, FLOOR, WRAP = 300, 240, 1e-9
+CLIENTS, FLOOR, OVERFLOW_PROBABILITY = 300, 240, 1e-9
 
 
 @cache
-def made(name: str, calibration: str, via: str, noise: str = "grid") -> Mechanism:
-    words = {"name": name, "calibration": calibration, "via": via, **NEEDS[name]}
+def planned_mechanism(name: str, calibration: str, intermediary: str, noise: str = "grid") -> Mechanism:
+    words = {"name": name, "calibration": calibration, "via": intermediary, **NEEDS[name]}
     spec = MechanismSpec.model_validate(words if noise == "grid" else {**words, "noise": noise})
     return plan(
-        spec, clients=CLIENTS, min_survivors=FLOOR + 20, min_honest=FLOOR, overflow_probability=WRAP, statistic=Reward()
+        spec,
+        clients=CLIENTS,
+        min_survivors=FLOOR + 20,
+        min_honest=FLOOR,
+        overflow_probability=OVERFLOW_PROBABILITY,
+        statistic=Reward(),
     )
 
 
 @pytest.fixture
 def mechanism(request: pytest.FixtureRequest) -> Mechanism:
     """The mechanism of these words, planned when the first test asks for it: it may take a second."""
-    return made(*request.param)
+    return planned_mechanism(*request.param)
 
 
 ALL = [
-    pytest.param((name, calibration, via), id=f"{name}-{calibration}-{via}")
+    pytest.param((name, calibration, intermediary), id=f"{name}-{calibration}-{intermediary}")
     for name, kind in MECHANISMS.items()
     for calibration in (("exact",) if name in EXACT_ONLY else ("exact", "paper"))
-    for via in kind.vias
+    for intermediary in kind.vias
 ] + [pytest.param((name, "exact", "shuffler", "continuous"), id=f"{name}-continuous") for name in REAL]
 every = pytest.mark.parametrize("mechanism", ALL, indirect=True)
 # local-sphere answers with one of two points that it drew first (test_sphere): nothing is added.

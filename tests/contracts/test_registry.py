@@ -20,7 +20,7 @@ from distrust.server.policies.base import RunFacts
 ROOT = Path(__file__).parents[2]
 
 
-def made(name: str) -> Mechanism:
+def planned_mechanism(name: str) -> Mechanism:
     kind = MECHANISMS[name]
     words = {"epsilon": None if kind.model == "none" else 0.5, "delta": 1e-3 if kind.takes_delta else None}
     words["batches"] = 4 if kind.takes_batches else None
@@ -41,7 +41,7 @@ def test_every_mechanism_in_the_folder_is_in_the_list() -> None:
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_what_a_mechanism_states_is_what_its_values_do(name: str) -> None:
-    kind, one = MECHANISMS[name], made(name)
+    kind, one = MECHANISMS[name], planned_mechanism(name)
     assert (type(one), one.name, kind.known_as()) == (kind, name, name)
     assert one.privacy().promise.model == kind.model
     assert one.via == kind.vias[0]

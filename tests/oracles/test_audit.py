@@ -30,13 +30,20 @@ CLIENTS = 12
 FLOOR = 8
 
 
-def made(name: str, calibration: str, epsilon: float = 1.0, clients: int = CLIENTS, floor: int = FLOOR) -> Mechanism:
+def planned_mechanism(
+    name: str, calibration: str, epsilon: float = 1.0, clients: int = CLIENTS, min_honest: int = FLOOR
+) -> Mechanism:
     delta = 1e-2 if MECHANISMS[name].takes_delta else None
     words = {"name": name, "epsilon": epsilon, "delta": delta, "calibration": calibration}
     words |= {"batches": 1} if name == "tree" else {}
     spec = MechanismSpec.model_validate(words if name != "identity" else {"name": name})
     return plan(
-        spec, clients=clients, min_survivors=floor, min_honest=floor, overflow_probability=1e-6, statistic=Reward()
+        spec,
+        clients=clients,
+        min_survivors=min_honest,
+        min_honest=min_honest,
+        overflow_probability=1e-6,
+        statistic=Reward(),
     )
 
 
@@ -61,7 +68,7 @@ UNPROVEN = {("shuffled-gaussian", "paper"), *((name, "paper") for name in EXACT_
     [(name, which) for name in PRIVATE for which in ("exact", "paper") if (name, which) not in UNPROVEN],
 )
 def test_the_lower_bound_stays_at_or_below_the_claim(name: str, calibration: str) -> None:
-    mechanism = made(name, calibration, epsilon=0.9)  # some papers' constants end at 1
+    mechanism = planned_mechanism(name, calibration, epsilon=0.9)  # some papers' constants end at 1
     found = kept(mechanism, 11, 40_000)
     assert found.claim is not None
     assert found.reach > found.claim
@@ -70,14 +77,16 @@ def test_the_lower_bound_stays_at_or_below_the_claim(name: str, calibration: str
 @pytest.mark.parametrize("name", ["distributed-polya", "local-laplace-discrete", "central-laplace-discrete"])
 def test_discrete_laplace_noise_is_shown_to_be_as_weak_as_it_says(name: str) -> None:
     """The claim is tight, so an audit that is worth something comes near it."""
-    mechanism = made(name, "exact")
+    mechanism = planned_mechanism(name, "exact")
     found = audit(mechanism, stream=UnsafeSeededStream(12), trials=20_000, alarm=ALARM)
     assert found.claim == pytest.approx(1.0)
     assert found.lower >= 0.75
 
 
 def test_binomial_bits_come_near_their_claim() -> None:
-    found = audit(made("shuffled-binomial", "exact"), stream=UnsafeSeededStream(13), trials=400_000, alarm=ALARM)
+    found = audit(
+        planned_mechanism("shuffled-binomial", "exact"), stream=UnsafeSeededStream(13), trials=400_000, alarm=ALARM
+    )
     assert found.delta == 1e-2
     assert 0.6 <= found.lower <= (found.claim or 0)
 
@@ -86,7 +95,7 @@ def test_binomial_bits_come_near_their_claim() -> None:
 @pytest.mark.parametrize(("survivors", "colluders"), [(CLIENTS, 0), (FLOOR, 3), (FLOOR, FLOOR - 1)])
 def test_the_claim_for_survivors_and_colluders_holds(name: str, survivors: int, colluders: int) -> None:
     found = audit(
-        made(name, "exact"),
+        planned_mechanism(name, "exact"),
         stream=UnsafeSeededStream(14),
         trials=50_000,
         survivors=survivors,
@@ -100,7 +109,7 @@ def test_the_claim_for_survivors_and_colluders_holds(name: str, survivors: int, 
 def test_colluders_are_seen_to_weaken_the_guarantee_as_it_says() -> None:
     """Three of eight tell their noise: the claim rises, and the audit proves that it had to."""
     found = audit(
-        made("distributed-polya", "exact"),
+        planned_mechanism("distributed-polya", "exact"),
         stream=UnsafeSeededStream(15),
         trials=200_000,
         colluders=3,
@@ -110,19 +119,26 @@ def test_colluders_are_seen_to_weaken_the_guarantee_as_it_says() -> None:
 
 
 def test_no_privacy_is_found_out_and_no_claim_is_broken() -> None:
-    found = audit(made("identity", "exact"), stream=UnsafeSeededStream(16), trials=10_000)
+    found = audit(planned_mechanism("identity", "exact"), stream=UnsafeSeededStream(16), trials=10_000)
     assert found.claim is None
     assert not found.violated
     assert found.lower > 6
 
 
-def vectors(name: str, dimension: int, norm: str, floor: int = FLOOR, **words: object) -> Mechanism:
+def vectors(name: str, dimension: int, norm: str, min_honest: int = FLOOR, **words: object) -> Mechanism:
     needed = [known for known, kind in MECHANISMS.items() if kind.takes_delta == "needed"]
     delta = {"delta": 1e-2} if name in needed else {}
     stream = {"batches": 4} if name == "tree" else {}
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, **delta, **stream, **words})
     ball = BoundedVector.model_validate({"dimension": dimension, "norm": norm, "bound": 1.0})
-    return plan(spec, clients=CLIENTS, min_survivors=floor, min_honest=floor, overflow_probability=1e-6, statistic=ball)
+    return plan(
+        spec,
+        clients=CLIENTS,
+        min_survivors=min_honest,
+        min_honest=min_honest,
+        overflow_probability=1e-6,
+        statistic=ball,
+    )
 
 
 @pytest.mark.parametrize("name", PRIVATE)
@@ -164,7 +180,7 @@ class LeafOnly(Tree):
 
 
 def test_a_tree_with_the_noise_of_one_leaf_is_found_out() -> None:
-    leaf = LeafOnly.model_validate({**made("tree", "exact").model_dump(), "batches": 8})
+    leaf = LeafOnly.model_validate({**planned_mechanism("tree", "exact").model_dump(), "batches": 8})
     found = audit(leaf, stream=UnsafeSeededStream(21), trials=60_000, alarm=ALARM)
     assert found.claim == pytest.approx(1.0, rel=1e-6)
     assert found.lower > 1.5
@@ -172,7 +188,7 @@ def test_a_tree_with_the_noise_of_one_leaf_is_found_out() -> None:
 
 def test_a_cohort_that_must_not_be_opened_is_not_audited() -> None:
     with pytest.raises(TooSmall, match="nothing is released"):
-        audit(made("distributed-polya", "exact"), stream=UnsafeSeededStream(1), survivors=FLOOR - 1)
+        audit(planned_mechanism("distributed-polya", "exact"), stream=UnsafeSeededStream(1), survivors=FLOOR - 1)
 
 
 @pytest.mark.parametrize(
@@ -180,12 +196,12 @@ def test_a_cohort_that_must_not_be_opened_is_not_audited() -> None:
 )
 def test_nonsense_is_refused(bad: dict[str, float]) -> None:
     with pytest.raises(BadParameter):
-        audit(made("distributed-polya", "exact"), stream=UnsafeSeededStream(1), **{"trials": 100, **bad})  # type: ignore[arg-type]
+        audit(planned_mechanism("distributed-polya", "exact"), stream=UnsafeSeededStream(1), **{"trials": 100, **bad})  # type: ignore[arg-type]
 
 
 def test_equal_worlds_alarm_no_more_often_than_stated() -> None:
     """1000 audits of ε = 0 at a rate of 5 %: more than 90 alarms would come once in 10⁷ runs even at the full rate."""
-    mechanism = made("distributed-polya", "exact", clients=2, floor=2)
+    mechanism = planned_mechanism("distributed-polya", "exact", clients=2, min_honest=2)
     setting = Setting(mechanism, 2)
     rng = np.random.default_rng(18)
     alarms = 0
@@ -196,7 +212,7 @@ def test_equal_worlds_alarm_no_more_often_than_stated() -> None:
 
 
 def a_pair() -> Setting:
-    return Setting(made("distributed-polya", "exact", clients=2, floor=2), 2)
+    return Setting(planned_mechanism("distributed-polya", "exact", clients=2, min_honest=2), 2)
 
 
 def test_the_half_that_chooses_is_not_counted() -> None:

@@ -98,7 +98,7 @@ def test_truth_definition_and_code_are_in_this_order(case: tuple[Exact, int], fa
     assert found <= float(defined) * 1.01 + 1e-10
 
 
-def made(name: str, clients: int, **words: Any) -> Mechanism:
+def planned_mechanism(name: str, clients: int, **words: Any) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "precision": 1, **words})
     return plan(
         spec, clients=clients, min_survivors=clients, min_honest=clients, overflow_probability=1e-6, statistic=Reward()
@@ -127,7 +127,7 @@ def cut(mechanism: Mechanism, reach: int) -> Array:
 @pytest.mark.parametrize("clients", [2, 4])
 def test_shuffled_messages_keep_their_profile(name: str, words: dict[str, float], clients: int) -> None:
     """All outcomes of the shuffler, all inputs of the others; cutting the tails together is post-processing."""
-    mechanism = made(name, clients, **words)
+    mechanism = planned_mechanism(name, clients, **words)
     profile = mechanism.privacy().profile(delta=words["delta"])
     epsilon = profile.approximate.epsilon
     assert epsilon is not None

@@ -34,7 +34,7 @@ ARMS = ContextualSum(features=2, blocks=3)
 SECRETS = [pytest.param(arm_secret(ARMS), id="arm"), pytest.param(context_secret(ARMS), id="context")]
 
 
-def made(name: str, clients: int, statistic: ContextualSum = ARMS, **words: Any) -> Mechanism:
+def planned_mechanism(name: str, clients: int, statistic: ContextualSum = ARMS, **words: Any) -> Mechanism:
     return PrivacyQuery(clients=clients, epsilon=2.0, **words).planned(name, "exact", statistic)
 
 
@@ -73,7 +73,7 @@ def test_a_secret_keeps_the_claim_and_uses_a_fair_share_of_its_noise(
 
     Permuted records are held to what a record tells before it is permuted.
     """
-    mechanism = made(name, clients, delta=0.1)
+    mechanism = planned_mechanism(name, clients, delta=0.1)
     found = audit(mechanism, stream=UnsafeSeededStream(31), trials=30_000, secret=secret, alarm=ALARM)
     told = gaussian_epsilon(float(np.linalg.norm(np.subtract(*secret.ends))) / math.sqrt(variance(mechanism)), 0.1)
     assert (found.view, found.secret, found.violated) == (view, secret.hidden, False)
@@ -82,7 +82,7 @@ def test_a_secret_keeps_the_claim_and_uses_a_fair_share_of_its_noise(
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_a_stream_of_batches_keeps_its_claim(secret: Secret) -> None:
-    mechanism = made("tree", 4, delta=0.1, batches=4)
+    mechanism = planned_mechanism("tree", 4, delta=0.1, batches=4)
     found = audit(mechanism, stream=UnsafeSeededStream(32), trials=20_000, secret=secret, alarm=ALARM)
     assert (found.view, found.evidence) == ("stream", "nodes")
     assert 0.35 * 2 < found.lower <= (found.claim or 0)
@@ -96,7 +96,7 @@ GRADIENTS = ContextualSum(features=2, blocks=3, moments=False, residual="logisti
 )
 def test_the_sphere_keeps_its_claim(secret: Secret) -> None:
     """ε of the coin; an answer tells the half of the sphere that a vector lies in, or the other, by its length."""
-    mechanism = made("local-sphere", 4, secret.statistic)
+    mechanism = planned_mechanism("local-sphere", 4, secret.statistic)
     found = audit(mechanism, stream=UnsafeSeededStream(33), trials=20_000, secret=secret, alarm=ALARM)
     assert found.delta == 0
     assert 0.4 * 2 < found.lower <= (found.claim or 0)
@@ -105,7 +105,7 @@ def test_the_sphere_keeps_its_claim(secret: Secret) -> None:
 @pytest.mark.parametrize("secret", SECRETS)
 def test_a_quarter_of_the_noise_is_found_out(secret: Secret) -> None:
     """So that the claim is kept by the noise, and not by an audit that sees little."""
-    whole = made("local-gaussian", 4, delta=0.1)
+    whole = planned_mechanism("local-gaussian", 4, delta=0.1)
     assert isinstance(whole, LocalGaussian)
     quarter = whole.model_copy(update={"variance": whole.variance / 16})
     found = audit(quarter, stream=UnsafeSeededStream(34), trials=20_000, secret=secret, alarm=ALARM)
@@ -171,7 +171,7 @@ def test_two_arms_fill_two_blocks_with_the_same_numbers(statistic: ContextualSum
 
 def test_the_ratio_adds_up_coordinates_that_each_have_values_of_their_own() -> None:
     """Against both worlds' laws of a message, noise and rounding, written out from the definition."""
-    mechanism = made("local-gaussian", 4, delta=0.1)
+    mechanism = planned_mechanism("local-gaussian", 4, delta=0.1)
     assert isinstance(mechanism, LocalGaussian)
     secret = context_secret(ARMS)
     setting = Setting(mechanism, 4, secret=secret)
@@ -193,7 +193,7 @@ def test_the_ratio_adds_up_coordinates_that_each_have_values_of_their_own() -> N
 
 def test_coordinates_without_noise_are_counted() -> None:
     """World 0's message without any noise holds all four of its telling values, world 1's all of the others."""
-    setting = Setting(made("local-gaussian", 4, delta=0.1, precision=20), 4, secret=arm_secret(ARMS))
+    setting = Setting(planned_mechanism("local-gaussian", 4, delta=0.1, precision=20), 4, secret=arm_secret(ARMS))
     steps = (setting.ends + setting.mechanism.high) * (20 / (2 * setting.mechanism.high))
     assert setting.telling.tolist() == [0, 2, 5, 7]
     for seen in (np.floor(steps), np.ceil(steps)):
@@ -202,7 +202,7 @@ def test_coordinates_without_noise_are_counted() -> None:
 
 
 def test_the_others_stand_on_the_grid_and_in_the_ball() -> None:
-    setting = Setting(made("distributed-discrete-gaussian", 4, delta=0.1), 4, secret=context_secret(ARMS))
+    setting = Setting(planned_mechanism("distributed-discrete-gaussian", 4, delta=0.1), 4, secret=context_secret(ARMS))
     mechanism, others = setting.mechanism, setting.others
     assert isinstance(mechanism, GridMechanism)
     steps = (others - mechanism.low) * (mechanism.precision / (mechanism.high - mechanism.low))
@@ -213,7 +213,7 @@ def test_the_others_stand_on_the_grid_and_in_the_ball() -> None:
 
 
 def test_three_numbers_a_trial_share_the_alarm() -> None:
-    setting = Setting(made("local-gaussian", 4, delta=0.1), 4, secret=arm_secret(ARMS))
+    setting = Setting(planned_mechanism("local-gaussian", 4, delta=0.1), 4, secret=arm_secret(ARMS))
     rng = np.random.default_rng(39)
     worlds = [rng.normal(mean, 1, (4000, 3)) for mean in (0, 2)]
     found = judge_worlds(setting, worlds[0], worlds[1], alarm=0.01)
@@ -225,7 +225,7 @@ def test_three_numbers_a_trial_share_the_alarm() -> None:
 @pytest.mark.parametrize("name", ["local-gaussian", "distributed-discrete-gaussian", "central-gaussian"])
 def test_without_a_secret_the_ends_are_as_far_apart_as_clients_can_be(name: str) -> None:
     """√4.5 on a ball of diameter 2√2, rounded up to a step; so the claim is kept, and nearly used up."""
-    mechanism = made(name, 4, delta=0.1)
+    mechanism = planned_mechanism(name, 4, delta=0.1)
     ends = Setting(mechanism, 4).ends
     step = (mechanism.high - mechanism.low) / mechanism.precision
     assert ARMS.sensitivity <= np.linalg.norm(ends[1] - ends[0]) < ARMS.sensitivity + step
@@ -235,7 +235,7 @@ def test_without_a_secret_the_ends_are_as_far_apart_as_clients_can_be(name: str)
 
 def test_a_secret_of_other_vectors_is_refused() -> None:
     with pytest.raises(BadParameter, match="vectors of 15 coordinates"):
-        Setting(made("local-gaussian", 4, delta=0.1), 4, secret=arm_secret(GRADIENTS))
+        Setting(planned_mechanism("local-gaussian", 4, delta=0.1), 4, secret=arm_secret(GRADIENTS))
 
 
 COMMAND = ["audit", "local-gaussian", "--epsilon", "1", "--delta", "0.1", "--trials", "5000", "--seed", "4"]

@@ -27,7 +27,7 @@ REAL = tuple(name for name, kind in MECHANISMS.items() if kind.takes_noise)
 FALSE_ALARM = 1e-7
 
 
-def made(name: str, dimension: int | None = None, **words: object) -> Mechanism:
+def planned_mechanism(name: str, dimension: int | None = None, **words: object) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 0.8, **words})
     statistic = Reward() if dimension is None else BoundedVector(dimension=dimension, bound=3.0)
     return plan(spec, clients=500, min_survivors=400, min_honest=400, overflow_probability=1e-6, statistic=statistic)
@@ -65,7 +65,7 @@ def test_continuous_draws_follow_their_law(law: Gaussian | Laplace, cdf: object)
 
 @pytest.mark.parametrize("name", ["central-gaussian", "local-gaussian"])
 def test_the_exact_grid_gaussian_is_the_least_that_keeps_its_claim(name: str) -> None:
-    mechanism = made(name, delta=1e-6)
+    mechanism = planned_mechanism(name, delta=1e-6)
     assert isinstance(mechanism, CentralGaussian | LocalGaussian)
     assert hockey_stick(DiscreteGaussian(mechanism.variance).pmf(), mechanism.precision, 0.8) <= 1e-6
     assert hockey_stick(DiscreteGaussian(mechanism.variance * (1 - 1e-6)).pmf(), mechanism.precision, 0.8) > 1e-6
@@ -75,7 +75,7 @@ def test_the_exact_grid_gaussian_is_the_least_that_keeps_its_claim(name: str) ->
 @pytest.mark.parametrize("dimension", [None, 6])
 @pytest.mark.parametrize("name", ["central-gaussian", "local-gaussian"])
 def test_the_continuous_gaussian_is_the_analytic_one(name: str, dimension: int | None) -> None:
-    mechanism = made(name, dimension, delta=1e-6, noise="continuous")
+    mechanism = planned_mechanism(name, dimension, delta=1e-6, noise="continuous")
     promise = mechanism.privacy().promise
     assert promise.kind == "approximate"
     assert 0.8 * (1 - 1e-6) <= (promise.epsilon or 0.0) <= 0.8
@@ -90,37 +90,39 @@ def test_the_continuous_gaussian_is_the_analytic_one(name: str, dimension: int |
 
 
 def test_the_textbook_gaussian_needs_epsilon_below_one_and_more_noise() -> None:
-    paper, exact = (made("central-gaussian", delta=1e-6, calibration=which) for which in ("paper", "exact"))
+    paper, exact = (
+        planned_mechanism("central-gaussian", delta=1e-6, calibration=which) for which in ("paper", "exact")
+    )
     g = paper.precision
     assert paper.variance == pytest.approx(g * g * 2 * math.log(1.25e6) / 0.64)
     assert paper.privacy().promise.epsilon < exact.privacy().promise.epsilon
     for epsilon in (1.0, 10.0):
         with pytest.raises(BadParameter, match=r"\(0, 1\)"):
-            made("local-gaussian", delta=1e-6, calibration="paper", epsilon=epsilon)
+            planned_mechanism("local-gaussian", delta=1e-6, calibration="paper", epsilon=epsilon)
 
 
 @pytest.mark.parametrize("name", REAL)
 def test_continuous_noise_is_loud(name: str) -> None:
     words = {"delta": 1e-6} if "gaussian" in name else {}
-    assert "UNSAFE" in made(name, **words, noise="continuous").privacy().promise.assumptions[0]
-    assert "UNSAFE" not in " ".join(made(name, **words).privacy().promise.assumptions)
+    assert "UNSAFE" in planned_mechanism(name, **words, noise="continuous").privacy().promise.assumptions[0]
+    assert "UNSAFE" not in " ".join(planned_mechanism(name, **words).privacy().promise.assumptions)
 
 
 def test_continuous_noise_is_refused_where_no_paper_has_it() -> None:
     with pytest.raises(BadParameter, match=r"mechanism\.noise"):
-        made("distributed-polya", noise="continuous")
+        planned_mechanism("distributed-polya", noise="continuous")
 
 
 @pytest.mark.parametrize("delta", [None, 0.0, 0.5])
 @pytest.mark.parametrize("name", ["central-gaussian", "local-gaussian"])
 def test_gaussian_noise_without_a_delta_is_refused(name: str, delta: float | None) -> None:
     with pytest.raises(BadParameter, match="delta"):
-        made(name, delta=delta)
+        planned_mechanism(name, delta=delta)
 
 
 @pytest.mark.parametrize("name", REAL)
 def test_the_grid_adds_a_hundredth_of_the_variance_at_most(name: str) -> None:
-    mechanism = made(name, **({"delta": 1e-6} if "gaussian" in name else {}))
+    mechanism = planned_mechanism(name, **({"delta": 1e-6} if "gaussian" in name else {}))
     rounding = 500 / 4 * ((mechanism.high - mechanism.low) / mechanism.precision) ** 2
     assert rounding <= 0.0101 * mechanism.error(500).std ** 2
 

@@ -16,12 +16,12 @@ from distrust.lab.papers.erratum import CheckedErratum
 
 
 @cache
-def found() -> dict[str, CheckedErratum]:
+def errata_by_key() -> dict[str, CheckedErratum]:
     return {one.key: one for one in checked_errata()}
 
 
 def near(key: str, expected: float, rel: float = 1e-9) -> None:
-    assert found()[key].computed == pytest.approx(float(expected), rel=rel)
+    assert errata_by_key()[key].computed == pytest.approx(float(expected), rel=rel)
 
 
 def test_survivors_by_summing_two_negative_binomials() -> None:
@@ -53,7 +53,7 @@ def test_skellam_without_g_by_bessel_functions() -> None:
 
 
 def test_the_lost_epsilon_of_theorem_2_leaves_the_law_below_both_bounds() -> None:
-    one = found()["mab-theorem-2-last-term"]
+    one = errata_by_key()["mab-theorem-2-last-term"]
     with mpmath.workdps(60):
         bessel = [mpmath.besseli(k, 100) for k in range(401)]
         terms = (bessel[abs(k)] ** 64 * bessel[abs(k - 1)] ** -63 for k in range(-399, 400))
@@ -65,7 +65,7 @@ def test_the_lost_epsilon_of_theorem_2_leaves_the_law_below_both_bounds() -> Non
 
 def test_theorem_3_by_hand() -> None:
     near("mab-theorem-3-scale", 50 / 9 + 0.5)
-    assert found()["mab-theorem-3-scale"].facts[0][1] == pytest.approx(1.5)
+    assert errata_by_key()["mab-theorem-3-scale"].facts[0][1] == pytest.approx(1.5)
 
 
 def gaussian_sum(variance: float, terms: int) -> list[mpf]:
@@ -86,7 +86,7 @@ def test_a_sum_of_discrete_gaussians_hides_less_than_its_epsilon() -> None:
         total = mpmath.fsum(p**order * q ** (1 - order) for p, q in zip(law[1:], law, strict=False))
         exact = mpmath.log(total) / (order - 1) / order / mpf("0.25")
     assert exact > 1
-    assert found()["mab-theorem-4-hat"].facts[0][1] == pytest.approx(float(exact - 1), rel=1e-4)
+    assert errata_by_key()["mab-theorem-4-hat"].facts[0][1] == pytest.approx(float(exact - 1), rel=1e-4)
 
 
 def test_lemma_4_by_convolution_in_doubles() -> None:
@@ -196,7 +196,7 @@ def test_theorem_b1_by_its_own_lemma() -> None:
 
 
 def test_the_mis_shifted_bits_lose_their_epsilon() -> None:
-    one = found()["ctx-algorithm-5-shift"]
+    one = errata_by_key()["ctx-algorithm-5-shift"]
     law = stats.binom(20 * 290, 0.5)
     k = np.arange(-18, 5801)
 
@@ -227,7 +227,7 @@ def test_the_tail_of_a_hundred_laplace_variables_in_closed_form() -> None:
 
 def test_the_closed_form_is_several_times_the_truth_of_randomized_response() -> None:
     """The exact δ of n shuffled answers of binary randomized response, at the ε that the clones bound gives."""
-    form, clones = (value for _, value in found()["free-equation-10-slack"].facts)
+    form, clones = (value for _, value in errata_by_key()["free-equation-10-slack"].facts)
     n, p = 1000, 1 / (1 + math.exp(-1))
     k = np.arange(n + 1)
     others = stats.binom(n - 1, 1 - p)
@@ -241,10 +241,10 @@ def test_the_closed_form_is_several_times_the_truth_of_randomized_response() -> 
 
 def test_the_other_claims_of_free_by_hand() -> None:
     near("free-sensitivity", 2.0)
-    local = found()["free-equation-10-range"].facts[0][1]
+    local = errata_by_key()["free-equation-10-range"].facts[0][1]
     root = 8 * math.sqrt(math.exp(local) * math.log(4e6)) / 10 + 8 * math.exp(local) / 100
     assert math.log(1 + (math.exp(local) - 1) / (math.exp(local) + 1) * root) == pytest.approx(1.0)
-    one = found()["free-theorem-3-crowd"]
+    one = errata_by_key()["free-theorem-3-crowd"]
     scale = 1 / one.facts[0][1]  # of the noise; a reward that moves by 1, as FREE counts
     gain = mpmath.quad(
         lambda x: mpmath.exp(-abs(x) / scale) - mpmath.exp(one.computed - abs(x - 1) / scale),

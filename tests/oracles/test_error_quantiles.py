@@ -160,7 +160,7 @@ survived = pytest.mark.parametrize("survivors", [CLIENTS, 53])
 
 
 @cache
-def made(name: MechanismName, calibration: str, dimension: int, noise: Noise = "grid") -> Any:
+def planned_mechanism(name: MechanismName, calibration: str, dimension: int, noise: Noise = "grid") -> Any:
     words: dict[str, object] = {"name": name, "calibration": calibration, "noise": noise}
     words |= {} if name == "identity" else {"epsilon": 2.7 if name == "relaxed-secagg-shuffle" else 0.9}
     words |= {"delta": 1e-4} if MECHANISMS[name].takes_delta else {}
@@ -198,7 +198,7 @@ def test_quantiles_are_those_of_the_law_of_the_sum(
 
     In data units a quantile is a rounded product with the step, so that 121 steps may come back as 120.99999999999999.
     """
-    mechanism = made(name, calibration, dimension)
+    mechanism = planned_mechanism(name, calibration, dimension)
     law = mechanism.error(survivors)
     assert law.quantile_how == ("bound" if (name, dimension) in BOUNDS else "exact")
     if (name, dimension) == ("local-sphere", 3):
@@ -215,7 +215,7 @@ def test_quantiles_of_continuous_noise_are_passed_with_just_that_probability(
     name: MechanismName, dimension: int, survivors: int
 ) -> None:
     """What clients draw they round as well, which depends on the data: a bound, above the quantile of the draws."""
-    mechanism = made(name, "exact", dimension, "continuous")
+    mechanism = planned_mechanism(name, "exact", dimension, "continuous")
     law, tail = mechanism.error(survivors), CONTINUOUS[name](mechanism, survivors)
     rounds = isinstance(law.law, Rounded)
     assert (law.quantile_how, rounds) == (("bound", True) if name.startswith("local") else ("exact", False))
@@ -228,7 +228,7 @@ def test_quantiles_of_continuous_noise_are_passed_with_just_that_probability(
 
 @pytest.mark.parametrize("batches", [1, 3, 5, 6])
 def test_prefixes_of_a_stream_have_the_quantiles_of_their_nodes(batches: int) -> None:
-    mechanism = made("tree", "exact", 1)
+    mechanism = planned_mechanism("tree", "exact", 1)
     assert isinstance(mechanism, Tree)
     law, tail = mechanism.prefix_error(batches), gaussian(mechanism.variance, batches.bit_count())
     for p in LEVELS:
@@ -238,7 +238,7 @@ def test_prefixes_of_a_stream_have_the_quantiles_of_their_nodes(batches: int) ->
 @pytest.mark.parametrize("p", LEVELS)
 def test_the_tails_here_are_those_of_laws_in_closed_form(p: float) -> None:
     """The oracles themselves: one Laplace term, two Gaussian ones far above a step."""
-    mechanism = made("central-laplace", "exact", 1)
+    mechanism = planned_mechanism("central-laplace", "exact", 1)
     beta = math.exp(-1 / mechanism.scale)
     q = math.ceil(-mechanism.scale * math.log(p))
     assert one_laplace(mechanism, 1)(q) == pytest.approx(2 * beta ** (q + 1) / (1 + beta), rel=1e-10)

@@ -93,7 +93,7 @@ def test_the_shortcut_to_one_gaussian_is_the_same_law(variance: float, terms: in
     assert pmf.logs == pytest.approx(DiscreteGaussian(below * terms).pmf().logs[: pmf.logs.size], abs=2e-9)
 
 
-def made(calibration: str = "exact", clients: int = 1000, **words: object) -> DistributedDiscreteGaussian:
+def planned_mechanism(calibration: str = "exact", clients: int = 1000, **words: object) -> DistributedDiscreteGaussian:
     spec = MechanismSpec.model_validate(
         {"name": "distributed-discrete-gaussian", "calibration": calibration, "epsilon": 1.0, **words}
     )
@@ -107,7 +107,7 @@ def made(calibration: str = "exact", clients: int = 1000, **words: object) -> Di
 @pytest.mark.parametrize("precision", [1, 3, 40])
 def test_exact_shares_meet_epsilon_and_delta_and_no_less_noise_does(precision: int) -> None:
     """With 0/1 rewards a share has a ninth of a step of deviation: the sum's own law decides."""
-    mechanism = made(delta=1e-6, precision=precision)
+    mechanism = planned_mechanism(delta=1e-6, precision=precision)
     share = mechanism.variance / 1000
     assert hockey_stick(DiscreteGaussianSum(share, 1000).pmf(), precision, 1.0) <= 1e-6
     assert hockey_stick(DiscreteGaussianSum(share * (1 - SNAPPED), 1000).pmf(), precision, 1.0) > 1e-6
@@ -122,7 +122,7 @@ def test_exact_shares_meet_concentrated_privacy_at_every_order_and_no_less_noise
     precision: int | None, excess: float
 ) -> None:
     """With g = 1 a share is so small that the divergence falls 7.5 times as fast as the noise grows."""
-    mechanism = made(precision=precision)
+    mechanism = planned_mechanism(precision=precision)
     promise = mechanism.privacy().promise
     assert promise.kind == "renyi"
     assert [order for order, _ in promise.rdp] == list(GUARANTEE_ORDERS)
@@ -133,13 +133,13 @@ def test_exact_shares_meet_concentrated_privacy_at_every_order_and_no_less_noise
 
 def test_the_paper_s_shares_do_not_keep_their_claim_where_its_lemma_is_silent() -> None:
     """g²/(nε²) = 0.001 a client: hardly any client draws anything but 0, and the sum hides no client."""
-    promise = made("paper", precision=1, delta=1e-6).privacy().promise
+    promise = planned_mechanism("paper", precision=1, delta=1e-6).privacy().promise
     assert promise.claimed == 1
     assert promise.epsilon > 400
 
 
 def test_the_paper_s_own_grid_keeps_its_claim() -> None:
-    mechanism = made("paper", clients=400)
+    mechanism = planned_mechanism("paper", clients=400)
     assert mechanism.precision == 200
     for order, epsilon in mechanism.privacy().promise.rdp:
         assert epsilon == pytest.approx(order / 2, rel=1e-12)
@@ -157,7 +157,7 @@ def test_a_vector_s_bound_covers_every_shift_it_allows() -> None:
 
 
 def test_fewer_honest_shares_and_more() -> None:
-    mechanism = made(delta=1e-6, precision=1)
+    mechanism = planned_mechanism(delta=1e-6, precision=1)
     values = [mechanism.privacy(1000, colluders).promise.epsilon for colluders in (0, 100, 500)]
     assert None not in values
     assert values == sorted(values)

@@ -59,7 +59,7 @@ def enumerated(variance: float, move: tuple[int, ...], epsilon: float) -> float:
     return float(np.maximum(outcomes(tuple(0 for _ in move)) - math.exp(epsilon) * outcomes(move), 0).sum())
 
 
-def made(name: str, norm: str = "linf", dimension: int = 20, **more: object) -> Mechanism:
+def planned_mechanism(name: str, norm: str = "linf", dimension: int = 20, **more: object) -> Mechanism:
     words = {"name": name, "epsilon": 0.8, "delta": 1e-6, **({"batches": 7} if name == "tree" else {}), **more}
     statistic = BoundedVector.model_validate({"dimension": dimension, "norm": norm})
     spec = MechanismSpec.model_validate(words)
@@ -125,7 +125,7 @@ def test_the_variance_for_an_epsilon_keeps_it(epsilon: float, delta: float, squa
 @pytest.mark.parametrize("name", MECHANISMS)
 @pytest.mark.parametrize("dimension", [3, 20])
 def test_noise_in_a_box_is_exactly_calibrated(name: str, dimension: int) -> None:
-    mechanism = made(name, dimension=dimension)
+    mechanism = planned_mechanism(name, dimension=dimension)
     found = mechanism.privacy().profile(delta=1e-6).approximate
     assert found.how == "exact"
     assert found.epsilon == mechanism.privacy().promise.epsilon == pytest.approx(0.8, rel=2e-6)
@@ -133,14 +133,16 @@ def test_noise_in_a_box_is_exactly_calibrated(name: str, dimension: int) -> None
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
 def test_noise_on_the_grid_is_no_larger_than_in_reals(norm: str) -> None:
-    grid, reals = (made("central-gaussian", norm, precision=60, noise=noise) for noise in ("grid", "continuous"))
+    grid, reals = (
+        planned_mechanism("central-gaussian", norm, precision=60, noise=noise) for noise in ("grid", "continuous")
+    )
     assert grid.variance == pytest.approx(reals.variance, abs=2.0)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_noise_in_a_ball_keeps_what_was_asked_and_is_labelled_a_bound(name: str, norm: str) -> None:
-    mechanism = made(name, norm)
+    mechanism = planned_mechanism(name, norm)
     found = mechanism.privacy().profile(delta=1e-6).approximate
     assert found.how == "bound"
     assert found.epsilon == mechanism.privacy().promise.epsilon
@@ -149,7 +151,7 @@ def test_noise_in_a_ball_keeps_what_was_asked_and_is_labelled_a_bound(name: str,
 
 def test_a_tree_is_all_of_its_nodes_and_coordinates() -> None:
     """Depth 2 in a box of two coordinates: four moves of g, outcome by outcome."""
-    tree = made("tree", dimension=2, batches=2, precision=1, epsilon=2.0, delta=0.01)
+    tree = planned_mechanism("tree", dimension=2, batches=2, precision=1, epsilon=2.0, delta=0.01)
     epsilon = tree.privacy().promise.epsilon
     assert epsilon is not None
     assert enumerated(tree.variance, (1, 1, 1, 1), epsilon) == pytest.approx(0.01, rel=1e-8)  # type: ignore[union-attr]
@@ -158,7 +160,7 @@ def test_a_tree_is_all_of_its_nodes_and_coordinates() -> None:
 def test_a_box_whose_sum_is_too_wide_gets_the_bound() -> None:
     grid = Grid(40, 1000, "linf")
     assert not box_fits(3e7, grid)
-    mechanism = made("central-gaussian", dimension=1000, precision=1500)
+    mechanism = planned_mechanism("central-gaussian", dimension=1000, precision=1500)
     found = mechanism.privacy().profile(delta=1e-6).approximate
     assert found.how == "bound"
     assert found.epsilon == pytest.approx(0.8, rel=2e-6)

@@ -22,11 +22,18 @@ Array = NDArray[np.float64]
 NINE_DIGITS = 1e-9
 
 
-def made(name: str, dimension: int, norm: Norm = "linf", clients: int = 1000, floor: int = 1000) -> LaplaceLike:
+def planned_mechanism(
+    name: str, dimension: int, norm: Norm = "linf", clients: int = 1000, min_honest: int = 1000
+) -> LaplaceLike:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0})
     statistic = BoundedVector(dimension=dimension, norm=norm, bound=1.0)
     mechanism = plan(
-        spec, clients=clients, min_survivors=floor, min_honest=floor, overflow_probability=1e-6, statistic=statistic
+        spec,
+        clients=clients,
+        min_survivors=min_honest,
+        min_honest=min_honest,
+        overflow_probability=1e-6,
+        statistic=statistic,
     )
     assert isinstance(mechanism, LaplaceLike)
     return mechanism
@@ -60,7 +67,7 @@ def test_the_box_is_exact_to_nine_digits(scale: float, shift: int, dimension: in
 @pytest.mark.parametrize("name", ["central-laplace-discrete", "local-laplace-discrete", "distributed-polya"])
 def test_the_profile_of_a_box_has_it_and_says_that_it_is_exact(name: str) -> None:
     """Composed losses agree here to nine digits, not to 3e-5 only: no loss of the sum is near ε."""
-    mechanism = made(name, 20)
+    mechanism = planned_mechanism(name, 20)
     approximate = mechanism.privacy().profile(delta=1e-6).approximate
     assert approximate.how == "exact"
     assert approximate.epsilon is not None
@@ -73,7 +80,7 @@ def test_the_profile_of_a_box_has_it_and_says_that_it_is_exact(name: str) -> Non
 
 
 def test_more_honest_clients_than_the_floor_hide_more_of_a_box_too() -> None:
-    mechanism = made("distributed-polya", 20, clients=100, floor=80)
+    mechanism = planned_mechanism("distributed-polya", 20, clients=100, min_honest=80)
     few, many = (mechanism.privacy(n).profile(delta=1e-6).approximate for n in (80, 100))
     assert (few.how, many.how) == ("exact", "bound")
     assert (many.epsilon or math.inf) < 0.95 * (few.epsilon or 0)
@@ -151,7 +158,7 @@ def test_the_bounds_of_balls_are_near_the_best_whole_move(
     norm: Norm, dimension: int, delta: float, apart: float
 ) -> None:
     """One coordinate by g for ℓ₁; k coordinates by ⌊g/√k⌋ for ℓ₂, the best k."""
-    mechanism = made("central-laplace-discrete", dimension, norm)
+    mechanism = planned_mechanism("central-laplace-discrete", dimension, norm)
     g, found = mechanism.precision, mechanism.privacy().profile(delta=delta).approximate
     moves = [(k, g // k if norm == "l1" else math.isqrt(g * g // k)) for k in range(1, dimension + 1)]
     best = max(laplace_box_epsilon(mechanism.scale, step, k, delta) for k, step in moves if step > 0)

@@ -35,7 +35,7 @@ from distrust.common.wire import Norm
 BALLS: tuple[Norm, ...] = ("l1", "l2")
 
 
-def made(
+def planned_mechanism(
     name: MechanismName,
     epsilon: float,
     delta: float | None = None,
@@ -85,7 +85,7 @@ def oracle(name: str, variance: float, shift: int, epsilon: float) -> float:
 def test_the_variance_is_enough_and_a_millionth_less_is_not(
     name: MechanismName, clients: int, epsilon: float, delta: float, precision: int | None
 ) -> None:
-    mechanism = made(name, epsilon, delta, clients, precision=precision)
+    mechanism = planned_mechanism(name, epsilon, delta, clients, precision=precision)
     variance: float = mechanism.variance  # type: ignore[union-attr]
     assert oracle(name, variance, mechanism.precision, epsilon) <= delta
     assert oracle(name, variance * (1 - 1e-6), mechanism.precision, epsilon) > delta
@@ -93,13 +93,13 @@ def test_the_variance_is_enough_and_a_millionth_less_is_not(
 
 def test_the_issue_s_gaussian_takes_what_is_enough() -> None:
     """25,114 steps squared before, where 11,073 are enough."""
-    assert made("central-gaussian", 20.0, 1e-18, precision=219).variance == pytest.approx(11_073, rel=1e-3)  # type: ignore[union-attr]
+    assert planned_mechanism("central-gaussian", 20.0, 1e-18, precision=219).variance == pytest.approx(11_073, rel=1e-3)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("clients", [2, 1000, 10**6])
 @pytest.mark.parametrize("name", ["central-laplace", "central-laplace-discrete", "local-laplace", "distributed-polya"])
 def test_the_smallest_epsilon_that_is_documented_is_planned(name: MechanismName, clients: int) -> None:
-    found = made(name, 1e-4, clients=clients).privacy().promise.epsilon
+    found = planned_mechanism(name, 1e-4, clients=clients).privacy().promise.epsilon
     assert found is not None
     assert found <= 1e-4
 
@@ -115,7 +115,7 @@ def test_a_box_s_scale_is_the_least_double_that_keeps_epsilon(epsilon: float, pr
 def test_a_box_of_a_million_clients_keeps_what_was_asked() -> None:
     """1.0000014 was printed at ε = 1, which clients with that limit refuse."""
     for epsilon in (1.0, 20.0):
-        found = made("central-gaussian", epsilon, 1e-18, 10**6, 20).privacy().promise.epsilon
+        found = planned_mechanism("central-gaussian", epsilon, 1e-18, 10**6, 20).privacy().promise.epsilon
         assert found is not None
         assert epsilon * (1 - 2e-6) <= found <= epsilon
 
@@ -135,7 +135,7 @@ def test_composed_losses_are_at_most_thirty_millionths_too_large(
 
 def test_skellam_without_delta_says_the_exact_epsilon() -> None:
     """By Rényi orders it says 7 % more, 5.214 for 4.8806 at n = 1000."""
-    mechanism = made("distributed-skellam", 1.0, clients=20)
+    mechanism = planned_mechanism("distributed-skellam", 1.0, clients=20)
     promise = mechanism.privacy().promise
     assert promise.kind == "renyi"
     assert promise.rdp
@@ -256,7 +256,7 @@ def test_balls_of_twenty_coordinates_take_hardly_more_than_noise_in_reals(
     name: MechanismName, norm: Norm, most: float
 ) -> None:
     """8 to 12 % before. In reals, without rounding, Δ₂ over the largest ratio is exact."""
-    mechanism = made(name, 1.0, 1e-6, 1000, 20, norm=norm)
+    mechanism = planned_mechanism(name, 1.0, 1e-6, 1000, 20, norm=norm)
     least = (mechanism.high - mechanism.low) / largest_ratio(1.0, 1e-6)
     assert least < mechanism.error(1000).std <= most * least
     found = mechanism.privacy().promise.epsilon
@@ -268,7 +268,7 @@ def test_balls_of_twenty_coordinates_take_hardly_more_than_noise_in_reals(
 def test_calibrated_variances_have_few_bits(norm: Norm) -> None:
     for name in ("central-gaussian", "local-gaussian", "distributed-discrete-gaussian", "distributed-skellam"):
         for dimension in (1, 3):
-            variance: float = made(name, 0.7, 1e-5, 200, dimension, norm=norm).variance  # type: ignore[arg-type,union-attr]
+            variance: float = planned_mechanism(name, 0.7, 1e-5, 200, dimension, norm=norm).variance  # type: ignore[arg-type,union-attr]
             assert math.ldexp(math.frexp(variance)[0], SNAPPED_BITS).is_integer()
 
 

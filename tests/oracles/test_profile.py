@@ -22,9 +22,11 @@ def _fifty_digits():  # noqa: ANN202
         yield
 
 
-def made(name: str, clients: int = 40, floor: int | None = None, dimension: int = 1, **words: Any) -> Mechanism:
+def planned_mechanism(
+    name: str, clients: int = 40, min_honest: int | None = None, dimension: int = 1, **words: Any
+) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, **words})
-    least = floor or clients
+    least = min_honest or clients
     statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm="linf", bound=0.5)
     return plan(
         spec, clients=clients, min_survivors=least, min_honest=least, overflow_probability=1e-6, statistic=statistic
@@ -67,7 +69,7 @@ def check_law(profile: Profile, masses: laws.Law, shift: int) -> None:
     ],
 )
 def test_discrete_laplace(name: str, epsilon: float, precision: int) -> None:
-    mechanism = made(name, epsilon=epsilon, precision=precision)
+    mechanism = planned_mechanism(name, epsilon=epsilon, precision=precision)
     profile = mechanism.privacy().profile()
     assert profile.pure.how == "exact"
     assert profile.pure.epsilon == pytest.approx(epsilon, rel=1e-12)
@@ -76,7 +78,7 @@ def test_discrete_laplace(name: str, epsilon: float, precision: int) -> None:
 
 @pytest.mark.parametrize(("honest", "epsilon", "precision"), [(30, 1.0, 3), (20, 0.3, 1), (1, 2.0, 4), (39, 3.0, 6)])
 def test_short_polya_cohorts(honest: int, epsilon: float, precision: int) -> None:
-    mechanism = made("distributed-polya", clients=40, epsilon=epsilon, precision=precision)
+    mechanism = planned_mechanism("distributed-polya", clients=40, epsilon=epsilon, precision=precision)
     profile = mechanism.privacy(honest).profile()
     masses = laws.polya_difference(mpmath.mpf(honest) / 40, mechanism.scale, math.ceil(60 * mechanism.scale))
     middle = len(masses) // 2
@@ -86,7 +88,7 @@ def test_short_polya_cohorts(honest: int, epsilon: float, precision: int) -> Non
 
 
 def test_more_survivors_than_the_floor_hide_more_in_every_figure_but_the_pure_one() -> None:
-    mechanism = made("distributed-polya", clients=60, floor=40, epsilon=1.0, precision=4)
+    mechanism = planned_mechanism("distributed-polya", clients=60, min_honest=40, epsilon=1.0, precision=4)
     few, many = mechanism.privacy(40).profile(), mechanism.privacy(60).profile()
     masses = laws.polya_difference(mpmath.mpf(60) / 40, mechanism.scale, math.ceil(70 * mechanism.scale))
     assert many.pure == few.pure
@@ -110,7 +112,7 @@ def test_the_largest_shift_is_the_worst_for_less_than_one_term_too(shape: float,
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.05, 1e-3), (1.0, 1e-6), (8.0, 1e-9)])
 def test_continuous_laplace(epsilon: float, delta: float) -> None:
     """By quadrature between the two kinks, outside of which the loss is ± ε."""
-    profile = made("central-laplace", epsilon=epsilon, noise="continuous").privacy().profile(delta=delta)
+    profile = planned_mechanism("central-laplace", epsilon=epsilon, noise="continuous").privacy().profile(delta=delta)
     e = mpmath.mpf(epsilon)
 
     def renyi(order: float) -> mpmath.mpf:
@@ -130,7 +132,7 @@ def test_continuous_laplace(epsilon: float, delta: float) -> None:
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-8), (1.0, 1e-6), (5.0, 0.01)])
 def test_continuous_gaussian(epsilon: float, delta: float) -> None:
-    mechanism = made("central-gaussian", epsilon=epsilon, delta=delta, noise="continuous")
+    mechanism = planned_mechanism("central-gaussian", epsilon=epsilon, delta=delta, noise="continuous")
     profile = mechanism.privacy().profile(delta=delta)
     ratio = mechanism.precision / mpmath.sqrt(mechanism.variance)
 
@@ -144,7 +146,7 @@ def test_continuous_gaussian(epsilon: float, delta: float) -> None:
 
 
 def test_continuous_noise_that_is_rounded_afterwards_has_bounds_and_says_that_it_is_unsafe() -> None:
-    profile = made("local-laplace", epsilon=1.0, noise="continuous").privacy().profile()
+    profile = planned_mechanism("local-laplace", epsilon=1.0, noise="continuous").privacy().profile()
     assert {profile.pure.how, profile.approximate.how, profile.rdp_how} == {"bound"}
     assert profile.notes[0].startswith("UNSAFE")
 
@@ -152,14 +154,14 @@ def test_continuous_noise_that_is_rounded_afterwards_has_bounds_and_says_that_it
 @pytest.mark.parametrize(("epsilon", "precision"), [(0.5, 2), (4.0, 1), (9.0, 1), (30.0, 3)])
 def test_one_discrete_gaussian(epsilon: float, precision: int) -> None:
     """Down to variances of a few hundredths, where orders that are no whole multiples lie below the continuous law."""
-    mechanism = made("local-gaussian", epsilon=epsilon, delta=DELTA, precision=precision)
+    mechanism = planned_mechanism("local-gaussian", epsilon=epsilon, delta=DELTA, precision=precision)
     reach = 127 * precision + math.ceil(16 * math.sqrt(mechanism.variance)) + 20
     check_law(mechanism.privacy().profile(delta=DELTA), laws.discrete_gaussian(mechanism.variance, reach), precision)
 
 
 @pytest.mark.parametrize(("honest", "epsilon", "precision"), [(8, 1.0, 1), (6, 3.0, 2)])
 def test_sums_of_small_discrete_gaussian_shares(honest: int, epsilon: float, precision: int) -> None:
-    mechanism = made("distributed-discrete-gaussian", 8, epsilon=epsilon, delta=DELTA, precision=precision)
+    mechanism = planned_mechanism("distributed-discrete-gaussian", 8, epsilon=epsilon, delta=DELTA, precision=precision)
     reach = math.ceil((127 * precision + 60) / honest) + 30
     masses = laws.convolved(laws.discrete_gaussian(mechanism.share, reach), honest)
     check_law(mechanism.privacy(honest).profile(), masses, precision)
@@ -167,26 +169,26 @@ def test_sums_of_small_discrete_gaussian_shares(honest: int, epsilon: float, pre
 
 @pytest.mark.parametrize(("honest", "epsilon", "precision"), [(40, 1.0, 6), (25, 0.2, 1), (40, 4.0, 3)])
 def test_skellam(honest: int, epsilon: float, precision: int) -> None:
-    mechanism = made("distributed-skellam", epsilon=epsilon, precision=precision)
+    mechanism = planned_mechanism("distributed-skellam", epsilon=epsilon, precision=precision)
     variance = mechanism.variance * honest / 40
     reach = 140 * precision + math.ceil(20 * math.sqrt(variance)) + 80
     check_law(mechanism.privacy(honest).profile(), laws.skellam(variance, reach), precision)
 
 
 def test_shifts_that_pass_the_end_of_the_usual_support_are_exact_too() -> None:
-    mechanism = made("distributed-skellam", epsilon=12.0, precision=3)
+    mechanism = planned_mechanism("distributed-skellam", epsilon=12.0, precision=3)
     masses = laws.skellam(mechanism.variance, 80)
     check_delta(mechanism.privacy().profile(), lambda epsilon: laws.delta_of(masses, 3, epsilon))
 
 
 def test_noise_beyond_what_the_stored_law_can_show_is_not_called_exact() -> None:
-    one = made("local-gaussian", epsilon=50.0, delta=0.4, precision=40)
+    one = planned_mechanism("local-gaussian", epsilon=50.0, delta=0.4, precision=40)
     assert one.model_copy(update={"variance": 1e-3}).privacy().profile(delta=1e-6).approximate.how == "bound"
 
 
 @pytest.mark.parametrize("precision", [1, 5])
 def test_binomial_bits_have_an_epsilon_at_delta_and_nothing_else(precision: int) -> None:
-    mechanism = made("shuffled-binomial", epsilon=1.0, delta=DELTA, precision=precision)
+    mechanism = planned_mechanism("shuffled-binomial", epsilon=1.0, delta=DELTA, precision=precision)
     profile = mechanism.privacy(35, 5).profile()
     masses = laws.binomial(30 * mechanism.coins, mechanism.chance)
     check_delta(profile, lambda epsilon: laws.delta_of(masses, precision, epsilon))
@@ -197,7 +199,7 @@ def test_binomial_bits_have_an_epsilon_at_delta_and_nothing_else(precision: int)
 
 @pytest.mark.parametrize("epsilon", [1e-3, 0.3, 2.0, 12.0])
 def test_a_point_on_the_sphere_is_randomized_response(epsilon: float) -> None:
-    profile = made("local-sphere", epsilon=epsilon).privacy().profile(delta=1e-4)
+    profile = planned_mechanism("local-sphere", epsilon=epsilon).privacy().profile(delta=1e-4)
     odds = mpmath.exp(mpmath.mpf(epsilon))
     p, q = odds / (1 + odds), 1 / (1 + odds)
 
@@ -210,7 +212,7 @@ def test_a_point_on_the_sphere_is_randomized_response(epsilon: float) -> None:
 
 
 def test_a_tree_of_two_levels_is_two_draws_moved_together() -> None:
-    mechanism = made("tree", epsilon=2.0, delta=1e-4, precision=1, batches=3)
+    mechanism = planned_mechanism("tree", epsilon=2.0, delta=1e-4, precision=1, batches=3)
     profile = mechanism.privacy().profile(delta=1e-4)
     one = laws.discrete_gaussian(mechanism.variance, 40)
     check_renyi(profile, lambda order: 2 * laws.renyi_of(laws.discrete_gaussian(mechanism.variance, 200), 1, order))
@@ -225,7 +227,7 @@ def test_a_tree_of_two_levels_is_two_draws_moved_together() -> None:
 
 @pytest.mark.parametrize("name", ["central-laplace-discrete", "distributed-skellam", "distributed-discrete-gaussian"])
 def test_a_box_of_two_coordinates_is_two_draws_moved_together(name: str) -> None:
-    mechanism = made(name, 3, dimension=2, epsilon=2.0, precision=2)
+    mechanism = planned_mechanism(name, 3, dimension=2, epsilon=2.0, precision=2)
     laws_of = {
         "central-laplace-discrete": lambda: laws.discrete_laplace(mechanism.scale, 200),
         "distributed-skellam": lambda: laws.skellam(mechanism.variance, 400),
@@ -244,7 +246,7 @@ def test_every_profile_is_in_itself_consistent(name: str, dimension: int) -> Non
     words: dict[str, Any] = {} if name == "identity" else {"epsilon": 1.0}
     words |= {"delta": 1e-5} if MECHANISMS[name].takes_delta == "needed" else {}
     words |= {"batches": 4} if name == "tree" else {}
-    mechanism = made(name, 60, 50, dimension=dimension, **words)
+    mechanism = planned_mechanism(name, 60, 50, dimension=dimension, **words)
     profile, looser = mechanism.privacy().profile(delta=1e-5), mechanism.privacy().profile(delta=1e-3)
     by_order = [epsilon for _, epsilon in profile.known]
     assert by_order == sorted(by_order)

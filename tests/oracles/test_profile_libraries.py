@@ -15,15 +15,15 @@ from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
 from distrust.common.privacy.profile import PROFILE_ORDERS, of_pure
 
 
-def made(name: str, **words: Any) -> Mechanism:
+def planned_mechanism(name: str, **words: Any) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, **words})
     return plan(spec, clients=30, min_survivors=30, min_honest=30, overflow_probability=1e-6, statistic=Reward())
 
 
-LAPLACE = made("central-laplace", epsilon=0.7, noise="continuous")
-GAUSSIAN = made("central-gaussian", epsilon=0.7, delta=1e-5, noise="continuous")
-ON_GRID = made("central-laplace-discrete", epsilon=0.7, precision=5)
-GAUSSIAN_ON_GRID = made("local-gaussian", epsilon=0.7, delta=1e-5, precision=5)
+LAPLACE = planned_mechanism("central-laplace", epsilon=0.7, noise="continuous")
+GAUSSIAN = planned_mechanism("central-gaussian", epsilon=0.7, delta=1e-5, noise="continuous")
+ON_GRID = planned_mechanism("central-laplace-discrete", epsilon=0.7, precision=5)
+GAUSSIAN_ON_GRID = planned_mechanism("local-gaussian", epsilon=0.7, delta=1e-5, precision=5)
 
 
 def losses() -> dict[str, tuple[Mechanism, Any]]:

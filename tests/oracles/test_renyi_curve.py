@@ -212,7 +212,7 @@ def test_concentrated_messages_stay_below_their_bound(users: int) -> None:
         assert exact_renyi(responses(1.0), users, order) <= bound
 
 
-def made(name: str, clients: int, dimension: int = 1) -> Mechanism:
+def planned_mechanism(name: str, clients: int, dimension: int = 1) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, "delta": 1e-6})
     statistic = Reward() if dimension == 1 else BoundedVector(dimension=dimension, norm="l2", bound=0.5)
     return plan(
@@ -226,7 +226,7 @@ def made(name: str, clients: int, dimension: int = 1) -> Mechanism:
 )
 def test_ten_thousand_clients_have_far_less_than_one_message(name: str, dimension: int, saved: float) -> None:
     """Order 2 of ε = 1, δ = 1e-6; with no other honest client each message is all there is."""
-    mechanism = made(name, 10_000, dimension)
+    mechanism = planned_mechanism(name, 10_000, dimension)
     together, alone = mechanism.privacy().profile().known, mechanism.privacy(10_000, 9_999).profile().known
     assert dict(together)[2.0] < dict(alone)[2.0] / saved
     assert all(a <= 1.01 * b for (_, a), (_, b) in zip(together, alone, strict=True))  # both are bounds
@@ -238,7 +238,7 @@ def test_ten_thousand_clients_have_far_less_than_one_message(name: str, dimensio
 
 def test_returning_clients_are_charged_by_it() -> None:
     """A hundred rounds of (1, 1e-6) at δ = 1e-4: 89.7 by the worst pair, about 11 by Rényi; and at any other δ too."""
-    mechanism = made("shuffled-laplace", 10_000)
+    mechanism = planned_mechanism("shuffled-laplace", 10_000)
     plain, full = mechanism.privacy().promise, mechanism.privacy().composable
     assert plain.rdp == ()
     assert full == plain.model_copy(update={"rdp": mechanism.privacy().profile().known})

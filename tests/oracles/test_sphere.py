@@ -29,7 +29,7 @@ from distrust.server.policies.noise_width import noise_width
 FALSE_ALARM = 1e-7
 
 
-def made(dimension: int = 4, epsilon: float = 1.5, bound: float = 2.0, **words: object) -> LocalSphere:
+def planned_mechanism(dimension: int = 4, epsilon: float = 1.5, bound: float = 2.0, **words: object) -> LocalSphere:
     spec = MechanismSpec.model_validate({"name": "local-sphere", "epsilon": epsilon, **words})
     statistic = BoundedVector(dimension=dimension, bound=bound)
     mechanism = plan(
@@ -91,7 +91,7 @@ def test_directions_are_symmetric_to_the_last_bit_and_uniform() -> None:
 
 def test_two_vectors_are_answered_with_the_same_or_the_opposite_point() -> None:
     """Whatever x, the stream fixes a pair ±u; only the choice between them can tell x."""
-    mechanism = made()
+    mechanism = planned_mechanism()
     first = answers(mechanism, np.array([2.0, 0, 0, 0]), 500, 3)
     second = answers(mechanism, np.array([-0.3, 1.0, 0.5, 0]), 500, 3)
     near = np.abs(first - second).max(axis=1) <= mechanism.step * 1.01
@@ -104,7 +104,7 @@ def test_two_vectors_are_answered_with_the_same_or_the_opposite_point() -> None:
 @pytest.mark.parametrize("length", [2.0, 0.5])
 def test_the_half_is_chosen_by_the_coin(length: float) -> None:
     """Answers ahead of x: p for the longest vectors, nearer to 1/2 for shorter ones. Binomial, false alarm 1e-7."""
-    mechanism = made(precision=2**20)
+    mechanism = planned_mechanism(precision=2**20)
     x = np.array([0.6, 0.0, -0.8, 0.0]) * length
     ahead = int((answers(mechanism, x, 40_000, 8) @ x > 0).sum())
     p, keep = 1 / (1 + math.exp(-1.5)), 0.5 + length / 4
@@ -114,7 +114,7 @@ def test_the_half_is_chosen_by_the_coin(length: float) -> None:
 @pytest.mark.parametrize("dimension", [1, 2, 12])
 def test_answers_lie_on_the_sphere_and_are_unbiased(dimension: int) -> None:
     """Mean of 40,000 within 5.5 standard errors in every coordinate: false alarm below 1e-6."""
-    mechanism = made(dimension, precision=2**20)
+    mechanism = planned_mechanism(dimension, precision=2**20)
     x = np.full(dimension, 1.2 / math.sqrt(dimension))
     points = answers(mechanism, x, 40_000, 2)
     assert np.linalg.norm(points, axis=1) == pytest.approx(mechanism.radius, rel=1e-4)
@@ -125,7 +125,7 @@ def test_answers_lie_on_the_sphere_and_are_unbiased(dimension: int) -> None:
 
 @pytest.mark.parametrize("precision", [None, 7])
 def test_one_coordinate_is_one_bit_and_nothing_is_rounded(precision: int | None) -> None:
-    mechanism = made(1, precision=precision)
+    mechanism = planned_mechanism(1, precision=precision)
     messages = mechanism.randomize(np.linspace(-2, 2, 500)[:, np.newaxis], UnsafeSeededStream(6))
     assert set(messages.ravel()) == {0, mechanism.precision}
     assert mechanism.precision == (precision or 1)
@@ -138,7 +138,7 @@ def test_one_coordinate_is_one_bit_and_nothing_is_rounded(precision: int | None)
 
 @pytest.mark.parametrize("dimension", [2, 12])
 def test_more_coordinates_are_rounded_by_a_hundredth_of_the_variance(dimension: int) -> None:
-    mechanism = made(dimension)
+    mechanism = planned_mechanism(dimension)
     assert mechanism.rounding**2 <= 0.01 * mechanism.radius**2 / dimension
     assert mechanism.rounding**2 >= 0.007 * mechanism.radius**2 / dimension
 
@@ -198,7 +198,7 @@ def test_the_bound_is_below_hoeffding_s_and_bennett_s_and_above_the_normal_law_s
 
 
 def test_the_guarantee_is_the_coin_s() -> None:
-    promise = made().privacy().promise
+    promise = planned_mechanism().privacy().promise
     assert promise.kind == "pure"
     assert promise.model == "local"
     assert promise.epsilon == pytest.approx(1.5, rel=1e-15)
@@ -210,7 +210,7 @@ def test_the_guarantee_is_the_coin_s() -> None:
 @pytest.mark.parametrize("p", [0.1, 1e-3, 1e-9, 1e-12])
 def test_the_quantile_of_one_coordinate_is_that_of_the_worst_data(survivors: int, epsilon: float, p: float) -> None:
     """Equal values are the worst (Hoeffding 1956, Theorem 5), and the sum is a binomial: the next count is too few."""
-    mechanism = made(1, epsilon)
+    mechanism = planned_mechanism(1, epsilon)
     law, width = mechanism.error(survivors), 2 * mechanism.radius
     most = 1 / (1 + math.exp(-epsilon))
     chances = np.linspace(1 - most, most, 20_001)

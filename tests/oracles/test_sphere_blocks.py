@@ -18,7 +18,7 @@ from distrust.common.randomness import UnsafeSeededStream
 ARMS = 3
 
 
-def made(features: int, epsilon: float = 1.0) -> LocalSphere:
+def planned_mechanism(features: int, epsilon: float = 1.0) -> LocalSphere:
     statistic = ContextualSum(features=features, blocks=ARMS, moments=False, residual="logistic")
     words = MechanismSpec(name="local-sphere", epsilon=epsilon)
     size = {"clients": 1, "min_survivors": 1, "min_honest": 1}
@@ -46,7 +46,7 @@ def law(mechanism: LocalSphere, vector: NDArray[np.float64]) -> dict[tuple[int, 
 
 def test_the_pulled_arm_and_the_gradient_together_cost_epsilon_exactly() -> None:
     """By enumeration: no two clients' messages differ by more than e^ε, and some do by that."""
-    mechanism = made(1, 1.3)
+    mechanism = planned_mechanism(1, 1.3)
     ends = [filled(mechanism, arm, np.array([x])) for arm in range(ARMS) for x in (-1, -0.3, 0, 1)]
     ends = [mechanism.reach * end for end in ends]
     laws = [law(mechanism, end) for end in ends]
@@ -57,7 +57,7 @@ def test_the_pulled_arm_and_the_gradient_together_cost_epsilon_exactly() -> None
 
 def test_messages_have_the_law_that_is_enumerated() -> None:
     """60,000 messages against eight outcomes; a false alarm has probability 1e-9."""
-    mechanism, count = made(1), 60_000
+    mechanism, count = planned_mechanism(1), 60_000
     vector = mechanism.reach * filled(mechanism, 1, np.array([0.8]))
     rows = mechanism.randomize(np.tile(vector, (count, 1)), UnsafeSeededStream(4, "sphere"))
     expected = law(mechanism, vector)
@@ -68,7 +68,7 @@ def test_messages_have_the_law_that_is_enumerated() -> None:
 @pytest.mark.parametrize("features", [1, 2, 3])
 def test_the_sum_is_unbiased_in_every_block_and_its_noise_is_that_of_one_block(features: int) -> None:
     """40,000 clients; a coordinate is off by six of its standard deviations with probability 2e-9."""
-    mechanism, count = made(features), 40_000
+    mechanism, count = planned_mechanism(features), 40_000
     block = np.zeros(features)
     block[0] = 0.9 * mechanism.reach
     rows = mechanism.randomize(np.tile(filled(mechanism, 2, block), (count, 1)), UnsafeSeededStream(5, "mean"))
@@ -80,7 +80,7 @@ def test_the_sum_is_unbiased_in_every_block_and_its_noise_is_that_of_one_block(f
 
 
 def test_two_filled_blocks_are_refused_before_anything_is_sent() -> None:
-    mechanism = made(2)
+    mechanism = planned_mechanism(2)
     with pytest.raises(BadParameter, match="two filled blocks"):
         mechanism.randomize(np.full((1, mechanism.dimension), 0.1), UnsafeSeededStream(6, "two"))
     for change in ({"blocks": 4}, {"norm": "linf"}):
@@ -93,4 +93,4 @@ def test_a_single_block_is_the_mechanism_that_it_always_was_on_the_wire() -> Non
     size = {"clients": 1, "min_survivors": 1, "min_honest": 1}
     spec = MechanismSpec(name="local-sphere", epsilon=1.0)
     assert "blocks" not in plan(spec, **size, overflow_probability=1e-9, statistic=statistic).model_dump()
-    assert made(2).model_dump()["blocks"] == ARMS
+    assert planned_mechanism(2).model_dump()["blocks"] == ARMS

@@ -19,7 +19,7 @@ from distrust.common.randomness import UnsafeSeededStream
 from tests.support.laws import chi_square
 
 
-def made(batches: int = 13, dimension: int | None = None, **words: object) -> Tree:
+def planned_mechanism(batches: int = 13, dimension: int | None = None, **words: object) -> Tree:
     spec = MechanismSpec.model_validate({"name": "tree", "epsilon": 0.9, "delta": 1e-6, "batches": batches, **words})
     statistic = Reward() if dimension is None else BoundedVector(dimension=dimension, bound=1.5)
     mechanism = plan(spec, clients=60, min_survivors=50, min_honest=50, overflow_probability=1e-6, statistic=statistic)
@@ -59,7 +59,7 @@ def test_the_sum_of_nodes_decides_exactly_as_the_product_does() -> None:
 @pytest.mark.parametrize(("batches", "depth"), [(1, 1), (2, 2), (3, 2), (4, 3), (13, 4), (1024, 11)])
 def test_a_batch_is_in_as_many_nodes_as_the_depth_says(batches: int, depth: int) -> None:
     """Counted: complete dyadic intervals of 1 … M around each batch."""
-    assert made(batches).depth == depth
+    assert planned_mechanism(batches).depth == depth
     most = max(
         sum(1 for level in range(20) if ((t >> level) + 1) << level <= batches) for t in range(min(batches, 1024))
     )
@@ -68,7 +68,7 @@ def test_a_batch_is_in_as_many_nodes_as_the_depth_says(batches: int, depth: int)
 
 @pytest.mark.parametrize("batches", [1, 13, 1000])
 def test_exact_noise_is_the_least_for_the_whole_stream(batches: int) -> None:
-    mechanism = made(batches)
+    mechanism = planned_mechanism(batches)
     shift = mechanism.depth * mechanism.precision
     assert hockey_stick(DiscreteGaussianSum(mechanism.variance, mechanism.depth).pmf(), shift, 0.9) <= 1e-6
     less = mechanism.variance * (1 - 1e-6)
@@ -80,17 +80,17 @@ def test_exact_noise_is_the_least_for_the_whole_stream(batches: int) -> None:
 
 
 def test_paper_noise_is_safe_and_larger_and_needs_epsilon_below_one() -> None:
-    paper, exact = made(calibration="paper"), made()
+    paper, exact = planned_mechanism(calibration="paper"), planned_mechanism()
     assert paper.privacy().promise.epsilon < exact.privacy().promise.epsilon
     assert paper.variance == pytest.approx(4 * paper.precision**2 * 2 * math.log(1.25e6) / 0.81)
     with pytest.raises(BadParameter, match=r"\(0, 1\)"):
-        made(calibration="paper", epsilon=1.5)
+        planned_mechanism(calibration="paper", epsilon=1.5)
 
 
 @pytest.mark.parametrize("dimension", [None, 3])
 def test_prefix_sums_are_right_up_to_their_stated_noise(dimension: int | None) -> None:
     """Each of 13 prefixes within its exact 1e-9 quantile, leaves too: a false alarm once in 10⁷ runs."""
-    mechanism = made(13, dimension)
+    mechanism = planned_mechanism(13, dimension)
     counter, released, truth = run(mechanism, 13)
     assert [node.level for node in counter.nodes] == [3, 2, 0]
     for t, out in enumerate(released, 1):
@@ -109,7 +109,7 @@ def noises(mechanism: Tree, batches: int, seed: int) -> tuple[np.ndarray, np.nda
 
 def test_a_node_s_noise_is_reused_by_every_prefix_that_needs_it() -> None:
     """In grid steps: prefix 3 is node [1,2] and leaf 3, prefix 2 is the same node alone; 5, 6 and 7 share [1,4]."""
-    leaf, prefix = noises(made(13), 13, 4)
+    leaf, prefix = noises(planned_mechanism(13), 13, 4)
     assert prefix[0] == leaf[0]
     assert prefix[2] - prefix[1] == leaf[2]
     assert prefix[4] - prefix[3] == leaf[4]
@@ -119,7 +119,7 @@ def test_a_node_s_noise_is_reused_by_every_prefix_that_needs_it() -> None:
 
 def test_no_node_s_noise_is_used_for_another_node() -> None:
     """3000 trees: noise of leaves 1, 2, node [1,2] and node [1,4] uncorrelated, and each of the stated law (1e-7)."""
-    mechanism = made(4)
+    mechanism = planned_mechanism(4)
     law = DiscreteGaussian(mechanism.variance)
     rows = []
     for seed in range(3000):
@@ -134,7 +134,7 @@ def test_no_node_s_noise_is_used_for_another_node() -> None:
 
 
 def test_adding_is_pure() -> None:
-    mechanism = made(4)
+    mechanism = planned_mechanism(4)
     start = Counter(mechanism)
     total = np.array([100], dtype=np.uint64)
     first, out = start.add(total, 55, UnsafeSeededStream(1))
@@ -145,12 +145,12 @@ def test_adding_is_pure() -> None:
 
 
 def test_the_stream_ends_where_its_calibration_does_and_small_batches_never_enter() -> None:
-    counter, _, _ = run(made(3), 3)
+    counter, _, _ = run(planned_mechanism(3), 3)
     total = np.array([100], dtype=np.uint64)
     with pytest.raises(BadParameter, match="calibrated for 3"):
         counter.add(total, 55, UnsafeSeededStream(1))
     with pytest.raises(TooSmall):
-        Counter(made(3)).add(total, 49, UnsafeSeededStream(1))
+        Counter(planned_mechanism(3)).add(total, 49, UnsafeSeededStream(1))
 
 
 @pytest.mark.parametrize(

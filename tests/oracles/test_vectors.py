@@ -61,7 +61,7 @@ VECTORS = [
 ]
 
 
-def made(name: str, norm: Norm, bound: float = 2.0, **words: object) -> Mechanism:
+def planned_mechanism(name: str, norm: Norm, bound: float = 2.0, **words: object) -> Mechanism:
     spec = MechanismSpec.model_validate({**needs(name), **words})
     statistic = BoundedVector(dimension=5, norm=norm, bound=bound)
     return plan(
@@ -145,9 +145,9 @@ def test_the_promise_is_kept_in_every_norm(name: str, norm: Norm, calibration: s
     """`paper` noise may miss its claim, which is why the promise is computed: by a fifth at most on these grids."""
     if name == "shuffled-gaussian" and calibration == "paper":
         with pytest.raises(BadParameter, match="ε₀ ≤ 1"):
-            made(name, norm, calibration=calibration, epsilon=0.9)
+            planned_mechanism(name, norm, calibration=calibration, epsilon=0.9)
         return
-    mechanism = made(name, norm, calibration=calibration, epsilon=0.9)
+    mechanism = planned_mechanism(name, norm, calibration=calibration, epsilon=0.9)
     promise = mechanism.privacy().promise
     spent = promise.epsilon
     if name in ("distributed-skellam", "distributed-discrete-gaussian") and calibration == "paper":
@@ -166,14 +166,14 @@ def test_the_promise_is_kept_in_every_norm(name: str, norm: Norm, calibration: s
 @pytest.mark.parametrize("name", ["distributed-skellam", "distributed-discrete-gaussian"])
 @pytest.mark.parametrize("norm", NORMS)
 def test_without_a_delta_the_noise_is_the_least_that_keeps_every_order(name: str, norm: Norm) -> None:
-    promise = made(name, norm, delta=None, epsilon=0.9).privacy().promise
+    promise = planned_mechanism(name, norm, delta=None, epsilon=0.9).privacy().promise
     assert math.sqrt(max(2 * one / order for order, one in promise.rdp)) == pytest.approx(0.9, rel=1e-5)
 
 
 @pytest.mark.parametrize(("name", "norm"), VECTORS)
 def test_sums_of_vectors_come_back(name: str, norm: Norm) -> None:
     """Each coordinate within the 1e-10 quantile of the noise and 7 deviations of the rounding."""
-    mechanism = made(name, norm)
+    mechanism = planned_mechanism(name, norm)
     data = inside(260, norm)
     messages = mechanism.randomize(data, UnsafeSeededStream(1))
     total = np.array([sum(map(int, column)) % mechanism.modulus for column in messages.T], dtype=np.uint64)
@@ -183,7 +183,7 @@ def test_sums_of_vectors_come_back(name: str, norm: Norm) -> None:
 
 @pytest.mark.parametrize(("name", "norm"), VECTORS)
 def test_too_long_vectors_are_shortened_before_anything_is_drawn_from_them(name: str, norm: Norm) -> None:
-    mechanism = made(name, norm)
+    mechanism = planned_mechanism(name, norm)
     wild = np.array([[1e300, -1e300, 3.0, 0.0, 9.0], [0.1, 0.1, 0.0, -0.1, 0.0], [5.0, 5.0, 5.0, 5.0, 5.0]])
     clamped = mechanism.clamp(wild)
     assert length(clamped, norm) == pytest.approx(np.minimum(length(clamped, norm), 2.0))
@@ -197,16 +197,16 @@ def test_too_long_vectors_are_shortened_before_anything_is_drawn_from_them(name:
 @pytest.mark.parametrize("name", ["central-laplace-discrete", "distributed-discrete-gaussian", "distributed-skellam"])
 def test_a_narrower_ball_needs_less_noise(name: str) -> None:
     words: dict[str, Any] = {"delta": None} if name == "distributed-skellam" else {}
-    l1, l2, box = (made(name, norm, **words).error(CLIENTS).std for norm in NORMS)
+    l1, l2, box = (planned_mechanism(name, norm, **words).error(CLIENTS).std for norm in NORMS)
     assert l1 <= l2 * 1.02
     assert l2 <= box * 0.7
 
 
 def test_short_polya_cohorts_of_vectors_are_bounded_by_their_spread() -> None:
     """Half the shares: the bound lies between one coordinate's loss and that of the whole box."""
-    mechanism = made("distributed-polya", "l1")
+    mechanism = planned_mechanism("distributed-polya", "l1")
     half, whole = mechanism.privacy(FLOOR // 2).promise.epsilon, mechanism.privacy().promise.epsilon
-    box = made("distributed-polya", "linf", precision=mechanism.precision)
+    box = planned_mechanism("distributed-polya", "linf", precision=mechanism.precision)
     assert whole == pytest.approx(1.0)
     assert half is not None
     assert half > 1.5

@@ -46,7 +46,7 @@ class AggregatorHarness:
     def view(self) -> StageView:
         return self.service.view(self.cohort.cohort, range(self.cohort.clients))
 
-    def say(self, stage: str, slots: Collection[int]) -> UploadAnswer:
+    def answer(self, stage: str, slots: Collection[int]) -> UploadAnswer:
         view = self.view()
         assert view.stage == stage
         return self.send(stage, self.clients.answer(view, slots))

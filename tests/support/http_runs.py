@@ -21,10 +21,10 @@ from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.stack import Stack
 
 
-def _words(name: MechanismName, via: Via, more: str = "") -> str:
+def _words(name: MechanismName, intermediary: Via, more: str = "") -> str:
     """What a run file says of a mechanism."""
     noisy = name.startswith(("local", "shuffled-gaussian", "shuffled-laplace", "tree"))
-    lines = [f'name = "{name}"', f'via = "{via}"', more]
+    lines = [f'name = "{name}"', f'via = "{intermediary}"', more]
     lines += [f"epsilon = {8.0 if noisy else 1.0}"] if name != "identity" else []
     lines += ["delta = 1e-5"] if KINDS[name].takes_delta else []
     lines += ["batches = 64"] if name == "tree" else []
@@ -32,7 +32,9 @@ def _words(name: MechanismName, via: Via, more: str = "") -> str:
 
 
 # Every mechanism there is, in every way that it can travel.
-MECHANISMS = {f"{name}-{via}": _words(name, via) for name, kind in KINDS.items() for via in kind.vias}
+MECHANISMS = {
+    f"{name}-{intermediary}": _words(name, intermediary) for name, kind in KINDS.items() for intermediary in kind.vias
+}
 MECHANISMS["distributed-polya-paper"] = _words("distributed-polya", "aggregator", 'calibration = "paper"')
 
 

@@ -34,14 +34,21 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield running
 
 
-def made(name: str, clients: int, floor: int, dimension: int = 1, norm: str = "linf", **words: Any) -> Mechanism:
+def planned_mechanism(
+    name: str, clients: int, min_honest: int, dimension: int = 1, norm: str = "linf", **words: Any
+) -> Mechanism:
     needs = {"epsilon": 1.0} if name != "identity" else {}
     needs |= {"delta": 1e-2} if MECHANISMS[name].takes_delta else {}
     spec = MechanismSpec.model_validate({"name": name, **needs, **words})
     vectors = BoundedVector.model_validate({"dimension": dimension, "norm": norm, "bound": 1.0})
     statistic = Reward() if dimension == 1 else vectors
     return plan(
-        spec, clients=clients, min_survivors=floor, min_honest=floor, overflow_probability=1e-6, statistic=statistic
+        spec,
+        clients=clients,
+        min_survivors=min_honest,
+        min_honest=min_honest,
+        overflow_probability=1e-6,
+        statistic=statistic,
     )
 
 
@@ -51,7 +58,7 @@ def http(stack: Stack, mechanism: Mechanism, trials: int, survivors: int = 0, al
 
 
 def test_sealed_records_come_near_their_claim_and_stay_below(stack: Stack) -> None:
-    found = http(stack, made("local-laplace-discrete", 100, 100), 12_000)
+    found = http(stack, planned_mechanism("local-laplace-discrete", 100, 100), 12_000)
     assert (found.transport, found.view, found.trials) == ("http", "message", 12_000)
     assert found.claim is not None
     assert 0.6 < found.lower <= found.claim
@@ -59,7 +66,7 @@ def test_sealed_records_come_near_their_claim_and_stay_below(stack: Stack) -> No
 
 def test_masked_sums_come_near_their_claim_and_stay_below(stack: Stack) -> None:
     """Some 50 copies of the mechanism in a message; one of four clients lost. P(lower ≤ 0.25) is below 1e-9."""
-    found = http(stack, made("distributed-polya", 4, 3), 2400)
+    found = http(stack, planned_mechanism("distributed-polya", 4, 3), 2400)
     assert (found.view, found.survivors) == ("sum", 3)
     assert found.claim is not None
     assert 32 <= (found.cohorts or 0) <= 64
@@ -88,8 +95,10 @@ EVERYWHERE = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "via"), EVERYWHERE)
-def test_what_the_services_release_keeps_the_claim(stack: Stack, few_cohorts: None, name: str, via: str) -> None:
+@pytest.mark.parametrize(("name", "intermediary"), EVERYWHERE)
+def test_what_the_services_release_keeps_the_claim(
+    stack: Stack, few_cohorts: None, name: str, intermediary: str
+) -> None:
     """Every mechanism by every intermediary that it is made for: messages, sums, records, estimates and streams.
 
     At δ = 0.3 so many trials tell half the noise (below), where at 0.01 they would tell nothing.
@@ -97,7 +106,7 @@ def test_what_the_services_release_keeps_the_claim(stack: Stack, few_cohorts: No
     words: dict[str, Any] = {"batches": 2} if name == "tree" else {}
     words |= WEAK if MECHANISMS[name].takes_delta else {}
     clients = 100 if name == "local-sphere" else 4
-    found = http(stack, made(name, clients, clients - 1, via=via, **words), 1000)
+    found = http(stack, planned_mechanism(name, clients, clients - 1, via=intermediary, **words), 1000)
     assert (found.trials, found.survivors) == (1000, clients - 1)
     assert (found.cohorts or 0) >= 10
     assert not found.violated
@@ -116,7 +125,7 @@ HALVED: dict[str, Callable[[Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", HALVED)
 def test_half_the_noise_is_found_out_at_that_delta(stack: Stack, few_cohorts: None, name: str) -> None:
     """In 300 audits in process the bound's mean was seven of its deviations above the claim, and its least 1.05."""
-    whole = made(name, 4, 3, **WEAK)
+    whole = planned_mechanism(name, 4, 3, **WEAK)
     found = http(stack, whole.model_copy(update=HALVED[name](whole)), 2000)
     assert found.lower > WEAK["epsilon"] >= (whole.privacy().promise.epsilon or 0.0) * (1 - 1e-9)
 
@@ -124,9 +133,13 @@ def test_half_the_noise_is_found_out_at_that_delta(stack: Stack, few_cohorts: No
 @pytest.mark.parametrize(
     ("mechanism", "trials", "cohorts"),
     [
-        pytest.param(made("distributed-polya", 3, 3, 4, "linf"), 960, 32, id="boxes-thirty-in-a-message"),
+        pytest.param(planned_mechanism("distributed-polya", 3, 3, 4, "linf"), 960, 32, id="boxes-thirty-in-a-message"),
         pytest.param(
-            made("shuffled-binomial", 3, 3, 3, "l2"), 160, 160, id="a-ball-on-its-own", marks=pytest.mark.slow
+            planned_mechanism("shuffled-binomial", 3, 3, 3, "l2"),
+            160,
+            160,
+            id="a-ball-on-its-own",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -161,17 +174,17 @@ def test_what_is_broken_is_found_out_through_its_service(
 
 def test_half_a_cohort_cannot_be_lost_on_the_way(stack: Stack) -> None:
     with pytest.raises(BadParameter, match="more than half"):
-        http(stack, made("distributed-polya", 6, 3), 64)
+        http(stack, planned_mechanism("distributed-polya", 6, 3), 64)
 
 
 def test_a_cohort_below_its_floor_is_not_staged(stack: Stack) -> None:
     """Real clients would refuse to unmask it: the noise counts on five."""
     with pytest.raises(TooSmall, match="nothing is released"):
-        http(stack, made("distributed-polya", 5, 5), 64, survivors=3)
+        http(stack, planned_mechanism("distributed-polya", 5, 5), 64, survivors=3)
 
 
 def test_colluders_are_for_audits_in_process(stack: Stack) -> None:
-    setting = Setting(made("distributed-polya", 5, 3), 4, 1, "http")
+    setting = Setting(planned_mechanism("distributed-polya", 5, 3), 4, 1, "http")
     with pytest.raises(BadParameter, match="whole sum"):
         asyncio.run(audit_over_http(setting, stack.urls, trials=50))
 

@@ -81,7 +81,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Heard:
-    """The finished runs: what only clients know, and what was exchanges and stored."""
+    """The finished runs: what only clients know, and what was sent and stored."""
 
     known: Known
     recorded: RecordedRun

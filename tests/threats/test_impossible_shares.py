@@ -18,11 +18,16 @@ USUAL = 1e-4
 
 
 @cache
-def planned(name: str, clients: int, wrap: float) -> AnyMechanism:
+def planned(name: str, clients: int, overflow_probability: float) -> AnyMechanism:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, "delta": DELTAS[name]})
     least = clients - clients // 10
     return plan(
-        spec, clients=clients, min_survivors=least, min_honest=least, overflow_probability=wrap, statistic=Reward()
+        spec,
+        clients=clients,
+        min_survivors=least,
+        min_honest=least,
+        overflow_probability=overflow_probability,
+        statistic=Reward(),
     )
 
 
@@ -37,8 +42,8 @@ def refused(mechanism: AnyMechanism, survivors: int) -> float:
 
 def row(name: str, clients: int) -> str:
     shown = [f"`{name}`", f"{clients:,}"]
-    for wrap in (USUAL, IMPOSSIBLE):
-        mechanism = planned(name, clients, wrap)
+    for overflow_probability in (USUAL, IMPOSSIBLE):
+        mechanism = planned(name, clients, overflow_probability)
         shares = [refused(mechanism, survivors) for survivors in (clients, clients * 99 // 100, clients * 9 // 10)]
         shown += [f"{np.log2(mechanism.modulus):.2f}", str(mechanism.bits), *(f"{share:.1%}" for share in shares)]
     return f"| {' | '.join(shown)} |"
@@ -49,12 +54,12 @@ def test_the_documented_row_is_what_is_counted(name: str, clients: int) -> None:
     assert row(name, clients) in LINES
 
 
-@pytest.mark.parametrize("wrap", [USUAL, IMPOSSIBLE])
+@pytest.mark.parametrize("overflow_probability", [USUAL, IMPOSSIBLE])
 @pytest.mark.parametrize(("name", "clients"), CASES)
 def test_the_check_refuses_no_more_residues_than_vanished_clients_left_room_for(
-    name: str, clients: int, wrap: float
+    name: str, clients: int, overflow_probability: float
 ) -> None:
     """Not one if no client vanished, however small the probability that the modulus was sized for."""
-    mechanism = planned(name, clients, wrap)
+    mechanism = planned(name, clients, overflow_probability)
     for survivors in (clients, clients * 99 // 100, clients * 9 // 10):
         assert refused(mechanism, survivors) <= 1 - survivors / clients

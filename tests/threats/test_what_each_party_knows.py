@@ -60,7 +60,7 @@ def bodies(recorded: RecordedRun, party: str, cohort: Cohort, stage: str) -> dic
 
 
 def test_the_runs_were_real(recorded: RecordedRun, recordings: dict[str, Recording]) -> None:
-    """Every cohort was released with clients lost; and a needle that must be in the hay is found."""
+    """Every cohort was released with clients lost; a value that is known to be recorded is found."""
     for run in MECHANISMS:
         assert [batch(recorded, cohort).state for cohort in cohorts(recorded, run)] == ["released"] * 2
         assert all(batch(recorded, cohort).lost > 0 for cohort in cohorts(recorded, run))

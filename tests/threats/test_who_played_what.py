@@ -98,7 +98,7 @@ def action_requests(recorded: RecordedRun) -> list[tuple[ActionRequest, ActionAn
 def test_the_run_was_real(
     recorded: RecordedRun, recordings: dict[str, Recording], cohort: Cohort, released: BatchAnswer
 ) -> None:
-    """Clients were lost, some of them after they were told; and a needle that must be in the hay is found."""
+    """Clients were lost, some after they had received their play; a value that is known to be recorded is found."""
     assert (released.state, cohort.clients) == ("released", CLIENTS)
     assert 0 < released.lost < CLIENTS - cohort.minimum + 1
     assigned = {slot for _, answer in action_requests(recorded) for slot in answer.slots}

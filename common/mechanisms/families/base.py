@@ -137,8 +137,11 @@ class CohortParams:
     reach: Fraction = WHOLE
     blocks: int = 1
 
-    def shared(self, precision: int, modulus: int) -> dict[str, Any]:
-        """Return the fields that every mechanism has. Raises BadParameter for a modulus of 2^62 or more."""
+    def shared(self, precision: int, modulus: int, *, full_ball: bool = False) -> dict[str, Any]:
+        """Return the fields that every mechanism has. Raises BadParameter for a modulus of 2^62 or more.
+
+        full_ball  the guarantee takes the statistic to fill its ball, whatever `reach` is.
+        """
         if modulus >= 2**62:
             raise BadParameter("mechanism.precision", precision, "clients * precision and noise must stay below 2^62")
         return {
@@ -153,7 +156,7 @@ class CohortParams:
             "precision": precision,
             "modulus": modulus,
             "wrap": self.overflow_probability,
-            "moved": None if self.reach == WHOLE else steps_moved(precision, self.reach),
+            "moved": None if full_ball or self.reach == WHOLE else steps_moved(precision, self.reach),
         }
 
     def grid(self, precision: int, *, rounded: bool = True) -> Grid:

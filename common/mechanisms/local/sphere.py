@@ -190,8 +190,8 @@ class LocalSphere(GridMechanism):
         size = cohort.dimension // cohort.blocks
         fine = 1 if size == 1 else math.ceil(math.sqrt(size / FINE))
         precision = spec.precision or fine
-        shared = cohort.shared(precision, cohort.room(precision, None))
-        return cls(**{**shared, "moved": None}, epsilon=epsilon, blocks=cohort.blocks)
+        room = cohort.room(precision, None)
+        return cls(**cohort.shared(precision, room, full_ball=True), epsilon=epsilon, blocks=cohort.blocks)
 
     @property
     def size(self) -> int:

@@ -245,7 +245,12 @@ class ShuffledBinomial(GridMechanism):
         if spec.delta is None:
             raise BadParameter("mechanism.delta", None, DELTA_RULE)
         target = BinomialTarget(
-            needed(spec), spec.delta, cohort.min_honest, cohort.dimension, cohort.norm, cohort.reach
+            epsilon=needed(spec),
+            delta=spec.delta,
+            honest=cohort.min_honest,
+            dimension=cohort.dimension,
+            norm=cohort.norm,
+            reach=cohort.reach,
         )
         paper = spec.calibration == "paper"
         g, b, p = paper_bits(target, spec.precision, cohort) if paper else binomial_bits(target, spec.precision)

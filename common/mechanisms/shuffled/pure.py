@@ -95,7 +95,14 @@ class _Try:
     def design(self, reach: int) -> BitDesign | None:
         """Return the design with W = `reach` and the largest q; None where overflows take most of `chance`."""
         # An overflow makes the answer uniform, and so takes a part of the chance.
-        trial = BitDesign(self.precision, self.share, self.scale, reach, self.length(reach), self.chance)
+        trial = BitDesign(
+            precision=self.precision,
+            share=self.share,
+            scale=self.scale,
+            reach=reach,
+            length=self.length(reach),
+            escape=self.chance,
+        )
         escape = (self.chance - 2 * trial.overflow()) * (1 - 1e-9)
         return replace(trial, escape=snap_down(escape)) if escape > self.chance / 2 else None
 
@@ -307,7 +314,14 @@ class RelaxedSecaggShuffle(GridMechanism):
     @property
     def design(self) -> BitDesign:
         """Return the law of one coordinate of one client."""
-        return BitDesign(self.precision, self.share, self.scale, self.reach, self.length, self.escape)
+        return BitDesign(
+            precision=self.precision,
+            share=self.share,
+            scale=self.scale,
+            reach=self.reach,
+            length=self.length,
+            escape=self.escape,
+        )
 
     @property
     def bits(self) -> int:

@@ -132,7 +132,14 @@ def first_run(rule: ChoiceRule) -> ChoiceRule:
         screen = Screen(rule.screen.theta[0], rule.screen.link, float(np.ravel(rule.screen.margin)[0]))
     inverse = None if rule.inverse is None else rule.inverse[0]
     anchor = None if rule.anchor is None else rule.anchor[0]
-    return ChoiceRule(rule.theta[0], inverse, float(np.ravel(rule.beta)[0]), screen, rule.only, anchor=anchor)
+    return ChoiceRule(
+        theta=rule.theta[0],
+        inverse=inverse,
+        beta=float(np.ravel(rule.beta)[0]),
+        screen=screen,
+        only=rule.only,
+        anchor=anchor,
+    )
 
 
 def weighted(rule: ChoiceRule, spec: ContextualPolicySpec) -> ChoiceRule:

@@ -200,7 +200,16 @@ class Phased(EliminationBase):
         support = tuple(self._active[place] for place in design.support)
         plays = self.times(length, design)
         vectors = self._actions[list(support)]
-        return Phase(self._number, length, design, support, vectors, plays, self._active, candidates)
+        return Phase(
+            number=self._number,
+            length=length,
+            design=design,
+            support=support,
+            vectors=vectors,
+            plays=plays,
+            active=self._active,
+            candidates=candidates,
+        )
 
     @cached_property
     def _ask(self) -> Ask:

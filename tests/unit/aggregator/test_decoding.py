@@ -13,7 +13,7 @@ from distrust.common.crypto.share import PRIME
 ELEMENT = st.integers(0, PRIME - 1)
 
 
-def dealt(t: int, count: int, chance: random.Random) -> tuple[list[int], list[int], list[int]]:
+def shared_secret(t: int, count: int, chance: random.Random) -> tuple[list[int], list[int], list[int]]:
     """A polynomial, some points, and the values there."""
     polynomial = [chance.randrange(PRIME) for _ in range(t)]
     points = sorted(chance.sample(range(1, 2 * count + 1), count))
@@ -23,7 +23,7 @@ def dealt(t: int, count: int, chance: random.Random) -> tuple[list[int], list[in
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 12), st.integers(0, 12), st.randoms(use_true_random=False))
 def test_up_to_half_of_the_spare_shares_may_be_false(t: int, spare: int, chance: random.Random) -> None:
-    polynomial, points, values = dealt(t, t + spare, chance)
+    polynomial, points, values = shared_secret(t, t + spare, chance)
     for place in chance.sample(range(t + spare), chance.randint(0, spare // 2)):
         values[place] = chance.choice([chance.randrange(PRIME), 0, values[place] + 1]) % PRIME
     assert decode(points, values, t) == polynomial
@@ -34,7 +34,7 @@ def test_up_to_half_of_the_spare_shares_may_be_false(t: int, spare: int, chance:
 def test_what_is_decoded_agrees_with_all_but_half_of_the_spare_shares_or_is_nothing(
     t: int, spare: int, chance: random.Random
 ) -> None:
-    _, points, values = dealt(t, t + spare, chance)
+    _, points, values = shared_secret(t, t + spare, chance)
     for place in chance.sample(range(t + spare), spare):
         values[place] = chance.randrange(PRIME)
     found = decode(points, values, t)
@@ -69,7 +69,7 @@ def test_interpolation_goes_through_all_points(values: list[int], chance: random
 @given(st.integers(1, 12), st.integers(0, 12), st.randoms(use_true_random=False))
 def test_parity_holds_for_shares_of_one_polynomial_and_for_no_others(t: int, spare: int, chance: random.Random) -> None:
     """A false share passes with probability below 12/2¹³⁰."""
-    _, points, values = dealt(t, t + spare, chance)
+    _, points, values = shared_secret(t, t + spare, chance)
     parity = Parity(t, chance.randrange(PRIME))
     assert parity.holds(tuple(points), values)
     place = chance.randrange(t + spare)

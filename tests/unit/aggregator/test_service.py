@@ -25,7 +25,7 @@ def harness(tmp_path: Path) -> Iterator[AggregatorHarness]:
 def test_all_clients_answer_and_the_sum_is_right(tmp_path: Path, clients: int, dimension: int) -> None:
     harness = AggregatorHarness(tmp_path, server.masked(dimension, clients))
     for stage in STAGES:
-        harness.say(stage, range(clients))
+        harness.answer(stage, range(clients))
     assert harness.sum() == harness.clients.total(range(clients))
     assert (harness.released().lost, harness.view().stage) == (0, "done")
     harness.stop()
@@ -34,7 +34,7 @@ def test_all_clients_answer_and_the_sum_is_right(tmp_path: Path, clients: int, d
 def test_an_operator_sees_the_cohort_in_every_stage(harness: AggregatorHarness) -> None:
     for stage in STAGES:
         assert [entry.stage for entry in harness.service.cohorts().cohorts] == [stage]
-        harness.say(stage, range(5))
+        harness.answer(stage, range(5))
     harness.released()
     assert [entry.stage for entry in harness.service.cohorts().cohorts] == ["done"]
 
@@ -46,7 +46,7 @@ def test_a_client_lost_at_any_stage_is_survived(harness: AggregatorHarness, sile
     for stage in STAGES:
         if stage == silent:
             present.remove(2)
-        harness.say(stage, present)
+        harness.answer(stage, present)
         if stage == silent and how == "leaves":
             harness.leave({2})
         elif stage == silent:
@@ -58,9 +58,9 @@ def test_a_client_lost_at_any_stage_is_survived(harness: AggregatorHarness, sile
 
 
 def test_a_client_that_left_in_a_stage_is_not_awaited_in_the_next(harness: AggregatorHarness) -> None:
-    harness.say("keys", range(5))
+    harness.answer("keys", range(5))
     harness.leave({0})
-    harness.say("shares", {1, 2, 3, 4})
+    harness.answer("shares", {1, 2, 3, 4})
     assert harness.view().stage == "confirm"
     assert bitmap_to_members(harness.view().members, 5) == (1, 2, 3, 4)
 
@@ -68,8 +68,8 @@ def test_a_client_that_left_in_a_stage_is_not_awaited_in_the_next(harness: Aggre
 @pytest.mark.parametrize("stage", STAGES[:4])
 def test_too_few_at_any_stage_end_the_cohort_and_release_nothing(harness: AggregatorHarness, stage: str) -> None:
     for earlier in STAGES[: STAGES.index(stage)]:
-        harness.say(earlier, range(5))
-    harness.say(stage, {0, 1})
+        harness.answer(earlier, range(5))
+    harness.answer(stage, {0, 1})
     harness.clock.advance(SECONDS)
     answer = harness.released()
     assert (answer.state, answer.batch) == ("aborted", None)
@@ -80,26 +80,26 @@ def test_too_few_at_any_stage_end_the_cohort_and_release_nothing(harness: Aggreg
 
 def test_too_few_shares_to_unmask_end_the_cohort(harness: AggregatorHarness) -> None:
     for stage in STAGES[:4]:
-        harness.say(stage, range(5))
-    harness.say("unmask", {0})
+        harness.answer(stage, range(5))
+    harness.answer("unmask", {0})
     harness.clock.advance(SECONDS)
     assert harness.released().state == "aborted"
 
 
 def test_a_restart_between_and_inside_stages_changes_nothing(harness: AggregatorHarness) -> None:
     for stage in STAGES:
-        harness.say(stage, {0, 1})
+        harness.answer(stage, {0, 1})
         harness.restart()
-        harness.say(stage, {2, 3, 4})
+        harness.answer(stage, {2, 3, 4})
         harness.restart()
     assert harness.sum() == harness.clients.total(range(5))
 
 
 def test_a_crash_while_unmasking_only_repeats_it(harness: AggregatorHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     for stage in STAGES[:4]:
-        harness.say(stage, range(5))
+        harness.answer(stage, range(5))
     monkeypatch.setattr(Aggregator, "_release", lambda *_: None)  # killed before the batch was committed
-    harness.say("unmask", range(5))
+    harness.answer("unmask", range(5))
     assert harness.released().state == "waiting"
     assert harness.view().stage == "unmask"
     monkeypatch.undo()
@@ -109,14 +109,14 @@ def test_a_crash_while_unmasking_only_repeats_it(harness: AggregatorHarness, mon
 
 def test_a_batch_that_cannot_be_written_is_released_later(harness: AggregatorHarness) -> None:
     for stage in STAGES[:4]:
-        harness.say(stage, range(5))
+        harness.answer(stage, range(5))
 
     def full(_connection: object, _cursor: object, statement: str, *_: object) -> None:
         if "INSERT" in statement and "batch" in str(_[0]):
             raise harness.database._engine.dialect.dbapi.OperationalError("database or disk is full")
 
     event.listen(harness.database._engine, "before_cursor_execute", full)
-    harness.say("unmask", range(5))
+    harness.answer("unmask", range(5))
     harness.service._mixer.submit(lambda: None).result(timeout=20)
     with harness.database.reading() as tx:
         assert tx.exec_driver_sql("SELECT stage FROM cohorts").scalar_one() == "mixing"
@@ -126,19 +126,19 @@ def test_a_batch_that_cannot_be_written_is_released_later(harness: AggregatorHar
 
 
 def test_a_late_deadline_after_a_restart_gives_the_next_stage_its_full_time(harness: AggregatorHarness) -> None:
-    harness.say("keys", {0, 1, 2, 3})
+    harness.answer("keys", {0, 1, 2, 3})
     harness.stop()
     harness.clock.advance(10 * SECONDS)
     harness.start()
     assert harness.view().stage == "shares"
     harness.clock.advance(SECONDS - 1)
-    harness.say("shares", {0, 1, 2, 3})
+    harness.answer("shares", {0, 1, 2, 3})
     assert harness.view().stage == "confirm"
 
 
 def test_a_masked_input_after_the_survivors_are_frozen_is_refused(harness: AggregatorHarness) -> None:
     for stage in STAGES[:3]:
-        harness.say(stage, range(5))
+        harness.answer(stage, range(5))
     bodies = harness.clients.answer(harness.view(), range(5))
     late = {4: bodies.pop(4)}
     harness.send("masked", bodies)
@@ -168,7 +168,7 @@ def test_a_stage_before_its_time_is_refused(harness: AggregatorHarness) -> None:
 )
 def test_one_bad_body_never_spoils_the_others(harness: AggregatorHarness, stage: str, body: bytes, why: str) -> None:
     for earlier in STAGES[: STAGES.index(stage)]:
-        harness.say(earlier, range(5))
+        harness.answer(earlier, range(5))
     bodies = harness.clients.answer(harness.view(), range(5))
     answer = harness.send(stage, bodies | {2: body})
     assert [(item.slot, item.type, item.status) for item in answer.refused] == [(2, BadMessage("").urn, 422)]
@@ -179,7 +179,7 @@ def test_one_bad_body_never_spoils_the_others(harness: AggregatorHarness, stage:
 
 
 def test_a_slot_that_sent_no_keys_takes_no_part_later(harness: AggregatorHarness) -> None:
-    harness.say("keys", range(4))
+    harness.answer("keys", range(4))
     harness.clock.advance(SECONDS)
     assert harness.view().stage == "shares"
     answer = harness.send("shares", {4: bytes(200)})
@@ -188,7 +188,7 @@ def test_a_slot_that_sent_no_keys_takes_no_part_later(harness: AggregatorHarness
 
 def test_inboxes_come_only_for_the_slots_that_were_asked_for(harness: AggregatorHarness) -> None:
     for stage in STAGES[:2]:
-        harness.say(stage, range(5))
+        harness.answer(stage, range(5))
     view = harness.service.view("c1", [3, 1, 99])
     assert [box.slot for box in view.inboxes or []] == [3, 1]
 
@@ -212,7 +212,7 @@ def test_a_graph_that_cannot_be_built_is_refused_when_it_is_opened(
 
 def test_the_transcript_holds_every_message_as_the_aggregator_saw_it(harness: AggregatorHarness) -> None:
     for stage in STAGES:
-        harness.say(stage, range(5))
+        harness.answer(stage, range(5))
     harness.released()
     first = harness.service.transcript("c1", 0, 20)
     rest = harness.service.transcript("c1", first.next or 0, 100)

@@ -21,7 +21,7 @@ def harness(tmp_path: Path) -> Iterator[AggregatorHarness]:
 def test_false_shares_spoil_no_sum_and_the_report_names_the_liar(harness: AggregatorHarness) -> None:
     """Slot 0 returns false shares of all clients; the server reads its slot in the batch."""
     for stage in STAGES[:4]:
-        harness.say(stage, range(5))
+        harness.answer(stage, range(5))
     bodies = harness.clients.answer(harness.view(), range(5))
     bodies[0] = bytes(len(bodies[0]))
     harness.send("unmask", bodies)
@@ -36,7 +36,7 @@ def test_secrets_that_cannot_be_rebuilt_end_the_cohort_with_a_reason_that_blames
     harness: AggregatorHarness,
 ) -> None:
     for stage in STAGES[:4]:
-        harness.say(stage, range(5))
+        harness.answer(stage, range(5))
     bodies = harness.clients.answer(harness.view(), range(5))
     harness.send("unmask", bodies | {slot: bytes(len(bodies[slot])) for slot in (0, 1)})
     answer = harness.released()
@@ -50,7 +50,7 @@ def test_statements_are_served_as_stages_open_and_chain_what_clients_were_told(h
     assert harness.service.statements("c1", 0).statements == []
     views: list[StageView] = []
     for stage in STAGES:
-        harness.say(stage, range(5))
+        harness.answer(stage, range(5))
         views.append(harness.view())
         known = harness.service.statements("c1", 0)
         assert [item.stage for item in known.statements] == list(STAGES[2 : STAGES.index(stage) + 2])
@@ -70,8 +70,8 @@ def test_two_cohorts_never_have_one_challenge_and_a_restart_keeps_it(tmp_path: P
     for number in range(4):
         (tmp_path / str(number)).mkdir()
         harness = AggregatorHarness(tmp_path / str(number), server.masked())
-        harness.say("keys", range(5))
-        harness.say("shares", range(5))
+        harness.answer("keys", range(5))
+        harness.answer("shares", range(5))
         challenge = harness.view().challenge
         harness.restart()
         assert harness.view().challenge == challenge

@@ -31,7 +31,7 @@ def check(round_: Round) -> None:
     check_round(CONFIGS[round_.assignments[0].cohort.config], round_, round_.assignments[0])
 
 
-def shown(round_: Round, **changes: Any) -> Round:
+def served_round(round_: Round, **changes: Any) -> Round:
     return round_.model_copy(update={"mechanism": round_.mechanism.model_copy(update=changes)})
 
 
@@ -64,7 +64,7 @@ def test_an_integer_of_the_configuration_is_equal_however_large_it_is(make_round
     """One batch in 5000 is 0.02 %, less than calibrated numbers may differ by; it leaves the tree's depth as it is."""
     round_ = make_round("tree", batches=5000, delta=1e-6)
     with pytest.raises(Refused, match=rf"mechanism\.batches = {5000 + more}: .* gives 5000"):
-        check(shown(round_, batches=5000 + more))
+        check(served_round(round_, batches=5000 + more))
 
 
 def test_a_dimension_is_equal_however_large_it_is(make_round: MakeRound) -> None:
@@ -76,7 +76,7 @@ def test_a_dimension_is_equal_however_large_it_is(make_round: MakeRound) -> None
 def test_a_precision_that_the_run_file_gives_is_equal(make_round: MakeRound) -> None:
     round_ = make_round(precision=5000)
     with pytest.raises(Refused, match=r"mechanism\.precision = 5001: .* gives 5000"):
-        check(shown(round_, precision=5001))
+        check(served_round(round_, precision=5001))
 
 
 @pytest.mark.parametrize("step", [-1, 1])
@@ -84,7 +84,7 @@ def test_the_modulus_is_exactly_what_the_plan_gives(make_round: MakeRound, step:
     round_ = make_round()
     own = round_.mechanism.modulus
     with pytest.raises(Refused, match=rf"mechanism\.modulus = {own + step}: the run's configuration gives {own}"):
-        check(shown(round_, modulus=own + step))
+        check(served_round(round_, modulus=own + step))
 
 
 def test_a_calibrated_number_may_be_one_step_of_the_grid_off_and_no_more(make_round: MakeRound) -> None:
@@ -101,10 +101,11 @@ def test_a_calibrated_number_may_be_one_step_of_the_grid_off_and_no_more(make_ro
 
 
 @pytest.mark.parametrize(
-    "wrap", [0.5, 0.99, 1e-12, 5e-324, 1e-9 * (1 + 1e-9), 3e-9 / 4, 3e-9 * 1.5, math.nextafter(1.0, 0.0)]
+    "overflow_probability",
+    [0.5, 0.99, 1e-12, 5e-324, 1e-9 * (1 + 1e-9), 3e-9 / 4, 3e-9 * 1.5, math.nextafter(1.0, 0.0)],
 )
 def test_a_probability_of_a_wrapped_sum_that_the_policy_never_has_is_refused(
-    make_round: MakeRound, wrap: float
+    make_round: MakeRound, overflow_probability: float
 ) -> None:
     """The whole plan is honest but for p': modulus, channel and terms follow from it. No number of arms gives it."""
     round_ = make_round()
@@ -115,8 +116,8 @@ def test_a_probability_of_a_wrapped_sum_that_the_policy_never_has_is_refused(
         "min_honest": own.floor,
         "statistic": round_.statistic,
     }
-    planned = plan(config.mechanism, overflow_probability=wrap, **spec)
-    with pytest.raises(Refused, match=rf"mechanism\.wrap = {wrap!r}: the run's configuration gives"):
+    planned = plan(config.mechanism, overflow_probability=overflow_probability, **spec)
+    with pytest.raises(Refused, match=rf"mechanism\.wrap = {overflow_probability!r}: the run's configuration gives"):
         check(round_.model_copy(update={"mechanism": planned}))
 
 
@@ -126,8 +127,10 @@ def test_every_number_of_arms_in_the_race_gives_a_probability_that_is_accepted(
 ) -> None:
     round_ = make_round(number=2)
     config = CONFIGS[round_.assignments[0].cohort.config]
-    wrap = config.overflow_probability(2, active)
-    assert _overflow_probability(config, 2, wrap) == wrap == 1.5e-8 / (5 * active * 2**2)
+    overflow_probability = config.overflow_probability(2, active)
+    assert (
+        _overflow_probability(config, 2, overflow_probability) == overflow_probability == 1.5e-8 / (5 * active * 2**2)
+    )
 
 
 POLICIES: list[dict[str, Any]] = [
@@ -154,8 +157,8 @@ def test_the_client_finds_the_probability_of_any_round_of_any_policy(
     )
     for number in (1, 2, 30):
         for active in {1, 2, arms - 1, arms}:
-            wrap = config.overflow_probability(number, active)
-            assert _overflow_probability(config, number, wrap) == wrap
+            overflow_probability = config.overflow_probability(number, active)
+            assert _overflow_probability(config, number, overflow_probability) == overflow_probability
 
 
 def test_a_round_beyond_the_last_pull_is_refused(make_round: MakeRound) -> None:

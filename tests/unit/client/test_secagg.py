@@ -209,7 +209,7 @@ def test_survivors_must_be_members(stage: Simulation) -> None:
 
 
 def test_survivors_must_keep_the_clients_own_floor_whatever_the_cohort_says() -> None:
-    simulation = sharing(floor=24)
+    simulation = sharing(min_survivors=24)
     story = after_masking(simulation)
     with pytest.raises(Refused, match="insists on 24"):
         story.unmask(simulation.bitmap(without(5)))

@@ -23,7 +23,7 @@ from distrust.lab.audit.observation import (
 from distrust.lab.audit.setting import Setting
 
 
-def made(name: str, dimension: int = 1, norm: str = "linf", **words: Any) -> Mechanism:
+def planned_mechanism(name: str, dimension: int = 1, norm: str = "linf", **words: Any) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, **words})
     ball = BoundedVector.model_validate({"dimension": dimension, "norm": norm, "bound": 1.0})
     statistic = ball if dimension > 1 else Reward()
@@ -36,14 +36,14 @@ BALLS = [("linf", np.inf), ("l1", 1), ("l2", 2)]
 @pytest.mark.parametrize(("norm", "order"), BALLS)
 @pytest.mark.parametrize("name", ["local-laplace-discrete", "distributed-skellam", "local-sphere"])
 def test_neighbours_are_as_far_apart_as_the_ball_allows(name: str, norm: str, order: float) -> None:
-    setting = Setting(made(name, 5, norm), 6)
+    setting = Setting(planned_mechanism(name, 5, norm), 6)
     assert np.linalg.norm(setting.ends, ord=order, axis=1) == pytest.approx([1.0, 1.0])
     assert np.linalg.norm(setting.ends[1] - setting.ends[0], ord=order) == pytest.approx(2.0)
 
 
 def test_noise_that_pays_by_the_sum_of_moves_gets_the_largest_sum() -> None:
     """In an ℓ₂ ball Σ|moves| is 2√D on the diagonal, and 2 on an axis."""
-    ends = Setting(made("distributed-polya", 4, "l2"), 6).ends
+    ends = Setting(planned_mechanism("distributed-polya", 4, "l2"), 6).ends
     assert np.abs(ends[1] - ends[0]).sum() == pytest.approx(4.0)
 
 
@@ -59,24 +59,24 @@ def test_noise_that_pays_by_the_sum_of_moves_gets_the_largest_sum() -> None:
     ],
 )
 def test_what_is_looked_at_is_what_the_guarantee_is_about(words: dict[str, Any], view: str) -> None:
-    assert Setting(made(**words), 6).view == view
+    assert Setting(planned_mechanism(**words), 6).view == view
 
 
 @pytest.mark.parametrize(("via", "view"), [("aggregator", "sum"), ("shuffler", "message")])
 def test_the_aggregator_hands_over_no_single_message(via: str, view: str) -> None:
-    assert Setting(made("local-laplace", via=via), 6, transport="http").view == view
+    assert Setting(planned_mechanism("local-laplace", via=via), 6, transport="http").view == view
 
 
 def test_the_ratio_is_that_of_the_noise() -> None:
     """Lap_Z(g/ε) on both ends of the range: ln(P₁/P₀) goes from -ε to ε in steps of 2ε/g, and stays there."""
-    mechanism = made("local-laplace-discrete", precision=4)
+    mechanism = planned_mechanism("local-laplace-discrete", precision=4)
     table = likelihood_ratio(Setting(mechanism, 6))
     assert table is not None
     assert table.of(np.arange(-3.0, 8.0)) == pytest.approx([-1, -1, -1, -1, -0.5, 0, 0.5, 1, 1, 1, 1])
 
 
 def test_a_sum_is_told_by_the_law_of_the_sum() -> None:
-    mechanism = made("distributed-polya", 3)
+    mechanism = planned_mechanism("distributed-polya", 3)
     table = likelihood_ratio(Setting(mechanism, 6, 2))
     assert table is not None
     pmf, g = PolyaDifference(Fraction(4, 6), getattr(mechanism, "scale")).pmf(), mechanism.precision  # noqa: B009
@@ -85,7 +85,7 @@ def test_a_sum_is_told_by_the_law_of_the_sum() -> None:
 
 
 def test_permuted_records_are_told_by_the_mean_of_their_ratios() -> None:
-    setting = Setting(made("shuffled-laplace", delta=0.1), 6)
+    setting = Setting(planned_mechanism("shuffled-laplace", delta=0.1), 6)
     table = likelihood_ratio(setting)
     assert table is not None
     assert evidence_names(setting) == ("sum", "likelihood")
@@ -98,14 +98,14 @@ def test_permuted_records_are_told_by_the_mean_of_their_ratios() -> None:
 
 def test_a_stream_is_told_by_its_nodes() -> None:
     """Of five batches' prefixes 1, 2 and 4 are single nodes with the first batch in them."""
-    setting = Setting(made("tree", delta=0.1, batches=5), 6)
+    setting = Setting(planned_mechanism("tree", delta=0.1, batches=5), 6)
     seen = np.array([[[1.0], [2], [4], [8], [16], [32], [64], [128], [256], [512]]])
     assert evidence(setting, seen).tolist() == [[32 + 64 + 256, 1023]]
 
 
 @pytest.mark.parametrize("batches", [1, 2, 5, 8])
 def test_a_stream_shows_sums_that_are_right_but_for_noise(batches: int) -> None:
-    mechanism = made("tree", delta=0.1, batches=batches)
+    mechanism = planned_mechanism("tree", delta=0.1, batches=batches)
     setting = Setting(mechanism, 6)
     sums = np.full((batches, 400, 1, 1), 3, dtype=np.uint64)
     means = observed(setting, sums, UnsafeSeededStream(1))[:, :, 0].mean(axis=0)
@@ -118,7 +118,7 @@ def test_a_stream_shows_sums_that_are_right_but_for_noise(batches: int) -> None:
 @pytest.mark.parametrize(("dimension", "norm"), [(1, "linf"), (3, "l2")])
 def test_copies_side_by_side_keep_their_noise(name: str, dimension: int, norm: str) -> None:
     words = {"delta": 0.1} if name == "shuffled-laplace" else {}
-    alone = made(name, dimension, norm, **words)
+    alone = planned_mechanism(name, dimension, norm, **words)
     wide = replicated(alone, 7)
     assert wide.dimension == 7 * dimension
     assert wide.scale == pytest.approx(alone.scale, rel=1e-12)  # type: ignore[attr-defined]
@@ -134,14 +134,14 @@ def test_copies_side_by_side_keep_their_noise(name: str, dimension: int, norm: s
     ],
 )
 def test_as_many_copies_as_the_mechanism_allows(words: dict[str, Any], replicas: int) -> None:
-    assert most_replicas(made(**words)) == replicas
+    assert most_replicas(planned_mechanism(**words)) == replicas
 
 
 def test_the_sphere_has_no_copies() -> None:
-    with pytest.raises(BadParameter, match="no lanes"):
-        replicated(made("local-sphere"), 2)
+    with pytest.raises(BadParameter, match="replicas need noise of their own"):
+        replicated(planned_mechanism("local-sphere"), 2)
 
 
 def test_a_stream_too_long_to_be_run_is_refused() -> None:
     with pytest.raises(BadParameter, match="1024"):
-        Setting(made("tree", delta=0.1, batches=2000), 6)
+        Setting(planned_mechanism("tree", delta=0.1, batches=2000), 6)

@@ -22,7 +22,7 @@ TOLERANCE = 1e-9
 
 
 @cache
-def found() -> dict[str, CheckedErratum]:
+def errata_by_key() -> dict[str, CheckedErratum]:
     return {one.key: one for one in checked_errata()}
 
 
@@ -31,7 +31,7 @@ KEYS = [erratum.key for erratum in ERRATA]
 
 @pytest.mark.parametrize("key", KEYS)
 def test_the_counter_example_contradicts_the_print_and_our_resolution_holds(key: str) -> None:
-    one = found()[key]
+    one = errata_by_key()[key]
     if one.verdict == "harmless":
         assert one.computed == one.claimed
     else:
@@ -41,7 +41,7 @@ def test_the_counter_example_contradicts_the_print_and_our_resolution_holds(key:
 
 @pytest.mark.parametrize("key", KEYS)
 def test_an_erratum_says_where_it_stands_and_where_its_resolution_lives(key: str) -> None:
-    one = found()[key]
+    one = errata_by_key()[key]
     assert (ROOT / one.code).is_file()
     assert all((one.place, one.printed, one.wrong, one.setting, one.measure, one.instead))
     assert not one.printed.endswith(".")
@@ -49,9 +49,9 @@ def test_an_erratum_says_where_it_stands_and_where_its_resolution_lives(key: str
 
 
 def test_keys_are_unique_and_every_paper_has_errata() -> None:
-    assert len(set(KEYS)) == len(KEYS) == len(found())
+    assert len(set(KEYS)) == len(KEYS) == len(errata_by_key())
     for paper in get_args(Paper):
-        assert checked_errata(paper) == [one for one in found().values() if one.paper == paper] != []
+        assert checked_errata(paper) == [one for one in errata_by_key().values() if one.paper == paper] != []
 
 
 def test_an_unknown_paper_is_refused() -> None:
@@ -66,7 +66,9 @@ def printed(*words: str) -> str:
 
 
 def test_the_command_speaks_to_people_to_programs_and_to_the_document() -> None:
-    assert json.loads(printed("--json", "-")) == json.loads(json.dumps([asdict(one) for one in found().values()]))
+    assert json.loads(printed("--json", "-")) == json.loads(
+        json.dumps([asdict(one) for one in errata_by_key().values()])
+    )
     assert {one["paper"] for one in json.loads(printed("--paper", "CTX", "--json", "-"))} == {"CTX"}
     table = printed("--paper", "FREE")
     assert "Pr[x̄ ≥ t]" in table
@@ -81,7 +83,7 @@ def test_the_command_writes_a_file(tmp_path: Path) -> None:
 
 def test_the_document_shows_what_the_command_computes() -> None:
     shown = ERRATA_PAGE.split("<!-- errata -->\n")[1].split("<!-- /errata -->")[0]
-    assert shown.strip() == errata_markdown(list(found().values())).strip()
+    assert shown.strip() == errata_markdown(list(errata_by_key().values())).strip()
 
 
 @pytest.mark.parametrize("row", [row for row in DOCUMENT.splitlines() if row.startswith("| `distrust privacy ")])

@@ -22,13 +22,13 @@ DELTA = 0.1
 
 
 @cache
-def found() -> dict[str, CheckedErratum]:
+def errata_by_key() -> dict[str, CheckedErratum]:
     return {row.key: row.checked() for row in (*dlb.ERRATA, *ctx.ERRATA, *ctx_linucb.ERRATA, *glb.ERRATA)}
 
 
 def fact(key: str, *words: str) -> float:
     """Return the one fact in whose label all of the patterns are found."""
-    (value,) = [value for label, value in found()[key].facts if all(re.search(word, label) for word in words)]
+    (value,) = [value for label, value in errata_by_key()[key].facts if all(re.search(word, label) for word in words)]
     return value
 
 
@@ -64,8 +64,8 @@ def test_the_largest_epsilons_of_lemma_b4_are_what_theorem_3_2_does_not_say() ->
     assert fact("ctx-theorem-3.2-range", "with ε₀ ≤ 1") == pytest.approx(0.1365, abs=5e-5)
     assert not any(in_range(epsilon, 20, small=False) for epsilon in np.geomspace(1e-9, 0.387, 50))
     ratios = [16 * math.exp(0.2 * math.sqrt(b / math.log(20))) * math.log(40) / b for b in range(1, 20_000)]
-    assert min(ratios) == pytest.approx(found()["ctx-theorem-3.2-range"].computed, rel=1e-5)
-    assert min(ratios) >= found()["ctx-theorem-3.2-range"].computed > 1
+    assert min(ratios) == pytest.approx(errata_by_key()["ctx-theorem-3.2-range"].computed, rel=1e-5)
+    assert min(ratios) >= errata_by_key()["ctx-theorem-3.2-range"].computed > 1
 
 
 def test_the_factors_of_theorem_b1_lie_between_the_stated_ends() -> None:
@@ -163,7 +163,7 @@ def test_the_upper_triangle_alone_and_rewards_above_zero_reach_the_joint_sensiti
 
 
 def test_two_releases_by_the_gaussian_distribution() -> None:
-    row, sigma = found()["ctx-two-releases"], 4 * math.sqrt(2 * math.log(25))
+    row, sigma = errata_by_key()["ctx-two-releases"], 4 * math.sqrt(2 * math.log(25))
     assert fact(row.key, "^noise as printed") == pytest.approx(sigma)
     least = fact(row.key, "least noise")
     assert is_epsilon_of(1.0, math.sqrt(4.5) / least, DELTA)
@@ -213,7 +213,7 @@ def test_no_noise_within_its_bounds_needs_more_than_the_derived_radius(share: fl
     assert worst == pytest.approx((3 + share) / math.sqrt(6), rel=1e-9)
     reached, free = fact("ctx-lemma-a4-radius", "reached"), fact("ctx-lemma-a4-radius", "q_h = 0")
     assert {0.0: free, 1.0: reached}.get(share, worst) == pytest.approx(worst, rel=1e-9)
-    assert found()["ctx-lemma-a4-radius"].computed == pytest.approx((math.sqrt(3) + 1) / math.sqrt(2))
+    assert errata_by_key()["ctx-lemma-a4-radius"].computed == pytest.approx((math.sqrt(3) + 1) / math.sqrt(2))
 
 
 def test_theorem_e3_from_theorem_b1_at_the_composed_parameters() -> None:
@@ -222,7 +222,7 @@ def test_theorem_e3_from_theorem_b1_at_the_composed_parameters() -> None:
     each, delta = 1 / (2 * math.sqrt(2 * many * math.log(2 / DELTA))), DELTA / (2 * many)
     needed = 4 * math.sqrt(2 * math.log(2.5 * batch / delta) * math.log(2 / delta)) / (each * math.sqrt(batch))
     printed = 16 * math.log(2 / DELTA) * math.sqrt(rounds * math.log(5 * rounds / DELTA)) / batch
-    assert found()["ctx-theorem-e3-logarithm"].computed == pytest.approx(needed / printed)
+    assert errata_by_key()["ctx-theorem-e3-logarithm"].computed == pytest.approx(needed / printed)
     assert needed / printed == pytest.approx(1.88, abs=0.005)
 
 
@@ -230,7 +230,7 @@ def test_theorem_e3_from_theorem_b1_at_the_composed_parameters() -> None:
 
 
 def test_the_halves_of_proposition_3_1_by_the_gaussian_distribution() -> None:
-    row, sigma = found()["glb-proposition-3.1-halves"], 2 * math.sqrt(2 * math.log(1.25e5))
+    row, sigma = errata_by_key()["glb-proposition-3.1-halves"], 2 * math.sqrt(2 * math.log(1.25e5))
     assert row.computed == pytest.approx(float(gaussian(2 / sigma, 0.5)), rel=1e-9)
     assert fact(row.key, "over ξ") == pytest.approx(4 * math.sqrt(2 * math.log(2.5e5)) / sigma)
     assert fact(row.key, "exact δ") == pytest.approx(float(gaussian(2 / sigma, 1)), rel=1e-9)
@@ -250,7 +250,7 @@ def test_the_pair_of_proposition_3_1_moves_by_two_over_sigma() -> None:
 
 def test_the_second_gradient_after_a_first_step_that_is_played() -> None:
     """Draw Lemma 2.2's answer to a first gradient: θ̂₁ has one length, and the second gradient is longer than R = 2."""
-    draws, row = np.random.default_rng(6), found()["glb-proposition-3.2-radius"]
+    draws, row = np.random.default_rng(6), errata_by_key()["glb-proposition-3.2-radius"]
     length = 2 * math.sqrt(math.pi) / 2 * (math.e + 1) / (math.e - 1) * 2 * math.gamma(1.5) / math.gamma(2)
     x = np.array([1.0, 0.0])
     for reward in (-1.0, 0.5, 1.0):
@@ -274,7 +274,7 @@ def test_the_second_gradient_after_a_first_step_that_is_played() -> None:
 
 
 def test_the_steps_of_theorem_4_1_by_running_the_recursion() -> None:
-    row, curvature = found()["glb-theorem-4.1-step"], mpf(1) / 20
+    row, curvature = errata_by_key()["glb-theorem-4.1-step"], mpf(1) / 20
     kept, proof = mpf(1), mpf(1)
     for t in range(1001, 91_001):
         kept *= 1 - 2 * curvature * (curvature / t)
@@ -312,14 +312,14 @@ def test_the_blocks_of_two_arms_have_the_ratio_of_one(epsilon: float) -> None:
     assert math.log(apart) == pytest.approx(epsilon)
     assert math.log(same) == pytest.approx(epsilon)
     assert glb._blocks_epsilon(epsilon) == pytest.approx(epsilon)
-    row = found()["glb-propositions-4-composition"]
+    row = errata_by_key()["glb-propositions-4-composition"]
     assert row.computed == pytest.approx(2)
     assert row.ours == pytest.approx(1)
 
 
 def test_product_sets_tell_two_arms_apart_less_than_all_sets() -> None:
     """Masses of cells of a grid: the best set takes the cells that gain; the best A₁ × A₂ is climbed to in turns."""
-    row, edges = found()["glb-equation-b1-sets"], np.linspace(-7, 8, 301)
+    row, edges = errata_by_key()["glb-equation-b1-sets"], np.linspace(-7, 8, 301)
     zero, one = (np.diff(stats.norm(mean).cdf(edges)) for mean in (0, 1))
     gain = np.outer(one, zero) - math.e * np.outer(zero, one)
     assert row.computed == pytest.approx(np.maximum(gain, 0).sum(), rel=1e-3)
@@ -363,7 +363,7 @@ def test_what_halving_costs_by_the_gaussian_distribution_and_the_sphere() -> Non
         whole, half = (
             mpmath.findroot(lambda r, e=e, d=d: gaussian(r, e) - d, e / 4) for e, d in ((1, 1e-5), (0.5, 5e-6))
         )
-    assert found()[key].computed == pytest.approx(float(whole / half), rel=1e-8)
+    assert errata_by_key()[key].computed == pytest.approx(float(whole / half), rel=1e-8)
     odds = [(math.exp(e) + 1) / (math.exp(e) - 1) for e in (0.5, 1.0)]
     assert fact(key, "SGD") == pytest.approx(odds[0] / odds[1])
 
@@ -372,7 +372,7 @@ def test_what_halving_costs_by_the_gaussian_distribution_and_the_sphere() -> Non
 
 
 def test_the_baselines_have_a_tenth_of_their_epsilon() -> None:
-    row, sigma = found()["glb-section-5-baselines"], 6 * math.sqrt(2 * math.log(250))
+    row, sigma = errata_by_key()["glb-section-5-baselines"], 6 * math.sqrt(2 * math.log(250))
     assert is_epsilon_of(fact(row.key, "exact ε"), math.sqrt(4.5) / sigma, 0.01)
     assert fact(row.key, "exact ε") == pytest.approx(0.10, abs=0.005)
     assert is_epsilon_of(1.0, math.sqrt(4.5) * row.computed / sigma, 0.01)

@@ -21,7 +21,7 @@ seed = 3
 """
 
 
-def given(vectors: str, more: str = "") -> str:
+def environment_with(vectors: str, more: str = "") -> str:
     return f'name = "linear-sphere"\nactions = {{kind = "given", vectors = {vectors}}}\n{more}'
 
 
@@ -38,43 +38,55 @@ def refusal(file: str) -> str:
 @pytest.mark.parametrize(
     ("world", "message"),
     [
-        pytest.param(given("[]"), "environment.actions = '0 vectors': must be 1 to 100000 vectors", id="empty"),
-        pytest.param(given("[[]]"), "environment.actions = (1, 0): must be at least one vector of", id="no-numbers"),
         pytest.param(
-            given("[[1.0, 0.0], [0.0, 1.0, 0.0]]"),
+            environment_with("[]"), "environment.actions = '0 vectors': must be 1 to 100000 vectors", id="empty"
+        ),
+        pytest.param(
+            environment_with("[[]]"), "environment.actions = (1, 0): must be at least one vector of", id="no-numbers"
+        ),
+        pytest.param(
+            environment_with("[[1.0, 0.0], [0.0, 1.0, 0.0]]"),
             "environment.actions[1] = [0.0, 1.0, 0.0]: must have 2 numbers, like the first one",
             id="ragged",
         ),
         pytest.param(
-            given("[[1.0, 0.0], [nan, 1.0]]"),
+            environment_with("[[1.0, 0.0], [nan, 1.0]]"),
             "environment.actions.vectors.1.0 = nan: must be a finite number",
             id="not-a-number",
         ),
         pytest.param(
-            given("[[inf, 0.0], [0.0, 1.0]]"), "environment.actions.vectors.0.0 = inf: must be a", id="infinite"
+            environment_with("[[inf, 0.0], [0.0, 1.0]]"),
+            "environment.actions.vectors.0.0 = inf: must be a",
+            id="infinite",
         ),
         pytest.param(
-            given("[[1.0, 0.0], [0.6, 0.9]]"), "environment.actions[1] = 1.0816", id="outside-the-ball-by-its-norm"
+            environment_with("[[1.0, 0.0], [0.6, 0.9]]"),
+            "environment.actions[1] = 1.0816",
+            id="outside-the-ball-by-its-norm",
         ),
-        pytest.param(given("[[1.0, 0.0], [2.0, 0.0]]"), "= 2.0: its norm must be at most 1", id="outside-the-ball"),
-        pytest.param(given("[[0.0, 0.0]]"), "environment.actions = 'only zero vectors': must tell", id="zero-vector"),
         pytest.param(
-            given("[[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [0.0, 1.0, 0.0]]"),
+            environment_with("[[1.0, 0.0], [2.0, 0.0]]"), "= 2.0: its norm must be at most 1", id="outside-the-ball"
+        ),
+        pytest.param(
+            environment_with("[[0.0, 0.0]]"), "environment.actions = 'only zero vectors': must tell", id="zero-vector"
+        ),
+        pytest.param(
+            environment_with("[[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [0.0, 1.0, 0.0]]"),
             "environment.actions = 'actions of rank 2': must span all 3 dimensions",
             id="rank-deficient",
         ),
         pytest.param('name = "linear-sphere"\narms = 4\ndimension = 5', "of rank 4': must span all 5", id="too-few"),
         pytest.param(
-            given("[[1.0, 0.0], [0.0, 1.0]]", "dimension = 3"),
+            environment_with("[[1.0, 0.0], [0.0, 1.0]]", "dimension = 3"),
             "environment.dimension = 3: environment.actions has 2",
             id="another-dimension",
         ),
         pytest.param(
-            given("[[1.0, 0.0], [0.0, 1.0]]", "arms = 5"),
+            environment_with("[[1.0, 0.0], [0.0, 1.0]]", "arms = 5"),
             "environment.arms = 5: environment.actions has 2",
             id="another-number",
         ),
-        pytest.param(given('[["one"]]'), "environment.actions", id="words"),
+        pytest.param(environment_with('[["one"]]'), "environment.actions", id="words"),
         pytest.param(ball(11, 0.5), "environment.actions.dimension = 11", id="too-many-dimensions"),
         pytest.param(ball(2, 0.0), "environment.actions.spacing = 0.0", id="no-spacing"),
         pytest.param(ball(2, 1.5), "environment.actions.spacing = 1.5", id="spacing-above-1"),

@@ -26,7 +26,7 @@ STANDINGS = {
 }
 
 
-def shown(width: int, *, terminal: bool, looks: int = 1) -> str:
+def printed(width: int, *, terminal: bool, looks: int = 1) -> str:
     text = io.StringIO()
     progress = Progress(Console(file=text, force_terminal=terminal, width=width, color_system=None, soft_wrap=True))
     with progress.running():
@@ -37,7 +37,7 @@ def shown(width: int, *, terminal: bool, looks: int = 1) -> str:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_terminal_shows_round_cohorts_stages_clients_done_and_arms_left(width: int) -> None:
-    seen = shown(width, terminal=True)
+    seen = printed(width, terminal=True)
     for words in ("round 1", "3 of 3 arms left", "cohorts: 1 released, 0 aborted", "128 of 3,000 pulls, 128 clients"):
         assert words in seen
     rows = {line.split()[0]: " ".join(line.split()[1:]) for line in seen.splitlines() if line.strip().startswith("tri")}
@@ -47,7 +47,7 @@ def test_a_terminal_shows_round_cohorts_stages_clients_done_and_arms_left(width:
 
 
 def test_anything_else_gets_one_plain_line_for_the_same_news() -> None:
-    message = shown(80, terminal=False, looks=2)
+    message = printed(80, terminal=False, looks=2)
     assert message == (
         "round 1 (64 clients a cohort): 1 of 3 cohorts released, 1 in shares (17 of 64 clients done); "
         "128 of 3,000 pulls, 128 clients, 3 of 3 arms left\n"

@@ -6,7 +6,7 @@ import pytest
 
 from distrust.lab.run import in_process
 from distrust.lab.run.failures import tracker_of
-from distrust.lab.run.in_process import OneByOne
+from distrust.lab.run.in_process import SequentialLearner
 from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.server.learner.learner import Learner
@@ -41,7 +41,7 @@ dropout = {dropout}
 
 def played(file: RunFile, learner: Learner, monkeypatch: pytest.MonkeyPatch) -> Result:
     """The result of the driver when it plays with this learner."""
-    monkeypatch.setattr(in_process, "OneByOne", lambda _config: learner)
+    monkeypatch.setattr(in_process, "SequentialLearner", lambda _config: learner)
     return in_process.run(file)
 
 
@@ -56,7 +56,7 @@ def test_a_short_run_is_the_ordinary_learners_in_every_field(monkeypatch: pytest
 def test_blocks_add_up_to_the_ordinary_run(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     file = run_file()
     ordinary = played(file, Learner(file.config), monkeypatch)
-    joined = played(file, OneByOne(file.config, block), monkeypatch)
+    joined = played(file, SequentialLearner(file.config, block), monkeypatch)
     assert len(joined.rounds) == -(-400 // block)
     assert joined.model_dump(exclude=FINER) == ordinary.model_dump(exclude=FINER)
     assert joined.bits.payload == pytest.approx(ordinary.bits.payload)
@@ -90,7 +90,7 @@ def test_cohorts_that_are_lost_are_replaced_and_counted(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(in_process, "CohortsInProcess", lambda _file, _world: outcome)
     file = run_file(dropout=0.0)
-    joined = played(file, OneByOne(file.config, 7), monkeypatch)
+    joined = played(file, SequentialLearner(file.config, 7), monkeypatch)
     calls = iter(range(10**6))
     ordinary = played(file, Learner(file.config), monkeypatch)
     assert joined.model_dump(exclude=FINER) == ordinary.model_dump(exclude=FINER)
@@ -116,8 +116,8 @@ def test_every_pull_forms_an_interval_and_one_that_misses_is_seen_within_its_blo
     file = run_file(dropout=0.0)
     believed = replace(file, environment=file.environment.model_copy(update={"seed": 4}))
     counts = []
-    for learner in (Learner(file.config), OneByOne(file.config, 400)):
-        monkeypatch.setattr(in_process, "OneByOne", lambda _config, learner=learner: learner)
+    for learner in (Learner(file.config), SequentialLearner(file.config, 400)):
+        monkeypatch.setattr(in_process, "SequentialLearner", lambda _config, learner=learner: learner)
         tracker = tracker_of(believed)
         events = tracker.events(in_process.play_learner(file, tracker))
         counts.append((events.widths, events.width_failures))

@@ -24,9 +24,11 @@ from tests.support.in_memory_intermediaries import checksum
 N, TIMES, KEYS = 20, [9, 6, 5], new_keys()
 
 
-def polya(wrap: float) -> AnyMechanism:
+def polya(overflow_probability: float) -> AnyMechanism:
     spec = MechanismSpec(name="distributed-polya", epsilon=1.0)
-    return plan(spec, clients=N, min_survivors=18, min_honest=16, overflow_probability=wrap, statistic=Reward())
+    return plan(
+        spec, clients=N, min_survivors=18, min_honest=16, overflow_probability=overflow_probability, statistic=Reward()
+    )
 
 
 ROOMY, USUAL = polya(1e-17), polya(1e-4)

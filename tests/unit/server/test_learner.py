@@ -64,7 +64,7 @@ def test_a_round_asks_every_active_arm_for_its_own_cohort() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dropout", "corrupt", "minimum", "least", "floor"),
+    ("dropout", "corrupt", "minimum", "min_survivors", "min_honest"),
     [
         pytest.param(0.0, 0.0, 2, 1024, 1024, id="no-client-leaves"),
         pytest.param(0.1, 0.1, 2, 922, 820, id="ten-and-ten-percent"),
@@ -73,11 +73,11 @@ def test_a_round_asks_every_active_arm_for_its_own_cohort() -> None:
     ],
 )
 def test_survivors_and_floor_follow_the_rates(
-    dropout: float, corrupt: float, minimum: int, least: int, floor: int
+    dropout: float, corrupt: float, minimum: int, min_survivors: int, min_honest: int
 ) -> None:
     rates = {"dropout": dropout, "corrupt": corrupt, "minimum": minimum}
     plan = open_plan(Learner(config(policy={"first_batch": 10}, horizon=10_000, intermediary=rates)))
-    assert (least, floor) == (plan.minimum, plan.mechanism.floor)
+    assert (min_survivors, min_honest) == (plan.minimum, plan.mechanism.floor)
 
 
 def test_the_wrap_probability_is_the_policys_share() -> None:

@@ -5,7 +5,7 @@ from tests.support.in_memory_intermediaries import InMemoryClients
 from tests.support.server_harness import REWARDS, ServerHarness, config, serve
 
 
-def shown(harness: ServerHarness) -> list[Guarantee]:
+def guarantees_of(harness: ServerHarness) -> list[Guarantee]:
     """Every guarantee that the server shows of its run."""
     service = harness.service
     ledger = service.ledger("demo")
@@ -17,7 +17,7 @@ def shown(harness: ServerHarness) -> list[Guarantee]:
 def test_an_unsafe_run_shows_no_privacy_and_why_everywhere(harness: ServerHarness) -> None:
     harness.service.create(config(unsafe={"noise_seed": 1}))
     serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS))
-    found = shown(harness)
+    found = guarantees_of(harness)
     assert len(found) >= 6
     assert {(one.kind, one.epsilon, one.line()) for one in found} == {("none", None, "no privacy")}
     assert all("noise_seed" in " ".join(one.assumptions) for one in found)
@@ -26,7 +26,7 @@ def test_an_unsafe_run_shows_no_privacy_and_why_everywhere(harness: ServerHarnes
 def test_the_same_run_with_noise_from_the_operating_system_keeps_its_promise(harness: ServerHarness) -> None:
     harness.service.create(config(unsafe=None))
     serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS))
-    assert {(one.kind, one.claimed) for one in shown(harness)} == {("pure", 2.0)}
+    assert {(one.kind, one.claimed) for one in guarantees_of(harness)} == {("pure", 2.0)}
 
 
 def test_a_cohort_that_replaces_another_has_other_clients(harness: ServerHarness) -> None:

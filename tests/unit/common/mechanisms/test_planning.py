@@ -94,7 +94,7 @@ def test_a_cohort_that_cannot_be_is_refused(cohort: dict[str, Any], field: str) 
     ],
 )
 def test_what_would_not_fit_is_refused(words: dict[str, Any]) -> None:
-    clients = 4 if words["name"] == "shuffled-binomial" else 10**10 if words["name"] == "identity" else 100
+    clients = {"shuffled-binomial": 4, "identity": 10**10}.get(words["name"], 100)
     with pytest.raises(BadParameter):
         plan(
             MechanismSpec.model_validate(words),

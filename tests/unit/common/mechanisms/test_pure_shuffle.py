@@ -13,12 +13,14 @@ from distrust.common.mechanisms.families.base import CohortParams, MechanismSpec
 from distrust.common.mechanisms.shuffled.pure import RelaxedSecaggShuffle
 from distrust.common.randomness import UnsafeSeededStream
 
-WRAP = 1e-6
+OVERFLOW_PROBABILITY = 1e-6
 
 
-def planned(clients: int = 64, floor: int | None = None, dimension: int = 1, **words: Any) -> RelaxedSecaggShuffle:
+def planned(clients: int = 64, min_honest: int | None = None, dimension: int = 1, **words: Any) -> RelaxedSecaggShuffle:
     spec = MechanismSpec.model_validate({"name": "distributed-polya", "epsilon": 1.0, "precision": 1, **words})
-    cohort = CohortParams(clients, floor or clients, dimension, -1.0, 3.0, WRAP, spec.calibration, "shuffler")
+    cohort = CohortParams(
+        clients, min_honest or clients, dimension, -1.0, 3.0, OVERFLOW_PROBABILITY, spec.calibration, "shuffler"
+    )
     return RelaxedSecaggShuffle.plan(spec, cohort)
 
 
@@ -104,7 +106,7 @@ def test_the_guarantee_is_pure_and_within_what_was_asked_for() -> None:
 
 
 def test_colluders_and_losses_show_in_the_guarantee() -> None:
-    mechanism = planned(clients=100, floor=80)
+    mechanism = planned(clients=100, min_honest=80)
     epsilons = [spent(mechanism, *case) for case in ((100, 0), (80, 0), (80, 20), (80, 60), (80, 79))]
     assert epsilons == sorted(epsilons)
     assert epsilons[-1] > 2
@@ -156,7 +158,7 @@ def test_words_without_a_certified_design_are_refused(words: dict[str, Any], fie
 def test_a_short_cohort_is_not_opened(stream: UnsafeSeededStream) -> None:
     total: NDArray[np.uint64] = np.array([1000], dtype=np.uint64)
     with pytest.raises(TooSmall):
-        planned(clients=64, floor=60).estimate(total, 59, stream)
+        planned(clients=64, min_honest=60).estimate(total, 59, stream)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -13,7 +13,7 @@ from distrust.lab.privacy.query import PrivacyQuery
 from tests.support.calculator import answer, read
 
 
-def made(name: str, **words: object):  # noqa: ANN201 - one of sixteen kinds
+def planned_mechanism(name: str, **words: object):  # noqa: ANN201 - one of sixteen kinds
     return PrivacyQuery(**{"clients": 1000, "epsilon": 1.0, **words}).planned(name, "exact")
 
 
@@ -24,24 +24,26 @@ def report(name: str, **words: object) -> dict:
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
 def test_shuffled_vectors_keep_the_epsilon_that_was_asked_for(epsilon: float, norm: str) -> None:
-    mechanism = made("shuffled-gaussian", epsilon=epsilon, delta=1e-6, dimension=3, norm=norm)
+    mechanism = planned_mechanism("shuffled-gaussian", epsilon=epsilon, delta=1e-6, dimension=3, norm=norm)
     assert mechanism.privacy().promise.epsilon <= epsilon
 
 
 @pytest.mark.parametrize("dimension", [1, 3])
 def test_one_shuffled_client_has_the_local_guarantee_that_was_asked_for(dimension: int) -> None:
-    assert made("shuffled-laplace", clients=1, delta=1e-6, dimension=dimension).privacy().promise.epsilon <= 1
+    assert (
+        planned_mechanism("shuffled-laplace", clients=1, delta=1e-6, dimension=dimension).privacy().promise.epsilon <= 1
+    )
 
 
 @pytest.mark.parametrize(("norm", "epsilon"), [("linf", 1.0), ("l2", 1.0), ("l1", 20.0), ("linf", 20.0)])
 def test_grids_of_one_step_are_calibrated_for_shares_that_hardly_move(norm: str, epsilon: float) -> None:
     words = {"delta": 1e-6, "dimension": 3, "norm": norm, "precision": 1, "epsilon": epsilon}
-    found = made("distributed-discrete-gaussian", **words).privacy().promise.epsilon
+    found = planned_mechanism("distributed-discrete-gaussian", **words).privacy().promise.epsilon
     assert epsilon * 0.9 < found <= epsilon
 
 
 def test_shares_that_are_nearly_always_zero_promise_nothing() -> None:
-    mechanism = made("distributed-discrete-gaussian", delta=1e-6, dimension=3)
+    mechanism = planned_mechanism("distributed-discrete-gaussian", delta=1e-6, dimension=3)
     none = mechanism.model_copy(update={"variance": 1000 * 2e-3})
     assert none.privacy().promise.kind == "none"
 
@@ -92,7 +94,7 @@ def test_shifts_longer_than_the_noise_have_an_epsilon_too(name: str) -> None:
 def test_a_delta_below_what_the_drawn_noise_can_keep_is_refused(name: str, delta: float) -> None:
     batches = 4 if name == "tree" else None
     with pytest.raises(BadParameter, match="delta"):
-        made(name, delta=delta, dimension=3, batches=batches)
+        planned_mechanism(name, delta=delta, dimension=3, batches=batches)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-19, 0.5, math.nan])
@@ -115,7 +117,7 @@ def test_more_bits_than_are_computed_with_still_have_a_guarantee(contributions: 
 @pytest.mark.parametrize(("survivors", "colluders"), [(1001, 0), (1000, -1), (-1, 0)])
 @pytest.mark.parametrize("name", ["distributed-polya", "shuffled-laplace", "relaxed-secagg-shuffle"])
 def test_no_guarantee_counts_on_clients_that_there_are_not(name: str, survivors: int, colluders: int) -> None:
-    mechanism = made(name, delta=1e-6 if name == "shuffled-laplace" else None)
+    mechanism = planned_mechanism(name, delta=1e-6 if name == "shuffled-laplace" else None)
     with pytest.raises(BadParameter, match=r"survivors|colluders"):
         mechanism.privacy(survivors, colluders)
 
@@ -135,7 +137,7 @@ def test_returning_clients_of_shuffled_messages_show_every_message_and_not_their
     """All multisets of two releases, enumerated: one client answers 0 or 1, the others 0 (noise cut at ±14)."""
     words = {"clients": clients, "epsilon": 2.0, "delta": 0.01, "precision": 1}
     found = report("shuffled-laplace", contributions=2, target_delta=0.03, **words)["guarantee"]["epsilon"]
-    scale = made("shuffled-laplace", **words).scale
+    scale = planned_mechanism("shuffled-laplace", **words).scale
     one, other = _shuffled_laws(np.exp(-np.abs(np.arange(-14, 15)) / scale), clients)
     pairs = np.multiply.outer(one, one) - math.exp(found) * np.multiply.outer(other, other)
     assert float(np.maximum(pairs, 0).sum()) <= 0.03
@@ -156,5 +158,5 @@ def _shuffled_laws(weights: np.ndarray, clients: int) -> tuple[np.ndarray, np.nd
 
 @pytest.mark.parametrize("name", ["shuffled-laplace", "relaxed-secagg-shuffle", "shuffled-gaussian"])
 def test_only_mechanisms_that_release_nothing_but_the_sum_are_composed_by_its_law(name: str) -> None:
-    mechanism = made(name, clients=100, delta=None if name == "relaxed-secagg-shuffle" else 1e-6)
+    mechanism = planned_mechanism(name, clients=100, delta=None if name == "relaxed-secagg-shuffle" else 1e-6)
     assert released(mechanism, 100) is None

@@ -28,7 +28,7 @@ def length(norm: str, dimension: int) -> float:
     return 2 * {"l1": 1, "l2": math.sqrt(dimension), "linf": dimension}[norm]
 
 
-def made(name: str, clients: int, dimension: int = 1, norm: str = "linf", /, **words: object) -> Mechanism:
+def planned_mechanism(name: str, clients: int, dimension: int = 1, norm: str = "linf", /, **words: object) -> Mechanism:
     delta = {"delta": 1e-6} if "gaussian" in name else {}
     spec = MechanismSpec.model_validate({"name": name, **delta, **words})
     vector = BoundedVector.model_validate({"dimension": dimension, "norm": norm})
@@ -62,7 +62,7 @@ def test_a_sum_of_values_between_the_steps_is_not_biased(
     name: str, epsilon: float, precision: int, value: float
 ) -> None:
     """The nearest step would miss by hundreds. The law's own bound: a false alarm once in 10⁸."""
-    mechanism = made(name, 10_000, epsilon=epsilon, precision=precision, noise="continuous")
+    mechanism = planned_mechanism(name, 10_000, epsilon=epsilon, precision=precision, noise="continuous")
     stream = UnsafeSeededStream(5, name, str(epsilon), str(value))
     total = mechanism.randomize(np.full((10_000, 1), value), stream).sum(axis=0, dtype=np.uint64)
     estimate = mechanism.estimate(total % np.uint64(mechanism.modulus), 10_000, stream)
@@ -115,7 +115,7 @@ def test_on_a_fine_grid_the_bound_is_a_twentieth_above_the_noise(law: Gaussian |
 def test_a_ball_takes_a_hundredth_more_laplace_noise_on_the_grid(
     name: str, norm: str, dimension: int, epsilon: float
 ) -> None:
-    mechanism = made(name, 1000, dimension, norm, epsilon=epsilon)
+    mechanism = planned_mechanism(name, 1000, dimension, norm, epsilon=epsilon)
     terms = 1000 if name == "local-laplace" else 1
     paper = math.sqrt(2 * terms) * length(norm, dimension) / epsilon
     rounding = 1000 / 4 * (2 / mechanism.precision) ** 2
@@ -132,7 +132,7 @@ def test_a_ball_takes_a_hundredth_more_laplace_noise_on_the_grid(
 def test_a_ball_takes_a_hundredth_more_gaussian_noise_on_the_grid(
     name: str, norm: str, dimension: int, epsilon: float
 ) -> None:
-    mechanism = made(name, 1000, dimension, norm, epsilon=epsilon)
+    mechanism = planned_mechanism(name, 1000, dimension, norm, epsilon=epsilon)
     terms = 1000 if name == "local-gaussian" else 1
     analytic = terms * (2 / largest_ratio(epsilon, 1e-6)) ** 2
     assert analytic <= mechanism.error(1000).std ** 2 <= 1.0102 * analytic
@@ -142,8 +142,8 @@ def test_a_ball_takes_a_hundredth_more_gaussian_noise_on_the_grid(
 @pytest.mark.parametrize("precision", [1, 4])
 def test_continuous_noise_on_the_values_themselves_pays_for_no_rounding(norm: str, precision: int) -> None:
     words = {"epsilon": 1.0, "precision": precision, "noise": "continuous"}
-    laplace = made("local-laplace", 1000, 20, norm, **words)
-    gaussian = made("local-gaussian", 1000, 20, norm, **words)
+    laplace = planned_mechanism("local-laplace", 1000, 20, norm, **words)
+    gaussian = planned_mechanism("local-gaussian", 1000, 20, norm, **words)
     assert isinstance(laplace, LocalLaplace)
     assert isinstance(gaussian, LocalGaussian)
     assert laplace.real_law().scale * laplace.step == pytest.approx(length(norm, 20), rel=1e-12)

@@ -30,7 +30,7 @@ from tests.support.randomizers import blanket_delta
 NAMES: tuple[MechanismName, ...] = ("shuffled-laplace", "shuffled-gaussian", "shuffled-binomial")
 
 
-def made(
+def planned_mechanism(
     name: str, n: int, epsilon: float, delta: float, *, dimension: int = 1, norm: Norm = "l2", **words: object
 ) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": epsilon, "delta": delta, **words})
@@ -41,7 +41,7 @@ def made(
 def test_a_large_epsilon_is_planned_for_crowds_of_every_size() -> None:
     """The tilt of the blanket's sum is 1e-9 there: a search in absolute steps took it for 0."""
     for n in (2, 20, 100, 1000):
-        mechanism = made("shuffled-laplace", n, 20.0, 1e-6)
+        mechanism = planned_mechanism("shuffled-laplace", n, 20.0, 1e-6)
         assert (mechanism.privacy().promise.epsilon or math.inf) <= 20.0
         assert math.isfinite(blanket_delta(laplace_on_grid(laplace_scale(20.0, 8, 1), 8), 19.0, n))
 
@@ -60,7 +60,11 @@ def test_what_is_planned_keeps_the_epsilon_that_was_asked_for(
 ) -> None:
     """Every legal n, ε and δ is planned within the promise, or refused as a whole with the field named."""
     try:
-        spent = made(name, round(math.exp(size)), epsilon, delta, dimension=dimension).privacy().promise.epsilon
+        spent = (
+            planned_mechanism(name, round(math.exp(size)), epsilon, delta, dimension=dimension)
+            .privacy()
+            .promise.epsilon
+        )
     except BadParameter as error:
         assume(error.field not in {"mechanism", "mechanism.epsilon", "support of the noise"})
         raise
@@ -70,14 +74,14 @@ def test_what_is_planned_keeps_the_epsilon_that_was_asked_for(
 
 @pytest.mark.parametrize(("dimension", "norm"), [(1, "linf"), (4, "l1"), (4, "linf")])
 def test_shuffled_laplace_reports_no_digit_more_than_was_asked_for(dimension: int, norm: Norm) -> None:
-    mechanism = made("shuffled-laplace", 1000, 1.0, 1e-6, dimension=dimension, norm=norm)
+    mechanism = planned_mechanism("shuffled-laplace", 1000, 1.0, 1e-6, dimension=dimension, norm=norm)
     assert 1 - 1e-5 <= (mechanism.privacy().promise.epsilon or 0) <= 1.0
     assert 1 - 1e-5 <= (mechanism.privacy().profile(delta=1e-6).approximate.epsilon or 0) <= 1.0
 
 
 def test_bits_take_the_least_chance_that_hides() -> None:
     """Two bits with p = 0.034 where fair ones would have 2.8 times the deviation; p is drawn as it is counted."""
-    mechanism = made("shuffled-binomial", 1000, 1.0, 1e-6, precision=1)
+    mechanism = planned_mechanism("shuffled-binomial", 1000, 1.0, 1e-6, precision=1)
     assert isinstance(mechanism, ShuffledBinomial)
     p = mechanism.chance
     assert (mechanism.coins, mechanism.bits) == (1, 2)
@@ -98,7 +102,7 @@ def test_bits_take_the_least_chance_that_hides() -> None:
 def test_a_biased_bit_stays_fair_where_it_gains_nothing(
     n: int, epsilon: float, dimension: int, precision: int | None, saved: float
 ) -> None:
-    mechanism = made("shuffled-binomial", n, epsilon, 1e-6, dimension=dimension, precision=precision)
+    mechanism = planned_mechanism("shuffled-binomial", n, epsilon, 1e-6, dimension=dimension, precision=precision)
     assert isinstance(mechanism, ShuffledBinomial)
     fair = math.sqrt(n * mechanism.coins) / 2 * mechanism.step
     assert (mechanism.chance == 0.5) is (saved == 0.0)
@@ -131,14 +135,14 @@ def test_cells_bound_the_outputs_that_share_them() -> None:
 @pytest.mark.slow
 def test_every_pair_of_inputs_is_hidden_where_the_farthest_is_not_the_worst() -> None:
     """At n = 10⁶ and ε = 1 inputs two steps apart are told apart better than those four steps apart."""
-    mechanism = made("shuffled-gaussian", 1_000_000, 1.0, 1e-6, precision=4)
+    mechanism = planned_mechanism("shuffled-gaussian", 1_000_000, 1.0, 1e-6, precision=4)
     assert mechanism.privacy().promise.epsilon == 1.0
 
 
 def test_more_clients_and_more_epsilon_never_need_more_noise() -> None:
     for name, (n, epsilon) in itertools.product(NAMES, [(1000, 1.0)]):
         base, crowd, spender = (
-            made(name, *words, 1e-6, precision=4).error(100).std
+            planned_mechanism(name, *words, 1e-6, precision=4).error(100).std
             for words in ((n, epsilon), (4 * n, epsilon), (n, 2 * epsilon))
         )
         assert crowd < base

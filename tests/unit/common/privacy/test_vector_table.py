@@ -30,7 +30,7 @@ REFUSED: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {
 
 
 @cache
-def made(name: MechanismName, norm: Norm, dimension: int, calibration: Calibration = "exact") -> Mechanism:
+def planned_mechanism(name: MechanismName, norm: Norm, dimension: int, calibration: Calibration = "exact") -> Mechanism:
     """`relaxed-secagg-shuffle` splits ε over the coordinates and is searched for: ε grows, and the grid is coarse."""
     epsilon = EPSILON * (dimension if name == "relaxed-secagg-shuffle" else 1)
     words: dict[str, object] = {"name": name, "calibration": calibration}
@@ -85,7 +85,7 @@ def rounding(mechanism: Mechanism, data: NDArray[np.float64]) -> float:
 @every
 def test_the_guarantee_is_at_most_what_was_asked(name: MechanismName) -> None:
     for norm, dimension in SHAPES:
-        promise = made(name, norm, dimension).privacy().promise
+        promise = planned_mechanism(name, norm, dimension).privacy().promise
         if name == "identity":
             assert promise.kind == "none"
             continue
@@ -97,14 +97,14 @@ def test_the_guarantee_is_at_most_what_was_asked(name: MechanismName) -> None:
 
 @every
 def test_one_coordinate_has_one_mechanism_whatever_the_norm(name: MechanismName) -> None:
-    described = [made(name, norm, 1).model_dump(exclude={"norm"}) for norm in NORMS]
+    described = [planned_mechanism(name, norm, 1).model_dump(exclude={"norm"}) for norm in NORMS]
     assert described[0] == described[1] == described[2]
 
 
 @every
 def test_answers_and_colluders_change_the_guarantee(name: MechanismName) -> None:
     for norm, dimension in DIFFERENT:
-        mechanism = made(name, norm, dimension)
+        mechanism = planned_mechanism(name, norm, dimension)
         pairs = ((CLIENTS, 0), (FLOOR, 0), (FLOOR, 15), (FLOOR, 30), (FLOOR + 4, 4))
         found = [mechanism.privacy(*pair).promise.epsilon for pair in pairs]
         *honest, again = [math.inf if value is None else value for value in found]
@@ -122,7 +122,7 @@ def test_sums_are_unbiased_and_as_wide_as_the_error_law_says(name: MechanismName
     beyond 6.6 on the worse side. The coordinates of local-sphere are not independent, and count as one.
     """
     for norm, dimension in DIFFERENT:
-        mechanism, data = made(name, norm, dimension), inside(norm, dimension)
+        mechanism, data = planned_mechanism(name, norm, dimension), inside(norm, dimension)
         found = errors(mechanism, data)
         count = found.shape[0] if name == "local-sphere" else found.size
         variance = mechanism.error(CLIENTS).std ** 2
@@ -143,10 +143,10 @@ def test_the_papers_constants_are_planned_too_or_refused_in_one_line(name: Mecha
     for dimension in DIMENSIONS:
         if dimension in dimensions:
             with pytest.raises(BadParameter, match=reason) as caught:
-                made(name, norm, dimension, "paper")
+                planned_mechanism(name, norm, dimension, "paper")
             assert "\n" not in str(caught.value)
         elif (name, dimension, norm) != ("shuffled-binomial", 3, "linf"):
-            assert made(name, norm, dimension, "paper").dimension == dimension
+            assert planned_mechanism(name, norm, dimension, "paper").dimension == dimension
 
 
 @pytest.mark.parametrize("norm", NORMS)

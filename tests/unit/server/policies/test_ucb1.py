@@ -73,7 +73,10 @@ def test_who_looks_at_what_a_pull_formed_has_seen_every_interval_at_its_narrowes
     for t in range(1, 60):
         answer(policy, float(rng.random()))
         formed = policy.formed
-        assert len(formed) == (0 if t < arms else arms if t == arms else 1)
+        expected = 0 if t < arms else 1
+        if t == arms:
+            expected = arms
+        assert len(formed) == expected
         known |= {one.arm: one for one in formed}
         for one in policy.intervals:
             seen = known[one.arm]
