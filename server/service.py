@@ -116,19 +116,18 @@ class Service:
             over = active.state != "running"
             return math.inf if over or self._issuer.grantable(active) else len(active.learner.rounds)
 
-    def to_open(self, run: str, request: TicketRequest) -> Cohort | None:
-        """Return the cohort that must be opened before this request can be served in full; None if none must."""
-        return self._issuer.next_to_open(self.active_run(run), request)
+    def advance(
+        self, run: str, request: TicketRequest, opened: Cohort | None = None
+    ) -> tuple[Cohort | TicketAnswer, bool]:
+        """Return the cohort that must be opened before this request can be served in full, or else its tickets.
 
-    def opened(self, cohort: Cohort) -> bool:
-        """Record that the intermediary has opened the cohort. Return False if it was known, or is no longer needed."""
-        changed = self._issuer.opened(self.active_run(cohort.run), cohort)
-        self._ring(cohort.run)
-        return changed
-
-    def grant(self, run: str, request: TicketRequest) -> TicketAnswer:
-        """Issue tickets; none while no slot is free."""
-        return self._issuer.grant(self.active_run(run), request)
+        There are none while no slot is free. Return also whether this call recorded that `opened` is open: the cohort
+        that the last call returned, which its intermediary has opened by now.
+        """
+        step, recorded = self._issuer.advance(self.active_run(run), request, opened)
+        if recorded:
+            self._ring(run)
+        return step, recorded
 
     def key_hashes(self, run: str, cohort: str) -> KeyHashes:
         """Return the hashes of the keys of a cohort's clients. Raises WrongCohort."""

@@ -49,6 +49,9 @@ ORDER = "order"
 
 _ORDERS = 32  # cohorts whose order is in memory
 
+SMALL_BATCH = 64 * 1024
+"""Bytes of sealed reports that are permuted in the transaction that takes the last one: one commit instead of two."""
+
 
 class Shuffler(Intermediary):
     """Knows which client sent which report, and cannot read a sealed one. The server reads it without its sender.
@@ -163,6 +166,15 @@ class Shuffler(Intermediary):
             records = [body for _, body in reports]
             clients, content = len(records), permute_records(records, self._stream())
         return Batch(cohort=state.name, survivors=clients, content=content)
+
+    def _small_batch(self, tx: Connection, state: State) -> Batch | None:
+        """Return the batch of a cohort with few sealed records. Its reports are committed with it."""
+        cohort = state.cohort
+        if cohort.channel.kind != "sealed" or cohort.clients * report_size(cohort) > SMALL_BATCH:
+            return None
+        records = [body for _, body in store.bodies(tx, state.name, REPORT, SELF, cohort.clients)]
+        content = permute_records(records, self._stream())
+        return Batch(cohort=state.name, survivors=len(records), content=content)
 
     def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
         play = int(self._order(state.name)[slot]) if isinstance(state.cohort.channel, Dealt) and slot >= 0 else None

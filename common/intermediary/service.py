@@ -114,8 +114,11 @@ class Intermediary(StageMachine):
         state = self.settled(name)
         if state.stage == "aborted":
             return BatchAnswer(cohort=name, state="aborted", reason=state.reason, lost=state.cohort.clients)
+        waiting = BatchAnswer(cohort=name, state="waiting")
+        if state.stage != "done":
+            return waiting
         with self._database.reading() as tx:
-            return store.statement(tx, name, store.BATCH) or BatchAnswer(cohort=name, state="waiting")
+            return store.statement(tx, name, store.BATCH) or waiting
 
     def transcript(self, name: str, after: int, limit: int) -> Transcript:
         """Return a page of the cohort's messages in the order of arrival, from position `after` on.

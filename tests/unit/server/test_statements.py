@@ -44,7 +44,8 @@ def cohort(house: House) -> Cohort:
     """A masked cohort that is open at S."""
     house.service.create(config())
     found = next(one for one in house.service.active_run("demo").pending() if one.cohort == NAME)
-    assert house.service.opened(found)
+    with house.service.store.writing() as writing:
+        writing.cohort(found)
     return found
 
 
@@ -125,11 +126,11 @@ def test_an_aggregator_that_lies_about_its_statements_ends_the_cohort_as_aborted
 def test_the_same_request_with_other_keys_is_a_conflict(house: House, cohort: Cohort) -> None:
     name = "ab" * 16
     first = TicketRequest(request=name, round=1, want=2, keys=bytes(64))
-    granted = house.service.grant("demo", first)
-    assert house.service.grant("demo", first) == granted
+    granted = house.service.advance("demo", first)
+    assert house.service.advance("demo", first) == granted
     for keys in (b"\x01" + bytes(63), bytes(63) + b"\x01", b""):
         with pytest.raises(Conflict, match="round, count or keys"):
-            house.service.grant("demo", first.model_copy(update={"keys": keys}))
+            house.service.advance("demo", first.model_copy(update={"keys": keys}))
     assert house.service.key_hashes("demo", cohort.cohort).hashes == bytes(64)
 
 
@@ -137,5 +138,5 @@ def test_the_same_request_with_other_keys_is_a_conflict(house: House, cohort: Co
 def test_a_request_with_a_wrong_number_of_key_bytes_gets_no_ticket(house: House, cohort: Cohort, size: int) -> None:
     wanted = TicketRequest(request="ab" * 16, round=1, want=2, keys=bytes(size))
     with pytest.raises(BadMessage, match=f"keys: {size} bytes, expected 64"):
-        house.service.grant("demo", wanted)
+        house.service.advance("demo", wanted)
     assert house.service.key_hashes("demo", cohort.cohort).hashes == b""
