@@ -106,15 +106,17 @@ class Service:
         with active.lock:
             return active.view()
 
-    def newest_round(self, run: str) -> float:
-        """Return the newest round's number, or infinity when slots are free or the run is over.
+    def standing(self, run: str) -> tuple[float, RoundView]:
+        """Return the newest round's number, or infinity when slots are free or the run is over; and the open round.
 
         A fleet that knows an earlier round asks for the round again.
         """
         active = self.active_run(run)
         with active.lock:
+            view = self.round_view(run)
             over = active.state != "running"
-            return math.inf if over or self._issuer.grantable(active) else len(active.learner.rounds)
+            newest = math.inf if over or self._issuer.grantable(active) else len(active.learner.rounds)
+            return newest, view
 
     def advance(
         self, run: str, request: TicketRequest, opened: Cohort | None = None

@@ -4,6 +4,7 @@ Names, the type on the wire, checks, tables and audits follow from `CLASSES`. To
 (`distrust.common.mechanisms.families.base.Mechanism` says which facts it states), and add a line here.
 """
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field, ValidationError
@@ -38,7 +39,7 @@ from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian
 from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
 from distrust.common.mechanisms.shuffled.pure import RelaxedSecaggShuffle
 from distrust.common.messages.explain import first
-from distrust.common.privacy.guarantee import Calibration
+from distrust.common.privacy.guarantee import Calibration, Guarantee
 
 __all__ = [
     "MECHANISMS",
@@ -122,6 +123,19 @@ def plan(
     if mechanism.name != spec.name:
         raise BadParameter("mechanism.name", spec.name, f"{kind.__name__}.plan made a value named {mechanism.name!r}")
     return mechanism
+
+
+def promise_of(mechanism: Mechanism, *, composable: bool = False) -> Guarantee:
+    """Return `mechanism.guarantee()`, or `mechanism.composable()`. Computed once: rounds repeat their mechanism."""
+    try:
+        return _promise(mechanism, composable)
+    except TypeError:  # an extension's mechanism may have fields that cannot be hashed
+        return mechanism.composable() if composable else mechanism.guarantee()
+
+
+@lru_cache(maxsize=256)
+def _promise(mechanism: Mechanism, composable: bool) -> Guarantee:  # noqa: FBT001 - a key of the cache
+    return mechanism.composable() if composable else mechanism.guarantee()
 
 
 def check_spec(spec: MechanismSpec, statistic: Statistic) -> None:

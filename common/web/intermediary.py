@@ -40,6 +40,7 @@ class IntermediaryApi(Protocol):
 
     def open(self, cohort: Cohort) -> Cohort: ...
     def terms(self, name: str) -> Cohort: ...
+    def known_terms(self, name: str) -> Cohort | None: ...
     def cohorts(self, *, only_open: bool = False) -> CohortList: ...
     def receive(self, name: str, stage: str, upload: Upload) -> UploadAnswer: ...
     def depart(self, name: str, departure: Departure) -> UploadAnswer: ...
@@ -73,9 +74,9 @@ def open_cohort(
 
 
 @router.get("/cohorts/{cohort}/terms", responses=problems(WrongCohort))
-def terms(cohort: str, party: PartyDep) -> Cohort:
+async def terms(cohort: str, party: PartyDep) -> Cohort:
     """Show the cohort as it was opened here. A client compares it with what the server told it, before it sends."""
-    return party.terms(cohort)
+    return party.known_terms(cohort) or await run_in_threadpool(party.terms, cohort)
 
 
 @router.get("/cohorts", dependencies=[OperatorOnly], responses=problems(Unauthorized))

@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter
 
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
-from distrust.common.mechanisms import AnyMechanism, Mechanism, plan
+from distrust.common.mechanisms import AnyMechanism, Mechanism, plan, promise_of
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.ledger import Entry, PrivacyLedger, parallel
 from distrust.common.run.config import RunConfig
@@ -120,12 +120,12 @@ class RoundRecord:
     @cached_property
     def guarantee(self) -> Guarantee:
         """The weakest guarantee of the mechanisms, each at its least number of honest survivors."""
-        return self._weakest([mechanism.guarantee() for mechanism in self.mechanisms.values()])
+        return self._weakest([promise_of(mechanism) for mechanism in self.mechanisms.values()])
 
     @cached_property
     def composable(self) -> Guarantee:
         """The weakest guarantee for clients that return, in the form that several of them compose by."""
-        return self._weakest([mechanism.composable() for mechanism in self.mechanisms.values()])
+        return self._weakest([promise_of(mechanism, composable=True) for mechanism in self.mechanisms.values()])
 
     def _weakest(self, guarantees: Sequence[Guarantee]) -> Guarantee:
         weakest = guarantees[0] if len(guarantees) == 1 else parallel(guarantees)
@@ -208,12 +208,18 @@ def round_guarantee(config: RunConfig, record: RoundRecord) -> Guarantee:
 
 
 def run_ledger(config: RunConfig, records: Sequence[RoundRecord]) -> PrivacyLedger:
-    """Return the ledger of all rounds. Aborted cohorts count too: their clients may have reported."""
-    entries = tuple(
-        Entry(f"round {one.number}", one.clients, max(1, len(one.cohorts)), round_guarantee(config, one))
-        for one in records
-    )
-    return PrivacyLedger(config.contributions, config.budget, entries)
+    """Return the ledger of all rounds. Aborted cohorts count too: their clients may have reported.
+
+    Consecutive rounds with one and the same guarantee are one entry: a run may have as many rounds as clients.
+    """
+    entries: list[Entry] = []
+    for one in records:
+        guarantee, clients, cohorts = round_guarantee(config, one), one.clients, max(1, len(one.cohorts))
+        if entries and entries[-1].guarantee is guarantee:
+            last = entries.pop()
+            clients, cohorts = last.clients + clients, last.cohorts + cohorts
+        entries.append(Entry(f"rounds to {one.number}", clients, cohorts, guarantee))
+    return PrivacyLedger(config.contributions, config.budget, tuple(entries))
 
 
 def ledger_classes(ledger: PrivacyLedger) -> tuple[LedgerClass, ...]:
