@@ -114,20 +114,19 @@ EVENTS = Table(
 
 
 # Each statement is built once: building and naming one for SQLAlchemy's cache costs more than running it.
-_BY_RUN, _BY_COHORT = bindparam("run"), bindparam("cohort")
 _RUN_COHORTS = select(*(COHORTS.c[name] for name in ("cohort", "round", "clients", "granted", "state", "lost")))
-_RUN_COHORTS = _RUN_COHORTS.where(COHORTS.c.run == _BY_RUN)
+_RUN_COHORTS = _RUN_COHORTS.where(COHORTS.c.run == bindparam("run"))
 _ROUND_COHORTS = _RUN_COHORTS.where(COHORTS.c.round == bindparam("round"))
-_MESSAGE = select(COHORTS.c.message).where(COHORTS.c.cohort == _BY_COHORT)
-_OUTCOME = select(OUTCOMES.c.body).where(OUTCOMES.c.cohort == _BY_COHORT)
-_BATCH = select(BATCHES.c.body).where(BATCHES.c.cohort == _BY_COHORT)
+_MESSAGE = select(COHORTS.c.message).where(COHORTS.c.cohort == bindparam("cohort"))
+_OUTCOME = select(OUTCOMES.c.body).where(OUTCOMES.c.cohort == bindparam("cohort"))
+_BATCH = select(BATCHES.c.body).where(BATCHES.c.cohort == bindparam("cohort"))
 _GRANT_COLUMNS = [GRANTS.c[name] for name in ("round", "want", "cohort", "first", "count", "key_hashes")]
 _GRANTS = select(*_GRANT_COLUMNS).order_by(GRANTS.c.number)
-_REQUEST_GRANTS = _GRANTS.where(GRANTS.c.run == _BY_RUN, GRANTS.c.request == bindparam("request"))
-_COHORT_GRANTS = _GRANTS.where(GRANTS.c.cohort == _BY_COHORT)
-_STATEMENTS = select(STATEMENTS.c.stage, STATEMENTS.c.digest).where(STATEMENTS.c.cohort == _BY_COHORT)
+_REQUEST_GRANTS = _GRANTS.where(GRANTS.c.run == bindparam("run"), GRANTS.c.request == bindparam("request"))
+_COHORT_GRANTS = _GRANTS.where(GRANTS.c.cohort == bindparam("cohort"))
+_STATEMENTS = select(STATEMENTS.c.stage, STATEMENTS.c.digest).where(STATEMENTS.c.cohort == bindparam("cohort"))
 _STATEMENTS = _STATEMENTS.order_by(STATEMENTS.c.number)
-_NEWEST_EVENT = select(func.max(EVENTS.c.number)).where(EVENTS.c.run == _BY_RUN)
+_NEWEST_EVENT = select(func.max(EVENTS.c.number)).where(EVENTS.c.run == bindparam("run"))
 _ADD_COHORT, _ADD_GRANT, _ADD_STATEMENT = insert(COHORTS), insert(GRANTS), insert(STATEMENTS)
 _ADD_OUTCOME, _ADD_BATCH, _ADD_EVENT = insert(OUTCOMES), insert(BATCHES), insert(EVENTS)
 _CHANGE_COHORT = update(COHORTS).where(COHORTS.c.cohort == bindparam("changed"))

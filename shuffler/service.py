@@ -1,5 +1,6 @@
 """The shuffler: holds reports until all clients answered, left or are late; releases them in random order, once."""
 
+import logging
 from collections.abc import Callable, Collection
 from functools import lru_cache
 
@@ -48,6 +49,8 @@ ORDER = "order"
 """The stage that stores the order in which the shuffler deals a cohort's actions. It is drawn once, on opening."""
 
 _ORDERS = 32  # cohorts whose order is in memory
+
+_log = logging.getLogger("distrust.shuffler")
 
 SMALL_BATCH = 64 * 1024
 """Bytes of sealed reports that are permuted in the transaction that takes the last one: one commit instead of two."""
@@ -173,7 +176,11 @@ class Shuffler(Intermediary):
         if cohort.channel.kind != "sealed" or cohort.clients * report_size(cohort) > SMALL_BATCH:
             return None
         records = [body for _, body in store.bodies(tx, state.name, REPORT, SELF, cohort.clients)]
-        content = permute_records(records, self._stream())
+        try:
+            content = permute_records(records, self._stream())
+        except Exception:  # noqa: BLE001  the mixer tries again, and ends the cohort if it fails too
+            _log.exception("cohort %s is not permuted at once", state.name)
+            return None
         return Batch(cohort=state.name, survivors=len(records), content=content)
 
     def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:

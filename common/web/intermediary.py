@@ -76,7 +76,8 @@ def open_cohort(
 @router.get("/cohorts/{cohort}/terms", responses=problems(WrongCohort))
 async def terms(cohort: str, party: PartyDep) -> Cohort:
     """Show the cohort as it was opened here. A client compares it with what the server told it, before it sends."""
-    return party.known_terms(cohort) or await run_in_threadpool(party.terms, cohort)
+    known = party.known_terms(cohort)
+    return await run_in_threadpool(party.terms, cohort) if known is None else known
 
 
 @router.get("/cohorts", dependencies=[OperatorOnly], responses=problems(Unauthorized))

@@ -1,9 +1,11 @@
 """Tickets: in cohort order, once, only from cohorts that S knows, and not too many at a time."""
 
 import asyncio
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
 from distrust.common.errors import Conflict, Unavailable, WrongStage
 from distrust.server.ticket_issuer import MOST_GRANTED
@@ -107,3 +109,27 @@ def test_a_window_of_one_cohort_still_finishes(tmp_path: Path, s: MemoryIntermed
     house.service.create(config(horizon=400))
     assert serve(house, "demo", Crowd(s, REWARDS)).state == "finished"
     house.database.close()
+
+
+def test_a_fresh_cohort_is_opened_once_and_recorded_with_its_first_tickets(
+    house: House, s: MemoryIntermediaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call to S and one commit for each cohort that a request needs."""
+    commits: list[int] = []
+    transaction = house.database.transaction
+
+    def counted() -> AbstractContextManager[Connection]:
+        commits.append(1)
+        return transaction()
+
+    async def asked() -> None:
+        house.service.create(config())
+        monkeypatch.setattr(house.database, "transaction", counted)
+        grants = (await house.ask("demo", 40)).grants
+        assert [grant.count for grant in grants] == [32, 8]
+        await asyncio.sleep(0.05)  # both collectors ask for their batch meanwhile
+        await house.coordinator.stop()
+
+    asyncio.run(asked())
+    assert s.opened == ["demo.1.0.1", "demo.1.1.1"]
+    assert len(commits) == 2
