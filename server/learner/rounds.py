@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
@@ -202,7 +202,12 @@ def round_guarantee(config: RunConfig, record: RoundRecord) -> Guarantee:
     """Return one round's guarantee at its least number of honest survivors; none if its noise comes from a seed."""
     if config.unsafe is None:
         return record.guarantee if config.contributions == 1 else record.composable
-    return record.guarantee.model_copy(
+    return _without_privacy(record.guarantee)
+
+
+@lru_cache(maxsize=64)
+def _without_privacy(promise: Guarantee) -> Guarantee:
+    return promise.model_copy(
         update={"kind": "none", "epsilon": None, "delta": 0.0, "rdp": (), "assumptions": (SEEDED,)}
     )
 
