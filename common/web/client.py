@@ -16,7 +16,6 @@ from pydantic import BaseModel, ValidationError
 
 from distrust.common.errors import BadMessage, Unavailable
 from distrust.common.messages.explain import first
-from distrust.common.web.plain_http import PlainTransport
 from distrust.common.web.problems import from_document
 
 A = TypeVar("A", bound=BaseModel)
@@ -53,8 +52,11 @@ class Http:
         connections: int = 16,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._transport = transport or PlainTransport(connections, IDLE_SECONDS)
-        self._timeout = httpx.Timeout(seconds, connect=10.0, pool=None).as_dict()
+        limits = httpx.Limits(
+            max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=IDLE_SECONDS
+        )
+        timeout = httpx.Timeout(seconds, connect=10.0, pool=None)
+        self._client = httpx.AsyncClient(limits=limits, timeout=timeout, transport=transport, trust_env=False)
         self.patience = patience
         self.sent = 0  # bytes of requests: bodies and header lines
         self.received = 0  # bytes of answers: bodies and header lines
@@ -82,21 +84,16 @@ class Http:
     async def _try(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None, params: Params | None
     ) -> tuple[httpx.Response | None, str]:
-        request = httpx.Request(
-            method, url, headers=headers, content=content, params=params, extensions={"timeout": self._timeout}
-        )
         try:
-            # Not by httpx's client: that one's cookies, redirects and authentication take longer than the call.
-            answer = await self._transport.handle_async_request(request)
-            await answer.aread()
+            answer = await self._client.request(method, url, headers=headers, content=content, params=params)
         except httpx.TransportError as error:
             return None, f"{type(error).__name__} {error}".strip()
-        self.sent += _header_bytes(request.headers) + len(content or b"")
-        self.received += _header_bytes(answer.headers) + len(answer.content)
+        self.sent += _header_bytes(answer.request.headers) + len(content or b"")
+        self.received += _header_bytes(answer.headers) + answer.num_bytes_downloaded
         return answer, f"HTTP {answer.status_code}" if answer.is_success else _detail(answer)
 
     async def aclose(self) -> None:
-        await self._transport.aclose()
+        await self._client.aclose()
 
     async def __aenter__(self) -> Self:
         return self
