@@ -1,4 +1,4 @@
-"""The aggregator as a web service: its settings, its routes, its app."""
+"""Serves the aggregator over HTTP: its settings, its routes, its app."""
 
 import re
 from typing import Annotated, ClassVar, Literal
@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from distrust.aggregator.service import CONFIRM, KEYS, MASKED, SHARES, UNMASK, Aggregator
 from distrust.common.errors import BadParameter, Unauthorized, WrongCohort
-from distrust.common.machine import Clock
+from distrust.common.intermediary.stages import Clock
 from distrust.common.messages.status import STATED, StageView, StatementList
 from distrust.common.messages.upload import UploadAnswer
 from distrust.common.web.app import OperatorOnly
@@ -17,6 +17,8 @@ from distrust.common.web.bodies import MessageRoute
 from distrust.common.web.intermediary import UPLOAD_PROBLEMS, NotifierDep, UploadBody, Wait, wire
 from distrust.common.web.problems import problems
 from distrust.common.web.settings import IntermediarySettings
+
+_MOST = 100_000  # slots that one request may ask for
 
 
 class AggregatorSettings(IntermediarySettings):
@@ -41,7 +43,6 @@ Slots = Annotated[str, Query(description="slots whose inboxes are wanted in stag
 Known = Annotated[int, Query(ge=0, le=len(STATED), description="statements that the caller has already")]
 
 _PART = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
-_MOST = 100_000  # slots that one request may ask for
 
 
 def parse_slots(text: str) -> list[int]:
@@ -63,31 +64,31 @@ router = APIRouter(prefix="/v1", tags=["aggregator"], route_class=MessageRoute)
 
 @router.post("/cohorts/{cohort}/keys", responses=UPLOAD_PROBLEMS)
 def take_keys(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
-    """Take many clients' public keys."""
+    """Take many clients' public keys. Return how many, and the refused ones."""
     return aggregator.receive(cohort, KEYS, body)
 
 
 @router.post("/cohorts/{cohort}/shares", responses=UPLOAD_PROBLEMS)
 def take_shares(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
-    """Take commitments, and boxes for neighbours."""
+    """Take commitments, and boxes for neighbours. Return how many, and the refused ones."""
     return aggregator.receive(cohort, SHARES, body)
 
 
 @router.post("/cohorts/{cohort}/confirm", responses=UPLOAD_PROBLEMS)
 def take_confirmations(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
-    """Take clients' confirmations of the shares that they hold."""
+    """Take clients' confirmations of the shares that they hold. Return how many, and the refused ones."""
     return aggregator.receive(cohort, CONFIRM, body)
 
 
 @router.post("/cohorts/{cohort}/masked", responses=UPLOAD_PROBLEMS)
 def take_masked(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
-    """Take masked vectors."""
+    """Take masked vectors. Return how many, and the refused ones."""
     return aggregator.receive(cohort, MASKED, body)
 
 
 @router.post("/cohorts/{cohort}/unmask", responses=UPLOAD_PROBLEMS)
 def take_unmask(cohort: str, body: UploadBody, aggregator: AggregatorDep) -> UploadAnswer:
-    """Take the shares that rebuild the masks."""
+    """Take the shares that rebuild the masks. Return how many, and the refused ones."""
     return aggregator.receive(cohort, UNMASK, body)
 
 

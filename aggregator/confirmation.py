@@ -1,8 +1,9 @@
-"""Which shares count: the aggregator judges the answers of stage `confirm`.
+"""Judges the answers of stage `confirm`: decides which shares count.
 
-A dealer v dealt three polynomials f1, f2 and r. It publishes p = γ1·f1 + γ2·f2 + r, and each holder i the same blend of
-its shares. γ1 and γ2 are drawn after the shares were sent. So shares that agree with p lie on polynomials of degree
-t - 1, but for a chance that docs/secure-aggregation.md bounds; a pair that does not agree has a liar in it.
+A dealer v deals shares of three polynomials f1, f2 and r. It publishes p = γ1·f1 + γ2·f2 + r, and each holder i
+publishes the same blend of its shares. γ1 and γ2 are drawn after the shares were sent. So shares that agree with p lie
+on polynomials of degree t - 1, except with a probability that docs/secure-aggregation.md bounds. If a holder's blend
+does not agree with p, the dealer or the holder lied.
 `Sharing` and `Entries` are arrays over the neighbour graph: which client holds a share of which other.
 """
 
@@ -21,6 +22,9 @@ from distrust.common.crypto.share import PRIME, SHARE, Polynomial, read_elements
 from distrust.common.errors import BadMessage
 
 Flags = NDArray[np.bool_]
+
+MOST_NAMED = 20
+"""Slots of liars that an error's line lists."""
 
 
 class Sharing:
@@ -44,7 +48,7 @@ class Sharing:
         return self._counts[self.roster.index(slot)]
 
     def entries(self, bodies: Mapping[int, bytes]) -> "Entries":
-        """Return what holders sent, seen from the owners of the shares.
+        """Return the holders' entries, by owner of the shares.
 
         bodies   by slot of the holder: 17 bytes for each of its neighbours among the members, in neighbour order.
         Raises BadMessage for a body of a slot that is no member, or of another size.
@@ -62,7 +66,7 @@ class Sharing:
 
 
 class Entries:
-    """17-byte entries by owner and neighbour: row i, column j is what neighbour j of row i sent about row i.
+    """Holds 17-byte entries by owner and neighbour: row i, column j is neighbour j's entry about row i.
 
     present  whether there is one, shape (roster, degree).
     """
@@ -78,18 +82,14 @@ class Entries:
         return columns.tolist(), [int.from_bytes(self._joined[i : i + SHARE], "big") for i in starts]
 
 
-MOST_NAMED = 20
-"""Slots of liars that an error's line lists."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdict:
     """The outcome of stage `confirm`. Arrays have the shape (roster, degree), a row for each owner of shares.
 
     sharing   the members of stage `masked`.
     trusted   whether the share that the neighbour in a column holds was confirmed.
-    opened    whether that neighbour says that it holds a share.
-    disputed  whether what the neighbour says of its share contradicts the owner: one of the two lied.
+    opened    whether that neighbour states that it holds a share.
+    disputed  whether the neighbour's entry contradicts the owner: one of the two lied.
     """
 
     sharing: Sharing
@@ -99,7 +99,7 @@ class Verdict:
 
 
 def judge_shares(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
-    """Return who goes on and which shares count.
+    """Return the members of stage `masked`, and which shares count.
 
     sharing   the clients that shared. bodies   of stage `confirm`, by slot.
     """

@@ -10,6 +10,8 @@ from operator import mul
 
 from distrust.common.crypto.share import PRIME, Polynomial
 
+_KEPT = 2_000  # sets of points whose weights stay in memory
+
 
 def decode(points: Sequence[int], values: Sequence[int], threshold: int) -> Polynomial | None:
     """Return the polynomial of degree below t that all but (n - t)/2 of n values lie on, or None if there is none.
@@ -47,9 +49,6 @@ def interpolate(points: Sequence[int], values: Sequence[int]) -> Polynomial:
     for point, difference in zip(reversed(points), reversed(differences), strict=True):
         polynomial = _subtract(_times_linear(polynomial, point), [-difference])
     return polynomial
-
-
-_KEPT = 2_000  # sets of points whose weights stay in memory
 
 
 class Parity:

@@ -1,4 +1,4 @@
-"""The aggregator's five stages of secure aggregation: what it checks, routes and refuses in each.
+"""Checks, routes and refuses clients' messages in the aggregator's five stages of secure aggregation.
 
 No HTTP, no database, no clear vector. Bonawitz et al. 2017 with the graph of Bell et al. 2020; which shares count is
 decided in `aggregator.confirmation`, the sum is in `aggregator.recovery`.
@@ -100,7 +100,7 @@ def route(sharing: Sharing, bodies: Mapping[int, bytes]) -> dict[int, bytes]:
 
 
 def close_confirm(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
-    """Close stage `confirm`: return the members of stage `masked`, and which shares count.
+    """Close stage `confirm`. Return the members of stage `masked`, and which shares count.
 
     sharing   the clients that shared. bodies   of stage `confirm`, by slot.
     Raises    TooSmall, with the slots of those that lied, where too few clients' shares were confirmed.
@@ -117,7 +117,7 @@ def commitment_of(body: bytes) -> bytes:
 
 
 def check_survivors(sharing: Sharing, survivors: Iterable[int]) -> None:
-    """Check what clients check before they unmask. Raises TooSmall.
+    """Check the survivors as clients do before they unmask. Raises TooSmall.
 
     There must be enough survivors, t of them around every member, and at most w lost clients in k/2 consecutive places
     of the ring.

@@ -1,10 +1,10 @@
-"""From masked vectors and shares to the sum: rebuilds secrets, and takes the masks off.
+"""Rebuilds the secrets behind the masks from shares, takes the masks off, and so gets the sum.
 
 The survivors' self seeds and the lost clients' mask key pairs are rebuilt, although some shares may be false:
 
 1. The shares of most secrets lie on one polynomial. The first t of them give the secret.
 2. Where they do not, decoding finds the polynomial of degree t - 1 that all but (shares - t)/2 lie on.
-3. Clients that are proven to lie are left out, and what could not be decoded is tried again without them.
+3. Clients that are proven to lie are left out, and secrets that could not be decoded are tried again without them.
 4. At last some random sets of t shares are tried.
 
 A secret counts only if it fits its commitment, or its public key. So a false share never makes a wrong sum.
@@ -32,6 +32,8 @@ from distrust.common.modular import Vector, add, packed_size, subtract, sum_rows
 
 TRIES = 300
 """Sets of t shares that are tried for one secret that cannot be decoded: about 0.2 ms each."""
+
+_CHUNK = 1 << 19  # coordinates added at once: 4 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class Rebuilding:
         self._pairs: dict[int, X25519PrivateKey] = {}
 
     def run(self) -> Rebuilt:
-        """Return all secrets. Raises TooSmall where fewer than t shares came, BadShare for what cannot be rebuilt."""
+        """Return all secrets. Raises TooSmall for fewer than t shares, BadShare for one that cannot be rebuilt."""
         rows = zip(self._sharing.members, self._sharing.rows.tolist(), strict=True)
         readable = (self._read(slot, row) for slot, row in rows)
         pending = [secret for secret in readable if not self._all_agree(secret)]
@@ -119,7 +121,7 @@ class Rebuilding:
         return _Secret(slot, row, tuple(c for c, _ in usable), [v for _, v in usable])
 
     def _all_agree(self, secret: _Secret) -> bool:
-        """Take the secret if all its shares lie on one polynomial, and it is the one committed to."""
+        """Return whether all shares lie on one polynomial and give the secret committed to. Keep the secret then."""
         t, points = self._threshold, secret.points
         if len(points) < t or not self._parity.holds(points, secret.values):
             return False
@@ -128,7 +130,10 @@ class Rebuilding:
         return self._take(secret, constant) or self._dealt_falsely(secret, len(points))
 
     def _decode(self, secret: _Secret) -> bool:
-        """Take the secret if most shares of neighbours that are not named lie on one polynomial, and it fits."""
+        """Return whether most shares of neighbours that are not named give the secret committed to.
+
+        Keep the secret then.
+        """
         usable = secret.without(self._named()[self._roster.table[secret.row]].tolist())
         if len(usable.columns) < len(secret.columns) and self._all_agree(usable):
             return True
@@ -142,7 +147,7 @@ class Rebuilding:
         return True
 
     def _try_sets(self, secret: _Secret) -> bool:
-        """Take the secret if one of some random sets of t shares fits."""
+        """Return whether one of some random sets of t shares gives the secret committed to. Keep the secret then."""
         usable = secret.without(self._named()[self._roster.table[secret.row]].tolist())
         count, t = len(usable.columns), self._threshold
         if count <= t:  # the only set has been tried
@@ -158,7 +163,7 @@ class Rebuilding:
         return False
 
     def _take(self, secret: _Secret, constant: int) -> bool:
-        """Keep a rebuilt secret if it is the one that the client committed to; return whether it is."""
+        """Return whether a rebuilt secret is the one that the client committed to. Keep the secret then."""
         if constant >> 8 * SEED:
             return False
         seed, slot = constant.to_bytes(SEED, "big"), secret.slot
@@ -217,12 +222,9 @@ class Rebuilding:
         return BadShare(f"{text}: {tried}; {either}", slot=secret.slot, cohort=self._cohort.cohort)
 
 
-_CHUNK = 1 << 19  # coordinates added at once: 4 MiB
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Recovered:
-    """The survivors' sum modulo m, shape (dimension,), and what is known of lies.
+    """The survivors' sum modulo m, shape (dimension,), and the lies that were found.
 
     liars   slots, ascending, that provably lied. disputes   pairs of which one lied, not explained by those.
     """

@@ -1,4 +1,4 @@
-"""The aggregator: leads a cohort through its five stages, then releases the sum modulo m, once."""
+"""Leads a cohort through the aggregator's five stages, then releases the sum modulo m, once."""
 
 import os
 import threading
@@ -21,9 +21,8 @@ from distrust.common.errors import BadMessage, BadParameter, ProtocolError, Unav
 from distrust.common.intermediary import store
 from distrust.common.intermediary.intake import Fault
 from distrust.common.intermediary.service import Intermediary
-from distrust.common.intermediary.stages import silence
+from distrust.common.intermediary.stages import Clock, silence
 from distrust.common.intermediary.store import BATCH, SELF, Span, State
-from distrust.common.machine import Clock
 from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort, Masking
 from distrust.common.messages.status import STATED, Inbox, StageView, Statement, StatementList, TranscriptEntry
@@ -36,6 +35,14 @@ _MOST_VALUES = 16
 View = dict[str, str | int | float | bool | list[int] | list[str]]
 
 V = TypeVar("V")
+KEYS: Final = "keys"
+SHARES: Final = "shares"
+CONFIRM: Final = "confirm"
+MASKED: Final = "masked"
+UNMASK: Final = "unmask"
+_CHALLENGE = 32  # bytes
+_ROSTERS = 32  # cohorts whose graph stays in memory
+_INBOXES = 8  # cohorts whose routed boxes stay in memory
 
 
 class LruCache(Generic[V]):
@@ -65,17 +72,7 @@ class LruCache(Generic[V]):
             self._values.pop(key, None)
 
 
-KEYS: Final = "keys"
-SHARES: Final = "shares"
-CONFIRM: Final = "confirm"
-MASKED: Final = "masked"
-UNMASK: Final = "unmask"
-
 Stated = Literal["confirm", "masked"]
-
-_CHALLENGE = 32  # bytes
-_ROSTERS = 32  # cohorts whose graph stays in memory
-_INBOXES = 8  # cohorts whose routed boxes stay in memory
 
 
 class Aggregator(Intermediary):
@@ -88,8 +85,8 @@ class Aggregator(Intermediary):
     party = "aggregator"
     stages = (KEYS, SHARES, CONFIRM, MASKED, UNMASK)
 
-    def __init__(self, database: Database, clock: Clock, ring: Callable[[str], None] = silence) -> None:
-        super().__init__(database, clock, ring)
+    def __init__(self, database: Database, clock: Clock, notify: Callable[[str], None] = silence) -> None:
+        super().__init__(database, clock, notify)
         self._sharings: LruCache[Sharing] = LruCache(_ROSTERS)
         self._rosters: LruCache[Roster] = LruCache(_ROSTERS)
         self._inboxes: LruCache[dict[int, bytes]] = LruCache(_INBOXES)
@@ -254,7 +251,7 @@ def _store_view(tx: Connection, cohort: Cohort, view: StageView) -> None:
 
 
 def _stored_view(tx: Connection, name: str, stage: str) -> StageView:
-    """Return the view that clients were told as the stage opened."""
+    """Return the view that clients received as the stage opened."""
     body = store.statement(tx, name, stage)
     if body is None:
         raise Unavailable(f"cohort {name} was never in stage {stage}")
@@ -282,7 +279,7 @@ def _verdict(tx: Connection, cohort: Cohort, sharing: Sharing) -> Verdict:
 
 
 def aggregator_entry(channel: Masking, stage: str, slot: int, body: bytes) -> TranscriptEntry:
-    """Describe one stored message as the aggregator can read it. The caller fills in `number`, its position."""
+    """Return a stored message as the aggregator can read it. The caller fills in `number`, its position."""
     if slot != SELF:
         return _entry("in", f"client {slot}", stage, body, _message(channel, stage, body))
     if stage == BATCH:

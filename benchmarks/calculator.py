@@ -88,7 +88,7 @@ def measured(words: str, start: float, patience: int) -> Call:
     return Call(words, round(start + used.ru_utime + used.ru_stime, 2), ended)
 
 
-def told(call: Call) -> Call:
+def judged(call: Call) -> Call:
     """Return the call; one above the limit is told at once."""
     if call.cpu > LIMIT:
         print(f"{call.cpu:7.2f} s  {call.words}  ({call.ended})", file=sys.stderr, flush=True)
@@ -98,15 +98,15 @@ def told(call: Call) -> Call:
 def main() -> None:
     parser: argparse.ArgumentParser = options(__doc__)
     parser.add_argument("--patience", type=int, default=PATIENCE, help=f"CPU seconds, {PATIENCE} when not given")
-    asked = parser.parse_args()
-    calls = corners()[:: 240 if asked.quick else 1]
+    arguments = parser.parse_args()
+    calls = corners()[:: 240 if arguments.quick else 1]
     start = started()
-    found = sorted((told(measured(words, start, asked.patience)) for words in calls), key=lambda call: -call.cpu)
+    found = sorted((judged(measured(words, start, arguments.patience)) for words in calls), key=lambda call: -call.cpu)
     above = sum(call.cpu > LIMIT for call in found)
     shown = [(call.words, call.cpu, call.cpu / LIMIT, call.ended) for call in found[: max(20, above)]]
     title = f"{above} of {len(found)} calls above {LIMIT:g} s, of which {start:.3g} s are the start"
     deliver(title, ("call", "CPU, s", "of the limit", "ended"), shown)
-    write(asked.json, {"limit": LIMIT, "start": start, "calls": [asdict(call) for call in found]})
+    write(arguments.json, {"limit": LIMIT, "start": start, "calls": [asdict(call) for call in found]})
 
 
 if __name__ == "__main__":

@@ -34,12 +34,11 @@ from benchmarks.secagg import measure_primitives
 from benchmarks.secagg_http import FLEETS, Bench
 from benchmarks.stage import party
 from distrust.common.database import Database
-from distrust.common.messages.status import CohortEntry
 from distrust.common.run.progress import RoundReport, RunView
 from distrust.common.web.client import Http
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.over_http import HttpRun
-from distrust.lab.run.progress import Progress
+from distrust.lab.run.progress import Progress, Standings
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import NAMES, Stack, Urls
@@ -85,7 +84,7 @@ class _Gauge(Progress):
         self.pids = pids
         self.looks: list[tuple[int, dict[str, float]]] = []
 
-    def show(self, view: RunView, report: RoundReport, standings: dict[str, CohortEntry]) -> None:
+    def show(self, view: RunView, report: RoundReport, standings: Standings) -> None:
         super().show(view, report, standings)
         if view.state == "running" and view.snapshot.round > FIRST:
             self.looks.append((view.snapshot.round, {name: process_seconds(pid) for name, pid in self.pids.items()}))
@@ -111,14 +110,14 @@ def one_client_a_round(rounds: int) -> Rounds:
         """
     )
     with TemporaryDirectory(prefix="distrust-benchmark-") as place, Stack(DataDir(Path(place) / "data"), 0) as stack:
-        logs = stack.folder.path / "logs"
-        services = json.loads(stack.folder.stack_file.read_text("utf-8"))["services"]
+        logs = stack.data_dir.path / "logs"
+        services = json.loads(stack.data_dir.stack_file.read_text("utf-8"))["services"]
         gauge = _Gauge({name: services[name]["pid"] for name in NAMES})
         fleets = _Watched(file, stack.urls, logs, gauge)
         with _Bare(stack.urls.aggregator, Path(place)) as bare:
             asyncio.run(HttpRun(file, stack.urls, fleets, gauge, stack.check).run())
-        reports = _answers(stack.folder.log("shuffler"), ROUTES["report"])[FIRST:]
-        opened = [end for _, end in _answers(stack.folder.log("server"), ROUTES["round"])]
+        reports = _answers(stack.data_dir.log("shuffler"), ROUTES["report"])[FIRST:]
+        opened = [end for _, end in _answers(stack.data_dir.log("server"), ROUTES["round"])]
     waits = sorted(min(end for end in opened if end > began) - began for began, _ in reports)
     seconds = (reports[-1][0] - reports[0][0]) / (len(reports) - 1)
     return Rounds(

@@ -1,4 +1,4 @@
-"""One fleet process without a server: the fleet's own crew, courier and scripts on cohorts that others opened."""
+"""One fleet process without a server: the fleet's sessions, uploader and protocols on cohorts that others opened."""
 
 import asyncio
 import time
@@ -61,8 +61,8 @@ class _BenchmarkAsServer(HttpTransport):
         return KeyHashes(cohort=cohort.cohort, hashes=b"".join(hashes))
 
     async def statements(self, cohort: Cohort, after: int, wait: float) -> StatementList:
-        told: dict[str, str | int | float] = {"after": after, "wait": wait}
-        return await self._operator.get(f"/v1/cohorts/{cohort.cohort}/statements", StatementList, told)
+        query: dict[str, str | int | float] = {"after": after, "wait": wait}
+        return await self._operator.get(f"/v1/cohorts/{cohort.cohort}/statements", StatementList, query)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,34 +106,34 @@ Job = tuple[Part, list[User], Vector]
 async def _play(url: str, token: str, jobs: Sequence[Job], rates: dict[str, float]) -> int:
     in_flight, worker = asyncio.Semaphore(2), ThreadPoolExecutor(1, "messages")
     async with Http(PATIENCE) as http:
-        courier = Uploader(_BenchmarkAsServer(http, url, token), FleetStats())
+        uploader = Uploader(_BenchmarkAsServer(http, url, token), FleetStats())
 
         async def one(part: Part, users: list[User], rows: Vector) -> None:
             async with in_flight:
-                await _one(CohortSession(part.cohort, _script(part, rows, rates), courier, worker, BLOCK), users)
+                await _one(CohortSession(part.cohort, _protocol(part, rows, rates), uploader, worker, BLOCK), users)
 
         await asyncio.gather(*(one(*job) for job in jobs))
         return http.sent + http.received
 
 
-async def _one(crew: CohortSession, users: Sequence[User]) -> None:
+async def _one(session: CohortSession, users: Sequence[User]) -> None:
     for start in range(0, len(users), BLOCK):
         block = users[start : start + BLOCK]
-        await crew.join(block)
-        await crew.open(await crew.begin(block))
-    await crew.follow()
+        await session.join(block)
+        await session.open(await session.begin(block))
+    await session.follow()
 
 
-def _script(part: Part, rows: Vector, rates: dict[str, float]) -> SecAggProtocol:
-    """The fleet's script on given vectors: any dimension, no mechanism, no noise to pay for."""
+def _protocol(part: Part, rows: Vector, rates: dict[str, float]) -> SecAggProtocol:
+    """The fleet's protocol on given vectors: any dimension, no mechanism, no noise to pay for."""
     first = part.first
-    given = SimpleNamespace(
+    randomizer = SimpleNamespace(
         assignment=SimpleNamespace(cohort=part.cohort),
         round=SimpleNamespace(**rates),
         mechanism=SimpleNamespace(floor=1),
         rows=lambda slots: rows[np.array(slots) - first],
     )
-    return SecAggProtocol(cast("Any", given), 1)
+    return SecAggProtocol(cast("Any", randomizer), 1)
 
 
 def _rows(part: Part) -> Vector:

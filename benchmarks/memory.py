@@ -21,15 +21,15 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=100_000)
     parser.add_argument("--batch", type=int, nargs="+", default=[10])
     parser.add_argument("--mechanisms", nargs="+", default=list(MECHANISMS))
-    asked = parser.parse_args()
-    clients, batches = (64, [5]) if asked.quick else (asked.clients, asked.batch)
-    names = asked.mechanisms[-1:] if asked.quick else asked.mechanisms
+    arguments = parser.parse_args()
+    clients, batches = (64, [5]) if arguments.quick else (arguments.clients, arguments.batch)
+    names = arguments.mechanisms[-1:] if arguments.quick else arguments.mechanisms
     cases = [(name, batch) for name in names for batch in batches]
     runs = [(name, batch, gauge(run_file(name, batch=batch, clients=clients))) for name, batch in cases]
     columns = ("mechanism", "clients", "cohort", "process", "start MiB", "peak MiB", "ratio")
     deliver("Peak memory", columns, [row for run in runs for row in _rows(*run)])
     figures = [{"mechanism": name, "cohort": 2**batch, **asdict(run)} for name, batch, run in runs]
-    write(asked.json, {"runs": figures})
+    write(arguments.json, {"runs": figures})
 
 
 def _rows(mechanism: str, batch: int, run: Gauge) -> list[tuple[object, ...]]:

@@ -51,7 +51,7 @@ def write(path: Path | None, figures: dict[str, Any]) -> None:
 
 
 def machine() -> dict[str, str | int | list[float]]:
-    """Whose figures these are. `load` is of the last 1, 5 and 15 minutes: above 0 somebody else may have worked too."""
+    """Whose figures these are. `load` is of the last 1, 5 and 15 minutes: above 0 other work may have run."""
     model = [line for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines() if line.startswith("model name")]
     return {
         "cpu": model[0].partition(":")[2].strip() if model else "unknown",

@@ -5,6 +5,10 @@
 CPU of all threads. `first` calibrates its mechanisms; `again`, a median, finds their laws in a cache, as the later runs
 of a sweep do. The limit is what numpy takes to draw T normal numbers in the same run, once for each horizon: rewards
 alone. The papers' sizes: 10 arms (MAB), 1000 actions in 20 dimensions (DLB), 10 or 1000 on the circle (FREE).
+
+Contextual policies follow, all repetitions of a figure in lock step: 50 of T = 20,000 (CTX), 10 of a tenth of T = 10⁵
+(GLB). Their limit is what numpy takes, in the same run, for scores and inverses alone: R products of contexts and a
+matrix, their lengths, and R inverses, each round. The aim is 20 s of CPU (CTX), 10 µs a round and repetition (GLB).
 """
 
 import statistics
@@ -12,11 +16,13 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from time import process_time
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.meter import deliver, options, write
 from distrust.common.randomness import SystemStream, generator
 from distrust.lab.run import in_process
+from distrust.lab.run.lock_step import play_together
 from distrust.lab.run.run_file import RunFile, parse
 
 MAB = '{name = "gaussian-easy", arms = 10, seed = 1}'
@@ -89,7 +95,7 @@ class Result:
 
 
 def run_file(case: Case, horizon: int) -> RunFile:
-    """A case as a run file; everybody answers."""
+    """A case as a run file; all clients answer."""
     return parse(
         f"""
         run = "policies"
@@ -134,18 +140,127 @@ def _run(file: RunFile) -> tuple[float, int]:
     return process_time() - start, len(result.rounds)
 
 
+@dataclass(frozen=True, slots=True)
+class Together:
+    """A contextual series: its repetitions are played in lock step.
+
+    aim  CPU seconds at the full horizon. sizes: arms and features.
+    """
+
+    label: str
+    policy: str
+    mechanism: str
+    world: str
+    sizes: tuple[int, int]
+    horizon: int
+    repetitions: int
+    aim: float
+
+
+CTX = ('name = "contextual-synthetic"', (100, 5), 20_000, 50, 20.0)
+GLB = ('name = "glm-sphere"', (10, 2), 10_000, 10, 1.0)
+HALF = ", epsilon = 1.0, delta = 0.1"
+ONE, TWENTY = 'name = "linucb", batch = 1', 'name = "linucb", batch = 20'
+
+TOGETHER = (
+    Together("LinUCB", ONE, '"identity"', *CTX),
+    Together("LinUCB-LDP", ONE, f'"local-gaussian"{HALF}', *CTX),
+    Together("LinUCB-JDP", ONE, f'"tree", batches = 20000{HALF}', *CTX),
+    Together("LinUCB-SDP-Amp", TWENTY, f'"shuffled-gaussian"{HALF}', *CTX),
+    Together("LinUCB-SDP-Vec", TWENTY, f'"shuffled-binomial"{HALF}', *CTX),
+    Together("LinUCB, aggregator", TWENTY, f'"distributed-discrete-gaussian"{HALF}', *CTX),
+    Together("LDP-OLS", 'name = "ldp-ols"', f'"local-gaussian"{HALF}', *GLB),
+    Together("LDP-SGD", 'name = "ldp-sgd"', '"local-sphere", epsilon = 1.0', *GLB),
+    Together("LDP-UCB", 'name = "ldp-ucb"', f'"local-gaussian"{HALF}', *GLB),
+    Together("LDP-GLOC", 'name = "ldp-gloc"', f'"local-gaussian"{HALF}', *GLB),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TogetherResult:
+    """CPU seconds of all repetitions, the limit that was measured, and the aim for this horizon."""
+
+    policy: str
+    mechanism: str
+    batch: int
+    horizon: int
+    repetitions: int
+    cpu: float
+    limit: float
+    aim: float
+
+    @property
+    def each(self) -> float:
+        """CPU microseconds of a round's clients, a client and repetition."""
+        return 1e6 * self.cpu / (self.horizon * self.repetitions)
+
+    @property
+    def ratio(self) -> float:
+        return self.cpu / self.limit
+
+
+def measure_together(case: Together, horizon: int, repetitions: int) -> TogetherResult:
+    """One contextual case."""
+    files = [
+        parse(
+            f"""
+            run = "policies.{repetition}"
+            horizon = {horizon}
+            policy = {{{case.policy}}}
+            mechanism = {{name = {case.mechanism}}}
+            environment = {{{case.world}, seed = {repetition}}}
+            """
+        )
+        for repetition in range(repetitions)
+    ]
+    config = files[0].config
+    batch = config.policy.batch
+    start = process_time()
+    play_together(files)
+    cpu = process_time() - start
+    limit = scores_and_inverses(repetitions, *case.sizes) * (horizon // batch)
+    aim = case.aim * horizon * repetitions / (case.horizon * case.repetitions)
+    return TogetherResult(case.label, config.mechanism.name, batch, horizon, repetitions, cpu, limit, aim)
+
+
+@lru_cache
+def scores_and_inverses(runs: int, arms: int, size: int, rounds: int = 500) -> float:
+    """CPU seconds of a round's linear algebra: the best of three."""
+    rng = np.random.default_rng(1)
+    contexts, matrices = rng.normal(size=(runs, arms, size)), rng.normal(size=(runs, size, size)) + 10 * np.eye(size)
+    found = []
+    for _ in range(3):
+        start = process_time()
+        for _ in range(rounds):
+            inverses = np.linalg.inv(matrices)
+            np.sqrt(np.maximum(np.vecdot(contexts @ inverses, contexts), 0)).argmax(axis=-1)
+        found.append((process_time() - start) / rounds)
+    return max(min(found), 1e-9)
+
+
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--horizon", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
-    asked = parser.parse_args()
-    horizon, runs = (10_000, 1) if asked.quick else (asked.horizon, asked.runs)
+    arguments = parser.parse_args()
+    horizon, runs = (10_000, 1) if arguments.quick else (arguments.horizon, arguments.runs)
     with threadpool_limits(1):
-        results = [measure(case, horizon, runs) for case in (CASES[::8] if asked.quick else CASES)]
+        results = [measure(case, horizon, runs) for case in (CASES[::8] if arguments.quick else CASES)]
+        together = [
+            measure_together(case, *((400, 3) if arguments.quick else (case.horizon, case.repetitions)))
+            for case in (TOGETHER[1::3] if arguments.quick else TOGETHER)
+        ]
     rows = [(r.policy, r.mechanism, r.arms, r.horizon, r.rounds, r.first, r.again, r.ratio) for r in results]
     columns = ("policy", "mechanism", "actions", "T", "rounds", "first, CPU s", "again, CPU s", "again to T normals")
     deliver("Policies in process", columns, rows)
-    write(asked.json, {"results": [asdict(result) | {"ratio": result.ratio} for result in results]})
+    rows = [(r.policy, r.mechanism, r.batch, r.horizon, r.repetitions, r.cpu, r.each, r.ratio, r.aim) for r in together]
+    columns = ("policy", "mechanism", "B", "T", "runs", "CPU s", "µs a client", "to numpy's algebra", "aim, s")
+    deliver("Contextual policies in lock step", columns, rows)
+    figures = {
+        "results": [asdict(result) | {"ratio": result.ratio} for result in results],
+        "together": [asdict(one) | {"each": one.each, "ratio": one.ratio} for one in together],
+    }
+    write(arguments.json, figures)
 
 
 if __name__ == "__main__":

@@ -82,15 +82,15 @@ class Speed:
 
 
 def main() -> None:
-    asked = options(__doc__).parse_args()
-    draws, repeats = (CHUNK, 2) if asked.quick else (1 << 21, 7)
+    arguments = options(__doc__).parse_args()
+    draws, repeats = (CHUNK, 2) if arguments.quick else (1 << 21, 7)
     stream = SystemStream()
     words = draws / fastest(lambda: bare(stream, draws), repeats)
     speeds = [measure(name, law, draws, repeats, words) for name, law in LAWS.items()]
     title = f"{words / 1e6:.0f} million AES-CTR words a second"
     rows = [(speed.law, speed.rate / 1e6, speed.ratio, 1e3 * speed.table) for speed in speeds]
     deliver(title, ("law", "million draws a second", "ratio", "table, ms"), rows)
-    write(asked.json, {"words": words, "results": [asdict(speed) for speed in speeds]})
+    write(arguments.json, {"words": words, "results": [asdict(speed) for speed in speeds]})
 
 
 def measure(name: str, law: Sampler, draws: int, repeats: int, words: float) -> Speed:

@@ -189,8 +189,8 @@ def _share(simulation: Simulation, roster: Roster) -> None:
 def _confirm(simulation: Simulation) -> None:
     shared, statement = simulation.bitmap(simulation.shared), simulation.statements["confirm"]
     for slot, client in simulation.clients.items():
-        told = (shared, simulation.challenge, simulation.inboxes[slot], statement)
-        simulation.confirmed[slot] = client.confirm(*told)
+        shown = (shared, simulation.challenge, simulation.inboxes[slot], statement)
+        simulation.confirmed[slot] = client.confirm(*shown)
 
 
 def _judge(simulation: Simulation) -> None:
@@ -239,12 +239,12 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
     parser.add_argument("--dimensions", type=int, nargs="+", default=(1, 1000))
     parser.add_argument("--dropouts", type=float, nargs="+", default=(0.0, 0.1))
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     primitives = [measure_primitives()]
-    if asked.quick:
+    if arguments.quick:
         found = [measure(50, 1, 0.1)]
     else:
-        sizes = [(n, d, r) for n in asked.clients for d in asked.dimensions for r in asked.dropouts]
+        sizes = [(n, d, r) for n in arguments.clients for d in arguments.dimensions for r in arguments.dropouts]
         found = [measure_best(*size, primitives) for size in sizes]
     p = fastest(primitives)
     results = [result.rated(p) for result in found]
@@ -264,7 +264,7 @@ def main() -> None:
             f"client ratio at n = {LIMIT_AT}, D = {r.dimension}: {r.client_ratio:.3f}, {verdict} the limit of {LIMIT}"
         )
     own = [asdict(r) | {"client_ratio": r.client_ratio, "aggregator_ratio": r.aggregator_ratio} for r in results]
-    write(asked.json, {"primitives": asdict(p), "results": own})
+    write(arguments.json, {"primitives": asdict(p), "results": own})
 
 
 if __name__ == "__main__":

@@ -136,11 +136,23 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS)
     parser.add_argument("--dimensions", type=int, nargs="+", default=(1, 1000))
     parser.add_argument("--dropouts", type=float, nargs="+", default=(0.0, 0.1))
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     p = measure_primitives()
-    sizes = (asked.clients, asked.dimensions, asked.dropouts)
-    results = run(*(((50,), (1,), (0.1,)) if asked.quick else sizes), p, enough=50 if asked.quick else 2000)
-    columns = ("n", "lost", "D", "k", "t", "fleet ms", "ratio", "S ms", "S model ms", "all, ratio", "wire bytes")
+    sizes = (arguments.clients, arguments.dimensions, arguments.dropouts)
+    results = run(*(((50,), (1,), (0.1,)) if arguments.quick else sizes), p, enough=50 if arguments.quick else 2000)
+    columns = (
+        "n",
+        "lost",
+        "D",
+        "k",
+        "t",
+        "fleet ms",
+        "ratio",
+        "aggregator ms",
+        "aggregator model ms",
+        "all, ratio",
+        "wire bytes",
+    )
     rows = [
         (
             *(r.clients, r.lost, r.dimension, r.k, r.t),
@@ -150,7 +162,7 @@ def main() -> None:
     ]
     deliver("CPU for one client, over HTTP", columns, rows)
     own = [asdict(r) | {"fleet_ratio": r.fleet_ratio, "ratio": r.ratio} for r in results]
-    write(asked.json, {"primitives": asdict(p), "results": own})
+    write(arguments.json, {"primitives": asdict(p), "results": own})
 
 
 if __name__ == "__main__":

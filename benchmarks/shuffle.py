@@ -54,14 +54,14 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=57_344)
     parser.add_argument("--batch", type=int, default=12, help="cohorts have 2^B clients")
     parser.add_argument("--runs", type=int, default=3, help="the median of so many is told")
-    asked = parser.parse_args()
-    clients, batch, runs = (64, 5, 1) if asked.quick else (asked.clients, asked.batch, asked.runs)
+    arguments = parser.parse_args()
+    clients, batch, runs = (64, 5, 1) if arguments.quick else (arguments.clients, arguments.batch, arguments.runs)
     rows = [_one(clients, batch) for _ in range(runs)]
     columns = ("reports", "seconds", "a second", "seal µs", "open µs", "limit", "share of limit", "CPU, ratio")
     deliver("Sealed reports through shuffler and server", columns, [_cells(*row) for row in rows])
     middle = {name: statistics.median(_figures(*row)[name] for row in rows) for name in ("share", "cpu_ratio")}
     print(", ".join(f"median {name} {value:.2f}" for name, value in middle.items()))
-    write(asked.json, {"median": middle, "runs": [_figures(*row) | asdict(row[1]) for row in rows]})
+    write(arguments.json, {"median": middle, "runs": [_figures(*row) | asdict(row[1]) for row in rows]})
 
 
 def _one(clients: int, batch: int) -> tuple[Limit, Gauge]:

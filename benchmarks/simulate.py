@@ -74,13 +74,13 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--horizon", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
-    asked = parser.parse_args()
-    horizon, runs = (2000, 1) if asked.quick else (asked.horizon, asked.runs)
+    arguments = parser.parse_args()
+    horizon, runs = (2000, 1) if arguments.quick else (arguments.horizon, arguments.runs)
     results = [result for world in WORLDS for result in measure(world, horizon, runs)]
     rows = [(r.world, r.mechanism, r.played, r.first, r.again, r.ratio) for r in results]
     columns = ("world", "mechanism", "played", "first, CPU s", "again, CPU s", "again to identity")
     deliver(f"In process, T = {horizon}, K = {ARMS}", columns, rows)
-    write(asked.json, {"horizon": horizon, "results": [asdict(r) | {"ratio": r.ratio} for r in results]})
+    write(arguments.json, {"horizon": horizon, "results": [asdict(r) | {"ratio": r.ratio} for r in results]})
 
 
 def _run(file: RunFile) -> tuple[float, int]:

@@ -1,4 +1,4 @@
-"""One real S in a process of its own, with cohorts that the benchmark opens and whose tickets it signs."""
+"""One real intermediary in a process of its own, with cohorts that the benchmark opens and whose tickets it signs."""
 
 import time
 from collections.abc import Iterator

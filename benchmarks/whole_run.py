@@ -63,11 +63,11 @@ def gauge(file: RunFile) -> Gauge:
     with TemporaryDirectory(prefix="distrust-benchmark-") as place, Stack(DataDir(Path(place) / "data"), 0) as stack:
         start, before, children = _each(stack, peak_bytes), _each(stack, process_seconds), _children()
         watch = _Watch(stack)
-        fleets = Fleets(file, stack.urls, stack.folder.path / "logs")
+        fleets = Fleets(file, stack.urls, stack.data_dir.path / "logs")
         asyncio.run(HttpRun(file, stack.urls, fleets, Progress(Console(file=StringIO())), watch).run())
         cpu = {name: after - before[name] for name, after in _each(stack, process_seconds).items()}
         cpu["fleets"] = _children() - children
-        return Gauge(file.config.horizon, _seconds(stack.folder), cpu, start, _each(stack, peak_bytes), watch.fleet)
+        return Gauge(file.config.horizon, _seconds(stack.data_dir), cpu, start, _each(stack, peak_bytes), watch.fleet)
 
 
 class _Watch:
@@ -88,7 +88,7 @@ N = TypeVar("N", int, float)
 
 
 def _each(stack: Stack, look: Callable[[int], N]) -> dict[str, N]:
-    services = json.loads(stack.folder.stack_file.read_text("utf-8"))["services"]
+    services = json.loads(stack.data_dir.stack_file.read_text("utf-8"))["services"]
     return {name: look(services[name]["pid"]) for name in NAMES}
 
 
@@ -98,7 +98,7 @@ def _children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _seconds(folder: DataDir) -> float:
+def _seconds(data_dir: DataDir) -> float:
     """The longest of the fleets' own times; their last log line has it."""
-    logs = list((folder.path / "logs").glob("benchmark.fleet-*.log"))
+    logs = list((data_dir.path / "logs").glob("benchmark.fleet-*.log"))
     return max(float(json.loads(log.read_text("utf-8").splitlines()[-1])["seconds"]) for log in logs)

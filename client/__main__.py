@@ -1,4 +1,4 @@
-"""`python -m distrust.client`: one fleet process.
+"""Runs one fleet process: `python -m distrust.client`.
 
 Exit status: 0 when its run has ended or a signal stopped it, 2 with one line on stderr otherwise.
 """
@@ -17,8 +17,8 @@ from distrust.client.http_transport import Addresses, HttpTransport, newest_runn
 from distrust.client.settings import AUTO, FleetSettings
 from distrust.client.stats import write_report
 from distrust.common.errors import ProtocolError
-from distrust.common.machine import one_thread
 from distrust.common.messages.explain import first
+from distrust.common.privacy.searches import one_thread
 from distrust.common.web.client import Http
 from distrust.common.web.observability import configure
 
@@ -28,7 +28,10 @@ log = structlog.get_logger("distrust.fleet")
 
 
 def main() -> int:
-    """Serve one run. Write the fleet's counts to the `report` file at every end but SIGKILL."""
+    """Serve one run and return the exit code.
+
+    Write the fleet's counts to the `report` file at every end but SIGKILL.
+    """
     try:
         settings = FleetSettings(_cli_parse_args=True)
         configure(settings.log_level)

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from distrust.common.bandit.contextual import ContextualChoice
+from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.errors import BadParameter, Refused
@@ -154,6 +154,10 @@ def _check_policy(config: RunConfig, round_: Round, assignment: Assignment) -> N
         raise Refused(f"{field} = {actions!r}: the run has arms 0 to {config.arms - 1}")
     if round_.statistic.kind == "action-means":
         _same("statistic.actions", round_.statistic.actions, len(actions))
+    if isinstance(decision, ContextualChoice):
+        weights: list[float] | None = getattr(policy, "weights", None)
+        _same("decision.weights", decision.weights, weights)
+        _same("decision.link", decision.link, "identity" if weights is None else getattr(policy, "link", None))
 
 
 def _played(decision: Decision) -> tuple[str, list[int]]:
@@ -205,11 +209,11 @@ def _planned(
     return plan(
         MechanismSpec.model_validate_json(table),
         clients=clients,
-        least=min_survivors,
-        floor=floor,
-        wrap=overflow_probability,
+        min_survivors=min_survivors,
+        min_honest=floor,
+        overflow_probability=overflow_probability,
         statistic=_statistics.validate_json(statistic),
-        dealt=assigned,
+        assigned=assigned,
     )
 
 
@@ -227,7 +231,7 @@ def _check_close(own: AnyMechanism, received: AnyMechanism) -> None:
     for name in mine:
         if mine[name] != theirs[name] and not _close(name, mine[name], theirs[name]):
             raise Refused(f"mechanism.{name} = {theirs[name]!r}: the run's configuration gives {mine[name]!r}")
-    _check_promise(own.guarantee(), received.guarantee())
+    _check_promise(own.privacy().promise, received.privacy().promise)
 
 
 def _close(field: str, own: Any, received: Any) -> bool:

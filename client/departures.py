@@ -1,4 +1,4 @@
-"""Simulated departures: the stage before which a client leaves. Drawn from a seed, like simulated rewards."""
+"""Draws simulated departures from a seed, like simulated rewards: the stage before which a client leaves."""
 
 import math
 

@@ -1,4 +1,7 @@
-"""Many users in one process, without HTTP: tickets in, messages out, cohort after cohort until the run is over."""
+"""Runs many users in one process, without HTTP.
+
+From tickets to messages, cohort after cohort, until the run is over.
+"""
 
 import asyncio
 import secrets
@@ -37,7 +40,7 @@ AHEAD = 2  # blocks whose tickets are taken before their messages are made: more
 
 @dataclass(frozen=True, slots=True)
 class FleetOptions:
-    """How a fleet works.
+    """Settings of one fleet process.
 
     block      clients that take tickets, and make their messages, at a time.
     in_flight  clients above which no further cohort is begun; the one that was begun is always filled.

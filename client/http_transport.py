@@ -1,4 +1,4 @@
-"""`Transport` over HTTP: the server for rounds and tickets, the cohort's intermediary for messages."""
+"""Implements `Transport` over HTTP: the server for rounds and tickets, the cohort's intermediary for messages."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from distrust.common.web.client import Http, Patience, Peer
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the services are."""
+    """Base addresses of the three services."""
 
     server: str
     shuffler: str

@@ -1,7 +1,7 @@
-"""What the clients of a cohort send, stage by stage: `ClientProtocol` and its two kinds. No I/O.
+"""Makes the messages that the clients of a cohort send, stage by stage. No I/O.
 
-`ShuffleProtocol` sends one report a client to the shuffler. `SecAggProtocol` answers the aggregator's five stages of
-secure aggregation.
+`ClientProtocol` has two kinds. `ShuffleProtocol` sends one report a client to the shuffler. `SecAggProtocol` answers
+the aggregator's five stages of secure aggregation.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,8 +22,10 @@ from distrust.common.messages.cohort import Cohort, SealedRecords
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import Item
 
+log = structlog.get_logger("distrust.fleet")
+
 Check = bytes | Mapping[int, bytes]
-"""What the server published for a stage: the digest of the aggregator's statement, or in `shares` the key hashes."""
+"""The server's publication for a stage: the digest of the aggregator's statement, or in `shares` the key hashes."""
 
 
 class ClientProtocol(Protocol):
@@ -31,17 +33,17 @@ class ClientProtocol(Protocol):
 
     @property
     def first(self) -> AnyStage:
-        """The stage that users answer as soon as they have their tickets."""
+        """Return the stage that users answer as soon as they have their tickets."""
         ...
 
     @property
     def refusals(self) -> Mapping[int, str]:
-        """Why users did not answer a stage, by slot."""
+        """Return by slot why users did not answer a stage."""
         ...
 
     @property
     def last(self) -> AnyStage:
-        """The last stage that users answer."""
+        """Return the last stage that users answer."""
         ...
 
     def assign(self, plays: Mapping[int, int]) -> None:
@@ -57,7 +59,7 @@ class ClientProtocol(Protocol):
         ...
 
     def forget(self, slots: Iterable[int]) -> None:
-        """Erase what these users still hold: they are done, lost or refused."""
+        """Erase these users' secrets: they are done, lost or refused."""
         ...
 
 
@@ -85,7 +87,7 @@ class ShuffleProtocol:
         return [user.item(self._body(user, row)) for user, row in zip(users, rows, strict=True)]
 
     def answer(self, users: Sequence[User], view: StageView, check: Check) -> list[Item]:
-        """Return nothing: a report is the only message to the shuffler."""
+        """Return no items: a report is the only message to the shuffler."""
         del users, view, check
         return []
 
@@ -106,9 +108,6 @@ def sealed(cohort: Cohort, payload: bytes, place: int | None = None) -> bytes:
         raise BadMessage(f"cohort {cohort.cohort} takes no sealed records")
     report_id = token_bytes(REPORT_ID)
     return report_id + seal(cohort.channel.server_key, cohort, report_id, payload, place)
-
-
-log = structlog.get_logger("distrust.fleet")
 
 
 class SecAggProtocol:
@@ -182,7 +181,7 @@ class SecAggProtocol:
             try:
                 items.append(user.item(answer(user, self._clients[user.slot])))
             except ProtocolError as error:
-                log.warning("client_refuses", cohort=self._cohort.cohort, slot=user.slot, why=error.detail)
+                log.warning("client_refusal", cohort=self._cohort.cohort, slot=user.slot, why=error.detail)
                 self.refusals[user.slot] = f"{error.code}: {error.detail}"
         return items
 

@@ -1,4 +1,4 @@
-"""The local randomizer R: a true reward becomes the message that leaves the client, packed in Z_m or as labelled bits.
+"""Randomizes rewards (R): a true reward becomes the message that leaves the client, packed in Z_m or as labelled bits.
 
 True rewards are drawn here from the simulated environment, and none leaves this file.
 """
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from distrust.client.environments import AnyWorld, SideBySide
 from distrust.client.environments.contextual import ContextualWorld, experience
-from distrust.common.bandit.contextual import ContextualChoice, ContextualSum
+from distrust.common.bandit.contextual_choice import ContextualChoice
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.decisions import AssignedAction, AssignedArm, Decision, PlayDesign
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.errors import BadMessage, BadParameter
@@ -125,18 +126,21 @@ class CohortRandomizer:
 
     @property
     def mechanism(self) -> AnyMechanism:
-        """The cohort's mechanism."""
+        """Return the cohort's mechanism."""
         return self.round.mechanism_of(self.assignment)
 
     @cached_property
     def _order(self) -> NDArray[np.int64] | None:
-        """The play of each slot as far as this process knows it: it may hold the tickets of a part of the cohort."""
+        """Return the play of each slot that this process knows of: it may hold the tickets of a part of the cohort."""
         assigned = isinstance(self.round.decision, AssignedAction)
         return np.full(self.assignment.cohort.clients, _UNASSIGNED, dtype=np.int64) if assigned else None
 
     @cached_property
     def _vectors(self) -> NDArray[np.float64]:
-        """True vectors of the whole cohort, by slot or by play, shape (n, dimension). They never leave this class."""
+        """Return the true vectors of the whole cohort, by slot or by play, shape (n, dimension).
+
+        They never leave this class.
+        """
         cohort = self.assignment.cohort
         stream = UnsafeSeededStream(self.world.seed, cohort.run, cohort.cohort, "rewards")
         decision, arm = self.round.decision, self.assignment.arm

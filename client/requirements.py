@@ -1,4 +1,4 @@
-"""The privacy that a user insists on before it sends anything: its largest ε, its fewest survivors."""
+"""Refuses a round whose privacy is less than the user requires: its largest ε, its fewest survivors."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _SPREAD = {"distributed", "shuffle"}  # models in which one client's noise does 
 
 @dataclass(frozen=True, slots=True)
 class PrivacyRequirements:
-    """A user's own conditions. Nothing that the server sends changes them.
+    """A user's own conditions. No message of the server changes them.
 
     max_epsilon    largest ε (nats) of a guarantee. The user computes it itself from the mechanism's law.
     max_delta      largest δ of it.

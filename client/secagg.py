@@ -1,4 +1,4 @@
-"""One client's five stages of secure aggregation, and the secrets that it holds meanwhile. No I/O.
+"""Answers the five stages of secure aggregation for one client, and holds its secrets meanwhile. No I/O.
 
 Bonawitz et al. 2017, with the graph of Bell et al. 2020, with key hashes and statements that the server publishes, and
 with shares that are confirmed before they are relied on (docs/secure-aggregation.md).
@@ -29,7 +29,7 @@ _Stage = Literal["keys", "shares", "confirm", "masked", "unmask"]
 
 
 class Secrets:
-    """What one client must forget in the end: its keys, its seeds, and the shares that neighbours sent it.
+    """Keys, seeds and neighbours' shares that one client holds for one cohort, and erases at its end.
 
     Keys and seeds are fresh from the operating system, for one slot of one cohort, and made before either is known.
 
@@ -73,7 +73,7 @@ class Secrets:
 
     @property
     def agreed(self) -> Roster:
-        """The roster of stage `shares`. Raises WrongStage before that."""
+        """Return the roster of stage `shares`. Raises WrongStage before that."""
         if self.roster is None:
             raise WrongStage("no roster has been agreed on yet")
         return self.roster
@@ -106,11 +106,11 @@ class MaskingClient:
         return f"MaskingClient(cohort={self.cohort.cohort!r}, slot={self.slot}, secrets=…)"
 
     def keys(self) -> bytes:
-        """Stage `keys`: return mask public key ‖ channel public key, 64 bytes."""
+        """Return the body of stage `keys`: mask public key ‖ channel public key, 64 bytes."""
         return self._once("keys", b"", lambda secrets: secrets.public)
 
     def shares(self, roster: Roster, published: Mapping[int, bytes]) -> bytes:
-        """Stage `shares`: return the commitment of the self seed (32 bytes) ‖ a box (67) for each neighbour, in order.
+        """Return the body of stage `shares`: commitment of the self seed (32 bytes) ‖ a box (67) for each neighbour.
 
         published   the key hash of each slot (32 bytes), as the server published it.
 
@@ -121,7 +121,7 @@ class MaskingClient:
         return self._once("shares", roster.digest, lambda secrets: self._share(secrets, roster, published))
 
     def confirm(self, shared: bytes, challenge: bytes, inbox: bytes, statement: bytes) -> bytes:
-        """Stage `confirm`: return its own blinded polynomial ‖ the same blend of each sharing neighbour's shares.
+        """Return the body of stage `confirm`: its blinded polynomial ‖ the blend of each sharing neighbour's shares.
 
         These are t + (neighbours that shared) field elements, 17 bytes each; 17 bytes 0xff for a missing share.
 
@@ -139,7 +139,7 @@ class MaskingClient:
         )
 
     def masked(self, vector: Vector, members: bytes, statement: bytes) -> bytes:
-        """Stage `masked`: return the vector, shape (dimension,) below the modulus, under its masks, packed.
+        """Return the body of stage `masked`: the vector, shape (dimension,) below the modulus, under its masks, packed.
 
         members     bitmap of the clients whose shares were confirmed.
         statement   what the server published of this stage.
@@ -151,7 +151,9 @@ class MaskingClient:
         return self._once("masked", request, lambda secrets: self._mask(secrets, vector, members, statement))
 
     def unmask(self, survivors: bytes, statement: bytes) -> bytes:
-        """Stage `unmask`: return 17 bytes for each neighbour among the members, in neighbour order. Then it forgets.
+        """Return the body of stage `unmask`.
+
+        17 bytes for each neighbour among the members, in order. Forget all secrets.
 
         The bytes are a share of a survivor's self seed, or of a lost client's mask key seed, never of both; 0xff where
         this client has no share.
@@ -241,7 +243,7 @@ class MaskingClient:
         return own + b"".join(theirs)
 
     def _open(self, secrets: Secrets, near: list[int], inbox: bytes) -> list[bytes | None]:
-        """Return what the neighbours' boxes hold, 51 bytes each; None for a box that does not open."""
+        """Return the contents of the neighbours' boxes, 51 bytes each; None for a box that does not open."""
         if len(inbox) != BOX * len(near):
             raise BadMessage(
                 f"the inbox has {len(inbox)} bytes, and must have {BOX} for each of {len(near)} neighbours"

@@ -120,8 +120,8 @@ class CohortSession:
             self._give_up(list(self.users), error)
 
     def _give_up(self, slots: Sequence[int], error: ProtocolError) -> None:
-        """Erase what these users hold: their cohort has ended, or the intermediary refuses them."""
-        log.info("lost", cohort=self.cohort.cohort, clients=len(slots), code=error.code, why=error.detail)
+        """Erase these users' secrets: their cohort has ended, or the intermediary refuses them."""
+        log.info("clients_lost", cohort=self.cohort.cohort, clients=len(slots), code=error.code, why=error.detail)
         aborted = isinstance(error, Aborted)
         self.stats.refuse(len(slots), f"{error.code}: {error.detail}", "aborted" if aborted else "refused")
         self._drop(slots)
@@ -139,7 +139,7 @@ class CohortSession:
                 await self._answer_block(users[start : start + self.block], view, check)
 
     async def _check(self, stage: str) -> Check:
-        """Return what the server published for this stage. Clients answer only if the aggregator's view fits it."""
+        """Return the server's publication for this stage. Clients answer only if the aggregator's view fits it."""
         if stage == "shares":
             return await self.uploader.key_hashes(self.cohort)
         return await self.uploader.statement(self.cohort, stage)

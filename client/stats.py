@@ -1,4 +1,7 @@
-"""What a fleet counts: clients, bytes, seconds. Written as JSON at its end; the lab adds up the files of all fleets."""
+"""Counts the clients, bytes and seconds of one fleet.
+
+A fleet writes its counts as JSON when it ends. The lab adds up the files of all fleets.
+"""
 
 import json
 import time

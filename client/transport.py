@@ -1,4 +1,4 @@
-"""How a fleet talks to the services: a protocol of messages, without HTTP. `client.http_transport` implements it."""
+"""Defines the calls of a fleet to the services, without HTTP. `client.http_transport` implements them."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,7 +11,7 @@ from distrust.common.run.round import RoundView
 
 
 class Transport(Protocol):
-    """Every call is retried until it is answered; repeating one changes nothing.
+    """Sends messages to the services. Each call is retried until it is answered; repeating one changes nothing.
 
     Raises  Unavailable when a service stays away for longer than the transport's patience; else the service's error.
     """

@@ -160,7 +160,7 @@ class Uploader:
         except Unavailable:
             raise
         except ProtocolError as error:
-            log.info("cohort_left_unheard", cohort=cohort.cohort, clients=len(leaving), code=error.code)
+            log.info("departure_rejected", cohort=cohort.cohort, clients=len(leaving), code=error.code)
 
     async def _depart(self, cohort: Cohort, part: Sequence[User]) -> None:
         slots, tickets = [user.slot for user in part], b"".join(user.ticket for user in part)

@@ -1,4 +1,4 @@
-"""One user of a cohort: its slot, the ticket that proves it, its secret, its keys, and when it leaves."""
+"""Defines one user of a cohort: its slot, its ticket, its secret, its keys, and when it leaves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

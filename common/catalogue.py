@@ -1,4 +1,4 @@
-"""The classes of one kind (mechanisms, policies, environments) by the names that a run file calls them."""
+"""Finds the classes of one kind (mechanisms, policies, environments) by their names in a run file."""
 
 import inspect
 import json
@@ -71,7 +71,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
         return len(self._named)
 
     def find(self, name: object) -> T:
-        """Return the class. Raises BadParameter that names what is missing, and that it is missing here."""
+        """Return the class. Raises BadParameter that names the missing class, and that it is missing here."""
         if isinstance(name, str) and (name in self or ":" in name):
             return self[name] if name in self else self._own(name)[0]
         known = ", ".join(map(self._shown, self))
@@ -158,7 +158,7 @@ def _misnamed(found: type[BaseModel], name: str) -> str | None:
 
 
 def subclass_of(base: type[Any], found: Any) -> str | None:
-    """Return what keeps a class from being used as a `base`; None for nothing."""
+    """Return the reason why a class cannot be used as a `base`; None if it can."""
     if not (isinstance(found, type) and issubclass(found, base)):
         return f"it must be a subclass of {base.__module__}.{base.__name__}"
     if inspect.isabstract(found):

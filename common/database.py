@@ -1,4 +1,4 @@
-"""A service's database: transactions that commit before the answer, one schema version, one process at a time.
+"""Opens a service's database: commits before the answer, checks the schema's version, lets in one process at a time.
 
 SQLite (write-ahead log, `synchronous=FULL`) is the default; any SQLAlchemy URL works. A second process is refused:
 SQLite has a lock on a file beside the database, PostgreSQL an advisory lock and a mark that every write compares. The
@@ -47,6 +47,13 @@ _HOLDER = Table(
     Column("mark", LargeBinary, nullable=False),
 )
 
+BUSY_SECONDS = 30
+CONNECTIONS = 48  # the web's thread pool runs 40 routes at once, and each holds at most one connection
+_PROBE_BYTES = 16 * 1024  # some pages, so that a database that may not grow is noticed
+
+_POSTGRES_DRIVER = "psycopg"
+"""That of the extra `postgres`, for URLs that name none: SQLAlchemy's own choice is its predecessor."""
+
 
 class FileHold:
     """A lock on an open file. The kernel gives it up when the process ends, by SIGKILL too."""
@@ -59,7 +66,7 @@ class FileHold:
 
 
 def hold_file(url: URL) -> FileHold:
-    """Lock the file beside a SQLite database. Raises Unavailable when another process has locked it."""
+    """Lock the file beside a SQLite database and return it. Raises Unavailable when another process has locked it."""
     database = Path(url.database or "").resolve()
     lock = database.with_name(f"{database.name}.lock")
     try:
@@ -128,7 +135,7 @@ class ServerHold:
 
 
 def keep_private(database: Path) -> None:
-    """Make a SQLite database for its owner only, and take it from others who may read it; so with its log files.
+    """Make a SQLite database and its log files readable by their owner only, also if other users could read them.
 
     Raises Unavailable when others may read it, and this process cannot change that.
     """
@@ -143,10 +150,6 @@ def keep_private(database: Path) -> None:
         raise Unavailable(f"database {database}: it cannot be opened; check its owner and mode") from error
     except OSError as error:
         raise Unavailable(f"database {database}: it cannot be opened ({error.strerror})") from error
-
-
-BUSY_SECONDS = 30
-CONNECTIONS = 48  # the web's thread pool runs 40 routes at once, and each holds at most one connection
 
 
 class Database:
@@ -250,11 +253,6 @@ _PROBE = Table(
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("body", LargeBinary, nullable=False),
 )
-_PROBE_BYTES = 16 * 1024  # some pages, so that a database that may not grow is noticed
-
-
-_POSTGRES_DRIVER = "psycopg"
-"""That of the extra `postgres`, for URLs that name none: SQLAlchemy's own choice is its predecessor."""
 
 
 def _parse(url: str) -> URL:

@@ -1,4 +1,4 @@
-"""The tree of errors: one cause each, with a stable code and an HTTP status.
+"""Defines the tree of errors: one cause each, with a stable code and an HTTP status.
 
 ProtocolError
 ├── BadParameter          422  a value outside its range or its theorem
@@ -37,7 +37,7 @@ class ProtocolError(Exception):
 
     @property
     def urn(self) -> str:
-        """The stable `type` of the problem document."""
+        """Return the stable `type` of the problem document."""
         return f"urn:distrust:problem:{self.code}"
 
 
@@ -81,7 +81,7 @@ class BadTicket(ProtocolError):
 
 
 class Conflict(ProtocolError):
-    """The same identifier a second time with another body."""
+    """The same identifier came a second time, with another body."""
 
     code, status = "conflict", 409
 
@@ -89,7 +89,7 @@ class Conflict(ProtocolError):
 class TooSmall(ProtocolError):
     """Fewer clients, survivors or shares than the noise, the graph or a stage needs; nothing is released.
 
-    liars  what is known of clients that lied, as the end of the line.
+    liars  the clients that are known to have lied, as the end of the line.
     """
 
     code, status = "too-small", 409
@@ -102,7 +102,7 @@ class TooSmall(ProtocolError):
 class BudgetExceeded(ProtocolError):
     """A contribution that would overdraw the declared privacy budget; refused before anything is sent.
 
-    limit  what it would overdraw, in words, where that is no declared budget.
+    limit  the limit that it would exceed, in words, where that is no declared budget.
     """
 
     code, status = "budget-exceeded", 409

@@ -22,7 +22,7 @@ _allowed: set[str] = set()
 
 
 class Extension(Message):
-    """Where a class of the user's own is from.
+    """Origin of a class of the user's own.
 
     kind          "environment", "policy" or "mechanism". name: as the run file has it.
     distribution  the installed package and its version; None for a module that belongs to none.
@@ -37,7 +37,7 @@ class Extension(Message):
 
 
 def load_reference(reference: str) -> Any:
-    """Return what `module:Name` refers to. Raises ImportError or AttributeError, as Python does."""
+    """Return the object of `module:Name`. Raises ImportError or AttributeError, as Python does."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -51,12 +51,12 @@ def allow(*references: str) -> None:
 
 
 def offered(group: str, name: str) -> bool:
-    """Return whether `find_class` knows where to look; nothing is imported."""
+    """Return whether `find_class` knows where to look. It imports no module."""
     return name in _allowed if ":" in name else bool(entry_points(group=group, name=name))
 
 
 def find_class(kind: str, group: str, name: str) -> tuple[Any, Extension]:
-    """Import what `name` means and say where it is from.
+    """Import the class that `name` refers to. Return it and its origin.
 
     Raises BadParameter: a reference that the operator did not list, a name that two packages offer, and whatever goes
     wrong on import.

@@ -31,7 +31,7 @@ def packed_size(modulus: int, dimension: int) -> int:
 
 
 def pack(vector: Vector, modulus: int) -> bytes:
-    """Pack one vector, shape (dimension,), into `packed_size` bytes. Raises BadMessage for a value of m or more."""
+    """Return one vector, shape (dimension,), as `packed_size` bytes. Raises BadMessage for a value of m or more."""
     if vector.size > _SMALL:
         return pack_rows(vector[np.newaxis, :], modulus)
     bits, word = width(modulus), 0
@@ -43,7 +43,7 @@ def pack(vector: Vector, modulus: int) -> bytes:
 
 
 def unpack(body: bytes, modulus: int, dimension: int) -> Vector:
-    """Unpack one vector to uint64, shape (dimension,).
+    """Return the packed vector as uint64, shape (dimension,).
 
     Raises BadMessage for a wrong size, a value of m or more, or padding that is not zero.
     """
@@ -60,7 +60,7 @@ def unpack(body: bytes, modulus: int, dimension: int) -> Vector:
 
 
 def pack_rows(matrix: Vector, modulus: int) -> bytes:
-    """Pack vectors, shape (n, dimension), one after another, each padded to whole bytes."""
+    """Return vectors, shape (n, dimension), packed one after another, each padded to whole bytes."""
     bits, step = width(modulus), max(1, _BLOCK // max(1, matrix.shape[1]))
     if matrix.size:
         _check_below(int(matrix.max()), modulus)
@@ -68,7 +68,7 @@ def pack_rows(matrix: Vector, modulus: int) -> bytes:
 
 
 def unpack_rows(body: bytes, modulus: int, dimension: int) -> Vector:
-    """Unpack vectors, one after another, to uint64, shape (n, dimension). Raises BadMessage like `unpack`."""
+    """Return packed vectors as uint64, shape (n, dimension). Raises BadMessage like `unpack`."""
     bits, size = width(modulus), packed_size(modulus, dimension)
     if len(body) % size:
         raise BadMessage(f"packed vectors of {size} bytes each cannot fill {len(body)} bytes")
@@ -93,14 +93,16 @@ def subtract(a: Vector, b: Vector, modulus: int) -> Vector:
 
 
 def sum_rows(matrix: Vector, modulus: int) -> Vector:
-    """Return the sum mod m of n rows below m, shape (n, dimension) to (dimension,); zeros for no rows."""
-    if not matrix.shape[0]:
-        return np.zeros(matrix.shape[1], dtype=np.uint64)
+    """Return the sum mod m of n rows below m, shape (…, n, dimension) to (…, dimension); zeros for no rows."""
+    rows = matrix.shape[-2]
+    if not rows:
+        return np.zeros((*matrix.shape[:-2], matrix.shape[-1]), dtype=np.uint64)
     group = rows_per_word(modulus)
-    while matrix.shape[0] > 1:
-        starts = np.arange(0, matrix.shape[0], min(group, matrix.shape[0]))
-        matrix = np.add.reduceat(matrix, starts, axis=0) % np.uint64(modulus)
-    return matrix.reshape(-1)
+    while rows > 1:
+        starts = np.arange(0, rows, min(group, rows))
+        matrix = np.add.reduceat(matrix, starts, axis=-2) % np.uint64(modulus)
+        rows = matrix.shape[-2]
+    return matrix[..., 0, :]
 
 
 def rows_per_word(modulus: int) -> int:
@@ -127,7 +129,7 @@ def _pack_block(matrix: Vector, bits: int) -> bytes:
 
 
 def _unpack_block(rows: NDArray[np.uint8], bits: int, dimension: int) -> Vector:
-    """Read each coordinate from the eight bytes that hold its first bit, and, for wide ones, the byte behind them."""
+    """Return coordinates, read from the eight bytes that hold the first bit; wide ones also from the next byte."""
     starts, skip, behind = _places(bits, dimension)
     padded = np.zeros((rows.shape[0], rows.shape[1] + 8), dtype=np.uint8)
     padded[:, : rows.shape[1]] = rows

@@ -45,7 +45,7 @@ class SystemStream(_KeyStream):
 
 
 class UnsafeSeededStream(_KeyStream):
-    """A stream that anyone who knows the seed can repeat: tests, and runs that are named unsafe.
+    """A stream that every party with the seed can repeat: for tests, and runs that are named unsafe.
 
     `labels` separate streams of one seed: the same seed and labels give the same bits on every machine.
     """
@@ -56,5 +56,5 @@ class UnsafeSeededStream(_KeyStream):
 
 
 def generator(stream: Stream) -> np.random.Generator:
-    """A numpy Generator started from a stream: for environments, never for privacy noise."""
+    """Return a numpy Generator started from a stream: for environments, never for privacy noise."""
     return np.random.Generator(np.random.PCG64(int.from_bytes(stream.bytes(16), "little")))

@@ -1,4 +1,4 @@
-"""What every value that travels has in common: closed and frozen models, identifiers, and bytes as text."""
+"""Defines the base of every value that travels: closed and frozen models, identifiers, and bytes as text."""
 
 import base64
 import binascii
@@ -7,6 +7,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 Version = Literal[1]
+
+Norm = Literal["l1", "l2", "linf"]
+"""The norm in which a client's vector is bounded."""
 
 Identifier = Annotated[
     str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,79}$", description="lower-case letters, digits, dot, dash, underscore")

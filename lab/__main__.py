@@ -1,4 +1,4 @@
-"""The `distrust` command. A command's module is imported when it is called: what it needs takes seconds to import."""
+"""Runs the `distrust` command. A command's module is imported only when it is called: its imports take seconds."""
 
 import sys
 from importlib import import_module
@@ -25,7 +25,7 @@ COMMANDS = {
     "sweep": ("sweep", "Play an experiment on all cores."),
     "figure": ("sweep", "Draw a figure of the papers."),
     "data": ("run", "Make the tables that environments draw from."),
-    "demo": ("run", "Find the best of ten arms of real ratings that nobody sees."),
+    "demo": ("run", "Find the best of ten arms of real ratings that no party sees."),
     "health": ("party", "Ask a service whether it is ready."),
     "token": ("stack", "Make the operator's and the inspector's token, once."),
 }

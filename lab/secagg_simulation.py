@@ -1,4 +1,4 @@
-"""Play the five stages of secure aggregation in one process, with the wire's bytes, for tests and benchmarks."""
+"""Plays the five stages of secure aggregation in one process, with the wire's bytes, for tests and benchmarks."""
 
 import os
 from collections.abc import Collection, Sequence
@@ -53,30 +53,30 @@ class Simulation:
 
     @property
     def roster(self) -> Roster:
-        """After `send_keys`."""
+        """Return the roster. Needs `send_keys`."""
         assert self._roster is not None
         return self._roster
 
     @property
     def sharing(self) -> Sharing:
-        """After `send_shares`: the clients that shared."""
+        """Return the clients that shared. Needs `send_shares`."""
         assert self._sharing is not None
         return self._sharing
 
     @property
     def verdict(self) -> Verdict:
-        """After `send_confirm`: the members, and which shares count."""
+        """Return the members, and which shares count. Needs `send_confirm`."""
         assert self._verdict is not None
         return self._verdict
 
     @property
     def shared(self) -> tuple[int, ...]:
-        """The members of stage `confirm`."""
+        """Return the members of stage `confirm`."""
         return self.sharing.members
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The members of stage `masked`."""
+        """Return the members of stage `masked`."""
         return self.verdict.sharing.members
 
     def bitmap(self, members: Collection[int]) -> bytes:
@@ -188,7 +188,7 @@ def enrol(cohort: Cohort, *, dropout: float = 0.1, corrupt: float = 0.1, floor: 
 
 
 def play_stages(simulation: Simulation, vectors: Vector, departures: Departures, order: Sequence[int]) -> Vector:
-    """Play all five stages, messages in `order`; return the sum of the clients that sent a masked vector.
+    """Play all five stages, messages in `order`. Return the sum of the clients that sent a masked vector.
 
     Raises ProtocolError.
     """

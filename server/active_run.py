@@ -1,4 +1,4 @@
-"""An active run: its learner and state, its round as a message, and the settlement of its cohorts.
+"""Holds an active run: its learner and state, its round as a message, and the settlement of its cohorts.
 
 Learner and state are changed under one lock, together with the store. A cohort is settled by its batch, which is
 analyzed, or as a loss; the outcome is committed before the learner moves on.
@@ -6,7 +6,7 @@ analyzed, or as a loss; the outcome is committed before the learner moves on.
 
 import threading
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import structlog
@@ -32,7 +32,7 @@ from distrust.common.messages.cohort import Channel, Cohort, Dealt, LabelledBits
 from distrust.common.modular import packed_size
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import RunState, Snapshot
+from distrust.common.run.progress import EventKind, RunState, Snapshot
 from distrust.common.run.round import Assignment, Round, RoundView, cohort_terms
 from distrust.server.analyzer import analyze, analyze_parts, analyze_stream, content_sum
 from distrust.server.keys import PublicKeys
@@ -99,7 +99,7 @@ class ActiveRun:
 
     @property
     def learner(self) -> Learner:
-        """The learner after the committed outcomes. Reads them again if a commit is in doubt.
+        """Return the learner after the committed outcomes. Reads them again if a commit is in doubt.
 
         Raises Unavailable while the database cannot be read, RunFailed for a stored run that is refused today.
         """
@@ -350,11 +350,11 @@ def _released_by_action(cohort: Cohort, sums: NDArray[np.float64], counts: NDArr
 
 
 def _announce(writing: Writing, run: str, cohort: Cohort, outcome: ReleasedCohort | LostCohort) -> None:
-    where: dict[str, Any] = {"round": cohort.round, "cohort": cohort.cohort}
+    number, name = cohort.round, cohort.cohort
     if isinstance(outcome, ReleasedCohort):
-        writing.event(run, kind="cohort-released", survivors=outcome.survivors, **where)
+        writing.event(run, "cohort-released", round=number, cohort=name, survivors=outcome.survivors)
     else:
-        writing.event(run, kind="cohort-aborted", detail=outcome.reason, **where)
+        writing.event(run, "cohort-aborted", round=number, cohort=name, detail=outcome.reason)
 
 
 def _announce_progress(writing: Writing, run: str, learner: Learner, number: int) -> None:
@@ -365,5 +365,5 @@ def _announce_progress(writing: Writing, run: str, learner: Learner, number: int
     if len(learner.rounds) > number:
         writing.event(run, kind="round-opened", round=len(learner.rounds))
     if learner.finished:
-        kind = "failed" if learner.fault else "finished"
-        writing.event(run, kind=kind, arm=learner.policy.chosen, detail=learner.fault)
+        kind: EventKind = "failed" if learner.fault else "finished"
+        writing.event(run, kind, arm=learner.policy.chosen, detail=learner.fault)

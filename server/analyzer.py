@@ -1,4 +1,4 @@
-"""The analyzer: turns a batch into an estimate. A batch that does not add up is refused whole."""
+"""Analyzes batches (A): turns a batch into an estimate. A batch that does not add up is refused whole."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The server as a web service: its settings, its routes, and what runs beside them."""
+"""Serves the server over HTTP: its settings, its routes, and the tasks that run beside them."""
 
 import time
 from collections.abc import AsyncIterator
@@ -41,6 +41,8 @@ from distrust.server.store import open_database
 
 Url = Annotated[str, Field(pattern=r"^https?://")]
 
+HEARTBEAT_SECONDS = 15.0
+
 
 class ServerSettings(ServiceSettings):
     """Variables DISTRUST_SHUFFLER_URL, _AGGREGATOR_URL, _EXTENSIONS, _KEYS, _WINDOW, and those of every service."""
@@ -67,9 +69,6 @@ class ServerSettings(ServiceSettings):
         if url.get_backend_name() == "sqlite" and url.database:
             return Path(url.database).with_suffix(".keys")
         return Path(".distrust/server.keys")
-
-
-HEARTBEAT_SECONDS = 15.0
 
 
 async def _service(request: Request) -> Service:
@@ -102,7 +101,7 @@ watch_routes = APIRouter(prefix="/v1", tags=["watching"], route_class=MessageRou
 def create_run(
     config: Annotated[RunConfig, JsonBody.of(RunConfig, OPERATORS_VALUES)], service: ServiceDep, response: Response
 ) -> RunView:
-    """Start a run: 201 for a new one, 200 for the same configuration again, 409 for another one of the same name."""
+    """Start a run. Return 201 for a new one, 200 for the same configuration again, 409 for another of the same name."""
     view, new = service.create(config)
     response.status_code = 201 if new else 200
     return view
@@ -110,13 +109,13 @@ def create_run(
 
 @run_routes.get("/runs")
 def list_runs(service: ServiceDep) -> RunList:
-    """List all runs, oldest first."""
+    """Return all runs, oldest first."""
     return service.runs()
 
 
 @run_routes.get("/runs/{run}", responses=problems(WrongCohort))
 def show_run(run: str, service: ServiceDep) -> RunView:
-    """Return a run's state and what it has learned."""
+    """Return a run's state and its estimates."""
     return service.view(run)
 
 
@@ -128,7 +127,7 @@ def show_config(run: str, service: ServiceDep) -> RunConfig:
 
 @run_routes.delete("/runs/{run}", dependencies=[OperatorOnly], responses=problems(Unauthorized, WrongCohort))
 async def cancel_run(run: str, service: ServiceDep, coordinator: CoordinatorDep) -> RunView:
-    """Stop a run for good: clients that hold its tickets stop, and nothing more is released."""
+    """Stop a run for good and return it: clients that hold its tickets stop, and no more is released."""
     view = await run_in_threadpool(service.cancel, run, "cancelled by the operator")
     coordinator.forget(run)
     return view
@@ -153,7 +152,10 @@ async def request_tickets(
     coordinator: CoordinatorDep,
     response: Response,
 ) -> TicketAnswer:
-    """Issue tickets. Idempotent: repeating a request returns the same slots. Without a free slot: `Retry-After`."""
+    """Issue tickets and return them.
+
+    Idempotent: a repeated request returns the same slots. None free: `Retry-After`.
+    """
     answer = await coordinator.tickets(run, body)
     if not answer.grants:
         response.headers["Retry-After"] = str(RETRY_SECONDS)
@@ -162,7 +164,7 @@ async def request_tickets(
 
 @round_routes.get("/runs/{run}/cohorts/{cohort}/keys", responses=problems(WrongCohort, WrongStage))
 def key_hashes(run: str, cohort: str, service: ServiceDep) -> KeyHashes:
-    """List the hashes of the clients' keys, by slot. Clients compare the aggregator's roster with them."""
+    """Return the hashes of the clients' keys, by slot. Clients compare the aggregator's roster with them."""
     return service.key_hashes(run, cohort)
 
 
@@ -170,7 +172,7 @@ def key_hashes(run: str, cohort: str, service: ServiceDep) -> KeyHashes:
 async def cohort_statements(
     run: str, cohort: str, service: ServiceDep, notifier: NotifierDep, *, wait: Wait = 0, after: After = 0
 ) -> StatementList:
-    """List the aggregator's statements of a cohort; with `wait`, wait for more, or for the cohort's end."""
+    """Return the aggregator's statements of a cohort; with `wait`, wait for more, or for the cohort's end."""
     look = lambda: service.statements(run, cohort)  # noqa: E731
     more = lambda listed: len(listed.statements) > after or listed.over  # noqa: E731
     listed: StatementList = await notifier.until(run, look, more, wait, question=("statements", cohort))
@@ -179,7 +181,7 @@ async def cohort_statements(
 
 @round_routes.get("/runs/{run}/rounds", responses=problems(WrongCohort))
 def list_rounds(run: str, service: ServiceDep, after: After = 0, limit: Limit = 50) -> RoundList:
-    """List rounds with their cohorts, page by page; `after` is a round's number."""
+    """Return rounds with their cohorts, page by page; `after` is a round's number."""
     return service.rounds(run, after, limit)
 
 
@@ -195,13 +197,13 @@ def one_round(run: str, number: int, service: ServiceDep) -> RoundReport:
     responses=problems(Unauthorized, WrongCohort, WrongStage),
 )
 def show_transcript(run: str, cohort: str, service: ServiceDep, after: After = 0, limit: Limit = 100) -> Transcript:
-    """List what this server saw of a cohort, message by message."""
+    """Return this server's transcript of a cohort, message by message."""
     return service.transcript(run, cohort, after, limit)
 
 
 @watch_routes.get("/runs/{run}/ledger", responses=problems(WrongCohort))
 def show_ledger(run: str, service: ServiceDep) -> LedgerView:
-    """Return what each round cost its clients, and the total."""
+    """Return the cost of each round to its clients, and the total."""
     return service.ledger(run)
 
 
@@ -212,7 +214,7 @@ async def listen(
     notifier: NotifierDep,
     last_event_id: Annotated[str | None, Header(description="number of the last event that was seen")] = None,
 ) -> StreamingResponse:
-    """Send events until the run is over; `Last-Event-ID` continues after an event."""
+    """Return a stream of events until the run is over; `Last-Event-ID` continues after an event."""
     await run_in_threadpool(service.active_run, run)  # unknown runs are refused before the stream begins
     after = int(last_event_id[:15]) if last_event_id and last_event_id.isascii() and last_event_id.isdecimal() else 0
     return StreamingResponse(_stream(service, notifier.changes, run, after), media_type="text/event-stream")
@@ -265,5 +267,5 @@ def server_app(settings: ServerSettings, intermediaries: Intermediaries | None =
     app.state.database = open_database(settings.database_url)
     app.state.database.hold()
     keys = load_or_make(settings.key_file)
-    app.state.service = Service(app.state.database, keys, app.state.notifier.ring, settings.window)
+    app.state.service = Service(app.state.database, keys, app.state.notifier.notify, settings.window)
     return app

@@ -63,7 +63,7 @@ class RunCoordinator:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def tickets(self, run: str, request: TicketRequest) -> TicketAnswer:
-        """Open the cohorts that the request needs, then issue its tickets. Raises Unavailable without them."""
+        """Open the cohorts that the request needs, and return its tickets. Raises Unavailable without them."""
         self._service.active_run(run)  # an unknown run gets no lock
         async with self._ticket_locks.setdefault(run, asyncio.Lock()):
             step, _ = await asyncio.to_thread(self._service.advance, run, request)

@@ -1,4 +1,4 @@
-"""The server's two key pairs: one signs tickets, one opens sealed records. They outlive the process, in a 0600 file."""
+"""Keeps the server's two key pairs in a 0600 file: one signs tickets, one opens sealed records."""
 
 import json
 import os
@@ -35,12 +35,15 @@ class Keys:
 
 
 def new_keys() -> Keys:
-    """Draw new key pairs from the operating system's CSPRNG."""
+    """Return new key pairs from the operating system's CSPRNG."""
     return Keys(Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
 
 
 def load_or_make(path: Path) -> Keys:
-    """Read the keys in `path`, made on first use. Raises Unavailable for a file that is no key file or not private."""
+    """Return the keys in `path`, made on first use.
+
+    Raises Unavailable for a file that is no key file or not private.
+    """
     try:
         if not path.exists():
             _write(path, new_keys())

@@ -1,4 +1,4 @@
-"""The server's decisions: it creates runs once, serves them from committed outcomes, shows and cancels them."""
+"""Decides for the server: creates runs once, serves them from committed outcomes, shows and cancels them."""
 
 import math
 import threading
@@ -29,16 +29,16 @@ WINDOW = 8192
 
 
 class Service:
-    """All runs of one server. Safe to use from many threads. Knows no HTTP.
+    """Serves all runs of one server. Safe to use from many threads. Knows no HTTP.
 
-    ring  called with a run's name after every commit that its watchers may wait for.
+    notify  called with a run's name after every commit that its watchers may wait for.
     """
 
     def __init__(
-        self, database: Database, keys: Keys, ring: Callable[[str], None] = lambda _run: None, window: int = WINDOW
+        self, database: Database, keys: Keys, notify: Callable[[str], None] = lambda _run: None, window: int = WINDOW
     ) -> None:
         self.store = Store(database)
-        self._keys, self._ring = keys, ring
+        self._keys, self._notify = keys, notify
         self._issuer = TicketIssuer(self.store, keys.ticket, window)
         self._settlement = Settlement(self.store, keys.seal)
         self._lock = threading.Lock()
@@ -52,7 +52,7 @@ class Service:
                 self._runs[row.config.run] = ActiveRun.from_store(row, self.store, keys.public)
 
     def create(self, config: RunConfig) -> tuple[RunView, bool]:
-        """Start a run, and return it with whether it is new. Idempotent: the same configuration is the same run.
+        """Start a run. Return it, and whether it is new. Idempotent: the same configuration is the same run.
 
         Raises BadParameter for a run that cannot be started, Conflict for a taken name.
         """
@@ -67,7 +67,7 @@ class Service:
         return self.view(config.run), known is None
 
     def runs(self) -> RunList:
-        """List all runs, oldest first; after them those whose stored configuration cannot be read."""
+        """Return all runs, oldest first; after them those whose stored configuration cannot be read."""
         lines = [views.run_line(active) for active in list(self._runs.values())]
         return RunList(runs=[*lines, *map(views.unread_line, self._unread.values())])
 
@@ -89,7 +89,7 @@ class Service:
         return views.run_view(self.active_run(run), self.store)
 
     def cancel(self, run: str, reason: str) -> RunView:
-        """Stop a run: no more tickets, nothing more is released. A run that is over stays as it is."""
+        """Stop a run and return it: no more tickets, no more releases. A run that is over stays as it is."""
         active = self.active_run(run)
         with active.lock:
             if active.state == "running":
@@ -97,7 +97,7 @@ class Service:
                     writing.state(run, "cancelled", reason)
                     writing.event(run, kind="cancelled", detail=reason)
                 active.state, active.reason = "cancelled", reason
-        self._ring(run)
+        self._notify(run)
         return self.view(run)
 
     def round_view(self, run: str) -> RoundView:
@@ -128,7 +128,7 @@ class Service:
         """
         step, recorded = self._issuer.advance(self.active_run(run), request, opened)
         if recorded:
-            self._ring(run)
+            self._notify(run)
         return step, recorded
 
     def key_hashes(self, run: str, cohort: str) -> KeyHashes:
@@ -156,7 +156,7 @@ class Service:
             with self.store.writing() as writing:
                 for one in fresh:
                     writing.statement(cohort.cohort, one)
-        self._ring(cohort.run)
+        self._notify(cohort.run)
 
     def waiting_for(self, run: str) -> list[Cohort]:
         """Return the cohorts that are open at their intermediary and have no outcome yet."""
@@ -168,7 +168,7 @@ class Service:
     def settle(self, cohort: Cohort, answer: BatchAnswer) -> bool:
         """Settle a cohort with its intermediary's last answer. Return False if it was settled already."""
         changed = self._settlement.settle(self.active_run(cohort.run), cohort, answer)
-        self._ring(cohort.run)
+        self._notify(cohort.run)
         return changed
 
     def rounds(self, run: str, after: int, limit: int) -> RoundList:
@@ -199,7 +199,7 @@ class Service:
             return self.store.newest_event(run) if active.state == "running" else math.inf
 
     def transcript(self, run: str, cohort: str, after: int, limit: int) -> Transcript:
-        """List what this server saw of a cohort. Raises WrongCohort, WrongStage while it is not open."""
+        """Return this server's transcript of a cohort. Raises WrongCohort, WrongStage while it is not open."""
         active = self.active_run(run)
         message = self._opened(run, cohort)
         mechanism = active.learner.rounds[message.round - 1].mechanisms[message.clients]

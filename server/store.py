@@ -1,4 +1,4 @@
-"""The server's database. Every write is one transaction, committed before anything is answered or used.
+"""Stores the server's state. Every write is one transaction, committed before anything is answered or used.
 
 runs        configuration, digest, state
 cohorts     cohorts that were opened at their intermediary, and their state
@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from pydantic import ValidationError
 from sqlalchemy import (
@@ -40,7 +40,7 @@ from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.explain import first
 from distrust.common.messages.status import Statement
 from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import CohortState, RunEvent, RunState
+from distrust.common.run.progress import CohortState, EventKind, RunEvent, RunState
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
 
 VERSION = 2
@@ -176,8 +176,18 @@ class UnreadRun:
 
 
 def open_database(url: str) -> Database:
-    """Open the server's database, with its tables."""
+    """Return the server's database, with its tables."""
     return Database(url, METADATA, VERSION)
+
+
+class EventDetails(TypedDict, total=False):
+    """Parts of a `RunEvent` besides its run and its kind."""
+
+    round: int
+    cohort: str
+    arm: int | None
+    survivors: int
+    detail: str | None
 
 
 class Writing:
@@ -212,8 +222,9 @@ class Writing:
             self._do(_ADD_BATCH, {"cohort": outcome.cohort, "body": answer.model_dump_json()})
         self._do(_CHANGE_COHORT, {"changed": outcome.cohort, "state": outcome.kind, "lost": answer.lost})
 
-    def event(self, run: str, **fields: str | int | None) -> None:
-        body = RunEvent.model_validate({"number": 1, "run": run, **fields}).model_dump_json(exclude_none=True)
+    def event(self, run: str, kind: EventKind, **details: Unpack[EventDetails]) -> None:
+        """Add an event. Its row's number becomes its own when it is read; the stored text has a 1 there."""
+        body = RunEvent(number=1, run=run, kind=kind, **details).model_dump_json(exclude_none=True)
         self._do(_ADD_EVENT, {"run": run, "body": body})
 
 
@@ -238,7 +249,7 @@ class Store:
         return [_run(*row) for row in rows]
 
     def outcomes(self, run: str) -> list[ReleasedCohort | LostCohort]:
-        """In the order in which they were absorbed."""
+        """Return a run's outcomes in the order in which they were absorbed."""
         query = select(OUTCOMES.c.body).where(OUTCOMES.c.run == run).order_by(OUTCOMES.c.number)
         with self._database.reading() as connection:
             return [OUTCOME_JSON.validate_json(body) for (body,) in connection.execute(query)]

@@ -14,6 +14,9 @@ from distrust.common.messages.cohort import Cohort, Grant, KeyHashes, TicketAnsw
 from distrust.server.active_run import ActiveRun
 from distrust.server.store import CohortRow, GrantRow, Store
 
+MOST_GRANTED = 4096
+"""Slots that one request gets at most: a fleet's largest block. Bounds the signatures that a caller may cause."""
+
 
 def sign(key: Ed25519PrivateKey, cohort: Cohort, first: int, count: int, keys: bytes = b"") -> Grant:
     """Return tickets for slots first … first + count - 1. Intermediaries verify them without asking the server.
@@ -24,10 +27,6 @@ def sign(key: Ed25519PrivateKey, cohort: Cohort, first: int, count: int, keys: b
     hashes = [keys[KEY_HASH * i : KEY_HASH * (i + 1)] for i in range(count)]
     texts = (ticket_text(cohort, slot, own) for slot, own in enumerate(hashes, start=first))
     return Grant(cohort=cohort.cohort, first=first, count=count, signatures=b"".join(map(key.sign, texts)))
-
-
-MOST_GRANTED = 4096
-"""Slots that one request gets at most: a fleet's largest block. Bounds the signatures that a caller may cause."""
 
 
 class TicketIssuer:

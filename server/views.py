@@ -1,4 +1,4 @@
-"""Runs, rounds, ledgers and transcripts as messages for those who watch a run."""
+"""Describes runs, rounds, ledgers and transcripts as messages, for watchers of a run."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -40,9 +40,13 @@ from distrust.server.learner.rounds import (
 )
 from distrust.server.store import CohortRow, GrantRow, Store, UnreadRun
 
+MOST_VALUES = 1000  # decoded values in one view
+PREFIX = 64  # bytes shown in hex
+SIGNATURE = 64  # bytes
+
 
 def run_view(active: ActiveRun, store: Store) -> RunView:
-    """Return configuration, state, what was learned, and how many clients it took."""
+    """Return configuration, state, estimates, and the number of clients."""
     with active.lock:
         counts = store.cohort_counts(active.config.run)
         cohorts = {state: counts.get(state, (0, 0))[0] for state in ("open", "released", "aborted")}
@@ -105,7 +109,7 @@ def round_list(active: ActiveRun, store: Store, after: int, limit: int) -> Round
 
 
 def ledger_view(active: ActiveRun) -> LedgerView:
-    """Return what each round cost its clients, and the total."""
+    """Return the cost of each round to its clients, and the total."""
     with active.lock:
         lines = [
             LedgerLine(round=record.number, clients=record.clients, guarantee=round_guarantee(active.config, record))
@@ -155,15 +159,12 @@ def _reason(cohort: str, store: Store) -> str | None:
 
 
 View = dict[str, str | int | float | bool | list[int] | list[str]]
-MOST_VALUES = 1000  # decoded values in one view
-PREFIX = 64  # bytes shown in hex
-SIGNATURE = 64  # bytes
 
 
 def cohort_transcript(
     store: Store, key: X25519PrivateKey, cohort: Cohort, mechanism: Mechanism, *, seeded: bool, after: int, limit: int
 ) -> Transcript:
-    """Return what the server saw of one cohort, in order: messages `after` … `after` + `limit` - 1.
+    """Return the server's transcript of one cohort, in order: messages `after` … `after` + `limit` - 1.
 
     The messages are the cohort that it opened, tickets, statements, the batch, and the estimate or the loss.
 
@@ -198,20 +199,23 @@ def _opening(number: int, cohort: Cohort) -> TranscriptEntry:
     channel = cohort.channel.model_dump(mode="json", exclude={"server_key", "deal", "noise_seed"})
     view |= {name: value for name, value in channel.items() if value is not None}
     if isinstance(cohort.channel, Dealt):
-        deal = cohort.channel.deal
-        view |= {"actions": deal.actions[:MOST_VALUES], "times": deal.times[:MOST_VALUES]}
+        assigned = cohort.channel.deal
+        view |= {"actions": assigned.actions[:MOST_VALUES], "times": assigned.times[:MOST_VALUES]}
     return _entry(number, "out", cohort.via, "cohort", cohort.model_dump_json().encode(), view)
 
 
 def _tickets(row: GrantRow, number: int) -> TranscriptEntry:
-    """Describe granted slots. Signatures are not shown: a ticket that was not used yet would still admit a client."""
+    """Return an entry of granted slots, without signatures.
+
+    A ticket that was not used yet would still admit a client.
+    """
     view: View = {"tickets": row.count, "first": row.first, "last": row.first + row.count - 1}
     size = SIGNATURE * row.count
     return TranscriptEntry(number=number, direction="out", peer="fleet", stage="tickets", bytes=size, view=view, hex="")
 
 
 def _statement(statement: Statement, number: int) -> TranscriptEntry:
-    """Describe a statement. The server can only tell whether two digests are equal."""
+    """Return an entry of a statement. The server can only tell whether two digests are equal."""
     view: View = {"statement": statement.digest.hex()}
     return _entry(number, "in", "aggregator", statement.stage, statement.digest, view)
 
@@ -233,7 +237,7 @@ def _batch(number: int, cohort: Cohort, batch: Batch, mechanism: Mechanism, key:
 
 
 def _content(cohort: Cohort, batch: Batch, mechanism: Mechanism, key: X25519PrivateKey) -> View:
-    """Return what this server can read in a batch: a sum, unlinked records in random order, or counts of ones."""
+    """Return the readable part of a batch: a sum, unlinked records in random order, or counts of ones."""
     content, channel = batch.content, cohort.channel
     if isinstance(content, ModularSum):
         total = unpack(content.body, mechanism.modulus, mechanism.dimension)

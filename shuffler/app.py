@@ -1,4 +1,4 @@
-"""The shuffler as a web service: its settings, its routes, its app."""
+"""Serves the shuffler over HTTP: its settings, its routes, its app."""
 
 from typing import Annotated, ClassVar
 
@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from pydantic import Field
 
 from distrust.common.errors import Aborted, BadMessage, WrongCohort, WrongStage
-from distrust.common.machine import Clock
+from distrust.common.intermediary.stages import Clock
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, UploadAnswer
 from distrust.common.web.bodies import JsonBody, MessageRoute
@@ -36,7 +36,7 @@ router = APIRouter(prefix="/v1", tags=["shuffler"], route_class=MessageRoute)
 
 @router.post("/cohorts/{cohort}/reports", responses=UPLOAD_PROBLEMS)
 def take_reports(cohort: str, body: UploadBody, shuffler: ShufflerDep) -> UploadAnswer:
-    """Take many clients' reports; the answer lists only the refused ones."""
+    """Take many clients' reports. Return how many, and the refused ones."""
     return shuffler.receive(cohort, REPORT, body)
 
 
@@ -44,7 +44,7 @@ def take_reports(cohort: str, body: UploadBody, shuffler: ShufflerDep) -> Upload
 def tell_actions(
     cohort: str, body: Annotated[ActionRequest, JsonBody.of(ActionRequest)], shuffler: ShufflerDep
 ) -> ActionAnswer:
-    """Tell clients the actions that the shuffler assigned to their slots. A slot is told to its first claimant only."""
+    """Return the actions that the shuffler assigned to clients' slots: a slot's to its first claimant only."""
     return shuffler.actions(cohort, body)
 
 

@@ -1,4 +1,4 @@
-"""Assigned actions (FREE Algorithm 3): a uniform order of plays, the first claim of each slot, records by action.
+"""Assigns actions (FREE Algorithm 3): a uniform order of plays, the first claim of each slot, records by action.
 
 A client claims its slot's play with a commitment to a secret. Only a report that ends in this secret is taken. No
 database and no HTTP here.
@@ -70,9 +70,9 @@ def order_stream(cohort: Cohort, fresh: Callable[[], Stream]) -> Stream:
     return fresh()
 
 
-def draw_order(deal: AssignedAction, stream: Stream) -> Order:
-    """Draw a uniform order of all the plays."""
-    return random_order(deal.plays, stream)
+def draw_order(assigned: AssignedAction, stream: Stream) -> Order:
+    """Return a uniform order of all the plays."""
+    return random_order(assigned.plays, stream)
 
 
 def pack_order(order: Order) -> bytes:
@@ -92,18 +92,18 @@ def check_assignment(cohort: Cohort, channel: Dealt) -> None:
 
 
 def records_by_action(
-    reports: Sequence[tuple[int, bytes]], deal: AssignedAction, order: Order, stream: Stream
+    reports: Sequence[tuple[int, bytes]], assigned: AssignedAction, order: Order, stream: Stream
 ) -> GroupedRecords:
     """Return the sealed records by action, each group in random order.
 
     reports  pairs of slot and body: report id ‖ sealed record ‖ secret.
     """
     slots = np.array([slot for slot, _ in reports], dtype=np.int64)
-    places = deal.places()[order[slots]]
+    places = assigned.places()[order[slots]]
     mixed = random_order(len(reports), stream)
     sequence = mixed[np.argsort(places[mixed], kind="stable")].tolist()
     return GroupedRecords(
-        counts=np.bincount(places, minlength=len(deal.times)).tolist(),
+        counts=np.bincount(places, minlength=len(assigned.times)).tolist(),
         body=b"".join(reports[index][1][REPORT_ID:-SECRET] for index in sequence),
         checksum=checksum_of_reports(body for _, body in reports),
     )

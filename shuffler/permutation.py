@@ -1,4 +1,4 @@
-"""Uniform permutations from a CSPRNG: of records, and of labelled bits. Memory is bounded."""
+"""Draws uniform permutations from a CSPRNG: of records, and of labelled bits. Memory is bounded."""
 
 from collections.abc import Iterable, Iterator
 

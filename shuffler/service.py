@@ -1,10 +1,14 @@
-"""The shuffler: holds reports until all clients answered, left or are late; releases them in random order, once."""
+"""Holds reports until all clients answered, left or are late; releases them in random order, once.
 
-import logging
+Log event: `permutation_delayed`, when few reports could not be permuted with the last one; the mixer tries again.
+"""
+
 from collections.abc import Callable, Collection
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
+import structlog
 from sqlalchemy import Connection
 
 from distrust.common.crypto.context import SECRET
@@ -15,9 +19,8 @@ from distrust.common.errors import BadMessage, BadParameter
 from distrust.common.intermediary import store
 from distrust.common.intermediary.intake import Fault, Intake, check_size, measured
 from distrust.common.intermediary.service import Intermediary
-from distrust.common.intermediary.stages import silence
+from distrust.common.intermediary.stages import Clock, silence
 from distrust.common.intermediary.store import BATCH, DEPARTED, SELF, Span, State
-from distrust.common.machine import Clock
 from distrust.common.messages.batch import Batch, BatchAnswer, Content, GroupedRecords, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, SealedRecords
 from distrust.common.messages.status import StageView, TranscriptEntry
@@ -44,13 +47,13 @@ _MOST_LABELS = 64
 
 View = dict[str, str | int | float | bool | list[int] | list[str]]
 
-REPORT = "report"
+REPORT: Final = "report"
 ORDER = "order"
 """The stage that stores the order in which the shuffler deals a cohort's actions. It is drawn once, on opening."""
 
 _ORDERS = 32  # cohorts whose order is in memory
 
-_log = logging.getLogger("distrust.shuffler")
+_log = structlog.get_logger("distrust.shuffler")
 
 SMALL_BATCH = 64 * 1024
 """Bytes of sealed reports that are permuted in the transaction that takes the last one: one commit instead of two."""
@@ -60,7 +63,7 @@ class Shuffler(Intermediary):
     """Knows which client sent which report, and cannot read a sealed one. The server reads it without its sender.
 
     Where the shuffler assigns actions, it knows which client plays what, and not the reward. The server learns the
-    rewards of each action, and not who played it.
+    rewards of each action, and not which client played it.
 
     stream   makes the randomness of one permutation: the operating system's, except in tests.
     """
@@ -72,10 +75,10 @@ class Shuffler(Intermediary):
         self,
         database: Database,
         clock: Clock,
-        ring: Callable[[str], None] = silence,
+        notify: Callable[[str], None] = silence,
         stream: Callable[[], Stream] = SystemStream,
     ) -> None:
-        super().__init__(database, clock, ring)
+        super().__init__(database, clock, notify)
         self._stream = stream
         self._order = lru_cache(maxsize=_ORDERS)(self._read_order)
 
@@ -112,9 +115,7 @@ class Shuffler(Intermediary):
         """Return the stage with the clients that may report; in `done`, those that did. Raises WrongCohort."""
         state = self.settled(name)
         stage = self._shown(state)
-        return StageView.model_validate(
-            {"cohort": name, "stage": stage, "reason": state.reason, "members": self._bitmap(state)}
-        )
+        return StageView(cohort=name, stage=stage, reason=state.reason, members=self._bitmap(state))
 
     def _bitmap(self, state: State) -> bytes:
         if state.stage != "done":
@@ -152,7 +153,7 @@ class Shuffler(Intermediary):
         return item.body[:REPORT_ID] if isinstance(state.cohort.channel, SealedRecords) else None
 
     def _closing(self, _tx: Connection, _state: State) -> None:
-        """Do nothing: clients are told nothing as the stage closes."""
+        """Do nothing: clients receive no data as the stage closes."""
 
     def _mix(self, state: State) -> Batch:
         """Return the batch of a frozen cohort, from its stored reports."""
@@ -179,7 +180,7 @@ class Shuffler(Intermediary):
         try:
             content = permute_records(records, self._stream())
         except Exception:  # noqa: BLE001  the mixer tries again, and ends the cohort if it fails too
-            _log.exception("cohort %s is not permuted at once", state.name)
+            _log.exception("permutation_delayed", cohort=state.name)
             return None
         return Batch(cohort=state.name, survivors=len(records), content=content)
 
@@ -214,7 +215,7 @@ def permute_bits(ones: list[int], size: int, stream: Stream) -> PermutedBits:
 
 
 def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, play: int | None = None) -> TranscriptEntry:
-    """Describe one stored message as the shuffler can read it. The caller fills in `number`, its position.
+    """Return a stored message as the shuffler can read it. The caller fills in `number`, its position.
 
     play  the position in the dealt order that the shuffler told this slot.
     """
@@ -232,10 +233,10 @@ def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, play: int
 
 
 def _order(cohort: Cohort, stage: str, body: bytes) -> TranscriptEntry:
-    """Describe the dealt order by its actions and times; each client's own action stands beside its report."""
+    """Return the order as an entry with its actions and times; each client's own action stands beside its report."""
     assert isinstance(cohort.channel, Dealt)
-    deal = cohort.channel.deal
-    view: View = {"actions": deal.actions[:_MOST_LABELS], "times": deal.times[:_MOST_LABELS]}
+    assigned = cohort.channel.deal
+    view: View = {"actions": assigned.actions[:_MOST_LABELS], "times": assigned.times[:_MOST_LABELS]}
     return TranscriptEntry(
         number=0, direction="out", peer="each client", stage=stage, bytes=len(body), view=view, hex=""
     )

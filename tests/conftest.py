@@ -1,8 +1,13 @@
 """What all tests share."""
 
+import os
 import signal
 
 from hypothesis import settings
+
+# Before NumPy is imported: matrices are small here, and the threads of every process of the suite would spin for each
+# other's cores. Programs that play a run take one thread by themselves (`common.privacy.searches.one_thread`).
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # No example promises how long it takes: benchmarks measure time, tests do not.
 settings.register_profile("distrust", deadline=None)

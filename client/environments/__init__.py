@@ -1,4 +1,4 @@
-"""The simulated worlds of rewards. `read_spec` and `build_environment` make one from an `[environment]` table.
+"""Lists the simulated worlds of rewards. `read_spec` and `build_environment` make one from an `[environment]` table.
 
 To add an environment: write its spec and its class (`distrust.client.environments.base`), and add a line to `SPECS`.
 """
@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from distrust.client.environments.arms import Bernoulli, BernoulliSpec, ClippedGaussian, GaussianSpec
+from distrust.client.environments.auto_lending import AutoLending, AutoLendingSpec
 from distrust.client.environments.base import ENVIRONMENTS, Environment, EnvironmentSpec, check_world
 from distrust.client.environments.contextual import (
     ContextualSpec,
@@ -17,6 +18,7 @@ from distrust.client.environments.contextual import (
     ContextualWorld,
     GlmSphereSpec,
 )
+from distrust.client.environments.contextual_mslr import ContextualMslr, ContextualMslrSpec
 from distrust.client.environments.linear import (
     LinearDistributed,
     LinearDistributedSpec,
@@ -37,6 +39,8 @@ SPECS: tuple[type[EnvironmentSpec], ...] = (
     LinearSphereSpec,
     ContextualSyntheticSpec,
     GlmSphereSpec,
+    ContextualMslrSpec,
+    AutoLendingSpec,
 )
 """The list of environments."""
 
@@ -81,9 +85,13 @@ def build_environment(spec: EnvironmentSpec) -> AnyWorld:
 __all__ = [
     "ENVIRONMENTS",
     "AnyWorld",
+    "AutoLending",
+    "AutoLendingSpec",
     "Bernoulli",
     "BernoulliSpec",
     "ClippedGaussian",
+    "ContextualMslr",
+    "ContextualMslrSpec",
     "ContextualSyntheticSpec",
     "ContextualWorld",
     "Environment",

@@ -56,7 +56,7 @@ class Bernoulli:
         return int(np.argmax(self.means))
 
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
-        """Zeros and ones, shape (count,)."""
+        """Return zeros and ones, shape (count,)."""
         return np.asarray(generator(stream).random(count) < self.means[arm], dtype=np.float64)
 
 
@@ -69,7 +69,7 @@ class GaussianSpec(EnvironmentSpec):
     deviation: Annotated[float, Field(gt=0, le=10, description="standard deviation before clipping")] = 0.1
 
     def build(self) -> "ClippedGaussian":
-        """Raises BadParameter without a seed: every fleet must play the same centres."""
+        """Return the world. Raises BadParameter without a seed: every fleet must play the same centres."""
         if self.seed is None:
             raise BadParameter(
                 "environment.seed", None, f"{self.name} draws its means from a seed; give a whole number"
@@ -103,12 +103,12 @@ class ClippedGaussian:
         return int(np.argmax(self.means))
 
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
-        """Shape (count,), in [0, 1]."""
+        """Return rewards in [0, 1], shape (count,)."""
         return np.clip(generator(stream).normal(self.centres[arm], self.deviation, count), 0.0, 1.0)
 
 
 def clipped_mean(centre: NDArray[np.float64], deviation: float) -> NDArray[np.float64]:
-    """E min(1, max(0, X)) for X ~ N(centre, deviation²), exactly: ∫₀¹ P(X > x) dx in closed form."""
+    """Return E min(1, max(0, X)) for X ~ N(centre, deviation²), exactly: ∫₀¹ P(X > x) dx in closed form."""
     from scipy.stats import norm  # noqa: PLC0415 - half a second of every start, for this environment only
 
     zero, one = -centre / deviation, (1 - centre) / deviation

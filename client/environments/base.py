@@ -1,4 +1,4 @@
-"""The contract of an environment and of its spec. True means are known on the clients' side only."""
+"""Defines the contract of an environment and of its spec. True means are known on the clients' side only."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -17,6 +17,8 @@ from distrust.common.wire import Message
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="rewards (and drawn means) from a seed")] | None
 """None: the driver of the run draws one."""
 
+MEMBERS = ("name", "arms", "means", "best", "rewards")
+
 
 class Environment(Protocol):
     """K arms, and a law of rewards for each: in [0, 1], or in [-B, B] for linear ones."""
@@ -33,16 +35,16 @@ class Environment(Protocol):
 
     @property
     def means(self) -> NDArray[np.float64]:
-        """True mean reward of each arm, shape (K,)."""
+        """Return the true mean reward of each arm, shape (K,)."""
         ...
 
     @property
     def best(self) -> int:
-        """The arm of the largest mean; the first of them on ties."""
+        """Return the arm of the largest mean; the first of them on ties."""
         ...
 
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
-        """Independent rewards of `arm`, shape (count,); the same stream gives the same rewards."""
+        """Return independent rewards of `arm`, shape (count,). The same stream gives the same rewards."""
         ...
 
 
@@ -83,8 +85,6 @@ def _complaint(candidate: object) -> str | None:
 
 ENVIRONMENTS: Catalogue[type[EnvironmentSpec]] = Catalogue("environment", "environments", _complaint, shown=str)
 """The classes by name; `distrust.client.environments` lists them."""
-
-MEMBERS = ("name", "arms", "means", "best", "rewards")
 
 
 def check_world(world: Environment, name: str) -> Environment:

@@ -15,7 +15,8 @@ from pydantic import Field
 from scipy import stats
 
 from distrust.client.environments.base import EnvironmentSpec, Seed
-from distrust.common.bandit.contextual import ChoiceRule, Link, Observation, link_mean
+from distrust.common.bandit.contextual_choice import ChoiceRule, Link, link_mean
+from distrust.common.bandit.contextual_sum import Observation
 from distrust.common.errors import BadParameter
 from distrust.common.messages.policy_spec import ArmSpec
 from distrust.common.randomness import Stream, UnsafeSeededStream, generator
@@ -73,6 +74,16 @@ class ContextualWorld(Protocol):
         """The range of a reward."""
         ...
 
+    @property
+    def weights(self) -> tuple[float, ...] | None:
+        """The value of a reward of 1 of each arm, in [0, 1], shape (K,), which is public; None: all are worth 1."""
+        ...
+
+    @property
+    def clipped(self) -> int:
+        """Contexts of the world's data that were longer than 1, and were shortened. 0 for drawn ones."""
+        ...
+
     def contexts(self, count: int, stream: Stream) -> Contexts:
         """Return what `count` clients meet; the same stream gives the same."""
         ...
@@ -100,17 +111,19 @@ class ContextualSpec(EnvironmentSpec):
 
     def policy_defaults(self, policy: type[ArmSpec]) -> Mapping[str, object]:
         world = self.build()
-        words = {
+        words: dict[str, object] = {
             "features": world.dimension,
             "link": world.link,
             "parameters": world.parameters,
             "rewards": list(world.rewards),
         }
+        if world.weights is not None:
+            words["weights"] = list(world.weights)
         return {key: value for key, value in words.items() if key in policy.model_fields}
 
     def check_policy(self, policy: Mapping[str, object], defaults: Mapping[str, object]) -> None:
         """Raise BadParameter where the policy's table says something else than the world is."""
-        for field in ("features", "parameters", "rewards"):
+        for field in ("features", "parameters", "rewards", "weights"):
             if field in policy and policy[field] != defaults.get(field):
                 allowed = f"the environment has {defaults.get(field)}: leave it out"
                 raise BadParameter(f"policy.{field}", policy[field], allowed)
@@ -134,6 +147,8 @@ class GeneralizedLinear:
     rewards: tuple[float, float]
     fixed: Floats | None = None
     noiseless: bool = False
+    weights: tuple[float, ...] | None = None
+    clipped: int = 0
 
     @property
     def dimension(self) -> int:
@@ -158,7 +173,7 @@ class GeneralizedLinear:
             return means
         if self.link == "poisson":
             counts: Floats = stats.poisson.ppf(luck, means)
-            return np.minimum(counts, high)
+            return np.clip(counts, low, high)  # the quantile of luck 0 is -1
         return np.where(luck < (means - low) / (high - low), high, low)
 
 
@@ -172,7 +187,7 @@ class ContextualSyntheticSpec(ContextualSpec):
     name: Literal["contextual-synthetic"]
     seed: Seed = None
     arms: Annotated[int, Field(ge=2, le=10_000)] = 100
-    dimension: Annotated[int, Field(ge=1, le=200)] = 5
+    dimension: Annotated[int, Field(ge=2, le=200, description="1 would leave all arms the same context")] = 5
 
     def build(self) -> GeneralizedLinear:
         rng = generator(UnsafeSeededStream(world_seed(self), "contextual-synthetic"))
@@ -188,7 +203,7 @@ class GlmSphereSpec(ContextualSpec):
 
     link     identity: rewards ±1 of mean z, or z itself with `noiseless`, as the published code has it. logistic:
              Bernoulli(μ(z)). poisson: counts of mean e^z, at most `largest`.
-    largest  r_max of the Poisson link.
+    largest  r_max of the Poisson link, at least e, the largest mean. Regret is by e^z: the truncation is not in it.
     """
 
     name: Literal["glm-sphere"]
@@ -198,7 +213,7 @@ class GlmSphereSpec(ContextualSpec):
     parameters: Parameters = "single"
     link: Link = "identity"
     noiseless: bool = False
-    largest: Annotated[float, Field(gt=0, le=1000)] | None = None
+    largest: Annotated[float, Field(ge=math.e, le=1000)] | None = None
 
     def build(self) -> GeneralizedLinear:
         if (self.largest is None) == (self.link == "poisson"):
@@ -231,10 +246,16 @@ def world_seed(spec: EnvironmentSpec) -> int:
     return spec.seed
 
 
+def mean_values(world: ContextualWorld, means: Floats) -> Floats:
+    """Return what regret is counted in, for mean rewards of shape (…, K): mean rewards times the world's weights."""
+    return means if world.weights is None else means * np.array(world.weights)
+
+
 def experience(world: ContextualWorld, rule: ChoiceRule, count: int, stream: Stream) -> tuple[Observation, Floats]:
     """Return what `count` clients experience under a rule, and the regret of each, shape (count,).
 
-    The regret is the largest mean reward of the client's arms, less that of its choice.
+    The regret is the largest mean value of the client's arms, less that of its choice. An arm's mean value is its mean
+    reward, times its weight where the world has weights.
     """
     met = world.contexts(count, stream)
     features = np.broadcast_to(met.features, (count, *met.features.shape[1:]))
@@ -243,4 +264,35 @@ def experience(world: ContextualWorld, rule: ChoiceRule, count: int, stream: Str
     own = np.take_along_axis(means, arms[:, np.newaxis], axis=1)[:, 0]
     column = arms if features.shape[1] > 1 else np.zeros_like(arms)
     chosen = np.take_along_axis(features, column[:, np.newaxis, np.newaxis], axis=1)[:, 0]
-    return Observation(arms, chosen, world.pay(own, met.luck), predictors), means.max(axis=1) - own
+    values = mean_values(world, means)
+    lost = values.max(axis=1) - np.take_along_axis(values, arms[:, np.newaxis], axis=1)[:, 0]
+    return Observation(arms, chosen, world.pay(own, met.luck), predictors), lost
+
+
+LongContexts = Literal["clip", "refuse"]
+"""What becomes of contexts of real data that are longer than 1: they are shortened and counted, or refused."""
+
+
+COVERED = 0.95
+"""Part of a data set's contexts that are not longer than the default radius."""
+
+LARGEST_ENTRY = 1e9
+"""Largest size of a number in a data set. Squares and their sums stay far from overflow."""
+
+
+def within_ball(contexts: Floats, how: LongContexts, first_line: int) -> tuple[Floats, int]:
+    """Return contexts, shape (n, d), with ‖x‖ ≤ 1, and how many were longer.
+
+    first_line  line of the file that contexts[0] is from. Raises BadParameter that names a line with a longer context,
+                for "refuse".
+    """
+    lengths = np.sqrt((contexts * contexts).sum(axis=1))
+    longer = np.flatnonzero(lengths > 1 + 1e-12)
+    if how == "refuse" and len(longer):
+        row = int(longer[0])
+        allowed = (
+            f"line {row + first_line} of the data has a context of length {lengths[row]:.4g}, and {len(longer)} lines "
+            "have one above 1: a larger environment.radius makes them shorter, or clip them"
+        )
+        raise BadParameter("environment.long_contexts", how, allowed)
+    return contexts / np.maximum(lengths, 1.0)[:, np.newaxis], len(longer)

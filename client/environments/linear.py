@@ -1,4 +1,4 @@
-"""Linear rewards: an action x pays ⟨θ, x⟩ on average. The actions are public, θ never leaves the client's side."""
+"""Defines linear worlds: an action x pays ⟨θ, x⟩ on average. Actions are public, θ stays on the clients' side."""
 
 import math
 from abc import abstractmethod
@@ -125,7 +125,7 @@ class LinearDistributed:
 
     @cached_property
     def means(self) -> Floats:
-        """True mean reward of each action, shape (k,), in [-1, 1]."""
+        """Return the true mean reward of each action, shape (k,), in [-1, 1]."""
         means: Floats = self.vectors @ self.theta
         return means
 
@@ -134,7 +134,7 @@ class LinearDistributed:
         return int(np.argmax(self.means))
 
     def rewards(self, arm: int, count: int, stream: Stream) -> Floats:
-        """One reward of each of `count` clients, shape (count,)."""
+        """Return one reward of each of `count` clients, shape (count,)."""
         spread = math.hypot(self.deviation * float(np.linalg.norm(self.vectors[arm])), self.noise)
         return generator(stream).normal(self.means[arm], spread, count)
 
@@ -160,7 +160,7 @@ class LinearSphere:
 
     @cached_property
     def means(self) -> Floats:
-        """True mean reward of each action, shape (k,), in [-1, 1]."""
+        """Return the true mean reward of each action, shape (k,), in [-1, 1]."""
         means: Floats = np.clip(self.vectors @ self.theta, -1, 1)
         return means
 
@@ -169,7 +169,7 @@ class LinearSphere:
         return int(np.argmax(self.means))
 
     def rewards(self, arm: int, count: int, stream: Stream) -> Floats:
-        """Plus and minus ones, shape (count,)."""
+        """Return plus and minus ones, shape (count,)."""
         return np.where(generator(stream).random(count) < (1 + self.means[arm]) / 2, 1.0, -1.0)
 
     def averages(self, arms: Sequence[int], times: Sequence[int], count: int, stream: Stream) -> Floats:

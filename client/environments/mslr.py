@@ -1,4 +1,4 @@
-"""Real rewards: relevance labels of MSLR-WEB30K rows, grouped into arms by K-means (see data/README.md).
+"""Draws real rewards: relevance labels of MSLR-WEB30K rows, grouped into arms by K-means (see data/README.md).
 
 An environment needs only how many rows of each arm carry each label: a table, kept as CSV. The second half makes such
 a table from LETOR files, lines `label qid:q 1:v 2:v …`, as MSLR-WEB10K and WEB30K are published; it needs scikit-learn
@@ -29,6 +29,21 @@ HEADER = ["arm", "label0", "label1", "label2", "label3", "label4"]
 LABELS = 5
 
 _HOW = "a table of label counts is made with `distrust data mslr --clusters K --out FILE LETOR-FILES`"
+
+SHIPPED = (10, 50)
+"""Numbers of arms of the tables that come with the package."""
+
+FEATURES = 136
+HIGHEST_LABEL = 4
+BLOCK = 1 << 22  # bytes that are read at once
+
+STARTS = 10
+"""n_init: K-means runs from this many starts and keeps the result of least inertia."""
+
+MANY = 100_000
+"""Rows above which K-means runs in single precision, and tries its starts on `SAMPLE` rows."""
+
+SAMPLE = 20_000
 
 
 def write_counts(table: NDArray[np.int64], path: Path) -> None:
@@ -71,10 +86,6 @@ def _row(cells: list[str], arm: int, path: Path, field: str) -> list[int]:
     return counts
 
 
-SHIPPED = (10, 50)
-"""Numbers of arms of the tables that come with the package."""
-
-
 class MslrSpec(EnvironmentSpec):
     """`[environment] name = "mslr"`: one of the shipped tables by its number of arms, or a table of the user's."""
 
@@ -84,7 +95,7 @@ class MslrSpec(EnvironmentSpec):
     file: str | None = None
 
     def build(self) -> "Mslr":
-        """Raises BadParameter when the table is missing, broken, or of another size."""
+        """Return the world. Raises BadParameter when the table is missing, broken, or of another size."""
         counts = _counts(self)
         if self.arms is not None and self.arms != len(counts):
             raise BadParameter("environment.arms", self.arms, f"{self.file} has {len(counts)} arms")
@@ -114,7 +125,7 @@ class Mslr:
         return int(np.argmax(self.means))
 
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
-        """Multiples of 1/4, shape (count,)."""
+        """Return multiples of 1/4, shape (count,)."""
         ends = np.cumsum(self.counts[arm])
         rows = generator(stream).integers(0, ends[-1], count)
         return np.searchsorted(ends, rows, side="right") / 4
@@ -134,21 +145,11 @@ def _counts(spec: MslrSpec) -> NDArray[np.int64]:
         return read_counts(path, "environment.arms")
 
 
-FEATURES = 136
-HIGHEST_LABEL = 4
 INDICES = np.arange(1, FEATURES + 1)
 DIGITS = np.array([len(str(index)) for index in INDICES])
 
-BLOCK = 1 << 22  # bytes that are read at once
 BEGINNING = re.compile(rb"^[0-4][ \t]+qid:[0-9]+[ \t]", re.MULTILINE)
 
-STARTS = 10
-"""n_init: K-means runs from this many starts and keeps the result of least inertia."""
-
-MANY = 100_000
-"""Above this number of rows, K-means runs in single precision, and tries its starts on `SAMPLE` rows."""
-
-SAMPLE = 20_000
 
 Points = NDArray[np.floating[Any]]
 
@@ -166,15 +167,6 @@ class LetorBlock(NamedTuple):
 
     labels: NDArray[np.int64]
     features: NDArray[np.float64]
-
-
-def letor_rows(path: Path) -> Iterator[LetorRow]:
-    """Yield the rows of a file. Skips blank lines and what follows a #.
-
-    Raises BadParameter that names file, line and what was expected there.
-    """
-    for number, lines in _lines(path):
-        yield from _rows(path, number, lines)
 
 
 def letor_blocks(path: Path) -> Iterator[LetorBlock]:
@@ -290,7 +282,7 @@ def build_counts(paths: Sequence[Path], clusters: int, seed: int = 0, minimum_ro
 
     if clusters < 2:
         raise BadParameter("clusters", clusters, "at least 2 arms are needed")
-    labels, features = _load(paths)
+    labels, features = load_compressed(paths)
     points = StandardScaler(copy=False).fit_transform(features)
     different = _different(points, clusters)
     if different < clusters:
@@ -298,7 +290,7 @@ def build_counts(paths: Sequence[Path], clusters: int, seed: int = 0, minimum_ro
     return _count(_clusters(points, clusters, seed), labels, minimum_rows)
 
 
-def _load(paths: Sequence[Path]) -> tuple[NDArray[np.int64], Points]:
+def load_compressed(paths: Sequence[Path]) -> tuple[NDArray[np.int64], Points]:
     """Return labels and compressed features of all files, as 4-byte numbers when there are more than `MANY` rows."""
     labels: list[NDArray[np.int64]] = []
     features: list[Points] = []

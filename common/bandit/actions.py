@@ -1,4 +1,4 @@
-"""Action sets of linear bandits: public, the same for the server that plans and the clients that play.
+"""Defines action sets of linear bandits: public, the same for the server that plans and the clients that play.
 
 An action is a vector in the unit ball of R^d; arm a of a run is row a.
 """
@@ -76,7 +76,7 @@ def action_vectors(
 
 
 def check_actions(vectors: NDArray[np.float64], field: str = "policy.actions") -> None:
-    """Refuse what cannot be an action set; every policy and every world asks it."""
+    """Refuse vectors that cannot be an action set. Every policy and every world calls it."""
     if vectors.ndim != 2 or min(vectors.shape) < 1:
         raise BadParameter(field, vectors.shape, "must be at least one vector of at least one number")
     if not np.isfinite(vectors).all():

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from distrust.common.bandit.contextual import ContextualChoice
+from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.wire import Message
 
 
@@ -42,7 +42,7 @@ class _Listed(Message):
 
 
 class PlayDesign(_Listed):
-    """Every client of the cohort plays action `actions[j]` `times[j]` times, and reports its averages.
+    """Each client of the cohort plays action `actions[j]` `times[j]` times, and reports its averages.
 
     The clients play side by side: a round of the horizon is one play by all of them (DLB section 2).
     """
@@ -53,7 +53,7 @@ class PlayDesign(_Listed):
 class AssignedAction(_Listed):
     """One action a client: `times[j]` clients play `actions[j]`, in an order that only the shuffler knows.
 
-    The shuffler gives the reports back by action: the server learns what came of an action and not who played it
+    The shuffler returns the reports by action: the server learns an action's rewards, and not which clients played it
     (FREE Algorithm 3). The cohort has Σ times clients. The plays are numbered from 0, all of an action's in a row, the
     actions in their order here.
     """
@@ -62,7 +62,7 @@ class AssignedAction(_Listed):
 
     @property
     def plays(self) -> int:
-        """Σ times."""
+        """Return Σ times."""
         return sum(self.times)
 
     def places(self) -> NDArray[np.int64]:
@@ -70,7 +70,7 @@ class AssignedAction(_Listed):
         return np.repeat(np.arange(len(self.times)), self.times)
 
     def place(self, play: int) -> int:
-        """The same for one play."""
+        """Return the place in the list of the action of one play."""
         return int(np.searchsorted(np.cumsum(self.times), play, side="right"))
 
 

@@ -1,4 +1,4 @@
-"""How far a private sum may lie from the truth: the protocol of error laws, and noise seen in the data's units.
+"""Defines error laws: how far a private sum may lie from the truth. Scales noise to the data's units.
 
 Policies form their widths from an `ErrorLaw`, and know no mechanism and no noise.
 """
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 How = Literal["exact", "bound"]
-"""Of a figure: what the law gives, or something that is no smaller."""
+"""A figure is the law's own (exact), or no smaller than that (bound)."""
 
 
 class ErrorLaw(Protocol):
@@ -15,7 +15,7 @@ class ErrorLaw(Protocol):
 
     @property
     def std(self) -> float:
-        """Standard deviation of the noise in one coordinate of the sum."""
+        """Return the standard deviation of the noise in one coordinate of the sum."""
         ...
 
     def quantile(self, p: float) -> float:
@@ -24,12 +24,12 @@ class ErrorLaw(Protocol):
 
     @property
     def sub_exponential(self) -> tuple[float, float]:
-        """(σ, h) of the paper's Assumption 1: |noise| ≤ σ√ln(2/p) + h ln(2/p) with probability 1 - 2p."""
+        """Return (σ, h) of the paper's Assumption 1: |noise| ≤ σ√ln(2/p) + h ln(2/p) with probability 1 - 2p."""
         ...
 
 
 class Spread(Protocol):
-    """What an error law needs of the noise."""
+    """A law of noise as far as an error law needs it."""
 
     @property
     def std(self) -> float: ...
@@ -53,7 +53,7 @@ class ScaledErrorLaw:
 
     @property
     def quantile_how(self) -> How:
-        """Whether `quantile` is exact, or a bound where the law is too long or depends on the data."""
+        """Return "exact", or "bound" where the law is too long to be stored or depends on the data."""
         how: How = getattr(self.law, "quantile_how", "exact")
         return how
 

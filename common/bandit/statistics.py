@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from distrust.common.bandit.contextual import ContextualSum
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.errors import BadParameter
 from distrust.common.wire import Message
 
@@ -22,7 +22,7 @@ class HasBound(Protocol):
 
 
 class Symmetric:
-    """Every coordinate lies in [-B, B]."""
+    """A vector whose coordinates all lie in [-B, B]."""
 
     @property
     def low(self: HasBound) -> float:
@@ -137,6 +137,3 @@ Statistic: TypeAlias = Annotated[
     Reward | BoundedReward | ActionMeans | BoundedVector | ContextualSum, Field(discriminator="kind")
 ]
 """The union of the statistics, told apart by their kind."""
-
-Norm = Literal["l1", "l2", "linf"]
-"""The norm in which a client's vector is bounded."""

@@ -1,4 +1,4 @@
-"""The members of a cohort, as a bitmap and as a roster, and the graph of neighbours that share with each other.
+"""Represents a cohort's members as a bitmap and as a roster, and computes the graph of neighbours that share secrets.
 
 In a bitmap, slot i is bit i mod 8 of byte i // 8, low bit first.
 The graph is a Harary ring of degree k over a permutation of the members: each is joined to the k/2 before it and the
@@ -112,12 +112,12 @@ class Roster:
 
     @property
     def degree(self) -> int:
-        """Neighbours of each member."""
+        """Return the number of neighbours of each member."""
         return min(masking(self.cohort).neighbours, len(self.members) - 1)
 
     @cached_property
     def slots(self) -> NDArray[np.int64]:
-        """The members' slots as an array."""
+        """Return the members' slots as an array."""
         return np.array(self.members, dtype=np.int64)
 
     def flags(self, members: Iterable[int]) -> NDArray[np.bool_]:
@@ -139,7 +139,7 @@ class Roster:
         """
         question = (members, survivors, densest)
         if self._judged is None or self._judged[0] != question:
-            self._judged = question, self._find_fault(*question)
+            self._judged = question, self._find_fault(members, survivors, densest)
         return self._judged[1]
 
     def _find_fault(self, members: int, survivors: int, densest: int) -> str | None:
@@ -155,12 +155,12 @@ class Roster:
 
     @cached_property
     def table(self) -> NDArray[np.int64]:
-        """Row i holds the rows of the neighbours of member i, ascending; shape (members, degree)."""
+        """Return the rows of each member's neighbours, ascending, shape (members, degree): row i is member i's."""
         return harary(self.ring, masking(self.cohort).neighbours)
 
     @cached_property
     def ring(self) -> NDArray[np.int64]:
-        """The rows of the members in the order of the ring, shape (members,)."""
+        """Return the rows of the members in the order of the ring, shape (members,)."""
         return keyed_permutation(self.digest, len(self.members))
 
     def around(self, flags: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -180,7 +180,7 @@ class Roster:
 
     @cached_property
     def reverse(self) -> NDArray[np.int64]:
-        """For each edge, numbered along `table`, the number of the same edge seen from its other end."""
+        """Return for each edge, numbered along `table`, the number of the same edge seen from its other end."""
         sources = np.repeat(np.arange(self.table.shape[0]), self.table.shape[1])
         return np.lexsort((sources, self.table.ravel()))
 

@@ -1,4 +1,4 @@
-"""The keys of secure aggregation: X25519 pairs, what two clients derive from theirs, and the boxes that these close.
+"""Derives the keys of secure aggregation from X25519 pairs, and closes the boxes between two clients.
 
 RFC 7748 (X25519), RFC 5869 (HKDF-SHA256), RFC 8439 (ChaCha20-Poly1305). `Binding` has every derivation of one cohort:
 clients and aggregator compute the same keys.
@@ -103,7 +103,7 @@ def pair_fields(a: int, b: int) -> bytes:
 
 
 class Binding:
-    """Every key derivation of one cohort. Each info begins with version, configuration, run, round and cohort.
+    """Ties key derivations to one cohort: each info begins with version, configuration, run, round and cohort.
 
     A mask's info continues with its name, the vector's length and modulus, and the sorted pair (or the slot, twice).
     """

@@ -1,4 +1,4 @@
-"""k, t and w: how many neighbours a client has, how many shares rebuild a secret, how dense losses may lie.
+"""Computes k, t and w: neighbours of a client, shares that rebuild a secret, largest density of lost clients.
 
 On a random Harary ring (Bell et al. 2020, section 3) with C corrupted and D lost clients the graph is good if
     1. no client has t corrupted neighbours: else the aggregator rebuilds its secrets;

@@ -1,4 +1,4 @@
-"""Shamir's secret sharing over the prime field 2¹³⁰ - 5 (Shamir 1979): 16-byte secrets, 17-byte shares.
+"""Implements Shamir's secret sharing over the prime field 2¹³⁰ - 5 (Shamir 1979): 16-byte secrets, 17-byte shares.
 
 The share at point x is f(x), f a polynomial of degree t - 1 with f(0) = the secret and uniform other coefficients.
 Points are 1, 2, …: a neighbour's place in the owner's neighbour order, so most owners have the same Lagrange
@@ -36,7 +36,7 @@ _BLOCK = 512  # coefficients in one product of matrices
 
 
 def polynomials(first: bytes, second: bytes, threshold: int) -> tuple[Polynomial, Polynomial, Polynomial]:
-    """Draw the three polynomials that a client deals: of its two secrets, and a uniform one that blinds them."""
+    """Return three fresh polynomials that a client deals: of its two secrets, and a uniform one that blinds them."""
     return _polynomial(first, threshold), _polynomial(second, threshold), _uniform(threshold)
 
 
@@ -154,7 +154,10 @@ def _split(values: Sequence[int]) -> NDArray[np.int64]:
 
 
 def _carry(limbs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Carry from limb to limb, and 2¹³² = 20 from the last to the first: all end below 2²², the first below 2⁴⁴."""
+    """Return the limbs after carrying: all end below 2²², the first below 2⁴⁴.
+
+    2¹³² = 20 modulo the prime: what leaves the last limb returns to the first, times 20.
+    """
     for i in range(_LIMBS - 1):
         limbs[:, i + 1] += limbs[:, i] >> _BITS
         limbs[:, i] &= 2**_BITS - 1

@@ -1,1 +1,1 @@
-"""What shuffler and aggregator have in common: cohorts, slots, tickets, stages with deadlines, one batch. No HTTP."""
+"""Common logic of shuffler and aggregator: cohorts, slots, tickets, stages with deadlines, one batch. No HTTP."""

@@ -18,11 +18,21 @@ from distrust.common.messages.cohort import Cohort, LabelledBits, Masking, Via, 
 from distrust.common.messages.upload import MOST_LISTED, Item, RefusedItem, UploadAnswer
 from distrust.common.modular import packed_size
 
+MOST_BAD_TICKETS = 64
+"""Signatures of one upload that may be wrong. After that many the rest is refused unverified: each costs 0.1 ms."""
+
 _AROUND = 1024  # bytes of JSON around one item's body, at most
+_TICKET = 64  # bytes of a ticket, an Ed25519 signature
+
+Fault = Callable[[Item], ProtocolError | None]
+"""Returns why an item is refused, or None."""
+
+Mark = Callable[[Item], bytes | None]
+"""Returns the value of an item that must be unique in a cohort besides its slot, or None."""
 
 
 def check_cohort(cohort: Cohort, party: Via) -> None:
-    """Raise BadParameter for a cohort of the other intermediary, or that none could serve."""
+    """Raise BadParameter for a cohort of the other intermediary, or one that none could serve."""
     if cohort.via != party:
         raise BadParameter("channel", cohort.channel.kind, f"is served by the {cohort.via}, and this is the {party}")
     if cohort.minimum > cohort.clients:
@@ -56,9 +66,6 @@ def check_size(field: str, raw: bytes, size: int) -> None:
         raise BadParameter(field, f"{len(raw)} bytes", f"must have {size} bytes")
 
 
-SIZE = 64  # bytes of an Ed25519 signature
-
-
 class TicketVerifier:
     """Verifies tickets of one cohort. Parses the ticket key once."""
 
@@ -75,20 +82,9 @@ class TicketVerifier:
         return True
 
 
-Fault = Callable[[Item], ProtocolError | None]
-"""Returns why an item is refused, or None."""
-
-Mark = Callable[[Item], bytes | None]
-"""Returns what must be unique in a cohort besides an item's slot, or None."""
-
-
-MOST_BAD_TICKETS = 64
-"""Signatures of one upload that may be wrong. After that many the rest is refused unverified: each costs 0.1 ms."""
-
-
 @dataclass(slots=True)
 class Intake:
-    """An upload while it is checked: `items` have passed so far, `accepted` counts what is committed.
+    """An upload while it is checked: `items` have passed so far, `accepted` counts the committed ones.
 
     refused  the first MOST_LISTED refused items.
     reasons  a problem's type → items that were refused for it, listed or not.
@@ -232,13 +228,13 @@ def ticketed(slots: Sequence[int], tickets: bytes, keys: bytes = b"") -> Iterato
 
     Raises BadMessage unless there is one ticket a slot, and one hash a slot or none at all.
     """
-    if len(tickets) != SIZE * len(slots):
-        raise BadMessage(f"tickets: {len(tickets)} bytes, expected {SIZE} for each of the slots")
+    if len(tickets) != _TICKET * len(slots):
+        raise BadMessage(f"tickets: {len(tickets)} bytes, expected {_TICKET} for each of the slots")
     if keys and len(keys) != KEY_HASH * len(slots):
         raise BadMessage(f"keys: {len(keys)} bytes, expected {KEY_HASH} for each of the slots")
     for index, slot in enumerate(slots):
         own = keys[KEY_HASH * index : KEY_HASH * (index + 1)]
-        yield Item(slot=slot, ticket=tickets[SIZE * index : SIZE * (index + 1)], body=own)
+        yield Item(slot=slot, ticket=tickets[_TICKET * index : _TICKET * (index + 1)], body=own)
 
 
 def body_digest(body: bytes) -> bytes:

@@ -1,4 +1,7 @@
-"""What both intermediaries do but mixing: open cohorts, take each client's message once, hand out one batch."""
+"""Serves a cohort at either intermediary: opens it, takes each client's message once, hands out one batch.
+
+A party's own class adds only how messages are checked and mixed.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection
@@ -10,12 +13,11 @@ from distrust.common.database import Database
 from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, WrongStage
 from distrust.common.intermediary import store
 from distrust.common.intermediary.intake import Fault, Intake, admitted, check_cohort, known_slots, ticketed
-from distrust.common.intermediary.stages import MIXING, StageMachine, silence
+from distrust.common.intermediary.stages import MIXING, Clock, StageMachine, silence
 from distrust.common.intermediary.store import Span, State
-from distrust.common.machine import Clock
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
-from distrust.common.messages.status import CohortEntry, CohortList, StageView, Transcript, TranscriptEntry
+from distrust.common.messages.status import CohortEntry, CohortList, CohortStage, StageView, Transcript, TranscriptEntry
 from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswer
 
 REMEMBERED, SHORT_TERMS = 128, 64 * 1024
@@ -27,8 +29,8 @@ class Intermediary(StageMachine):
 
     party: ClassVar[Literal["shuffler", "aggregator"]]
 
-    def __init__(self, database: Database, clock: Clock, ring: Callable[[str], None] = silence) -> None:
-        super().__init__(database, clock, ring)
+    def __init__(self, database: Database, clock: Clock, notify: Callable[[str], None] = silence) -> None:
+        super().__init__(database, clock, notify)
         self._committed: dict[str, Cohort] = {}  # cohorts that were opened lately
 
     @abstractmethod
@@ -44,10 +46,10 @@ class Intermediary(StageMachine):
         """Return a stored message as this party could read it; its number is filled in later."""
 
     def _opening(self, tx: Connection, cohort: Cohort) -> None:
-        """Store what this party decides once about a new cohort."""
+        """Store this party's own decisions about a new cohort, which are made once."""
 
     def _mark(self, _state: State, _item: Item) -> bytes | None:
-        """Return what must be unique in the cohort besides the slot; None for nothing."""
+        """Return the value that must be unique in the cohort besides the slot, or None."""
         return None
 
     def _keys_of(self, _item: Item) -> bytes:
@@ -56,10 +58,13 @@ class Intermediary(StageMachine):
 
     @abstractmethod
     def view(self, name: str, slots: Collection[int] = ()) -> StageView:
-        """Return where the cohort stands, and what these slots need now. Raises WrongCohort."""
+        """Return the cohort's stage, and the data that these slots need in it. Raises WrongCohort."""
 
     def open(self, cohort: Cohort) -> Cohort:
-        """Open a cohort. Idempotent. Raises BadParameter, and Conflict when it is open with other contents."""
+        """Open a cohort and return it. Idempotent.
+
+        Raises BadParameter, and Conflict when it is open with other contents.
+        """
         check_cohort(cohort, self.party)
         self._check(cohort)
         with self._database.transaction() as tx:
@@ -94,7 +99,7 @@ class Intermediary(StageMachine):
             return CohortList(cohorts=[self._entry(tx, state) for state in states])
 
     def receive(self, name: str, stage: str, upload: Upload) -> UploadAnswer:
-        """Take many clients' messages of one stage. They are committed before it returns.
+        """Take many clients' messages of one stage. Return how many, once they are committed, and the refused ones.
 
         Raises WrongCohort, Aborted; BadMessage for an upload of another cohort or stage than it was sent to; WrongStage
         when the stage is not open, and no message of the upload was taken before.
@@ -115,7 +120,10 @@ class Intermediary(StageMachine):
         return intake.answer()
 
     def depart(self, name: str, departure: Departure) -> UploadAnswer:
-        """Note clients that leave: their stage does not wait for them any more. Raises WrongCohort, BadMessage."""
+        """Note clients that leave, and return how many: their stage no longer waits for them.
+
+        Raises WrongCohort, BadMessage.
+        """
         if departure.cohort != name:
             raise BadMessage(f"a departure from {departure.cohort} was sent to {name}")
         state = self.settled(name)
@@ -157,7 +165,7 @@ class Intermediary(StageMachine):
         return Transcript(party=self.party, cohort=name, total=total, next=following, messages=entries)
 
     def _screened(self, state: State, stage: str, upload: Upload) -> Intake:
-        """Return the upload without the items that are refused whatever arrived before them."""
+        """Return the upload without the items that are refused independently of earlier uploads."""
         intake = Intake(list(upload.items))
         self._admit(state, intake, self._keys_of)
         if stage == state.stage:
@@ -199,12 +207,18 @@ class Intermediary(StageMachine):
             f"cohort {state.name} is in stage {shown}: {stage} is not open", cohort=state.name, stage=shown
         )
 
-    def _shown(self, state: State) -> str:
+    def _shown(self, state: State) -> CohortStage:
         """Return the stage as clients know it: while the batch is computed, the last one."""
         return self.stages[-1] if state.stage == MIXING else state.stage
 
     def _entry(self, tx: Connection, state: State) -> CohortEntry:
         cohort, shown = state.cohort, self._shown(state)
         answered = store.count_answers(tx, state.name, shown) if shown in self.stages else None
-        fields = {"cohort": state.name, "run": cohort.run, "round": cohort.round, "clients": cohort.clients}
-        return CohortEntry.model_validate({**fields, "stage": shown, "answered": answered})
+        return CohortEntry(
+            cohort=state.name,
+            run=cohort.run,
+            round=cohort.round,
+            clients=cohort.clients,
+            stage=shown,
+            answered=answered,
+        )

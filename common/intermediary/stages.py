@@ -2,33 +2,51 @@
 
 A cohort passes its party's `stages`, then `MIXING` (no message is taken any more), and ends `done` or `aborted`.
 A stage is over `stage_seconds` after it began. The first stage begins with its first message, or `stage_seconds` after
-the cohort was opened, so it does not wait for ever for clients that crashed with their tickets.
+the cohort was opened, so it does not wait without end for clients that crashed with their tickets.
 Deadlines are checked at every request, so a restart changes nothing. The batch is computed from committed messages,
 outside every transaction, so a crash in between only repeats it. A party may compute a small one in the transaction
 that takes the last message: messages and batch are committed together then, or neither.
+
+Log events: `cohort_aborted`; `release_delayed`, when a batch is tried again at the next request; `release_failed`, when
+an unexpected error ended the cohort.
 """
 
-import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import ClassVar
+from typing import ClassVar, Final, Protocol
 
+import structlog
 from sqlalchemy import Connection
 
 from distrust.common.database import Database
 from distrust.common.errors import ProtocolError, TooSmall, Unavailable
 from distrust.common.intermediary import store
 from distrust.common.intermediary.store import State
-from distrust.common.machine import Clock
 from distrust.common.messages.batch import Batch, BatchAnswer
+from distrust.common.messages.status import CohortStage
 
-MIXING = "mixing"
+MIXING: Final = "mixing"
+"""The stage after a party's own ones: no message is taken any more, and the batch is computed."""
 
 _FETCH = 256  # bodies in memory at once while a stage is read through
 
-_log = logging.getLogger("distrust.intermediary")
+_log = structlog.get_logger("distrust.intermediary")
+
+
+class Clock(Protocol):
+    """Seconds since the epoch."""
+
+    def now(self) -> float: ...
+
+
+class SystemClock:
+    """The machine's wall clock. Deadlines are stored, so they must outlive a process."""
+
+    def now(self) -> float:
+        return time.time()
 
 
 def silence(_cohort: str) -> None:
@@ -38,13 +56,13 @@ def silence(_cohort: str) -> None:
 class StageMachine(ABC):
     """Moves cohorts from stage to stage. Safe to call from many threads, and from several workers over one database.
 
-    ring   called with the cohort's name after every change.
+    notify   called with the cohort's name after every change.
     """
 
-    stages: ClassVar[tuple[str, ...]]
+    stages: ClassVar[tuple[CohortStage, ...]]
 
-    def __init__(self, database: Database, clock: Clock, ring: Callable[[str], None] = silence) -> None:
-        self._database, self._clock, self._ring = database, clock, ring
+    def __init__(self, database: Database, clock: Clock, notify: Callable[[str], None] = silence) -> None:
+        self._database, self._clock, self._notify = database, clock, notify
         self._mixer = ThreadPoolExecutor(1, thread_name_prefix="mixer")
         self._mixing: set[str] = set()
         self._guard = threading.Lock()
@@ -55,7 +73,7 @@ class StageMachine(ABC):
 
     @abstractmethod
     def _closing(self, tx: Connection, state: State) -> None:
-        """Store what this party sends its clients once the open stage closes. A TooSmall ends the cohort."""
+        """Store this party's data for clients once the open stage closes. A TooSmall ends the cohort."""
 
     def _small_batch(self, _tx: Connection, _state: State) -> Batch | None:
         """Return the batch of a cohort whose last stage closes, if it is small enough to be computed at once."""
@@ -81,7 +99,7 @@ class StageMachine(ABC):
         if due:
             with self._database.transaction() as tx:
                 state = self._advance(tx, store.need(tx, name, lock=True))
-            self._ring(name)
+            self._notify(name)
         self._mix_when_frozen(state)  # a crash may have interrupted it
         return state
 
@@ -102,7 +120,7 @@ class StageMachine(ABC):
         return late or not store.awaited(tx, state, self._members(tx, state))
 
     def _close(self, tx: Connection, state: State) -> State:
-        """Close the open stage: open the next one, begin mixing, or abort the cohort."""
+        """Close the open stage and return the new state: the next stage, mixing, or aborted."""
         count, needed = store.count_answers(tx, state.name, state.stage), self._min_answers(state)
         if count < needed:
             return self._abort(tx, state, TooSmall(count, needed, f"clients in stage {state.stage}"))
@@ -120,10 +138,11 @@ class StageMachine(ABC):
 
     def _abort(self, tx: Connection, state: State, why: ProtocolError) -> State:
         store.move(tx, state.name, "aborted", None, why.detail)
+        _log.warning("cohort_aborted", cohort=state.name, stage=state.stage, code=why.code, why=why.detail)
         return store.need(tx, state.name)
 
     def _started(self, tx: Connection, state: State) -> State:
-        """Start the first stage's deadline with its first message, if that comes in time."""
+        """Return the state after a message. The first one starts the first stage's deadline, if it comes in time."""
         now = self._clock.now()
         if state.stage == self.stages[0] and state.since is not None and now < state.since:
             store.move(tx, state.name, state.stage, now)
@@ -131,7 +150,7 @@ class StageMachine(ABC):
 
     def _changed(self, state: State) -> None:
         """Wake waiting requests after a commit, and mix a frozen cohort."""
-        self._ring(state.name)
+        self._notify(state.name)
         self._mix_when_frozen(state)
 
     def _mix_when_frozen(self, state: State) -> None:
@@ -156,11 +175,11 @@ class StageMachine(ABC):
         try:
             self._publish(state, self._mix(state))
         except Unavailable:
-            _log.exception("cohort %s is not released yet", state.name)  # the next request tries again
+            _log.exception("release_delayed", cohort=state.name)  # the next request tries again
         except ProtocolError as error:
             self._end_without(state, error)
-        except Exception:  # noqa: BLE001  fail closed: a bug must not try again for ever
-            _log.exception("cohort %s cannot be released", state.name)
+        except Exception:  # noqa: BLE001  fail closed: a bug must not be tried again without end
+            _log.exception("release_failed", cohort=state.name)
             self._end_without(state, ProtocolError("an unexpected error; the service's log has it"))
         finally:
             with self._guard:
@@ -171,7 +190,7 @@ class StageMachine(ABC):
         with self._database.transaction() as tx:
             if store.need(tx, state.name, lock=True).stage == MIXING:
                 self._put_batch(tx, state, batch)
-        self._ring(state.name)
+        self._notify(state.name)
 
     def _put_batch(self, tx: Connection, state: State, batch: Batch) -> None:
         lost = state.cohort.clients - batch.survivors
@@ -183,4 +202,4 @@ class StageMachine(ABC):
         with self._database.transaction() as tx:
             if store.need(tx, state.name, lock=True).stage == MIXING:
                 self._abort(tx, state, why)
-        self._ring(state.name)
+        self._notify(state.name)

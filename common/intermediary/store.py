@@ -1,4 +1,4 @@
-"""An intermediary's tables, and queries in bulk. The caller holds the transaction.
+"""Defines an intermediary's tables, and queries in bulk. The caller holds the transaction.
 
 A message's body is kept until its cohort is forgotten, because restarts and `inspect` read it.
 """
@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     BigInteger,
@@ -32,6 +32,7 @@ from sqlalchemy import (
 
 from distrust.common.errors import WrongCohort
 from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.status import CohortStage
 
 VERSION = 4
 METADATA = MetaData()
@@ -101,10 +102,10 @@ _ADD_COHORT, _ADD_MESSAGE = insert(COHORTS), insert(MESSAGES)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Where a cohort stands. `since` is when the open stage's deadline begins to run; None when no stage is open."""
+    """One cohort's state. `since` is when the open stage's deadline begins to run; None when no stage is open."""
 
     cohort: Cohort
-    stage: str
+    stage: CohortStage | Literal["mixing"]
     since: float | None
     reason: str | None
 

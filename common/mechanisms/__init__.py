@@ -40,6 +40,7 @@ from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
 from distrust.common.mechanisms.shuffled.pure import RelaxedSecaggShuffle
 from distrust.common.messages.explain import first
 from distrust.common.privacy.guarantee import Calibration, Guarantee
+from distrust.common.privacy.sensitivity import WHOLE
 
 __all__ = [
     "MECHANISMS",
@@ -52,6 +53,7 @@ __all__ = [
     "check_returning",
     "check_spec",
     "plan",
+    "promise_of",
 ]
 
 CLASSES: tuple[type[Mechanism], ...] = (
@@ -72,7 +74,7 @@ CLASSES: tuple[type[Mechanism], ...] = (
     RelaxedSecaggShuffle,
     Tree,
 )
-"""In the order of the tables that are printed."""
+"""All the mechanisms, in the order of the tables that are printed."""
 
 MECHANISMS.register({one.known_as(): one for one in CLASSES})
 
@@ -87,33 +89,38 @@ def plan(
     spec: MechanismSpec,
     *,
     clients: int,
-    least: int,
-    floor: int,
-    wrap: float,
+    min_survivors: int,
+    min_honest: int,
+    overflow_probability: float,
     statistic: Statistic,
-    dealt: bool = False,
+    assigned: bool = False,
 ) -> Mechanism:
     """Return the mechanism for one cohort.
 
-    n `clients`, at least `least` survivors, noise of `floor` honest ones, p' = `wrap`.
-
-    The floor is what privacy rests on, so it may never exceed what is sure to arrive. `dealt`: the shuffler deals the
-    actions, and opens the batch action by action. Raises BadParameter.
+    clients               n.
+    min_survivors         with fewer survivors the cohort is aborted.
+    min_honest            t: honest survivors, whose noise the guarantee counts on; at most `min_survivors`, because
+                          privacy may only rest on noise that is sure to arrive.
+    overflow_probability  p': bound on the probability that a sum wraps around.
+    assigned              whether the shuffler assigns the actions, and opens the batch action by action.
+    Raises                BadParameter, naming the argument or `mechanism.<field>`.
     """
     check_spec(spec, statistic)
-    _check_cohort(clients, least, floor, wrap)
+    _check_cohort(clients, min_survivors, min_honest, overflow_probability)
     kind = MECHANISMS[spec.name]
     cohort = CohortParams(
         clients=clients,
-        floor=floor,
+        min_honest=min_honest,
         dimension=statistic.dimension,
         low=statistic.low,
         high=statistic.high,
-        wrap=wrap,
+        overflow_probability=overflow_probability,
         calibration=spec.calibration,
-        via=spec.via or kind.vias[0],
+        intermediary=spec.via or kind.vias[0],
         norm=statistic.norm,
-        dealt=dealt,
+        reach=getattr(statistic, "reach", WHOLE),
+        blocks=getattr(statistic, "blocks", 1),
+        assigned=assigned,
     )
     try:
         mechanism = kind.plan(spec, cohort)
@@ -126,20 +133,23 @@ def plan(
 
 
 def promise_of(mechanism: Mechanism, *, composable: bool = False) -> Guarantee:
-    """Return `mechanism.guarantee()`, or `mechanism.composable()`. Computed once: rounds repeat their mechanism."""
+    """Return `mechanism.privacy().promise`, or its `composable`. Computed once: rounds repeat their mechanism."""
     try:
-        return _promise(mechanism, composable)
+        return _cached_promise(mechanism, composable)
     except TypeError:  # an extension's mechanism may have fields that cannot be hashed
-        return mechanism.composable() if composable else mechanism.guarantee()
+        return _promise(mechanism, composable)
 
 
-@lru_cache(maxsize=256)
-def _promise(mechanism: Mechanism, composable: bool) -> Guarantee:  # noqa: FBT001 - a key of the cache
-    return mechanism.composable() if composable else mechanism.guarantee()
+def _promise(mechanism: Mechanism, composable: bool) -> Guarantee:  # noqa: FBT001  an argument of the cached function
+    privacy = mechanism.privacy()
+    return privacy.composable if composable else privacy.promise
+
+
+_cached_promise = lru_cache(maxsize=256)(_promise)
 
 
 def check_spec(spec: MechanismSpec, statistic: Statistic) -> None:
-    """Refuse at once what no cohort could repair; BadParameter names `mechanism.<field>`."""
+    """Raise BadParameter, naming `mechanism.<field>`, for a spec that no cohort could repair."""
     kind = MECHANISMS[spec.name]
     _check_epsilon(spec, kind)
     _check_delta(spec, kind)
@@ -159,7 +169,7 @@ def check_spec(spec: MechanismSpec, statistic: Statistic) -> None:
 
 
 def check_parts(spec: MechanismSpec) -> None:
-    """Refuse a mechanism whose sums may only be opened whole, where the shuffler opens them action by action."""
+    """Raise BadParameter for a mechanism whose sums the shuffler may not open action by action."""
     kind = MECHANISMS[spec.name]
     known = ", ".join(name for name, one in MECHANISMS.items() if one.parts)
     if spec.via == "aggregator" or "shuffler" not in kind.vias:
@@ -170,7 +180,10 @@ def check_parts(spec: MechanismSpec) -> None:
 
 
 def check_returning(name: str, contributions: int) -> None:
-    """Refuse several contributions of one client to one stream: composing guarantees of it would claim too little."""
+    """Raise BadParameter for several contributions of one client to one stream.
+
+    Composing the stream's guarantees would claim too little.
+    """
     if MECHANISMS[name].takes_batches and contributions > 1:
         why = f"{name}'s promise is for one batch a client, and several move the nodes that they share by their sum"
         raise BadParameter("contributions", contributions, f"must be 1: {why}; take another mechanism")
@@ -193,12 +206,12 @@ def _check_delta(spec: MechanismSpec, kind: type[Mechanism]) -> None:
         raise BadParameter("mechanism.delta", spec.delta, DELTA_RULE)
 
 
-def _check_cohort(clients: int, least: int, floor: int, wrap: float) -> None:
+def _check_cohort(clients: int, min_survivors: int, min_honest: int, overflow_probability: float) -> None:
     if clients < 1:
         raise BadParameter("clients", clients, "must be at least 1")
-    if not 1 <= least <= clients:
-        raise BadParameter("least", least, f"must lie in [1, clients = {clients}]")
-    if not 1 <= floor <= least:
-        raise BadParameter("floor", floor, f"must lie in [1, least = {least}]")
-    if not 0 < wrap < 1:
-        raise BadParameter("wrap", wrap, "must lie in (0, 1)")
+    if not 1 <= min_survivors <= clients:
+        raise BadParameter("min_survivors", min_survivors, f"must lie in [1, clients = {clients}]")
+    if not 1 <= min_honest <= min_survivors:
+        raise BadParameter("min_honest", min_honest, f"must lie in [1, min_survivors = {min_survivors}]")
+    if not 0 < overflow_probability < 1:
+        raise BadParameter("overflow_probability", overflow_probability, "must lie in (0, 1)")

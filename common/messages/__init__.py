@@ -1,1 +1,1 @@
-"""What travels between the parties, hop by hop: closed, frozen, versioned values. Bodies are packed elsewhere."""
+"""Defines the messages between the parties, hop by hop: closed, frozen, versioned. Bodies are packed elsewhere."""

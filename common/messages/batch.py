@@ -1,4 +1,4 @@
-"""Intermediary → server: what is released of a cohort. Both intermediaries answer with one union."""
+"""Defines the batch that an intermediary releases to the server: one union of both intermediaries' contents."""
 
 from typing import Annotated, Literal
 
@@ -39,7 +39,7 @@ class GroupedRecords(Message):
 
 
 class PermutedBits(Message):
-    """For each label, all the clients' bits in random order, packed: ⌈clients·width/8⌉ bytes a label."""
+    """All the clients' bits by label, in random order, packed: ⌈clients·width/8⌉ bytes a label."""
 
     kind: Literal["bits"] = "bits"
     body: Blob

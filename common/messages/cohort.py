@@ -1,4 +1,4 @@
-"""One private sum: what the server opens at an intermediary, and the tickets that it gives to clients.
+"""Defines a cohort, one private sum that the server opens at an intermediary, and the tickets of its clients.
 
 Everything public about a cohort is in `Cohort`: the server sends it to the intermediary and, in a round, to clients.
 """
@@ -114,14 +114,14 @@ class Grant(Message):
 
 
 class TicketAnswer(Message):
-    """What was granted; empty while nothing is open."""
+    """The granted slots; empty while no cohort is open."""
 
     version: Version = 1
     grants: list[Grant]
 
 
 class KeyHashes(Message):
-    """Server → clients: what a cohort's clients said of their keys before the aggregator saw any.
+    """Hashes that a cohort's clients gave of their keys before the aggregator saw any; from server to clients.
 
     hashes  32 bytes for each slot that has a ticket, from slot 0 on.
     """

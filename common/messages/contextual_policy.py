@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import override
 
-from distrust.common.bandit.contextual import ContextualSum, Link, Range
+from distrust.common.bandit.contextual_choice import Link, Range, Weights
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.messages.policy_spec import LARGEST_COHORT, MOST_ROUNDS, ArmSpec, RoundSize
@@ -19,6 +20,18 @@ Batch = Annotated[int, Field(ge=1, le=LARGEST_COHORT, description="B: clients of
 Parameters = Literal["single", "multi"]
 
 
+def _word_for_infinity(margin: object) -> object:
+    return "inf" if margin == math.inf else margin  # JSON has no infinity
+
+
+Margin = Annotated[
+    Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["inf"],
+    BeforeValidator(_word_for_infinity),
+    Field(description="h/2, in units of the reward; inf screens no arm out"),
+]
+Step = Annotated[float, Field(gt=0, le=1e6)]
+
+
 class ContextualPolicySpec(ArmSpec):
     """What all contextual policies are told. A run file leaves out what its environment fills in.
 
@@ -26,6 +39,7 @@ class ContextualPolicySpec(ArmSpec):
     link        μ. rewards: the range of a reward, which clients clamp to.
     batch       B: fresh clients of each round, one cohort. 1 is the papers' sequential play.
     failure     α: probability that the widths fail in the whole run; 1/T when absent.
+    weights     value of a reward of 1 of each arm, where they differ: clients then choose by value. Public.
     """
 
     REWARDS: ClassVar[Literal["arms", "linear", "contextual"]] = "contextual"
@@ -39,6 +53,7 @@ class ContextualPolicySpec(ArmSpec):
     rewards: Range = Field(default_factory=lambda: [0.0, 1.0])
     batch: Batch = 1
     failure: Annotated[float, Field(gt=0, lt=1)] | None = None
+    weights: Weights | None = Field(default=None, exclude_if=lambda weights: weights is None)
 
     @model_validator(mode="after")
     def _statistic_can_be(self) -> Self:
@@ -89,8 +104,12 @@ class ContextualPolicySpec(ArmSpec):
 
     @override
     def stated_failure(self, calibration: str, events: Iterable[tuple[float, int]]) -> float | None:
-        del calibration, events
-        return self.failure
+        return self.failure if self.states_widths(calibration) else None
+
+    def states_widths(self, calibration: str) -> bool:
+        """Return whether a theorem bounds by α the probability that a decision's width misses θ*."""
+        del calibration
+        return True
 
 
 class LinUcbSpec(ContextualPolicySpec):
@@ -105,3 +124,99 @@ class LinUcbSpec(ContextualPolicySpec):
     name: Literal["linucb"]
     parameters: Literal["single"] = "single"
     link: Literal["identity"] = "identity"
+
+
+class GreedySpec(ContextualPolicySpec):
+    """Greedy play by private estimates, without a bonus (GLB Algorithm 1 for single, 2 for multi).
+
+    warm_up  multi: rounds at the beginning in which the arms take turns in public; a tenth of all rounds when absent.
+             Each arm has as many, so a remainder modulo K is not used.
+    margin   multi: an arm that the warm-up's estimates put more than this below the best is not played for that
+             context. When absent, four times the largest slope of μ times a bound on the estimates' errors.
+    """
+
+    warm_up: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    margin: Margin | None = None
+
+    @model_validator(mode="after")
+    def _only_many_parameters_warm_up(self) -> Self:
+        given = [field for field in ("warm_up", "margin") if getattr(self, field) is not None]
+        if given and self.parameters == "single":
+            raise ValueError(f'{given[0]} = {getattr(self, given[0])}: goes with parameters = "multi"; leave it out')
+        return self
+
+    @override
+    def states_widths(self, calibration: str) -> bool:
+        """Return False: greedy play forms no widths."""
+        del calibration
+        return False
+
+
+class LdpOlsSpec(GreedySpec):
+    """LDP-OLS: least squares on noisy sums, whose matrix is shifted by a bound on its noise.
+
+    shift  noise: by the bound. none: not at all, the ablation.
+    """
+
+    POLICY: ClassVar[str] = "distrust.server.policies.contextual.glm_ols:LdpOls"
+
+    name: Literal["ldp-ols"]
+    link: Literal["identity"] = "identity"
+    shift: Literal["noise", "none"] = "noise"
+
+
+class LdpSgdSpec(GreedySpec):
+    """LDP-SGD: one step a round along a noisy gradient, then the projection to the unit ball.
+
+    step  c'd/(κ_l p_*) of Theorem 3.1: the steps are step/(ζt). When absent, by the curvature of contexts that are
+          uniform on the sphere.
+    """
+
+    POLICY: ClassVar[str] = "distrust.server.policies.contextual.glm_sgd:LdpSgd"
+
+    name: Literal["ldp-sgd"]
+    step: Step | None = None
+
+    @property
+    def residual(self) -> Link:
+        return self.link
+
+    @property
+    def moments(self) -> bool:
+        return False
+
+
+class LdpUcbSpec(ContextualPolicySpec):
+    """LDP-UCB (Zheng et al. 2020): LinUCB whose regularizer grows with the noise so far."""
+
+    POLICY: ClassVar[str] = "distrust.server.policies.contextual.baselines:LdpUcb"
+
+    name: Literal["ldp-ucb"]
+    link: Literal["identity"] = "identity"
+
+    @override
+    def states_widths(self, calibration: str) -> bool:
+        """Return whether the widths are the `exact` ones; the printed constants are not proven here."""
+        return calibration == "exact"
+
+
+class LdpGlocSpec(ContextualPolicySpec):
+    """LDP-GLOC (Zheng et al. 2020, after Jun et al. 2017): a ridge estimate of an online learner's predictions.
+
+    step  the online learner's steps are step/√T.
+    """
+
+    POLICY: ClassVar[str] = "distrust.server.policies.contextual.baselines:LdpGloc"
+
+    name: Literal["ldp-gloc"]
+    step: Step = 1.0
+
+    @property
+    def residual(self) -> Link:
+        return self.link
+
+    @override
+    def states_widths(self, calibration: str) -> bool:
+        """Return False: the printed widths have an unnamed constant."""
+        del calibration
+        return False

@@ -1,4 +1,4 @@
-"""What is wrong with an input, one line a fault: field, value, and what is allowed."""
+"""Explains the faults of an input in one line each: field, value, and what is allowed."""
 
 import difflib
 import typing
@@ -48,7 +48,10 @@ def explain(error: ValidationError, model: type[BaseModel] | None = None) -> lis
 
 
 def explain_all(errors: Sequence[Mapping[str, Any]], model: type[BaseModel] | None = None) -> list[str]:
-    """The same for the error entries of pydantic or of a web framework; a leading `body` in a location is left out."""
+    """Return one line for each error entry of pydantic or of a web framework.
+
+    A leading `body` in a location is left out.
+    """
     return [_line(entry, model) for entry in errors]
 
 
@@ -58,7 +61,7 @@ def first(error: ValidationError, model: type[BaseModel] | None = None) -> str:
 
 
 def wanted(error: ValidationError) -> str:
-    """Return what is allowed where the first fault is; field and value are the caller's to name."""
+    """Return the allowed values where the first fault is. The caller names field and value."""
     entry = error.errors(include_url=False)[0]
     return _allowed(entry, tuple(entry["loc"]), None)
 
@@ -118,9 +121,9 @@ def _keys(model: type[BaseModel] | None, place: tuple[Any, ...]) -> list[str]:
 
 
 def _walk(model: type[BaseModel] | None, place: tuple[Any, ...]) -> tuple[list[Any], list[type[BaseModel]]]:
-    """`place` without the names that pick one of several tables, and the tables that it may lead to inside `model`.
+    """Return `place` without names that pick one of several tables, and the tables in `model` that it may lead to.
 
-    Where the tables are not known such a name is told by its dash: keys have none.
+    Where the tables are not known such a name is recognized by its dash: keys have none.
     """
     kept, tables = [], [] if model is None else [model]
     for number, part in enumerate(place):

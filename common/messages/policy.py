@@ -1,4 +1,4 @@
-"""The `[policy]` table of a run file: which policy, and its own numbers. `name` decides; it may be left out.
+"""Defines the `[policy]` table of a run file: which policy, and its own numbers. `name` decides; it may be left out.
 
 To add a policy: write its spec here, add a line to `SPECS`, and write the class that plays it
 (`distrust.server.policies.base.Policy`).
@@ -16,7 +16,7 @@ from distrust.common.bandit.statistics import Bound
 from distrust.common.catalogue import Catalogue, OnTheWire, subclass_of
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import REFERENCE
-from distrust.common.messages.contextual_policy import LinUcbSpec
+from distrust.common.messages.contextual_policy import LdpGlocSpec, LdpOlsSpec, LdpSgdSpec, LdpUcbSpec, LinUcbSpec
 from distrust.common.messages.policy_spec import (
     LARGEST_COHORT,
     LEAST_BETA,
@@ -50,7 +50,7 @@ class SuccessiveEliminationSpec(ArmSpec):
 
     @property
     def growth(self) -> int:
-        """The base that is meant."""
+        """Return the base of the batches: the run file's, else 2, or 4 with the published code's constants."""
         return self.base or (2 if self.constants is None else 4)
 
     def event_probability(self, size: RoundSize) -> float:
@@ -134,7 +134,7 @@ class Ucb1Spec(ArmSpec):
 
 
 class LinearPolicySpec(ArmSpec):
-    """What all policies for linear bandits are told.
+    """Numbers that all policies for linear bandits have.
 
     actions    the action set; a run file leaves it out, and the environment's is filled in.
     bound      B: rewards lie in [-B, B].
@@ -197,7 +197,7 @@ class DpPeSpec(LinearPolicySpec):
     `phased-elimination` is the same without privacy: it insists on the mechanism `identity`.
     """
 
-    POLICY: ClassVar[str] = "distrust.server.policies.linear.dp_pe:PrivatePhasedElimination"
+    POLICY: ClassVar[str] = "distrust.server.policies.linear.phases:PrivatePhasedElimination"
 
     name: Literal["dp-pe", "phased-elimination"]
 
@@ -245,6 +245,10 @@ SPECS: tuple[type[ArmSpec], ...] = (
     DpPeSpec,
     AlmostFreeSpec,
     LinUcbSpec,
+    LdpOlsSpec,
+    LdpSgdSpec,
+    LdpUcbSpec,
+    LdpGlocSpec,
 )
 """The list of policies. Names, the type on the wire and every check follow from it."""
 

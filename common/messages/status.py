@@ -1,4 +1,4 @@
-"""Where a cohort stands at an intermediary, as clients, the server and the operator read it; and what a party saw."""
+"""Defines how a cohort stands at an intermediary, for clients, server and operator; and transcripts of a party."""
 
 from typing import Annotated, Final, Literal, get_args
 
@@ -11,6 +11,9 @@ STATED: Final[tuple[Stated, ...]] = get_args(Stated)
 """Stages before which the aggregator makes a statement, in their order."""
 
 STATEMENT = 32  # bytes of a digest
+
+CohortStage = Literal["keys", "shares", "confirm", "masked", "unmask", "report", "done", "aborted"]
+"""A cohort's stage as clients and the operator read it: an open stage of either intermediary, or an end."""
 
 
 class Inbox(Message):
@@ -35,7 +38,7 @@ class StageView(Message):
 
     version: Version = 1
     cohort: Identifier
-    stage: Literal["keys", "shares", "confirm", "masked", "unmask", "report", "done", "aborted"]
+    stage: CohortStage
     members: Blob
     roster: Blob | None = None
     challenge: Blob | None = None
@@ -45,7 +48,7 @@ class StageView(Message):
 
 
 class Statement(Message):
-    """The digest of everything that the aggregator told clients until a stage opened: 32 bytes."""
+    """Digest of all that the aggregator sent to clients until a stage opened: 32 bytes."""
 
     stage: Stated
     digest: Blob
@@ -70,7 +73,7 @@ class CohortEntry(Message):
     run: Identifier
     round: int
     clients: int
-    stage: Literal["keys", "shares", "masked", "unmask", "report", "done", "aborted"]
+    stage: CohortStage
     answered: int | None = None
 
 

@@ -1,6 +1,6 @@
-"""What clients send to an intermediary, many of them in one body, and what it answers.
+"""Defines clients' uploads to an intermediary, many clients in one body, and its answers.
 
-An upload has the messages of one stage. At a shuffler that deals actions, clients ask for their plays before.
+An upload has the messages of one stage. At a shuffler that assigns actions, clients request their plays before.
 """
 
 from typing import Annotated, Literal
@@ -11,6 +11,9 @@ from distrust.common.wire import Blob, Identifier, Message, Version
 
 Stage = Literal["keys", "shares", "confirm", "masked", "unmask"]
 """The five stages of secure aggregation, in order."""
+
+MOST_LISTED = 1024
+"""Refused items that an answer lists one by one. A client that sends no larger uploads learns of each of its items."""
 
 
 class Item(Message):
@@ -40,12 +43,8 @@ class Departure(Message):
     keys: Blob = b""  # at the aggregator the hashes of the slots' keys, 32 bytes each: the tickets are for them
 
 
-MOST_LISTED = 1024
-"""Refused items that an answer lists one by one. A client that sends no larger uploads learns of each of its items."""
-
-
 class RefusedItem(Message):
-    """Why one item of an upload was not taken: the problem's `type`, status and detail."""
+    """One refused item of an upload: the problem's `type`, status and detail."""
 
     slot: int
     type: str
@@ -54,7 +53,7 @@ class RefusedItem(Message):
 
 
 class UploadAnswer(Message):
-    """How many items are committed, and which are not. A repeat of a committed item is accepted again.
+    """Answer to an upload: the number of committed items, and the refused ones. A repeated item is accepted again.
 
     refused  the first MOST_LISTED refused items.
     reasons  a problem's type → refused items, listed or not. Only there when some are not listed.
@@ -73,7 +72,7 @@ class ActionRequest(Message):
     """Many clients ask for their plays. A ticket is not used up by it: a repeat gets the same answer.
 
     claims  commitments to the clients' secrets (`common.crypto.context`). A slot's first one is the only one that is
-            ever told its play, and only who opens it reports: a ticket alone, which the server can sign, is not enough.
+            ever told its play, and only its opener reports: a ticket alone, which the server can sign, is not enough.
     """
 
     version: Version = 1

@@ -1,4 +1,4 @@
-"""Continuous noise, for mechanisms that say that it is unsafe: floating point leaks (Mironov 2012; Jin et al. 2022)."""
+"""Defines continuous noise, which is unsafe: floating point leaks (Mironov 2012; Jin et al. 2022)."""
 
 import math
 from dataclasses import dataclass
@@ -82,10 +82,8 @@ class Laplace:
         return np.asarray(-self.scale * np.sign(centred) * np.log1p(-2 * np.abs(centred)), dtype=np.float64)
 
     def _tail(self, q: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return P(X > q·scale) = E Q(n, q + Y), q ≥ 0, Y a gamma variable of shape n.
-
-        X is the difference of two of them.
-        """
+        """Return P(X > q·scale) = E Q(n, q + Y), q ≥ 0, Y a gamma variable of shape n."""
+        # X is the difference of two independent gamma variables of shape n.
         if self.terms == 1:
             return np.asarray(np.exp(-q) / 2, dtype=np.float64)
         n, reach = self.terms, 14 * math.sqrt(self.terms)
@@ -100,11 +98,8 @@ class Laplace:
 class Rounded:
     """The error of a sum of `terms` values that were sent as ⌊value + draw + U⌋; `law` is that of all the draws.
 
-    A rounding's error R is a coin less its chance, which the value decides: the law depends on the data.
-    std       the largest: F = frac(value + draw) has E F(1-F) = 1/6 - Σ_k cos(2πk value) E cos(2πk draw)/(πk)², most
-              where the value lies in the middle between two steps.
-    quantile  a bound. Given the draws ΣR > x has at most the chance e^(-2x²/n) (Hoeffding 1963), which is that of √n/2
-              times a Rayleigh variable, and R is below 1.
+    A rounding's error R is a coin less its chance, which the value decides. So the law depends on the data, `std` is
+    the largest, and `quantile` a bound.
     """
 
     law: Gaussian | Laplace
@@ -112,6 +107,8 @@ class Rounded:
 
     @property
     def std(self) -> float:
+        # F = frac(value + draw) has E F(1-F) = 1/6 - Σ_k cos(2πk value) E cos(2πk draw)/(πk)², which is largest where
+        # the value lies in the middle between two steps.
         k = np.arange(1, HARMONICS, dtype=np.float64)
         signs = np.where(k % 2 == 1, -1.0, 1.0)
         most = 1 / 6 - float((signs * self.law.wave(self.terms, 2 * math.pi * k) / (math.pi * k) ** 2).sum())
@@ -119,7 +116,7 @@ class Rounded:
 
     @property
     def quantile_how(self) -> How:
-        """Never exact: the law depends on the data."""
+        """Return "bound": the law depends on the data."""
         return "bound"
 
     def quantile(self, p: float) -> float:
@@ -131,12 +128,14 @@ class Rounded:
 @lru_cache(maxsize=1024)
 def _rounded_quantile(law: Gaussian | Laplace, terms: int, p: float) -> float:
     """Return the q with 2 P(draws + √n/2 Rayleigh > q) = p, or n more than the draws' own."""
+    # Given the draws ΣR > x has at most the chance e^(-2x²/n) (Hoeffding 1963), which is that of √n/2 times a Rayleigh
+    # variable; and each R is below 1.
     size = math.sqrt(terms) / 2
 
     def excess(q: float) -> float:
         kink = min(q / size, FARTHEST)  # where a Laplace variable's density has one
-        ends = ((0.0, kink), (kink, FARTHEST))
-        return math.log(2 * math.fsum(_with_rayleigh(law, q, size, *piece) for piece in ends) / p)
+        below, above = _with_rayleigh(law, q, size, 0.0, kink), _with_rayleigh(law, q, size, kink, FARTHEST)
+        return math.log(2 * (below + above) / p)
 
     high = law.quantile(p / 2) + size * math.sqrt(2 * math.log(4 / p))
     drawn = law.quantile(p)

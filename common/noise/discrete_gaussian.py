@@ -1,4 +1,4 @@
-"""Discrete Gaussian noise: one client's share, and the sum of many clients' shares.
+"""Defines discrete Gaussian noise: one client's share, and the sum of many clients' shares.
 
 The sum is no discrete Gaussian itself, and far from one for small shares.
 """
@@ -32,6 +32,11 @@ from distrust.common.randomness import Stream
 LARGEST_VARIANCE = (LIMIT / 2 - 2) ** 2 / (2 * CUT * math.log(2))
 """Variance above which the sampling table would pass LIMIT entries: a deviation of about 37,000 steps."""
 
+CHUNK = 1 << 20  # draws held at once
+TRUSTED = 1e-5  # least mass, as a share of the largest, that a window of the Fourier sum is believed for
+SMOOTH = 34.0  # nats by which the theta series' terms must stay below 1
+POISSON = 0.5  # variance from which the theta series is added up on the dual side
+
 
 @dataclass(frozen=True, slots=True)
 class DiscreteGaussian:
@@ -60,7 +65,7 @@ class DiscreteGaussian:
         return Pmf.mirrored(gaussian_logs(self.variance, last), lost)
 
     def quantile(self, p: float) -> float:
-        """Where the support would pass LIMIT entries, the sub-Gaussian bound."""
+        """Return the least q with P(|X| > q) ≤ p; the sub-Gaussian bound where the support would pass LIMIT entries."""
         check_probability(p)
         last = gaussian_reach(self.variance, LOST)
         if last > LIMIT:
@@ -69,7 +74,7 @@ class DiscreteGaussian:
 
     @property
     def quantile_how(self) -> How:
-        """Whether `quantile` is exact."""
+        """Return "exact", or "bound" where the support would pass LIMIT entries."""
         return "bound" if gaussian_reach(self.variance, LOST) > LIMIT else "exact"
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
@@ -77,7 +82,7 @@ class DiscreteGaussian:
 
 
 def check_variance(variance: float) -> None:
-    """Refuse what is no discrete Gaussian law."""
+    """Refuse a variance that is not positive and finite."""
     if not (math.isfinite(variance) and variance > 0):
         raise BadParameter("variance", variance, "must be positive and finite")
 
@@ -95,10 +100,7 @@ def gaussian_logs(variance: float, last: int) -> NDArray[np.float64]:
 
 
 def normalizer(variance: float) -> float:
-    """Return Σ_j e^(-j²/(2v)).
-
-    Added up where v is small, and √(2πv) (1 + 2 Σ_j e^(-2π²vj²)) by Poisson where it is not.
-    """
+    """Return Σ_j e^(-j²/(2v)): added up for small v, else √(2πv) (1 + 2 Σ_j e^(-2π²vj²)) by Poisson's formula."""
     if variance < 1:
         return 1 + 2 * math.fsum(math.exp(-j * j / (2 * variance)) for j in range(1, 12))
     return math.sqrt(2 * math.pi * variance) * (1 + 2 * math.exp(-2 * math.pi**2 * variance))
@@ -106,7 +108,10 @@ def normalizer(variance: float) -> float:
 
 @lru_cache(maxsize=256)
 def _gaussian_std(variance: float) -> float:
-    """Above 4 the law's variance is the parameter up to 8π² v² e^(-2π²v), below one unit in the last place."""
+    """Return the standard deviation of N_Z(0, v).
+
+    Above v = 4 the variance is the parameter up to 8π² v² e^(-2π²v), below one unit in the last place.
+    """
     if variance > 4:
         return math.sqrt(variance)
     masses = [(j, math.exp(-j * j / (2 * variance))) for j in range(1, 20)]
@@ -126,7 +131,7 @@ def gaussian_table(variance: float) -> Table:
     powers = [first]  # a, a³, a⁵, …
 
     def falls(step: int) -> tuple[int, int]:
-        """weight(step + 1) / weight(step) for step ≥ 0."""
+        """Return weight(step + 1) / weight(step) as numerator and denominator, for step ≥ 0."""
         while len(powers) <= step:
             powers.append(powers[-1] * square >> bits)
         return powers[step], 1 << bits
@@ -134,19 +139,11 @@ def gaussian_table(variance: float) -> Table:
     return tabulate(0, lambda x: falls(x) if x >= 0 else falls(-x - 1)[::-1], least=None)
 
 
-CHUNK = 1 << 20  # draws held at once
-TRUSTED = 1e-5  # least mass, as a share of the largest, that a window of the Fourier sum is believed for
-SMOOTH = 34.0  # nats by which the theta series' terms must stay below 1
-POISSON = 0.5  # variance from which the theta series is added up on the dual side
-
-
 @dataclass(frozen=True, slots=True)
 class DiscreteGaussianSum:
     """X_1 + … + X_terms, independent N_Z(0, variance) each: the convolved law itself, to relative error 1e-10.
 
-    Shifting every X_i by j gives P(k + nj) = P(k) e^(-(2jk + nj²)/(2v)), n = terms: the law is e^(-k²/(2nv)) times an
-    even function of period n, so that only 0 … n/2 need a Fourier sum. Where `is_gaussian`, that function is constant
-    in double precision, and the sum is N_Z(0, nv).
+    Where `is_gaussian`, the sum is N_Z(0, terms · variance) in double precision.
     """
 
     variance: float
@@ -171,7 +168,7 @@ class DiscreteGaussianSum:
         return Pmf.mirrored(gaussian_sum_logs(self.variance, self.terms, last), lost)
 
     def quantile(self, p: float) -> float:
-        """Where the support would pass LIMIT entries, the sub-Gaussian bound."""
+        """Return the least q with P(|X| > q) ≤ p; the sub-Gaussian bound where the support would pass LIMIT entries."""
         check_probability(p)
         last = gaussian_reach(self.terms * self.variance, LOST)
         if last > LIMIT:
@@ -180,11 +177,11 @@ class DiscreteGaussianSum:
 
     @property
     def quantile_how(self) -> How:
-        """Whether `quantile` is exact."""
+        """Return "exact", or "bound" where the support would pass LIMIT entries."""
         return "bound" if gaussian_reach(self.terms * self.variance, LOST) > LIMIT else "exact"
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
-        """Term by term: as slow as the clients are many."""
+        """Return `count` draws, added up term by term: time grows with the number of clients."""
         one = DiscreteGaussian(self.variance)
         draws = np.zeros(count, dtype=np.int64)
         for start in range(0, count, rows := max(1, CHUNK // self.terms)):
@@ -194,11 +191,10 @@ class DiscreteGaussianSum:
 
 
 def is_gaussian(variance: float, terms: int) -> bool:
-    """Return whether the sum is a discrete Gaussian itself, in double precision.
-
-    The periodic factor is a theta series of the lattice A*_(n-1) by Poisson: its shortest vectors, 2n of squared length
-    (n - 1)/n, count e^(-2π²v(n - 1)/n) each. Their sum is below 2e-15 here, and all the others' is far below that.
-    """
+    """Return whether the sum is a discrete Gaussian itself, in double precision."""
+    # The periodic factor (see `_continued`) is a theta series of the lattice A*_(n-1) by Poisson. Its shortest vectors,
+    # 2n of squared length (n - 1)/n, count e^(-2π²v(n - 1)/n) each. Their sum is below 2e-15 here, and all the others'
+    # is far below that.
     return terms == 1 or 2 * math.pi**2 * variance * (terms - 1) / terms > SMOOTH + math.log(2 * terms)
 
 
@@ -216,7 +212,10 @@ def gaussian_sum_logs(variance: float, terms: int, last: int) -> NDArray[np.floa
 
 
 def _continued(period: NDArray[np.float64], variance: float, terms: int, last: int) -> NDArray[np.float64]:
-    """From 0 … n/2 to 0 … last: k = nj + r with |r| ≤ n/2, and P(k) = P(|r|) e^(-j(2r + nj)/(2v))."""
+    """Return the log-probabilities of 0 … last from those of 0 … n/2, n = terms."""
+    # Shifting every X_i by j gives P(k + nj) = P(k) e^(-(2jk + nj²)/(2v)). So the law is e^(-k²/(2nv)) times an even
+    # function of period n, and only 0 … n/2 need a Fourier sum.
+    # k = nj + r with |r| ≤ n/2, and P(k) = P(|r|) e^(-j(2r + nj)/(2v)).
     k = np.arange(last + 1)
     j = (k + terms // 2) // terms
     r = k - j * terms
@@ -256,17 +255,18 @@ def _tilt(variance: float, mean: float) -> float:
 
 
 def _one_term(variance: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Integers and exponents -x²/(2v) that matter for tilts up to 1/(2v)."""
+    """Return the integers and the exponents -x²/(2v) that matter for tilts up to 1/(2v)."""
     reach = math.ceil(12 * math.sqrt(variance)) + 2
     x = np.arange(-reach, reach + 2, dtype=np.float64)
     return x, -(x**2) / (2 * variance)
 
 
 def _window(variance: float, terms: int, tilt: float, start: int) -> NDArray[np.float64]:
-    """Tilted probabilities of `start`, `start` + 1, …: the discrete Fourier sum of φⁿ, centred at `start`.
+    """Return tilted probabilities of `start`, `start` + 1, …: the discrete Fourier sum of φⁿ, centred at `start`.
 
-    Longer than 32 deviations, so that what it wraps around is below 1e-50; rounding leaves about 1e-15 of the largest.
+    Rounding errors are about 1e-15 of the largest.
     """
+    # The window is longer than 32 deviations, so that the mass that wraps around is below 1e-50.
     x, logs = _one_term(variance)
     weights = np.exp(logs + tilt * x - (logs + tilt * x).max())
     mean = float(weights @ x / weights.sum())
@@ -281,9 +281,9 @@ def _window(variance: float, terms: int, tilt: float, start: int) -> NDArray[np.
 
 
 def _log_moment(variance: float, tilt: float, angles: NDArray[np.float64]) -> NDArray[np.complex128]:
-    """Cumulants ln E e^(zX), z = tilt + i·angle in [-π, π], accurate near z = tilt where its power is not small.
+    """Return cumulants ln E e^(zX), z = tilt + i·angle in [-π, π], accurate near z = tilt if its power is not small.
 
-    From v = 1/2 on by Poisson summation: vz²/2 + ln Σ_j e^(2πijvz - 2π²vj²), else from the terms themselves.
+    They are computed for v ≥ 1/2 by Poisson summation, vz²/2 + ln Σ_j e^(2πijvz - 2π²vj²), else from the terms.
     """
     if variance >= POISSON:
         z = tilt + 1j * angles

@@ -1,4 +1,4 @@
-"""Laws of noise: what each can say of itself, and how one is sampled from a table."""
+"""Defines laws of noise on the integers, and samples them exactly from tables."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -14,10 +14,15 @@ from distrust.common.errors import BadParameter
 from distrust.common.randomness import Stream
 
 LOST = 1e-22
-"""Mass that a truncated support may leave out: far below any quantile or δ that we compute."""
+"""Mass that a truncated support may leave out: negligible against every quantile and δ that is computed."""
 
 LIMIT = 1 << 20
 """Longest support, and longest sampling table, that is worth its memory."""
+
+PRECISION = 256  # bits of a weight in fixed point
+CUT = 144  # bits below the mode's weight where the support is cut
+GUIDE = 12  # bits of the first word that look up most draws directly
+CHUNK = 1 << 15  # draws at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +38,13 @@ class Pmf:
 
     @cached_property
     def masses(self) -> NDArray[np.float64]:
-        """The probabilities themselves; the far tails may underflow to 0."""
+        """Return the probabilities themselves; the far tails may underflow to 0."""
         masses: NDArray[np.float64] = np.exp(self.logs)
         return masses
 
     @property
     def support(self) -> NDArray[np.int64]:
-        """The integers that the entries belong to."""
+        """Return the integers that the entries belong to."""
         return np.arange(self.first, self.first + self.logs.size, dtype=np.int64)
 
     def quantile(self, center: float, p: float) -> float:
@@ -57,7 +62,10 @@ class Pmf:
 
     @classmethod
     def normalized(cls, first: int, logs: NDArray[np.float64], lost: float) -> "Pmf":
-        """From logs up to a constant: scaled so that the mass inside is 1, less than `lost` away from the truth."""
+        """Return the law with these logarithms up to a constant, scaled so that the mass inside is 1.
+
+        lost  bounds the mass outside, and so the distance to the truth.
+        """
         top = float(logs.max())
         return cls(first, logs - (top + math.log(float(np.sum(np.exp(logs - top))))), lost)
 
@@ -112,7 +120,7 @@ def symmetric_quantile(half: NDArray[np.float64], lost: float, p: float) -> int:
 
 
 def check_length(length: int, what: str) -> int:
-    """Refuse a support or table that is too long, before any memory is taken."""
+    """Return the length of a support or table. Refuse one that is too long, before any memory is taken."""
     if length > LIMIT:
         raise BadParameter(what, length, f"at most {LIMIT} entries: raise epsilon or lower the precision or dimension")
     return length
@@ -123,20 +131,17 @@ def check_length(length: int, what: str) -> int:
 # probability by 2⁻²⁵⁶ · 2²⁰ · 2²⁰ at the longest. Cutting the support below 2⁻¹⁴⁴ of the mode's weight loses less than
 # 2⁻¹²⁸, and each of L thresholds is rounded by less than 2⁻¹²⁸: a draw is within statistical distance
 # (L + 1) 2⁻¹²⁸ of its law, below 2⁻¹¹⁰ for L < 2¹⁷.
-PRECISION = 256  # bits of a weight in fixed point
-CUT = 144  # bits below the mode's weight where the support is cut
-GUIDE = 12  # bits of the first word that look up most draws directly
-CHUNK = 1 << 15  # draws at a time, so that they stay in the cache
 
 Ratio = Callable[[int], tuple[int, int]]
-"""x to numerator and denominator of weight(x + 1) / weight(x)."""
+"""Returns from x numerator and denominator of weight(x + 1) / weight(x)."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Table:
-    """Inverse transform sampling of a law on `first`, `first` + 1, and so on.
+    """Samples a law on `first`, `first` + 1, and so on, by inverse transform.
 
-    128-bit cumulative thresholds in two words, and a guide by the top bits.
+    high, low  128-bit cumulative thresholds, in two words.
+    guide      by the top GUIDE bits of a word, its place among the thresholds; `doubtful`: where that is not decided.
     """
 
     first: int
@@ -161,7 +166,7 @@ class Table:
         draws += self.first
 
     def _search(self, words: NDArray[np.uint64], stream: Stream) -> NDArray[np.int64]:
-        """Thresholds at or below each 128-bit number whose first word is given."""
+        """Return how many thresholds are at or below each 128-bit number whose first word is given."""
         found = np.searchsorted(self.high, words, side="right").astype(np.int64)
         ties = np.flatnonzero((found > 0) & (self.high[found - 1] == words))
         for i, second in zip(ties, stream.words(ties.size), strict=True):
@@ -183,7 +188,7 @@ def tabulate(mode: int, ratio: Ratio, least: int | None = 0, greatest: int | Non
 
 
 def _walk(mode: int, step: int, ratio: Ratio, end: int | None) -> list[int]:
-    """Weights next to the mode, next but one, …, down to the cut."""
+    """Return the weights next to the mode, next but one, …, down to the cut."""
 
     def weights() -> Iterator[int]:
         x, weight = mode, 1 << PRECISION
@@ -199,7 +204,7 @@ def _walk(mode: int, step: int, ratio: Ratio, end: int | None) -> list[int]:
 
 
 def _pack(first: int, sums: list[int]) -> Table:
-    """Thresholds ⌊2¹²⁸ P(X ≤ k)⌋ of all entries but the last, as two sorted columns of words."""
+    """Return the table of thresholds ⌊2¹²⁸ P(X ≤ k)⌋ of all entries but the last, as two sorted columns of words."""
     total = sums.pop()
     raw = b"".join(((part << 128) // total).to_bytes(16, "little") for part in sums)
     columns = np.frombuffer(raw, dtype="<u8").reshape(-1, 2)

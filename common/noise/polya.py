@@ -1,4 +1,4 @@
-"""Pólya noise, the negative binomial law with a real shape: one client's share of geometric and of Laplace noise.
+"""Defines Pólya noise, the negative binomial law with a real shape: a client's share of geometric and Laplace noise.
 
 `Polya` is the share of one client in a geometric variable. `PolyaDifference` is the difference of two of them: one
 client's share of discrete Laplace noise, and any sum of such shares. `DiscreteLaplace` is a whole one.
@@ -33,6 +33,14 @@ from distrust.common.randomness import Stream
 
 LONGEST_SCALE = 10_000.0
 """Scale above which the sampling table would pass LIMIT entries: it holds about 100 of them per unit of scale."""
+
+NODES = 400  # of Gauss and Legendre, for `PolyaTails`
+WIDTH, FAR = 14.0, 60.0  # deviations on either side of the mean; scales more above, where the law falls more slowly
+TIE = 1e-9  # relative error of a tail
+LITTLE = 1e-300  # a tail that may be 0: below every p
+
+LEAST = 4.0
+"""Least shape for `PolyaTails`: below it there is mass next to 0, where the terms are not smooth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +78,7 @@ class Polya:
 
 
 def check_shape_and_scale(shape: Fraction, scale: float) -> None:
-    """Refuse what is no Pólya law."""
+    """Refuse a shape that is not positive, and a scale that is not positive and finite."""
     if shape <= 0:
         raise BadParameter("shape", str(shape), "must be positive")
     if not (math.isfinite(scale) and scale > 0):
@@ -109,24 +117,13 @@ def _polya_logs(shape: Fraction, scale: float) -> NDArray[np.float64]:
     return np.concatenate(([0.0], np.cumsum(np.log((x + r) / (x + 1)) - 1 / scale)))
 
 
-NODES = 400
-WIDTH, FAR = 14.0, 60.0  # deviations on either side of the mean; scales more above, where the law falls more slowly
-TIE = 1e-9
-LITTLE = 1e-300  # a tail that may be 0: below every p
-LEAST = 4.0
-"""Least shape: nothing lies next to 0, where the terms are not smooth."""
-
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class PolyaTails:
-    """Tails of A - B, both Pólya(shape, e^(-1/scale)), as an integral instead of a sum of a million terms.
+    """Computes tails of A - B, both Pólya(shape, e^(-1/scale)), as an integral instead of a sum of a million terms.
 
-    P(A - B > q) = Σ_b P(B = b) P(A > q + b), and the second factor is an incomplete beta function. Where the law is
-    spread over many thousands of integers, the terms lie on a smooth curve that begins and ends at 0. So the sum is its
-    integral but for one part in 24 σ² (the midpoint rule, by Euler and Maclaurin), and a few hundred of Gauss and
-    Legendre's nodes find the integral to eleven digits.
     Domain  shape ≥ LEAST and a deviation of many thousands: tails to nine digits.
     """
 
@@ -148,13 +145,14 @@ class PolyaTails:
 
     def _beyond(self, q: float, places: Floats, masses: Floats) -> float:
         """Return P(|A - B| > q), steady between the integers."""
+        # P(A - B > q) = Σ_b P(B = b) P(A > q + b), and the second factor is an incomplete beta function. Where the law
+        # is spread over many thousands of integers, the terms lie on a smooth curve that begins and ends at 0. So the
+        # sum is its integral but for one part in 24 σ² (the midpoint rule, by Euler and Maclaurin), and a few hundred
+        # of Gauss and Legendre's nodes find the integral to eleven digits.
         return 2 * float(masses @ betaincc(self.shape, places + q + 1, -math.expm1(-1 / self.scale)))
 
     def _masses(self) -> tuple[Floats, Floats]:
-        """Return nodes, and what they stand for of the law of B.
-
-        a density, by Stirling's formula, that adds up to 1.
-        """
+        """Return nodes, and their masses under the law of B: a density by Stirling's formula that adds up to 1."""
         lost, kept = -math.expm1(-1 / self.scale), math.exp(-1 / self.scale)
         mean, sigma = self.shape * kept / lost, math.sqrt(self.shape * kept) / lost
         low, high = max(-0.5, mean - WIDTH * sigma), mean + WIDTH * sigma + FAR * self.scale
@@ -174,7 +172,7 @@ def _divergence(x: Floats | float, mean: Floats) -> Floats:
 
 
 def _stirling(x: Floats) -> Floats:
-    """Of ln Γ(x), what (x - ½) ln x - x leaves, but for a constant."""
+    """Return the rest of Stirling's formula: ln Γ(x) less (x - ½) ln x - x, but for a constant."""
     return np.asarray(1 / (12 * x) - 1 / (360 * x**3), dtype=np.float64)
 
 
@@ -218,7 +216,7 @@ class PolyaDifference:
 
     @property
     def quantile_how(self) -> How:
-        """Exact, but for scales that could not be drawn: then Chernoff's bound."""
+        """Return "exact", or "bound" for scales that could not be drawn: then the quantile is Chernoff's bound."""
         return "bound" if self._is_long and self.shape < LEAST else "exact"
 
     @property
@@ -237,10 +235,8 @@ class PolyaDifference:
 
 
 def polya_difference_log_tail(r: float, a: float, k: int) -> float:
-    """Return Chernoff's bound of ln P(X ≥ k), with a = 1/scale = -ln β: the minimum over 0 ≤ s < a of κ(s) - sk.
-
-    κ(s) = r ln[sinh²(a/2) / (sinh((a+s)/2) sinh((a-s)/2))], and κ'(s) = k reads k cosh s + r sinh s = k cosh a.
-    """
+    """Return Chernoff's bound of ln P(X ≥ k), with a = 1/scale = -ln β: the minimum over 0 ≤ s < a of κ(s) - sk."""
+    # κ(s) = r ln[sinh²(a/2) / (sinh((a+s)/2) sinh((a-s)/2))], and κ'(s) = k reads k cosh s + r sinh s = k cosh a.
     if k > r:
         radius = math.sqrt((k - r) * (k + r))
         s = math.acosh(max(1.0, k * math.cosh(a) / radius)) - math.atanh(r / k)
@@ -255,12 +251,11 @@ def polya_difference_log_tail(r: float, a: float, k: int) -> float:
 
 @lru_cache(maxsize=64)
 def polya_difference_logs(shape: Fraction, scale: float) -> NDArray[np.float64]:
-    """Return the log-probabilities of 0, 1, … by Miller's algorithm; less than LOST is left out on both sides together.
-
-    The Laurent coefficients obey (k+1-r) p(k+1) = 2k cosh(a) p(k) - (k-1+r) p(k-1). Downwards their ratios are stable:
-    an error shrinks by about β² a step, so that a start 20 scales beyond the support forgets how it was begun. We
-    follow u(k) in p(k)/p(k-1) = β (1 + u(k)), where the terms that would cancel are gone: u is 0 for r = 1.
-    """
+    """Return the log-probabilities of 0, 1, … by Miller's algorithm; at most LOST is left out in all."""
+    # The Laurent coefficients obey (k+1-r) p(k+1) = 2k cosh(a) p(k) - (k-1+r) p(k-1). Downwards their ratios are
+    # stable: an error shrinks by about β² a step, so that a start 20 scales beyond the support forgets how it was
+    # begun. The loop follows u(k) in p(k)/p(k-1) = β (1 + u(k)), where the terms that would cancel are gone: r = 1 has
+    # u = 0 throughout.
     r, a = float(shape), 1 / scale
     last = check_length(tail_reach(lambda k: polya_difference_log_tail(r, a, k), LOST / 2), "support of the noise")
     steps = [0.0] * last

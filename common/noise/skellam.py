@@ -1,4 +1,4 @@
-"""Poisson noise, and symmetric Skellam noise: the difference of two equal Poisson variables."""
+"""Defines Poisson noise, and symmetric Skellam noise: the difference of two equal Poisson variables."""
 
 import math
 from dataclasses import dataclass
@@ -25,6 +25,9 @@ from distrust.common.randomness import Stream
 
 LARGEST_RATE = 1e8
 """Rate above which a sampling table of ± 15 standard deviations would grow towards LIMIT entries."""
+
+LARGE = 3000.0
+"""Variance from which the law is expanded instead of computed step by step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +66,10 @@ class Poisson:
 
 @lru_cache(maxsize=64)
 def poisson_table(rate: float) -> Table:
-    """weight(x + 1) / weight(x) = rate / (x + 1), with the rate as the exact fraction that the double is."""
+    """Return the sampling table: weight(x + 1) / weight(x) = rate / (x + 1), the rate as an exact fraction."""
     numerator, denominator = Fraction(rate).as_integer_ratio()
     return tabulate(math.floor(rate), lambda x: (numerator, denominator * (x + 1)))
 
-
-LARGE = 3000.0
-"""Variance from which the law is expanded instead of computed step by step."""
 
 DEBYE = (
     (3 / 24, -5 / 24),
@@ -120,7 +120,7 @@ class Skellam:
 
     @property
     def quantile_how(self) -> How:
-        """Whether `quantile` is exact."""
+        """Return "exact", or "bound" where the support would pass LIMIT entries."""
         return "bound" if self._reach(LOST) > LIMIT else "exact"
 
     def sample(self, stream: Stream, count: int) -> NDArray[np.int64]:
@@ -149,9 +149,9 @@ def skellam_logs(variance: float, last: int) -> NDArray[np.float64]:
 
 
 def _by_ratios(variance: float, last: int) -> NDArray[np.float64]:
-    """By the continued fraction of Bessel ratios.
+    """Return the logarithms of the law by the continued fraction of Bessel ratios.
 
-    ρ(k) = I_k/I_(k-1) = 1 / (2k/v + ρ(k+1)): only additions of positive terms, and errors shrink by ρ² a step.
+    ρ(k) = I_k/I_(k-1) = 1 / (2k/v + ρ(k+1)). Only positive terms are added, and errors shrink by ρ² a step.
     """
     beyond = int(30 * math.sqrt(variance)) + 30
     steps, ratio, double = [0.0] * last, 0.0, 2 / variance
@@ -165,11 +165,12 @@ def _by_ratios(variance: float, last: int) -> NDArray[np.float64]:
 
 
 def _expanded(variance: float, last: int) -> NDArray[np.float64]:
-    """By Debye's expansion, uniform in k, of ln e^(-v) I_k(v) in powers of 1/w, w = √(k² + v²) ≥ v.
+    """Return ln e^(-v) I_k(v) by Debye's expansion, uniform in k, in powers of 1/w, w = √(k² + v²) ≥ v.
 
-    e^(w-v) (v/(k+w))^k / √(2πw) times Σ U_j(p)/k^j, p = k/w (DLMF 10.41.3 and 10.41.10; a polynomial in p² over w^j).
-    The first term that is left out is below 1e-14 from LARGE on.
+    Source     DLMF 10.41.3 and 10.41.10.
+    Exactness  the first term that is left out is below 1e-14 from LARGE on.
     """
+    # The law is e^(w-v) (v/(k+w))^k / √(2πw) times Σ U_j(p)/k^j, p = k/w; U_j(p)/k^j is a polynomial in p² over w^j.
     k = np.arange(last + 1, dtype=np.float64)
     w = np.hypot(k, variance)
     p = (k / w) ** 2

@@ -1,15 +1,7 @@
-"""The exact (ε, δ) of binomial noise too long to be stored: two tails, and no more terms for more bits.
+"""Computes the exact (ε, δ) of binomial noise that is too long to be stored. Time does not grow with its length.
 
-X ~ Bin(N, p), moved by g, is most unlike X where a count is small: ln P(X = x)/P(X = x - g) falls in x. So δ(ε) is
-the largest A - e^ε B over k, A = P(X ≤ k) and B = P(X ≤ k - g), and ε at δ is the largest ε(k) = ln((A - δ)/B). The
-other direction is that of N - X. A and B are nearly equal where g is far below σ: no difference of them is taken. As
-incomplete beta functions both are integrals over u = logit(q) - logit(t) ≥ 0, q = 1 - p, with the weights
-w(u) = e^(-(N-k)u) (p + q e^-u)^-(N+1), and
-
-    B/A = Π_(j<g) (k - j) q / ((N - k + j) p) · E_w e^(-gu),
-
-whose logarithm is a sum of small terms of one sign and the logarithm of a mean that is close to 1: both without
-cancellation. ε(k) is what it takes to reach δ at k; k is the last at which that is at most the log-ratio at k itself.
+For X ~ Bin(N, p), moved by g, δ(ε) is the largest A - e^ε B over k, A = P(X ≤ k) and B = P(X ≤ k - g), as
+ln P(X = x)/P(X = x - g) falls in x. So ε at δ is the largest ε(k) = ln((A - δ)/B). N - X has the other direction.
 """
 
 import math
@@ -42,9 +34,22 @@ def long_epsilon(trials: int, chance: float, shift: int, delta: float) -> float:
     return worst * (1 + 1e-10) if worst <= LARGEST_EPSILON else math.inf
 
 
+# A and B are nearly equal where g is far below σ, so no difference of them is taken. As incomplete beta functions both
+# are integrals over u = logit(q) - logit(t) ≥ 0, q = 1 - p, with the weights w(u) = e^(-(N-k)u) (p + q e^-u)^-(N+1),
+# and
+#
+#     B/A = Π_(j<g) (k - j) q / ((N - k + j) p) · E_w e^(-gu).
+#
+# Its logarithm is a sum of small terms of one sign (`log_odds`) and the logarithm of a mean that is close to 1
+# (`log_mean`): both without cancellation.
+
+
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Low counts, which are too likely without the shift; `up`: high counts instead, with N - X for X."""
+    """One side of the law: low counts, which are too likely without the shift.
+
+    up  high counts instead, with N - X for X.
+    """
 
     trials: int
     chance: float
@@ -53,7 +58,7 @@ class _Side:
 
     @property
     def ones(self) -> float:
-        """The p of the law whose low counts are looked at."""
+        """Return the p of the law whose low counts are looked at."""
         return 1 - self.chance if self.up else self.chance
 
     @property
@@ -61,7 +66,9 @@ class _Side:
         return math.sqrt(self.trials * self.chance * (1 - self.chance))
 
     def epsilon(self, delta: float) -> float:
-        """Return the largest ε(k), at least 0, by bisection: at most the log-ratio for small k only."""
+        """Return the largest ε(k), at least 0, by bisection."""
+        # ε(k) is what it takes to reach δ at k. The largest is at the last k at which it is at most the log-ratio
+        # there.
         middle, sigma = round(self.trials * self.ones), self.sigma
         low, high = middle - math.ceil(40 * sigma), middle + math.ceil(10 * sigma)
         while high - low > 1:
@@ -77,17 +84,18 @@ class _Side:
         return math.log1p(-delta / below) - self.log_mean(k) + self.log_odds(k, 0.0)
 
     def below(self, k: int) -> float:
-        """A = P(X ≤ k)."""
+        """Return A = P(X ≤ k)."""
         if self.up:
             return float(betainc(self.trials - k, k + 1, self.chance))
         return float(betaincc(k + 1, self.trials - k, self.chance))
 
     def log_ratio(self, k: int) -> float:
-        """Return the log-ratio P(X = k)/P(X = k - g): the product above with p and 1 more in every numerator."""
+        """Return ln P(X = k)/P(X = k - g): the product of B/A with p and 1 more in every numerator."""
         return self.log_odds(k, self.ones)
 
     def log_odds(self, k: int, more: float) -> float:
-        """Return Σ_(j<g) ln(1 + (Np - k + j + more)/((k - j) q)), the midpoint rule backwards: terms differ by 1e-9."""
+        """Return Σ_(j<g) ln(1 + (Np - k + j + more)/((k - j) q))."""
+        # The sum is an integral by the midpoint rule backwards: terms differ by 1e-9.
         mean = self.trials * Fraction(self.chance)
         gap = float(mean - k) if not self.up else float(self.trials - mean - k)
         places, weights = _rule()
@@ -95,7 +103,8 @@ class _Side:
         return self.shift * float(weights @ np.log1p((gap + j + more) / ((k - j) * (1 - self.ones))))
 
     def log_mean(self, k: int) -> float:
-        """Of E_w e^(-gu); w falls like e^(-zv - v²/2), v = σu, z the deviations of k below the mean."""
+        """Return ln E_w e^(-gu)."""
+        # w falls like e^(-zv - v²/2), v = σu, z the deviations of k below the mean.
         sigma, zeros = self.sigma, 1 - self.ones
         z = (self.trials * self.ones - k) / sigma
         places, weights = _rule()
@@ -108,6 +117,9 @@ class _Side:
 
 @cache
 def _rule() -> tuple[Floats, Floats]:
-    """Gauss and Legendre on [0, 1]: the weights are analytic, and 20 deviations wide at most."""
+    """Return Gauss and Legendre's nodes and weights on [0, 1].
+
+    The integrands are analytic, and 20 deviations wide at most.
+    """
     nodes, weights = np.polynomial.legendre.leggauss(200)
     return (nodes + 1) / 2, weights / 2

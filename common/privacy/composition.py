@@ -1,7 +1,7 @@
-"""What several releases about one client add up to: basic composition, Rényi, and privacy loss distributions.
+"""Composes several releases about one client: basic composition, Rényi curves, and privacy loss distributions.
 
 Rényi curves and privacy loss distributions go through dp-accounting. Its accountants ignore the `count` of some events
-(0.6.0: RDP the exponential mechanism's, PLD randomized response's), so that curves are added and distributions composed
+(0.6.0: RDP the exponential mechanism's, PLD randomized response's), so curves are added and distributions composed
 here, and no event is used.
 """
 
@@ -41,7 +41,7 @@ ADAPTIVE = "sequential composition: a client's releases may depend on each other
 def compose(parts: tuple[Part, ...], delta: float | None = None) -> Guarantee:
     """Return the guarantee of all the releases together, the best that the known bounds give at `delta`.
 
-    delta   target; None: what basic composition takes, or the one at which Rényi guarantees are shown.
+    delta   target; None: that of basic composition, or the one at which Rényi guarantees are shown.
     Bounds  basic: Σε at Σδ. pure and approximate: the composed loss distribution of the worst pair of laws.
             renyi, and approximate ones that carry a curve: added by order, pure ones taken as randomized response's.
     Returns kind `none` where nothing holds at that δ, such as Rényi guarantees at δ = 0.
@@ -58,7 +58,8 @@ def compose(parts: tuple[Part, ...], delta: float | None = None) -> Guarantee:
     epsilon = min(_bounds(parts, curve, target), default=math.inf)
     if math.isinf(epsilon):
         return without_privacy(first)
-    kind = "renyi" if curve else "approximate" if target > 0 else "pure"
+    without_curve = "approximate" if target > 0 else "pure"
+    kind = "renyi" if curve else without_curve
     change = {"kind": kind, "epsilon": epsilon, "delta": target, "rdp": curve, "claimed": None}
     return first.model_copy(update={**change, "assumptions": (*first.assumptions, ADAPTIVE)})
 
@@ -66,11 +67,13 @@ def compose(parts: tuple[Part, ...], delta: float | None = None) -> Guarantee:
 def compose_exactly(pmf: Pmf, shift: int, count: int, delta: float) -> float:
     """Return ε at `delta` of `count` releases of an integer sum with noise `pmf`; one client moves it by `shift`.
 
-    Domain   log-concave noise, so that the largest shift is the worst pair for every ε and may be composed. Where it is
-             not symmetric the shift may go up in one release and down in the next: see `_either_way`.
+    Domain     log-concave noise.
     Exactness  losses are rounded upwards to a grid; the mass that the truncation lost is taken off δ.
-    Raises   BadParameter for a support that is too long; inf where δ does not suffice.
+    Returns    inf where δ does not suffice.
+    Raises     BadParameter for a support that is too long.
     """
+    # As the noise is log-concave, the largest shift is the worst pair for every ε and may be composed. Where the noise
+    # is not symmetric the shift may go up in one release and down in the next: see `_either_way`.
     from dp_accounting.pld import privacy_loss_distribution as loss  # noqa: PLC0415 - dp-accounting takes most of a second to import, in every command
 
     if pmf.logs.size > LONGEST:
@@ -89,9 +92,9 @@ def compose_exactly(pmf: Pmf, shift: int, count: int, delta: float) -> float:
 
 
 def _loss_step(pmf: Pmf, shift: int, count: int) -> float:
-    """Return a grid on which one loss, and the sum of `count` of them, have MOST_CELLS.
+    """Return the step of a grid on which one loss, and the sum of `count` of them, have MOST_CELLS.
 
-    Every loss is rounded up to it.
+    Every loss is rounded up to the grid.
     """
     losses = pmf.logs[shift:] - pmf.logs[: pmf.logs.size - shift]
     met = np.isfinite(losses)
@@ -105,8 +108,7 @@ def _loss_step(pmf: Pmf, shift: int, count: int) -> float:
 def _either_way(pmf: Pmf, shift: int) -> "PLDPmf":
     """Return a loss distribution that is no better than that of a shift up, or down, at any ε.
 
-    The larger of the two δ(ε) is convex in e^ε, as each of them is, and so belongs to a pair of laws, which dominates
-    both (Zhu, Dong & Wang 2022). Its chords over a grid of ε do too (Doroshenko et al. 2022): a little above it.
+    Source  Zhu, Dong & Wang 2022; Doroshenko et al. 2022.
     """
     from dp_accounting.pld.pld_pmf import create_pmf_pessimistic_connect_dots_fixed_gap as chords  # noqa: PLC0415
 
@@ -117,6 +119,8 @@ def _either_way(pmf: Pmf, shift: int) -> "PLDPmf":
     last = float(losses.max(initial=0.0))
     step = max(spread / CHORDS, last / MOST_CHORDS, 1e-9)
     epsilons: NDArray[np.float64] = step * np.arange(math.ceil(last / step) + 1, dtype=np.float64)
+    # The larger of the two δ(ε) is convex in e^ε, as each of them is. So it belongs to a pair of laws, which dominates
+    # both (Zhu, Dong & Wang 2022). Its chords over a grid of ε, a little above it, do too (Doroshenko et al. 2022).
     deltas = np.minimum(np.maximum(ups.deltas(epsilons), downs.deltas(epsilons)), 1.0)
     negative = -np.expm1(-epsilons) + np.exp(-epsilons) * deltas  # δ(-ε), by exchanging the two laws
     both = np.concatenate((negative[:0:-1], deltas))
@@ -124,7 +128,7 @@ def _either_way(pmf: Pmf, shift: int) -> "PLDPmf":
 
 
 class _Curve(NamedTuple):
-    """δ(ε) of a law and its shift upwards: finite losses, the masses of either law there, and mass of infinite loss."""
+    """A law and its shift upwards: finite losses, the masses of either law there, and the mass of infinite loss."""
 
     losses: NDArray[np.float64]
     masses: NDArray[np.float64]
@@ -146,16 +150,16 @@ def _curve(logs: NDArray[np.float64], shift: int) -> _Curve:
 
 
 def own_delta(parts: Sequence[Part]) -> float:
-    """Return the δ that several releases are shown at when none is asked for: what basic composition takes."""
+    """Return the δ at which several releases are shown when none is requested: that of basic composition."""
     shown = [one.delta for one, _ in parts if one.kind == "renyi"]
     rest = sum(count * one.delta for one, count in parts if one.kind != "renyi")
     return min(1.0, max(shown, default=0.0) + rest)
 
 
 def pure_curve(epsilon: float, orders: Sequence[float]) -> list[float]:
-    """Return RDP of an ε-pure mechanism at each order α > 1: randomized response's, which is the worst.
+    """Return RDP of an ε-pure mechanism at each order α > 1: ln[(sinh αε - sinh (α-1)ε) / sinh ε] / (α - 1).
 
-    ln[(sinh αε - sinh (α-1)ε) / sinh ε] / (α - 1), without overflow.
+    That is the RDP of randomized response, which is the worst. It is computed without overflow.
     """
     return [_response(epsilon, order) for order in orders]
 
@@ -167,7 +171,7 @@ def without_privacy(like: Guarantee) -> Guarantee:
 
 
 def _response(epsilon: float, order: float) -> float:
-    """Return both terms p^α (1-p)^(1-α) of the two answers, p = 1 / (1 + e^-ε)."""
+    """Return the divergence from the terms p^α (1-p)^(1-α) of both answers, p = 1 / (1 + e^-ε)."""
     likely, rare = -math.log1p(math.exp(-epsilon)), -epsilon - math.log1p(math.exp(-epsilon))
     terms = np.logaddexp(order * likely + (1 - order) * rare, order * rare + (1 - order) * likely)
     return max(0.0, float(terms)) / (order - 1)

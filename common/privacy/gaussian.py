@@ -1,4 +1,4 @@
-"""The Gaussian mechanism: its exact (ε, δ), zero-concentrated privacy, and the searches that invert them.
+"""Computes the Gaussian mechanism's exact (ε, δ), its zero-concentrated privacy, and the inverses of both.
 
 `ratio` is Δ/σ, ℓ₂ sensitivity over standard deviation of continuous noise. `rho` is ρ of ρ-zCDP, Rényi divergence at
 most αρ at every order α: Δ²/(2σ²) for the continuous law, and for the discrete one by Canonne, Kamath & Steinke 2020.
@@ -16,10 +16,8 @@ TINY = 1e-12  # relative accuracy of the searches, whose results are rounded tow
 
 
 def gaussian_delta(ratio: float, epsilon: float) -> float:
-    """Return δ(ε) = Φ(r/2 - ε/r) - e^ε Φ(-r/2 - ε/r), r = Δ/σ: Balle & Wang 2018, Theorem 8.
-
-    e^ε φ(ε/r + r/2) = φ(ε/r - r/2), so that the difference is one density times a difference of Mills' ratios.
-    """
+    """Return δ(ε) = Φ(r/2 - ε/r) - e^ε Φ(-r/2 - ε/r), r = Δ/σ: Balle & Wang 2018, Theorem 8."""
+    # e^ε φ(ε/r + r/2) = φ(ε/r - r/2), so the difference is one density times a difference of Mills' ratios.
     near, far = epsilon / ratio - ratio / 2, epsilon / ratio + ratio / 2
     if near < 0:
         return float(ndtr(-near)) - _density(near) * _mills(far)

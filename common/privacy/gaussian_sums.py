@@ -1,11 +1,10 @@
-"""Sums of discrete Gaussian noise on a grid: what they promise, and the least noise for a target."""
+"""Computes the privacy of sums of discrete Gaussian noise on a grid, and the least noise for a target."""
 
 import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 from distrust.common.bandit.error_law import How
-from distrust.common.bandit.statistics import Norm
 from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum, is_gaussian
 from distrust.common.noise.law import LIMIT
 from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_slope
@@ -24,6 +23,9 @@ from distrust.common.privacy.profile import RAISED, Profile, ProfilePairs, curve
 from distrust.common.privacy.searches import coarsest, least_root, snap_up
 from distrust.common.privacy.sensitivity import ROUNDING, Grid, grid_for
 from distrust.common.privacy.vector_bounds import vector_epsilon, vector_rdp, vector_variance, whole
+from distrust.common.wire import Norm
+
+DUAL = 0.5  # variance from which a theta series is added up by Poisson's formula
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,12 @@ def sum_divergences(variance: float, terms: int, grid: Grid) -> RenyiCurve:
 
 
 def is_exact(variance: float, terms: int, grid: Grid) -> bool:
-    """Return whether `sum_epsilon` is what the law gives: for one coordinate, and for a box of shares not too small."""
+    """Return whether `sum_epsilon` is exact: for one coordinate, and for a box whose shares are not too small."""
     return grid.dimension == 1 or _is_one_sum(variance, terms, grid)
 
 
 def sum_epsilon(variance: float, terms: int, grid: Grid, delta: float) -> float:
-    """Return an ε at δ. One coordinate, and the box: the law's, exactly. Else as continuous noise."""
+    """Return an ε at δ: for one coordinate and for the box the law's, exactly; else that of continuous noise."""
     law = DiscreteGaussianSum(variance, terms)
     if grid.dimension == 1:
         return law_epsilon(law, grid.precision, delta)
@@ -63,7 +65,7 @@ def sum_epsilon(variance: float, terms: int, grid: Grid, delta: float) -> float:
 def sum_variance(target: GaussianTarget, grid: Grid) -> float:
     """Return the least total parameter, `terms` times a share's, that meets the target; snapped upwards.
 
-    In a ball, and in a box whose sum is too long to be stored, ROUNDED more than that at most.
+    In a ball, and in a box whose sum is too long to be stored, it may be larger by ROUNDED.
     """
     guess = _continuous(target, grid)
     gaussian = is_gaussian(guess / target.terms, target.terms)
@@ -87,8 +89,8 @@ def sum_variance(target: GaussianTarget, grid: Grid) -> float:
 def sum_precision(target: GaussianTarget, dimension: int, norm: Norm, clients: int, share: float = ROUNDING) -> int:
     """Return the least g whose rounding variance, `clients`/4, is at most `share` of the least noise's.
 
-    In a ball also the least where rounding takes at most INFLATION more noise. For vectors the least noise is taken to
-    be that of continuous noise, which the search for it begins with.
+    In a ball rounding must also add at most INFLATION to the noise. For vectors the least noise is estimated by that of
+    continuous noise, where the search for it begins.
     """
     wanted = clients / (4 * share)
 
@@ -101,7 +103,7 @@ def sum_precision(target: GaussianTarget, dimension: int, norm: Norm, clients: i
 
 
 def sharpness(target: GaussianTarget) -> float:
-    """Return how much rounding counts, for `grid_for`: of (ε, δ), or of the largest Rényi order."""
+    """Return the weight of rounding for `grid_for`: of (ε, δ), or of the largest Rényi order."""
     if target.delta is None:
         return GUARANTEE_ORDERS[-1] * (GUARANTEE_ORDERS[-1] - 1) * target.epsilon**2 / 2
     ratio = largest_ratio(target.epsilon, target.delta)
@@ -114,7 +116,7 @@ def _is_one_sum(variance: float, terms: int, grid: Grid) -> bool:
 
 
 def _continuous(target: GaussianTarget, grid: Grid) -> float:
-    """Return what continuous noise would need without rounding; exact for CDP in a box, a first guess otherwise."""
+    """Return the variance of continuous noise without rounding: exact for CDP in a box, else a first guess."""
     if target.delta is None:
         return grid.unrounded / target.epsilon**2
     return grid.unrounded / largest_ratio(target.epsilon, target.delta) ** 2
@@ -134,7 +136,7 @@ def _excess(target: GaussianTarget, grid: Grid, variance: float) -> float:
 
 @lru_cache(maxsize=64)
 def _convolved(variance: float, terms: int, grid: Grid) -> RenyiCurve:
-    """Every coordinate by g for the box; else the bound of `vector_rdp` on the worst move."""
+    """Return (α, RDP(α)) of the convolved law: for the box exactly, else `vector_rdp`'s bound on the worst move."""
     margin = math.ceil(15 * math.sqrt(terms * variance)) + 30
     orders = [order for order in GUARANTEE_ORDERS if order * grid.precision + margin <= LIMIT // 2] or [
         GUARANTEE_ORDERS[0]
@@ -147,11 +149,11 @@ def _convolved(variance: float, terms: int, grid: Grid) -> RenyiCurve:
     return tuple((order, grid.dimension * one) for order, one in zip(orders, spent, strict=True))
 
 
-DUAL = 0.5  # variance from which a theta series is added up by Poisson's formula
-
-
 def sum_profile(share: float, terms: int, grid: Grid, delta: float) -> Profile:
-    """`terms` N_Z(0, share) on every coordinate. No ε is pure: the ratio of law and shift grows without end."""
+    """Return the profile of `terms` N_Z(0, share) on every coordinate.
+
+    No ε is pure: the ratio of the law and its shift grows without end.
+    """
     box = grid.norm == "linf" or grid.dimension == 1
     if not box:
         pairs = _in_a_ball(share, terms, grid)
@@ -170,7 +172,10 @@ def sum_profile(share: float, terms: int, grid: Grid, delta: float) -> Profile:
 
 
 def real_gaussian_profile(variance: float, grid: Grid, delta: float, how: How) -> Profile:
-    """N(0, variance) in reals on every coordinate: closed forms by the ℓ₂ sensitivity. `how`: for ℓ∞, as released."""
+    """Return the profile of N(0, variance) in reals on every coordinate: closed forms by the ℓ₂ sensitivity.
+
+    how  for ℓ∞: whether the release is this noise itself.
+    """
     inside: How = how if grid.norm == "linf" or grid.dimension == 1 else "bound"
     return Profile(
         delta=delta,
@@ -183,11 +188,10 @@ def real_gaussian_profile(variance: float, grid: Grid, delta: float, how: How) -
 
 @lru_cache(maxsize=4096)
 def lattice_renyi(variance: float, shift: int, order: float) -> float:
-    """Return the Rényi divergence of N_Z(0, v) and its shift s.
+    """Return the Rényi divergence of N_Z(0, v) and its shift s: αs²/(2v) + ln(θ((α-1)s)/θ(0))/(α-1).
 
-    αs²/(2v) + ln(θ((α-1)s)/θ(0))/(α-1), the second part at most 0.
-
-    θ(f) = Σ_j e^(-(j-f)²/(2v)) has period 1, so that orders with a whole αs have the continuous law's divergence.
+    θ(f) = Σ_j e^(-(j-f)²/(2v)) has period 1, and the second part is at most 0. So orders with a whole αs have the
+    continuous law's divergence.
     """
     gaussian = order * shift**2 / (2 * variance)
     off = math.fmod((order - 1) * shift, 1.0)
@@ -197,7 +201,7 @@ def lattice_renyi(variance: float, shift: int, order: float) -> float:
 
 
 def _log_theta(variance: float, off: float) -> float:
-    """Return the second part, times α - 1."""
+    """Return ln(θ(f)/θ(0))."""
     if variance >= DUAL:
         decay = [math.exp(-2 * (math.pi * j) ** 2 * variance) for j in range(1, 5)]
         lacks = math.fsum(2 * d * (math.cos(2 * math.pi * j * off) - 1) for j, d in enumerate(decay, 1))
@@ -207,7 +211,10 @@ def _log_theta(variance: float, off: float) -> float:
 
 
 def _in_a_ball(share: float, terms: int, grid: Grid) -> ProfilePairs:
-    """For ℓ₁ and ℓ₂: αρ with rounding averaged, or what the calibration's own orders know of small shares."""
+    """Return Rényi pairs for ℓ₁ and ℓ₂.
+
+    Αρ with rounding averaged; of small shares those of the calibration's orders.
+    """
     if is_gaussian(share, terms):
         return curve(lambda order: gaussian_divergence(grid, terms * share, order) * RAISED)
     return filled((order, one * RAISED) for order, one in sum_divergences(share, terms, grid))

@@ -1,21 +1,8 @@
-"""Privacy of discrete Gaussian noise on vectors in a box and in a ball.
+"""Computes the privacy of discrete Gaussian noise on vectors in a box and in a ball.
 
-In a box it is exact: all coordinates tell no more than their sum. The loss ln P(x)/P(x + g) of a coordinate with law
-N_Z(0, v) is (2gx + g²)/(2v), linear in x, so that the D losses add up to a function of Σ x_i: the likelihood ratio of
-that sum, D terms of N_Z(0, v), and its shift by Dg.
-
-In ℓ₁ and ℓ₂ balls it is taken as continuous noise of variance 3/2 less, rounding averaged. N(0, v₁), rounded to a
-whole number k with odds e^(-(k-y)²/(2v₂)), is N_Z(0, v₁ + v₂) but for a factor of 1 ± τ: the odds add up to √(2πv₂)(1
-± τ), τ = 2e^(-2π²v₂), wherever y lies (Poisson summation). So D coordinates of discrete noise, moved by any whole
-numbers, promise what v₂ less of continuous noise does, but for a factor of (1 + τ)^D on δ and of ((1 + τ)²/(1 - τ))^D
-on e^ε. Continuous noise needs the squared length S of the whole move only.
-
-S is random, because a client's vector is rounded at random. δ is at most the mean of what S gives (joint convexity),
-and ln δ is concave in S: with n = ε/r - r/2, r = √(S/v), and m Mills' ratio, its slope is φ(n)/(2rδv) = 1/(2rv(m(n) -
-m(n + r))), and r (m(n) - m(n + r)), r times an integral of -m' > 0, which falls, grows with r. So a tangent at any S*
-lies above it: ln δ ≤ ln δ(S*) + ln E[e^(λ(S - S*))], λ the slope there. The S* that gives the least is taken.
-
-The last part, `Covering`, finds continuous Gaussian noise for laws that are nearly Gaussian.
+In a box, ε and δ are exact. In ℓ₁ and ℓ₂ balls they are bounds: discrete noise of variance v promises what continuous
+noise of variance v - 3/2 does, but for factors next to 1, and the rounding of clients' vectors is averaged.
+`Covering` finds continuous Gaussian noise for laws that are nearly Gaussian.
 """
 
 import math
@@ -42,10 +29,17 @@ from distrust.common.privacy.searches import least_root, snap_up
 from distrust.common.privacy.sensitivity import Grid
 
 NOT_ZERO = 1e-300  # of a mass whose logarithm is taken
+ROUNDED = 1.5  # v₂ of `lattice_log_delta`
+BLUR = 7 * math.exp(-2 * math.pi**2 * ROUNDED)  # above 3τ
+NEAR = 1e-6  # of ln S*, where the bound is flat
+ERROR = 2e-11  # relative, of a tail: its terms' logarithms, which have half of it, their sum, and its z
+SPAN = 500.0  # nats that are added up in one go: doubles have 700
+STEEPER = 1 + 1e-13  # of a slope, for its rounding
+PASSES = 100  # of the search for the largest slope, which takes less than ten
 
 
 def box_fits(variance: float, grid: Grid) -> bool:
-    """Return whether the box's sum, and its shift, have a support that is worth its memory."""
+    """Return whether the support of the box's sum and its shift has at most LIMIT entries."""
     return _last(variance, grid) <= LIMIT
 
 
@@ -56,17 +50,16 @@ def log_delta(variance: float, grid: Grid, epsilon: float) -> float:
 
 @lru_cache(maxsize=256)
 def gaussian_box_epsilon(variance: float, grid: Grid, delta: float) -> float:
-    """Return the least ε at `delta`, to ten digits and rounded up.
-
-    Inf where no ε below 10⁴ will do. The box must fit.
-    """
+    """Return the least ε at `delta`, to ten digits and rounded up; inf where it is above 10⁴. The box must fit."""
     pmf, shift = _pmf(variance, grid), grid.dimension * grid.precision
-
     return least_epsilon(lambda epsilon: _log_delta(pmf, shift, epsilon) - math.log(delta))
 
 
 def _last(variance: float, grid: Grid) -> int:
-    """So far out that e^ε times what lies beyond is nothing, next to any δ that ε is asked at."""
+    """Return a sum so far out that e^ε times the mass beyond it is negligible beside any δ at which ε is computed."""
+    # All coordinates tell no more than their sum. The loss ln P(x)/P(x + g) of a coordinate with law N_Z(0, v) is
+    # (2gx + g²)/(2v), linear in x. So the D losses add up to a function of Σ x_i: the likelihood ratio of that sum, D
+    # terms of N_Z(0, v), and its shift by Dg.
     return gaussian_reach(grid.dimension * variance, FAINT) + grid.dimension * grid.precision
 
 
@@ -75,10 +68,8 @@ def _pmf(variance: float, grid: Grid) -> Pmf:
 
 
 def _log_delta(pmf: Pmf, shift: int, epsilon: float) -> float:
-    """Return the logarithm of Σ (P(y) - e^ε P(y + shift))₊ and the mass left out.
-
-    The losses grow, so that one tail is looked at; the law is symmetric, so that one direction is.
-    """
+    """Return the logarithm of Σ (P(y) - e^ε P(y + shift))₊ and the mass left out."""
+    # The losses grow, so that one tail is enough; the law is symmetric, so that one direction is.
     logs, common = pmf.logs, pmf.logs.size - shift
     low, high = 0, common  # where the first loss above ε is
     while low < high:
@@ -89,27 +80,22 @@ def _log_delta(pmf: Pmf, shift: int, epsilon: float) -> float:
     return math.log(max(gained + pmf.lost, NOT_ZERO))
 
 
-ROUNDED = 1.5  # v₂
-BLUR = 7 * math.exp(-2 * math.pi**2 * ROUNDED)  # above 3τ
-NEAR = 1e-6  # of ln S*, where the bound is flat
-
-
 class Move(Protocol):
-    """How far one client can move all coordinates together, in grid steps."""
+    """One client's largest move of all coordinates together, in grid steps."""
 
     @property
     def dimension(self) -> int:
-        """Coordinates that have noise."""
+        """Return the number of coordinates that have noise."""
         ...
 
     @property
     def unrounded(self) -> int:
-        """Squared ℓ₂ length before rounding, at most."""
+        """Return a bound on the squared ℓ₂ length before rounding."""
         ...
 
     @property
     def squared_l2(self) -> int:
-        """Squared ℓ₂ length after rounding, at most."""
+        """Return a bound on the squared ℓ₂ length after rounding."""
         ...
 
     def log_moment(self, rate: float) -> float:
@@ -123,6 +109,12 @@ def rounded_log_delta(move: Move, variance: float, epsilon: float) -> float:
     if move.squared_l2 <= move.unrounded:
         return most
 
+    # The squared length S of the move is random, because a client's vector is rounded at random. δ is at most the mean
+    # of what S gives (joint convexity). ln δ is concave in S: with n = ε/r - r/2, r = √(S/v), and m Mills' ratio, its
+    # slope is φ(n)/(2rδv) = 1/(2rv(m(n) - m(n + r))). And r (m(n) - m(n + r)), r times an integral of -m' > 0, which
+    # falls, grows with r.
+    # So a tangent at any S* lies above it: ln δ ≤ ln δ(S*) + ln E[e^(λ(S - S*))], λ the slope there. The S* that gives
+    # the least is taken.
     def tangent(log_square: float) -> float:
         square = math.exp(log_square)
         ratio = math.sqrt(square / variance)
@@ -148,6 +140,10 @@ def rounded_variance(move: Move, epsilon: float, delta: float) -> float:
 
 def lattice_log_delta(move: Move, variance: float, epsilon: float) -> float:
     """Return a bound on ln δ(ε) of N_Z(0, variance) on every coordinate."""
+    # N(0, v₁), rounded to a whole number k with odds e^(-(k-y)²/(2v₂)), is N_Z(0, v₁ + v₂) but for a factor of 1 ± τ:
+    # the odds add up to √(2πv₂)(1 ± τ), τ = 2e^(-2π²v₂), wherever y lies (Poisson summation).
+    # So D coordinates of discrete noise, moved by any whole numbers, promise what v₂ less of continuous noise does, but
+    # for a factor of (1 + τ)^D on δ and of ((1 + τ)²/(1 - τ))^D on e^ε.
     blur = move.dimension * BLUR
     if variance <= ROUNDED or epsilon < blur:
         return 0.0
@@ -155,7 +151,7 @@ def lattice_log_delta(move: Move, variance: float, epsilon: float) -> float:
 
 
 def lattice_epsilon(move: Move, variance: float, delta: float) -> float:
-    """Return an ε at δ of N_Z(0, variance) on every coordinate: the lesser of the above, and of what its ρ-zCDP gives.
+    """Return an ε at δ of N_Z(0, variance) on every coordinate: the lesser of `lattice_log_delta`'s and of ρ-zCDP's.
 
     The discrete law has ρ = S/(2 variance) too (Canonne, Kamath & Steinke 2020), which is all there is below ROUNDED.
     """
@@ -179,32 +175,30 @@ def gaussian_divergence(move: Move, variance: float, order: float) -> float:
 
 Numbers = NDArray[np.float64]
 
-ERROR = 2e-11  # relative, of a tail: its terms' logarithms, which have half of it, their sum, and its z
-SPAN = 500.0  # nats that are added up in one go: doubles have 700
-STEEPER = 1 + 1e-13  # of a slope, for its rounding
-PASSES = 100  # of the search for the largest slope, which takes less than ten
-
 
 @dataclass(frozen=True, eq=False)
 class Covering:
-    """A symmetric log-concave law on a support that is longer by the largest shift, and η.
+    """Covers noise that is nearly Gaussian by continuous Gaussian noise of a little less variance.
 
-    Whole moves under noise that is nearly Gaussian are covered by continuous Gaussian noise of a little less variance.
+    D coordinates with noise p promise what N(0, v) on all of them does, but for Dη more of δ, whatever whole numbers
+    they are moved by.
 
-    For a law p on the integers and a shift s, let H(γ) = Σ (p(x) - γ p(x + s))₊, and G(γ) the same of N(0, v) and a
-    shift s. Let H ≤ G + η for γ ≥ 1 and s = 1 … g. For γ < 1 it follows: H(γ) = 1 - γ + γ H(1/γ), and G too. δ of a
-    product is the mean, over the other coordinates, of one coordinate's H at some γ. So Gaussian noise can be put in
-    for p in one coordinate after the other, and each adds η: D coordinates with noise p promise what N(0, v) on all of
-    them does, but for Dη more of δ, whatever whole numbers they are moved by. That needs the squared length of the move
-    only (`rounded_log_delta`).
+    pmf  p, a symmetric log-concave law on the integers, on a support that is longer by the largest shift.
+    eta  η, the δ that one coordinate may add.
     """
+
+    # For a shift s let H(γ) = Σ (p(x) - γ p(x + s))₊, and G(γ) be the same of N(0, v). `variance` finds v with
+    # H ≤ G + η for γ ≥ 1 and s = 1 … g. For γ < 1 it follows: H(γ) = 1 - γ + γ H(1/γ), and so for G.
+    # δ of a product is the mean, over the other coordinates, of one coordinate's H at some γ. So Gaussian noise can be
+    # put in for p in one coordinate after the other, and each adds η. Gaussian noise on all of them needs the squared
+    # length of the move only (`rounded_log_delta`).
 
     pmf: Pmf
     eta: float
 
     @cached_property
     def _half(self) -> Numbers:
-        """The logarithms of p(0), p(1), and so on, as far as there is mass."""
+        """Return ln p(0), ln p(1), and so on, as far as there is mass."""
         half = self.pmf.logs[self.pmf.logs.size // 2 :]
         return half[np.isfinite(half)]
 
@@ -238,9 +232,10 @@ def _largest_slope(starts: Numbers, first: int, ends: Numbers, guess: float) -> 
 
     starts  at first, first + 1, and so on; ends: at 1, 2, and so on, at least as far.
 
-    How far the worst pair lies above a line from start to end is convex in the line's slope. So Newton's method, which
-    takes the slope of that pair, is above the largest slope at most at the guess, and then rises to it.
+    Raises  ArithmeticError if PASSES are not enough.
     """
+    # The height of the worst pair above a line from start to end is convex in the line's slope. So Newton's method,
+    # which takes the slope of that pair, is above the largest slope at most at the guess, and then rises to it.
     left, right = np.arange(first, first + starts.size), np.arange(1, ends.size + 1)
     last = np.minimum(right - 1 - first, starts.size - 1)  # of the starts before each end
     slope = guess

@@ -1,6 +1,5 @@
-"""What is promised: a guarantee as a value, never a bare float, and the sentences that it rests on."""
+"""A guarantee as a value, and the assumptions that guarantees state."""
 
-import math
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -12,19 +11,20 @@ Calibration = Literal["exact", "paper"]
 Model = Literal["none", "central", "local", "shuffle", "distributed"]
 
 GUARANTEE_ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0)
-"""Rényi orders of a guarantee; the larger ones are left out where the law that they need is too long to be stored."""
+"""Rényi orders of a guarantee. Orders whose law would be too long to store are left out."""
 
 RenyiCurve = tuple[tuple[float, float], ...]
-"""(order α, ε at α) pairs."""
+"""Pairs of an order α and the ε at α."""
 
 
 class Guarantee(Message):
-    """A differential privacy guarantee for the unit "one client's data", neighbours replace one client.
+    """A differential privacy guarantee for the unit "one client's data"; neighbours replace one client.
 
     kind      none: no privacy at all. pure: (ε, 0). approximate: (ε, δ). renyi: by order, with (ε, δ) converted.
-    epsilon   in nats; null when there is none.
-    claimed   the ε that was asked for. `epsilon` is computed from the law that is released.
-    rdp       (order α, ε at α) pairs, for `renyi` always: what several releases add up by.
+    epsilon   in nats, computed from the law that is released; null when there is none.
+    delta     the δ that `epsilon` is for; 0 when the guarantee is pure.
+    claimed   the ε that was asked for.
+    rdp       (order α, ε at α) pairs, by which several releases compose; a guarantee of kind `renyi` always has them.
     """
 
     kind: Kind
@@ -52,14 +52,27 @@ class Guarantee(Message):
 
 
 class BudgetSpec(Message):
-    """`[budget]`: what one client may spend in the whole run; a plan that would overdraw it is refused."""
+    """The table `[budget]` of a run file: what one client may spend in the whole run.
+
+    The learner refuses a plan that would overdraw it.
+    """
 
     epsilon: Annotated[float, Field(gt=0, description="ε, in nats")]
     delta: Annotated[float, Field(ge=0, lt=0.5, description="0: pure privacy only")] = 0.0
 
 
+OWN_DEVICE = "each client's own device draws its noise"
+"""The assumption of noise that a client adds to its own message."""
+
+TRUSTED_SERVER = "the server is trusted: it sees the sum and adds the noise"
+"""The assumption of noise that the server adds."""
+
+SAMPLER = "noise is drawn within statistical distance 2^-100 of its law"
+"""The assumption of every guarantee whose noise is drawn on the integers."""
+
+
 def sum_assumptions(honest: int) -> tuple[str, ...]:
-    """Return the assumptions of secure aggregation."""
+    """Return the assumptions of a sum by secure aggregation, with the noise of `honest` clients."""
     return (
         f"at least {honest} honest clients answer and tell nobody their noise",
         "server and aggregator do not lie together",
@@ -72,7 +85,7 @@ def sum_assumptions(honest: int) -> tuple[str, ...]:
 
 
 def bits_assumptions(honest: int) -> tuple[str, ...]:
-    """Return the assumptions of the trusted-shuffler model, for labelled bits."""
+    """Return the assumptions of labelled bits at a trusted shuffler, with the noise of `honest` clients."""
     return (
         f"at least {honest} honest clients answer and tell nobody their noise",
         "the shuffler does not collude with the server and is trusted with labelled bits",
@@ -80,36 +93,15 @@ def bits_assumptions(honest: int) -> tuple[str, ...]:
 
 
 def records_assumptions(honest: int) -> tuple[str, ...]:
-    """Return the assumptions of sealed records that a shuffler permutes."""
+    """Return the assumptions of sealed records that a shuffler permutes, with `honest` clients' messages."""
     return (
         f"at least {honest} honest clients answer and tell nobody their noise",
         "the shuffler does not collude with the server; if it does, each client's own noise is all there is",
     )
 
 
-def no_guarantee(calibration: Calibration) -> Guarantee:
-    """Return the guarantee of a sum in which too little honest noise is left for any ε."""
-    return Guarantee(
-        kind="none",
-        epsilon=None,
-        model="none",
-        calibration=calibration,
-        assumptions=("the noise of the honest clients gives no guarantee at this δ",),
-    )
-
-
-def shuffled_guarantee(
-    calibration: Calibration, claimed: float, epsilon: float, delta: float, assumptions: tuple[str, ...]
+def no_guarantee(
+    calibration: Calibration, reason: str = "the noise of the honest clients gives no guarantee at this δ"
 ) -> Guarantee:
-    """Return the (ε, δ) of messages that a shuffler has mixed; no guarantee at all where ε is infinite."""
-    if math.isinf(epsilon):
-        return no_guarantee(calibration)
-    return Guarantee(
-        kind="approximate",
-        epsilon=epsilon,
-        delta=delta,
-        claimed=claimed,
-        model="shuffle",
-        calibration=calibration,
-        assumptions=assumptions,
-    )
+    """Return a guarantee of kind "none", whose only assumption says why no ε holds."""
+    return Guarantee(kind="none", epsilon=None, model="none", calibration=calibration, assumptions=(reason,))

@@ -1,6 +1,6 @@
-"""Exact accounting of one release: Pmf of the noise in, privacy out. Neighbours shift the sum by `shift` at worst.
+"""Computes the exact privacy of one release from the Pmf of its noise. Neighbours shift the sum by `shift` at worst.
 
-Integer sums only. Where the law of the noise is log-concave the worst shift is the largest; randomized rounding mixes
+Sums are integers. Where the law of the noise is log-concave the worst shift is the largest; randomized rounding mixes
 shifts and never makes it worse (joint convexity).
 """
 
@@ -16,16 +16,6 @@ from scipy.optimize import brentq
 from distrust.common.errors import BadParameter
 from distrust.common.noise.law import LOST, Pmf
 
-
-class Extensible(Protocol):
-    """A symmetric law that is known as far out as one asks."""
-
-    @property
-    def std(self) -> float: ...
-
-    def pmf(self, lost: float = ..., least: int = ...) -> Pmf: ...
-
-
 FAINT = 1e-28
 """Mass beside the support that δ is computed on: 1e-10 of the smallest δ, so that no δ is larger by it."""
 
@@ -37,6 +27,15 @@ LARGE = 3.0  # a term's logarithm above which the divergence itself is not small
 SMALL, TERMS = 0.02, 7  # of a series whose next term is below 1e-12 of its first
 
 
+class Extensible(Protocol):
+    """A symmetric law that is known as far out as is requested."""
+
+    @property
+    def std(self) -> float: ...
+
+    def pmf(self, lost: float = ..., least: int = ...) -> Pmf: ...
+
+
 def hockey_stick(pmf: Pmf, shift: int, epsilon: float) -> float:
     """Return δ(ε): the larger Σ (P(x) - e^ε P(x ∓ shift))₊ of both directions, and the mass that truncation lost."""
     forth = back = _excess(pmf.logs, _shifted(pmf.logs, shift), epsilon)
@@ -46,11 +45,9 @@ def hockey_stick(pmf: Pmf, shift: int, epsilon: float) -> float:
 
 
 def pure_epsilon(pmf: Pmf, shift: int) -> float:
-    """Return the largest |ln P(x) - ln P(x - shift)| over the stored support.
+    """Return the largest |ln P(x) - ln P(x - shift)| over the stored support; inf if only one of them is 0 somewhere.
 
-    It is inf if one of them is 0 where the other is not.
-
-    The tails that were cut are the caller's: for every law here the ratio has its limit at infinity in closed form.
+    The caller accounts for the tails that were cut: for every law here the ratio's limit has a closed form.
     """
     if shift >= pmf.logs.size:
         return math.inf
@@ -61,7 +58,7 @@ def rdp(pmf: Pmf, shift: int, orders: Sequence[float]) -> list[float]:
     """Return the Rényi divergence of each order α > 1 between the law and its shift, the larger of both directions.
 
     The stored support must reach α · shift and some standard deviations beyond: of a Gaussian, the points that tell
-    lie (α - 1) · shift from its middle, and α · shift from the shifted one. What is outside is not added.
+    lie (α - 1) · shift from its middle, and α · shift from the shifted one. Mass outside is not added.
     """
     forth = [_renyi(pmf.logs, _shifted(pmf.logs, shift), order) for order in orders]
     if np.array_equal(pmf.logs, pmf.logs[::-1]):
@@ -71,16 +68,17 @@ def rdp(pmf: Pmf, shift: int, orders: Sequence[float]) -> list[float]:
 
 
 def renyi_divergence(others: NDArray[np.float64], losses: NDArray[np.float64], order: float) -> float:
-    """Return the Rényi divergence of P from Q from ln Q and the losses ln P/Q of atoms that hold nearly all of both.
+    """Return the Rényi divergence ln(Σ q t^α)/(α - 1), t = e^loss, of P from Q.
 
-    ln(Σ q t^α)/(α - 1), t = e^loss. Where that is small it is the sum of q (t^α - 1 - α(t - 1)) ≥ 0, which differs by
-    α Σ (p - q) = 0 and does not cancel: small divergences keep nine digits, and mass left out leaves the sum smaller.
+    others  ln q of atoms that hold nearly all of both laws. losses: ln p/q of them.
     """
     exponents = others + order * losses
     top = float(exponents.max(initial=-math.inf))
     if top > LARGE:
         telling = exponents[exponents > top - NEGLIGIBLE]
         return (top + math.log(float(np.sum(np.exp(telling - top))))) / (order - 1)
+    # Where the divergence is small it is computed as the sum of q (t^α - 1 - α(t - 1)) ≥ 0, which differs by
+    # α Σ (p - q) = 0 and does not cancel. Small divergences keep nine digits, and mass left out leaves the sum smaller.
     q = np.exp(others)
     apart = np.exp(exponents) - (1 - order) * q - order * np.exp(others + losses)
     gains = np.where(np.abs(order * losses) < SMALL, q * _series(losses, order), apart)
@@ -131,12 +129,12 @@ def law_epsilon(law: Extensible, shift: int, delta: float) -> float:
 
 
 def stretched(law: Extensible, shift: int) -> Pmf:
-    """Return the law on a support that is longer by the shift, outside which is less than FAINT.
+    """Return the law on a support that is longer by the shift, with less than FAINT outside.
 
-    At a point of the law's own support the shifted law is then known too. Where a shift of many deviations moves a
-    point in from outside the stored support, `hockey_stick` counts its whole mass, which is far too much. Supports
-    that would pass LIMIT entries are shorter; δ is then larger than it need be, never smaller.
+    Supports that would pass LIMIT entries are shorter; δ is then larger than it need be, never smaller.
     """
+    # At a point of the law's own support the shifted law is then known too. Where a shift of many deviations moves a
+    # point in from outside the stored support, `hockey_stick` counts its whole mass, which is far too much.
     for lost, more in ((FAINT, shift), (LOST, shift), (FAINT, 0)):
         with suppress(BadParameter):
             return law.pmf(lost, law.pmf(lost).logs.size // 2 + more)
@@ -152,10 +150,8 @@ def _series(losses: NDArray[np.float64], order: float) -> NDArray[np.float64]:
 
 
 def _shifted(logs: NDArray[np.float64], shift: int) -> NDArray[np.float64]:
-    """Return the logarithms of P(x - shift) on the same support.
-
-    What comes from outside counts as impossible, which only adds to δ.
-    """
+    """Return the logarithms of P(x - shift) on the same support."""
+    # Points from outside count as impossible, which only adds to δ.
     moved = np.full(logs.size, -np.inf)
     moved[shift:] = logs[: max(0, logs.size - shift)]
     return moved

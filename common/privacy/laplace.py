@@ -1,20 +1,8 @@
-"""Privacy of discrete Laplace noise on vectors: in a box, and as a profile of all δ.
+"""Computes the privacy of Laplace noise on vectors: pure ε, ε at δ and Rényi divergences, on integers and in reals.
 
-In a box at a δ it is exact: the losses of discrete Laplace noise lie on a lattice. A coordinate that is moved by g
-loses (g - 2x)/scale, where x is its noise, put between 0 and g. So D of them lose (Dg - 2j)/scale, j the sum of D
-such x: one convolution of positive terms. The neighbour's law is the mirror image.
-
-Other moves, with β = e^(-1/scale) and u_t(ε) = e^(-ε/2) Σ min(p, e^ε q) for the law p and its shift q by t: the larger,
-the less is told. For |ε| ≥ t/scale it is e^(-|ε|/2); at each loss (t - 2j)/scale it is e^(-t/(2 scale)), by a geometric
-series; and between those Σ min(p, e^ε q) is linear in e^ε.
-
-- One coordinate is the worst. Where two are moved by s and t, u is the mean of u_t(ε - loss) over √(pq) of the first.
-  At ε = (s + t - 2j)/scale that is e^(-(s+t)/(2 scale)) (1 + (1-β)/(1+β) min(j, s, t, s + t - j)), and so never below
-  u_(s+t): whole moves of several coordinates tell no more than their sum in one of them, at every ε.
-- The grid is the worst. Continuous noise has u(ε) = e^(-max(|ε|, t/scale)/2) everywhere, and discrete noise of the same
-  ε, on any grid, has the chords of its Σ min(p, e^ε q).
-
-Besides the pure ε the file has (ε, δ) and Rényi divergences, on the integers and in reals.
+- A box at a δ: exact, as the losses of discrete Laplace noise lie on a lattice.
+- Whole moves of several coordinates tell no more than a move of one coordinate by their sum, at every ε.
+- Continuous noise tells no more than discrete noise of the same ε, on any grid.
 """
 
 import math
@@ -45,10 +33,21 @@ from distrust.common.privacy.sensitivity import Grid
 from distrust.common.privacy.vector_bounds import vector_epsilon
 
 LONGEST = 1 << 13
-"""Dg of a box that is convolved: a few hundredths of a second."""
+"""Largest Dg of a box that is convolved, which takes a few hundredths of a second."""
 
 DIGITS = 1e-10  # relative, of ε, upwards
 ROUNDING = 1e-12  # relative, of δ
+SERIES = 0.1  # αε below which the continuous law's divergence is a series
+LONGEST_SCALE = 1000.0  # of noise whose law's moments are looked at, in grid steps
+UNFELT = 1e-11  # share of a sum that the law's truncation may add while the sum still counts as exact
+
+# Proof of the second and third statement above. Let β = e^(-1/scale), and u_t(ε) = e^(-ε/2) Σ min(p, e^ε q) for the law
+# p and its shift q by t: the larger it is, the less is told. For |ε| ≥ t/scale it is e^(-|ε|/2). At each loss
+# (t - 2j)/scale it is e^(-t/(2 scale)), by a geometric series. Between those Σ min(p, e^ε q) is linear in e^ε.
+# Where two coordinates are moved by s and t, u is the mean of u_t(ε - loss) over √(pq) of the first. At
+# ε = (s + t - 2j)/scale that is e^(-(s+t)/(2 scale)) (1 + (1-β)/(1+β) min(j, s, t, s + t - j)), never below u_(s+t).
+# Continuous noise has u(ε) = e^(-max(|ε|, t/scale)/2) everywhere. Discrete noise of the same ε, on any grid, has the
+# chords of its Σ min(p, e^ε q).
 
 
 def has_few_losses(shift: int, dimension: int) -> bool:
@@ -59,6 +58,9 @@ def has_few_losses(shift: int, dimension: int) -> bool:
 @lru_cache(maxsize=256)
 def laplace_box_epsilon(scale: float, shift: int, dimension: int, delta: float) -> float:
     """Return the least ε at `delta` of Lap_Z(scale) on `dimension` coordinates, all moved by `shift`; rounded up."""
+    # A coordinate that is moved by g loses (g - 2x)/scale, where x is its noise, put between 0 and g. So D of them lose
+    # (Dg - 2j)/scale, j the sum of D such x: one convolution of positive terms. The neighbour's law is the mirror
+    # image.
     masses = _power(_coordinate(scale, shift), dimension)
     losses = (dimension * shift - 2 * np.arange(masses.size)) / scale
 
@@ -72,7 +74,7 @@ def laplace_box_epsilon(scale: float, shift: int, dimension: int, delta: float) 
 def continuous_box_epsilon(loss: float, dimension: int, delta: float) -> float:
     """Return an ε at `delta` of Laplace noise in reals on `dimension` coordinates that lose `loss` each.
 
-    a fine grid's.
+    It is that of discrete noise on a fine grid, which is no smaller.
     """
     steps = max(1, LONGEST // dimension)
     return laplace_box_epsilon(steps / loss, steps, dimension, delta)
@@ -94,19 +96,14 @@ def _power(law: NDArray[np.float64], terms: int) -> NDArray[np.float64]:
     return np.convolve(whole, law) if terms % 2 else whole
 
 
-SERIES = 0.1  # αε below which the continuous law's divergence is a series
-
-LONGEST_SCALE = 1000.0  # of noise whose law's moments are looked at, in grid steps
-UNFELT = 1e-11  # share of a sum that the law's truncation may add without a word
-
-
 def discrete_laplace_profile(law: PolyaDifference, grid: Grid, pure: float, delta: float) -> Profile:
-    """Noise `law` on every coordinate, `pure` its ε. One coordinate, or the box: the law's own divergences.
+    """Return the profile of noise `law` on every coordinate, `pure` its ε. For the box, the law's own divergences.
 
-    Worst pair  all coordinates moved by g. Noise of one term or more is log-concave. That of less falls log-convexly on
-                both sides of 0, and a set where it beats e^ε times its shift is an interval around 0, whose mass under
-                the shift falls as the shift grows: so does every smaller shift's divergence stay below.
+    law  one coordinate's. The worst pair moves all coordinates by g.
     """
+    # Noise of one term or more is log-concave. That of less falls log-convexly on both sides of 0, and a set where it
+    # beats e^ε times its shift is an interval around 0, whose mass under the shift falls as the shift grows. So every
+    # smaller shift's divergence stays below.
     if grid.dimension > 1 and grid.norm != "linf":
         return _in_a_ball(law.scale, grid, pure, delta, whole=law.shape >= 1)
     raw, known = _divergences(law, grid.precision, pure / grid.dimension)
@@ -121,7 +118,10 @@ def discrete_laplace_profile(law: PolyaDifference, grid: Grid, pure: float, delt
 
 
 def real_laplace_profile(scale: float, grid: Grid, pure: float, delta: float, how: How) -> Profile:
-    """Laplace noise in reals, before anything is rounded: closed forms. `how`: whether that is what is released."""
+    """Return the profile of Laplace noise in reals, before anything is rounded: closed forms.
+
+    how  whether the release is this noise itself.
+    """
     if grid.dimension > 1 and grid.norm != "linf":
         return _in_a_ball(scale, grid, pure, delta, whole=True)
     pairs = curve(lambda order: grid.dimension * continuous_renyi(grid.precision / scale, order) * RAISED)
@@ -162,7 +162,10 @@ def _stretches(scale: float, shift: int) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def _divergences(law: PolyaDifference, shift: int, pure: float) -> tuple[list[float], bool]:
-    """One coordinate's RDP at every order, and whether that is exact: mass outside the support has a loss ≤ `pure`."""
+    """Return one coordinate's RDP at every order, and whether that is exact.
+
+    Mass outside the support has a loss of at most `pure`.
+    """
     if law.shape == 1:
         return [min(pure, discrete_renyi(law.scale, shift, order) * RAISED) for order in PROFILE_ORDERS], True
     pmf = law.pmf()
@@ -191,13 +194,13 @@ def _approximate(law: PolyaDifference, grid: Grid, pure: float, delta: float, pa
 
 
 def _in_a_ball(scale: float, grid: Grid, pure: float, delta: float, *, whole: bool) -> Profile:
-    """Return bounds for ℓ₁ and ℓ₂.
+    """Return the profile of bounds for ℓ₁ and ℓ₂.
 
-    Any ε-pure law's, α Σ(s_i/scale)²/2 for shifts s_i that lose s_i/scale each, and the law's.
-
-    The last are for ε at δ: moments with the worst spread of the move. Noise in reals on rounded values tells no more
-    than on the grid: a Laplace variable is Lap_Z plus something independent.
+    Rényi bounds are those of any ε-pure law, and α Σ(s_i/scale)²/2 for shifts s_i that lose s_i/scale each. ε at δ also
+    uses the law's own moments, with the worst spread of the move.
     """
+    # Noise in reals on rounded values tells no more than on the grid: a Laplace variable is Lap_Z plus something
+    # independent.
 
     def divergence(order: float) -> float:
         general = response_renyi(pure, order)

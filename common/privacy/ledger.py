@@ -1,8 +1,7 @@
-"""Privacy spent, append-only, and a budget that is never overdrawn. A value: spending gives a new ledger.
+"""The ledger of a run: what its clients have spent, and a budget that they never overdraw. Spending gives a new ledger.
 
-Clients are told apart by how often they take part, for that is what decides on what they have spent: those that come
-once, twice, … up to `contributions` times. Rounds with disjoint clients compose in parallel, one client's own
-contributions in sequence.
+What a client has spent depends on how often it took part: once, twice, … up to `contributions` times. Rounds with
+disjoint clients compose in parallel, one client's own contributions in sequence.
 """
 
 from collections.abc import Sequence
@@ -16,12 +15,13 @@ UNIQUE = "every client takes part in one cohort of the run"
 OWN = "what each round assumes of its own cohorts holds; the ledger has it round by round"
 RETURNING = "every client takes part in at most {} cohorts of the run"
 
-ROUNDING = 1e-9  # relative; the digits of a budget and of a computed ε need not agree further
+ROUNDING = 1e-9
+"""Relative difference up to which a computed ε is within a budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One round: what each of its `cohorts` cost the clients that took part in it."""
+    """One round. `guarantee` is what each of its `cohorts` cost the clients that took part in that cohort."""
 
     label: str
     clients: int
@@ -31,10 +31,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class PrivacyLedger:
-    """What has been spent.
+    """The rounds so far, and what they cost. Only `spend` adds a round.
 
-    contributions   R: a client identity takes part in at most so many cohorts.
-    budget          what one client may spend in all; None: no budget was declared.
+    contributions  R: one client takes part in at most so many cohorts.
+    budget         what one client may spend in all; None: no budget was declared.
     """
 
     contributions: int = 1
@@ -48,8 +48,8 @@ class PrivacyLedger:
     def spend(self, entry: Entry) -> "PrivacyLedger":
         """Return the ledger with one more entry. Raises BudgetExceeded if a client that comes R times would overdraw.
 
-        All R contributions are counted at the weakest guarantee so far: an admitted plan can be carried out by
-        every client to the end, and a hopeless one is refused before its first client.
+        All R contributions count at the weakest guarantee so far. So every client can carry out an admitted plan to the
+        end, and a hopeless plan is refused before its first client.
         """
         after = replace(self, entries=(*self.entries, entry))
         if self.budget is not None:
@@ -57,19 +57,18 @@ class PrivacyLedger:
         return after
 
     def check(self, budget: BudgetSpec) -> None:
-        """Raise BudgetExceeded unless R contributions stay within a budget."""
+        """Raise BudgetExceeded unless R contributions, at the weakest guarantee so far, stay within a budget."""
         weakest = parallel([entry.guarantee for entry in self.entries])
         spent = compose(((weakest, self.contributions),), budget.delta)
         if spent.kind == "none" or spent.epsilon is None or spent.epsilon > budget.epsilon * (1 + ROUNDING):
             raise BudgetExceeded(spent.epsilon, self.contributions, budget.epsilon, budget.delta)
 
     def of(self, times: int) -> Guarantee:
-        """Return what a client has spent that took part `times` times so far, at the weakest guarantees.
+        """Return what a client that took part `times` times so far has spent at most.
 
-        Needs at least one entry.
-
-        No client can have taken part more often than there were cohorts.
+        Every time counts at the weakest guarantee. The ledger must have an entry.
         """
+        # No client can have taken part more often than there were cohorts.
         weakest = parallel([entry.guarantee for entry in self.entries])
         most = min(times, self._cohorts)
         if most == 1:
@@ -83,7 +82,10 @@ class PrivacyLedger:
 
     @property
     def classes(self) -> dict[int, Guarantee]:
-        """Return the guarantee by times of taking part: 1, 2, 4, … and the largest possible; at least one entry."""
+        """Return what clients have spent at most, by the times that they took part: 1, 2, 4, … and the most possible.
+
+        The ledger must have an entry.
+        """
         most = min(self.contributions, self._cohorts)
         powers = [2**i for i in range(most.bit_length()) if 2**i < most]
         return {times: self.of(times) for times in (*powers, most)}
@@ -93,16 +95,17 @@ class PrivacyLedger:
         return sum(entry.cohorts for entry in self.entries)
 
     def _delta(self, weakest: Guarantee, times: int) -> float | None:
-        """Return δ that a composed guarantee is shown at: the budget's, unless it cannot hold there."""
+        """Return the δ of a composed guarantee: the budget's, or None where that cannot hold."""
         if self.budget is None or self.budget.delta < times * weakest.delta:
             return None
         return self.budget.delta
 
 
 def parallel(guarantees: Sequence[Guarantee]) -> Guarantee:
-    """Return the weakest of at least one guarantee: no privacy if any has none, else the largest ε and the largest δ.
+    """Return what the weakest of at least one guarantee promises: none if any has none, else the largest ε and δ.
 
-    Rényi curves are merged order by order over the orders that all have; guarantees of different kinds become (ε, δ).
+    Rényi curves are merged order by order, over the orders that all of them have. Guarantees of different kinds become
+    (ε, δ).
     """
     without = [one for one in guarantees if one.kind == "none" or one.epsilon is None]
     if without:
@@ -124,11 +127,11 @@ def _assuming(one: Guarantee, contributions: int) -> Guarantee:
 
 
 def _assumptions(guarantees: Sequence[Guarantee]) -> tuple[str, ...]:
-    """Return what all rounds assume in the same words, and that the others hold too."""
+    """Return the assumptions that all rounds state, and OWN where a round has others."""
     shared = [text for text in guarantees[0].assumptions if all(text in one.assumptions for one in guarantees)]
     own = any(text not in shared for one in guarantees for text in one.assumptions)
-    said = [text for text in shared if text != OWN]  # a round whose cohorts differ says it already
-    return (*said, *([OWN] if own or said != shared else []))
+    stated = [text for text in shared if text != OWN]  # a round whose cohorts differ states OWN already
+    return (*stated, *([OWN] if own or stated != shared else []))
 
 
 def _curve(guarantees: Sequence[Guarantee]) -> tuple[tuple[float, float], ...]:

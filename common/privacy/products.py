@@ -1,11 +1,7 @@
-"""Privacy of many coordinates with noise of their own, each moved by the same shift: composed losses, from above.
+"""Bounds the privacy of many coordinates with noise of their own, each moved by the same shift, by composed losses.
 
-The loss of one coordinate is ln P(x)/P(x - s). Its atom of mass P(x) is split between the two neighbouring points of a
-grid so that the masses under both laws are kept. Merging the two gives the atom back, so that the pair of laws that is
-composed has the true pair as a function of its outcome: its δ is never smaller, and larger by O(cell²) only.
-
-The composed law is a power of a Fourier transform. It is taken of the exponentially tilted law whose mean is ε: what
-decides about δ is then where the tilted law is largest, and rounding errors are relative, however small δ is.
+The loss of one coordinate is ln P(x)/P(x - s). Losses are put on a grid, so δ is never smaller than the true one, and
+larger by O(cell²) only. The composed law is a power of a Fourier transform.
 """
 
 import math
@@ -68,12 +64,12 @@ class GridLosses:
 
     @cached_property
     def losses(self) -> NDArray[np.float64]:
-        """The grid."""
+        """Return the losses on the grid."""
         return np.asarray(self.cell * (self.first + np.arange(self.masses.size)), dtype=np.float64)
 
     @cached_property
     def logs(self) -> NDArray[np.float64]:
-        """Logarithms of the masses."""
+        """Return the logarithms of the masses."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.masses), dtype=np.float64)
 
@@ -82,6 +78,8 @@ class GridLosses:
         rare = math.log(max(self.count * self.infinite, 1e-300))
         if epsilon >= self.count * self.losses[-1]:
             return min(0.0, rare)
+        # The power is taken of the exponentially tilted law whose mean is ε. What decides about δ is then where the
+        # tilted law is largest, and rounding errors are relative, however small δ is.
         tilt = self._tilt(epsilon)
         log_moment, tilted = self._tilted(tilt)
         sums, masses, beyond = self._power(tilted, tilt)
@@ -119,8 +117,8 @@ class GridLosses:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
         """Return sums, their masses under the tilted law, and ln of the untilted mass above the last of them.
 
-        Where the whole law would be longer than SHORT, WINDOW deviations on either side of its mean are kept. What is
-        below comes in again above, where it adds to δ. What is above is bounded by Chernoff.
+        Where the whole law would be longer than SHORT, WINDOW deviations on either side of its mean are kept. Mass
+        below them comes in again above, where it adds to δ. Mass above them is bounded by Chernoff.
         """
         size = self.count * (self.masses.size - 1) + 1
         mean = float(tilted @ self.losses)
@@ -155,9 +153,9 @@ def losses_of(pmf: Pmf, shift: int, count: int) -> GridLosses | None:
 
 
 def _losses(pmf: Pmf, shift: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Return finite losses, their masses, and the mass that counts as infinite.
+    """Return finite losses, their masses, and the mass that counts as an infinite loss.
 
-    What the neighbour cannot give, or far out.
+    That is the mass of outputs that the neighbour cannot give, or that lie far out.
     """
     logs, size = pmf.logs, pmf.logs.size
     masses = pmf.masses
@@ -171,7 +169,9 @@ def _losses(pmf: Pmf, shift: int) -> tuple[NDArray[np.float64], NDArray[np.float
 
 
 def _split(losses: NDArray[np.float64], masses: NDArray[np.float64], cell: float) -> tuple[int, NDArray[np.float64]]:
-    """Each atom onto the grid points k and k + 1 around it: a + b = m and a + b e^-cell = m e^(k cell - loss)."""
+    """Return the atoms' masses on a grid: each on the points k and k + 1 around its loss."""
+    # The masses under both laws are kept: a + b = m and a + b e^-cell = m e^(k cell - loss). Merging the two points
+    # gives the atom back. So the pair of laws that is composed has the true pair as a function of its outcome.
     below = np.floor(losses / cell).astype(np.int64)
     beyond = -np.expm1(below * cell - losses) / -math.expm1(-cell)
     up = masses * np.clip(beyond, 0.0, 1.0)

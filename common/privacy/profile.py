@@ -1,48 +1,61 @@
-"""All that one released law promises: pure ε, (ε, δ) and Rényi divergences by order, each computed and labelled."""
+"""The privacy of one release as one value: the guarantee that travels, and every figure that its law gives.
+
+A mechanism's `privacy` returns a `Privacy`. Its `Profile` has pure ε, ε at δ and Rényi divergences by order, each
+computed and labelled as exact or as a bound.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Self
 
 import numpy as np
 from pydantic import Field
 
 from distrust.common.bandit.error_law import How
-from distrust.common.noise.law import LIMIT
+from distrust.common.noise.law import LIMIT, Law
+from distrust.common.privacy.guarantee import Calibration, Guarantee, no_guarantee
 from distrust.common.privacy.hockey_stick import Extensible, from_rdp, rdp, renyi_divergence
 from distrust.common.wire import Message
 
 LOCAL_NOTE = (
     "pure epsilon is that of one message alone, and so are Rényi divergences of orders where shuffling shows no less"
 )
-"""Note of a profile whose (ε, δ) is of many shuffled messages."""
+"""The note of a profile whose (ε, δ) is that of many shuffled messages."""
 
 PROFILE_ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 """Rényi orders of a profile."""
 
 SHOWN_DELTA = 1e-6
-"""δ of a profile when none was asked for."""
+"""The δ of a profile when no other was asked for."""
 
 RAISED = 1 + 2e-10
-"""What is computed from a stored law is raised by this factor, above its rounding errors and below nine digits."""
+"""Factor on every figure that a stored law gives: above the law's rounding errors, and below the ninth digit."""
 
 ProfilePairs = tuple[tuple[float, float | None], ...]
 
 
 class Spent(Message):
-    """One ε. `exact`: of the released law's worst pair of inputs, and null is infinity. `bound`: null is unknown."""
+    """One ε in nats. An exact one is that of the law's worst pair of inputs; null is then infinity.
+
+    A bound is at or above it; null then means that no ε is known.
+    """
 
     epsilon: Annotated[float, Field(ge=0)] | None
     how: How
 
 
 class Profile(Message):
-    """The privacy of one release for the unit "one client's data", neighbours replace one client.
+    """All figures of one release, for the unit "one client's data"; neighbours replace one client.
 
-    pure         (ε, 0). approximate: (ε, δ) at `delta`. rdp: (order α > 1, ε at α), as `rdp_how` says.
-    exact        what the law gives, to nine digits and never below it; a bound is at or above it. Both are of the law
-                 of integers: that it travels modulo m can only hide more, by less than the chance of a wrapped sum.
+    pure         the ε of (ε, 0).
+    approximate  the ε of (ε, δ) at `delta`.
+    rdp          (order α > 1, ε at α) pairs; `rdp_how` labels all of them.
     notes        where a figure comes from, when its label alone does not tell.
+
+    An exact figure is what the law of integers gives, to nine digits and never below it. A bound is at or above that.
+    Sums travel modulo m, which can only hide more, by less than the probability of a wrapped sum.
     """
 
     delta: Annotated[float, Field(gt=0, lt=1)]
@@ -54,11 +67,11 @@ class Profile(Message):
 
     @property
     def known(self) -> tuple[tuple[float, float], ...]:
-        """(order, ε) where there is one."""
+        """Return the (order, ε) pairs whose ε is finite and known."""
         return tuple((order, epsilon) for order, epsilon in self.rdp if epsilon is not None)
 
     def repeated(self, count: int) -> Self:
-        """Of `count` such releases about the same client; (ε, δ) by the best of their sums."""
+        """Return the profile of `count` such releases about one client; its (ε, δ) is the least of the sums."""
         if count == 1:
             return self
         pure = None if self.pure.epsilon is None else count * self.pure.epsilon
@@ -74,52 +87,104 @@ class Profile(Message):
         return self.model_copy(update=change)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """What one release promises each client whose data is in it. Figures are computed when they are asked for.
+
+    compute_promise  returns the guarantee of the release.
+    compute_profile  returns its profile at a δ in (0, 1).
+    law              the noise of each released coordinate, if nothing else is released and the noise is a log-concave
+                     law of integers. The largest shift is then the worst pair of inputs at every ε, and several
+                     releases may be composed from the law itself. None for all else, such as shuffled messages, which
+                     the server sees one by one.
+    once_only        the assumption that a client would break by coming back. Empty: several releases compose.
+    """
+
+    compute_promise: Callable[[], Guarantee]
+    compute_profile: Callable[[float], Profile]
+    law: Law | None = None
+    once_only: str = ""
+
+    @cached_property
+    def promise(self) -> Guarantee:
+        """Return the guarantee: privacy of one kind, which travels, which clients check and ledgers add up."""
+        return self.compute_promise()
+
+    @cached_property
+    def composable(self) -> Guarantee:
+        """Return `promise` in the form that several of them add up by: an (ε, δ) gets its Rényi curve as well.
+
+        Where clients may not come back (`once_only`), return a guarantee of kind "none".
+        """
+        promise = self.promise
+        if self.once_only:
+            return no_guarantee(promise.calibration, self.once_only)
+        if promise.kind != "approximate" or promise.rdp:
+            return promise
+        return promise.model_copy(update={"rdp": self.profile(promise.delta).known})
+
+    def profile(self, delta: float = SHOWN_DELTA) -> Profile:
+        """Return pure ε, ε at `delta` and Rényi divergences by order, all from the law that is released."""
+        return self.compute_profile(delta)
+
+
+def no_privacy(calibration: Calibration) -> Privacy:
+    """Return the privacy of a sum in which no honest client's noise is left: it shows the data."""
+    return Privacy(compute_promise=lambda: no_guarantee(calibration), compute_profile=unprotected)
+
+
 def exact(epsilon: float | None) -> Spent:
-    """Return what the law gives; None or inf: no ε is enough."""
+    """Return the ε that the law gives, labelled; None or inf say that no ε is enough."""
     return Spent(epsilon=_finite(epsilon), how="exact")
 
 
 def bound(epsilon: float | None) -> Spent:
-    """Return an ε that is enough; None or inf: none is known."""
+    """Return an ε that is enough, labelled; None or inf say that none is known."""
     return Spent(epsilon=_finite(epsilon), how="bound")
 
 
 def spent_as(epsilon: float | None, how: How) -> Spent:
-    """Either; a search that found none tells nothing, because the stored law ends at masses of 1e-22."""
-    found = _finite(epsilon)
-    return Spent(epsilon=found, how="bound" if found is None else how)
+    """Return an ε with the label `how`; where a search found none, say that none is known."""
+    finite = _finite(epsilon)  # the stored law ends at masses of 1e-22, so that a failed search proves nothing
+    return Spent(epsilon=finite, how="bound" if finite is None else how)
 
 
 def curve(rdp: Callable[[float], float]) -> ProfilePairs:
-    """Return (order, ε) at every order of a profile; inf is null."""
+    """Return the (order, ε) pairs of a function of the order, at every order of a profile; inf becomes null."""
     return tuple((order, _finite(rdp(order))) for order in PROFILE_ORDERS)
 
 
 def filled(pairs: Iterable[tuple[float, float]]) -> ProfilePairs:
-    """Return known (order, ε) pairs at the orders of a profile.
+    """Return (order, ε) pairs at every order of a profile from `pairs` at some orders.
 
-    a missing one has the next larger one's, which is no less.
+    An order without a pair gets the ε of the next larger order, which is no less; null above the largest.
     """
     known = sorted(pairs)
     return tuple((order, min((e for a, e in known if a >= order), default=None)) for order in PROFILE_ORDERS)
 
 
 def tightened(pairs: ProfilePairs, others: Sequence[float]) -> ProfilePairs:
-    """Return the lesser of two bounds at every order, and of all larger orders: divergences grow with the order."""
+    """Return the lesser of two bounds at every order of a profile.
+
+    Divergences grow with the order, so a smaller bound at a larger order replaces the one at this order.
+    """
     known = [math.inf if epsilon is None else epsilon for _, epsilon in pairs]
     least = np.minimum.accumulate(np.minimum(known, others)[::-1])[::-1]
     return tuple((order, _finite(float(one))) for (order, _), one in zip(pairs, least, strict=True))
 
 
 def unprotected(delta: float, *notes: str) -> Profile:
-    """Return the profile of a release without noise: it shows the data."""
+    """Return the profile of a release without noise, which shows the data: every ε is exactly infinite."""
     nothing = exact(None)
     rdp: ProfilePairs = tuple((order, None) for order in PROFILE_ORDERS)
     return Profile(delta=delta, pure=nothing, approximate=nothing, rdp=rdp, rdp_how="exact", notes=notes)
 
 
 def of_pure(epsilon: float, delta: float, how: How, *notes: str) -> Profile:
-    """Return the worst ε-pure law, randomized response, of which every other is a function; its own law, if `exact`."""
+    """Return the profile of randomized response with ε: every ε-pure law is a function of its answer.
+
+    how  "exact" where the released law is randomized response itself, else "bound".
+    """
     return Profile(
         delta=delta,
         pure=spent_as(epsilon, how),
@@ -131,14 +196,14 @@ def of_pure(epsilon: float, delta: float, how: How, *notes: str) -> Profile:
 
 
 def response_renyi(epsilon: float, order: float) -> float:
-    """Return RDP(α) of randomized response, rounded up and never above ε."""
+    """Return the Rényi divergence of `order` of randomized response, rounded up and never above ε."""
     rare = -epsilon - math.log1p(math.exp(-epsilon))
     answers = np.array([rare, rare + epsilon])
     return min(epsilon, renyi_divergence(answers, np.array([epsilon, -epsilon]), order) * RAISED)
 
 
 def response_epsilon(epsilon: float, delta: float) -> float:
-    """Return ε' at δ of randomized response: e^ε' = e^ε - δ (1 + e^ε), rounded up and never above ε."""
+    """Return the ε' of randomized response at δ: e^ε' = e^ε - δ (1 + e^ε), rounded up and never above ε."""
     gone = delta * (1 + math.exp(-epsilon))
     return 0.0 if gone >= 1 else min(epsilon, max(0.0, (epsilon + math.log1p(-gone)) * RAISED))
 
@@ -148,9 +213,9 @@ def _finite(epsilon: float | None) -> float | None:
 
 
 def law_curve(law: Extensible, shift: int, dimension: int) -> ProfilePairs:
-    """Return divergences of `dimension` coordinates moved by `shift`, from the law itself.
+    """Return the Rényi divergences of `dimension` coordinates that all move by `shift`, computed from the law.
 
-    Null where the support that an order needs is too long.
+    An order is null where the support that it needs is longer than LIMIT.
     """
     margin = math.ceil(15 * law.std) + 60
     fit = [order for order in PROFILE_ORDERS if order * shift + margin <= LIMIT]

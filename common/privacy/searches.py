@@ -1,10 +1,17 @@
-"""Searches through monotone functions: the least noise for a target, the coarsest grid that needs enough of it."""
+"""Searches through monotone functions, whose results are the same on every machine.
+
+They find the least noise for a target, and the coarsest grid that needs enough of it. Results are snapped to a grid
+(`snap_up`), and linear algebra has one thread (`one_thread`): last bits differ between processors and numbers of cores.
+"""
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache
+from typing import Any
 
 from scipy.optimize import brentq
+from threadpoolctl import threadpool_limits
 
 from distrust.common.errors import BadParameter
 
@@ -22,6 +29,16 @@ HALF = 1 << (SNAPPED_BITS - 1)
 
 FIRST_REACH = HALF >> 7
 """Places, half a percent, from a guess to the next number that is tried."""
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Return a context in which linear algebra uses one thread.
+
+    Every program that plays a run takes one, in process or over services, so that its numbers do not depend on the
+    number of cores. Matrices are small here: more threads would only wait for each other.
+    """
+    limits: AbstractContextManager[Any] = threadpool_limits(1)  # untyped
+    return limits
 
 
 def snap_up(value: float) -> float:
@@ -99,7 +116,7 @@ def _number(place: int) -> float:
 
 
 def _snapped(value: float, margin: float, towards: Callable[[float], int]) -> float:
-    """Scale the mantissa to an integer: products with powers of two are exact on every processor."""
+    """Return the number rounded to the grid. Its mantissa is scaled to an integer: exact on every processor."""
     if not (0 < value < math.inf):
         raise BadParameter("a calibrated parameter", value, "must be finite and above 0")
     mantissa, exponent = math.frexp(value * margin)

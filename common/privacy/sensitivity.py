@@ -1,7 +1,7 @@
-"""How far one client can move the integer vector of a grid: rounding inflates ℓ₁ and ℓ₂, and ε must pay for it.
+"""Computes how far one client can move the integer vector of a grid. Rounding inflates ℓ₁ and ℓ₂, at a cost in ε.
 
 Two vectors w, w' on the grid differ by at most g in their norm before they are rounded. Both are rounded with the same
-uniform numbers (joint convexity lets us choose how), so that coordinate i moves by ⌊d_i⌋ or ⌈d_i⌉, d_i = |w_i - w'_i|.
+uniform numbers, which joint convexity allows. So coordinate i moves by ⌊d_i⌋ or ⌈d_i⌉, d_i = |w_i - w'_i|.
 """
 
 import math
@@ -11,14 +11,31 @@ from functools import lru_cache
 
 from scipy.optimize import brentq
 
-from distrust.common.bandit.statistics import Norm
 from distrust.common.privacy.searches import SLACK, least_satisfying, snap_up
+from distrust.common.wire import Norm
 
 INFLATION = 0.01
 """Share that rounding may add to the noise in a ball, where the grid is ours to choose."""
 
 PAPER_INFLATION = 0.1
 """Share that the worst rounding may add to the sensitivity in a ball, which papers' constants pay for."""
+
+ROUNDING = 0.1
+"""Share of the privacy noise's variance that `exact` grids leave to the rounding, whose variance is at most n/4."""
+
+
+WHOLE = Fraction(1)
+"""The reach of vectors that fill their ball: two of them may be as far apart as its diameter."""
+
+
+def steps_moved(precision: int, reach: Fraction) -> int:
+    """Return the least whole number of steps that two vectors are apart at most, of `precision` steps of a diameter.
+
+    reach  the square of what two vectors can be apart in ℓ₂, over the square of the ball's diameter; in (0, 1].
+    """
+    square = math.ceil(reach * precision * precision)
+    root = math.isqrt(square)
+    return root if root * root == square else root + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +47,17 @@ class Copies:
 
     @property
     def dimension(self) -> int:
-        """Coordinates that have noise."""
+        """Return the number of coordinates that have noise."""
         return self.count * self.grid.dimension
 
     @property
     def unrounded(self) -> int:
-        """Squared ℓ₂ sensitivity before rounding."""
+        """Return the squared ℓ₂ sensitivity before rounding."""
         return self.count * self.grid.unrounded
 
     @property
     def squared_l2(self) -> int:
-        """Bound on the squared ℓ₂ sensitivity, rounding included."""
+        """Return a bound on the squared ℓ₂ sensitivity, rounding included."""
         return self.count * self.grid.squared_l2
 
     def log_moment(self, rate: float) -> float:
@@ -50,7 +67,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What one client can move: a vector of `dimension` coordinates, at most `precision` steps in `norm`.
+    """A client's range of moves: a vector of `dimension` coordinates, at most `precision` steps in `norm`.
 
     rounded  False: noise is added to the values themselves.
     """
@@ -62,23 +79,21 @@ class Grid:
 
     @property
     def squared_l2(self) -> int:
-        """Bound on the squared ℓ₂ sensitivity, rounding included where there is one."""
+        """Return a bound on the squared ℓ₂ sensitivity, rounding included where there is one."""
         if self.rounded:
             return squared_l2(self.precision, self.dimension, self.norm)
         return self.unrounded
 
     @property
     def unrounded(self) -> int:
-        """Squared ℓ₂ sensitivity before rounding."""
+        """Return the squared ℓ₂ sensitivity before rounding."""
         return self.precision**2 * (self.dimension if self.norm == "linf" else 1)
 
     def log_moment(self, rate: float) -> float:
-        """Return a bound on ln E[e^(rate · S)], S the squared ℓ₂ length of a move after rounding; rate in 1/steps².
-
-        A coordinate moved by d moves by s + B, s = ⌊d⌋, B ~ Bernoulli(f), f = d - s. Now (s + B)² - d² is
-        (2s + 1)(B - f) + f(1 - f), so that by Hoeffding's lemma its moment is at most rate · f(1 - f) +
-        rate² (2s + 1)²/8. Summed up: f(1 - f) ≤ min(1/4, d) and (2s + 1)² ≤ 4 (d + 1/2)².
-        """
+        """Return a bound on ln E[e^(rate · S)], S the squared ℓ₂ length of a move after rounding; rate in 1/steps²."""
+        # A coordinate moved by d moves by s + B, s = ⌊d⌋, B ~ Bernoulli(f), f = d - s. Now (s + B)² - d² is
+        # (2s + 1)(B - f) + f(1 - f). So by Hoeffding's lemma its moment is at most rate · f(1 - f) + rate² (2s + 1)²/8.
+        # Summed up: f(1 - f) ≤ min(1/4, d) and (2s + 1)² ≤ 4 (d + 1/2)².
         most = rate * self.squared_l2
         if self.is_box or not self.rounded:
             return most
@@ -89,16 +104,15 @@ class Grid:
 
     @property
     def is_box(self) -> bool:
-        """Every coordinate may move by `precision`, whatever the others do: from a grid point to a grid point."""
+        """Return whether every coordinate may move by `precision`, from grid point to grid point, independently."""
         return self.norm == "linf" or self.dimension == 1
 
 
 def squared_l2(precision: int, dimension: int, norm: Norm) -> int:
-    """Return a bound on Σ ⌈d_i⌉², the squared ℓ₂ sensitivity in grid steps.
-
-    With ⌈d_i⌉ = j_i + 1 it is D + Σj_i² + 2Σj_i, where Σj_i² < g². l2: Σj_i ≤ √(D Σj_i²). l1: Σj_i < g as well, and all
-    of it in one coordinate is the worst. linf, and an upper bound for the others: every coordinate moves by g.
-    """
+    """Return a bound on Σ ⌈d_i⌉², the squared ℓ₂ sensitivity in grid steps."""
+    # linf, and an upper bound for the others: every coordinate moves by g.
+    # With ⌈d_i⌉ = j_i + 1 the sum is D + Σj_i² + 2Σj_i, where Σj_i² < g². l2: Σj_i ≤ √(D Σj_i²). l1: Σj_i < g as well,
+    # and all of it in one coordinate is the worst.
     g, box = precision, precision * precision * dimension
     if norm == "linf":
         return box
@@ -132,13 +146,11 @@ def l1(precision: int, dimension: int, norm: Norm) -> float:
 
 
 def laplace_loss(scale: float, precision: int, dimension: int, norm: Norm) -> float:
-    """Return ε of Lap_Z(scale) on every coordinate, rounding included.
-
-    A coordinate that moves by d loses ⌊d⌋/a + h(d - ⌊d⌋) at most, a = scale, h(f) = ln(1 + f(e^(1/a) - 1)): the worst
-    outcome lies beyond both, the worst start on a grid point. h is concave and exceeds f/a most at
-    f = a - 1/(e^(1/a) - 1); all coordinates may stand there at once. The box's corners are grid points: nothing is
-    lost there by rounding.
-    """
+    """Return ε of Lap_Z(scale) on every coordinate, rounding included."""
+    # A coordinate that moves by d loses ⌊d⌋/a + h(d - ⌊d⌋) at most, a = scale, h(f) = ln(1 + f(e^(1/a) - 1)): the worst
+    # outcome lies beyond both, the worst start on a grid point. The box's corners are grid points: rounding costs
+    # nothing there. h is concave and exceeds f/a most at f = a - 1/(e^(1/a) - 1); all coordinates may stand there at
+    # once.
     budget = l1(precision, dimension, norm)
     if norm == "linf" or dimension == 1:
         return budget / scale
@@ -177,7 +189,3 @@ def _quotient(shift: int, epsilon: float) -> float:
     while Fraction(scale) * Fraction(epsilon) < shift:
         scale = math.nextafter(scale, math.inf)
     return scale
-
-
-ROUNDING = 0.1
-"""Share of the privacy noise's variance that `exact` grids leave to the rounding, whose variance is at most n/4."""

@@ -1,11 +1,10 @@
-"""Privacy of vectors that are bounded in a norm: the worst spread of one client's move over the coordinates.
+"""Bounds the privacy of vectors in a norm's ball, by the worst spread of one client's move over the coordinates.
 
-A client moves coordinate i of the grid by d_i ≤ g, Σ d_i ≤ g (l1), Σ d_i² ≤ g² (l2) or anything (linf). Both ends are
-rounded with the same uniform numbers, one for each coordinate, so that the sum moves by ⌈d_i⌉ with probability
-f_i = d_i - ⌊d_i⌋, else by ⌊d_i⌋, independently. With M(s) the moment E[(p(x)/p(x - s))^(α-1)] of one coordinate, joint
-convexity bounds the moment of the whole vector by Π (1 - f_i) M(⌊d_i⌋) + f_i M(⌈d_i⌉). Its logarithm Σ φ(d_i) has its
-maximum somewhere in the ball; Lagrange's dual λ g^q + D max_d (φ(d) - λ d^q), q = 1 or 2, is above it for every λ ≥ 0,
-and the least over λ is the bound. ln M is convex in s, so that shifts between two computed ones lie below their chord.
+A client moves coordinate i of the grid by d_i ≤ g, Σ d_i ≤ g (l1), Σ d_i² ≤ g² (l2) or anything (linf). With M(s) the
+moment E[(p(x)/p(x - s))^(α-1)] of one coordinate, f_i = d_i - ⌊d_i⌋ and φ(d_i) = ln((1 - f_i) M(⌊d_i⌋) + f_i M(⌈d_i⌉)),
+the moment of the whole vector is at most e^(Σ φ(d_i)). For every λ ≥ 0 its exponent is at most
+
+    λ g^q + D max_d (φ(d) - λ d^q),  q = 1 (l1) or 2 (l2).
 """
 
 import math
@@ -17,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from distrust.common.bandit.statistics import Norm
 from distrust.common.noise.law import Pmf
 from distrust.common.privacy.gaussian import largest_ratio, zcdp_rho
 from distrust.common.privacy.gaussian_vectors import Covering, rounded_log_delta
@@ -25,6 +23,7 @@ from distrust.common.privacy.hockey_stick import NEGLIGIBLE, Extensible, least_e
 from distrust.common.privacy.products import product_epsilon, product_log_delta
 from distrust.common.privacy.searches import least_root, least_satisfying
 from distrust.common.privacy.sensitivity import Grid
+from distrust.common.wire import Norm
 
 Numbers = NDArray[np.float64]
 
@@ -33,14 +32,41 @@ STEEP = 200.0
 
 NOT_ZERO = 1e-300
 
+ERROR = 1e-11
+"""Relative error of a stored probability."""
+
+INFLATION = 0.1
+"""Share that rounding may add to a ball's ℓ₂ sensitivity by `grid_by_moments`, whose noise is paid for in bits."""
+
+SINGLE = 16
+"""Shifts up to here are computed one by one, larger ones an eighth apart: their chords are less than 0.4 % too high."""
+
+LEAST_VARIANCE = 1e-9
+"""Share of g² below which noise that is nearly always 0 is taken for none: orders so near 1 have no digits left."""
+
+SPARED = 0.01
+"""Share of δ for what lies beside the middle of the law."""
+
+COVERED = 1e-3
+"""Share of δ for what continuous noise need not cover."""
+
+FEW_STEPS, FEW_ENTRIES = 1e4, 1 << 12
+"""Variance, and length of a law, above which Rényi moments do no better than continuous noise that covers it."""
+
+FEW_GRID = 2  # steps
+LARGEST = 1e30  # of a ratio that is searched through
+
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """Shifts, and ln M at them, as intervals [s, s + w]. M over one step: κ is the rise of its logarithm, k = e^κ - 1.
+    """Shifts, and ln M at them, as intervals [s, s + w].
 
-    φ(s + f) = ln((1 - f) M(s) + f M(s + 1)), 0 ≤ f ≤ 1. Where w > 1, ln M is below its chord and φ below the chord and
-    what rounding adds to it. Where κ is huge, φ is below ln M at the right end.
+    left, width  s and w. low, high: ln M at both ends.
+    slope, jump  κ, the rise of ln M in one step, and k = e^κ - 1.
     """
+
+    # φ(s + f) = ln((1 - f) M(s) + f M(s + 1)), 0 ≤ f ≤ 1. Where w > 1, ln M is below its chord, and φ is below the
+    # chord and what rounding adds to it. Where κ is huge, φ is below ln M at the right end.
 
     left: Numbers
     width: Numbers
@@ -51,7 +77,7 @@ class Intervals:
 
     @classmethod
     def of(cls, shifts: NDArray[np.int64], logs: Numbers) -> "Intervals":
-        """Between neighbouring shifts, which increase."""
+        """Return the intervals between neighbouring shifts, which increase."""
         width = np.diff(shifts).astype(np.float64)
         slope = np.diff(logs) / width
         jump = np.maximum(np.expm1(np.minimum(slope, STEEP)), NOT_ZERO)
@@ -63,7 +89,10 @@ class Intervals:
         return float(np.where(self.slope > STEEP, self.high - price * self.left**power, top).max())
 
     def _of_logarithms(self, price: float, power: int) -> Numbers:
-        """A + ln(1 + kt) - λ (s + t)^q is concave: its top is where the derivative is 0, or at an end."""
+        """Return the largest A + ln(1 + kt) - λ (s + t)^q.
+
+        It is concave: its top is where the derivative is 0, or at an end.
+        """
         if power == 1:
             t = 1 / price - 1 / self.jump
         else:  # k t² + (1 + ks) t + s - k/(2λ) = 0, the larger root without cancellation
@@ -74,7 +103,7 @@ class Intervals:
         return top
 
     def _of_chords(self, price: float, power: int) -> Numbers:
-        """A + κ (d - s) - λ d^q, and what rounding adds."""
+        """Return the largest A + κ (d - s) - λ d^q, and what rounding adds."""
         end = self.left + self.width
         best = self.slope / (2 * price) if power == 2 else np.where(self.slope > price, end, self.left)
         d = np.clip(best, self.left, end)
@@ -90,15 +119,12 @@ class Intervals:
 
 Weighted = tuple[Numbers, Numbers]
 
-ERROR = 1e-11
-"""Relative error of a stored probability."""
-
 
 @dataclass(frozen=True, eq=False)
 class MoveLosses:
-    """ln Σ_(x in A) p(x)^α p(x - s)^(1-α), A an interval: all of it for Rényi divergences, less for (ε, δ).
+    """Computes ln Σ_(x in A) p(x)^α p(x - s)^(1-α) over an interval A: all of it for Rényi divergences.
 
-    p is log-concave, so that every term's logarithm is convex in s for α > 1, and so is the logarithm of their sum.
+    For (ε, δ) A is shorter. p is log-concave, so that the result is convex in the shift s for α > 1.
 
     logs    ln p over its stored support.
     start, stop  A as positions of `logs`; where x - s is not stored, x is left out.
@@ -157,9 +183,9 @@ def central(pmf: Pmf, shift: int, lost: float, *, both: bool = False) -> tuple[M
 def whole(pmf: Pmf, tails: int) -> MoveLosses:
     """Return the losses on all of a symmetric law.
 
-    `tails` is some deviations, which are all that counts on either side.
-
-    For an order α and a shift s the stored support must reach αs + tails, as for `hockey_stick.rdp`.
+    tails  some deviations, in steps: terms farther out are too small to be added. For an order α and a shift s the
+    stored
+           support must reach αs + tails, as for `hockey_stick.rdp`.
     """
     return MoveLosses(pmf.logs, 0, pmf.logs.size, tails=tails)
 
@@ -173,29 +199,6 @@ def _log_sum(own: Numbers, moved: Numbers, start: int, stop: int, shift: int) ->
     telling = exponents[exponents > top - NEGLIGIBLE]
     telling -= top
     return top + float(np.log(np.sum(np.exp(telling, out=telling))))
-
-
-INFLATION = 0.1
-"""Share that rounding may add to a ball's ℓ₂ sensitivity by `grid_by_moments`, whose noise is paid for in bits."""
-
-SINGLE = 16
-"""Shifts up to here are computed one by one, larger ones an eighth apart: their chords are less than 0.4 % too high."""
-
-LEAST_VARIANCE = 1e-9
-"""Share of g² below which noise that is nearly always 0 is taken for none: orders so near 1 have no digits left."""
-
-SPARED = 0.01
-"""Share of δ for what lies beside the middle of the law."""
-
-COVERED = 1e-3
-"""Share of δ for what continuous noise need not cover."""
-
-FEW_STEPS, FEW_ENTRIES = 1e4, 1 << 12
-"""Variance, and length of a law, above which Rényi moments do no better than continuous noise that covers it."""
-
-FEW_GRID = 2  # steps
-
-LARGEST = 1e30  # of a ratio that is searched through
 
 
 @lru_cache(maxsize=1024)
@@ -216,17 +219,14 @@ def grid_by_moments(dimension: int, norm: Norm, moment: float) -> int:
 
 
 def about_variance(epsilon: float, delta: float, dimension: int, norm: Norm) -> float:
-    """Return what Gaussian noise would need at g = 1, without rounding: where searches begin."""
+    """Return the variance of Gaussian noise at g = 1, without rounding: the start of searches."""
     if norm == "linf" or dimension == 1:
         return dimension / largest_ratio(epsilon, delta) ** 2
     return 1 / (2 * zcdp_rho(epsilon, delta))
 
 
 def worst_log_moment(losses: MoveLosses, order: float, grid: Grid) -> float:
-    """Return a bound on ln E[e^((α-1) loss)], α = `order` > 1, of a vector's worst move.
-
-    (α - 1) times the Rényi divergence.
-    """
+    """Return a bound on ln E[e^((α-1) loss)], α = `order` > 1, of a vector's worst move: α - 1 times its divergence."""
     if grid.is_box:
         return grid.dimension * losses.at(grid.precision, order)
     shifts = _shifts(grid.precision)
@@ -293,7 +293,7 @@ def vector_variance(law: Callable[[float], Extensible], grid: Grid, epsilon: flo
 
 @lru_cache(maxsize=256)
 def _needed(grid: Grid, epsilon: float, delta: float) -> float:
-    """Return the variance of continuous noise for what a covering leaves of δ."""
+    """Return the variance of continuous noise for the rest of δ beside a covering's share."""
     left = math.log(delta * (1 - COVERED))
     most = grid.squared_l2 / largest_ratio(epsilon, delta * (1 - COVERED)) ** 2
     return least_root(lambda variance: rounded_log_delta(grid, variance, epsilon) - left, most)
@@ -314,7 +314,10 @@ def _covered_epsilon(pmf: Pmf, grid: Grid, delta: float) -> float:
 
 
 def _by_moments(pmf: Pmf, grid: Grid, delta: float, *, both: bool) -> float:
-    """Return δ ≤ what lies beside the middle in any coordinate + M e^(-(α-1)ε) (1 - 1/α)^(α-1) / α, for every α."""
+    """Return the least ε at δ that moments of some order α give.
+
+    δ ≤ (mass beside the middle in any coordinate) + M e^(-(α-1)ε) (1 - 1/α)^(α-1) / α, for every α.
+    """
     losses, beside = central(pmf, grid.precision, SPARED * delta / grid.dimension, both=both)
     left = delta - grid.dimension * beside
     if left <= 0:
@@ -340,7 +343,10 @@ def _gaussian_order(variance: float, grid: Grid, delta: float) -> float:
 
 
 def _shifts(precision: int) -> NDArray[np.int64]:
-    """0, 1, …, and above SINGLE about an eighth apart, up to g - 1 and g, the worst of which is not to be blurred."""
+    """Return the shifts 0, 1, …, above SINGLE about an eighth apart, up to g - 1 and g.
+
+    g is the worst shift, and no chord may blur it.
+    """
     shifts = list(range(min(SINGLE, precision) + 1))
     while shifts[-1] < precision - 1:
         shifts.append(min(precision - 1, shifts[-1] + shifts[-1] // 8))
@@ -349,6 +355,10 @@ def _shifts(precision: int) -> NDArray[np.int64]:
 
 def _worst(shifts: NDArray[np.int64], logs: NDArray[np.float64], dimension: int, norm: Norm) -> float:
     """Return the least of the dual, from ln M at the shifts up to g."""
+    # Both ends of a move are rounded with the same uniform numbers, one for each coordinate, so the sum moves by ⌈d_i⌉
+    # with probability f_i, else by ⌊d_i⌋, independently; joint convexity gives Π e^φ(d_i). Lagrange's dual bounds the
+    # maximum over the ball for every λ, and the least over λ is taken. ln M is convex in s, so that shifts between two
+    # computed ones lie below their chord.
     intervals, power = Intervals.of(shifts, logs), 1 if norm == "l1" else 2
     budget = float(shifts[-1]) ** power
     unit = max(float(logs[-1]), 1e-300) / budget

@@ -1,4 +1,4 @@
-"""Operator → server: the configuration of a run. Immutable, canonical; its hash is in every seal and key derivation."""
+"""Defines a run's configuration, from operator to server. It is immutable; its hash is in every seal and derivation."""
 
 import hashlib
 import json
@@ -14,13 +14,14 @@ from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.wire import Identifier, Message, Version
 
 YOUNGER = ("budget", "returning")
-"""Tables that older runs did not know: where they are absent the digest is what it always was."""
+"""Tables that older runs did not have. Absent ones are left out of the digest, so that old digests stay valid."""
+
 YOUNGER_IN_POLICY = ("base", "constants")
-"""The same of the policy's own numbers."""
+"""Numbers in a policy's table that older runs did not have, left out of the digest likewise."""
 
 
 class IntermediarySpec(Message):
-    """What an intermediary must survive, and how long it waits."""
+    """Losses and corruption that an intermediary must survive, and how long it waits."""
 
     dropout: Annotated[float, Field(ge=0, lt=0.5, description="clients that may vanish, as a share of a cohort")] = 0.1
     corrupt: Annotated[float, Field(ge=0, lt=0.5, description="clients that may collude with the intermediary")] = 0.1
@@ -49,7 +50,7 @@ class UnsafeSpec(Message):
 
 
 class RunConfig(Message):
-    """Everything the server needs, and nothing of the environment: true means never leave the client's side."""
+    """It holds all that the server needs, and no part of the environment: true means never leave the clients' side."""
 
     version: Version = 1
     run: Identifier
@@ -81,7 +82,7 @@ class RunConfig(Message):
 
     @property
     def contributions(self) -> int:
-        """R, 1 without `[returning]`."""
+        """Return R, 1 without `[returning]`."""
         return 1 if self.returning is None else self.returning.contributions
 
     def overflow_probability(self, number: int, active: int) -> float:

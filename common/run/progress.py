@@ -1,4 +1,4 @@
-"""Server → operator: how a run stands. Everything here is a consequence of released sums, so it is public."""
+"""Defines a run's state, from server to operator. All of it follows from released sums, so it is public."""
 
 from typing import Annotated, Literal
 
@@ -15,7 +15,7 @@ CohortState = Literal["planned", "open", "released", "aborted"]
 
 
 class ArmView(Message):
-    """One arm. `pulls` counts every client that was asked to play it, also in cohorts that came to nothing.
+    """One arm. `pulls` counts every client that was requested to play it, also in aborted cohorts.
 
     batch, mean, lower, upper  the arm's latest interval, not clipped to [0, 1]; absent before its first batch is over.
     eliminated                 the round after which the arm was dropped.
@@ -32,7 +32,7 @@ class ArmView(Message):
 
 
 class Snapshot(Message):
-    """What the learner knows.
+    """State of a run as the learner knows it.
 
     round       the open round, or the last one.
     aborted     cohorts that were replaced, or that ended the run.
@@ -55,7 +55,7 @@ class Snapshot(Message):
 
 
 class RunView(Message):
-    """A run: its configuration, its state, what was learned, and how many clients and cohorts it took.
+    """A run: its configuration, its state, its estimates, and its numbers of clients and cohorts.
 
     clients   tickets handed out.
     state     failed: a round could not be planned, the server's own code raised an exception, no round was closed, or
@@ -87,7 +87,7 @@ class RunLine(Message):
 
 
 class RunList(Message):
-    """All the runs of a server, in the order of their creation."""
+    """Runs of a server, in the order of their creation."""
 
     version: Version = 1
     runs: list[RunLine]
@@ -119,7 +119,7 @@ class CohortView(Message):
 class RoundReport(Message):
     """One round with all its cohorts, replaced ones too. `mechanism` is that of the largest cohort.
 
-    decision   what was played.
+    decision   the actions that were played.
     guarantee  the weakest of its cohorts'.
     """
 
@@ -148,7 +148,7 @@ class RoundList(Message):
 
 
 class LedgerLine(Message):
-    """What one round cost the clients that took part in it."""
+    """Cost of one round to the clients that took part in it."""
 
     round: int
     clients: int
@@ -156,7 +156,7 @@ class LedgerLine(Message):
 
 
 class LedgerClass(Message):
-    """What clients have spent at most that took part `contributions` times."""
+    """Most that a client has spent that took part `contributions` times."""
 
     contributions: int
     guarantee: Guarantee

@@ -1,4 +1,4 @@
-"""Server → clients: what the open round asks. It is public."""
+"""Defines the open round's request, from server to clients. It is public."""
 
 import json
 from typing import Annotated, Literal
@@ -13,9 +13,9 @@ from distrust.common.wire import Blob, Identifier, Message, Version
 
 
 class Assignment(Message):
-    """A cohort and what is its own in the round.
+    """A cohort, and its own arm and mechanism in the round.
 
-    arm        the arm that its clients play; absent when the decision says what is played.
+    arm        the arm that its clients play; absent when the decision names the actions.
     mechanism  where the cohorts of a round differ in size; absent: the round's.
     """
 
@@ -41,14 +41,14 @@ class Round(Message):
     assignments: list[Assignment]
 
     def mechanism_of(self, assignment: Assignment) -> AnyMechanism:
-        """Return what randomizes the reports of this cohort."""
+        """Return the mechanism that randomizes the reports of this cohort."""
         return assignment.mechanism or self.mechanism
 
 
 def cohort_terms(round_: Round, arm: int | None, mechanism: AnyMechanism) -> str:
-    """Return what a round asks of one cohort's clients as canonical JSON: `Cohort.terms`.
+    """Return a round's request to one cohort's clients as canonical JSON: `Cohort.terms`.
 
-    The server writes it, the intermediary stores it, and each client writes it again from the round that it was told.
+    The server writes it, the intermediary stores it, and each client writes it again from the round that it received.
     """
     fields = ("run", "number", "decision", "statistic", "dropout", "corrupt")
     public = round_.model_dump(mode="json", include=set(fields))

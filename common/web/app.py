@@ -1,4 +1,4 @@
-"""What every service's app has in common: the operator's token, problems, a body limit, health, metrics, a log."""
+"""Builds the common parts of each service's app: operator's token, problems, body limit, health, metrics, log."""
 
 import asyncio
 import hmac
@@ -20,7 +20,7 @@ from distrust.common.web.settings import ServiceSettings
 from distrust.common.web.waiting import ChangeNotifier
 
 READY_SECONDS = 0.5
-"""How long an answer of /readyz is reused, so that many callers cost one write."""
+"""Seconds for which an answer of /readyz is reused, so that many callers cost one write."""
 
 _log = structlog.get_logger("distrust.web")
 
@@ -44,21 +44,21 @@ def _require(request: Request, token: str | None, owner: str) -> None:
 
 
 InspectorOnly = Depends(require_inspector)
-"""For routes that show which client sent which message."""
+"""Dependency of routes that show which client sent which message."""
 
 OperatorOnly = Depends(require_operator)
-"""For a route's `dependencies=[…]`; add `Unauthorized` to its `problems(…)`."""
+"""Dependency of routes for the operator: `dependencies=[OperatorOnly]`, with `Unauthorized` in `problems(…)`."""
 
 
 class Writable(Protocol):
-    """What readiness needs of a database."""
+    """A database that can be asked for a write."""
 
     def check_writable(self, min_free: int) -> None:
         """Write and commit. Raises Unavailable."""
 
 
 class Readiness:
-    """Whether the service can write: checked at most once in `READY_SECONDS`."""
+    """Checks whether the service can write, at most once in `READY_SECONDS`."""
 
     def __init__(self, min_free: int) -> None:
         self._min_free, self._lock = min_free, threading.Lock()
@@ -121,19 +121,19 @@ _health = APIRouter(tags=["health"], default_response_class=PlainTextResponse)
 
 @_health.get("/")
 def index(request: Request) -> str:
-    """What this is, and where it describes itself."""
+    """Return the service's name, and the paths that describe it and its health."""
     return f"{request.app.title}\nAPI      /openapi.json\nhealth   /healthz /readyz\nmetrics  /metrics\n"
 
 
 @_health.get("/healthz")
 async def healthz() -> str:
-    """The process answers."""
+    """Return "alive": the process answers."""
     return "alive\n"
 
 
 @_health.get("/readyz")
 def readyz(request: Request) -> str:
-    """The database takes a write too."""
+    """Return "ready" if the database takes a write too."""
     database: Writable | None = getattr(request.app.state, "database", None)
     if database is not None:
         request.app.state.readiness.check(database)
@@ -142,7 +142,7 @@ def readyz(request: Request) -> str:
 
 @_health.get("/metrics")
 def metrics(request: Request) -> Response:
-    """Prometheus text."""
+    """Return the metrics as Prometheus text."""
     counters: Metrics = request.app.state.metrics
     return counters.answer()
 

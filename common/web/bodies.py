@@ -1,4 +1,4 @@
-"""Request bodies: the room, time and type that a service allows them, and how routes parse them."""
+"""Admits request bodies: the room, time and type that a service allows them, and how routes parse them."""
 
 import asyncio
 import time
@@ -25,6 +25,16 @@ SMALL = 16 * 1024
 MOST_BODIES = 32
 """Larger bodies at once: each takes up to a quarter of a megabyte beside what is counted, on its way in."""
 
+_BIG = 64 * 1024  # bytes from which parsing leaves the event loop
+PARSERS = 1  # big bodies parsed at once: each takes up to four times its size meanwhile
+_FIELDS = 4  # JSON values of one item in a bulk body: the item, slot, ticket, body
+_HEAD = 64  # JSON values around the items
+
+OPERATORS_VALUES = 2**20
+"""JSON values in a body that only the operator may send: configurations and cohorts hold long lists."""
+
+_REF = "#/components/schemas/{model}"
+
 
 class Visit:
     """One request on its way in and out.
@@ -47,12 +57,12 @@ class Visit:
 
     @property
     def route(self) -> str:
-        """The route's template, never the path itself: metrics must not grow with callers' imagination."""
+        """Return the route's template, never the path itself: metrics must not grow with what callers invent."""
         return getattr(self._scope.get("route"), "path", "(none)")
 
     @property
     def age(self) -> float:
-        """Seconds since the request's head was there."""
+        """Return the seconds since the request's head was there."""
         return time.perf_counter() - self.started
 
     def refusal(self) -> Response | None:
@@ -179,14 +189,6 @@ class Bodies:
 
 M = TypeVar("M", bound=BaseModel)
 
-_BIG = 64 * 1024  # bytes from which parsing leaves the event loop
-PARSERS = 1  # big bodies parsed at once: each takes up to four times its size meanwhile
-_FIELDS = 4  # JSON values of one item in a bulk body: the item, slot, ticket, body
-_HEAD = 64  # JSON values around the items
-OPERATORS_VALUES = 2**20
-"""JSON values in a body that only the operator may send: configurations and cohorts hold long lists."""
-_REF = "#/components/schemas/{model}"
-
 
 class JsonBody(Generic[M]):
     """A FastAPI dependency that reads a request's whole body as one message.
@@ -200,7 +202,7 @@ class JsonBody(Generic[M]):
 
     @classmethod
     def of(cls, model: type[M], most: int | None = None) -> Any:
-        """For a parameter's annotation: `Annotated[Upload, JsonBody.of(Upload)]`."""
+        """Return the dependency of a parameter's annotation: `Annotated[Upload, JsonBody.of(Upload)]`."""
         return Depends(cls(model, most))
 
     async def __call__(self, request: Request) -> M:
@@ -227,7 +229,7 @@ class JsonBody(Generic[M]):
 
 
 def is_plain(raw: bytearray) -> bool:
-    """Whether texts take a byte a character: one sign beyond that can make a text four times as large."""
+    """Return whether texts take a byte a character: one sign beyond that can make a text four times as large."""
     return raw.isascii() and b"\\u" not in raw
 
 
@@ -254,7 +256,7 @@ class MessageRoute(APIRoute):
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The app's OpenAPI document: the bodies' inner models and the problem document beside the other components."""
+    """Return the app's OpenAPI document. The bodies' inner models and the problem document are components of it."""
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     components = document.setdefault("components", {}).setdefault("schemas", {})
     components["Problem"] = Problem.model_json_schema()

@@ -22,21 +22,21 @@ A = TypeVar("A", bound=BaseModel)
 Params = Mapping[str, str | int | float]
 
 IDLE_SECONDS = 12.0
-"""How long an unused connection stays open. Services close one after 15 seconds, and make new ones queue."""
+"""Seconds that an unused connection stays open. Services close one after 15 seconds, and make new ones queue."""
 
 _chance = secrets.SystemRandom()
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How a call is retried: pauses double from `first` to `longest` seconds, with jitter, until `total` are over."""
+    """Rule for retries: pauses double from `first` to `longest` seconds, with jitter, until `total` are over."""
 
     first: float = 1.0
     longest: float = 30.0
     total: float = 300.0
 
     def pause(self, attempt: int) -> float:
-        """Seconds before the retry after `attempt` failures (1, 2, …), uniform between half and the whole step."""
+        """Return the seconds before the retry after `attempt` failures (1, 2, …), between half and the whole step."""
         step = min(self.longest, self.first * 2 ** min(attempt - 1, 30))
         return _chance.uniform(step / 2, step)
 
@@ -153,7 +153,7 @@ def _detail(answer: httpx.Response) -> str:
 
 
 def _retry_after(answer: httpx.Response | None) -> float:
-    """Return the seconds that the peer asked us to wait; 0 for a date or anything else."""
+    """Return the seconds that the peer asked us to wait; 0 for a date and every other value."""
     text = answer.headers.get("retry-after", "") if answer is not None else ""
     return float(text) if text.isdigit() else 0.0
 

@@ -1,10 +1,10 @@
-"""A service's connections: how fast new ones are accepted, how many may be open, how long one may take over a request.
+"""Bounds a service's connections: the pace of new ones, the number of open ones, the time that a request may take.
 
 asyncio accepts whatever has queued up at once, up to the listener's backlog, and each request of it is begun before
 those that are under way go on. So a few thousand new connections would stop all others for seconds; `Entrance`
 accepts them at a pace instead.
 uvicorn bounds idle keep-alive connections only. A connection that sends half a request's head, or goes on sending a
-body after its answer, would stay open for ever there; `GuardedProtocol` closes it.
+body after its answer, would stay open without end there; `GuardedProtocol` closes it.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ BURST = 64
 """Connections that may come at once, before the pace holds."""
 
 LINGER_SECONDS = 5.0
-"""For a caller to send the rest of a body that was refused, and so to reach its answer."""
+"""Seconds in which a caller may send the rest of a refused body, and so reach its answer."""
 
 SPARE = 128
 """Connections above the limit, as long as all those within it are busy."""
@@ -37,7 +37,7 @@ CHUNK = 128 * 1024
 """Bytes that are read from a connection at once. All connections share one buffer."""
 
 READ_SECONDS = 60.0
-"""For a caller to go on reading an answer that fills the buffers on the way."""
+"""Seconds in which a caller must go on reading an answer that fills the buffers on the way."""
 
 SMALL_REQUEST = 16 * 1024
 """Bytes of a request that may be answered unread without an end to its connection."""
@@ -48,11 +48,20 @@ READ = "distrust.read"
 BODY_BURST = 4 * 2**20
 """Bytes of larger requests that may come at once, before the pace holds."""
 
+_RETRY_SECONDS = 1.0
+"""Pause after an `accept` for which the machine had no descriptor or memory left."""
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_TURN = 32  # abandoned connections that are left out before other tasks have a turn
+_HALF_CLOSED = getattr(select, "POLLRDHUP", 0)  # only Linux can tell; elsewhere they are accepted, and noticed later
+
+_log = structlog.get_logger("distrust.web")
+
 
 class BodyPace:
     """Bytes of many bodies together arrive at `rate` a second at most, after BODY_BURST.
 
-    most  seconds that a sender waits at most; what is due later is forgotten.
+    most  seconds that a sender waits at most; later dues are forgotten.
     """
 
     def __init__(self, rate: float, most: float = math.inf) -> None:
@@ -60,7 +69,7 @@ class BodyPace:
         self._due = 0.0  # the time at which all that has arrived would have arrived at the rate
 
     def take(self, size: int, now: float) -> float:
-        """Count bytes that have arrived; return the seconds before more of the same body may be read."""
+        """Count bytes that have arrived. Return the seconds before more of the same body may be read."""
         due = max(self._due, now - BODY_BURST / self._rate) + size / self._rate
         self._due = min(due, now + self._most)
         return max(0.0, self._due - now)
@@ -92,14 +101,6 @@ class PacedFlow(FlowControl):
     def _settle(self) -> None:
         if not (self._full or self._held or self._transport.is_closing()):
             super().resume_reading()
-
-
-_RETRY_SECONDS = 1.0
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_TURN = 32  # abandoned connections that are left out before other tasks have a turn
-_HALF_CLOSED = getattr(select, "POLLRDHUP", 0)  # only Linux can tell; elsewhere they are accepted, and noticed later
-
-_log = structlog.get_logger("distrust.web")
 
 
 class Pace:
@@ -227,7 +228,7 @@ class Connections:
 
 
 class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
-    """HTTP/1.1 with time-outs for heads, and for what follows an answer. `guarded` makes one for a service."""
+    """HTTP/1.1 with time-outs for heads, and for bytes that follow an answer. `guarded` makes one for a service."""
 
     limits: ClassVar[Connections]  # `connections` is a name of uvicorn's
     chunk: ClassVar[bytearray]  # of all connections: what is read is taken out before another one is read
@@ -257,7 +258,7 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
         return self.chunk
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was read out of the buffer."""
+        """Take the bytes that were read out of the buffer."""
         self.data_received(bytes(memoryview(self.chunk)[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
@@ -292,7 +293,7 @@ class GuardedProtocol(H11Protocol, asyncio.BufferedProtocol):
         self.transport.abort()
 
     def _keep_pace(self, size: int) -> None:
-        """Count what has arrived. Read no more of a refused body before that is due."""
+        """Count the bytes that have arrived. Read no more of a refused body before they are due."""
         self.arrived += size
         if not self.last:
             return

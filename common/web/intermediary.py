@@ -1,4 +1,4 @@
-"""The routes that both intermediaries have, and the app around them: settings, database, service."""
+"""Serves the routes that both intermediaries have, and builds their app: settings, database, service."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,8 +21,8 @@ from distrust.common.errors import (
 )
 from distrust.common.intermediary.intake import check_fits
 from distrust.common.intermediary.service import Intermediary
+from distrust.common.intermediary.stages import Clock, SystemClock
 from distrust.common.intermediary.store import METADATA, VERSION
-from distrust.common.machine import Clock, SystemClock
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import CohortList, Transcript
@@ -66,7 +66,7 @@ router = APIRouter(prefix="/v1", route_class=MessageRoute)
 def open_cohort(
     cohort: str, body: Annotated[Cohort, JsonBody.of(Cohort, OPERATORS_VALUES)], party: PartyDep, request: Request
 ) -> Cohort:
-    """Open a cohort; the same again changes nothing."""
+    """Open a cohort and return it. Idempotent."""
     if body.cohort != cohort:
         raise BadMessage(f"cohort {body.cohort} was sent to the address of {cohort}")
     check_fits(body, request.app.state.settings.max_body)
@@ -75,7 +75,7 @@ def open_cohort(
 
 @router.get("/cohorts/{cohort}/terms", responses=problems(WrongCohort))
 async def terms(cohort: str, party: PartyDep) -> Cohort:
-    """Show the cohort as it was opened here. A client compares it with what the server told it, before it sends."""
+    """Return the cohort as it was opened here. A client compares it with the server's copy before it sends."""
     known = party.known_terms(cohort)
     return await run_in_threadpool(party.terms, cohort) if known is None else known
 
@@ -84,13 +84,13 @@ async def terms(cohort: str, party: PartyDep) -> Cohort:
 def cohorts(
     party: PartyDep, *, only_open: Annotated[bool, Query(alias="open", description="leave out what is over")] = False
 ) -> CohortList:
-    """Cohorts and where each stands."""
+    """Return the cohorts and where each stands."""
     return party.cohorts(only_open=only_open)
 
 
 @router.post("/cohorts/{cohort}/departures", responses=problems(BadMessage, WrongCohort))
 def depart(cohort: str, body: Annotated[Departure, JsonBody.of(Departure)], party: PartyDep) -> UploadAnswer:
-    """Take departures: the stage no longer waits for these clients."""
+    """Take departures: the stage no longer waits for these clients. Return the refused ones."""
     return party.depart(cohort, body)
 
 
@@ -101,7 +101,7 @@ def depart(cohort: str, body: Annotated[Departure, JsonBody.of(Departure)], part
     response_model=BatchAnswer,
 )
 async def batch(cohort: str, party: PartyDep, notifier: NotifierDep, wait: Wait = 0) -> Response:
-    """The mixed messages, or why there are none; the same bytes each time."""
+    """Return the mixed messages, or why there are none; the same bytes each time."""
     answer = await notifier.until(cohort, lambda: party.batch(cohort), _final, wait, question="batch")
     if isinstance(answer, bytes):
         return Response(answer, media_type="application/json")
@@ -121,7 +121,7 @@ async def transcript_page(
     after: Annotated[int, Query(ge=0, le=2**53, description="position to start from")] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Transcript:
-    """What this party saw, message by message."""
+    """Return a page of this party's transcript, message by message."""
     return await run_in_threadpool(party.transcript, cohort, after, limit)
 
 
@@ -143,7 +143,7 @@ def wire(
     database = Database(settings.database_url, METADATA, VERSION)
     database.hold()
     app.state.database = database
-    app.state.service = kind(database, clock or SystemClock(), app.state.notifier.ring)
+    app.state.service = kind(database, clock or SystemClock(), app.state.notifier.notify)
     return app
 
 

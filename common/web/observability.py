@@ -60,7 +60,7 @@ class Metrics:
         self._abandoned.inc()
 
     def record(self, method: str, route: str, status: int, seconds: float, received: int) -> None:
-        """Count one request. `method` and `route` come from closed sets: a label that is new stays for ever."""
+        """Count one request. `method` and `route` come from closed sets: a new label is never removed."""
         self._requests.labels(method, route, status).inc()
         self._seconds.labels(method, route).observe(seconds)
         self._bytes.labels(method, route).inc(received)

@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): how every refusal is answered, and how a client reads it back as our error."""
+"""Answers refusals as problem documents (RFC 9457), and reads them back as our errors."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ _SECRET_FIELDS = {"ticket", "tickets", "signatures", "body", "token"}
 
 
 class Problem(BaseModel):
-    """RFC 9457: what was refused and why. `type` is stable; further members depend on it."""
+    """A refusal and its reason (RFC 9457). `type` is stable; further members depend on it."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -131,12 +131,12 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:
-    """The caller hung up: this status is only logged and counted."""
+    """Return a status that is only logged and counted: the caller hung up."""
     return Response(status_code=CALLER_GONE)
 
 
 async def _unexpected(_request: Request, _error: Exception) -> Response:
-    """A bug of ours: the log has the trace, the caller does not get it."""
+    """Return a problem without the cause: the log has the trace of our bug."""
     return document("urn:distrust:problem:internal", "internal", 500, "an unexpected error; the service's log has it")
 
 

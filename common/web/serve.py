@@ -26,14 +26,17 @@ from distrust.common.web.settings import ServiceSettings
 
 S = TypeVar("S", bound=ServiceSettings)
 
-GRACE_SECONDS = 20  # for requests in flight when the service is told to stop
-BACKLOG = 512
-PRIVATE = 0o077  # umask: only the owner may read what a service writes
-SWITCH_SECONDS = 0.0005
-"""After which a thread that computes yields to the one that serves. Python's 5 ms would delay every read by that."""
-LARGE_BLOCK = 256 * 1024
-_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
+GRACE_SECONDS = 20  # for requests in flight when the service stops
+BACKLOG = 512  # connections that wait at the listener to be accepted
+PRIVATE = 0o077  # umask: only the owner may read a service's files
 SPARE_FILES = 512  # files besides callers' connections: databases, logs, connections to other services
+LARGE_BLOCK = 256 * 1024  # bytes from which a free block of memory is returned to the system at once
+_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
+
+SWITCH_SECONDS = 0.0005
+"""Seconds after which a thread that computes yields to the one that serves. Python's 5 ms would delay every read."""
+
+_log = structlog.get_logger("distrust.web")
 
 
 def run_service(settings_type: type[S], build: Callable[[S], FastAPI]) -> int:
@@ -63,7 +66,7 @@ def give_memory_back() -> None:
     try:
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, LARGE_BLOCK)
     except (AttributeError, OSError, TypeError):
-        structlog.get_logger("distrust.web").debug("the system's own way with memory stays")
+        _log.debug("allocator_unchanged")
 
 
 def _built(build: Callable[[S], FastAPI], settings: S) -> FastAPI:
@@ -73,14 +76,14 @@ def _built(build: Callable[[S], FastAPI], settings: S) -> FastAPI:
     except ProtocolError:
         raise
     except Exception as error:
-        structlog.get_logger("distrust.web").debug("cannot start", exc_info=True)
+        _log.debug("start_failed", exc_info=True)
         why = (str(error).splitlines() or [""])[0]
         more = "DISTRUST_LOG_LEVEL=debug says more"
         raise ProtocolError(f"cannot start: {type(error).__name__}: {why} ({more})") from error
 
 
 def options(app: FastAPI, settings: ServiceSettings) -> uvicorn.Config:
-    """Return all that uvicorn is told: no headers of proxies, no WebSockets, and the settings' limits."""
+    """Return uvicorn's options: no headers of proxies, no WebSockets, and the settings' limits."""
     most = allow_connections(settings.max_connections)
     connections = Connections(most, settings.header_seconds, BodyPace(settings.body_rate, LINGER_SECONDS))
     return uvicorn.Config(
@@ -98,7 +101,7 @@ def options(app: FastAPI, settings: ServiceSettings) -> uvicorn.Config:
 
 
 def allow_connections(wanted: int) -> int:
-    """Return how many connections may be open at once: `wanted`, or what the limit of open files leaves.
+    """Return how many connections may be open at once: `wanted`, or fewer if the limit of open files needs it.
 
     Raises this process's own limit of open files as far as it takes, and the system allows.
     """
@@ -109,16 +112,16 @@ def allow_connections(wanted: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     if files < need:
         allowed = max(files - SPARE_FILES, files // 2)
-        structlog.get_logger("distrust.web").warning("fewer_connections", wanted=wanted, allowed=allowed, files=files)
+        _log.warning("fewer_connections", wanted=wanted, allowed=allowed, files=files)
         return allowed
     return wanted
 
 
 def serve_app(app: FastAPI, settings: ServiceSettings, listener: socket.socket | None = None) -> int:
-    """Serve until SIGTERM or SIGINT: stop accepting, wake the long polls, finish what is in flight, return 0."""
+    """Serve until SIGTERM or SIGINT, then stop accepting, wake long polls, finish open requests, and return 0."""
     with contextlib.closing(listener or bind(settings)) as bound:
         host, port = bound.getsockname()[:2]
-        structlog.get_logger("distrust.web").info("listening", service=settings.service, host=host, port=port)
+        _log.info("listening", service=settings.service, host=host, port=port)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _exit)  # uvicorn raises the signal again when it is done; then this is a clean end
         server = _Server(options(app, settings), app, settings.new_connections)
@@ -145,7 +148,7 @@ def bind(settings: ServiceSettings) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn that accepts connections by an Entrance, and ends its long polls when it is told to stop."""
+    """A uvicorn that accepts connections by an Entrance, and ends its long polls when it stops."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, rate: float) -> None:
         super().__init__(config)
@@ -170,7 +173,7 @@ class _Server(uvicorn.Server):
     def _entrance_closed(self, task: "asyncio.Task[None]") -> None:
         """Exit: a service that accepts no more connections must not look alive."""
         if not task.cancelled():
-            structlog.get_logger("distrust.web").error("no_entrance", exc_info=task.exception())
+            _log.error("no_entrance", exc_info=task.exception())
             self.should_exit = True
 
     def _protocol(self) -> asyncio.BaseProtocol:

@@ -38,7 +38,7 @@ class ServiceSettings(BaseSettings):
 
     @property
     def database_url(self) -> str:
-        """The configured database, or this service's file below the working directory."""
+        """Return the configured database, or this service's file below the working directory."""
         return self.database or f"sqlite:///./.distrust/{self.service}.sqlite3"
 
     def operator_token(self) -> str | None:
@@ -46,7 +46,7 @@ class ServiceSettings(BaseSettings):
         return _token("operator_token_file", self.operator_token_file)
 
     def inspector_token(self) -> str | None:
-        """The token that opens transcripts: the operator's."""
+        """Return the token that opens transcripts: the operator's."""
         return self.operator_token()
 
     def check(self) -> None:
@@ -67,7 +67,7 @@ class IntermediarySettings(ServiceSettings):
     """
 
     inspector_token_file: Annotated[
-        Path | None, Field(description="file with the token that reads transcripts; unset: nobody reads them")
+        Path | None, Field(description="file with the token that reads transcripts; unset: no caller may read them")
     ] = None
 
     def inspector_token(self) -> str | None:

@@ -1,7 +1,7 @@
-"""Long polls: requests that wait until something changes, time is over, the caller leaves, or the service stops.
+"""Serves long polls: requests that wait for a change, their time limit, their caller's end or the service's.
 
 Requests with the same topic and question share a watch, so the cost does not grow with their number. A watch looks up
-the answer after every ring, and every `LOOK_SECONDS` in between, because a deadline passes without a ring.
+the answer after every notification, and every `LOOK_SECONDS` in between, because a deadline passes without one.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from starlette.types import Receive
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 0.25  # between two looks of a watch without a ring: how late a passed deadline may be noticed
+LOOK_SECONDS = 0.25  # between two looks of a watch without a notification: how late a passed deadline may be noticed
 LONGEST_WAIT = 60.0  # seconds that one request may wait
 JOIN_SECONDS = 0.02
 """Between two looks of a watch for requests that joined it: many requests cost 50 looks a second, not one each."""
@@ -37,7 +37,7 @@ class ChangeNotifier:
         self._most = most
         self._closed = False
 
-    def ring(self, topic: str) -> None:
+    def notify(self, topic: str) -> None:
         """Let every watch of this topic look again."""
         with self._lock:
             watches = list(self._watches.get(topic, {}).values())
@@ -162,7 +162,7 @@ class _Watch(Generic[T]):
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
-        self._soon: asyncio.TimerHandle | None = None  # the next look, for those who joined
+        self._soon: asyncio.TimerHandle | None = None  # the next look, for requests that joined
         self._looked = 0.0  # when the last look began
 
     def add(self, wait: _Wait[T]) -> None:
@@ -180,7 +180,7 @@ class _Watch(Generic[T]):
 
     async def _run(self) -> None:
         while self.waits:
-            self._changed.clear()  # before looking: a ring from now on is not lost
+            self._changed.clear()  # before looking: a notification from now on is not lost
             if self._soon is not None:
                 self._soon.cancel()
                 self._soon = None
@@ -216,7 +216,7 @@ class Waiting:
         *,
         question: Hashable = None,
     ) -> T:
-        """Wait as `ChangeNotifier.until` does. Raises ClientDisconnect when the caller hangs up."""
+        """Return the value as `ChangeNotifier.until` does. Raises ClientDisconnect when the caller hangs up."""
         left = self._left() if seconds > 0 and not self.changes.closed else None
         return await self.changes.until(topic, look, ready, seconds, question=question, left=left)
 
@@ -226,7 +226,7 @@ class Waiting:
 
 
 async def waiting(request: Request) -> Waiting:
-    """FastAPI dependency: return the notifier of the request's service.
+    """Return the notifier of the request's service, as a FastAPI dependency.
 
     Asynchronous, as all of ours: FastAPI would run a plain function in a thread, which costs more than the function.
     """

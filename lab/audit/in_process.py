@@ -5,6 +5,7 @@ releases of one cohort, as its adversary sees them; `lab.audit.over_http` plays 
 """
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,9 @@ from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.explain import wanted
 from distrust.common.modular import Vector, add
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
-from distrust.lab.audit.broken import broken
+from distrust.lab.audit.broken import broken, counter_example
 from distrust.lab.audit.observation import evidence, observed
+from distrust.lab.audit.secret import Secret, named_secret
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import ALARM, Finding, check_trials, judge_worlds
 from distrust.lab.privacy.query import PrivacyQuery
@@ -25,6 +27,9 @@ DEFAULT_TRIALS = 100_000
 MAJORITY = 2
 LEAST_CONFIDENCE = 0.5  # below, the bound may be wrong more often than right
 
+AT_ONCE = 1 << 18
+"""Coordinates of messages that are held at a time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditQuery:
@@ -32,6 +37,9 @@ class AuditQuery:
 
     mechanism    its name, as in a run file. counter_example: one of `BROKEN` instead, for `cohort.clients` clients.
     cohort       the question of `distrust privacy`, without survivors and colluders.
+    secret       "arm" or "context" of a contextual client, whose rewards lie in [cohort.low, cohort.high]; None for the
+                 worst pair of the cohort's ball. features, arms and residual: of its statistic, as `named_secret` takes
+                 them; None for the usual ones.
     intermediary "shuffler" or "aggregator", where the mechanism leaves a choice; None for its own choice.
     survivors    clients that answered; None for the fewest with which a cohort is opened.
     colluders    of these the ones that reveal their noise.
@@ -45,6 +53,10 @@ class AuditQuery:
     cohort: PrivacyQuery
     calibration: str = "exact"
     intermediary: str | None = None
+    secret: str | None = None
+    features: int | None = None
+    arms: int | None = None
+    residual: str | None = None
     survivors: int | None = None
     colluders: int = 0
     counter_example: str | None = None
@@ -59,15 +71,35 @@ class AuditQuery:
         Without stated survivors these are the mechanism's floor; over HTTP at least the least majority, because secure
         aggregation opens no sum below it.
         """
-        mechanism = self._calibrated() if self.counter_example is None else self._broken(self.counter_example)
+        secret = self._secret() if self.counter_example is None else counter_example(self.counter_example).secret
+        mechanism = self._calibrated(secret) if self.counter_example is None else self._broken(self.counter_example)
         least = mechanism.clients // MAJORITY + 1 if self.http else 1
         survivors = max(mechanism.floor, least) if self.survivors is None else self.survivors
-        return Setting(mechanism, survivors, self.colluders, "http" if self.http else "in-process")
+        return Setting(mechanism, survivors, self.colluders, "http" if self.http else "in-process", secret)
 
-    def _calibrated(self) -> Mechanism:
+    def _secret(self) -> Secret | None:
+        """Return what the client hides. Raises BadParameter for an option that would be ignored."""
+        words: tuple[tuple[str, Any], ...] = (
+            ("features", self.features),
+            ("arms", self.arms),
+            ("residual", self.residual),
+        )
+        if self.secret is None:
+            for word, value in words:
+                if value is not None:
+                    raise BadParameter(word, value, "is for --secret: leave it out")
+            return None
+        for word, given, usual in (("dimension", self.cohort.dimension, 1), ("norm", self.cohort.norm, "linf")):
+            if given != usual:
+                raise BadParameter(word, given, "--secret brings its own vectors: leave it out")
+        own = {word: value for word, value in words if value is not None}
+        return named_secret(self.secret, **own, low=self.cohort.low, high=self.cohort.high)
+
+    def _calibrated(self, secret: Secret | None) -> Mechanism:
         if self.mechanism is None:
             raise BadParameter("mechanism", None, "name one, or a counter-example with --broken")
-        mechanism = self.cohort.planned(self.mechanism, self.calibration)
+        statistic = None if secret is None else secret.statistic
+        mechanism = self.cohort.planned(self.mechanism, self.calibration, statistic)
         if self.intermediary is None:
             return mechanism
         try:
@@ -78,8 +110,9 @@ class AuditQuery:
     def _broken(self, name: str) -> Mechanism:
         """Return the counter-example. Raises BadParameter for an option that it would ignore."""
         words = [(field.name, getattr(self.cohort, field.name), field.default) for field in fields(PrivacyQuery)]
-        own = (("mechanism", self.mechanism, None), ("via", self.intermediary, None))
-        for word, value, default in (*words, *own, ("calibration", self.calibration, "exact")):
+        own = [(word, getattr(self, word), None) for word in ("mechanism", "secret", "features", "arms", "residual")]
+        more = (("via", self.intermediary, None), ("calibration", self.calibration, "exact"))
+        for word, value, default in (*words, *own, *more):
             if word not in {"clients", "epsilon"} and value != default:
                 raise BadParameter(word, value, "--broken brings its own: leave it out")
         return broken(name, self.cohort.clients, 1.0 if self.cohort.epsilon is None else self.cohort.epsilon)
@@ -92,7 +125,7 @@ class AuditQuery:
 
 
 def audit_in_process(query: AuditQuery, setting: Setting) -> Finding:
-    """Run both worlds in this process and test the claim. Raises BadParameter or TooSmall."""
+    """Run both worlds in this process and return the finding. Raises BadParameter or TooSmall."""
     trials, alarm = DEFAULT_TRIALS if query.trials is None else query.trials, query.alarm()
     if query.seed is not None and query.seed < 0:
         raise BadParameter("seed", query.seed, "must be at least 0")
@@ -102,10 +135,6 @@ def audit_in_process(query: AuditQuery, setting: Setting) -> Finding:
     return judge_worlds(setting, worlds[0], worlds[1], alarm=alarm)
 
 
-AT_ONCE = 1 << 18
-"""Coordinates of messages that are held at a time."""
-
-
 def audit(
     mechanism: Mechanism,
     *,
@@ -113,15 +142,18 @@ def audit(
     trials: int = 100_000,
     survivors: int | None = None,
     colluders: int = 0,
+    secret: Secret | None = None,
     alarm: float = ALARM,
 ) -> Finding:
-    """Run both worlds in this process, through randomize, the sum modulo m and estimate, and test the claim.
+    """Run both worlds in this process, through randomize, the sum modulo m and estimate. Return the finding.
 
     trials     of each world.
     survivors  clients that answered, the mechanism's floor by default; `colluders` of them reveal their noise.
+    secret     what a contextual client hides; None for the worst pair of the mechanism's ball.
     Raises     TooSmall or BadParameter where the mechanism refuses to release.
     """
-    setting = Setting(mechanism, mechanism.floor if survivors is None else survivors, colluders)
+    answered = mechanism.floor if survivors is None else survivors
+    setting = Setting(mechanism, answered, colluders, secret=secret)
     check_trials(setting, trials, alarm)
     worlds = [outcomes(setting, world, trials, stream) for world in (0, 1)]
     return judge_worlds(setting, worlds[0], worlds[1], alarm=alarm)
@@ -141,7 +173,7 @@ def outcomes(setting: Setting, world: int, trials: int, stream: Stream) -> NDArr
 
 
 def _contents(setting: Setting, world: int, count: int, stream: Stream) -> Vector:
-    """Return what the intermediary hands over in each of `count` trials, shape (batches, count, messages, D).
+    """Return the intermediary's output in each of `count` trials, shape (batches, count, messages, D).
 
     The differing client is in the first batch. Records keep their order: no evidence depends on it.
     """

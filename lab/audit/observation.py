@@ -1,4 +1,4 @@
-"""Turn what an intermediary handed over into a few numbers for each trial, in which an audit looks for events.
+"""Turns an intermediary's output into a few numbers for each trial, in which an audit looks for events.
 
 Contents in Z_m become integers in grid steps (`observed`), and these become the evidence: a sum, and where the law of
 the noise is known its likelihood ratio. However little a number tells, the test stays exact: it then only sees fewer
@@ -28,10 +28,10 @@ Observation = NDArray[np.float64]
 MOST_REPLICAS = 64
 
 LEAST = 1e-300
-"""Stands for a probability of nothing."""
+"""Probability that stands for 0 where a logarithm is taken."""
 
 DIGITS = 9
-"""Of a likelihood ratio, so that equal ones are equal whatever they were added up from."""
+"""Digits that a likelihood ratio is rounded to, so that equal ratios are equal in whatever order they were added up."""
 
 
 def most_replicas(mechanism: Mechanism) -> int:
@@ -73,7 +73,7 @@ def replicated(mechanism: M, replicas: int) -> M:
 
 
 def observed(setting: Setting, contents: Vector, stream: Stream) -> Observation:
-    """Return what an adversary sees of T trials, shape (T, pieces, D), in grid steps.
+    """Return an adversary's observations of T trials, shape (T, pieces, D), in grid steps.
 
     contents  in Z_m, shape (batches, T, messages, D): sums (one message), or a trial's messages.
     stream    for the noise of mechanisms that add it here.
@@ -127,33 +127,58 @@ def evidence_names(setting: Setting) -> tuple[str, ...]:
     """Return the names of the numbers that `evidence` computes for a trial.
 
     sum         of all telling coordinates; of all records.
+    projection  of a secret, in place of the sum: on the direction from world 0's vector to world 1's. For Gaussian
+                noise it decides as the likelihood ratio does.
     likelihood  ln of the two worlds' likelihood ratio, by the noise's own law. It is used for several coordinates,
                 where a sum tells less unless noise is Gaussian, and for permuted records: the mean of their ratios.
+    unnoised    of a secret: coordinates that hold world 1's value without noise, less those that hold world 0's. It
+                finds noise that should have been added to more of them.
     nodes       of a stream: the prefix sums that are single nodes and hold the first batch, added up. This decides as
                 the likelihood ratio does, because every node has Gaussian noise of its own.
     everything  of a stream: all batches and prefixes. It finds noise that should have been added once more.
     """
     if setting.view == "stream":
         return ("nodes", "everything")
-    finer = setting.view == "records" or setting.telling > 1
-    return ("sum", "likelihood") if finer and likelihood_ratio(setting) is not None else ("sum",)
+    finer = setting.view == "records" or setting.telling.size > 1
+    told = ("likelihood",) if finer and likelihood_ratio(setting) is not None else ()
+    return ("sum", *told) if setting.secret is None else ("projection", *told, "unnoised")
 
 
 def evidence(setting: Setting, seen: Observation) -> NDArray[np.float64]:
     """Return a row a trial, shape (T, len(evidence_names)), of what was observed, shape (T, pieces, D)."""
-    telling = seen[..., : setting.telling]
-    whole: NDArray[np.float64] = telling.sum(axis=(1, 2))
+    telling = seen[..., setting.telling]
+    pieces = telling.sum(axis=2) if setting.secret is None else np.round(telling @ setting.direction, DIGITS)
     if setting.view == "stream":
         count = setting.batches
         nodes = [count + (1 << level) - 1 for level in range(count.bit_length())]
-        return np.column_stack((telling[:, nodes].sum(axis=(1, 2)), whole))
-    if len(evidence_names(setting)) == 1:
-        return whole[:, np.newaxis]
-    table = likelihood_ratio(setting)
-    assert table is not None
-    logs = table.of(telling).sum(axis=2)
-    mixed = np.logaddexp.reduce(logs, axis=1) - np.log(logs.shape[1])
-    return np.column_stack((whole, np.round(mixed, DIGITS)))
+        return np.column_stack((pieces[:, nodes].sum(axis=1), pieces.sum(axis=1)))
+    columns = {"sum": pieces.sum(axis=1), "projection": pieces.sum(axis=1)}
+    names = evidence_names(setting)
+    if "likelihood" in names:
+        logs = _logs(setting, telling).sum(axis=2)
+        columns["likelihood"] = np.round(np.logaddexp.reduce(logs, axis=1) - np.log(logs.shape[1]), DIGITS)
+    if "unnoised" in names:
+        columns["unnoised"] = _unnoised(setting, telling)
+    return np.column_stack([columns[name] for name in names])
+
+
+def _logs(setting: Setting, telling: Observation) -> Observation:
+    """Return ln P₁/P₀ entry by entry; coordinates with the same two values share a table."""
+    clean = _clean(setting)
+    logs = np.empty_like(telling)
+    for pair in np.unique(clean, axis=1).T:
+        alike = (clean == pair[:, np.newaxis]).all(axis=0)
+        table = likelihood_ratio(setting, int(np.argmax(alike)))
+        assert table is not None  # `evidence_names` found one for the first coordinate, and the law is the same
+        logs[..., alike] = table.of(telling[..., alike])
+    return logs
+
+
+def _unnoised(setting: Setting, telling: Observation) -> Observation:
+    """Return how many coordinates of a trial hold world 1's value itself, rounded up or down, less world 0's."""
+    left = np.rint(telling) - _centers(setting)
+    held = [((left == np.floor(value)) | (left == np.ceil(value))).sum(axis=(1, 2)) for value in _clean(setting)]
+    return np.asarray(held[1] - held[0], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +194,11 @@ class Ratio:
         return logs
 
 
-def likelihood_ratio(setting: Setting) -> Ratio | None:
-    """Return the ratio by the law of the noise in what is seen; None where that is not known."""
+def likelihood_ratio(setting: Setting, coordinate: int = 0) -> Ratio | None:
+    """Return the ratio by the law of the noise in what is seen; None where that is not known.
+
+    coordinate  one of the telling ones, by its number among them.
+    """
     law = _noise(setting)
     try:
         pmf = None if law is None else law.pmf()
@@ -178,8 +206,9 @@ def likelihood_ratio(setting: Setting) -> Ratio | None:
         pmf = None
     if pmf is None:
         return None
-    first, masses = pmf.first + _center(setting), pmf.masses
-    both = [_likelihood(masses, steps, setting.mechanism.precision) for steps in _clean(setting)]
+    first, masses = pmf.first + int(_centers(setting)[coordinate]), pmf.masses
+    clean = _clean(setting)[:, coordinate]
+    both = [_likelihood(masses, float(steps), setting.mechanism.precision) for steps in clean]
     return Ratio(first, np.log(both[1]) - np.log(both[0]))
 
 
@@ -192,24 +221,24 @@ def _likelihood(masses: NDArray[np.float64], steps: float, most: int) -> NDArray
 
 
 def _clean(setting: Setting) -> NDArray[np.float64]:
-    """Return the differing client's first coordinate in either world, in grid steps, shape (2,)."""
+    """Return the differing client's telling coordinates in either world, in grid steps, shape (2, telling)."""
     mechanism = setting.mechanism
-    steps = (setting.ends[:, 0] - mechanism.low) * (mechanism.precision / (mechanism.high - mechanism.low))
-    return np.clip(steps, 0, mechanism.precision)
+    scale = mechanism.precision / (mechanism.high - mechanism.low)
+    return np.clip(np.round((setting.ends[:, setting.telling] - mechanism.low) * scale, DIGITS), 0, mechanism.precision)
 
 
-def _center(setting: Setting) -> int:
-    """Return what the other clients' values, and bits that carry no value, add to a sum."""
+def _centers(setting: Setting) -> NDArray[np.float64]:
+    """Return what the others' values, and bits that carry no value, add to the telling coordinates of a sum."""
     mechanism, others = setting.mechanism, setting.visible - 1
     if setting.view not in {"sum", "estimate"}:
-        return 0
+        return np.zeros(setting.telling.size)
     step = (mechanism.high - mechanism.low) / mechanism.precision
-    still = round(float(setting.others[0] - mechanism.low) / step)
-    return others * still + mechanism.silent_ones * setting.visible
+    still = np.rint((setting.others[setting.telling] - mechanism.low) / step)
+    return np.asarray(others * still + mechanism.silent_ones * setting.visible, dtype=np.float64)
 
 
 def _noise(setting: Setting) -> Law | None:
-    """Return the noise of one coordinate of what is seen; for continuous noise the discrete law of its size."""
+    """Return the noise of one coordinate of the observation; for continuous noise the discrete law of its size."""
     mechanism = setting.mechanism
     if setting.view == "estimate":
         return getattr(mechanism, "server_law", lambda: None)()

@@ -1,4 +1,4 @@
-"""Run both worlds of an audit over the real services: cohorts at the intermediaries, clients, batches over HTTP.
+"""Runs both worlds of an audit over the real services: cohorts at the intermediaries, clients, batches over HTTP.
 
 The auditor takes the server's place: its own keys sign tickets and open records. The clients are the fleet's own, each
 with noise from the operating system. `CohortHarness` plays the cohorts, a few at once. The batch goes through the
@@ -58,6 +58,13 @@ AT_ONCE = 8  # cohorts in flight
 STAGE_SECONDS = 60.0
 BLOCK = 512
 
+COHORTS = 32
+"""Cohorts of each world, at least, where there are as many trials."""
+
+USUAL_COHORTS = 250
+USUAL_TRIALS = 10_000
+MESSAGE_BITS = 1 << 20  # of a client
+
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
@@ -73,7 +80,7 @@ class Rewards:
         return np.full(self.arms, self.values.mean())
 
     def rewards(self, arm: int, count: int, stream: Stream) -> NDArray[np.float64]:
-        """Return the first `count` values, whatever the arm."""
+        """Return the first `count` values, for every arm."""
         del arm, stream
         return self.values[:count]
 
@@ -122,7 +129,7 @@ class CohortHarness:
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def cohort(self, name: str, values: NDArray[np.float64]) -> Vector:
-        """Return what the intermediary handed over of clients with these vectors, shape (n, D).
+        """Return the intermediary's output for clients with these vectors, shape (n, D).
 
         That is one row, or a row for each survivor. Raises Unavailable when the cohort is aborted.
         """
@@ -198,14 +205,6 @@ class CohortHarness:
         )
 
 
-COHORTS = 32
-"""Cohorts of each world, at least, where there are as many trials."""
-
-USUAL_COHORTS = 250
-USUAL_TRIALS = 10_000
-MESSAGE_BITS = 1 << 20  # of a client
-
-
 @dataclass(frozen=True)
 class Staged:
     """A setting and the services that it is played over.
@@ -234,7 +233,7 @@ class Staged:
         return np.concatenate(parts)[:trials]
 
     async def _run(self, world: int, number: int) -> NDArray[np.float64]:
-        """Play one cohort, or the cohorts of one stream; the differing client is in the first of them."""
+        """Return the evidence of one cohort, or of the cohorts of one stream, whose first has the differing client."""
         batches = range(self.setting.batches)
         name = f"{self.name}.{world}.{number}"
         cohorts = [self.harness.cohort(f"{name}.{batch}", self._values(0 if batch else world)) for batch in batches]
@@ -283,7 +282,7 @@ def _records(setting: Setting) -> int:
 
 
 def _check(setting: Setting) -> None:
-    """Refuse what cannot be played over HTTP."""
+    """Refuse an audit that cannot be played over HTTP."""
     mechanism = setting.mechanism
     setting.check()  # below the floor real clients would refuse to unmask, one deadline later
     if 2 * setting.survivors <= mechanism.clients:
@@ -295,7 +294,7 @@ def _check(setting: Setting) -> None:
 
 
 async def audit_over_http(setting: Setting, urls: Urls, *, trials: int, alarm: float = ALARM) -> Finding:
-    """Run both worlds over running services and test the claim, by the same test as in process."""
+    """Run both worlds over running services, and return the finding of the same test as in process."""
     check_trials(setting, trials, alarm)
     async with Http() as http:
         with ThreadPoolExecutor(1, "audit") as worker:

@@ -1,4 +1,4 @@
-"""Decide from the outcomes of two worlds what a mechanism's ε is at least, and whether that breaks its claim.
+"""Computes a lower bound of a mechanism's ε from the outcomes of two worlds, and whether it breaks the claim.
 
 An outcome is a number. Four families of events are looked at: at most c, at least c, exactly one value, and the values
 that one world prefers most (a likelihood-ratio test on the histogram). Each is tried in both directions: eight events.
@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from distrust.common.bandit.statistics import Norm
 from distrust.common.errors import BadParameter
-from distrust.common.wire import Message
+from distrust.common.wire import Message, Norm
 from distrust.lab.audit.observation import evidence_names
+from distrust.lab.audit.secret import Hidden
 from distrust.lab.audit.setting import Setting, Transport, View
 
 Counts = NDArray[np.int64]
@@ -100,7 +100,7 @@ class CountedEvent:
 
 
 def cell(edges: Outcomes, outcomes: Outcomes) -> NDArray[np.int64]:
-    """Return the cell of each outcome: the last edge at or below it; what lies below all edges is in the first."""
+    """Return the cell of each outcome: the last edge at or below it; outcomes below all edges are in the first."""
     return np.maximum(np.searchsorted(edges, outcomes, side="right") - 1, 0)
 
 
@@ -142,11 +142,12 @@ def _edges(pooled: Outcomes) -> Outcomes:
 class Finding(Message):
     """A lower bound on ε, which may be wrong with the false-alarm rate, beside the claim.
 
-    view        what was looked at: see `Setting.view`.
+    view        the observation: see `Setting.view`.
     evidence    the number of a trial that the event is about: see `evidence_names`.
+    secret      "arm" or "context" of a contextual client; null for the worst pair of the mechanism's ball.
     trials      runs of each of the two worlds; the first half chose the events, the others, `counted`, were counted.
     cohorts     opened for either world over HTTP, where one may carry many trials; null in process.
-    claim       ε of the claimed guarantee at `delta`; null when nothing is claimed.
+    claim       ε of the claimed guarantee at `delta`; null without a claim.
     lower       the mechanism's ε at `delta` is above this.
     reach       the largest `lower` that so many trials can give: a claim above it cannot be contradicted by them.
     hits        of the event in its likely world and in the other one, of `counted` runs each.
@@ -158,6 +159,7 @@ class Finding(Message):
     calibration: str
     transport: Transport
     view: View
+    secret: Hidden | None = None
     evidence: str
     clients: int
     dimension: int
@@ -188,7 +190,7 @@ class Tested:
 
 
 def check_trials(setting: Setting, trials: int, alarm: float = ALARM) -> None:
-    """Refuse, before any is played, too few to show anything at this false-alarm rate, and too many to hold."""
+    """Refuse too few trials for this false-alarm rate, and too many for memory, before any is played."""
     _check_alarm(alarm)
     if not FEWEST <= trials <= MOST:
         raise BadParameter("trials", trials, f"must lie in [{FEWEST}, {MOST}]")
@@ -200,7 +202,7 @@ def check_trials(setting: Setting, trials: int, alarm: float = ALARM) -> None:
 
 
 def judge_worlds(setting: Setting, world0: Outcomes, world1: Outcomes, *, alarm: float = ALARM) -> Finding:
-    """Choose events on the first half, count them on the second, take the largest of the bounds.
+    """Return the largest of the bounds: events are chosen on the first half and counted on the second.
 
     world0, world1  evidence, one row a trial. Eight events for each of its columns share the alarm.
     """
@@ -214,6 +216,7 @@ def judge_worlds(setting: Setting, world0: Outcomes, world1: Outcomes, *, alarm:
         calibration=mechanism.calibration,
         transport=setting.transport,
         view=setting.view,
+        secret=None if setting.secret is None else setting.secret.hidden,
         evidence=best.evidence,
         clients=mechanism.clients,
         dimension=mechanism.dimension,

@@ -1,4 +1,4 @@
-"""`distrust audit`: a lower bound on ε from outcomes, beside the ε that is claimed."""
+"""Implements `distrust audit`: shows a lower bound on ε from outcomes, beside the ε that is claimed."""
 
 import asyncio
 import tempfile
@@ -63,6 +63,19 @@ def audit_command(
     corrupt: Corrupt = 0.0,
     survivors: Survivors = None,
     colluders: Colluders = 0,
+    secret: Annotated[
+        str | None, typer.Option("--secret", help="What a contextual client hides: its arm, or its context")
+    ] = None,
+    features: Annotated[
+        int | None, typer.Option("--features", help="With --secret, d: numbers of a context; 2 when absent")
+    ] = None,
+    arms: Annotated[
+        int | None, typer.Option("--arms", help="With --secret, K: arms with parameters of their own; else 1 or 2")
+    ] = None,
+    residual: Annotated[
+        str | None,
+        typer.Option("--residual", help="With --secret: identity, logistic or poisson, of a gradient without moments"),
+    ] = None,
     counter_example: Annotated[str | None, typer.Option("--broken", help=f"Instead: {', '.join(BROKEN)}")] = None,
     trials: Annotated[
         int | None,
@@ -73,7 +86,10 @@ def audit_command(
     http: Annotated[bool, typer.Option("--http", help="Through the real services, on a stack of its own")] = False,
     json: JsonOption = None,
 ) -> None:
-    """Try to break a mechanism's claim: neighbouring inputs, many trials, an exact test. Exits 1 if it is broken."""
+    """Try to break a mechanism's claim: neighbouring inputs, many trials, an exact test. Exits 1 if it is broken.
+
+    Example: distrust audit local-gaussian --epsilon 1 --delta 0.1 --secret arm --features 2 --arms 3
+    """
     cohort = PrivacyQuery(
         clients=clients,
         epsilon=epsilon,
@@ -94,6 +110,10 @@ def audit_command(
         cohort=cohort,
         calibration=calibration,
         intermediary=via,
+        secret=secret,
+        features=features,
+        arms=arms,
+        residual=residual,
         survivors=survivors,
         colluders=colluders,
         counter_example=counter_example,
@@ -112,7 +132,7 @@ def audit_command(
 
 
 def _over_http(query: AuditQuery, setting: Setting) -> Finding:
-    """Run both worlds over a stack that lives for this audit only."""
+    """Run both worlds over a stack that lives for this audit only, and return the finding."""
     trials, alarm = usual_trials(setting) if query.trials is None else query.trials, query.alarm()
     if query.seed is not None:
         raise BadParameter("seed", query.seed, "over HTTP every client's noise comes from the operating system")
@@ -139,6 +159,8 @@ def _table(finding: Finding) -> Table:
     table.add_row("seen", f"the {finding.view}, {finding.survivors} of {finding.clients} clients")
     if finding.dimension > 1:
         table.add_row("vectors", f"{finding.dimension} coordinates, bounded in {finding.norm}")
+    if finding.secret is not None:
+        table.add_row("secret", f"the client's {finding.secret}")
     table.add_row("colluders", str(finding.colluders))
     table.add_row("trials of each world", _trials(finding))
     table.add_row("event", f"{finding.evidence} {finding.event}")

@@ -1,4 +1,4 @@
-"""The command line's output and exit codes: results on stdout, errors by code on stderr."""
+"""Sets the command line's output and exit codes: results on stdout, errors by code on stderr."""
 
 import signal
 import sys
@@ -23,7 +23,7 @@ err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 def exit_code_of(command: Callable[[], object]) -> int:
-    """Run the command line and return its exit code; never a traceback.
+    """Run the command line and return its exit code. No traceback is shown.
 
     0 for success, 1 for a run that failed or was cancelled, 2 for bad input or a service that is not there,
     130 for Ctrl-C, 143 for SIGTERM. An error is one line on stderr.

@@ -1,4 +1,4 @@
-"""`distrust serve`, `fleet` and `health`: start one party in this process, and ask a service whether it is ready.
+"""Implements `distrust serve`, `fleet` and `health`: starts one party here, or asks a service whether it is ready.
 
 Containers call these often, so that the module imports nothing heavy.
 """

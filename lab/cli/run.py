@@ -1,4 +1,4 @@
-"""`distrust run`, `demo` and `data`: one run, over services or in this process; the demo; tables to draw from."""
+"""Implements `distrust run`, `demo` and `data`: plays a run over services or here; makes tables to draw from."""
 
 import asyncio
 import shutil
@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 
+from distrust.client.environments.contextual_mslr import build_contexts, write_contexts
 from distrust.client.environments.mslr import build_counts, write_counts
 from distrust.common.errors import BadParameter, RunFailed
-from distrust.common.machine import one_thread
+from distrust.common.privacy.searches import one_thread
 from distrust.lab.cli.console import err, out
 from distrust.lab.cli.stack import DataOption, PortOption
 from distrust.lab.run import in_process
@@ -73,31 +74,34 @@ def run_command(
 
 
 def here(file: RunFile) -> Result:
-    """Play the run in this process."""
+    """Play the run in this process and return its result."""
     with one_thread():
         return in_process.run(file)
 
 
-def there(file: RunFile, urls: Urls, folder: DataDir, *, fleet: bool = True) -> Result:
-    """Play the run over services that are running already; the fleets' logs go to `folder`.
+def there(file: RunFile, urls: Urls, data_dir: DataDir, *, fleet: bool = True) -> Result:
+    """Play the run over services that run already, and return its result; the fleets' logs go below `data_dir`.
 
     fleet   whether fleets of ours play; else fleets that are started elsewhere.
     Raises  BadParameter for a world that other fleets cannot know, because its seed was drawn here.
     """
     if file.drawn and not fleet:
         raise BadParameter("environment.seed", None, "other fleets play with --no-fleet: give the seed of their world")
-    folder.make()
-    fleets = Fleets(file, urls, folder.path / "logs") if fleet else None
+    data_dir.make()
+    fleets = Fleets(file, urls, data_dir.path / "logs") if fleet else None
     return asyncio.run(HttpRun(file, urls, fleets, Progress(err)).run())
 
 
-def on_own_stack(file: RunFile, folder: DataDir, port_base: int) -> Result:
-    """Play the run over the stack that holds the folder, or over one of our own for as long as the run lasts."""
-    urls = running_stack(folder)
+def on_own_stack(file: RunFile, data_dir: DataDir, port_base: int) -> Result:
+    """Play the run and return its result.
+
+    It is played over the stack that holds the folder, or over one of our own for as long as the run lasts.
+    """
+    urls = running_stack(data_dir)
     if urls is not None:
-        return there(file, urls, folder)
-    with Stack(folder, port_base, file.extensions) as stack:
-        fleets = Fleets(file, stack.urls, folder.path / "logs")
+        return there(file, urls, data_dir)
+    with Stack(data_dir, port_base, file.extensions) as stack:
+        fleets = Fleets(file, stack.urls, data_dir.path / "logs")
         return asyncio.run(HttpRun(file, stack.urls, fleets, Progress(err), stack.check).run())
 
 
@@ -129,7 +133,7 @@ def _token(path: Path | None) -> str | None:
 
 @app.command("demo")
 def demo_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, json: JsonOption = None) -> None:
-    """Find the best of ten arms of real ratings that nobody sees."""
+    """Find the best of ten arms of real ratings that no party sees."""
     with resources.as_file(resources.files("distrust.lab") / "runs" / "demo.toml") as path:
         file = read(Path(path))
     file = file.renamed(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}")
@@ -144,7 +148,7 @@ def demo_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, 
 
 
 def _our_name() -> str:
-    """Return what to type for `distrust`: its path, where the shell would not find it."""
+    """Return the command that starts `distrust`: its path, if the shell would not find it."""
     me, installed = Path(sys.argv[0]), shutil.which("distrust")
     known = installed is not None and Path(installed).resolve() == me.resolve()
     return "distrust" if known or me.name != "distrust" else str(me)
@@ -168,3 +172,17 @@ def mslr(
     with writing(out_file, "name another file"):
         write_counts(table, out_file)
     out.print(f"{out_file}: {len(table)} arms, {table.sum()} rows")
+
+
+@tables.command("mslr-contexts")
+def mslr_contexts(
+    files: Annotated[list[Path], typer.Argument(help="LETOR files: label qid:q 1:v 2:v …")],
+    out_file: Annotated[Path, typer.Option("--out", help="CSV to write: per row, its label and its components")],
+    fit: Annotated[list[Path], typer.Option("--fit", help="LETOR file of other rows, which the components are of")],
+    components: Annotated[int, typer.Option(min=1, max=136, help="Principal components to keep")] = 10,
+) -> None:
+    """Reduce the rows of LETOR files to contexts of a few numbers."""
+    table = build_contexts(files, fit, components)
+    with writing(out_file, "name another file"):
+        write_contexts(table, out_file)
+    out.print(f"{out_file}: {len(table.labels)} rows, {components} components")

@@ -1,4 +1,4 @@
-"""`distrust up`, `token` and `inspect`: the three services on loopback, their tokens, and what each party saw."""
+"""Implements `distrust up`, `token` and `inspect`: starts the services on loopback; shows each party's messages."""
 
 import asyncio
 import time
@@ -32,7 +32,8 @@ def up_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT) ->
         out.print(f"server      {urls.server}/  (its API: /openapi.json)")
         out.print(f"shuffler    {urls.shuffler}/")
         out.print(f"aggregator  {urls.aggregator}/")
-        out.print(f"operator's token in {stack.folder.token_file}, logs in {stack.folder.path / 'logs'}; Ctrl-C stops")
+        data_dir = stack.data_dir
+        out.print(f"operator's token in {data_dir.token_file}, logs in {data_dir.path / 'logs'}; Ctrl-C stops")
         while True:
             stack.check()
             time.sleep(LOOK_SECONDS)
@@ -41,10 +42,10 @@ def up_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT) ->
 @app.command("token")
 def token_command(data: DataOption = DEFAULT) -> None:
     """Make the operator's and the inspector's token, once."""
-    folder = DataDir(data)
-    folder.make()
-    folder.make_tokens()
-    out.print(f"{folder.token_file}\n{folder.inspector_file}", markup=False)
+    data_dir = DataDir(data)
+    data_dir.make()
+    data_dir.make_tokens()
+    out.print(f"{data_dir.token_file}\n{data_dir.inspector_file}", markup=False)
 
 
 @app.command("inspect")
@@ -61,8 +62,8 @@ def inspect_command(
     from distrust.lab.run.transcripts import Wanted, gather, print_sights  # noqa: PLC0415
 
     wanted = Wanted(run, round_number or _round_of(cohort), cohort, limit)
-    folder = DataDir(data)
-    with _running_or_started(folder) as urls:
+    data_dir = DataDir(data)
+    with _running_or_started(data_dir) as urls:
         print_sights(asyncio.run(gather(urls, wanted)), out)
 
 
@@ -73,12 +74,12 @@ def _round_of(cohort: str | None) -> int:
 
 
 @contextmanager
-def _running_or_started(folder: DataDir) -> Iterator[Urls]:
-    """Yield the services on a folder. Where none run, start them on what they stored."""
-    urls = running_stack(folder)
+def _running_or_started(data_dir: DataDir) -> Iterator[Urls]:
+    """Yield the services on a folder. If none run, start them on their stored data."""
+    urls = running_stack(data_dir)
     if urls is not None:
         yield urls
         return
-    folder.token()  # refuses a folder in which no stack has run
-    with Stack(folder, 0) as stack:
+    data_dir.token()  # refuses a folder in which no stack has run
+    with Stack(data_dir, 0) as stack:
         yield stack.urls

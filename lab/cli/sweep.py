@@ -1,4 +1,4 @@
-"""`distrust sweep` and `figure`: play an experiment on all cores, and draw what came of it."""
+"""Implements `distrust sweep` and `figure`: plays an experiment on all cores, and draws its rows."""
 
 from pathlib import Path
 from typing import Annotated
@@ -106,14 +106,14 @@ def _report(experiment: Experiment, outcome: SweepOutcome) -> None:
 
 
 def _print_others(experiment: Experiment, folder: Path) -> None:
-    """Say that a sweep begins anew although there are rows, because other code has played them."""
+    """Print that a sweep begins anew although there are rows, because other code has played them."""
     for path, count, changed in rows_of_other_code(experiment, folder):
         listed = ", ".join(changed[:NAMED]) + (f" and {len(changed) - NAMED} more" if len(changed) > NAMED else "")
         err.print(f"{count} cells in {path} were played by other code ({listed} differ): kept, not used", markup=False)
 
 
 def _same(path: Path, published: list[Row], played: list[Row]) -> bool:
-    """Compare played rows with published ones, and print the differences."""
+    """Return whether played rows equal published ones, and print the differences."""
     differences = differing_columns(published, played)
     for cell, columns in list(differences.items())[:SHOWN]:
         err.print(f"differs: {_place(cell)}: {', '.join(columns)}", markup=False)
@@ -126,8 +126,8 @@ def _place(cell: Cell) -> str:
 
 
 def _stopped(experiment: Experiment, folder: Path) -> str:
-    with ResultStore(experiment, folder) as shelf:
-        done = len(shelf.rows())
+    with ResultStore(experiment, folder) as results:
+        done = len(results.rows())
     kept = result_folder(experiment, folder)
     return f"stopped: {done} finished cells are kept in {kept}; the same command goes on from there"
 
@@ -155,8 +155,9 @@ def figure_command(
         _unused(
             {"quick": quick or None, "results": results, **plays}, f"an experiment's alone: leave it out for {name}"
         )
-        budget = EPSILON if epsilon is None else epsilon, DELTA if delta is None else delta
-        curves = composition.composition_curves(*budget)
+        curves = composition.composition_curves(
+            EPSILON if epsilon is None else epsilon, DELTA if delta is None else delta
+        )
         with writing(out_, "choose another --out"):
             out_.mkdir(parents=True, exist_ok=True)
             _print(composition.draw_composition(curves, out_ / name))
@@ -181,7 +182,7 @@ def figure_command(
 
 
 def _unused(options: dict[str, object], why: str) -> None:
-    """Raises BadParameter for an option that was given, and that this figure would not look at."""
+    """Raise BadParameter for an option that was given, and that this figure would not look at."""
     for field, value in options.items():
         if value is not None:
             raise BadParameter(field, str(value) if isinstance(value, Path) else value, f"is {why}")

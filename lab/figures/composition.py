@@ -1,4 +1,4 @@
-"""MAB Appendix I: the noise that returning clients cost, by advanced composition and by Rényi, computed and drawn.
+"""Draws MAB Appendix I: the noise that returning clients cost, by advanced composition and by Rényi.
 
 Every client takes part in B batches and wants (ε, δ) for all of them. Curves, per batch, of σ/Δ: the standard deviation
 of Gaussian-like noise over the sensitivity.
@@ -46,7 +46,7 @@ class Curves:
 
 
 def composition_curves(epsilon: float, delta: float, batches: Sequence[int] = BATCHES) -> Curves:
-    """Return the three curves. Raises BadParameter unless ε < 1 (Theorem 7), and for what cannot be computed."""
+    """Return the three curves. Raises BadParameter unless ε < 1 (Theorem 7), and where one cannot be computed."""
     least, most = EPSILONS[0], BATCHES[-1]
     if not least <= epsilon < 1:
         raise BadParameter("epsilon", epsilon, f"must lie in [{least:g}, 1) (MAB Theorem 7: below 1)")
@@ -99,7 +99,7 @@ def composition_figure(curves: Curves) -> Figure:
 
 
 def draw_composition(curves: Curves, stem: Path) -> list[Path]:
-    """Write the figure as `stem`.png, `stem`.svg and `stem`.pdf, stamped with what it shows."""
+    """Write `stem`.png, `stem`.svg and `stem`.pdf, stamped with what they show. Return their paths."""
     return save(composition_figure(curves), stem, stem.name, composition_stamp(curves))
 
 
@@ -110,5 +110,5 @@ def composition_stamp(curves: Curves) -> str:
 
 
 def _classical(epsilon: float, delta: float) -> float:
-    """√(2 ln(1.25/δ))/ε, proven for ε < 1."""
+    """Return √(2 ln(1.25/δ))/ε, proven for ε < 1."""
     return math.sqrt(2 * math.log(1.25 / delta)) / epsilon

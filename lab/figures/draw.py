@@ -1,4 +1,4 @@
-"""Draw an experiment: curves with bands and points with bars, over time, at the horizon, or over the panels."""
+"""Draws an experiment: curves with bands and points with bars, over time, at the horizon, or over the panels."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -39,13 +39,13 @@ VALUES: dict[Value, str] = {
 }
 SPREADS: dict[Spread, str] = {"deviation": "standard deviation", "error": "its standard error"}
 FEW_DECADES, NARROW = 2.2, 8.0
-"""Of a y axis: decades below which its ticks are plain numbers, and the ratio below which they are evenly spaced."""
+"""Decades of a y axis below which its ticks are plain numbers, and ratio below which they are evenly spaced."""
 DODGE = 0.16
-"""Of a column's width: how far a variant stands beside its name's place."""
+"""Distance of a variant from its name's place, as a share of a column's width."""
 
 
 def draw(experiment: Experiment, rows: Sequence[Row], stem: Path) -> list[Path]:
-    """Write `stem`.png and `stem`.pdf, both stamped with what they show, and `stem`.svg.
+    """Write `stem`.png and `stem`.pdf, both stamped with what they show, and `stem`.svg. Return their paths.
 
     The same rows give the same bytes with the same matplotlib.
     """
@@ -93,7 +93,7 @@ def _variants(experiment: Experiment) -> list[str]:
 
 
 def _caption(experiment: Experiment, rows: Sequence[Row], how: Drawing) -> str:
-    """Return what stands below a figure: source, T where it is one number, spread, repetitions, note."""
+    """Return the caption of a figure: source, T where it is one number, spread, repetitions, note."""
     counts = {
         series.label: min(len(repetitions_of(rows, panel.label, series.label)) for panel in experiment.panels)
         for series in experiment.series
@@ -203,7 +203,7 @@ def _by_panel(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how
 
 
 def _name(how: Drawing) -> str:
-    """Return what the x axis of a by-panel figure shows."""
+    """Return the label of the x axis of a by-panel figure."""
     symbol = SYMBOLS.get(how.key, how.key)
     return f"{how.unit} {symbol}" if how.key == "horizon" else symbol
 

@@ -1,4 +1,4 @@
-"""What a figure shows: the `[draw]` table of its experiment, the rows that it is drawn from, and their digest."""
+"""Describes a figure: the `[draw]` table of its experiment, the rows that it is drawn from, and their digest."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ KEY = "drawn-from"
 
 
 class Drawing(Message):
-    """What a figure shows, and on which axes.
+    """Content of a figure, and its axes.
 
     kind    time-average: regret(t)/t over t, axes for each panel. regret: the same without the division.
             finals: the regret at T alone, axes for each panel, a column for each algorithm.
@@ -54,7 +54,7 @@ class Drawing(Message):
 
     @property
     def values(self) -> list[Value]:
-        """The columns of a by-panel figure, in the order of its axes."""
+        """Return the columns of a by-panel figure, in the order of its axes."""
         return self.value if isinstance(self.value, list) else [self.value]
 
 

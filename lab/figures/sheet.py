@@ -1,4 +1,4 @@
-"""How every figure looks: title, legend, caption; colours, markers and lines that every eye tells apart."""
+"""Sets the look of every figure: title, legend, caption; colours, markers and lines that differ for every eye."""
 
 import textwrap
 from pathlib import Path
@@ -54,13 +54,13 @@ class Sheet:
         self.above.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=ncols, fontsize=9)
 
     def _columns(self, labels: list[str]) -> int:
-        """Columns that fit below the axes, evenly filled."""
+        """Return how many columns fit below the axes, evenly filled."""
         fitting = max(1, min(int(self._width * 12 / (max(map(len, labels)) + 8)), len(labels)))
         return -(-len(labels) // -(-len(labels) // fitting))
 
 
 def save(drawn: Figure, stem: Path, salt: str, stamp: str) -> list[Path]:
-    """Write `stem`.png, `stem`.svg and `stem`.pdf; the PNG has `stamp` as a text, the PDF as its keywords.
+    """Write `stem`.png, with `stamp` as a text, `stem`.svg, and `stem`.pdf, with it as keywords. Return their paths.
 
     The same figure gives the same bytes with the same matplotlib: `salt` takes the place of chance in the SVG's ids,
     and none of the files has a date.
@@ -78,7 +78,7 @@ def save(drawn: Figure, stem: Path, salt: str, stamp: str) -> list[Path]:
 
 
 class Style(NamedTuple):
-    """How one series looks. `place`: when it is drawn on axes that `among` series share; later ones are thinner."""
+    """Look of one series. `place`: when it is drawn on axes that `among` series share; later ones are thinner."""
 
     colour: str
     marker: str
@@ -88,7 +88,7 @@ class Style(NamedTuple):
 
     @property
     def face(self) -> str | tuple[float, ...]:
-        """Markers of the first variant are filled, those of the second hollow, those of others pale."""
+        """Return the fill of a marker: full for the first variant, hollow for the second, pale for others."""
         if self.line in LINES[:2]:
             return self.colour if self.line == LINES[0] else "white"
         return tuple(1 - PALE * (1 - part) for part in to_rgb(self.colour))
@@ -133,10 +133,10 @@ def styles(labels: list[str]) -> dict[str, Style]:
 
 
 def name_of(label: str) -> str:
-    """Return what stands before the first comma: the algorithm."""
+    """Return the algorithm: the text before the first comma."""
     return label.partition(", ")[0]
 
 
 def variant_of(label: str) -> str:
-    """Return what stands behind it: the constants; empty for the first variant."""
+    """Return the constants: the text behind the first comma; empty for the first variant."""
     return label.partition(", ")[2]

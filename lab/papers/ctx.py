@@ -1,4 +1,4 @@
-"""CTX, shuffle private linear contextual bandits: amplified Gaussian noise, and binomial bits for vectors."""
+"""Computes errata of CTX, shuffle private linear contextual bandits: amplified Gaussian noise, binomial bits."""
 
 import math
 
@@ -66,7 +66,7 @@ def _theorem_b1_delta() -> Figures:
 
 
 def _printed() -> tuple[float, float]:
-    """ε₀ = ε√(B/ln(2/δ)), and ε̃ of Lemma B.4 with δ' = δ/2."""
+    """Return ε₀ = ε√(B/ln(2/δ)), and ε̃ of Lemma B.4 with δ' = δ/2."""
     local = EPSILON * math.sqrt(CLIENTS / math.log(2 / DELTA))
     return local, amplified(local, DELTA / 2, CLIENTS)
 

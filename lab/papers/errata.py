@@ -19,7 +19,7 @@ HEADER = ("paper, place", "measure", "claimed", "computed", "ours", "verdict")
 
 
 def checked_errata(paper: str | None = None) -> list[CheckedErratum]:
-    """Compute all of them, or one paper's. Raises BadParameter for a paper that is not among ours."""
+    """Return all errata, or one paper's, computed. Raises BadParameter for a paper that is not among ours."""
     papers = get_args(Paper)
     if paper is not None and paper not in papers:
         raise BadParameter("paper", paper, f"must be one of {', '.join(papers)}")
@@ -38,7 +38,7 @@ def errata_table(errata: Sequence[CheckedErratum]) -> Table:
 
 
 def errata_markdown(errata: Sequence[CheckedErratum]) -> str:
-    """Return the table, then a paragraph for each: what docs/privacy/errata.md holds between its two marks."""
+    """Return the table, then a paragraph for each: the part of docs/privacy/errata.md between its two marks."""
     lines = [f"| {' | '.join(HEADER)} |", "|---|---|---:|---:|---:|---|"]
     lines += [f"| {' | '.join(_escaped(cell) for cell in _cells(one))} |" for one in errata]
     return "\n".join([*lines, "", *(_paragraph(one) for one in errata)]) + "\n"
@@ -61,7 +61,8 @@ def _cells(one: CheckedErratum) -> tuple[str, ...]:
 
 
 def _paragraph(one: CheckedErratum) -> str:
-    facts = "".join(f" {label}: {five_digits(value)}." for label, value in one.facts)
+    figures = "; ".join(f"{label}: {five_digits(value)}" for label, value in one.facts)
+    facts = f" Figures: {figures}." if figures else ""
     lines = (
         f"- **{one.paper} {one.place}** (`{one.key}`). Printed: {one.printed}.",
         f"  Wrong: {one.wrong}.",

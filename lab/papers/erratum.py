@@ -1,4 +1,4 @@
-"""The row of an erratum, its computed figures, and what several rows share: formulas as printed, our mechanisms."""
+"""Defines the row of an erratum and its computed figures, with formulas as printed that several rows share."""
 
 import math
 from collections.abc import Callable
@@ -26,8 +26,8 @@ harmless    the wrong letter, and the same number."""
 class Figures:
     """A counter-example in one measure, in which larger is worse.
 
-    claimed   what the paper promises at `setting`.
-    computed  what an exact computation gives; above `claimed`, but for `harmless`, where they are equal.
+    claimed   the paper's promise at `setting`.
+    computed  the result of an exact computation; above `claimed`, but for `harmless`, where they are equal.
     ours      the same measure under our resolution; at most `claimed`.
     facts     further computed numbers, each with its label.
     """
@@ -43,7 +43,7 @@ class Figures:
 class Erratum:
     """One error of a paper, in words: where it stands, what is printed, what is wrong, what the project does instead.
 
-    measure   what the figures count. code: the file where the resolution is.
+    measure   the quantity that the figures are of. code: the file where the resolution is.
     figures   computes the counter-example.
     """
 
@@ -59,7 +59,7 @@ class Erratum:
     figures: Callable[[], Figures]
 
     def checked(self) -> "CheckedErratum":
-        """Compute the counter-example."""
+        """Return the erratum with its counter-example computed."""
         figures = self.figures()
         return CheckedErratum(
             key=self.key,
@@ -156,15 +156,17 @@ def planned(
     spec = MechanismSpec(name=name, epsilon=epsilon, delta=delta, calibration=calibration, scale=scale)
     statistic = Reward() if bound is None else BoundedVector(dimension=1, norm="linf", bound=bound)
     least = clients if floor is None else floor
-    return plan(spec, clients=clients, least=least, floor=least, wrap=wrap, statistic=statistic)
+    return plan(
+        spec, clients=clients, min_survivors=least, min_honest=least, overflow_probability=wrap, statistic=statistic
+    )
 
 
 def epsilon_of(mechanism: Mechanism, survivors: int | None = None) -> float:
     """Return the ε that the mechanism computes for itself; infinite where it has none."""
-    epsilon = mechanism.guarantee(survivors).epsilon
+    epsilon = mechanism.privacy(survivors).promise.epsilon
     return float("inf") if epsilon is None else epsilon
 
 
 def divergence_of(mechanism: Mechanism, order: float) -> float:
     """Return the Rényi divergence of that order."""
-    return dict(mechanism.guarantee().rdp)[order]
+    return dict(mechanism.privacy().promise.rdp)[order]

@@ -1,4 +1,4 @@
-"""FREE (Hanna et al., differentially private linear bandits (almost) for free)."""
+"""Computes errata of FREE (Hanna et al., differentially private linear bandits (almost) for free)."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""MAB, distributed differential privacy in bandits: the printed noise, discrete Gaussian bounds, failures."""
+"""Computes errata of MAB, distributed differential privacy in bandits: noise, discrete Gaussian bounds, failures."""
 
 import math
 from fractions import Fraction
@@ -56,7 +56,7 @@ def _theorem_2_last_term() -> Figures:
 
 
 def _theorem_2(order: int, epsilon: float, root: float) -> float:
-    """ε̂(α) of the proof, s = 1; root = √n, or 1 for the bound over all n."""
+    """Return ε̂(α) of the proof, s = 1; root = √n, or 1 for the bound over all n."""
     first = (2 * order - 1) * epsilon**2 / (4 * root**2) + 3 * epsilon / (2 * root**3)
     return order * epsilon**2 / 2 + min(first, 3 * epsilon**2 / (2 * root))
 
@@ -115,7 +115,7 @@ def _lemma_2() -> Figures:
 
 
 def _union(rewards: float, noise: float) -> float:
-    """ln(a|Φ|b²/p) = ln(2/p'), p' = 2p/(a|Φ|b²); rewards fail with p', noise with 2p' (Assumption 1)."""
+    """Return ln(a|Φ|b²/p) = ln(2/p'), p' = 2p/(a|Φ|b²); rewards fail with p', noise with 2p' (Assumption 1)."""
     return (2 / rewards + 2 * 2 / noise) * BASEL
 
 
@@ -168,7 +168,7 @@ def _theorem_4_hat() -> Figures:
 def _ours(epsilon: float) -> float:
     """Return the largest divergence of our mechanism over ½αε², at all of its orders."""
     mechanism = planned("distributed-discrete-gaussian", 2, epsilon)
-    return max(spent / order for order, spent in mechanism.guarantee().rdp) / (epsilon**2 / 2)
+    return max(spent / order for order, spent in mechanism.privacy().promise.rdp) / (epsilon**2 / 2)
 
 
 def _concentrated(law: DiscreteGaussianSum, order: float) -> float:
@@ -177,7 +177,7 @@ def _concentrated(law: DiscreteGaussianSum, order: float) -> float:
 
 
 def _lemma_4(epsilon: float, variance: float, clients: int) -> float:
-    """ε̂ of a sum whose Gaussian ε is given."""
+    """Return ε̂ of a sum whose Gaussian ε is given."""
     xi = 10 * math.fsum(math.exp(-2 * math.pi**2 * variance * k / (k + 1)) for k in range(1, clients))
     return min(math.sqrt(epsilon**2 + xi / 2), epsilon + xi)
 

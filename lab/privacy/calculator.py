@@ -1,4 +1,4 @@
-"""Compute what a mechanism promises and costs for one cohort, in both calibrations, from its laws alone."""
+"""Computes a mechanism's promise and cost for one cohort, in both calibrations, from its laws alone."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from distrust.common.mechanisms.families.base import delta_allowed
 from distrust.common.noise.law import Pmf
 from distrust.common.privacy.composition import LONGEST, compose, compose_exactly
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.privacy.profile import SHOWN_DELTA, Profile, bound
+from distrust.common.privacy.profile import SHOWN_DELTA, Privacy, Profile, bound
 from distrust.common.wire import Message
 from distrust.lab.privacy.query import PrivacyQuery
 
@@ -33,7 +33,7 @@ class LabelledGuarantee(Guarantee):
 
 
 class Promise(Message):
-    """What one client is promised: by the mechanism's one kind of privacy, and by every kind.
+    """Promise to one client: by the mechanism's one kind of privacy, and by every kind.
 
     The guarantee's Rényi orders are the profile's where its kind has none of its own.
     """
@@ -91,7 +91,7 @@ def json_of(described: Mapping[str, Any]) -> str:
 
 
 def report_on(name: str, query: PrivacyQuery) -> Report:
-    """Answer the question for one mechanism. Raises BadParameter, but where `paper` alone is refused."""
+    """Return the answer for one mechanism. Raises BadParameter, but where `paper` alone is refused."""
     exact = figures_of(name, query, "exact")
     try:
         paper: MechanismFigures | str = figures_of(name, query, "paper")
@@ -131,7 +131,7 @@ def promised(mechanism: Mechanism, query: PrivacyQuery) -> Promise:
     """Return the guarantee and the profile of all the contributions. Raises BadParameter as `guaranteed` does."""
     promise = guaranteed(mechanism, query)
     delta = query.target_delta or (promise.delta if 0 < promise.delta < 1 else SHOWN_DELTA)
-    profile = mechanism.profile(query.answers, query.colluders, delta)
+    profile = mechanism.privacy(query.answers, query.colluders).profile(delta)
     if query.contributions > 1:
         whole = promise if promise.delta == delta else _composed(mechanism, query, delta)
         profile = _repeated(profile, query.contributions, whole)
@@ -178,20 +178,19 @@ def guaranteed(mechanism: Mechanism, query: PrivacyQuery) -> Guarantee:
 
 def _composed(mechanism: Mechanism, query: PrivacyQuery, target_delta: float | None) -> Guarantee:
     """Return `guaranteed` at another target."""
-    contributions, answers = query.contributions, (query.answers, query.colluders)
+    contributions = query.contributions
     check_returning(mechanism.name, contributions)
-    once = mechanism.guarantee(*answers)
+    privacy = mechanism.privacy(query.answers, query.colluders)
     if contributions == 1:
-        return compose(((once, 1),), target_delta)
-    once = mechanism.composable(*answers)
+        return compose(((privacy.promise, 1),), target_delta)
+    once = privacy.composable
     composed = compose(((once, contributions),), target_delta)
     if target_delta is not None and target_delta < contributions * once.delta:
-        composed = _below(composed, mechanism, answers, contributions, target_delta)
+        composed = _below(composed, privacy, contributions, target_delta)
         if composed.kind == "none" != once.kind:
             least = contributions * once.delta
             raise BadParameter("target-delta", target_delta, f"{contributions} contributions need at least {least:g}")
-    honest = (mechanism.floor if query.answers is None else query.answers) - query.colluders
-    pmf = released(mechanism, honest)
+    pmf = released(mechanism, query.answers, query.colluders)
     delta = composed.delta or target_delta
     if pmf is None or not delta:
         return composed
@@ -201,9 +200,7 @@ def _composed(mechanism: Mechanism, query: PrivacyQuery, target_delta: float | N
     return composed.model_copy(update={"kind": "approximate", "epsilon": exact, "delta": delta, "rdp": ()})
 
 
-def _below(
-    composed: Guarantee, mechanism: Mechanism, answers: tuple[int | None, int], contributions: int, target: float
-) -> Guarantee:
+def _below(composed: Guarantee, privacy: Privacy, contributions: int, target: float) -> Guarantee:
     """Return a guarantee at a target below what the mechanism's own δ adds up to.
 
     Each release counts with its ε at an equal share of half the target.
@@ -211,17 +208,17 @@ def _below(
     share = target / (2 * contributions)
     if not delta_allowed(share):
         return composed
-    epsilon = mechanism.profile(*answers, share).approximate.epsilon
+    epsilon = privacy.profile(share).approximate.epsilon
     if epsilon is None:
         return composed
     change = {"kind": "approximate", "epsilon": epsilon, "delta": share, "rdp": ()}
-    other = compose(((mechanism.guarantee(*answers).model_copy(update=change), contributions),), target)
+    other = compose(((privacy.promise.model_copy(update=change), contributions),), target)
     return min(composed, other, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
 
 
-def released(mechanism: Mechanism, honest: int) -> Pmf | None:
+def released(mechanism: Mechanism, survivors: int | None, colluders: int = 0) -> Pmf | None:
     """Return the law of the noise that the guarantee rests on; None for vectors, and where it is too long to store."""
-    law = mechanism.released_law(honest) if mechanism.dimension == 1 else None
+    law = mechanism.privacy(survivors, colluders).law if mechanism.dimension == 1 else None
     try:
         pmf = None if law is None else law.pmf()
     except BadParameter:  # longer than any that is stored

@@ -1,4 +1,4 @@
-"""Compute for all the mechanisms side by side what they promise, how far they miss, what they send, whom they trust."""
+"""Compares all mechanisms: what each promises, its error, the size of its messages, the parties that it trusts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +18,9 @@ TAIL = 1e-3
 """The probability whose quantile is shown."""
 
 TRUST = {
-    "none": "everybody",
+    "none": "all parties",
     "central": "server",
-    "local": "nobody",
+    "local": "no party",
     "distributed": "clients, aggregator",
     "shuffle": "clients, shuffler",
 }
@@ -37,7 +37,7 @@ class TailError(Message):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one mechanism promises and costs. trust: the parties that must be honest for the promise to hold."""
+    """Promise and cost of one mechanism. trust: the parties that must be honest for the promise to hold."""
 
     promise: Promise
     error: TailError
@@ -73,7 +73,7 @@ class Comparison:
 
 
 def compared(query: PrivacyQuery) -> Comparison:
-    """Answer the question for every mechanism in both calibrations.
+    """Return the answer for every mechanism in both calibrations.
 
     A mechanism that has no δ, stream, s or continuous noise is planned without it; one that needs a δ or a stream is
     refused without. Without a target δ all rows are shown at the largest δ that any of them takes.
@@ -118,11 +118,11 @@ def suited(query: PrivacyQuery, name: MechanismName) -> PrivacyQuery:
 
 def _own_delta(mechanism: Mechanism, query: PrivacyQuery) -> float:
     """Return the δ of all the contributions to one mechanism when none is asked for; 0 for a pure one."""
-    return own_delta(((mechanism.guarantee(query.answers, query.colluders), query.contributions),))
+    return own_delta(((mechanism.privacy(query.answers, query.colluders).promise, query.contributions),))
 
 
 def _offer(mechanism: Mechanism, query: PrivacyQuery) -> Offer | str:
-    """Return the promise, and the error of a sum over the survivors; or why nothing is promised."""
+    """Return the promise and the error of a sum over the survivors, or why there is no promise."""
     try:
         law = mechanism.error(query.answered)
         promise = promised(mechanism, query)
@@ -135,5 +135,5 @@ def _offer(mechanism: Mechanism, query: PrivacyQuery) -> Offer | str:
 
 def trusted(mechanism: Mechanism) -> str:
     """Return the parties that must be honest for the guarantee to hold."""
-    model = mechanism.guarantee().model
+    model = mechanism.privacy().promise.model
     return LABELLED if model == "shuffle" and mechanism.width is not None else TRUST[model]

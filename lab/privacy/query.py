@@ -1,4 +1,4 @@
-"""The question that `distrust privacy` answers: a cohort, what its clients send, who answered, how often."""
+"""Defines the question of `distrust privacy`: a cohort, its clients' vectors, its survivors, how often."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -6,11 +6,12 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from distrust.common.bandit.statistics import BoundedVector, Norm, Reward
+from distrust.common.bandit.statistics import BoundedVector, Reward, Statistic
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, MechanismSpec, check_spec, plan
 from distrust.common.mechanisms.families.base import DELTA_RULE, Noise, delta_allowed
 from distrust.common.messages.explain import wanted
+from distrust.common.wire import Norm
 
 WRAP = 1e-6  # p': the run's own value depends on its failure probability, arms and batch
 MOST_CLIENTS = 1_000_000
@@ -21,7 +22,7 @@ WIDEST = 1e12  # of [low, high]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyQuery:
-    """One cohort, its statistic and who answered. The mechanism's name is no part of it: `--compare` asks all of them.
+    """One cohort, its statistic and its survivors. The mechanism's name is no part of it: `--compare` shows all.
 
     clients    n. dropout, corrupt: shares of n that may vanish, or collude, each in [0, 1/2). They fix the floor t.
     dimension  D coordinates, each in [low, high]; of the box, or of the ball of radius (high - low)/2 in `norm`.
@@ -83,27 +84,37 @@ class PrivacyQuery:
 
     @property
     def least(self) -> int:
-        """The fewest clients that answer: n without the dropouts."""
+        """Return the fewest clients that answer: n without the dropouts."""
         return self.clients - math.floor(self.dropout * self.clients)
 
     @property
     def floor(self) -> int:
-        """t: the fewest honest clients that answer, at least 1."""
+        """Return t, the fewest honest clients that answer, at least 1."""
         return max(1, self.least - math.floor(self.corrupt * self.clients))
 
     @property
     def statistic(self) -> Reward | BoundedVector:
-        """The reward in [0, 1], or a vector of the same width around 0."""
+        """Return the reward in [0, 1], or a vector of the same width around 0."""
         if self.dimension == 1 and (self.low, self.high) == (0.0, 1.0):
             return Reward()
         words = {"dimension": self.dimension, "norm": self.norm, "bound": (self.high - self.low) / 2}
         return BoundedVector.model_validate(words)
 
-    def planned(self, name: str, calibration: str) -> Mechanism:
-        """Return the calibrated mechanism for this cohort. Raises BadParameter."""
-        spec, statistic = self.spec(name, calibration), self.statistic
+    def planned(self, name: str, calibration: str, statistic: Statistic | None = None) -> Mechanism:
+        """Return the calibrated mechanism for this cohort, and for another statistic where one is given.
+
+        Raises BadParameter.
+        """
+        spec, statistic = self.spec(name, calibration), self.statistic if statistic is None else statistic
         check_spec(spec, statistic)
-        return plan(spec, clients=self.clients, least=self.least, floor=self.floor, wrap=WRAP, statistic=statistic)
+        return plan(
+            spec,
+            clients=self.clients,
+            min_survivors=self.least,
+            min_honest=self.floor,
+            overflow_probability=WRAP,
+            statistic=statistic,
+        )
 
     @property
     def answers(self) -> int | None:
@@ -121,7 +132,7 @@ class PrivacyQuery:
 
     @property
     def notes(self) -> list[str]:
-        """Return what a reader must know of a sum over so few."""
+        """Return notes that a reader of a sum over so few clients needs."""
         if self.survivors is None or self.survivors >= self.least:
             return []
         return [f"never opened: a release needs {self.least} answers, and {self.survivors} came"]

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from distrust.client.environments import ContextualWorld
 from distrust.client.environments.contextual import experience
-from distrust.common.bandit.contextual import ChoiceRule, ContextualChoice
+from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice
+from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.randomness import UnsafeSeededStream
+from distrust.common.run.config import RunConfig
 from distrust.lab.run.result import PolicyFailures, Regret, Truth
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
@@ -34,8 +36,9 @@ class ContextualTracker:
 
     def __call__(self, learner: Learner) -> None:
         """Look at the learner after a cohort: at the round that ended, and at the one that it opened."""
+        newest = max(self._rounds, default=0)
         for record in reversed(learner.rounds):
-            if record.number < max(self._rounds, default=0):
+            if record.number < newest:
                 break
             self._look(record)
 
@@ -56,18 +59,11 @@ class ContextualTracker:
 
     def truth(self, learner: Learner) -> Truth:
         """Return the regret and the failures so far; the best arm depends on the client."""
-        return Truth(None, self.regret(learner), self.events(learner))
+        return Truth(None, self.regret(learner), self.events(learner), self._world.clipped)
 
     def events(self, learner: Learner) -> PolicyFailures:
         """Return the failures so far: contextual policies drop no arm for good."""
-        failure = learner.config.policy.stated_failure(learner.config.mechanism.calibration, ())
-        return PolicyFailures(
-            best_dropped=False,
-            best_dropped_at=None,
-            widths=self._widths,
-            width_failures=self._missed,
-            failure=failure if self._widths else None,
-        )
+        return width_failures(learner.config, self._widths, self._missed)
 
     def _look(self, record: RoundRecord) -> None:
         decision = record.ask.decision
@@ -88,10 +84,39 @@ class ContextualTracker:
 
     def _judge(self, rule: ChoiceRule) -> None:
         """Count one interval if the rule states one."""
-        theta = getattr(self._world, "theta", None)
-        if rule.inverse is None or theta is None or theta.shape != rule.theta.shape:
-            return
-        self._widths += 1
-        away = rule.theta - theta
-        squares = np.einsum("kd,kd->k", away, np.linalg.solve(rule.inverse, away[..., np.newaxis])[..., 0])
-        self._missed += bool((np.sqrt(np.maximum(squares, 0)) > float(rule.beta)).any())
+        missed = missed_widths(rule, getattr(self._world, "theta", None))
+        if missed is not None:
+            self._widths += 1
+            self._missed += bool(missed)
+
+
+def width_failures(config: RunConfig, widths: int, missed: int) -> PolicyFailures:
+    """Return the failures of a contextual run, with α where its policy's theorem states it for the widths."""
+    policy = config.policy
+    assert isinstance(policy, ContextualPolicySpec)
+    stated = widths > 0 and policy.states_widths(config.mechanism.calibration)
+    return PolicyFailures(
+        best_dropped=False,
+        best_dropped_at=None,
+        widths=widths,
+        width_failures=missed,
+        failure=policy.failure_of(config.horizon) if stated else None,
+    )
+
+
+ROUNDED = 1 + 1e-9
+"""Factor that a distance may exceed β by: at first θ̂ = 0 and β = ‖θ*‖ = 1, up to rounding."""
+
+
+def missed_widths(rule: ChoiceRule, theta: NDArray[np.float64] | None) -> NDArray[np.bool_] | None:
+    """Return whether ‖θ* - θ̂‖ > β in the norm of V for any arm, shape (…); None for a rule that states no width.
+
+    theta  θ*, of the shape of the rule's; None where there is no such vector.
+    """
+    if rule.inverse is None or theta is None or theta.shape[-2:] != rule.theta.shape[-2:]:
+        return None
+    away = rule.theta - theta
+    squares = (away * np.linalg.solve(rule.inverse, away[..., np.newaxis])[..., 0]).sum(axis=-1)
+    distances = np.sqrt(np.maximum(squares, 0)).max(axis=-1)
+    missed: NDArray[np.bool_] = distances > np.asarray(rule.beta) * ROUNDED
+    return missed

@@ -1,4 +1,4 @@
-"""The fleet processes of one run: starts them together, watches them, adds up their reports."""
+"""Starts the fleet processes of one run together, watches them, and adds up their reports."""
 
 import json
 import tempfile
@@ -42,7 +42,7 @@ class Fleets:
 
     @property
     def running(self) -> bool:
-        """Whether any fleet still runs."""
+        """Return whether any fleet still runs."""
         return any(fleet.process.poll() is None for fleet in self._fleets)
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""A run without sockets: the learner, mechanisms and environments of the services, whole cohorts at once.
+"""Plays a run without sockets: the services' learner, mechanisms and environments, whole cohorts at once.
 
 With `[unsafe] noise_seed` every sum equals the one that the services release for the same file: rewards, departures and
 noise come from the same labelled streams, row by row.
@@ -7,6 +7,7 @@ noise come from the same labelled streams, row by row.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,9 @@ from distrust.server.learner.rounds import (
 from distrust.server.learner.rounds import round_guarantee as paid
 from distrust.server.policies.base import Key, Query
 from distrust.shuffler.assignment import Order, draw_order
+
+MOST_RECORDS = 1000
+"""Records of a whole run, at most; about as many single rounds are kept while it is played."""
 
 
 def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
@@ -154,10 +158,6 @@ def _cohort(cohort: CohortPlan, released: ReleasedCohort | None) -> CohortResult
     )
 
 
-MOST_RECORDS = 1000
-"""Records of a whole run, at most; about as many single rounds are kept while it is played."""
-
-
 class OneByOne(Learner):
     """A learner for a policy that asks one client a round: `rounds` joins every `block` closed rounds into one record.
 
@@ -183,9 +183,10 @@ class OneByOne(Learner):
             self._join()
 
     def _join(self) -> None:
-        """Join all rounds since the last block into one more block."""
-        self.blocks.append(join_records(self.rounds[len(self.blocks) :]))
-        self.rounds[len(self.blocks) - 1 :] = [self.blocks[-1]]
+        """Join all rounds since the last block: one more block, or one for each statistic that they asked for."""
+        parts = groupby(self.rounds[len(self.blocks) :], key=lambda record: record.ask.statistic)
+        self.blocks += [join_records(list(part)) for _, part in parts]
+        self.rounds[:] = self.blocks
 
 
 def join_records(records: Sequence[RoundRecord]) -> RoundRecord:
@@ -223,14 +224,14 @@ def _sums_by_arm(records: Sequence[RoundRecord], cohorts: dict[Key, CohortPlan])
 
 
 def unshuffled(
-    cohort: CohortPlan, deal: AssignedAction, rows: NDArray[np.uint64], plays: NDArray[np.int64], stream: Stream
+    cohort: CohortPlan, assigned: AssignedAction, rows: NDArray[np.uint64], plays: NDArray[np.int64], stream: Stream
 ) -> ReleasedCohort:
     """Return the estimate of each action's group of reports, as a shuffler that assigns actions releases them.
 
     FREE Alg. 3. The slots in a group are not part of the result.
     """
-    mechanism, actions = cohort.mechanism, len(deal.actions)
-    places = deal.places()[plays]
+    mechanism, actions = cohort.mechanism, len(assigned.actions)
+    places = assigned.places()[plays]
     counts = np.bincount(places, minlength=actions)
     totals = np.stack([sum_rows(rows[places == place], mechanism.modulus) for place in range(actions)])
     sums = mechanism.estimate_parts(totals, counts, stream)[:, 0]

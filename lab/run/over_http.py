@@ -1,4 +1,4 @@
-"""A run over the real services: creates it, lets fleets play it, watches it, and summarizes it.
+"""Plays a run over the real services: creates it, lets fleets play it, watches it, and summarizes it.
 
 The clients' side knows the true means. So the run is replayed from its published rounds to count its failures.
 """
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from distrust.common.errors import BadMessage, Conflict, ProtocolError, Refused, RunFailed, Unavailable, WrongCohort
-from distrust.common.machine import one_thread
 from distrust.common.messages.status import CohortList
+from distrust.common.privacy.searches import one_thread
 from distrust.common.run.progress import CohortView, LedgerView, RoundList, RoundReport, RunView, Snapshot
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.lab.run.failures import tracker_of
@@ -29,6 +29,10 @@ from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohor
 LOOK_SECONDS = 0.5
 PATIENCE = Patience(first=0.25, longest=5.0, total=60.0)
 LAST_WORDS_SECONDS = 30.0  # for fleets to notice that the run is over
+TOLERANCE = 1e-9  # two machines may add in another order
+ARM_FIELDS = ("active", "pulls", "batch", "eliminated", "mean", "lower", "upper")
+LEARNED_FIELDS = ("round", "pulls", "aborted", "unfinished", "finished", "chosen")
+GUARANTEE_FIELDS = ("kind", "epsilon", "delta")
 
 
 @dataclass
@@ -46,7 +50,7 @@ class HttpRun:
     alive: Callable[[], None] = lambda: None
 
     async def run(self) -> Result:
-        """Create the run, or join it, and watch it to its end.
+        """Create the run, or join it, watch it to its end, and return the result.
 
         Raises RunFailed when it fails or is cancelled, Unavailable when a service or every fleet is gone.
         """
@@ -80,7 +84,7 @@ class HttpRun:
             raise Conflict(f"run {view.run} is {view.state} already; give this one another name: --name")
 
     async def _watched(self) -> RunView:
-        """Watch until the run is over. An error carries the reasons of clients that refused."""
+        """Return the run's view once it is over. An error carries the reasons of clients that refused."""
         try:
             return await self._watch()
         except RunFailed as error:
@@ -90,7 +94,7 @@ class HttpRun:
             raise Unavailable(error.detail + _why(wire)) from error
 
     async def _watch(self) -> RunView:
-        """Watch until the run is over."""
+        """Return the run's view once it is over."""
         with self.progress.shown():
             while True:
                 deserted = self.fleets is not None and not self.fleets.running  # looked at first
@@ -113,7 +117,7 @@ class HttpRun:
         self.progress.show(view, report, await _standings(self._parties[report.mechanism.via]))
 
     async def _wire(self) -> Wire | None:
-        """Return what the fleets counted, once they have noticed that the run is over."""
+        """Return the fleets' counts, once they have noticed that the run is over."""
         if self.fleets is None:
             return None
         await asyncio.to_thread(self.fleets.wait, LAST_WORDS_SECONDS)
@@ -139,7 +143,7 @@ async def _standings(party: Peer) -> Standings:
 
 
 def _why(wire: Wire | None) -> str:
-    """Return why clients refused, as more of an error's line; nothing when none did."""
+    """Return clients' reasons for refusing, as the rest of an error's line; empty when none refused."""
     refusals = {} if wire is None else wire.refusals
     reasons = [(why.removeprefix(f"{Refused.code}: "), clients) for why, clients in most_common(refusals)]
     return "".join(f"; {clients:,} clients refused: {why}" for why, clients in reasons)
@@ -150,12 +154,6 @@ def _finished(view: RunView) -> RunView:
         return view
     how = "was cancelled" if view.state == "cancelled" else "failed"
     raise RunFailed(f"run {view.run} {how}: {view.reason}")
-
-
-TOLERANCE = 1e-9  # two machines may add in another order
-ARM_FIELDS = ("active", "pulls", "batch", "eliminated", "mean", "lower", "upper")
-LEARNED_FIELDS = ("round", "pulls", "aborted", "unfinished", "finished", "chosen")
-GUARANTEE_FIELDS = ("kind", "epsilon", "delta")
 
 
 class ReplayDiffers(ProtocolError):

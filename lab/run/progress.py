@@ -32,7 +32,7 @@ def working(what: str, err: Console) -> Iterator[None]:
 
 
 class Progress:
-    """Shows what the server knows of a run, and the stages of open cohorts. Nothing shown here is private."""
+    """Shows a run as the server knows it, and the stages of open cohorts. All of it is public."""
 
     def __init__(self, err: Console) -> None:
         self._err, self._live = err, None if not err.is_terminal else Live(console=err, refresh_per_second=4)

@@ -1,4 +1,4 @@
-"""The result of a run: the object that `run --json` writes, the same for runs in process and over services.
+"""Defines the result of a run: the object that `run --json` writes, the same for runs in process and over services.
 
 Regret is counted here, on the clients' side: the server never learns the true means.
 """
@@ -65,7 +65,7 @@ class RoundResult(Message):
 
 
 class Bits(Message):
-    """The size of what a client sends.
+    """The size of a client's message.
 
     payload  bits of its randomized vector, the mean over the run's clients: by the mechanism's own count.
     modulus  ⌈log₂ m⌉ bits a coordinate, the same mean: what a sum in Z_m needs.
@@ -112,11 +112,15 @@ class PolicyFailures(Message):
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What only the clients' side knows of a run. `best` is None where the best arm depends on the client."""
+    """What only the clients' side knows of a run. `best` is None where the best arm depends on the client.
+
+    clipped  contexts of the world's data that were shortened to length 1.
+    """
 
     best: int | None
     regret: Regret
     events: PolicyFailures
+    clipped: int = 0
 
 
 class Result(Message):
@@ -146,6 +150,11 @@ class Result(Message):
     pulls: list[int]
     hidden: int = Field(
         default=0, exclude_if=lambda hidden: hidden == 0, description="pulls whose arms only the clients know"
+    )
+    clipped: int = Field(
+        default=0,
+        exclude_if=lambda clipped: clipped == 0,
+        description="contexts of the environment's data that were longer than 1, and were shortened",
     )
     regret: Regret
     rounds: list[RoundResult]
@@ -193,6 +202,7 @@ def summarize(
         arms=snapshot.arms,
         pulls=pulls,
         hidden=snapshot.pulls - sum(pulls),
+        clipped=truth.clipped,
         regret=truth.regret,
         rounds=list(rounds),
         aborted=snapshot.aborted,

@@ -1,4 +1,4 @@
-"""Prints a result: what was learned, what it cost, and what is promised."""
+"""Prints a result: the arms' estimates, their cost, and the promise to clients."""
 
 from collections.abc import Mapping
 
@@ -22,16 +22,16 @@ def _payload(bits: Bits) -> str:
     return f"{bits.payload:.1f} bits per client, ⌈log₂ m⌉ = {bits.modulus:.1f}{travels}"
 
 
-def _failures(events: PolicyFailures) -> str:
+def _failures(failures: PolicyFailures) -> str:
     """Return the policy's failures, and the probability that it states for them."""
-    kept = f"dropped after {events.best_dropped_at:,} pulls" if events.best_dropped else "kept"
-    stated = "" if events.failure is None else f" (p = {events.failure:.3g} that any does)"
-    return f"best arm {kept}; {events.width_failures:,} of {events.widths:,} intervals miss the true mean{stated}"
+    kept = f"dropped after {failures.best_dropped_at:,} pulls" if failures.best_dropped else "kept"
+    stated = "" if failures.failure is None else f" (p = {failures.failure:.3g} that any does)"
+    return f"best arm {kept}; {failures.width_failures:,} of {failures.widths:,} intervals miss the true mean{stated}"
 
 
 def _spent(result: Result) -> str:
-    """Return what clients have spent, by how often they took part."""
-    return "; ".join(f"{one.guarantee.figures()} by whoever came {one.contributions} ×" for one in result.spent)
+    """Return the clients' largest expense, by how often they took part."""
+    return "; ".join(f"{one.guarantee.figures()} for a client that came {one.contributions} ×" for one in result.spent)
 
 
 def _arms(result: Result) -> Table:
@@ -86,6 +86,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     facts = [
         _chosen(result),
         ("pulls", f"{pulls:,} of {result.horizon:,}, {result.unfinished:,} of them after the last whole batch"),
+        *([("clipped", f"{result.clipped:,} contexts of the data, to length 1")] if result.clipped else []),
         ("regret", f"{result.regret.final:,.1f}"),
         ("failures", _failures(result.events)),
         ("rounds", f"{len(result.rounds)}, with {result.aborted} cohorts aborted and replaced"),

@@ -1,4 +1,4 @@
-"""RUN.toml: the server's configuration, the clients' world, the fleet's behaviour. Only the first is ever sent."""
+"""Reads RUN.toml: the server's configuration, the clients' world, the fleet's behaviour. Only the first is sent."""
 
 import tomllib
 import typing
@@ -63,7 +63,7 @@ class RunFile:
 
     @property
     def extensions(self) -> tuple[Extension, ...]:
-        """The user's own classes that this run names, and where they are from."""
+        """Return the user's own classes that this run names, and where they are from."""
         config = self.config
         names = {
             "environment": self.environment.name,
@@ -82,7 +82,7 @@ class RunFile:
 
 
 def read(path: Path) -> RunFile:
-    """Read and check a run file. Raises BadRunFile."""
+    """Return a run file, read and checked. Raises BadRunFile."""
     try:
         return parse(path.read_text("utf-8-sig"))
     except OSError as error:
@@ -94,7 +94,10 @@ def read(path: Path) -> RunFile:
 
 
 def parse(text: str) -> RunFile:
-    """Parse and check a run file's text. Without `arms` it has the environment's. Raises BadRunFile, BadParameter."""
+    """Return a run file from its text, checked. Without `arms` it has the environment's.
+
+    Raises BadRunFile, BadParameter.
+    """
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # tomllib raises both for absurd numbers and nesting, too
@@ -103,7 +106,7 @@ def parse(text: str) -> RunFile:
 
 
 def parse_table(words: Mapping[str, Any]) -> RunFile:
-    """Check a run file's table. Unknown keys are refused first, as a misspelt key explains a missing one.
+    """Return a run file from its table, checked. Unknown keys are refused first: a misspelt key explains a missing one.
 
     Raises BadRunFile, BadParameter.
     """
@@ -117,7 +120,7 @@ def parse_table(words: Mapping[str, Any]) -> RunFile:
     environment = seeded(spec)
     fleet = _check(FleetSpec, table.pop("fleet", {}), "fleet.")
     arms = build_environment(environment).arms
-    config = _config({"arms": arms, **_one_by_one(_with_actions(table, environment))})
+    config = _config({"arms": arms, **_with_sequential_defaults(_with_actions(table, environment))})
     if config.arms != arms:
         raise BadParameter("arms", config.arms, f"the environment has {arms}")
     return RunFile(config, environment, fleet, drawn=spec.seed is None)
@@ -171,7 +174,7 @@ def _with_actions(table: dict[str, Any], environment: EnvironmentSpec) -> dict[s
     return {**table, "policy": {**words, **policy}}
 
 
-def _one_by_one(table: dict[str, Any]) -> dict[str, Any]:
+def _with_sequential_defaults(table: dict[str, Any]) -> dict[str, Any]:
     """Return the table with defaults for a policy whose cohorts are one client each: minimum 1, at the shuffler.
 
     Secure aggregation needs two clients.

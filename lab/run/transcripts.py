@@ -1,4 +1,4 @@
-"""Shows side by side what each party saw of a cohort."""
+"""Shows the parties' views of a cohort side by side."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ PATIENCE = Patience(first=0.2, longest=1.0, total=5.0)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which transcripts to show. `limit`: messages of each stage and direction."""
+    """Choice of transcripts to show. `limit`: messages of each stage and direction."""
 
     run: str
     round: int
@@ -34,7 +34,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One cohort, and what its intermediary and the server saw of it, cut to the limit."""
+    """One cohort, with its intermediary's and the server's transcripts, cut to the limit."""
 
     report: RoundReport
     cohort: CohortView
@@ -51,7 +51,7 @@ class Pages:
 
 
 async def gather(urls: Urls, wanted: Wanted) -> list[Sight]:
-    """Fetch the round from the server, and both parties' transcripts. Raises WrongCohort for an unknown cohort."""
+    """Return the round as the server has it, and the parties' transcripts. Raises WrongCohort for an unknown cohort."""
     async with Http(PATIENCE) as http:
         server = http.peer(urls.server, urls.token)
         report = await server.get(f"/v1/runs/{wanted.run}/rounds/{wanted.round}", RoundReport)
@@ -78,7 +78,7 @@ def _chosen(report: RoundReport, wanted: Wanted) -> list[CohortView]:
 
 
 async def _pages(party: Peer, path: str, limit: int) -> Pages:
-    """Page through one party's transcript; keep the first `limit` messages of every stage and direction."""
+    """Return one party's transcript, page by page: the first `limit` messages of every stage and direction."""
     kept: list[TranscriptEntry] = []
     counts: Counter[tuple[str, str]] = Counter()
     after: int | None = 0
@@ -93,7 +93,7 @@ async def _pages(party: Peer, path: str, limit: int) -> Pages:
 
 
 def print_sights(sights: Iterable[Sight], out: Console) -> None:
-    """Print one table a cohort: what clients sent, what the intermediary could read of it, what the server saw."""
+    """Print one table a cohort: the clients' messages, as the intermediary could read them, and the server's view."""
     for sight in sights:
         cohort = sight.cohort
         head = f"{cohort.cohort}: round {sight.report.number}, arm {cohort.arm}, {cohort.clients:,} clients"
@@ -129,7 +129,7 @@ def _sent(entry: TranscriptEntry) -> Text:
 
 
 def _read(entry: TranscriptEntry) -> Text:
-    """Return what the party could read in a message, and to whom it sent it."""
+    """Return the readable part of a message, and its receiver."""
     facts = ", ".join(f"{name.replace('_', ' ')} {_value(value)}" for name, value in entry.view.items())
     receiver = f"to {entry.peer}, {entry.bytes:,} B" if entry.direction == "out" else ""
     return Text(": ".join(part for part in (receiver, facts) if part))

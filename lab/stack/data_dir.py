@@ -1,4 +1,4 @@
-"""The data folder of a local stack: databases, logs, tokens, and the addresses of the running services."""
+"""Names the files of a local stack's data folder: databases, logs, tokens, and the addresses of running services."""
 
 import fcntl
 import json
@@ -37,7 +37,7 @@ def write_result(text: str, target: str) -> None:
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file for its owner only, also if it existed with other rights; for `opener=`."""
+    """Return the descriptor of a file for its owner only, also if it existed with other rights; for `opener=`."""
     handle = os.open(path, flags, 0o600)
     os.fchmod(handle, 0o600)
     return handle
@@ -45,7 +45,7 @@ def private(path: str, flags: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DataDir:
-    """Paths below one data folder, and what is written there."""
+    """Paths and contents of one data folder."""
 
     path: Path
 
@@ -55,7 +55,10 @@ class DataDir:
 
     @property
     def inspector_file(self) -> Path:
-        """In a folder of its own, so that what the server may read need not hold it."""
+        """Return the path of the inspector's token, in a folder of its own.
+
+        What the server may read need not hold it.
+        """
         return self.path / "inspector" / "inspector.token"
 
     @property
@@ -66,7 +69,7 @@ class DataDir:
         return self.path / "logs" / f"{name}.log"
 
     def database(self, name: str) -> str:
-        """The service's database as an SQLAlchemy URL."""
+        """Return the service's database as an SQLAlchemy URL."""
         return f"sqlite:///{self.path.resolve() / name}.sqlite3"
 
     def make(self) -> None:

@@ -1,4 +1,4 @@
-"""A service or fleet as a process of its own: started with a log, watched, stopped."""
+"""Runs a service or fleet as a process of its own: starts it with a log, watches it, stops it."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The local stack: server, shuffler and aggregator as processes on loopback, for as long as a `with` block lasts."""
+"""Runs the local stack: server, shuffler and aggregator as processes on loopback, while a `with` block lasts."""
 
 import errno
 import json
@@ -19,6 +19,9 @@ from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.process import ServiceProcess, stop_all
 
 LOOPBACK = "127.0.0.1"
+BASE_PORT = 8701
+NAMES = ("server", "shuffler", "aggregator")
+START_SECONDS = 60.0
 
 
 def choose_ports(base: int, names: list[str]) -> dict[str, int]:
@@ -31,7 +34,7 @@ def choose_ports(base: int, names: list[str]) -> dict[str, int]:
 
 
 def _probe(held: ExitStack, port: int, name: str) -> int:
-    """Bind a port to see whether it is free. Raises Unavailable."""
+    """Return the number of a port that is free, and stays bound while `held` is open. Raises Unavailable."""
     probe = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -43,11 +46,6 @@ def _probe(held: ExitStack, port: int, name: str) -> int:
         ) from error
     bound: int = probe.getsockname()[1]
     return bound
-
-
-BASE_PORT = 8701
-NAMES = ("server", "shuffler", "aggregator")
-START_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,32 +62,32 @@ class Urls:
 class Stack:
     """Starts the services in order, waits until all are ready, and stops them when the block ends, also by an error.
 
-    folder  databases, logs, token; held for as long as the stack runs.
-    base    first of three ports; 0 picks free ones.
+    data_dir  databases, logs, token; held for as long as the stack runs.
+    base      first of three ports; 0 picks free ones.
     extensions  the user's own classes that the server may import.
     Raises  Unavailable: a busy port, a folder in use or not writable, a service that does not start.
     """
 
-    def __init__(self, folder: DataDir, base: int = BASE_PORT, extensions: Sequence[Extension] = ()) -> None:
-        self.folder, self._base, self._extensions = folder, base, extensions
+    def __init__(self, data_dir: DataDir, base: int = BASE_PORT, extensions: Sequence[Extension] = ()) -> None:
+        self.data_dir, self._base, self._extensions = data_dir, base, extensions
         self._services: list[ServiceProcess] = []
         self._ports: dict[str, int] = {}
         self._cleanup = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
-            self.folder.make()
-            self.folder.check_space()
-            undo.enter_context(self.folder.held())
-            self.folder.stack_file.unlink(missing_ok=True)  # of a stack that was killed outright
-            self.folder.make_tokens()
+            self.data_dir.make()
+            self.data_dir.check_space()
+            undo.enter_context(self.data_dir.held())
+            self.data_dir.stack_file.unlink(missing_ok=True)  # of a stack that was killed outright
+            self.data_dir.make_tokens()
             self._ports = choose_ports(self._base, list(NAMES))
             undo.callback(lambda: stop_all(self._services))
             for name in NAMES:
                 self._services.append(self._start(name))
             self._wait_until_ready()
             self._write_addresses()
-            undo.callback(self.folder.stack_file.unlink, missing_ok=True)
+            undo.callback(self.data_dir.stack_file.unlink, missing_ok=True)
             self._cleanup = undo.pop_all()
         return self
 
@@ -100,12 +98,12 @@ class Stack:
 
     @property
     def urls(self) -> Urls:
-        """Addresses and tokens of the running services."""
-        return _urls(self.folder, {name: self._url(name) for name in NAMES})
+        """Return addresses and tokens of the running services."""
+        return _urls(self.data_dir, {name: self._url(name) for name in NAMES})
 
     def check(self) -> None:
         """Raise Unavailable when the disk is full, or, with the end of its log, when a service has died."""
-        self.folder.check_space()
+        self.data_dir.check_space()
         for service in self._services:
             service.check()
 
@@ -120,18 +118,18 @@ class Stack:
         return f"http://{LOOPBACK}:{self._ports[name]}"
 
     def _start(self, name: str) -> ServiceProcess:
-        return ServiceProcess(name, [f"distrust.{name}"], self._environment(name), self.folder.log(name))
+        return ServiceProcess(name, [f"distrust.{name}"], self._environment(name), self.data_dir.log(name))
 
     def _environment(self, name: str) -> dict[str, str]:
         own = {
             "DISTRUST_HOST": LOOPBACK,
             "DISTRUST_PORT": str(self._ports[name]),
-            "DISTRUST_DATABASE": self.folder.database(name),
-            "DISTRUST_OPERATOR_TOKEN_FILE": str(self.folder.token_file.resolve()),
+            "DISTRUST_DATABASE": self.data_dir.database(name),
+            "DISTRUST_OPERATOR_TOKEN_FILE": str(self.data_dir.token_file.resolve()),
             "DISTRUST_LOG_LEVEL": os.environ.get("DISTRUST_LOG_LEVEL", "info"),
         }
         if name != "server":
-            return {**own, "DISTRUST_INSPECTOR_TOKEN_FILE": str(self.folder.inspector_file.resolve())}
+            return {**own, "DISTRUST_INSPECTOR_TOKEN_FILE": str(self.data_dir.inspector_file.resolve())}
         own |= extensions_variable(self._extensions)
         return {**own, **{f"DISTRUST_{peer.upper()}_URL": self._url(peer) for peer in ("shuffler", "aggregator")}}
 
@@ -141,12 +139,13 @@ class Stack:
             while not all(_ready(client, self._url(name)) for name in NAMES):
                 self.check()
                 if time.monotonic() > end:
-                    raise Unavailable(f"not ready within {START_SECONDS:g} s; see {self.folder.path / 'logs'}")
+                    raise Unavailable(f"not ready within {START_SECONDS:g} s; see {self.data_dir.path / 'logs'}")
                 time.sleep(0.05)
 
     def _write_addresses(self) -> None:
         services = {name: {"url": self._url(name), "pid": self._services[i].pid} for i, name in enumerate(NAMES)}
-        self.folder.write_stack({"services": services, "token_file": str(self.folder.token_file), "pid": os.getpid()})
+        token_file = str(self.data_dir.token_file)
+        self.data_dir.write_stack({"services": services, "token_file": token_file, "pid": os.getpid()})
 
 
 def extensions_variable(extensions: Sequence[Extension]) -> dict[str, str]:
@@ -156,16 +155,16 @@ def extensions_variable(extensions: Sequence[Extension]) -> dict[str, str]:
     return {"DISTRUST_EXTENSIONS": ",".join(filter(None, [before, *named]))} if named else {}
 
 
-def running_stack(folder: DataDir) -> Urls | None:
+def running_stack(data_dir: DataDir) -> Urls | None:
     """Return the addresses of the stack that another process runs on this folder; None if there is none."""
-    if not folder.in_use():
+    if not data_dir.in_use():
         return None
-    services = json.loads(folder.stack_file.read_text("utf-8"))["services"]
-    return _urls(folder, {name: services[name]["url"] for name in NAMES})
+    services = json.loads(data_dir.stack_file.read_text("utf-8"))["services"]
+    return _urls(data_dir, {name: services[name]["url"] for name in NAMES})
 
 
-def _urls(folder: DataDir, where: dict[str, str]) -> Urls:
-    return Urls(**where, token=folder.token(), inspector=folder.inspector_token())
+def _urls(data_dir: DataDir, where: dict[str, str]) -> Urls:
+    return Urls(**where, token=data_dir.token(), inspector=data_dir.inspector_token())
 
 
 def _ready(client: httpx.Client, url: str) -> bool:

@@ -1,14 +1,14 @@
-"""The cells of an experiment: read from its file, checked before the first one runs, and played one by one.
+"""Reads an experiment, checks the run files of its cells before the first one runs, and plays the cells.
 
 A cell is a run file with a name and seeds of its own. A worker plays it and returns its row, or the reason why there is
-none.
+none. Repetitions of a contextual run may be played in lock step, and each has the row that it has when it is alone.
 """
 
 import hashlib
 import json
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from distrust.common.errors import BadParameter, ProtocolError
-from distrust.common.machine import one_thread
 from distrust.common.messages.explain import first
+from distrust.common.privacy.searches import one_thread
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.run import in_process
-from distrust.lab.run.result import Result
+from distrust.lab.run.lock_step import LockStepResult, in_lock_step, play_together
+from distrust.lab.run.result import Bits, Result
 from distrust.lab.run.run_file import RunFile, extensions, parse_table
 from distrust.lab.sweep.experiment import Experiment, merged
 from distrust.lab.sweep.row import Cell, Row
@@ -38,7 +39,7 @@ def known_experiments() -> list[str]:
 
 
 def load_experiment(name_or_path: str, *, quick: bool = False, repetitions: int | None = None) -> Experiment:
-    """Read an experiment and check every run file that its panels and series make.
+    """Return an experiment from its file. Check every run file that its panels and series make.
 
     quick         with the file's `[quick]` laid over it. repetitions: another number than the file's.
     Repetitions   differ in their seeds only, so that the first one's run files are checked for all.
@@ -50,7 +51,8 @@ def load_experiment(name_or_path: str, *, quick: bool = False, repetitions: int 
         if quick and not isinstance(words.get("quick"), dict):
             raise BadExperiment(f"{name_or_path}: has no [quick] table")
         table = _laid(words, quick=quick, repetitions=repetitions)
-        experiment = Experiment.model_validate({**table, "name": name, "quick": quick})
+        # Words of a TOML file: validated as a table, with what the file itself does not say.
+        experiment = Experiment.model_validate(table | {"name": name, "quick": quick})
     except ValidationError as error:
         raise BadExperiment(f"{name_or_path}: {first(error, Experiment)}") from error
     except (ValueError, RecursionError) as error:
@@ -111,7 +113,7 @@ def run_table(experiment: Experiment, cell: Cell) -> dict[str, Any]:
 
 
 def cell_digest(experiment: Experiment, cell: Cell) -> str:
-    """Return the digest of what a cell's row depends on, except the code (`lab.sweep.code`): 12 hex digits.
+    """Return the digest of all that a cell's row depends on except the code (`lab.sweep.code`): 12 hex digits.
 
     Classes of the user's own count with the source of their modules.
     """
@@ -146,7 +148,7 @@ class Standing(NamedTuple):
 
     @property
     def played(self) -> int:
-        """Cells that ended since this start."""
+        """Return the number of cells that ended since this start."""
         return self.done + self.failed - self.kept
 
 
@@ -202,12 +204,27 @@ def play_cell(experiment: Experiment, cell: Cell) -> Row | Failure:
     try:
         with one_thread():
             file = cell_run_file(experiment, cell)
+            if in_lock_step(file):
+                (played,) = play_together([file])
+                return _lock_step_row(experiment, cell, played, time.perf_counter() - began)
             result = in_process.run(file)
-            return _row(experiment, cell, file, result, time.perf_counter() - began)
+            return _result_row(experiment, cell, file, result, time.perf_counter() - began)
     except ProtocolError as error:
         return Failure(cell, error.detail)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other cells go on, and this one is named
         return Failure(cell, f"{type(error).__name__}: {error}")
+
+
+def play_group(experiment: Experiment, cells: Sequence[Cell]) -> list[Row | Failure]:
+    """Return the rows of cells of one panel and series in lock step; of each on its own where that fails."""
+    began = time.perf_counter()
+    try:
+        with one_thread():
+            results = play_together([cell_run_file(experiment, cell) for cell in cells])
+            each = (time.perf_counter() - began) / len(cells)
+            return [_lock_step_row(experiment, *one, each) for one in zip(cells, results, strict=True)]
+    except Exception:  # noqa: BLE001 - whatever it is, it may be one cell's alone, and `play_cell` says whose
+        return [play_cell(experiment, cell) for cell in cells]
 
 
 def checkpoints(curve: Sequence[tuple[int, float]], places: NDArray[np.float64]) -> list[float]:
@@ -215,38 +232,68 @@ def checkpoints(curve: Sequence[tuple[int, float]], places: NDArray[np.float64])
 
     curve  (pulls, regret) after each round, cumulated; its last point is the end of the run.
     """
-    pulls, regret = np.array([(0, 0.0), *curve], dtype=np.float64).T
-    return [float(value) for value in np.interp(places, pulls, regret)]
+    pulls, regret = np.array(curve, dtype=np.float64).T
+    return _at(places, pulls, regret)
 
 
-def _row(experiment: Experiment, cell: Cell, file: RunFile, result: Result, seconds: float) -> Row:
+def _at(places: NDArray[np.float64], pulls: NDArray[Any], regret: NDArray[np.float64]) -> list[float]:
+    """Return the cumulated regret at each place."""
+    values = np.interp(places, np.concatenate([[0.0], pulls]), np.concatenate([[0.0], regret]))
+    return [float(value) for value in values]
+
+
+def _result_row(experiment: Experiment, cell: Cell, file: RunFile, result: Result, seconds: float) -> Row:
     pulls = sum(result.pulls) + result.hidden
     if result.fault is not None or pulls < result.horizon:
         raise StoppedEarly(result.fault or f"stopped after {pulls} of {result.horizon} pulls")
-    assert result.seed is not None
-    clients = sum(cohort.clients for one in result.rounds for cohort in one.cohorts)
+    own = {
+        "clients": sum(cohort.clients for one in result.rounds for cohort in one.cohorts),
+        "regret": result.regret.final,
+        "chosen": result.chosen,
+        "best": result.best,
+        "aborted": result.aborted,
+        "unfinished": result.unfinished,
+        "curve": checkpoints(result.regret.curve, experiment.places(result.horizon)),
+        "seconds": seconds,
+        **result.events.model_dump(),
+    }
+    return _row(experiment, cell, file, result.bits, own)
+
+
+def _lock_step_row(experiment: Experiment, cell: Cell, played: LockStepResult, seconds: float) -> Row:
+    """Return the row of a contextual run: the best arm depends on the client, and none is chosen."""
+    own = {
+        "clients": played.clients,
+        "regret": float(played.regret[-1]),
+        "chosen": None,
+        "best": None,
+        "aborted": 0,
+        "unfinished": played.unfinished,
+        "curve": _at(experiment.places(played.file.config.horizon), played.pulls, played.regret),
+        "seconds": seconds,
+        **played.events.model_dump(),
+    }
+    return _row(experiment, cell, played.file, played.bits, own)
+
+
+def _row(experiment: Experiment, cell: Cell, file: RunFile, bits: Bits, own: Mapping[str, Any]) -> Row:
+    """Return a row: `own` has the columns that depend on how the run went, but for its bits."""
+    config, seed = file.config, file.environment.seed
+    assert seed is not None
     return Row(
         experiment=experiment.name,
         panel=cell.panel,
         series=cell.series,
         digest=cell_digest(experiment, cell),
         repetition=cell.repetition,
-        seed=result.seed,
-        policy=result.policy,
-        mechanism=result.mechanism,
-        calibration=result.calibration,
-        epsilon=file.config.mechanism.epsilon,
-        horizon=result.horizon,
-        clients=clients,
-        regret=result.regret.final,
-        chosen=result.chosen,
-        best=result.best,
-        **result.events.model_dump(),
-        aborted=result.aborted,
-        unfinished=result.unfinished,
-        payload_bits=result.bits.payload,
-        modulus_bits=result.bits.modulus,
-        bits=result.bits.payload * clients,
-        seconds=seconds,
-        curve=checkpoints(result.regret.curve, experiment.places(result.horizon)),
+        seed=seed,
+        policy=config.policy.name,
+        mechanism=config.mechanism.name,
+        calibration=config.mechanism.calibration,
+        epsilon=config.mechanism.epsilon,
+        horizon=config.horizon,
+        payload_bits=bits.payload,
+        modulus_bits=bits.modulus,
+        bits=bits.payload * own["clients"],
+        **own,
     )

@@ -1,4 +1,4 @@
-"""Digests of what a sweep's rows depend on besides the experiment: our own code, and the libraries that compute."""
+"""Computes digests of the code that a sweep's rows depend on: our own, and the libraries that compute."""
 
 import ast
 import hashlib

@@ -1,4 +1,4 @@
-"""What a sweep prints: its progress on stderr, and at the end regret and confidence as tables."""
+"""Prints a sweep: its progress on stderr, and at the end regret and confidence as tables."""
 
 import statistics
 import time
@@ -17,6 +17,12 @@ from distrust.lab.sweep.cells import Standing
 from distrust.lab.sweep.row import Row
 
 LINE_SECONDS = 3.0  # between two plain lines
+
+WIDE = 160
+"""Characters that the tables may be wide; a narrower terminal wraps their lines."""
+
+LEVEL = 0.99
+"""Level of the Clopper-Pearson intervals: a policy that keeps its p is called broken in at most 1 of 200 cases."""
 
 
 class SweepProgress:
@@ -71,13 +77,6 @@ def progress_line(standing: Standing, rate: float) -> str:
     return f"{standing.done} of {standing.total} cells{before}{failed}{going}{left}"
 
 
-WIDE = 160
-"""Characters that the tables may be wide; a narrower terminal wraps their lines."""
-
-LEVEL = 0.99
-"""Level of the Clopper-Pearson intervals: a policy that keeps its p is called broken in at most 1 of 200 cases."""
-
-
 @dataclass(frozen=True, slots=True)
 class Share:
     """`hits` of `runs`, and the Clopper-Pearson interval of their probability."""
@@ -98,7 +97,7 @@ def share(hits: int, runs: int) -> Share:
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """How often the policy of a series failed, over all its panels, whose runs are independent given the worlds.
+    """Failures of the policy of a series over all its panels, whose runs are independent given the worlds.
 
     dropped    runs in which the best arm was dropped. failed: runs in which any interval missed the true mean.
     widths     intervals formed in all; missed: those that miss.
@@ -114,7 +113,7 @@ class Confidence:
 
     @property
     def holds(self) -> str:
-        """`yes` when the whole interval is at most p, `no` when it is above, else `not refuted`: too few runs."""
+        """Return `yes` if the whole interval is at most p, `no` if it is above, else `not refuted`: too few runs."""
         if self.stated is None:
             return "nothing stated"
         if self.failed.low > self.stated:

@@ -1,6 +1,7 @@
-"""The engine of sweeps: plays the missing cells of an experiment, stores each as it ends, and writes the table.
+"""Plays the missing cells of an experiment, stores each as it ends, and writes the table.
 
-Cells are played on all cores, or on a cluster, with joblib; rows arrive in the order in which cells end.
+Cells are played on all cores, or on a cluster, with joblib, in groups where they go in lock step. Rows arrive in the
+order in which cells end.
 """
 
 import logging
@@ -12,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -19,13 +21,28 @@ from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from distrust.common.errors import BadParameter, ProtocolError
+from distrust.lab.run.lock_step import in_lock_step
 from distrust.lab.stack.parent_death import tie
 from distrust.lab.sweep import code
-from distrust.lab.sweep.cells import Failure, Standing, all_cells, check_first_rounds, play_cell
+from distrust.lab.sweep.cells import (
+    Failure,
+    Standing,
+    all_cells,
+    cell_run_file,
+    check_first_rounds,
+    play_cell,
+    play_group,
+)
 from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.result_store import ResultStore, write_failures
 from distrust.lab.sweep.row import Cell, Row
 from distrust.lab.sweep.table import check_format, write_rows
+
+LEAST_CHUNK = 4
+"""Cells a worker and chunk, where a backend hands over results in chunks only."""
+
+EXPECTED = ("A worker stopped while some jobs were given", ".*tasks which were still being processed")
+"""Warnings of joblib that are ignored: a worker that had grown was replaced; a sweep was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +63,7 @@ def run_sweep(
     form: str = "parquet",
     watch: Callable[[Standing], None] = lambda _standing: None,
 ) -> SweepOutcome:
-    """Finish an experiment below the folder `out`. Cells that this code has played already are not played again.
+    """Finish an experiment below the folder `out` and return its outcome. Cells that this code has played are kept.
 
     backend  "loky", "dask" or "ray": joblib's. jobs: worker processes, all cores when absent.
     form     of the table: "parquet" or "csv". It is written once every cell has ended.
@@ -62,8 +79,9 @@ def run_sweep(
         failures: dict[Cell, str] = {}
         standing = Standing(len(wanted), len(wanted) - len(missing), len(wanted) - len(missing))
         watch(standing)
-        with closing(unordered(partial(_played, code.code_digest(), experiment), missing, chosen, workers)) as ends:
-            for end in ends:
+        groups, work = grouped(experiment, missing, workers), partial(_played, code.code_digest(), experiment)
+        with closing(unordered(work, groups, chosen, workers)) as ends:
+            for end in chain.from_iterable(ends):
                 standing = _note(end, store, rows, failures, standing)
                 watch(standing)
         write_failures(store.folder, failures)
@@ -73,11 +91,34 @@ def run_sweep(
     return SweepOutcome(finished, failures, path)
 
 
-def _played(expected: str, experiment: Experiment, cell: Cell) -> Row | Failure:
-    """Play a cell in a worker; fail if the worker has other code than the sweep, as one of a cluster may."""
+MOST_TOGETHER = 64
+"""Cells of a group at most. More make a round no cheaper for one of them, and need more memory."""
+
+
+def grouped(experiment: Experiment, cells: Sequence[Cell], workers: int) -> list[tuple[Cell, ...]]:
+    """Return the cells in groups that one worker plays at once, in their order.
+
+    Cells that can be played in lock step are together with those of their panel and series, in as many groups as there
+    are workers at least. Each other one is alone.
+    """
+    pairs: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        pairs.setdefault((cell.panel, cell.series), []).append(cell)
+    groups: list[tuple[Cell, ...]] = []
+    for own in pairs.values():
+        together = in_lock_step(cell_run_file(experiment, own[0]))
+        pieces = max(-(-len(own) // MOST_TOGETHER), -(-workers // len(pairs))) if together else len(own)
+        size = -(-len(own) // pieces)
+        groups += [tuple(own[start : start + size]) for start in range(0, len(own), size)]
+    return groups
+
+
+def _played(expected: str, experiment: Experiment, cells: tuple[Cell, ...]) -> list[Row | Failure]:
+    """Return the outcomes of cells, played in a worker. Fail if the worker has other code than the sweep."""
     if code.code_digest() != expected:
-        return Failure(cell, f"this worker has other code ({code.code_digest()}) than the sweep ({expected})")
-    return play_cell(experiment, cell)
+        why = f"this worker has other code ({code.code_digest()}) than the sweep ({expected})"
+        return [Failure(cell, why) for cell in cells]
+    return [play_cell(experiment, cells[0])] if len(cells) == 1 else play_group(experiment, cells)
 
 
 def _note(
@@ -96,11 +137,6 @@ Backend = Literal["loky", "dask", "ray"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 NEEDS = {"dask": "distributed", "ray": "ray"}
 
-LEAST_CHUNK = 4
-"""Cells a worker and chunk, where a backend hands over results in chunks only."""
-
-EXPECTED = ("A worker stopped while some jobs were given", ".*tasks which were still being processed")
-"""Warnings of joblib that are ignored: a worker that had grown was replaced; a sweep was stopped."""
 
 Task = TypeVar("Task")
 Value = TypeVar("Value")
@@ -168,7 +204,7 @@ def _chunks(tasks: Sequence[Task], backend: Backend, jobs: int) -> Iterator[Sequ
 
 
 def _config(backend: Backend, jobs: int) -> AbstractContextManager[Any]:
-    """Configure joblib. Dask's scheduler is the one in DASK_SCHEDULER_ADDRESS, or one on this machine."""
+    """Return joblib's configuration. Dask's scheduler is the one in DASK_SCHEDULER_ADDRESS, or one on this machine."""
     if backend == "dask":
         return _dask(jobs)
     if backend == "ray":

@@ -1,4 +1,4 @@
-"""An experiment as data: what is compared, in which worlds, how often. One TOML file."""
+"""Defines an experiment as data, one TOML file: what is compared, in which worlds, how often."""
 
 import copy
 import hashlib
@@ -13,6 +13,12 @@ from pydantic import Field, model_validator
 from distrust.common.wire import Message
 
 Table = dict[str, Any]
+
+OURS = ("run", "unsafe", "environment.seed")
+"""Keys that a cell's run file gets from its place in the experiment, so that an experiment may not set them."""
+
+DECADES = 2
+"""Decades of time below the horizon that checkpoints with `spacing = "log"` cover."""
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
@@ -50,21 +56,15 @@ def _inner(table: Table, path: list[str]) -> Table:
     return table
 
 
-OURS = ("run", "unsafe", "environment.seed")
-"""Keys that a cell's run file gets from its place in the experiment, so that an experiment may not set them."""
-
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=32)]
 
 
 Label = Annotated[str, Field(min_length=1, max_length=80)]
 Repetitions = Annotated[int, Field(ge=1, le=10_000)]
 
-DECADES = 2
-"""Decades of time below the horizon that checkpoints with `spacing = "log"` cover."""
-
 
 class Overlay(Message):
-    """`[[panels]]` or `[[series]]`: what is laid over the run file, and what is taken out at the end.
+    """`[[panels]]` or `[[series]]`: tables laid over the run file, and keys that are taken out at the end.
 
     run          a table as in a run file. without: dotted keys of the run file, such as "mechanism.epsilon".
     repetitions  of a series whose runs take long: at most so many. The experiment's number when absent.
@@ -77,7 +77,7 @@ class Overlay(Message):
 
 
 class Pair(Message):
-    """`[[pairs]]`: what is laid over the run file of one series in one panel, after both."""
+    """`[[pairs]]`: a table that is laid over the run file of one series in one panel, after both."""
 
     panel: Label
     series: Label
@@ -88,7 +88,7 @@ class Experiment(Message):
     """Panels × series × repetitions of one run file.
 
     name         of the file; seeds derive from it. quick: whether the file's `[quick]` is laid over it.
-    source       where the comparison is from; claim: what is said there, in our words.
+    source       the comparison's origin; claim: its statement, in our words.
     note         where it is smaller than there, and why.
     points       checkpoints of the regret curve. spacing: even over (0, horizon], or log over its last two decades.
     run          the run file that everything starts from, without seeds.
@@ -159,7 +159,7 @@ class Experiment(Message):
 
     @property
     def digest(self) -> str:
-        """The digest of everything here that a finished cell depends on: 64 hex digits.
+        """Return the digest of everything here that a finished cell depends on: 64 hex digits.
 
         Titles, drawing and `repetitions` are not part of it, and the code has a digest of its own (`lab.sweep.code`).
         """
@@ -167,10 +167,6 @@ class Experiment(Message):
         whole = self.model_dump(include=kept, exclude={"series": {"__all__": {"repetitions"}}})
         text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
-
-    def repeated(self, repetitions: int) -> Self:
-        """Return the experiment with another number of repetitions, checked. Rows of the old ones stay valid."""
-        return type(self).model_validate({**self.model_dump(), "repetitions": repetitions})
 
     def all_pairs(self) -> Iterator[tuple[Overlay, Overlay]]:
         """Return (panel, series), panel by panel."""

@@ -1,4 +1,4 @@
-"""A sweep's folder: its finished cells, one line each, in a file for each version of the code."""
+"""Stores a sweep's finished cells in its folder, one line each, in a file for each version of the code."""
 
 import fcntl
 import json

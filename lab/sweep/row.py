@@ -1,4 +1,4 @@
-"""A cell of an experiment, and the row that it ends as."""
+"""Defines a cell of an experiment, and the row that it ends as."""
 
 from typing import Annotated, Any, NamedTuple
 
@@ -62,7 +62,7 @@ class Row(Message):
 
     @property
     def cell(self) -> Cell:
-        """The cell that ended as this row."""
+        """Return the cell that ended as this row."""
         return Cell(self.panel, self.series, self.repetition)
 
     def lasting(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The rows of a sweep as one file, Parquet or CSV, and their comparison with rows that were published."""
+"""Writes the rows of a sweep as one file, Parquet or CSV, and compares them with published rows."""
 
 import csv
 import io
@@ -20,6 +20,9 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 FIELDS = tuple(Row.model_fields)
 
+TOLERANCE = 1e-12
+"""Relative, of floats: the linear algebra of another processor adds in another order, which moves their last bits."""
+
 
 def check_format(form: str) -> Format:
     """Return the format of that name. Raises BadParameter."""
@@ -37,7 +40,10 @@ def write_rows(rows: Sequence[Row], path: Path, form: Format) -> None:
 
 
 def read_rows(path: Path, field: str = "results") -> list[Row]:
-    """Read rows of a file that `write_rows` wrote; its ending tells the format. Raises BadParameter, naming `field`."""
+    """Return rows of a file that `write_rows` wrote.
+
+    Its ending tells the format. Raises BadParameter, naming `field`.
+    """
     form = path.suffix.removeprefix(".")
     if form not in FORMATS:
         raise BadParameter(field, str(path), f"must end in {' or '.join(f'.{one}' for one in FORMATS)}")
@@ -107,10 +113,6 @@ def _schema() -> Any:
         kind = pa.list_(types[plain]) if get_origin(field.annotation) is list else types[plain]
         fields.append(pa.field(name, kind, nullable=type(None) in more))
     return pa.schema(fields)
-
-
-TOLERANCE = 1e-12
-"""Relative, of floats: the linear algebra of another processor adds in another order, which moves their last bits."""
 
 
 def differing_columns(published: Sequence[Row], played: Sequence[Row]) -> dict[Cell, list[str]]:

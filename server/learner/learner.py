@@ -1,4 +1,4 @@
-"""The learner: plans rounds as a pure function of a configuration and its cohorts' outcomes. No I/O, no clock."""
+"""Plans rounds as a pure function of a configuration and its cohorts' outcomes. No I/O, no clock."""
 
 from collections.abc import Callable, Iterable
 from operator import le
@@ -133,11 +133,11 @@ class Learner:
 
     @property
     def _number(self) -> int:
-        """The last round's number so far; 0 before the first."""
+        """Return the last round's number so far; 0 before the first."""
         return self.rounds[-1].number if self.rounds else 0
 
     def snapshot(self) -> Snapshot:
-        """Return what the run has learned and promised so far."""
+        """Return the run's estimates and its promise so far."""
         return snapshot_of(self)
 
     def _keep(self, cohort: CohortPlan, outcome: ReleasedCohort) -> None:
@@ -285,7 +285,7 @@ def snapshot_of(learner: Learner) -> Snapshot:
 
 
 def blank_snapshot(config: RunConfig) -> Snapshot:
-    """Return the snapshot of a run that cannot be played again: nothing is known, and no privacy is promised."""
+    """Return the snapshot of a run that cannot be played again: no estimates, and no promise of privacy."""
     why = ("the run cannot be played again from what is stored: nothing is promised of it",)
     promise = Guarantee(
         kind="none", epsilon=None, model="none", calibration=config.mechanism.calibration, assumptions=why
@@ -304,7 +304,7 @@ def blank_snapshot(config: RunConfig) -> Snapshot:
 
 
 def run_guarantee(learner: Learner) -> Guarantee:
-    """Return what a client has spent at most. The open round counts: some of its cohorts may be released already."""
+    """Return the most that a client has spent. The open round counts: some of its cohorts may be released already."""
     return run_ledger(learner.config, learner.rounds).total
 
 

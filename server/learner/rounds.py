@@ -1,4 +1,4 @@
-"""A round: its cohorts as planned, how they ended, and what the round cost its clients."""
+"""Plans a round's cohorts, records their outcomes, and computes what the round costs its clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from distrust.server.policies.base import Ask, Key, Query
 
 
 class ReleasedCohort(Message):
-    """The outcome of a released cohort: the analyzer's estimate of the survivors' true sum.
+    """Outcome of a released cohort: the analyzer's estimate of the survivors' true sum.
 
     sum     one number a coordinate, in data units, with its final noise.
 
@@ -37,7 +37,7 @@ class ReleasedCohort(Message):
 
 
 class LostCohort(Message):
-    """The outcome of an aborted cohort: nothing was released, and why.
+    """Outcome of an aborted cohort: no sum, and the reason.
 
     fault  the server's own code raised an exception on this cohort; the run ends as failed, and nothing is retried.
     """
@@ -59,7 +59,7 @@ ASSIGNED_ACTION_ASSUMPTIONS = (
     "whether a client leaves does not depend on the action that it was dealt",
     "the server, which hands out the slots, holds no more of them itself than the colluders that are counted",
 )
-"""What the guarantee of assigned actions assumes besides an honest shuffler (FREE, footnote 2)."""
+"""Assumptions of the guarantee of assigned actions, besides an honest shuffler (FREE, footnote 2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +109,12 @@ class RoundRecord:
 
     @property
     def mechanism(self) -> AnyMechanism:
-        """The largest cohorts' one."""
+        """Return the mechanism of the largest cohorts."""
         return self.mechanisms[max(self.mechanisms)]
 
     @property
     def minimum(self) -> int:
-        """The largest cohorts' one."""
+        """Return the minimum of the largest cohorts."""
         return self.minima[max(self.minima)]
 
     @cached_property
@@ -135,17 +135,17 @@ class RoundRecord:
 
     @property
     def clients(self) -> int:
-        """Clients of all attempts of this round."""
+        """Return the number of clients of all attempts of this round."""
         return sum(cohort.clients for cohort in self.cohorts)
 
     @property
     def attempts(self) -> int:
-        """Attempts so far."""
+        """Return the number of attempts so far."""
         return max((cohort.attempt for cohort in self.cohorts), default=0)
 
 
 def plan_round(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundRecord] = ()) -> RoundRecord:
-    """Plan a round's mechanisms, or reuse those of a round `before` of the same sizes, share and statistic.
+    """Return a round with its mechanisms: planned, or those of a round `before` of the same sizes, share and statistic.
 
     Raises BadParameter when one cannot be calibrated to its cohorts.
     """
@@ -159,16 +159,23 @@ def plan_round(config: RunConfig, number: int, ask: Ask, before: Sequence[RoundR
 
 
 def _calibrated(config: RunConfig, ask: Ask, clients: int) -> AnyMechanism:
-    spec, words = config.intermediary, config.mechanism
-    least, floor = spec.least_survivors(clients), spec.noise_floor(clients)
-    dealt = ask.decision.kind == "assigned-action"
-    if dealt:  # only the shuffler assigns actions, whatever the mechanism's own choice is
+    words = config.mechanism
+    assigned = ask.decision.kind == "assigned-action"
+    if assigned:  # only the shuffler assigns actions, whatever the mechanism's own choice is
         words = words.model_copy(update={"via": "shuffler"})
-    return plan(words, clients=clients, least=least, floor=floor, wrap=ask.share, statistic=ask.statistic, dealt=dealt)
+    return plan(
+        words,
+        clients=clients,
+        min_survivors=config.intermediary.least_survivors(clients),
+        min_honest=config.intermediary.noise_floor(clients),
+        overflow_probability=ask.share,
+        statistic=ask.statistic,
+        assigned=assigned,
+    )
 
 
 def attempt_cohorts(run: str, record: RoundRecord, queries: tuple[Query, ...], attempt: int) -> tuple[CohortPlan, ...]:
-    """Plan one cohort for each of `queries`. Ids end in three numbers, so that two runs never share an id."""
+    """Return one planned cohort for each of `queries`. Ids end in three numbers, so that two runs never share an id."""
     return tuple(
         CohortPlan(
             f"{run}.{record.number}.{query.arm or 0}.{attempt}",
@@ -182,13 +189,16 @@ def attempt_cohorts(run: str, record: RoundRecord, queries: tuple[Query, ...], a
     )
 
 
-SEEDED = "unsafe.noise_seed: the privacy noise can be computed by anybody who knows the seed"
+SEEDED = "unsafe.noise_seed: the privacy noise can be computed by every party that knows the seed"
 
 
 def promise_to_survivors(mechanism: Mechanism, survivors: int) -> str:
-    """Say what a released cohort promises if all survivors are honest, and if a tenth of them reveal their noise."""
+    """Return in words the promise of a released cohort.
+
+    It is that with all survivors honest, and that with a tenth of them revealing their noise.
+    """
     colluders = max(1, survivors // 10)
-    honest, colluding = (_promise(mechanism.guarantee(survivors, count)) for count in (0, colluders))
+    honest, colluding = (_promise(mechanism.privacy(survivors, count).promise) for count in (0, colluders))
     return f"{honest} with the {survivors} who answered, {colluding} if {colluders} of them collude"
 
 
@@ -228,7 +238,7 @@ def run_ledger(config: RunConfig, records: Sequence[RoundRecord]) -> PrivacyLedg
 
 
 def ledger_classes(ledger: PrivacyLedger) -> tuple[LedgerClass, ...]:
-    """Return what clients have spent at most, by how often they took part."""
+    """Return the most that clients have spent, by how often they took part."""
     return tuple(LedgerClass(contributions=times, guarantee=one) for times, one in ledger.classes.items())
 
 

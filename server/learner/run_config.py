@@ -11,6 +11,9 @@ from distrust.server.policies.base import Ask, Policy, PolicyClass, RunFacts
 LONGEST_RUN = 56  # characters; a cohort's id adds round, arm and attempt to the run's, and has 80
 ENDLESS = 10**18  # pulls: a horizon that limits no batch
 
+MEMBERS = ("active", "intervals", "formed", "chosen", "ask", "tell", "leftover")
+"""Members that a policy must have."""
+
 
 def check_run_config(config: RunConfig) -> None:
     """Refuse a run that could not be started, or could not finish its first batch.
@@ -79,10 +82,6 @@ def check_for_services(config: RunConfig) -> None:
         )
 
 
-MEMBERS = ("active", "intervals", "formed", "chosen", "ask", "tell", "leftover")
-"""Members that a policy must have."""
-
-
 def build_policy(config: RunConfig) -> Policy:
     """Return a run's policy, before its first batch. Raises BadParameter for numbers that do not go together."""
     spec = config.policy
@@ -104,7 +103,7 @@ def _require(spec: ArmSpec, policy: object, members: tuple[str, ...]) -> None:
 
 
 def run_facts(config: RunConfig) -> RunFacts:
-    """Return what the policy may know of its run; λ = 1/ε, or 0 where no ε is given or allowed."""
+    """Return the facts of its run that the policy may know; λ = 1/ε, or 0 where no ε is given or allowed."""
     epsilon = config.mechanism.epsilon
     return RunFacts(
         arms=config.arms,

@@ -1,1 +1,1 @@
-"""What to ask next, one policy a file. A policy sees estimates and the laws of their errors, never a mechanism."""
+"""Policies, one a file: decide what to ask next. A policy sees estimates and error laws, never a mechanism."""

@@ -1,4 +1,4 @@
-"""The contract of a policy: it asks for private sums, and is told their estimates."""
+"""Defines the contract of a policy: it requests private sums, and receives their estimates."""
 
 import math
 from collections.abc import Sequence
@@ -50,12 +50,12 @@ class Ask:
 
     @property
     def size(self) -> int:
-        """Pulls that the whole batch takes from the horizon."""
+        """Return the pulls that the whole batch takes from the horizon."""
         return self.cost(self.queries)
 
     @property
     def width(self) -> int:
-        """Numbers in a released cohort's sum: one a coordinate, or one an assigned action."""
+        """Return how many numbers a released cohort's sum has: one a coordinate, or one an assigned action."""
         return len(self.decision.actions) if self.decision.kind == "assigned-action" else self.statistic.dimension
 
     def pulls(self, query: Query) -> tuple[tuple[Key, int], ...]:
@@ -127,7 +127,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What a policy may know of its run, besides its own spec.
+    """Facts of the run that a policy may know, besides its own spec.
 
     arms      K. horizon: T. smallest: least clients of a cohort; a smaller one would never be released.
     noise     λ ≥ 0: the scale of the Laplace noise that a sum is expected to carry, in the central model.
@@ -207,7 +207,10 @@ class StoppedPolicy:
 
     @classmethod
     def instead_of(cls, policy: Policy, active: tuple[int, ...]) -> Self:
-        """Keep the intervals, and the choice if it is one of `active`; nothing if reading them fails too."""
+        """Return a policy that keeps the intervals, and the choice if it is active.
+
+        It keeps neither if reading them fails.
+        """
         try:
             intervals, chosen = policy.intervals, policy.chosen
         except Exception:  # noqa: BLE001 - the policy is broken already, and its exception is reported

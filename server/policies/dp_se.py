@@ -1,4 +1,4 @@
-"""DP-SE: elimination in epochs that halve the gap they look for (Sajed & Sheffet 2019, the baseline of MAB)."""
+"""Implements DP-SE: elimination in epochs that halve the gap they look for (Sajed & Sheffet 2019, MAB's baseline)."""
 
 import math
 from typing import Self
@@ -62,5 +62,5 @@ class DpSe(Elimination):
 
     @property
     def _each(self) -> float:
-        """The paper's p/(4|S|e²): its sampling errors and its noise have one each, 0.83p in all."""
+        """Return the paper's p/(4|S|e²): its sampling errors and its noise have one each, 0.83p in all."""
         return self._failure / (4 * len(self._active) * self._batch**2)

@@ -1,4 +1,4 @@
-"""Successive elimination in batches of fresh clients (MAB Algorithm 1), and the base classes of all eliminations.
+"""Implements successive elimination in batches of fresh clients (MAB Algorithm 1), and all eliminations' base classes.
 
 The half width of a private mean's confidence interval is exact, or the paper's bound.
 """
@@ -25,6 +25,8 @@ Radius = Callable[[int, ErrorLaw, int, int, float], float]
 
 MOST_BATCHES = 30
 """Batches of an elimination, at most: batch b has at least 2ᵇ clients an arm, and T ≤ 10⁹ is below 2³⁰."""
+
+Constants = Calibration | Literal["published-code"]
 
 
 def check_failure(arms: int, failure: float) -> None:
@@ -79,7 +81,7 @@ RADII: dict[Literal["exact", "paper", "published-code"], Radius] = {
 
 
 class EliminationBase(ABC):
-    """What all eliminations share. `arms` start, K ≥ 1; `tell` of a policy updates `_active`, `_latest`, `_chosen`."""
+    """Common part of all eliminations. `tell` of a policy updates `_active`, `_latest`, `_chosen`."""
 
     def __init__(self, arms: int) -> None:
         self._active = tuple(range(arms))
@@ -111,7 +113,7 @@ class EliminationBase(ABC):
 
     @property
     def going_on(self) -> bool:
-        """Whether there is another batch."""
+        """Return whether there is another batch."""
         return True
 
     @abstractmethod
@@ -166,9 +168,6 @@ class Elimination(EliminationBase):
     def _interval(self, arm: int, estimate: Estimate) -> Interval:
         mean, radius = self.read(arm, estimate)
         return Interval(arm, self._batch, mean, mean - radius, mean + radius)
-
-
-Constants = Calibration | Literal["published-code"]
 
 
 class SuccessiveElimination(Elimination):

@@ -1,4 +1,4 @@
-"""UCB1: gives one client at a time to the arm of the largest upper bound (Auer et al. 2002). Without privacy."""
+"""Implements UCB1: gives one client at a time to the arm of the largest upper bound (Auer et al. 2002). No privacy."""
 
 import math
 from collections.abc import Sequence
@@ -36,17 +36,20 @@ class Ucb1:
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """The intervals at the present t."""
+        """Return the intervals at the present t."""
         return tuple(map(self._interval, self.active)) if self._pulls >= len(self._sums) else ()
 
     @property
     def formed(self) -> tuple[Interval, ...]:
-        """The last pull's interval; all arms' once each was pulled. The other intervals only grew wider, with t."""
+        """Return the last pull's interval.
+
+        All arms' once each was pulled. The other intervals only grew wider, with t.
+        """
         return (self._interval(self._last),) if self._pulls > len(self._sums) else self.intervals
 
     @property
     def chosen(self) -> int | None:
-        """The arm of the largest mean."""
+        """Return the arm of the largest mean."""
         if not self._pulls:
             return None
         return int(np.argmax(np.where(self._counts > 0, self._sums / np.maximum(self._counts, 1), -np.inf)))

@@ -1,4 +1,4 @@
-"""VB-SDP-AE: elimination in growing batches that keeps all past data (Tenenbaum et al. 2021, as MAB describes it)."""
+"""Implements VB-SDP-AE: elimination in growing batches that keeps all past data (Tenenbaum et al. 2021, as in MAB)."""
 
 import math
 from functools import lru_cache

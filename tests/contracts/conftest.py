@@ -1,4 +1,4 @@
-"""Both S, and the shuffler where it deals actions, one after the other, each with an open cohort."""
+"""Both intermediaries, and the shuffler where it assigns actions: one after another, each with an open cohort."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from distrust.common.messages.cohort import Cohort
-from tests.support.parties import ADealer, AnAggregator, AShuffler, Party
+from tests.support.parties import AggregatorParty, AssigningShufflerParty, Party, ShufflerParty
 
 
-@pytest.fixture(params=[AShuffler, ADealer, AnAggregator])
+@pytest.fixture(params=[ShufflerParty, AssigningShufflerParty, AggregatorParty])
 def party(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Party]:
     make: Callable[[Path], Party] = request.param
     party = make(tmp_path)

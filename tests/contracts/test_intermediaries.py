@@ -1,4 +1,4 @@
-"""What both S promise over HTTP, whatever they do to the messages: the same app, the same file, real tickets."""
+"""What both intermediaries promise over HTTP, whatever they do to the messages: same app, same file, real tickets."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import CohortList, Transcript
 from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswer
 from tests.support.cohorts import SECONDS
-from tests.support.parties import INSPECTOR, OPERATOR, AShuffler, Party, server
+from tests.support.parties import INSPECTOR, OPERATOR, Party, ShufflerParty, server
 
 PROBLEM = "urn:distrust:problem:"
 
@@ -78,7 +78,7 @@ def test_an_inspector_with_the_operators_token_is_refused_at_the_start(party: Pa
 
 
 def test_a_cohort_of_the_other_party_is_refused(party: Party) -> None:
-    other = server.masked() if isinstance(party, AShuffler) else server.sealed()
+    other = server.masked() if isinstance(party, ShufflerParty) else server.sealed()
     answer = party.open(other)
     assert problem(answer) == (422, "bad-parameter")
     assert answer.json()["field"] == "channel"
@@ -91,7 +91,7 @@ def test_a_cohort_that_cannot_be_is_refused(party: Party, field: str, value: obj
     assert answer.json()["field"] == field
 
 
-def test_everybody_answers_and_the_batch_is_the_same_bytes_for_ever(party: Party, cohort: Cohort) -> None:
+def test_all_clients_answer_and_the_batch_is_the_same_bytes_for_ever(party: Party, cohort: Cohort) -> None:
     party.send(cohort, party.bodies(cohort))
     party.rest(cohort)
     first = party.batch().content
@@ -213,7 +213,7 @@ def test_clients_that_leave_are_not_waited_for(party: Party, cohort: Cohort) -> 
     assert [(one.peer, one.bytes) for one in seen if one.stage == "departed"] == [("client 4", 0)]
 
 
-def test_nobody_can_send_others_away(party: Party, cohort: Cohort) -> None:
+def test_no_client_can_send_others_away(party: Party, cohort: Cohort) -> None:
     own = server.departure(cohort, [0])
     forged = Departure(cohort="c1", slots=[1], tickets=own.tickets)
     answer = party.client.post("/v1/cohorts/c1/departures", json=forged.model_dump(mode="json"))
@@ -230,7 +230,7 @@ def test_all_clients_leaving_ends_the_cohort_at_once(party: Party, cohort: Cohor
 def test_a_cohort_whose_clients_never_say_a_word_ends_and_nothing_of_it_is_used_later(
     party: Party, cohort: Cohort, *, restarted: bool
 ) -> None:
-    """A fleet that was killed with its tickets in hand: nobody waits longer than two stages for it."""
+    """A fleet that was killed with its tickets in hand: the cohort waits no longer than two stages for it."""
     party.clock.advance(2 * SECONDS - 1)
     assert party.batch_now().state == "waiting"
     if restarted:

@@ -1,4 +1,4 @@
-"""What every mechanism keeps, in both calibrations, via every S that it allows."""
+"""What every mechanism keeps, in both calibrations, via every intermediary that it allows."""
 
 import math
 from functools import cache
@@ -53,7 +53,9 @@ CLIENTS, FLOOR, WRAP = 300, 240, 1e-9
 def made(name: str, calibration: str, via: str, noise: str = "grid") -> Mechanism:
     words = {"name": name, "calibration": calibration, "via": via, **NEEDS[name]}
     spec = MechanismSpec.model_validate(words if noise == "grid" else {**words, "noise": noise})
-    return plan(spec, clients=CLIENTS, least=FLOOR + 20, floor=FLOOR, wrap=WRAP, statistic=Reward())
+    return plan(
+        spec, clients=CLIENTS, min_survivors=FLOOR + 20, min_honest=FLOOR, overflow_probability=WRAP, statistic=Reward()
+    )
 
 
 @pytest.fixture
@@ -203,7 +205,7 @@ def test_the_noise_is_drawn_before_the_data_is_seen(mechanism: Mechanism) -> Non
 @every
 def test_more_survivors_never_weaken_and_colluders_never_help(mechanism: Mechanism) -> None:
     def epsilon(survivors: int | None = None, colluders: int = 0) -> float:
-        value = mechanism.guarantee(survivors, colluders).epsilon
+        value = mechanism.privacy(survivors, colluders).promise.epsilon
         return math.inf if value is None else value
 
     assert epsilon(CLIENTS) <= epsilon() * (1 + 1e-9)
@@ -251,7 +253,14 @@ def test_planned_cohorts_of_ends_stay_within_the_tail(mechanism: Mechanism) -> N
 @settings(max_examples=50, deadline=None)
 def test_the_identity_adds_zeros_and_ones_exactly(values: list[int], seed: int) -> None:
     n = len(values)
-    mechanism = plan(MechanismSpec(name="identity"), clients=n, least=n, floor=n, wrap=0.5, statistic=Reward())
+    mechanism = plan(
+        MechanismSpec(name="identity"),
+        clients=n,
+        min_survivors=n,
+        min_honest=n,
+        overflow_probability=0.5,
+        statistic=Reward(),
+    )
     assert isinstance(mechanism, UnsafeIdentity)
     assert opened(
         mechanism, mechanism.randomize(np.array([values], dtype=float).T, UnsafeSeededStream(seed)), 0
@@ -275,7 +284,14 @@ def test_zero_and_full_cohorts_stay_within_the_tail(name: str, n: int, epsilon: 
         words["delta"] = 1e-3
     if name == "tree":
         words["batches"] = 9
-    mechanism = plan(MechanismSpec.model_validate(words), clients=n, least=n, floor=n, wrap=1e-12, statistic=Reward())
+    mechanism = plan(
+        MechanismSpec.model_validate(words),
+        clients=n,
+        min_survivors=n,
+        min_honest=n,
+        overflow_probability=1e-12,
+        statistic=Reward(),
+    )
     far = mechanism.error(n).quantile(1e-12) + 1e-9
     for value in (0.0, 1.0):
         got = opened(mechanism, mechanism.randomize(np.full((n, 1), value), UnsafeSeededStream(seed)), seed)

@@ -1,4 +1,4 @@
-"""Numbers that nobody means: refused with a problem, by both S, before anything is done with them."""
+"""Absurd numbers: both intermediaries refuse them with a problem before they use them."""
 
 import httpx
 import pytest

@@ -125,9 +125,11 @@ def test_the_order_of_answers_does_not_matter(make: Make, order: list[int]) -> N
     first, second = make(4), make(4)
     ask = first.ask(10**6)
     assert ask is not None
-    told = [Estimate.scalar(arm, ask.queries[0].clients * arm / 4, ask.queries[0].clients, QUIET) for arm in ask.arms]
-    first.tell(told)
-    second.tell([told[place] for place in order])
+    estimates = [
+        Estimate.scalar(arm, ask.queries[0].clients * arm / 4, ask.queries[0].clients, QUIET) for arm in ask.arms
+    ]
+    first.tell(estimates)
+    second.tell([estimates[place] for place in order])
     assert (first.active, first.intervals, first.chosen) == (second.active, second.intervals, second.chosen)
     assert first.ask(10**6) == second.ask(10**6)
 
@@ -160,9 +162,9 @@ def test_a_batch_that_does_not_fit_is_not_asked_for(make: Make) -> None:
 def test_a_batch_is_told_whole(make: Make) -> None:
     policy = make(3)
     whole = [Estimate.scalar(arm, 1.0, 2, QUIET) for arm in range(3)]
-    for told in (whole[:2], [*whole, whole[0]], []):
+    for estimates in (whole[:2], [*whole, whole[0]], []):
         with pytest.raises(ValueError, match="must be complete"):
-            policy.tell(told)
+            policy.tell(estimates)
 
 
 @every_elimination

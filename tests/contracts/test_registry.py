@@ -1,4 +1,4 @@
-"""The lists of mechanisms and policies: each class states its facts, and nothing else in the house knows its name."""
+"""The lists of mechanisms and policies: each class states its facts, and no other module knows its name."""
 
 import ast
 import importlib
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from distrust.common import mechanisms
-from distrust.common.bandit.contextual import Link
+from distrust.common.bandit.contextual_choice import Link
 from distrust.common.bandit.statistics import Reward
 from distrust.common.extensions import load_reference
 from distrust.common.mechanisms import CLASSES, MECHANISMS, Mechanism, MechanismSpec, plan
@@ -25,7 +25,7 @@ def made(name: str) -> Mechanism:
     words = {"epsilon": None if kind.model == "none" else 0.5, "delta": 1e-3 if kind.takes_delta else None}
     words["batches"] = 4 if kind.takes_batches else None
     spec = MechanismSpec.model_validate({"name": name, **words})
-    return plan(spec, clients=400, least=400, floor=400, wrap=1e-6, statistic=Reward())
+    return plan(spec, clients=400, min_survivors=400, min_honest=400, overflow_probability=1e-6, statistic=Reward())
 
 
 def test_every_mechanism_in_the_folder_is_in_the_list() -> None:
@@ -43,7 +43,7 @@ def test_every_mechanism_in_the_folder_is_in_the_list() -> None:
 def test_what_a_mechanism_states_is_what_its_values_do(name: str) -> None:
     kind, one = MECHANISMS[name], made(name)
     assert (type(one), one.name, kind.known_as()) == (kind, name, name)
-    assert one.guarantee().model == kind.model
+    assert one.privacy().promise.model == kind.model
     assert one.via == kind.vias[0]
     assert all(isinstance(getattr(one, field), int | float) for field in kind.letters)
     assert (one.stream_length > 1) == kind.takes_batches

@@ -3,14 +3,12 @@
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.own import install
-
-Own = Callable[[str, str, dict[str, str]], str]
+from tests.support.extension_package import Own, install
 
 
 @pytest.fixture

@@ -17,10 +17,9 @@ from distrust.lab.stack.stack import Stack
 from distrust.lab.sweep.cells import Cell, cell_digest, play_cell
 from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.row import Row
-from tests.extensions.conftest import Own
+from tests.support.extension_package import ENVIRONMENT, Own, install
 from tests.support.forked import forking
-from tests.support.own import ENVIRONMENT, install
-from tests.system.play import over_http
+from tests.support.http_runs import over_http
 
 GROUP = "distrust.environments"
 

@@ -15,10 +15,9 @@ from distrust.lab.run import in_process
 from distrust.lab.run.run_file import BadRunFile, RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
-from tests.extensions.conftest import Own
+from tests.support.extension_package import MECHANISM, Own
 from tests.support.forked import forking
-from tests.support.own import MECHANISM
-from tests.system.play import over_http
+from tests.support.http_runs import over_http
 
 GROUP = "distrust.mechanisms"
 WIRE: TypeAdapter[Mechanism] = TypeAdapter(AnyMechanism)
@@ -62,8 +61,8 @@ def test_it_protects_in_process_and_the_result_says_where_it_is_from(form: str, 
 
 def test_the_wire_gives_back_the_same_value_in_its_class(own: Own) -> None:
     spec = read(f"{own(MECHANISM, GROUP, {'twofold': 'Twofold'})}-twofold").config.mechanism
-    made = plan(spec, clients=100, least=90, floor=80, wrap=1e-6, statistic=Reward())
-    assert (made.guarantee().model, made.guarantee().epsilon) == ("local", pytest.approx(4.0))
+    made = plan(spec, clients=100, min_survivors=90, min_honest=80, overflow_probability=1e-6, statistic=Reward())
+    assert (made.privacy().promise.model, made.privacy().promise.epsilon) == ("local", pytest.approx(4.0))
     assert WIRE.validate_json(WIRE.dump_json(made)) == made
     assert WIRE.validate_python(made.model_dump(mode="json")) == made
     assert type(WIRE.validate_json(made.model_dump_json())) is type(made)
@@ -102,7 +101,7 @@ def test_a_server_or_a_fleet_that_has_it_not_says_so(own: Own, tmp_path: Path, m
     ("name", "says"),
     [
         ("Fraction", "it must be a subclass of distrust.common.mechanisms.families.base.Mechanism"),
-        ("Silent", "Silent lacks error, guarantee, plan, profile"),
+        ("Silent", "Silent lacks error, plan, privacy"),
         ("Modelless", "it needs `model`, one of none, central, local, shuffle, distributed"),
         ("Nameless", "Nameless.plan made a value named 'another'"),
         ("Nothing", "cannot be imported: AttributeError"),

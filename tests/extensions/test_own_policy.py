@@ -13,10 +13,9 @@ from distrust.lab.run import in_process
 from distrust.lab.run.run_file import BadRunFile, RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
-from tests.extensions.conftest import Own
+from tests.support.extension_package import POLICY, Own
 from tests.support.forked import forking
-from tests.support.own import POLICY
-from tests.system.play import over_http
+from tests.support.http_runs import over_http
 
 GROUP = "distrust.policies"
 

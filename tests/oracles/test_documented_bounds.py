@@ -72,7 +72,7 @@ def test_shares_off_the_polynomial_are_taken_for_good_ones_as_rarely_as_stated(n
 
 @pytest.mark.parametrize(("n", "stated"), [(100, "0.06"), (400, "0.03"), (1000, "0.02")])
 def test_few_honest_dealers_are_left_out_when_all_liars_accuse_them(n: int, stated: str) -> None:
-    """A dealer is left out when fewer of its neighbours are honest than it needs holders, nobody lost so far."""
+    """A dealer is left out when fewer of its neighbours are honest than it needs holders, no client lost so far."""
     assert "0.06 of 100, 0.03 of 400, 0.02 of 1000" in WORDS
     (k, t), bad = neighbourhood(n, RATE, RATE), floor(RATE * n)
     needed = holders_needed(n - 1, bad, k, t)

@@ -13,7 +13,7 @@ import pytest
 
 from distrust.client.settings import FleetSettings
 from distrust.lab.stack.stack import NAMES, choose_ports
-from tests.repo.compose import ROOT, Loopback, Service, load, mounts
+from tests.support.compose import ROOT, Loopback, Service, load, mounts
 
 COMPOSE = load()
 SERVICES: dict[str, Service] = COMPOSE["services"]
@@ -62,7 +62,7 @@ def test_clients_hold_neither_the_operators_token_nor_any_volume() -> None:
     assert not any("TOKEN" in name for name in SERVICES["fleet"]["environment"])
 
 
-def test_only_both_s_hold_what_opens_their_transcripts() -> None:
+def test_only_the_intermediaries_hold_what_opens_their_transcripts() -> None:
     """They say who sent which record; the server, which opens records, must not be able to ask."""
     held = {name for name, service in SERVICES.items() if "inspector" in mounts(service).values()}
     assert held == {"token", "shuffler", "aggregator"}
@@ -80,14 +80,14 @@ def test_every_volume_is_declared() -> None:
     assert used == set(COMPOSE["volumes"])
 
 
-def test_nobody_may_gain_rights() -> None:
+def test_no_service_may_gain_rights() -> None:
     for service in SERVICES.values():
         assert service["cap_drop"] == ["ALL"]
         assert service["read_only"]
         assert "no-new-privileges:true" in service["security_opt"]
 
 
-def test_the_image_runs_as_nobody_special_from_the_lock() -> None:
+def test_the_image_runs_without_rights_from_the_lock() -> None:
     assert re.search(r"^FROM python:3\.1[1-9]", DOCKERFILE, re.MULTILINE)
     user = re.findall(r"^USER (\w+)$", DOCKERFILE, re.MULTILINE)
     assert user[-1:] not in ([], ["root"])
@@ -123,6 +123,13 @@ class Up:
         while not self.loopback.healthy(SERVICES[name]):
             assert self.running[name].poll() is None, self.log(name)
             assert time.monotonic() < end, self.log(name)
+
+    def until_logged(self, name: str, words: str) -> None:
+        end = time.monotonic() + 60
+        while words not in self.log(name):
+            assert self.running[name].poll() is None, self.log(name)
+            assert time.monotonic() < end, self.log(name)
+            time.sleep(0.05)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text("utf-8")
@@ -162,6 +169,8 @@ def test_the_files_commands_variables_and_health_checks_run_a_whole_run(compose_
         up.start(name)
         up.until_healthy(name)
     run = up.start("run")
+    assert SERVICES["fleet"]["restart"] == "on-failure"  # it may come before its run; here it waits for it instead
+    up.until_logged("run", "round 1 ")
     fleets = [up.start("fleet"), up.loopback.start(SERVICES["fleet"], up.folder / "fleet-2.log")]
     assert up.ended(run) == 0, up.ends()
     assert [up.ended(fleet) for fleet in fleets] == [0, 0], up.ends()

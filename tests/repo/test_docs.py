@@ -29,6 +29,19 @@ def test_a_line_has_at_most_a_hundred_characters_but_in_tables() -> None:
     assert [(page, line) for page, line in wide if not line.startswith(("|", "!["))] == []
 
 
+EVENT = re.compile(r"""(?<![\w.])(?:_?log\.\w+|write)\(\s*"([^"]+)"(?: if conflict else "([^"]+)")?""")
+"""A call that logs: `log.info("event"`, `write("event"`."""
+
+
+def test_operations_lists_every_log_event() -> None:
+    rooms = ("aggregator", "client", "common", "server", "shuffler")
+    texts = [path.read_text("utf-8") for room in rooms for path in (ROOT / room).rglob("*.py")]
+    logged = {event for text in texts for found in EVENT.findall(text) for event in found if event}
+    _, _, section = (ROOT / "docs/operations.md").read_text("utf-8").partition("## Log events\n")
+    rows = [line.split("|")[1] for line in section.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+    assert logged == {event for row in rows for event in re.findall(r"`(\w+)`", row)}
+
+
 def test_every_link_leads_to_a_file_and_to_a_heading() -> None:
     for page in PAGES:
         for link in re.findall(r"\]\(([^)\s]+)\)", "\n".join(prose(page))):

@@ -158,6 +158,6 @@ def test_no_run_dropped_its_best_arm_and_as_many_intervals_missed_as_the_text_sa
     played = [row for path in sorted((FIGURES / "rows").iterdir()) for row in rows(path.stem)]
     assert not any(row.best_dropped for row in played)
     missed, widths = sum(row.width_failures for row in played), sum(row.widths for row in played)
-    said = f"No run dropped its best arm; of {widths:,} intervals {missed} missed its mean"
-    assert said in TEXT.replace("\n", " ")
+    sentence = f"No run dropped its best arm; of {widths:,} intervals {missed} missed its mean"
+    assert sentence in TEXT.replace("\n", " ")
     assert f"as `distrust sweep` writes them: {len(played):,} runs" in TEXT.replace("\n", " ")

@@ -35,7 +35,7 @@ def test_a_file_is_a_chapter_of_at_most_400_lines() -> None:
     assert [name(path) for path in PYTHON if len(text_of(path).splitlines()) > 400] == []
 
 
-def test_no_file_names_a_path_of_somebodys_machine() -> None:
+def test_no_file_names_a_path_of_a_developers_machine() -> None:
     assert [(name(path), found) for path in FILES if (found := MACHINE_PATH.findall(text_of(path)))] == []
 
 

@@ -9,8 +9,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PARTIES = ("common", "client", "shuffler", "aggregator", "server")
 
-WORLDS = {"client/environments", "client/departures.py", "common/bandit/actions.py"}
-"""Simulated rewards and departures, and public action sets: they hold no secret of a client."""
+WORLDS = {
+    "client/environments",
+    "client/departures.py",
+    "common/bandit/actions.py",
+    "server/policies/contextual/noise_bounds.py",
+}
+"""Simulated rewards and departures, public action sets, public constants by Monte Carlo: no secret of a client."""
 
 NAMED_UNSAFE = {
     "client/randomizer.py",  # noise only with a noise seed, which settings refuse without allow_unsafe; rewards always

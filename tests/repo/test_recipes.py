@@ -173,9 +173,9 @@ def test_the_recipe_of_a_policy(copy: Path) -> None:
     recipe.insert(contract, f"{elimination} = ", MAKE)
     recipe.enlist(contract, elimination, 'pytest.param(explore_then_commit, id="explore-then-commit")')
     recipe.enlist(matrix, runs, '"explore-then-commit": Row(\'name = "explore-then-commit"\\nexplore = 300\')')
-    told = recipe.play(5)
-    assert "test_the_best_arm_survives_with_probability_above_one_minus_p[explore-then-commit]" in told
-    assert "[explore-then-commit-on-distributed-polya]" in told
+    output = recipe.play(5)
+    assert "test_the_best_arm_survives_with_probability_above_one_minus_p[explore-then-commit]" in output
+    assert "[explore-then-commit-on-distributed-polya]" in output
 
 
 @pytest.mark.slow
@@ -188,9 +188,9 @@ def test_the_recipe_of_a_mechanism(copy: Path) -> None:
     (contract,), (needs, answers) = recipe.files(3), recipe.tables(3)
     recipe.enlist(contract, needs, '"local-response": {"epsilon": 1.0}')
     recipe.enlist(contract, answers, '"local-response"')
-    told = recipe.play(5)
-    assert "test_the_estimate_is_unbiased_with_the_stated_deviation[local-response-exact-shuffler]" in told
-    assert "test_every_mechanism_in_the_folder_is_in_the_list" in told
+    output = recipe.play(5)
+    assert "test_the_estimate_is_unbiased_with_the_stated_deviation[local-response-exact-shuffler]" in output
+    assert "test_every_mechanism_in_the_folder_is_in_the_list" in output
 
 
 RUN = """
@@ -251,10 +251,10 @@ def pulls(run: str, service: ServiceDep) -> PullsView:
 TEST = """
 
 def test_pulls_are_told_and_an_unknown_run_is_refused(tmp_path: Path) -> None:
-    async def body(client: httpx.AsyncClient, s: MemoryIntermediaries) -> None:
+    async def body(client: httpx.AsyncClient, intermediaries: InMemoryIntermediaries) -> None:
         await create(client, horizon=400)
         assert (await client.get("/runs/demo/pulls")).json() == {"run": "demo", "pulls": 96, "horizon": 400}
-        await play(client, Crowd(s, REWARDS))
+        await play(client, InMemoryClients(intermediaries, REWARDS))
         assert (await client.get("/runs/demo/pulls")).json()["pulls"] == 400
         assert await problem(await client.get("/runs/x/pulls")) == (404, "wrong-cohort")
         document = (await client.get("http://server/openapi.json")).json()

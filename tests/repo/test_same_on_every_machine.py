@@ -18,7 +18,7 @@ from numpy._core import _multiarray_umath as umath
 from distrust.common.mechanisms import MECHANISMS
 from distrust.lab.sweep.row import Row
 from distrust.lab.sweep.table import differing_columns
-from tests.repo.plans import CELL
+from tests.support.printed_plans import CELL
 
 ROOT = Path(__file__).parents[2]
 FOUND = [feature for feature in umath.__cpu_dispatch__ if umath.__cpu_features__.get(feature, False)]
@@ -65,8 +65,8 @@ def test_taking_features_away_changes_last_bits() -> None:
 
 
 def lines(name: str) -> dict[str, str]:
-    """The lines of `tests.repo.plans` by their label."""
-    return dict(line.split("\t", 1) for line in printed(name, "-m", "tests.repo.plans").splitlines())
+    """The lines of `tests.support.printed_plans` by their label."""
+    return dict(line.split("\t", 1) for line in printed(name, "-m", "tests.support.printed_plans").splitlines())
 
 
 def row(text: str) -> Row:

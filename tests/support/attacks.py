@@ -18,7 +18,7 @@ import httpx
 
 from distrust.common.messages.cohort import Cohort
 from distrust.common.web.client import IDLE_SECONDS
-from tests.support.honest import CLIENTS, SERVER, TARGETS, Target
+from tests.support.honest_work import CLIENTS, SERVER, TARGETS, Target
 
 TOKEN = "sesame"
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
@@ -74,7 +74,7 @@ class Attacked:
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.log.read_text("utf-8", errors="replace")
 
     def limit_files(self, size: int) -> None:
@@ -94,7 +94,7 @@ class Attacked:
         return f"GET {self.target.poll} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
 
     def upload(self, size: int) -> bytes:
-        """Head of an upload of `size` bytes that anybody may send."""
+        """Head of an upload of `size` bytes that any caller may send."""
         head = f"POST {self.target.upload} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         return f"{head}Content-Length: {size}\r\n\r\n".encode()
 

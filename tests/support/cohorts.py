@@ -14,7 +14,16 @@ from distrust.common.crypto.graph import Roster
 from distrust.common.crypto.keys import key_hash
 from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.crypto.seal import REPORT_ID, seal
-from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, Masking, Sealed, SealedRecords, ticket_text
+from distrust.common.messages.cohort import (
+    Channel,
+    Cohort,
+    Dealt,
+    LabelledBits,
+    Masking,
+    Sealed,
+    SealedRecords,
+    ticket_text,
+)
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import ActionRequest, Departure, Item, Upload
 
@@ -24,7 +33,7 @@ RATES = {"dropout": 0.2, "corrupt": 0.1}
 
 
 class Authority:
-    """The server, as far as an S needs one: it signs tickets, and opens sealed records."""
+    """The server, as far as an intermediary needs one: it signs tickets, and opens sealed records."""
 
     def __init__(self) -> None:
         self.tickets = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -40,7 +49,7 @@ class Authority:
     def sealed(self, **more: Any) -> Cohort:
         return self.cohort(Sealed(size=8, server_key=self.seals.public_key().public_bytes_raw()), **more)
 
-    def dealt(self, actions: Sequence[int] = (4, 1), times: Sequence[int] = (3, 2), **more: Any) -> Cohort:
+    def assigned(self, actions: Sequence[int] = (4, 1), times: Sequence[int] = (3, 2), **more: Any) -> Cohort:
         deal = AssignedAction(actions=list(actions), times=list(times))
         seed, key = more.pop("noise_seed", None), self.seals.public_key().public_bytes_raw()
         return self.cohort(Dealt(size=8, server_key=key, deal=deal, noise_seed=seed), **{"clients": deal.plays, **more})
@@ -73,16 +82,32 @@ class Authority:
         return Upload(cohort=cohort.cohort, stage=stage, items=items)
 
     def asking(self, cohort: Cohort, slots: Iterable[int]) -> ActionRequest:
-        asked = list(slots)
-        tickets = b"".join(self.ticket(cohort, slot) for slot in asked)
-        claims = b"".join(claim(cohort, slot, secret(slot)) for slot in asked)
-        return ActionRequest(cohort=cohort.cohort, slots=asked, tickets=tickets, claims=claims)
+        wanted = list(slots)
+        tickets = b"".join(self.ticket(cohort, slot) for slot in wanted)
+        claims = b"".join(claim(cohort, slot, secret(slot)) for slot in wanted)
+        return ActionRequest(cohort=cohort.cohort, slots=wanted, tickets=tickets, claims=claims)
 
     def departure(self, cohort: Cohort, slots: Iterable[int]) -> Departure:
         leaving = list(slots)
         tickets = b"".join(self.ticket(cohort, slot) for slot in leaving)
         keys = b"".join(self.key_hash(cohort, slot) for slot in leaving)
         return Departure(cohort=cohort.cohort, slots=leaving, tickets=tickets, keys=keys)
+
+
+def demo_cohort(channel: Channel, ticket_key: bytes, clients: int = 20, minimum: int = 18) -> Cohort:
+    """Return the first cohort of a run "demo", as a server with this ticket key opens it."""
+    return Cohort(
+        run="demo",
+        round=1,
+        cohort="demo.1.0.1",
+        clients=clients,
+        minimum=minimum,
+        stage_seconds=1.0,
+        config=bytes(32),
+        ticket_key=ticket_key,
+        terms="{}",
+        channel=channel,
+    )
 
 
 def report(cohort: Cohort, slot: int, mark: int | None = None, place: int | None = None) -> bytes:
@@ -111,7 +136,7 @@ def labelled(cohort: Cohort, ones: list[int]) -> bytes:
     return np.packbits(rows.ravel(), bitorder="little").tobytes()
 
 
-class Crowd:
+class MaskingClients:
     """Real clients of one masked cohort. Slot s holds the vector (s + 1, 2 (s + 1), …)."""
 
     def __init__(self, cohort: Cohort) -> None:
@@ -138,8 +163,8 @@ class Crowd:
             case "confirm":
                 assert view.challenge is not None
                 inbox = {box.slot: box.body for box in view.inboxes or []}
-                told = (view.members, view.challenge)
-                return {s: self.clients[s].confirm(*told, inbox[s], view.statement or b"") for s in slots}
+                stated = (view.members, view.challenge)
+                return {s: self.clients[s].confirm(*stated, inbox[s], view.statement or b"") for s in slots}
             case "masked":
                 statement = view.statement or b""
                 return {s: self.clients[s].masked(self.vector(s), view.members, statement) for s in slots}

@@ -1,4 +1,4 @@
-"""Both S in memory, and clients that talk to them: real tickets, real seals, real sums; only masking is left out.
+"""Both intermediaries in memory, and clients of theirs: real tickets, seals and sums; only masking is left out.
 
 What a client sends through "secure aggregation" here is its packed vector in clear. Everything else is as deployed:
 tickets are verified and single-use, records are sealed, bits are permuted, a cohort below its minimum is aborted.
@@ -35,8 +35,8 @@ class Held:
     answer: BatchAnswer | None = None
 
 
-class MemoryIntermediaries:
-    """`open` and `collect` as the coordinator calls them; `send` and `leave` as clients do. `down`: S is away."""
+class InMemoryIntermediaries:
+    """The coordinator calls `open` and `collect`, clients call `send` and `leave`. Nothing answers while `down`."""
 
     def __init__(self) -> None:
         self.held: dict[str, Held] = {}
@@ -84,7 +84,7 @@ class MemoryIntermediaries:
 
     def _reachable(self) -> None:
         if self.down:
-            raise Unavailable("S is down")
+            raise Unavailable("the intermediary is down")
 
 
 def check_ticket(cohort: Cohort, slot: int, ticket: bytes) -> None:
@@ -133,51 +133,55 @@ def checksum(reports: list[bytes]) -> bytes:
     return mixed
 
 
-class Crowd:
-    """All the clients of a run: an arm's rewards are `rewards[arm]` for everybody, one after another, without chance.
+class InMemoryClients:
+    """All the clients of a run: an arm's rewards are `rewards[arm]` for all of them, one after another, without chance.
 
     quit  slots that leave without a message, by arm and attempt ("arm.attempt").
     seed  of the privacy noise.
     """
 
     def __init__(
-        self, s: MemoryIntermediaries, rewards: list[list[float]], quit_: dict[str, int] | None = None, seed: int = 1
+        self,
+        intermediaries: InMemoryIntermediaries,
+        rewards: list[list[float]],
+        quit_: dict[str, int] | None = None,
+        seed: int = 1,
     ) -> None:
-        self._s, self._rewards, self._quit, self._seed = s, rewards, quit_ or {}, seed
+        self._intermediaries, self._rewards, self._quit, self._seed = intermediaries, rewards, quit_ or {}, seed
         self.rows: dict[str, NDArray[np.uint64]] = {}
         self.sent: dict[str, int] = {}
 
-    def answer(self, asked: Round, answer: TicketAnswer) -> int:
+    def answer(self, round_: Round, answer: TicketAnswer) -> int:
         """Use all these tickets; how many there were."""
         for grant in answer.grants:
-            assignment = next(one for one in asked.assignments if one.cohort.cohort == grant.cohort)
-            self._send(asked, assignment, grant)
+            assignment = next(one for one in round_.assignments if one.cohort.cohort == grant.cohort)
+            self._send(round_, assignment, grant)
         return sum(grant.count for grant in answer.grants)
 
-    def _send(self, asked: Round, assignment: Assignment, grant: Grant) -> None:
+    def _send(self, round_: Round, assignment: Assignment, grant: Grant) -> None:
         cohort = assignment.cohort
-        rows = self._messages(asked, assignment)
+        rows = self._messages(round_, assignment)
         leaving = self._quit.get(".".join(cohort.cohort.split(".")[-2:]), 0)
         for slot in range(grant.first, grant.first + grant.count):
             place = 64 * (slot - grant.first)
             ticket, report = grant.signatures[place : place + 64], os.urandom(16)
             if slot < leaving:
-                self._s.leave(cohort.cohort, slot, ticket)
+                self._intermediaries.leave(cohort.cohort, slot, ticket)
                 continue
-            self._s.send(cohort.cohort, slot, ticket, body(asked, cohort, rows[slot], report), report)
+            self._intermediaries.send(cohort.cohort, slot, ticket, body(round_, cohort, rows[slot], report), report)
             self.sent[cohort.cohort] = self.sent.get(cohort.cohort, 0) + 1
 
-    def _messages(self, asked: Round, assignment: Assignment) -> NDArray[np.uint64]:
+    def _messages(self, round_: Round, assignment: Assignment) -> NDArray[np.uint64]:
         """R for a whole cohort, once: shape (n, dimension)."""
         cohort = assignment.cohort
         if cohort.cohort not in self.rows:
             rewards = np.resize(np.array(self._rewards[assignment.arm]), cohort.clients)
             stream = UnsafeSeededStream(self._seed, cohort.run, cohort.cohort)
-            self.rows[cohort.cohort] = asked.mechanism.randomize(asked.statistic.vectors(rewards), stream)
+            self.rows[cohort.cohort] = round_.mechanism.randomize(round_.statistic.vectors(rewards), stream)
         return self.rows[cohort.cohort]
 
 
-def body(asked: Round, cohort: Cohort, row: NDArray[np.uint64], report: bytes) -> bytes:
+def body(round_: Round, cohort: Cohort, row: NDArray[np.uint64], report: bytes) -> bytes:
     """One client's message as it travels in this cohort's channel."""
     channel = cohort.channel
     if isinstance(channel, Masking):
@@ -185,4 +189,4 @@ def body(asked: Round, cohort: Cohort, row: NDArray[np.uint64], report: bytes) -
     if isinstance(channel, LabelledBits):
         bits = np.arange(channel.width, dtype=np.uint64)[np.newaxis, :] < row[:, np.newaxis]
         return np.packbits(bits.reshape(-1), bitorder="little").tobytes()
-    return seal(channel.server_key, cohort, report, pack(row, asked.mechanism.modulus))
+    return seal(channel.server_key, cohort, report, pack(row, round_.mechanism.modulus))

@@ -1,4 +1,4 @@
-"""Both S as one kind of party behind HTTP: the same app, the same file, killed and started again."""
+"""Each intermediary as a party behind HTTP: the same app, the same file, killed and started again."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -11,12 +11,12 @@ import distrust.aggregator.app
 import distrust.common.web.intermediary
 import distrust.shuffler.app
 from distrust.common.crypto.context import SECRET
-from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView
 from tests.support.asgi import AsgiClient
-from tests.support.cohorts import Authority, Crowd, report, secret
+from tests.support.cohorts import Authority, MaskingClients, report, secret
+from tests.support.manual_clock import ManualClock
 
 server = Authority()
 OPERATOR = {"Authorization": "Bearer sesame"}
@@ -24,7 +24,7 @@ INSPECTOR = {"Authorization": "Bearer look, but do not touch"}
 
 
 class Party(ABC):
-    """One S behind HTTP, which can be killed and started again over the same file."""
+    """One intermediary behind HTTP, which can be killed and started again over the same file."""
 
     first: str
     path: str
@@ -84,7 +84,7 @@ class Party(ABC):
         return BatchAnswer.model_validate_json(self.get("/c1/batch").content)
 
 
-class AShuffler(Party):
+class ShufflerParty(Party):
     first, path = "report", "reports"
 
     def build(self, **settings: Any) -> FastAPI:
@@ -99,21 +99,21 @@ class AShuffler(Party):
         return dict(self._bodies)
 
 
-class ADealer(AShuffler):
-    """The shuffler with a cohort whose actions it deals; two actions, played three times and twice."""
+class AssigningShufflerParty(ShufflerParty):
+    """The shuffler with a cohort whose actions it assigns; two actions, played three times and twice."""
 
     def cohort(self, **more: Any) -> Cohort:
-        return server.dealt(**more)
+        return server.assigned(**more)
 
     def open(self, cohort: Cohort) -> httpx.Response:
-        """Everybody asks at once what to play."""
+        """All clients ask at once what to play."""
         answer = super().open(cohort)
         if answer.status_code == httpx.codes.OK:
             self.ask(cohort, list(range(cohort.clients)))
         return answer
 
     def send(self, cohort: Cohort, bodies: dict[int, bytes], stage: str | None = None) -> httpx.Response:
-        """Whoever reports shows its own secret, whatever else it says."""
+        """A client that reports shows its own secret, whatever else it says."""
         own = {slot: body[:-SECRET] + secret(slot % cohort.clients) for slot, body in bodies.items()}
         return super().send(cohort, own, stage)
 
@@ -121,7 +121,7 @@ class ADealer(AShuffler):
         return self.client.post(f"/v1/cohorts/{to}/actions", json=server.asking(cohort, slots).model_dump(mode="json"))
 
 
-class AnAggregator(Party):
+class AggregatorParty(Party):
     first, path = "keys", "keys"
 
     def build(self, **settings: Any) -> FastAPI:
@@ -133,14 +133,14 @@ class AnAggregator(Party):
         return server.masked(**more)
 
     def bodies(self, cohort: Cohort) -> dict[int, bytes]:
-        if not hasattr(self, "crowd"):
-            self.crowd = Crowd(cohort)
-        return {slot: client.keys() for slot, client in self.crowd.clients.items()}
+        if not hasattr(self, "masking_clients"):
+            self.masking_clients = MaskingClients(cohort)
+        return {slot: client.keys() for slot, client in self.masking_clients.clients.items()}
 
     def rest(self, cohort: Cohort) -> None:
         for stage in ("shares", "confirm", "masked", "unmask"):
             view = StageView.model_validate_json(self.get("/c1/stage?slots=0-9").content)
             assert view.stage == stage
             present = [slot for slot in range(cohort.clients) if view.members[slot // 8] >> slot % 8 & 1]
-            self.send(cohort, self.crowd.answer(view, present), stage)
+            self.send(cohort, self.masking_clients.answer(view, present), stage)
             self.restart()

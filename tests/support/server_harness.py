@@ -1,4 +1,4 @@
-"""A server's logic and its coordinator on a database file, with S and clients in memory: everything but HTTP."""
+"""A server's logic and its coordinator on a database file; intermediaries and clients in memory; no HTTP."""
 
 import asyncio
 import secrets
@@ -14,7 +14,7 @@ from distrust.server.coordinator import RunCoordinator
 from distrust.server.keys import Keys, new_keys
 from distrust.server.service import Service
 from distrust.server.store import open_database
-from tests.support.in_memory_intermediaries import Crowd, MemoryIntermediaries
+from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 
 KEYS = new_keys()
 REWARDS = [[0.0, 0.25], [0.5, 0.5], [1.0, 0.75]]
@@ -40,14 +40,16 @@ def config(run: str = "demo", **changes: Any) -> RunConfig:
     return RunConfig.model_validate(whole | changes)
 
 
-class House:
-    """A server's logic on a database file, with an S in memory; may be closed and built again."""
+class ServerHarness:
+    """A server's logic on a database file, with intermediaries in memory; may be closed and built again."""
 
-    def __init__(self, path: Path, s: MemoryIntermediaries, keys: Keys = KEYS, window: int = 8192) -> None:
-        self.s, self.rung = s, list[str]()
+    def __init__(
+        self, path: Path, intermediaries: InMemoryIntermediaries, keys: Keys = KEYS, window: int = 8192
+    ) -> None:
+        self.intermediaries, self.rung = intermediaries, list[str]()
         self.database = open_database(f"sqlite:///{path}/server.sqlite3")
         self.service = Service(self.database, keys, self.rung.append, window)
-        self.coordinator = RunCoordinator(self.service, s, retry=0.001)
+        self.coordinator = RunCoordinator(self.service, intermediaries, retry=0.001)
 
     async def ask(
         self, run: str, want: int = 64, request: str | None = None, number: int | None = None
@@ -58,7 +60,7 @@ class House:
         wanted = TicketRequest(request=name, round=number, want=want, keys=keys)
         return await self.coordinator.tickets(run, wanted)
 
-    async def play(self, run: str, crowd: Crowd, until: int = 10**9) -> RunView:
+    async def play(self, run: str, clients: InMemoryClients, until: int = 10**9) -> RunView:
         """Serve clients until the run is over, or round `until` is open."""
         while True:
             view = self.service.round_view(run)
@@ -66,9 +68,9 @@ class House:
                 return self.service.view(run)
             with suppress(WrongStage):  # the round may have moved on since we looked
                 tickets = await self.ask(run)
-                asked = self.service.round_view(run).round
-                if tickets.grants and asked is not None:  # an outcome that came meanwhile may have ended the run
-                    crowd.answer(asked, tickets)
+                round_ = self.service.round_view(run).round
+                if tickets.grants and round_ is not None:  # an outcome that came meanwhile may have ended the run
+                    clients.answer(round_, tickets)
             await asyncio.sleep(0.001)
 
     async def stop(self) -> None:
@@ -76,11 +78,11 @@ class House:
         self.database.close()
 
 
-def serve(house: House, run: str, crowd: Crowd, until: int = 10**9) -> RunView:
+def serve(harness: ServerHarness, run: str, clients: InMemoryClients, until: int = 10**9) -> RunView:
     async def whole() -> RunView:
         try:
-            return await asyncio.wait_for(house.play(run, crowd, until), 60)
+            return await asyncio.wait_for(harness.play(run, clients, until), 60)
         finally:
-            await house.coordinator.stop()
+            await harness.coordinator.stop()
 
     return asyncio.run(whole())

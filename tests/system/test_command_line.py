@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from distrust.lab.__main__ import app
+from distrust.lab.cli import console
 from distrust.lab.cli.console import exit_code_of
 from distrust.lab.stack.stack import BASE_PORT, LOOPBACK
-from tests.system.play import until
+from tests.support.forked import forking
+from tests.support.http_runs import until
 
 DISTRUST = [sys.executable, "-m", "distrust.lab"]
 SMALL = """
@@ -160,7 +162,10 @@ def test_however_a_run_ends_no_process_is_left(tmp_path: Path, number: int, code
 
 
 @pytest.mark.slow
-def test_run_then_inspect_shows_every_party_and_never_a_reward(tmp_path: Path) -> None:
+def test_run_then_inspect_shows_every_party_and_never_a_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first command is a process, with services of its own; the next ones run here, over services that fork."""
     (tmp_path / "small.toml").write_text(SMALL_FIRST, "utf-8")
     data = ["--data", str(tmp_path / "data")]
     done = distrust("run", "small.toml", *data, "--port-base", "0", "--json", "-", folder=tmp_path)
@@ -168,13 +173,19 @@ def test_run_then_inspect_shows_every_party_and_never_a_reward(tmp_path: Path) -
     result = json.loads(done.stdout)
     assert result["bits"]["wire"] > 0
     assert str(BASE_PORT) not in done.stderr
-    again = distrust("run", "small.toml", *data, "--port-base", "0", folder=tmp_path)
-    assert again.returncode == 2
-    assert "finished already" in again.stderr
-    shown = distrust("inspect", "small", "--round", "1", "--limit", "2", *data, folder=tmp_path)
-    assert shown.returncode == 0, shown.stderr
+    monkeypatch.setattr("distrust.lab.cli.console.signal.signal", lambda *_: None)
+    monkeypatch.setattr(console.out, "_width", 200)
+
+    def here(*words: str) -> tuple[int, str, str]:
+        with forking():
+            code = exit_code_of(lambda: app([*words, *data], standalone_mode=False))
+        return code, *capsys.readouterr()
+
+    code, _, err = here("run", str(tmp_path / "small.toml"), "--port-base", "0")
+    assert (code, "finished already" in err) == (2, True), err
+    code, out, err = here("inspect", "small", "--round", "1", "--limit", "2")
+    assert code == 0, err
     columns = ("a client sent", "the aggregator saw", "the server saw")
-    assert all(word in shown.stdout for word in (*columns, "keys", "shares", "masked", "unmask", "estimate"))
-    unknown = distrust("inspect", "nobody", *data, folder=tmp_path)
-    assert unknown.returncode == 2
-    assert "nobody" in unknown.stderr
+    assert all(word in out for word in (*columns, "keys", "shares", "masked", "unmask", "estimate"))
+    code, _, err = here("inspect", "unheard-of")
+    assert (code, "unheard-of" in err) == (2, True), err

@@ -10,8 +10,7 @@ from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking
-from tests.system.play import over_http
-from tests.system.test_same_sums import learned
+from tests.support.http_runs import learned, over_http
 
 pytestmark = pytest.mark.slow
 

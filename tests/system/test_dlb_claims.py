@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.system.claims import published
+from tests.support.claims import published
 
 PAPER, EXACT, SPREAD = (
     "paper widths, σ = 0.1, U = 400",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.system.claims import published
+from tests.support.claims import published
 
 CENTRAL, SHUFFLED, LOCAL, PUBLIC = "Alg. 1 (central)", "Alg. 3 (shuffled)", "Alg. 2 (local)", "without privacy"
 BOTH = pytest.mark.parametrize("variant", ["", ", exact"], ids=("paper", "exact"))

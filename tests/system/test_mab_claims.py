@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from distrust.lab.sweep.cells import load_experiment
-from tests.system.claims import published
+from tests.support.claims import published
 
 VARIANTS = ("", ", exact")
 

@@ -10,17 +10,16 @@ from distrust.lab.run.run_file import parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking
-from tests.system.play import over_http
-from tests.system.test_same_sums import learned
+from tests.support.http_runs import learned, over_http
 
 pytestmark = pytest.mark.slow
 
 LEAVING = "dropout = 0.1"
 POLYA = 'name = "distributed-polya"\nepsilon = 1.0'
 SKELLAM = 'name = "distributed-skellam"\nepsilon = 1.0\ncalibration = "paper"'
-LAPLACE = 'name = "central-laplace"\nepsilon = 1.0'
+LAPLACE = 'name = "central-laplace"\nepsilon = 1.0\nvia = "shuffler"'
 BITS = 'name = "shuffled-binomial"\nepsilon = 1.0\ndelta = 1e-3'
-IDENTITY = 'name = "identity"'
+IDENTITY = 'name = "identity"\nvia = "shuffler"'
 ROWS = {
     "se-by-4": ("first_batch = 3\nbase = 4", POLYA, 700, LEAVING),
     "se-published-code": ('first_batch = 3\nconstants = "published-code"', SKELLAM, 700, LEAVING),

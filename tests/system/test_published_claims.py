@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from distrust.lab.figures.draw import exponent
-from tests.system.claims import Floats, Seen, published
+from tests.support.claims import Floats, PublishedRows, published
 
 BOTH = pytest.mark.parametrize("variant", ["", ", exact"], ids=("paper", "exact"))
 
@@ -15,7 +15,7 @@ REAL = ("MSLR, ε = 5", "MSLR, ε = 10")
 CENTRAL, SHUFFLED, LOCAL, PUBLIC = "Alg. 1 (central)", "Alg. 3 (shuffled)", "Alg. 2 (local)", "without privacy"
 
 
-def sent(table: Seen, series: str) -> Floats:
+def sent(table: PublishedRows, series: str) -> Floats:
     """Mean bits of all reports, panel by panel."""
     return np.array([table.bits(panel, series).mean() for panel in table.panels])
 

@@ -9,8 +9,7 @@ from distrust.lab.run import in_process
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import NAMES, Stack
 from tests.support.forked import forking
-from tests.system.play import in_background, over_http, run_file, until
-from tests.system.test_same_sums import learned
+from tests.support.http_runs import in_background, learned, over_http, run_file, until
 
 pytestmark = pytest.mark.slow
 

@@ -71,7 +71,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 def played(file: Path, stack: Stack) -> subprocess.CompletedProcess[str]:
     """`distrust run` beside services that run already."""
-    command = [sys.executable, "-m", "distrust.lab", "run", str(file), "--data", str(stack.folder.path)]
+    command = [sys.executable, "-m", "distrust.lab", "run", str(file), "--data", str(stack.data_dir.path)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=file.parent)
 
 
@@ -98,7 +98,7 @@ def test_code_that_raises_in_round_2_ends_the_served_run_for_good(stack: Stack, 
     assert api(stack, f"{fault}/round")["state"] == "failed"
     stack.restart("server")
     assert api(stack, fault) == seen
-    assert stack.folder.log("server").read_text("utf-8").count(event) in {1, 2}  # one for each arm at most
+    assert stack.data_dir.log("server").read_text("utf-8").count(event) in {1, 2}  # one for each arm at most
 
 
 def test_a_served_run_whose_cohorts_are_all_aborted_fails_and_counts_them(stack: Stack, tmp_path: Path) -> None:

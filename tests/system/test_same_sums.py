@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from distrust.lab.run import in_process
-from distrust.lab.run.result import Result
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking
-from tests.system.play import MECHANISMS, in_background, over_http, run_file
+from tests.support.http_runs import MECHANISMS, in_background, learned, over_http, run_file
 
 pytestmark = pytest.mark.slow
 
@@ -19,11 +18,6 @@ pytestmark = pytest.mark.slow
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     with forking(), Stack(DataDir(Path(tmp_path_factory.mktemp("stack"))), 0) as running:
         yield running
-
-
-def learned(result: Result) -> dict[str, object]:
-    """Everything that must agree, whichever way the run was played."""
-    return result.model_dump(exclude={"driver", "seconds", "clients_per_second", "bits"})
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -39,7 +33,7 @@ def test_a_seeded_run_gives_the_same_sums_and_eliminations_in_process_and_over_h
 
 
 def test_runs_at_once_do_not_mix(stack: Stack) -> None:
-    """Two of one kind at each S, all at the same time."""
+    """Two of one kind at each intermediary, all at the same time."""
     kinds = 2 * ["distributed-polya-aggregator", "shuffled-binomial-shuffler"]
     files = [run_file(f"beside-{seed}", kind, seed=seed) for seed, kind in enumerate(kinds, 21)]
     futures = [in_background(lambda file=file: over_http(stack, file)) for file in files]  # type: ignore[misc]

@@ -26,7 +26,7 @@ SHADOWS = ("server", "common", "lab", "distrust", "numpy", "fastapi", "secrets")
 
 @contextmanager
 def generous() -> Iterator[None]:
-    """The umask of somebody who shares everything."""
+    """The umask of a user who shares everything."""
     before = os.umask(0)
     try:
         yield

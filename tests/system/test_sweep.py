@@ -63,7 +63,7 @@ def working(session: int) -> list[str]:
     return found
 
 
-def until_nobody_works(session: int) -> None:
+def until_no_process_works(session: int) -> None:
     end = time.monotonic() + 20
     while left := working(session):
         assert time.monotonic() < end, left
@@ -88,13 +88,13 @@ def test_a_sweep_that_was_killed_twice_ends_with_the_table_of_one_that_was_not(
         until_kept(tmp_path, count, sweep)
         os.kill(sweep.pid, signal.SIGKILL)
         sweep.communicate()
-        until_nobody_works(sweep.pid)
+        until_no_process_works(sweep.pid)
         assert kept(tmp_path) < CELLS
     before = kept(tmp_path)
     done = start(tmp_path)
-    _, said = done.communicate(timeout=240)
-    assert done.returncode == 0, said
-    assert f"({before} from before)" in said
+    _, stderr = done.communicate(timeout=240)
+    assert done.returncode == 0, stderr
+    assert f"({before} from before)" in stderr
     (path,) = tmp_path.glob("small-*/rows.parquet")
     assert alike(read_rows(path)) == uninterrupted
 
@@ -104,13 +104,13 @@ def test_ctrl_c_stops_everything_says_how_to_go_on_and_keeps_what_ended(tmp_path
     sweep = start(tmp_path, "--backend", backend)
     until_kept(tmp_path, 2, sweep)
     os.killpg(sweep.pid, signal.SIGINT)  # as a terminal does: to the workers too
-    _, said = sweep.communicate(timeout=60)
-    until_nobody_works(sweep.pid)
+    _, stderr = sweep.communicate(timeout=60)
+    until_no_process_works(sweep.pid)
     assert sweep.returncode == 130
-    assert f"stopped: {kept(tmp_path)} finished cells are kept" in said
-    assert "the same command goes on from there" in said
-    assert "Traceback" not in said
-    assert "warning" not in said.lower()  # Dask has one for every worker that is killed in the middle of a cell
+    assert f"stopped: {kept(tmp_path)} finished cells are kept" in stderr
+    assert "the same command goes on from there" in stderr
+    assert "Traceback" not in stderr
+    assert "warning" not in stderr.lower()  # Dask has one for every worker that is killed in the middle of a cell
 
 
 def test_a_worker_that_dies_is_one_clear_sentence_and_what_ended_is_kept(tmp_path: Path) -> None:
@@ -120,18 +120,18 @@ def test_a_worker_that_dies_is_one_clear_sentence_and_what_ended_is_kept(tmp_pat
     workers = [int(text.split()[0]) for text in working(sweep.pid) if f" {sweep.pid} " in text]
     named = [pid for pid in workers if b"LokyProcess" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(named[0], signal.SIGKILL)
-    _, said = sweep.communicate(timeout=60)
-    until_nobody_works(sweep.pid)
+    _, stderr = sweep.communicate(timeout=60)
+    until_no_process_works(sweep.pid)
     assert sweep.returncode == 2
-    assert "worker-lost a worker process died, perhaps for want of memory" in said
-    assert "Traceback" not in said
+    assert "worker-lost a worker process died, perhaps for want of memory" in stderr
+    assert "Traceback" not in stderr
     assert before <= kept(tmp_path) < CELLS
 
 
 def test_dask_plays_the_same_table(tmp_path: Path, uninterrupted: list[dict[str, object]]) -> None:
     sweep = start(tmp_path, "--backend", "dask", "--format", "csv")
-    _, said = sweep.communicate(timeout=240)
-    assert sweep.returncode == 0, said
-    until_nobody_works(sweep.pid)
+    _, stderr = sweep.communicate(timeout=240)
+    assert sweep.returncode == 0, stderr
+    until_no_process_works(sweep.pid)
     (path,) = tmp_path.glob("small-*/rows.csv")
     assert alike(read_rows(path)) == uninterrupted

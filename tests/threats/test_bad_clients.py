@@ -18,7 +18,7 @@ from distrust.common.modular import sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
-from tests.support.wiretap import Tape, play
+from tests.support.recording import Exchange, JumpingClock, RecordedRun, record_run
 
 N = 32
 CONFIG: dict[str, Any] = {
@@ -37,12 +37,12 @@ def _cheat(tap: pytest.MonkeyPatch, boxes: set[int], shares: set[int]) -> None:
     """Make these slots of every cohort cheat; all else about them is honest."""
     deal, reveal = MaskingClient.shares, MaskingClient.unmask
 
-    def bad_boxes(self: MaskingClient, *told: object) -> bytes:
-        body = deal(self, *told)  # type: ignore[arg-type]
+    def bad_boxes(self: MaskingClient, *answers: object) -> bytes:
+        body = deal(self, *answers)  # type: ignore[arg-type]
         return body[: len(body) % BOX] + bytes(len(body) - len(body) % BOX) if self.slot in boxes else body
 
-    def false_shares(self: MaskingClient, *told: object) -> bytes:
-        body = reveal(self, *told)  # type: ignore[arg-type]
+    def false_shares(self: MaskingClient, *answers: object) -> bytes:
+        body = reveal(self, *answers)  # type: ignore[arg-type]
         false = b"\x01".rjust(SHARE, b"\x00") * (len(body) // SHARE)
         return false if self.slot in shares else body
 
@@ -50,9 +50,11 @@ def _cheat(tap: pytest.MonkeyPatch, boxes: set[int], shares: set[int]) -> None:
     tap.setattr(MaskingClient, "unmask", false_shares)
 
 
-def _released(tape: Tape) -> list[ReleasedCohort]:
+def _released(recorded: RecordedRun) -> list[ReleasedCohort]:
     """What the server committed of each cohort."""
-    return [ReleasedCohort.model_validate_json(body) for (body,) in tape.rows("server", "SELECT body FROM outcomes")]
+    return [
+        ReleasedCohort.model_validate_json(body) for (body,) in recorded.rows("server", "SELECT body FROM outcomes")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -69,15 +71,22 @@ def test_up_to_the_corruption_rate_cheats_cost_themselves_only(
     """The sum is that of all clients but those whose shares were bad, to the last unit; the cheats are named."""
     _cheat(monkeypatch, boxes, shares)
     config = RunConfig.model_validate(CONFIG)
-    tape = play(
-        tmp_path, [config], 0.0, monkeypatch, terms=PrivacyRequirements(allow_unsafe=True), habits=FleetOptions(block=8)
+    recorded = record_run(
+        tmp_path,
+        [config],
+        0.0,
+        monkeypatch,
+        requirements=PrivacyRequirements(allow_unsafe=True),
+        options=FleetOptions(block=8),
     )
-    view = tape.views["run"]
+    view = recorded.views["run"]
     assert (view.cohorts_released, view.cohorts_aborted, view.state) == (2, 0, "finished")
-    mechanism = plan(config.mechanism, clients=N, least=29, floor=26, wrap=1e-9, statistic=Reward())
+    mechanism = plan(
+        config.mechanism, clients=N, min_survivors=29, min_honest=26, overflow_probability=1e-9, statistic=Reward()
+    )
     kept = [slot for slot in range(N) if slot not in boxes]
-    for outcome in _released(tape):
-        rows, modulus = tape.truth.rows[outcome.cohort], tape.truth.moduli[outcome.cohort]
+    for outcome in _released(recorded):
+        rows, modulus = recorded.truth.rows[outcome.cohort], recorded.truth.moduli[outcome.cohort]
         summed = sum_rows(np.stack([rows[slot] for slot in kept]), modulus)
         own = mechanism.model_copy(update={"modulus": modulus})
         assert outcome.sum == own.estimate(summed, len(kept), UnsafeSeededStream(0, "none")).tolist()
@@ -90,26 +99,28 @@ def test_cheats_that_end_every_cohort_are_named_in_the_run_and_in_what_the_serve
 ) -> None:
     """Five of 32 deal nothing that opens, and three may be lost: no sum, and the run says whose fault it is."""
     _cheat(monkeypatch, {2, 4, 9, 17, 30}, set())
-    tape = play(
+    recorded = record_run(
         tmp_path,
         [RunConfig.model_validate(CONFIG)],
         0.0,
         monkeypatch,
-        terms=PrivacyRequirements(allow_unsafe=True),
-        habits=FleetOptions(block=8),
+        requirements=PrivacyRequirements(allow_unsafe=True),
+        options=FleetOptions(block=8),
     )
-    told = "27 clients whose shares were confirmed, at least 29 needed: nothing is released"
-    named = f"{told}; clients that lied: slots 2, 4, 9, 17, 30"
-    kept = tape.rows("server", "SELECT body FROM outcomes")
+    reason = "27 clients whose shares were confirmed, at least 29 needed: nothing is released"
+    named = f"{reason}; clients that lied: slots 2, 4, 9, 17, 30"
+    kept = recorded.rows("server", "SELECT body FROM outcomes")
     assert [LostCohort.model_validate_json(body).reason for (body,) in kept] == [named, named]
-    view = tape.views["run"]
+    view = recorded.views["run"]
     assert view.state == "failed"
     assert named in (view.reason or "")
 
 
-def _summed(tape: Tape, cohort: str) -> list[int]:
+def _summed(recorded: RecordedRun, cohort: str) -> list[int]:
     """The slots whose vectors the aggregator took."""
-    posts = [one for one in tape.heard if one.url.path == f"/v1/cohorts/{cohort}/masked" and one.method == "POST"]
+    posts = [
+        one for one in recorded.exchanges if one.url.path == f"/v1/cohorts/{cohort}/masked" and one.method == "POST"
+    ]
     return sorted(item["slot"] for one in posts for item in json.loads(one.body)["items"])
 
 
@@ -124,7 +135,7 @@ def _summed(tape: Tape, cohort: str) -> list[int]:
 def test_cheats_and_honest_losses_together_up_to_the_dropout_rate_leave_the_sum_right(
     clients: int, boxes: set[int], shares: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """d = 0.1, c = 0.05: ⌊cn⌋ clients cheat, ⌊dn⌋ - ⌊cn⌋ vanish at some stage; the cheats are named, nobody else."""
+    """d = 0.1, c = 0.05: ⌊cn⌋ clients cheat, ⌊dn⌋ - ⌊cn⌋ vanish at some stage; the cheats are named, no other."""
     lost = int(0.1 * clients) - len(boxes | shares)
     assert len(boxes | shares) == int(0.05 * clients)
     _cheat(monkeypatch, boxes, shares)
@@ -133,16 +144,23 @@ def test_cheats_and_honest_losses_together_up_to_the_dropout_rate_leave_the_sum_
     config = RunConfig.model_validate(
         CONFIG | {"horizon": 2 * clients, "policy": policy, "intermediary": CONFIG["intermediary"] | rates}
     )
-    terms, habits = PrivacyRequirements(allow_unsafe=True), FleetOptions(block=8)
-    tape = play(tmp_path, [config], lost / clients, monkeypatch, terms=terms, habits=habits)
-    view = tape.views["run"]
+    requirements, options = PrivacyRequirements(allow_unsafe=True), FleetOptions(block=8)
+    recorded = record_run(tmp_path, [config], lost / clients, monkeypatch, requirements=requirements, options=options)
+    view = recorded.views["run"]
     assert (view.cohorts_released, view.cohorts_aborted, view.state) == (2, 0, "finished")
     spec = config.intermediary
     least, floor = spec.least_survivors(clients), spec.noise_floor(clients)
-    mechanism = plan(config.mechanism, clients=clients, least=least, floor=floor, wrap=1e-9, statistic=Reward())
-    for outcome in _released(tape):
-        rows, modulus = tape.truth.rows[outcome.cohort], tape.truth.moduli[outcome.cohort]
-        kept = _summed(tape, outcome.cohort)
+    mechanism = plan(
+        config.mechanism,
+        clients=clients,
+        min_survivors=least,
+        min_honest=floor,
+        overflow_probability=1e-9,
+        statistic=Reward(),
+    )
+    for outcome in _released(recorded):
+        rows, modulus = recorded.truth.rows[outcome.cohort], recorded.truth.moduli[outcome.cohort]
+        kept = _summed(recorded, outcome.cohort)
         assert clients - len(boxes) - lost <= len(kept) < clients - len(boxes)
         assert boxes.isdisjoint(kept)
         summed = sum_rows(np.stack([rows[slot] for slot in kept]), modulus)
@@ -158,12 +176,15 @@ def test_a_client_that_sends_other_keys_than_it_announced_is_refused_alone(
     """Its neighbours would refuse the whole roster: its ticket is for the keys whose hash the server has."""
     honest = MaskingClient.keys
     monkeypatch.setattr(MaskingClient, "keys", lambda self: Secrets().public if self.slot == 6 else honest(self))
-    tape = play(
+    exchanges: list[Exchange] = []
+    recorded = record_run(
         tmp_path,
-        [RunConfig.model_validate(CONFIG | {"intermediary": CONFIG["intermediary"] | {"stage_seconds": 20.0}})],
+        [RunConfig.model_validate(CONFIG | {"intermediary": CONFIG["intermediary"] | {"stage_seconds": 60.0}})],
         0.0,
         monkeypatch,
-        terms=PrivacyRequirements(allow_unsafe=True),
-        habits=FleetOptions(block=8),
+        exchanges=exchanges,
+        clock=JumpingClock(exchanges, "keys", 2 * (N - 1), 60.0),
+        requirements=PrivacyRequirements(allow_unsafe=True),
+        options=FleetOptions(block=8),
     )
-    assert [outcome.survivors for outcome in _released(tape)] == [N - 1, N - 1]
+    assert [outcome.survivors for outcome in _released(recorded)] == [N - 1, N - 1]

@@ -26,8 +26,8 @@ from distrust.common.run.progress import RunView
 from distrust.common.run.round import RoundView
 from distrust.common.web.client import Peer
 from distrust.server.learner.rounds import ReleasedCohort
-from tests.support.wiretap import PARTIES, SEED, TOKEN, Exchange, Tamper, Wire, fleet_over, services
-from tests.threats.lies import (
+from tests.support.recording import PARTIES, SEED, TOKEN, Exchange, RecordingTransport, Tamper, fleet_over, services
+from tests.support.server_lies import (
     ACTIONS,
     CHANNEL,
     FIRST,
@@ -79,20 +79,22 @@ def config(channel: str, name: str = "run") -> RunConfig:
     )
 
 
-def sent(heard: list[Exchange], caller: str) -> list[str]:
-    """What a fleet left with S: the last parts of the paths. Tickets and departures say nothing of a client."""
-    posts = [one for one in heard if (one.caller, one.method) == (caller, "POST") and one.callee != "server"]
+def sent(exchanges: list[Exchange], caller: str) -> list[str]:
+    """Last parts of the paths to which a fleet sent. Tickets and departures say nothing of a client."""
+    posts = [one for one in exchanges if (one.caller, one.method) == (caller, "POST") and one.callee != "server"]
     return [one.url.path.rpartition("/")[2] for one in posts if not one.url.path.endswith("/departures")]
 
 
-async def refusal(apps: Any, heard: list[Exchange], run: RunConfig, tamper: Tamper) -> str:
+async def refusal(apps: Any, exchanges: list[Exchange], run: RunConfig, tamper: Tamper) -> str:
     """Let a fleet play that is lied to; return why it refuses. It must not have sent anything."""
     caller = f"lied to in {run.run}"
-    fleet = fleet_over(WORLD, PrivacyRequirements(), FleetOptions(block=1), run, Wire(caller, apps, heard, tamper))
+    fleet = fleet_over(
+        WORLD, PrivacyRequirements(), FleetOptions(block=1), run, RecordingTransport(caller, apps, exchanges, tamper)
+    )
     try:
         await asyncio.wait_for(fleet.serve(), PATIENCE)
     except ProtocolError as error:
-        assert sent(heard, caller) == [], run.run
+        assert sent(exchanges, caller) == [], run.run
         return f"{error.code}: {error.detail}"
     except TimeoutError:
         return "plays on, waiting"
@@ -105,9 +107,9 @@ def lying_round(path: Path_, *, whole: bool) -> Tamper:
 
 async def all_lies(folder: Path, channel: str, *, whole: bool) -> dict[Path_, str]:
     """Every field of the round changed in turn, each in a run of its own; why the fleet refused."""
-    heard: list[Exchange] = []
+    exchanges: list[Exchange] = []
     reasons: dict[Path_, str] = {}
-    async with services({name: folder / f"{name}.sqlite3" for name in PARTIES}, heard) as (apps, operator):
+    async with services({name: folder / f"{name}.sqlite3" for name in PARTIES}, exchanges) as (apps, operator):
         server = operator.peer("http://server", TOKEN)
         first = config(channel)
         await server.post("/v1/runs", first, RunView)
@@ -116,7 +118,7 @@ async def all_lies(folder: Path, channel: str, *, whole: bool) -> dict[Path_, st
         for number, path in enumerate([*paths, ("config",)]):
             run = config(channel, f"run-{number}")
             await server.post("/v1/runs", run, RunView)
-            reasons[path] = await refusal(apps, heard, run, lying_round(path, whole=whole))
+            reasons[path] = await refusal(apps, exchanges, run, lying_round(path, whole=whole))
     return reasons
 
 
@@ -134,15 +136,15 @@ def test_a_client_that_is_told_another_round_refuses_before_it_sends_and_names_t
 
 async def lies_of_config(folder: Path, channel: str, *, whole: bool) -> dict[Path_, str]:
     """As `all_lies`, of the configuration."""
-    heard: list[Exchange] = []
+    exchanges: list[Exchange] = []
     reasons = {}
-    async with services({name: folder / f"{name}.sqlite3" for name in PARTIES}, heard) as (apps, operator):
+    async with services({name: folder / f"{name}.sqlite3" for name in PARTIES}, exchanges) as (apps, operator):
         paths = [path for path, _ in leaves(json.loads(config(channel).model_dump_json()))]
         for number, path in enumerate(path for path in paths if not (whole and path == ("version",))):
             run = config(channel, f"run-{number}")
             await operator.peer("http://server", TOKEN).post("/v1/runs", run, RunView)
-            told = partial(lie_of_config, path=path, run=run, whole=whole)
-            reasons[path] = await refusal(apps, heard, run, told)
+            tamper = partial(lie_of_config, path=path, run=run, whole=whole)
+            reasons[path] = await refusal(apps, exchanges, run, tamper)
     return reasons
 
 
@@ -154,7 +156,7 @@ async def lies_of_config(folder: Path, channel: str, *, whole: bool) -> dict[Pat
     ],
 )
 def test_a_client_that_is_told_another_configuration_refuses(channel: str, *, whole: bool, tmp_path: Path) -> None:
-    """Every parameter of the run, the policy's too: its digest is in the round, and in the cohort at S."""
+    """Every parameter of the run, the policy's too: its digest is in the round and in the intermediary's cohort."""
     reasons = asyncio.run(lies_of_config(tmp_path, channel, whole=whole))
     assert len(reasons) > 15
     assert {path: why for path, why in reasons.items() if not names_of_config(why, path, whole=whole)} == {}
@@ -172,29 +174,31 @@ ONE_OF_EACH_KIND: dict[str, Path_] = {
 }
 
 
-def granted(heard: list[Exchange], caller: str) -> int:
+def granted(exchanges: list[Exchange], caller: str) -> int:
     """How many tickets a fleet took."""
-    answers = [one.answer for one in heard if one.caller == caller and one.url.path.endswith("/tickets")]
+    answers = [one.answer for one in exchanges if one.caller == caller and one.url.path.endswith("/tickets")]
     return sum(grant["count"] for raw in answers for grant in json.loads(raw)["grants"])
 
 
-def noticed(tamper: Tamper, asked: asyncio.Event) -> Tamper:
+def noticed(tamper: Tamper, read: asyncio.Event) -> Tamper:
     """The same lie; the event is set as the fleet gets an answer to its request for tickets."""
 
     def both(url: httpx.URL, raw: bytes) -> bytes:
         if url.path.endswith("/tickets"):
-            asked.set()
+            read.set()
         return tamper(url, raw)
 
     return both
 
 
-async def honest_run(apps: Any, heard: list[Exchange], run: RunConfig) -> None:
+async def honest_run(apps: Any, exchanges: list[Exchange], run: RunConfig) -> None:
     """A fleet that hears the truth plays the run to its end; no client of it is refused or robbed."""
-    fleet = fleet_over(WORLD, PrivacyRequirements(), FleetOptions(block=8), run, Wire("honest", apps, heard))
+    fleet = fleet_over(
+        WORLD, PrivacyRequirements(), FleetOptions(block=8), run, RecordingTransport("honest", apps, exchanges)
+    )
     assert await asyncio.wait_for(fleet.serve(), 60) == "finished"
     assert fleet.stats.reasons == {}
-    assert sent(heard, "honest")
+    assert sent(exchanges, "honest")
 
 
 async def nothing_is_lost(server: Peer, database: Path, run: RunConfig, given_back: int) -> None:
@@ -215,16 +219,16 @@ def test_a_lie_of_each_kind_costs_the_shuffler_the_aggregator_and_all_other_clie
     """Fleet after fleet is lied to in one run; none takes a ticket. Then an honest one plays it with every slot."""
 
     async def attack() -> dict[str, str]:
-        heard: list[Exchange] = []
-        async with services({name: tmp_path / f"{name}.sqlite3" for name in PARTIES}, heard) as (apps, operator):
+        exchanges: list[Exchange] = []
+        async with services({name: tmp_path / f"{name}.sqlite3" for name in PARTIES}, exchanges) as (apps, operator):
             server, run = operator.peer("http://server", TOKEN), config(channel)
             await server.post("/v1/runs", run, RunView)
             reasons = {
-                kind: await refusal(apps, heard, run, lying_round(path, whole=True))
+                kind: await refusal(apps, exchanges, run, lying_round(path, whole=True))
                 for kind, path in ONE_OF_EACH_KIND.items()
             }
-            assert granted(heard, f"lied to in {run.run}") == 0
-            await honest_run(apps, heard, run)
+            assert granted(exchanges, f"lied to in {run.run}") == 0
+            await honest_run(apps, exchanges, run)
             await nothing_is_lost(server, tmp_path / "server.sqlite3", run, 0)
         return reasons
 
@@ -238,20 +242,20 @@ def test_a_lie_of_each_kind_costs_the_shuffler_the_aggregator_and_all_other_clie
 def test_of_two_fleets_at_once_the_one_that_is_lied_to_loses_its_tickets_only(
     channel: str, field: str, tmp_path: Path
 ) -> None:
-    """It may hold a ticket when it asks S, and gives it back; the other is in the same cohorts and ends the run."""
+    """It may hold a ticket when it asks, and gives it back; the other is in the same cohorts and ends the run."""
     path: Path_ = (*FIRST, "cohort", "ticket_key") if field == "ticket_key" else (*CHANNEL, KEY_OF[channel])
 
     async def attack() -> str:
-        heard: list[Exchange] = []
-        async with services({name: tmp_path / f"{name}.sqlite3" for name in PARTIES}, heard) as (apps, operator):
+        exchanges: list[Exchange] = []
+        async with services({name: tmp_path / f"{name}.sqlite3" for name in PARTIES}, exchanges) as (apps, operator):
             server, run = operator.peer("http://server", TOKEN), config(channel)
             await server.post("/v1/runs", run, RunView)
-            caller, asked = f"lied to in {run.run}", asyncio.Event()
-            lied = asyncio.create_task(refusal(apps, heard, run, noticed(lying_round(path, whole=True), asked)))
-            await asyncio.wait([lied, asyncio.create_task(asked.wait())], return_when=asyncio.FIRST_COMPLETED)
-            await honest_run(apps, heard, run)
-            await nothing_is_lost(server, tmp_path / "server.sqlite3", run, granted(heard, caller))
-            assert granted(heard, caller) == (1 if "was told" in await lied else 0)
+            caller, read = f"lied to in {run.run}", asyncio.Event()
+            lied = asyncio.create_task(refusal(apps, exchanges, run, noticed(lying_round(path, whole=True), read)))
+            await asyncio.wait([lied, asyncio.create_task(read.wait())], return_when=asyncio.FIRST_COMPLETED)
+            await honest_run(apps, exchanges, run)
+            await nothing_is_lost(server, tmp_path / "server.sqlite3", run, granted(exchanges, caller))
+            assert granted(exchanges, caller) == (1 if "was told" in await lied else 0)
         return await lied
 
     why = asyncio.run(attack())

@@ -1,4 +1,4 @@
-"""The exact JSON of what crosses S, both ways: a change here is a new version of the wire."""
+"""The exact JSON of what crosses an intermediary, both ways: a change here is a new version of the wire."""
 
 import hashlib
 import json
@@ -250,9 +250,9 @@ def test_a_field_too_many_or_of_another_type_is_refused(message: Message, text: 
 
 
 def test_a_cohorts_digest_is_that_of_its_bytes() -> None:
-    told = cohort(Dealt(size=8, server_key=b"key", deal=AssignedAction(actions=[7, 2], times=[3, 2])))
-    assert told.digest() == hashlib.sha256(told.model_dump_json().encode()).digest()
-    assert told.digest().hex() == "a7b136edebcd6931bcee3e3830a7580a7fd53f67e51c419dd841179041b60bf4"
+    assigned = cohort(Dealt(size=8, server_key=b"key", deal=AssignedAction(actions=[7, 2], times=[3, 2])))
+    assert assigned.digest() == hashlib.sha256(assigned.model_dump_json().encode()).digest()
+    assert assigned.digest().hex() == "a7b136edebcd6931bcee3e3830a7580a7fd53f67e51c419dd841179041b60bf4"
 
 
 @pytest.mark.parametrize("text", ["AB", "AA==", "A", "A A", "AA\n", "+/+/", "é"])

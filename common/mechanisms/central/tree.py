@@ -1,7 +1,7 @@
-"""A binary tree of noisy sums over batches, at the server: every prefix of a stream from a logarithm of noise terms."""
+"""`tree`: the server keeps noisy sums of a stream of batches, so that a prefix sum has logarithmically many noises."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -14,7 +14,6 @@ from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
-    SAMPLER,
     CohortParams,
     MechanismSpec,
     Need,
@@ -34,24 +33,25 @@ from distrust.common.privacy.gaussian_sums import (
     sum_variance,
 )
 from distrust.common.privacy.gaussian_vectors import lattice_epsilon, lattice_variance
-from distrust.common.privacy.guarantee import Guarantee, Model, no_guarantee
-from distrust.common.privacy.profile import SHOWN_DELTA, Profile, spent_as
+from distrust.common.privacy.guarantee import SAMPLER, Guarantee, Kind, Model
+from distrust.common.privacy.profile import Privacy, Profile, spent_as
 from distrust.common.privacy.searches import coarsest, snap_up
 from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUNDING, Copies, Grid, grid_for
 from distrust.common.randomness import Stream
 
 
 class Tree(GaussianLike):
-    """N_Z(0, variance) on every coordinate of every dyadic sum of batches that is complete: nodes of levels 0 … L.
+    """The server adds N_Z(0, variance) to every coordinate of every complete dyadic sum of batches, its nodes.
 
-    batches    M, the length of the stream: L = ⌊log₂ M⌋, and a batch is in `depth` = L + 1 nodes at most.
+    batches    M, the length of the stream. The nodes have levels 0 … L = ⌊log₂ M⌋, and a batch is in at most L + 1 of
+               them, `depth`.
     variance   of one node. paper: depth · Δ₂² · 2 ln(1.25/δ)/ε² for ε < 1; Δ₂√depth is the expanded tree's sensitivity.
                exact: the least that is (ε, δ) for all the nodes together.
     estimate   releases one batch, its leaf. `Counter` releases leaves and prefix sums; each node is drawn once.
-    Guarantee  (ε, δ) for the whole stream, one client in one batch: `depth` discrete Gaussians, each moved by the same
-               vector. The box: their likelihood ratio is that of the sum of all coordinates of all of them, moved by
-               depth · D · g, so that δ is exact. Balls: as continuous noise of 3/2 less. Billboard lemma: joint
-               privacy of what clients are told.
+    Guarantee  (ε, δ) for the whole stream, with one client in one batch: `depth` discrete Gaussians, each moved by the
+               same vector. In the box their likelihood ratio is that of the sum of all their coordinates, moved by
+               depth · D · g, so that δ is exact. Balls count as continuous noise of 3/2 less. By the billboard lemma
+               what clients are told is jointly private.
     Source     Chan, Shi & Song 2010; Shariff & Sheffet 2018; CTX Appendix F.
     """
 
@@ -74,13 +74,14 @@ class Tree(GaussianLike):
         depth = batches.bit_length()
 
         def noise(g: int) -> float:
-            return _least_variance(epsilon, delta, depth, Grid(g, cohort.dimension, cohort.norm))
+            return _least_variance(epsilon, delta, depth, cohort.grid(g))
 
         fine = coarsest(noise, cohort.clients * batches / (4 * ROUNDING), noise(1))
         paper = spec.calibration == "paper"
-        little = (math.inf, PAPER_INFLATION) if paper else (sharpness(GaussianTarget(epsilon, delta, 1)), INFLATION)
-        precision = spec.precision or max(fine, grid_for(cohort.dimension, cohort.norm, *little))
-        grid = Grid(precision, cohort.dimension, cohort.norm)
+        sharp = math.inf if paper else sharpness(GaussianTarget(epsilon, delta, 1))
+        inflation = PAPER_INFLATION if paper else INFLATION
+        precision = spec.precision or max(fine, grid_for(cohort.dimension, cohort.norm, sharp, inflation))
+        grid = cohort.grid(precision)
         variance = depth * grid.squared_l2 * textbook(epsilon, delta) if paper else noise(precision)
         return cls(
             **cohort.shared(precision, cohort.room(precision, None)),
@@ -100,7 +101,7 @@ class Tree(GaussianLike):
 
     @property
     def depth(self) -> int:
-        """Nodes that one batch is in, at most."""
+        """Return how many nodes one batch is in, at most."""
         return self.batches.bit_length()
 
     def true_steps(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
@@ -112,42 +113,30 @@ class Tree(GaussianLike):
         return DiscreteGaussian(self.variance)
 
     @override
-    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
+        # A client in two batches of the stream moves the nodes that hold both twice as far.
+        return Privacy(
+            compute_promise=self._promise,
+            compute_profile=self._profile,
+            once_only="one client is in one batch of the stream",
+        )
+
+    def _promise(self) -> Guarantee:
         assert self.delta is not None
+        assumptions = (
+            "the server is trusted: it sees the sums and adds the noise",
+            f"one client is in one batch, and there are at most {self.batches} of them",
+            "each node's noise is drawn once, and never again for a question that was answered",
+            SAMPLER,
+        )
         epsilon = _epsilon(self.variance, self.depth, self.grid, self.delta)
-        if math.isinf(epsilon):
-            return no_guarantee(self.calibration)
-        return Guarantee(
-            kind="approximate" if self.dimension == 1 else "renyi",
-            epsilon=epsilon,
-            delta=self.delta,
-            claimed=self.epsilon,
-            rdp=tuple((a, self.depth * one) for a, one in sum_divergences(self.variance, 1, self.grid)),
-            model=self.model,
-            calibration=self.calibration,
-            assumptions=(
-                "the server is trusted: it sees the sums and adds the noise",
-                f"one client is in one batch, and there are at most {self.batches} of them",
-                "each node's noise is drawn once, and never again for a question that was answered",
-                SAMPLER,
-            ),
-        )
+        one_node = sum_divergences(self.variance, 1, self.grid) if math.isfinite(epsilon) else ()
+        curve = tuple((order, self.depth * one) for order, one in one_node)
+        kind: Kind = "approximate" if self.dimension == 1 else "renyi"
+        return self.make_guarantee(kind, epsilon, assumptions, delta=self.delta, rdp=curve)
 
-    @override
-    def composable(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
-        """None: a client in two batches of the stream moves the nodes that both are in twice as far."""
-        return no_guarantee(self.calibration).model_copy(
-            update={"assumptions": ("one client is in one batch of the stream",)}
-        )
-
-    @override
-    def profile(
-        self,
-        survivors: int | None = None,
-        colluders: int = 0,
-        delta: float = SHOWN_DELTA,
-    ) -> Profile:
-        """One node's divergences times `depth`, and the exact δ of all nodes together."""
+    def _profile(self, delta: float) -> Profile:
+        """Return one node's divergences times `depth`, and ε of all nodes together at δ."""
         one = sum_profile(self.variance, 1, self.grid, delta).repeated(self.depth)
         epsilon = _epsilon(self.variance, self.depth, self.grid, delta)
         known = self.grid.is_box and is_exact(self.variance, 1, _all(self.depth, self.grid))
@@ -159,27 +148,28 @@ class Tree(GaussianLike):
         return self.scaled(self.server_law(), self.variance)
 
     def prefix_error(self, batches: int) -> ErrorLaw:
-        """Return the law of the noise in the prefix sum of the first `batches`.
+        """Return the law of the noise in the prefix sum of the first `batches`, in data units.
 
-        As many nodes as it has ones in binary.
+        The sum has as many nodes as `batches` has ones in binary.
         """
         nodes = max(1, batches.bit_count())
         return self.scaled(DiscreteGaussianSum(self.variance, nodes), nodes * self.variance)
 
 
 def _all(depth: int, grid: Grid) -> Grid:
-    """Return the nodes of a batch as one box: every coordinate of each of them may move by g."""
+    """Return the nodes of a batch as one box, in which every coordinate of each node may move by g."""
     return Grid(grid.precision, depth * grid.dimension, "linf")
 
 
 def _epsilon(variance: float, depth: int, grid: Grid, delta: float) -> float:
+    """Return ε at δ of `depth` nodes together; inf where none is proven."""
     if grid.is_box:
         return sum_epsilon(variance, 1, _all(depth, grid), delta)
     return lattice_epsilon(Copies(grid, depth), variance, delta)
 
 
 def _least_variance(epsilon: float, delta: float, depth: int, grid: Grid) -> float:
-    """Return the least variance of a node for (ε, δ) over `depth` nodes."""
+    """Return the least variance of a node with which `depth` nodes together are (ε, δ)."""
     if grid.is_box:
         return sum_variance(GaussianTarget(epsilon, delta, 1), _all(depth, grid))
     return snap_up(lattice_variance(Copies(grid, depth), epsilon, delta))
@@ -190,7 +180,10 @@ Steps = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A complete dyadic sum in grid steps: the true one, which stays here, and the noisy one, which was drawn once."""
+    """A complete dyadic sum in grid steps: `true` stays at the server; `noisy` has its noise, which is drawn once.
+
+    Both have the shape (…, dimension), with leading axes where several streams are counted in lock step.
+    """
 
     level: int
     survivors: int
@@ -200,7 +193,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class TreeRelease:
-    """What one more batch lets out: its own sum, and the sum of all batches so far. Estimates in data units."""
+    """The estimates that the server publishes after one more batch, in data units.
+
+    batch   the sum of this batch.
+    prefix  the sum of all batches so far.
+    """
 
     batch: NDArray[np.float64]
     prefix: NDArray[np.float64]
@@ -210,9 +207,9 @@ class TreeRelease:
 class Counter:
     """The state after `time` batches: the nodes of the binary digits of `time`, largest first.
 
-    Secrets  The true sums are the server's secret; neither they nor a node are ever written where clients can read.
+    Secrets  The true sums are the server's secret: the server never writes them or a node where clients can read.
     Rule     `add` draws the noise of every node that the new batch completes, once. A caller that adds the same batch
-             again to the same state draws anew, and must not publish both: commit the new state before it is answered.
+             to the same state again gets other noise, and must not publish both: commit the new state, then answer.
     """
 
     mechanism: Tree
@@ -220,13 +217,28 @@ class Counter:
     nodes: tuple[Node, ...] = ()
 
     def add(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> tuple[Self, TreeRelease]:
-        """The batch's sum modulo m. Raises TooSmall below the floor, BadParameter after the last batch."""
+        """Return the state after one more batch, and what is released of it.
+
+        total   the batch's sum modulo m, shape (dimension,).
+        Raises  TooSmall with fewer survivors than `floor`, BadParameter after the last batch.
+        """
+        law = self.mechanism.server_law()
+        return self.add_with(total, survivors, lambda: law.sample(stream, self.mechanism.dimension))
+
+    def add_with(
+        self, totals: NDArray[np.uint64], survivors: int, noise: Callable[[], Steps]
+    ) -> tuple[Self, TreeRelease]:
+        """Return `add` for several streams in lock step: their sums modulo m, shape (…, dimension).
+
+        noise  draws a node's noise for all streams, of the shape of `totals`; called once for each of `completed`.
+        """
         if self.time >= self.mechanism.batches:
             raise BadParameter("batches", self.time + 1, f"the stream is calibrated for {self.mechanism.batches}")
-        leaf = self._node(0, survivors, self.mechanism.true_steps(total, survivors), stream)
+        leaf = _drawn(0, survivors, self.mechanism.true_steps(totals, survivors), noise)
         nodes, newest = self.nodes, leaf
         while nodes and nodes[-1].level == newest.level:
-            nodes, newest = nodes[:-1], self._parent(nodes[-1], newest, stream)
+            left, nodes = nodes[-1], nodes[:-1]
+            newest = _drawn(left.level + 1, left.survivors + newest.survivors, left.true + newest.true, noise)
         nodes = (*nodes, newest)
         released = TreeRelease(self._estimate((leaf,)), self._estimate(nodes))
         return type(self)(self.mechanism, self.time + 1, nodes), released
@@ -253,15 +265,25 @@ class Counter:
                 nodes.append(Node(level, survivors, trues[end] - trues[start], noisy[end] - noisy[start]))
         return cls(mechanism, len(batches), tuple(nodes))
 
-    def _parent(self, left: Node, right: Node, stream: Stream) -> Node:
-        return self._node(left.level + 1, left.survivors + right.survivors, left.true + right.true, stream)
-
-    def _node(self, level: int, survivors: int, true: Steps, stream: Stream) -> Node:
-        noise = self.mechanism.server_law().sample(stream, self.mechanism.dimension)
-        return Node(level, survivors, true, true + noise)
-
     def _estimate(self, nodes: tuple[Node, ...]) -> NDArray[np.float64]:
-        """A function of noisy whole numbers, so that no rounding of floating point can tell the true ones."""
+        """Return the sum of nodes in data units."""
+        # Computed from noisy whole numbers only, so that floating-point rounding cannot tell the true ones.
         steps = np.sum([node.noisy for node in nodes], axis=0)
         survivors = sum(node.survivors for node in nodes)
         return np.asarray(steps * self.mechanism.step + survivors * self.mechanism.low, dtype=np.float64)
+
+
+def _drawn(level: int, survivors: int, true: Steps, noise: Callable[[], Steps]) -> Node:
+    """Return a node with its noise."""
+    drawn = noise()
+    if drawn.shape != true.shape:  # no two streams may share their noise
+        raise BadParameter("noise", drawn.shape, f"shape must be {true.shape}")
+    return Node(level, survivors, true, true + drawn)
+
+
+def completed(batches: int) -> int:
+    """Return how many nodes the first `batches` batches of a stream complete: each of them has one draw of noise.
+
+    Batch m completes its leaf, and a parent for each time that 2 divides m.
+    """
+    return 2 * batches - batches.bit_count()

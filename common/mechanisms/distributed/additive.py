@@ -1,9 +1,11 @@
-"""Noise that clients add in shares, summed by secure aggregation: the server sees the sum only."""
+"""The distributed mechanisms whose clients add shares of noise: by secure aggregation the server sees the sum only."""
 
 import math
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import ClassVar, Literal, Self
+
+from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.mechanisms.families.base import CohortParams, MechanismSpec, Need, needed
@@ -12,17 +14,17 @@ from distrust.common.mechanisms.families.laplace import LaplaceLike, laplace_pre
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.noise.polya import PolyaDifference
-from distrust.common.privacy.gaussian_sums import GaussianTarget, sum_precision, sum_profile, sum_variance
-from distrust.common.privacy.guarantee import Guarantee, Model, no_guarantee, sum_assumptions
-from distrust.common.privacy.profile import SHOWN_DELTA, Profile, unprotected
-from distrust.common.privacy.sensitivity import Grid, laplace_scale
+from distrust.common.privacy.gaussian_sums import GaussianTarget, sum_precision, sum_variance
+from distrust.common.privacy.guarantee import SAMPLER, Model, sum_assumptions
+from distrust.common.privacy.profile import Privacy, no_privacy
+from distrust.common.privacy.sensitivity import laplace_scale
 
 
 class DistributedPolya(LaplaceLike):
-    """γ⁺ - γ⁻ with Pólya(1/t, e^(-ε/(gD))): t of them are Lap_Z(gD/ε), and what more clients add only hides more.
+    """Each client adds γ⁺ - γ⁻ with Pólya(1/t, e^(-ε/(gD))); t such shares add up to Lap_Z(gD/ε).
 
-    Guarantee  (ε, 0) for the modular sum over at least t honest clients; with fewer the released law has the shape
-               r = honest/t < 1 and ε = ln p_r(0)/p_r(g), which `guarantee` computes.
+    Guarantee  (ε, 0) for the modular sum over at least t honest clients. With fewer the released law has the shape
+               r = honest/t < 1, and its privacy is computed: ε = ln p_r(0)/p_r(g). More shares only hide more.
     Utility    standard deviation √2 D √(n'/t) / ε in data units.
     Source     MAB Theorem 1 with t for n; Goryczka & Xiong 2015, Theorem 5.1.
     """
@@ -36,40 +38,33 @@ class DistributedPolya(LaplaceLike):
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon, precision = needed(spec), laplace_precision(cohort, spec, 1)
         scale = laplace_scale(epsilon, precision, cohort.dimension, cohort.norm)
-        total = PolyaDifference(Fraction(cohort.clients, cohort.floor), scale)
-        tau = scale * cohort.log_wrap if spec.calibration == "paper" else 0.0
+        total = PolyaDifference(Fraction(cohort.clients, cohort.min_honest), scale)
+        tau = scale * cohort.log_overflow if spec.calibration == "paper" else 0.0
         return cls(**cohort.shared(precision, cohort.room(precision, total, least=tau)), epsilon=epsilon)
 
     def client_law(self) -> PolyaDifference:
         return PolyaDifference(Fraction(1, self.floor), self.scale)
 
-    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+    @override
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
         honest = self.honest(survivors, colluders)
         if honest < 1:
-            return no_guarantee(self.calibration)
-        law = PolyaDifference(Fraction(honest, self.floor), self.scale)
-        return self.promise(self.released_epsilon(law), sum_assumptions(honest))
-
-    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
-        honest = self.honest(survivors, colluders)
-        if honest < 1:
-            return unprotected(delta)
-        return self.of_the_law(PolyaDifference(Fraction(honest, self.floor), self.scale), delta)
-
-    def released_law(self, honest: int) -> PolyaDifference | None:
-        """Log-concave from the floor on."""
-        return PolyaDifference(Fraction(honest, self.floor), self.scale) if honest >= self.floor else None
+            return no_privacy(self.calibration)
+        noise = PolyaDifference(Fraction(honest, self.floor), self.scale)
+        log_concave = honest >= self.floor
+        return self.laplace_privacy(noise, sum_assumptions(honest), noise if log_concave else None)
 
     def error(self, survivors: int) -> ErrorLaw:
         law = PolyaDifference(Fraction(survivors, self.floor), self.scale)
         return self.scaled(law, survivors / self.floor)
 
 
-PAPER_SCALE = 10.0  # s of the paper's experiments
+PAPER_SCALE = 10.0
+"""The scale s of the paper's experiments, taken when a run file states none."""
 
 
 class DistributedDiscreteGaussian(GaussianLike):
-    """N_Z(0, variance/t) on each client. Their sum is no discrete Gaussian: the convolution itself is what counts.
+    """Each client adds N_Z(0, variance/t). The sum is no discrete Gaussian; its privacy is that of the convolution.
 
     variance   paper: S/ε², S the squared ℓ₂ sensitivity (g² for one coordinate), g = ⌈sε√t⌉. exact: the least whose
                convolved law is (ε, δ), or ½ε²-CDP at every order of GUARANTEE_ORDERS when δ is absent.
@@ -88,13 +83,13 @@ class DistributedDiscreteGaussian(GaussianLike):
 
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
-        target = GaussianTarget(needed(spec), spec.delta, cohort.floor)
+        target = GaussianTarget(needed(spec), spec.delta, cohort.min_honest)
         precision = spec.precision or cls._precision(spec, cohort, target)
-        grid = Grid(precision, cohort.dimension, cohort.norm)
+        grid = cohort.grid(precision)
         paper = spec.calibration == "paper"
         variance = grid.squared_l2 / target.epsilon**2 if paper else sum_variance(target, grid)
-        total = DiscreteGaussianSum(variance / cohort.floor, cohort.clients)
-        tau = math.sqrt(2 * variance * cohort.log_wrap) if paper else 0.0
+        total = DiscreteGaussianSum(variance / cohort.min_honest, cohort.clients)
+        tau = math.sqrt(2 * variance * cohort.log_overflow) if paper else 0.0
         return cls(
             **cohort.shared(precision, cohort.room(precision, total, least=tau)),
             epsilon=target.epsilon,
@@ -106,28 +101,23 @@ class DistributedDiscreteGaussian(GaussianLike):
     def _precision(spec: MechanismSpec, cohort: CohortParams, target: GaussianTarget) -> int:
         if spec.calibration == "exact" and spec.scale is None:
             return sum_precision(target, cohort.dimension, cohort.norm, cohort.clients)
-        return math.ceil((spec.scale or PAPER_SCALE) * target.epsilon * math.sqrt(cohort.floor))
+        return math.ceil((spec.scale or PAPER_SCALE) * target.epsilon * math.sqrt(cohort.min_honest))
 
     @property
     def share(self) -> float:
-        """Parameter of one client's noise."""
+        """Return the parameter of one client's noise, in grid steps squared."""
         return self.variance / self.floor
 
     def client_law(self) -> DiscreteGaussian:
         return DiscreteGaussian(self.share)
 
-    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+    @override
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
         honest = self.honest(survivors, colluders)
         if honest < 1:
-            return no_guarantee(self.calibration)
-        return self.released(self.share, honest, sum_assumptions(honest))
-
-    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
-        honest = self.honest(survivors, colluders)
-        return unprotected(delta) if honest < 1 else sum_profile(self.share, honest, self.grid, delta)
-
-    def released_law(self, honest: int) -> DiscreteGaussianSum | None:
-        return DiscreteGaussianSum(self.share, honest) if honest > 0 else None
+            return no_privacy(self.calibration)
+        law = DiscreteGaussianSum(self.share, honest)
+        return self.gaussian_privacy(self.share, honest, (*sum_assumptions(honest), SAMPLER), law)
 
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(DiscreteGaussianSum(self.share, survivors), survivors * self.share)

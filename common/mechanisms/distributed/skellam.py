@@ -1,23 +1,24 @@
-"""Skellam noise at each client, summed by secure aggregation: Rényi privacy close to the Gaussian's, on integers.
+"""`distributed-skellam`: Skellam noise at each client, summed by secure aggregation.
 
-The least noise and the coarsest grid for a target come first, by searches over exactly computed privacy.
+On integers it has Rényi privacy close to the Gaussian's. The file begins with searches, over exactly computed privacy,
+for the least noise and the coarsest grid that meet a target.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
+from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
-from distrust.common.bandit.statistics import Norm
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
-    SAMPLER,
     CohortParams,
     MechanismSpec,
     Need,
@@ -33,40 +34,51 @@ from distrust.common.noise.skellam import Skellam
 from distrust.common.privacy.gaussian import largest_ratio, log_gaussian_slope
 from distrust.common.privacy.guarantee import (
     GUARANTEE_ORDERS,
+    SAMPLER,
     Guarantee,
+    Kind,
     Model,
     RenyiCurve,
-    no_guarantee,
     sum_assumptions,
 )
 from distrust.common.privacy.hockey_stick import from_rdp, law_delta, law_epsilon, rdp, stretched
 from distrust.common.privacy.profile import (
     RAISED,
     SHOWN_DELTA,
+    Privacy,
     Profile,
     exact,
     filled,
     law_curve,
+    no_privacy,
     spent_as,
-    unprotected,
 )
 from distrust.common.privacy.searches import coarsest, least_root, snap_up
-from distrust.common.privacy.sensitivity import ROUNDING, Grid, grid_for, squared_l2
+from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, grid_for, steps_moved
 from distrust.common.privacy.vector_bounds import grid_by_moments, vector_epsilon, vector_rdp, vector_variance, whole
+from distrust.common.wire import Norm
 
 
 @dataclass(frozen=True, slots=True)
 class SkellamTarget:
-    """(ε, δ), or RDP(α) ≤ αε²/2 without δ, for one client's vector of `dimension` coordinates, bounded in `norm`."""
+    """What the noise must promise for one client's vector of `dimension` coordinates, bounded in `norm`.
+
+    With δ it is (ε, δ); without, RDP(α) ≤ αε²/2 at every order of GUARANTEE_ORDERS.
+    """
 
     epsilon: float
     delta: float | None
     dimension: int
     norm: Norm = "linf"
+    reach: Fraction = WHOLE
+
+    def grid(self, precision: int) -> Grid:
+        """Return what one client can move on a grid of `precision` steps."""
+        return Grid(steps_moved(precision, self.reach), self.dimension, self.norm)
 
     @property
     def about(self) -> float:
-        """The variance that Gaussian noise would need at g = 1, without rounding."""
+        """Return the variance that Gaussian noise would need at g = 1, without rounding."""
         squared = self.dimension if self.norm == "linf" else 1
         if self.delta is None:
             return squared / self.epsilon**2
@@ -74,14 +86,14 @@ class SkellamTarget:
 
     @property
     def moment(self) -> float:
-        """The moment of the order that decides how fine a grid `grid_by_moments` takes."""
+        """Return the moment, of the order that decides, by which `grid_by_moments` chooses how fine a grid is."""
         if self.delta is None:
             return GUARANTEE_ORDERS[-1] * (GUARANTEE_ORDERS[-1] - 1) * self.epsilon**2 / 2
         return math.log(1 / self.delta)
 
     @property
     def sharpness(self) -> float:
-        """How much rounding counts, for `grid_for`: of (ε, δ), or of the largest Rényi order."""
+        """Return how much rounding counts, for `grid_for`: of (ε, δ), or of the largest Rényi order."""
         if self.delta is None:
             return self.moment
         return log_gaussian_slope(largest_ratio(self.epsilon, self.delta), self.epsilon) / 2
@@ -91,10 +103,11 @@ class SkellamTarget:
 def skellam_divergences(
     variance: float, shift: int, dimension: int, norm: Norm = "linf", orders: tuple[float, ...] = GUARANTEE_ORDERS
 ) -> RenyiCurve:
-    """Return (α, RDP(α)) of Sk(0, variance) in `dimension` coordinates: computed, for the box, whose corners move by g.
+    """Return (α, RDP(α)) pairs of Sk(0, variance) in `dimension` coordinates.
 
-    For l1 and l2 the bound of `vector_rdp` on the worst move, from the same computed moments. Empty where the support
-    that the lowest order needs would pass LIMIT entries.
+    For the box they are computed with all coordinates moved by `shift`, the corner of the box. For l1 and l2 they are
+    the bound of `vector_rdp` on the worst move, from the same computed moments. An order is left out where the support
+    that it needs would pass LIMIT entries.
     """
     margin = math.ceil(15 * math.sqrt(variance)) + 30
     known = [order for order in orders if order * shift + margin <= LIMIT]
@@ -110,7 +123,10 @@ def skellam_divergences(
 
 @lru_cache(maxsize=1024)
 def skellam_epsilon(variance: float, grid: Grid, delta: float) -> float:
-    """Return the least proven ε at `delta` of Sk(0, variance) on every coordinate; exact for one; inf where none is."""
+    """Return the least proven ε at `delta` of Sk(0, variance) on every coordinate; inf where none is proven.
+
+    It is exact for one coordinate.
+    """
     law = Skellam(variance)
     if grid.dimension == 1:
         return law_epsilon(law, grid.precision, delta)
@@ -119,13 +135,13 @@ def skellam_epsilon(variance: float, grid: Grid, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def skellam_variance(target: SkellamTarget, shift: int) -> float:
-    """Return the least variance that meets the target, snapped upwards."""
-    grid = Grid(shift, target.dimension, target.norm)
+    """Return the least variance that meets the target on a grid of `shift` steps, snapped upwards."""
+    grid = target.grid(shift)
     if target.delta is not None and target.dimension > 1:
-        found = snap_up(vector_variance(Skellam, grid, target.epsilon, target.delta))
-        while skellam_epsilon(found, grid, target.delta) > target.epsilon:  # a bound by moments has rough digits
-            found = snap_up(found)
-        return found
+        result = snap_up(vector_variance(Skellam, grid, target.epsilon, target.delta))
+        while skellam_epsilon(result, grid, target.delta) > target.epsilon:  # a bound by moments has rough digits
+            result = snap_up(result)
+        return result
     guess = target.about * shift**2
     delta = target.delta
     if delta is None:
@@ -135,18 +151,17 @@ def skellam_variance(target: SkellamTarget, shift: int) -> float:
 
 @lru_cache(maxsize=256)
 def skellam_precision(target: SkellamTarget, clients: int) -> int:
-    """Return the least g whose rounding variance n/4 is at most a tenth of the least noise's; at least `grid_for`.
-
-    For vectors the least noise is taken to be Gaussian noise's, and grows with g² at least. In a ball the better of two
-    grids: one on which rounding takes no more than INFLATION, and a coarser one, because few steps of noise have tails
-    that tell less than a Gaussian's, which helps a large ε.
-    """
+    """Return the least g whose rounding variance n/4 is at most a tenth of the least noise's; at least `grid_for`."""
     wanted = clients / (4 * ROUNDING)
     if target.dimension == 1:
         return coarsest(lambda g: skellam_variance(target, g), wanted, target.about)
+    # For vectors the least noise is taken to be Gaussian noise's, which grows with g² at least.
     fine = max(1, math.ceil(math.sqrt(wanted / snap_up(target.about))))
-    ball = (target.dimension, target.norm)
-    grids = {max(fine, grid_for(*ball, target.sharpness)), max(fine, grid_by_moments(*ball, target.moment))}
+    # In a ball the better of two grids counts: one on which rounding takes no more than INFLATION, and a coarser one.
+    # Noise of few steps has tails that tell less than a Gaussian's, which helps a large ε.
+    by_rounding = grid_for(target.dimension, target.norm, target.sharpness)
+    by_moments = grid_by_moments(target.dimension, target.norm, target.moment)
+    grids = {max(fine, by_rounding), max(fine, by_moments)}
     return min(sorted(grids), key=lambda g: _error(target, g, clients)) if len(grids) > 1 else grids.pop()
 
 
@@ -159,19 +174,21 @@ def _error(target: SkellamTarget, precision: int, clients: int) -> float:
 
 
 def _of_renyi(target: SkellamTarget, grid: Grid, guess: float) -> float:
-    """Return the least variance, snapped upwards, by searches with the one order that binds where the last one ended.
+    """Return the least variance, snapped upwards, that meets the Rényi target.
 
-    That order is not met there, so that every search ends farther up; the last one ends where all orders are met.
+    Each search is for one order: the one that binds where the last search ended. That order is not met there, so that
+    every search ends farther up. The last one ends where all orders are met.
     """
-    found, tried, (_, order) = 0.0, set[float](), _worst(target, grid, guess)
+    result, tried, (_, order) = 0.0, set[float](), _worst(target, grid, guess)
     while order not in tried:
         tried.add(order)
-        found = max(found, snap_up(least_root(_only(target, grid, order), guess)))
-        guess, (_, order) = found, _worst(target, grid, found)
-    return found
+        result = max(result, snap_up(least_root(_only(target, grid, order), guess)))
+        guess, (_, order) = result, _worst(target, grid, result)
+    return result
 
 
 def _only(target: SkellamTarget, grid: Grid, order: float) -> Callable[[float], float]:
+    """Return `_worst` of one order as a function of the variance."""
     return lambda variance: _worst(target, grid, variance, (order,))[0]
 
 
@@ -180,10 +197,10 @@ def _worst(
 ) -> tuple[float, float]:
     """Return the logarithm of the largest RDP(α) / (αε²/2), which falls as the variance grows, and its α.
 
-    orders  that are looked at; all of them where the support that these need is too long.
+    orders  to look at; all of GUARANTEE_ORDERS where the support that these need is too long.
+    Raises  BadParameter where the support of every order is too long.
     """
-    law = (variance, grid.precision, grid.dimension, grid.norm)
-    pairs = skellam_divergences(*law, orders) or skellam_divergences(*law)
+    pairs = _divergences(variance, grid, orders) or _divergences(variance, grid)
     if not pairs:
         rule = f"the law that Rényi orders need has more than {LIMIT} entries: raise epsilon or give a delta"
         raise BadParameter("mechanism.epsilon", target.epsilon, rule)
@@ -191,32 +208,39 @@ def _worst(
     return math.log(worst), order
 
 
-def skellam_profile(law: Skellam, grid: Grid, epsilon: float | None, known: RenyiCurve, delta: float) -> Profile:
-    """Noise `law` on every coordinate, with ε at δ and Rényi pairs as the mechanism's own guarantees know them."""
-    box = grid.norm == "linf" or grid.dimension == 1
-    ways = [math.inf if epsilon is None else epsilon, *([from_rdp(known, delta)] if known else [])]
+def _divergences(variance: float, grid: Grid, orders: tuple[float, ...] = GUARANTEE_ORDERS) -> RenyiCurve:
+    return skellam_divergences(variance, grid.precision, grid.dimension, grid.norm, orders)
+
+
+def skellam_profile(variance: float, grid: Grid, delta: float) -> Profile:
+    """Return the profile of Sk(0, variance) on every coordinate, at `delta`."""
+    known = _divergences(variance, grid)
+    ways = [skellam_epsilon(variance, grid, delta), *([from_rdp(known, delta)] if known else [])]
+    if grid.is_box:
+        curve = law_curve(Skellam(variance), grid.precision, grid.dimension)
+    else:
+        curve = filled((order, one * RAISED) for order, one in known)
     return Profile(
         delta=delta,
         pure=exact(None),
-        approximate=spent_as(min(ways), "exact" if grid.dimension == 1 and epsilon is not None else "bound"),
-        rdp=law_curve(law, grid.precision, grid.dimension)
-        if box
-        else filled((order, one * RAISED) for order, one in known),
-        rdp_how="exact" if box else "bound",
+        approximate=spent_as(min(ways), "exact" if grid.dimension == 1 else "bound"),
+        rdp=curve,
+        rdp_how="exact" if grid.is_box else "bound",
     )
 
 
-PAPER_SCALE = 10.0  # s of the paper's experiments
+PAPER_SCALE = 10.0
+"""The scale s of the paper's experiments, taken when a run file states none."""
 
 
 class DistributedSkellam(GridMechanism):
-    """Sk(0, variance/t) on each client: Sk(0, variance) over t of them, whatever its split.
+    """Each client adds Sk(0, variance/t) to its vector. The shares of t clients add up to Sk(0, variance) exactly.
 
     variance   in grid steps squared, per coordinate. paper: S/ε², S the squared ℓ₂ sensitivity, g = ⌈sε√t⌉. exact: the
                least whose privacy is (ε, δ), or RDP(α) ≤ αε²/2 at every order of GUARANTEE_ORDERS when δ is absent.
     Guarantee  of the modular sum over at least t honest clients, computed from the law: (ε, δ) of one coordinate, or of
-               a box whose D coordinates all move by g; for ℓ₁ and ℓ₂ balls a bound on the worst move (`vector_rdp`),
-               whose Rényi moments are the law's too. Vectors get RDP by order as well.
+               a box whose D coordinates all move by g. For ℓ₁ and ℓ₂ balls it is a bound on the worst move
+               (`vector_rdp`), from the law's own Rényi moments. Vectors get RDP by order as well.
     Source     MAB Theorem 2 with t for n and σ² = g²/ε² (the statement prints σ²/(nε²)); for its bound on RDP, Agarwal,
                Kairouz & Liu 2021, the law's own divergence.
     """
@@ -239,13 +263,13 @@ class DistributedSkellam(GridMechanism):
 
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
-        target = SkellamTarget(needed(spec), spec.delta, cohort.dimension, cohort.norm)
+        target = SkellamTarget(needed(spec), spec.delta, cohort.dimension, cohort.norm, cohort.reach)
         precision = spec.precision or cls._precision(spec, cohort, target)
         paper = spec.calibration == "paper"
-        square = squared_l2(precision, cohort.dimension, cohort.norm)
+        square = cohort.grid(precision).squared_l2
         variance = square / target.epsilon**2 if paper else skellam_variance(target, precision)
-        total = Skellam(variance * cohort.clients / cohort.floor)
-        log = cohort.log_wrap
+        total = Skellam(variance * cohort.clients / cohort.min_honest)
+        log = cohort.log_overflow
         tau = 2 * math.sqrt(variance * log) + math.sqrt(2) * log if paper else 0.0
         return cls(
             **cohort.shared(precision, cohort.room(precision, total, least=tau)),
@@ -258,67 +282,48 @@ class DistributedSkellam(GridMechanism):
     def _precision(spec: MechanismSpec, cohort: CohortParams, target: SkellamTarget) -> int:
         if spec.calibration == "exact" and spec.scale is None:
             return skellam_precision(target, cohort.clients)
-        return math.ceil((spec.scale or PAPER_SCALE) * target.epsilon * math.sqrt(cohort.floor))
+        return math.ceil((spec.scale or PAPER_SCALE) * target.epsilon * math.sqrt(cohort.min_honest))
 
     def client_law(self) -> Skellam:
         return Skellam(self.variance / self.floor)
 
-    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+    @override
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
         honest = self.honest(survivors, colluders)
         if honest < 1:
-            return no_guarantee(self.calibration)
+            return no_privacy(self.calibration)
         variance = self.variance * honest / self.floor
-        grid = Grid(self.precision, self.dimension, self.norm)
-        if self.delta is not None and self.dimension == 1:
-            return self._promise("approximate", skellam_epsilon(variance, grid, self.delta), self.delta, (), honest)
-        pairs = skellam_divergences(variance, self.precision, self.dimension, self.norm)
-        delta = SHOWN_DELTA if self.delta is None else self.delta
-        ways = [skellam_epsilon(variance, grid, delta), *([from_rdp(pairs, delta)] if pairs else [])]
-        return self._promise("renyi" if pairs else "approximate", min(ways), delta, pairs, honest)
-
-    def _promise(
-        self,
-        kind: Literal["approximate", "renyi"],
-        epsilon: float,
-        delta: float,
-        rdp: RenyiCurve,
-        honest: int,
-    ) -> Guarantee:
-        if math.isinf(epsilon):
-            return no_guarantee(self.calibration)
-        return Guarantee(
-            kind=kind,
-            epsilon=epsilon,
-            delta=delta,
-            claimed=self.epsilon,
-            rdp=rdp,
-            model=self.model,
-            calibration=self.calibration,
-            assumptions=(*sum_assumptions(honest), SAMPLER),
+        return Privacy(
+            compute_promise=lambda: self._promise(variance, (*sum_assumptions(honest), SAMPLER)),
+            compute_profile=lambda delta: skellam_profile(variance, self.grid, delta),
+            law=Skellam(variance),
         )
 
-    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
-        honest = self.honest(survivors, colluders)
-        if honest < 1:
-            return unprotected(delta)
-        variance = self.variance * honest / self.floor
-        grid = Grid(self.precision, self.dimension, self.norm)
-        pairs = skellam_divergences(variance, self.precision, self.dimension, self.norm)
-        return skellam_profile(Skellam(variance), grid, skellam_epsilon(variance, grid, delta), pairs, delta)
-
-    def released_law(self, honest: int) -> Skellam | None:
-        return Skellam(self.variance * honest / self.floor) if honest > 0 else None
+    def _promise(self, variance: float, assumptions: tuple[str, ...]) -> Guarantee:
+        """Return (ε, δ) of one coordinate; else a Rényi curve, with the best ε that is proven at δ."""
+        if self.delta is not None and self.dimension == 1:
+            epsilon = skellam_epsilon(variance, self.grid, self.delta)
+            return self.make_guarantee("approximate", epsilon, assumptions, delta=self.delta)
+        curve = _divergences(variance, self.grid)
+        delta = SHOWN_DELTA if self.delta is None else self.delta
+        ways = [skellam_epsilon(variance, self.grid, delta), *([from_rdp(curve, delta)] if curve else [])]
+        kind: Kind = "renyi" if curve else "approximate"
+        return self.make_guarantee(kind, min(ways), assumptions, delta=delta, rdp=curve)
 
     def error(self, survivors: int) -> ErrorLaw:
         law = Skellam(self.variance * survivors / self.floor)
         return ScaledErrorLaw(law, self.step, self._sub_exponential(survivors))
 
     def _sub_exponential(self, survivors: int) -> tuple[float, float]:
-        """MAB Lemma 4, (2σ, √2) in grid steps; as Theorem 2 rounds it, (2/ε + √2/(sε), 1/(sε)), for `paper`."""
+        """Return the tail (σ, h) of the error, in data units.
+
+        exact: (2 × standard deviation, √2) in grid steps, of MAB Lemma 4. paper: (2/ε + √2/(sε), 1/(sε)), as MAB
+        Theorem 2 rounds it.
+        """
         more = math.sqrt(survivors / self.floor)
         if self.calibration == "exact":
             return 2 * math.sqrt(self.variance) * more * self.step, math.sqrt(2) * self.step
         scale = self.precision / (self.epsilon * math.sqrt(self.floor))
         unit = (self.high - self.low) / self.epsilon
-        norm = math.sqrt(squared_l2(self.precision, self.dimension, self.norm)) / self.precision
+        norm = math.sqrt(self.grid.squared_l2) / self.precision
         return (2 * norm + math.sqrt(2) / scale) * more * unit, unit / scale

@@ -1,4 +1,4 @@
-"""What the mechanisms share whose noise is Gaussian: discrete, in one piece or in shares, or one draw in reals."""
+"""The base classes of mechanisms with Gaussian noise: discrete, in one draw or in shares, or one draw in reals."""
 
 import math
 from typing import Annotated, Any, ClassVar, Self
@@ -11,7 +11,6 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
-    SAMPLER,
     CohortParams,
     MechanismSpec,
     Need,
@@ -21,9 +20,10 @@ from distrust.common.mechanisms.families.base import (
     needed_delta,
     require,
 )
-from distrust.common.mechanisms.families.grid import FINE, INFLATED, GridMechanism, RealNoise
+from distrust.common.mechanisms.families.grid import FINE, INFLATED, UNSAFE, GridMechanism, RealNoise
 from distrust.common.noise.continuous import Gaussian
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.noise.law import Law
 from distrust.common.privacy.gaussian_sums import (
     GaussianTarget,
     real_gaussian_profile,
@@ -35,13 +35,13 @@ from distrust.common.privacy.gaussian_sums import (
     sum_variance,
 )
 from distrust.common.privacy.gaussian_vectors import gaussian_divergence, rounded_epsilon, rounded_variance
-from distrust.common.privacy.guarantee import GUARANTEE_ORDERS, Guarantee, no_guarantee
-from distrust.common.privacy.profile import SHOWN_DELTA, Profile
-from distrust.common.privacy.sensitivity import Grid, grid_for
+from distrust.common.privacy.guarantee import GUARANTEE_ORDERS, Guarantee, Kind
+from distrust.common.privacy.profile import SHOWN_DELTA, Privacy, Profile
+from distrust.common.privacy.sensitivity import grid_for
 
 
 class GaussianLike(GridMechanism):
-    """Noise calibrated to the ℓ₂ norm of what one client can move, rounding included."""
+    """A mechanism with noise calibrated to the ℓ₂ norm of what one client can move, rounding included."""
 
     epsilon: Annotated[float, Field(description="ε in nats, for one client's whole vector")]
     delta: float | None = None
@@ -53,40 +53,38 @@ class GaussianLike(GridMechanism):
         require(self.delta is None or delta_allowed(self.delta), "delta", self.delta, DELTA_RULE)
         return self
 
-    @property
-    def grid(self) -> Grid:
-        """What one client can move."""
-        return Grid(self.precision, self.dimension, self.norm)
+    def gaussian_privacy(self, share: float, terms: int, assumptions: tuple[str, ...], law: Law | None) -> Privacy:
+        """Return the privacy of `terms` draws of N_Z(0, share) on every coordinate.
 
-    def released(self, share: float, terms: int, assumptions: tuple[str, ...]) -> Guarantee:
-        """Return the guarantee of `terms` N_Z(0, share) on every coordinate; RDP by order always."""
-        delta = SHOWN_DELTA if self.delta is None else self.delta
-        epsilon = sum_epsilon(share, terms, self.grid, delta)
-        if math.isinf(epsilon):
-            return no_guarantee(self.calibration)
-        return Guarantee(
-            kind="approximate" if self.dimension == 1 and self.delta is not None else "renyi",
-            epsilon=epsilon,
-            delta=delta,
-            claimed=self.epsilon,
-            rdp=sum_divergences(share, terms, self.grid),
-            model=self.model,
-            calibration=self.calibration,
-            assumptions=(*assumptions, SAMPLER),
+        law  of the sum of these draws; None where more than that sum is released.
+        """
+
+        def promise() -> Guarantee:
+            delta = SHOWN_DELTA if self.delta is None else self.delta
+            epsilon = sum_epsilon(share, terms, self.grid, delta)
+            curve = sum_divergences(share, terms, self.grid) if math.isfinite(epsilon) else ()
+            kind: Kind = "approximate" if self.dimension == 1 and self.delta is not None else "renyi"
+            return self.make_guarantee(kind, epsilon, assumptions, delta=delta, rdp=curve)
+
+        return Privacy(
+            compute_promise=promise,
+            compute_profile=lambda delta: sum_profile(share, terms, self.grid, delta),
+            law=law,
         )
 
     def scaled(self, law: Spread, variance: float) -> ScaledErrorLaw:
-        """Return the error law; sub-Gaussian with the parameter itself.
+        """Return the law of the error for noise `law` with the parameter `variance`, both in grid steps.
 
-        Above √(2 variance ln(2/p)) at most p remains.
+        It is sub-Gaussian with the parameter itself: |error| > √(2 variance ln(2/p)) with probability at most p.
         """
         return ScaledErrorLaw(law, self.step, (math.sqrt(2 * variance) * self.step, 0.0))
 
 
 class RealGaussian(RealNoise, GaussianLike):
-    """`variance` of one draw. paper: Δ₂² · 2 ln(1.25/δ)/ε², for ε < 1 only. exact: the least that is (ε, δ).
+    """A mechanism with one draw of Gaussian noise on every coordinate.
 
-    grid        N_Z(0, variance). One coordinate, and the box: (ε, δ) exactly, from the law. A ball: `lattice_epsilon`.
+    variance    of the draw. paper: Δ₂² · 2 ln(1.25/δ)/ε², for ε < 1 only. exact: the least that is (ε, δ).
+    grid        N_Z(0, variance): (ε, δ) exactly for one coordinate and for the box; for a ball by `lattice_epsilon`.
     continuous  N(0, variance): the analytic Gaussian mechanism, exact for vectors too.
     """
 
@@ -99,9 +97,10 @@ class RealGaussian(RealNoise, GaussianLike):
 
     @classmethod
     def calibrated(cls, spec: MechanismSpec, cohort: CohortParams, clients: int) -> tuple[int, dict[str, Any]]:
-        """Return the precision and the own fields: rounding `clients` values adds a hundredth of one draw's variance.
+        """Return the precision and the own fields of the mechanism.
 
-        In a ball it adds half a hundredth to the sensitivity too, where it comes before the noise.
+        At this precision the rounding of `clients` values adds a hundredth of one draw's variance. In a ball, rounding
+        that comes before the noise adds half a hundredth to the sensitivity too.
         """
         epsilon, delta = needed(spec), needed_delta(spec)
         target = GaussianTarget(epsilon, delta, 1)
@@ -109,7 +108,7 @@ class RealGaussian(RealNoise, GaussianLike):
         paper = spec.calibration == "paper"
         sharp = math.inf if paper else sharpness(target)
         precision = spec.precision or max(fine, grid_for(cohort.dimension, cohort.norm, sharp, INFLATED))
-        grid = Grid(precision, cohort.dimension, cohort.norm, rounded=cls.rounds_first or spec.noise == "grid")
+        grid = cohort.grid(precision, rounded=cls.rounds_first or spec.noise == "grid")
         if paper:
             variance = grid.squared_l2 * textbook(epsilon, delta)
         elif spec.noise == "continuous":
@@ -122,43 +121,27 @@ class RealGaussian(RealNoise, GaussianLike):
         return Gaussian(math.sqrt(self.variance))
 
     def grid_law(self) -> DiscreteGaussian:
-        """One draw on the grid."""
         return DiscreteGaussian(self.variance)
 
     @override
-    def profile(
-        self,
-        survivors: int | None = None,
-        colluders: int = 0,
-        delta: float = SHOWN_DELTA,
-    ) -> Profile:
-        if not self.continuous:
-            return sum_profile(self.variance, 1, self.grid, delta)
-        found = real_gaussian_profile(self.variance, self.grid, delta, self.as_drawn)
-        return found.model_copy(update={"notes": self.warnings})
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
+        if self.continuous:
+            return Privacy(compute_promise=self._continuous_promise, compute_profile=self._continuous_profile)
+        return self.gaussian_privacy(self.variance, 1, self.assumptions, self.grid_law())
 
-    def one_draw(self, trust: str) -> Guarantee:
-        """Return the guarantee of one draw on every coordinate."""
-        if not self.continuous:
-            return self.released(self.variance, 1, (trust,))
+    def _continuous_promise(self) -> Guarantee:
         assert self.delta is not None
         epsilon = rounded_epsilon(self.grid, self.variance, self.delta)
-        if math.isinf(epsilon):
-            return no_guarantee(self.calibration)
-        return Guarantee(
-            kind="approximate",
-            epsilon=epsilon,
-            delta=self.delta,
-            claimed=self.epsilon,
-            rdp=tuple((order, gaussian_divergence(self.grid, self.variance, order)) for order in GUARANTEE_ORDERS),
-            model=self.model,
-            calibration=self.calibration,
-            assumptions=(*self.warnings, trust),
-        )
+        curve = tuple((order, gaussian_divergence(self.grid, self.variance, order)) for order in GUARANTEE_ORDERS)
+        return self.make_guarantee("approximate", epsilon, self.assumptions, delta=self.delta, rdp=curve)
+
+    def _continuous_profile(self, delta: float) -> Profile:
+        result = real_gaussian_profile(self.variance, self.grid, delta, self.as_drawn)
+        return result.model_copy(update={"notes": (UNSAFE,)})
 
 
 def textbook(epsilon: float, delta: float) -> float:
-    """Return σ²/Δ² = 2 ln(1.25/δ)/ε², proven for ε < 1 (Dwork & Roth 2014, Theorem A.1)."""
+    """Return σ²/Δ² = 2 ln(1.25/δ)/ε² (Dwork & Roth 2014, Theorem A.1). Raises BadParameter unless ε < 1."""
     if epsilon >= 1:
         rule = "must lie in (0, 1) for the paper's Gaussian constants; calibration exact has no such limit"
         raise BadParameter("mechanism.epsilon", epsilon, rule)

@@ -1,12 +1,12 @@
-"""What the mechanisms share that add integers: the grid, its rounding, and decoding a sum modulo m.
+"""The base classes of mechanisms that add integers: the grid, its rounding, and decoding a sum modulo m.
 
-The second part is for papers that draw real numbers: noise on the grid by default, and floating point, which is unsafe,
-where a run file asks for it.
+The second half is for papers that draw real numbers. Their noise is on the grid by default. Where a run file asks for
+it, the noise is in floating point, which is unsafe.
 """
 
 import math
 from abc import abstractmethod
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,19 +15,24 @@ from typing_extensions import override
 
 from distrust.common.bandit.error_law import How, Spread
 from distrust.common.errors import BadParameter, TooSmall
-from distrust.common.mechanisms.families.base import SAMPLER, Mechanism, Noise, require
+from distrust.common.mechanisms.families.base import Mechanism, Noise, require
 from distrust.common.noise.law import Law
+from distrust.common.privacy.guarantee import OWN_DEVICE, SAMPLER, TRUSTED_SERVER
 from distrust.common.privacy.sensitivity import Grid
 from distrust.common.randomness import Stream
 
 MARGIN = 2.0**-30
+"""Share by which `clamp` shrinks a ball: more than the floating-point rounding of all coordinates can add."""
+
+Randomness: TypeAlias = tuple[NDArray[Any], ...]
+"""What the messages of some clients are drawn with, before their values are known: arrays, a row a message."""
 
 
 class GridMechanism(Mechanism):
-    """Values in [low, high] as x̂ in {0 … g} by randomized rounding, noise on top, everything modulo m.
+    """A mechanism that rounds values in [low, high] at random to x̂ in {0 … g}, adds noise η, and reduces modulo m.
 
-    MAB Algorithm 1: ŷ = Σ(x̂ + η) mod m is decoded into the window of length m that leaves the same room for noise
-    below 0 as above n'g, n' the survivors; then the affine map is undone.
+    MAB Algorithm 1: with n' survivors, ŷ = Σ(x̂ + η) mod m is decoded into the window of length m that leaves as much
+    room for noise below 0 as above n'g. Then the affine map from [low, high] to the grid is undone.
     """
 
     @model_validator(mode="after")
@@ -37,18 +42,25 @@ class GridMechanism(Mechanism):
         require(self.low < self.high, "high", self.high, f"must be above low = {self.low}")
         require(self.floor <= self.clients, "floor", self.floor, f"must be at most clients = {self.clients}")
         least = self.clients * self.precision
+        fits = self.moved is None or (self.moved <= self.precision and self.norm == "l2")
+        require(fits, "moved", self.moved, f"at most precision = {self.precision}, in the norm l2")
         require(self.modulus > least, "modulus", self.modulus, f"must be above clients * precision = {least}")
         return self
 
     @property
     def step(self) -> float:
-        """One step of the grid, in data units."""
+        """Return one step of the grid, in data units."""
         return (self.high - self.low) / self.precision
 
     @property
     def origin(self) -> float:
-        """The value that a message of 0 stands for."""
+        """Return the value that a message of 0 stands for, in data units."""
         return self.low
+
+    @property
+    def grid(self) -> Grid:
+        """Return what one client can move, rounding included."""
+        return Grid(self.moved or self.precision, self.dimension, self.norm)
 
     @property
     def rounding(self) -> float:
@@ -59,7 +71,10 @@ class GridMechanism(Mechanism):
         return self.dimension * (self.modulus - 1).bit_length()
 
     def honest(self, survivors: int | None, colluders: int) -> int:
-        """Return how many clients' noise counts: the survivors, by default the floor, without the colluders."""
+        """Return how many clients' noise counts: the survivors, by default the floor, less the colluders.
+
+        Raises BadParameter for more survivors than clients, or a negative number of either.
+        """
         if survivors is not None and not 0 <= survivors <= self.clients:
             raise BadParameter("survivors", survivors, f"must lie in [0, clients = {self.clients}]")
         if colluders < 0:
@@ -67,24 +82,53 @@ class GridMechanism(Mechanism):
         return (self.floor if survivors is None else survivors) - colluders
 
     def client_law(self) -> Law | None:
-        """Return the noise of one client in one coordinate."""
+        """Return the law of one client's noise in one coordinate, in grid steps; None: clients add none."""
         return None
 
     def server_law(self) -> Law | None:
-        """Return the noise that the analyzer adds to each coordinate of the sum."""
+        """Return the law of what the analyzer adds to a coordinate of the sum, in grid steps; None: it adds none."""
         return None
 
     def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
-        n = vectors.shape[0]
-        noise = self._draw(self.client_law(), stream, n)  # before the values are looked at, so that time tells nothing
-        chances = stream.words(n * self.dimension).reshape(n, self.dimension)
+        # Everything is drawn before the values are looked at, so that the time that it takes tells nothing of them.
+        return self.randomize_with(vectors, self.client_randomness(stream, vectors.shape[0]))
+
+    def client_randomness(self, stream: Stream, count: int) -> Randomness:
+        """Return what `count` messages are drawn with: of one cohort, or of many that are played together.
+
+        Rows are independent and of one law. Each may be used for any message, once.
+        """
+        return self._draw(self.client_law(), stream, count), self._uniform(stream, count)
+
+    def randomize_with(self, vectors: NDArray[np.float64], randomness: Randomness) -> NDArray[np.uint64]:
+        """Return the messages of vectors, shape (n, dimension), by n rows of `client_randomness`. See `randomize`."""
+        noise, chances = randomness
         rounded = self._round(vectors, chances)
         rounded += noise
         return np.mod(rounded, self.modulus).astype(np.uint64)
 
     def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
         self.check_release(total, survivors)
-        whole = self._decode(total, survivors) + self._draw(self.server_law(), stream, 1)[0]
+        noise = self.server_randomness(stream, 1)
+        return self.estimate_with(total, survivors, None if noise is None else noise[0])
+
+    def server_randomness(self, stream: Stream, count: int) -> NDArray[Any] | None:
+        """Return the analyzer's noise for `count` sums, shape (count, dimension), in grid steps; None for none."""
+        law = self.server_law()
+        return None if law is None else self._draw(law, stream, count)
+
+    def estimate_with(
+        self, totals: NDArray[np.uint64], survivors: int, noise: NDArray[Any] | None
+    ) -> NDArray[np.float64]:
+        """Return `estimate` of sums that may be opened, shape (…, dimension), each over so many survivors.
+
+        noise  rows of `server_randomness`, each used once: of the shape of `totals`.
+        """
+        whole: NDArray[Any] = self._decode(totals, survivors)
+        if noise is not None:
+            if noise.shape != totals.shape:  # no two sums may share their noise
+                raise BadParameter("noise", noise.shape, f"shape must be {totals.shape}")
+            whole = whole + noise
         estimate: NDArray[np.float64] = whole * self.step + survivors * self.origin
         return estimate
 
@@ -102,64 +146,85 @@ class GridMechanism(Mechanism):
         return estimates
 
     def check_release(self, total: NDArray[np.uint64], survivors: int) -> None:
-        """Refuse a sum that may not be opened or that cannot be one."""
+        """Raise TooSmall for a sum that may not be opened, and BadParameter for one that cannot be a sum.
+
+        total  one sum, or several, shape (…, dimension).
+        """
         if survivors < self.floor:
             raise TooSmall(survivors, self.floor)
         if survivors > self.clients:
             raise BadParameter("survivors", survivors, f"at most clients = {self.clients}")
-        if total.shape != (self.dimension,):
-            raise BadParameter("total", total.shape, f"shape must be ({self.dimension},)")
+        if total.shape[-1:] != (self.dimension,):
+            raise BadParameter("total", total.shape, f"shape must end with {self.dimension}")
         if int(total.max()) >= self.modulus:
             raise BadParameter("total", int(total.max()), f"must be below modulus = {self.modulus}")
 
     def clamp(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Clamp vectors into the ball of `norm`: coordinates first, then, for l1 and l2, all of them by one factor.
+        """Return vectors clamped into the ball of `norm`, which is taken MARGIN smaller.
 
-        The ball that counts is smaller by 2⁻³⁰, more than the rounding of all coordinates can add.
+        It clamps each coordinate to the box; then, for l1 and l2, it scales the whole vector by one factor.
         """
-        inside = np.clip(vectors, self.low, self.high)
+        inside = np.minimum(np.maximum(vectors, self.low), self.high)
         if self.norm == "linf" or self.dimension == 1:
             return inside
         middle, radius = (self.low + self.high) / 2, (self.high - self.low) / 2 * (1 - MARGIN)
-        lengths = np.linalg.norm(inside - middle, ord=1 if self.norm == "l1" else 2, axis=1, keepdims=True)
-        shrunk: NDArray[np.float64] = middle + (inside - middle) * np.minimum(1, radius / np.maximum(lengths, radius))
+        away = inside - middle
+        if self.norm == "l1":
+            lengths = np.add.reduce(np.abs(away), axis=1, keepdims=True)
+        else:
+            lengths = np.sqrt(np.add.reduce(away * away, axis=1, keepdims=True))
+        shrunk: NDArray[np.float64] = middle + away * (radius / np.maximum(lengths, radius))
         return shrunk
 
     def _decode(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
-        """Return representatives in the centred window."""
+        """Return the whole numbers that a sum modulo m stands for, by the centred window."""
         whole = total.astype(np.int64)
         spread = survivors * self.precision
         return np.where(whole > spread + (self.modulus - spread - 1) // 2, whole - self.modulus, whole)
 
     def _draw(self, law: Law | None, stream: Stream, rows: int) -> NDArray[np.int64]:
+        """Return noise of shape (rows, dimension); zeros without a law."""
         if law is None:
             return np.zeros((rows, self.dimension), dtype=np.int64)
         return law.sample(stream, rows * self.dimension).reshape(rows, self.dimension)
 
-    def _round(self, vectors: NDArray[np.float64], chances: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return ⌊w⌋ + Ber(w - ⌊w⌋), w on the grid; 53 random bits, on which no privacy hangs."""
+    def _uniform(self, stream: Stream, rows: int) -> NDArray[np.float64]:
+        """Return numbers in [0, 1), shape (rows, dimension), of 53 random bits, on which no privacy hangs."""
+        return fractions(stream.words(rows * self.dimension)).reshape(rows, self.dimension)
+
+    def _round(self, vectors: NDArray[np.float64], chances: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return ⌊w⌋ + Ber(w - ⌊w⌋), w on the grid; `chances` are uniform in [0, 1)."""
         grid = self.on_grid(vectors)
         whole = np.floor(grid)
-        up = (chances >> np.uint64(11)) * 2.0**-53 < grid - whole
+        up = chances < grid - whole
         rounded: NDArray[np.int64] = np.minimum(whole + up, self.precision).astype(np.int64)
         return rounded
 
     def on_grid(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Map vectors to w = (x - low) g / (high - low) in [0, g], clamped; NaN and infinities are refused."""
+        """Return w = (x - low) g / (high - low) in [0, g] for clamped vectors x, shape (n, dimension).
+
+        Raises BadParameter for another shape, NaN and infinities.
+        """
         if vectors.shape[1:] != (self.dimension,):
             raise BadParameter("vectors", vectors.shape, f"shape must be (n, {self.dimension})")
-        if not np.isfinite(vectors).all():
+        if not np.logical_and.reduce(np.isfinite(vectors), axis=None):
             raise BadParameter("vectors", "NaN or infinity", "finite numbers are allowed")
         steps = (self.clamp(vectors) - self.low) * (self.precision / (self.high - self.low))
-        grid: NDArray[np.float64] = np.clip(steps, 0, self.precision)
+        grid: NDArray[np.float64] = np.minimum(np.maximum(steps, 0), self.precision)
         return grid
 
 
+def fractions(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Return the first 53 bits of uniform words as numbers in [0, 1)."""
+    numbers: NDArray[np.float64] = np.multiply(words >> np.uint64(11), 2.0**-53, dtype=np.float64)
+    return numbers
+
+
 FINE = 0.01
-"""Share of the noise's variance that the grid's rounding may add where a paper has no grid."""
+"""Share of the noise's variance that rounding to the grid may add, where the paper has no grid."""
 
 INFLATED = FINE / 2
-"""Share that rounding may add to a ball's sensitivity there, and so to the noise's scale: the same of its variance."""
+"""Share that rounding may add to a ball's sensitivity there. The noise's scale grows as much, its variance by FINE."""
 
 UNSAFE = (
     "UNSAFE: continuous noise in floating point, whose low bits can tell the data (Mironov 2012); "
@@ -174,12 +239,18 @@ class Draws(Spread, Protocol):
 
 
 class RealNoise(GridMechanism):
-    """A mechanism whose paper draws real numbers. `noise` is "grid" (discrete, exact) or "continuous" (unsafe)."""
+    """A mechanism whose paper draws real numbers.
+
+    noise  "grid" (discrete, exact) or "continuous" (floating point, unsafe).
+    """
 
     takes_noise: ClassVar[bool] = True
 
+    trust: ClassVar[str]
+    """The assumption that says which party draws the noise."""
+
     as_drawn: ClassVar[How] = "exact"
-    """Whether continuous noise is released as it was drawn, or as less than that."""
+    """Whether a figure of continuous noise is exact for what is released, or a bound because less is released."""
 
     rounds_first: ClassVar[bool] = True
     """Whether values are on the grid before continuous noise is added."""
@@ -188,24 +259,23 @@ class RealNoise(GridMechanism):
 
     @property
     def continuous(self) -> bool:
-        """Whether the noise is drawn in floating point."""
+        """Return whether the noise is drawn in floating point."""
         return self.noise == "continuous"
 
     @property
+    @override
     def grid(self) -> Grid:
-        """What one client can move before the noise is added."""
         rounded = self.rounds_first or not self.continuous
-        return Grid(self.precision, self.dimension, self.norm, rounded=rounded)
+        return Grid(self.moved or self.precision, self.dimension, self.norm, rounded=rounded)
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """What the guarantee has to say first."""
-        return (UNSAFE,) if self.continuous else ()
+    def assumptions(self) -> tuple[str, ...]:
+        """Return the assumptions of the guarantee. Continuous noise is not sampled exactly, and says first: UNSAFE."""
+        return (UNSAFE, self.trust) if self.continuous else (self.trust, SAMPLER)
 
-    @property
-    def sampled(self) -> tuple[str, ...]:
-        """How exactly the noise is drawn; continuous noise is not."""
-        return () if self.continuous else (SAMPLER,)
+    @abstractmethod
+    def grid_law(self) -> Law:
+        """Return the discrete noise of one draw, in grid steps."""
 
     @abstractmethod
     def real_law(self) -> Draws:
@@ -213,44 +283,53 @@ class RealNoise(GridMechanism):
 
 
 class ServerNoise(RealNoise):
-    """Noise once, on the decoded sum."""
+    """A mechanism of real noise that the server draws once and adds to the decoded sum."""
+
+    trust: ClassVar[str] = TRUSTED_SERVER
 
     @override
-    def released_law(self, honest: int) -> Law | None:
-        return None if self.continuous else self.server_law()
+    def server_law(self) -> Law:
+        return self.grid_law()
 
-    def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
+    @override
+    def server_randomness(self, stream: Stream, count: int) -> NDArray[Any] | None:
         if not self.continuous:
-            return super().estimate(total, survivors, stream)
-        self.check_release(total, survivors)
-        whole = self._decode(total, survivors) + self.real_law().sample(stream, self.dimension)
-        estimate: NDArray[np.float64] = whole * self.step + survivors * self.low
-        return estimate
+            return super().server_randomness(stream, count)
+        return self.real_law().sample(stream, count * self.dimension).reshape(count, self.dimension)
 
 
 class ClientNoise(RealNoise):
-    """Noise on every message. Continuous noise is added to the value itself; the result is rounded at random to a step.
+    """A mechanism of real noise that every client adds to its own message.
 
-    By chance, as the nearest step would not keep the mean: ⌊y + U⌋ does, U uniform in [0, 1).
+    Continuous noise is added to the value itself. The sum y is rounded at random to ⌊y + U⌋, U uniform in [0, 1), which
+    keeps the mean; the nearest step would not.
     """
 
+    trust: ClassVar[str] = OWN_DEVICE
     as_drawn: ClassVar[How] = "bound"
     rounds_first: ClassVar[bool] = False
 
     @property
     def rounding(self) -> float:
-        """Of values that are rounded before their noise; afterwards the error's law counts it."""
+        # What is rounded after its noise is counted by the law of the error.
         return 0.0 if self.continuous else super().rounding
 
     @override
-    def released_law(self, honest: int) -> Law | None:
-        return None if self.continuous else self.client_law()
+    def client_law(self) -> Law:
+        return self.grid_law()
 
-    def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
+    @override
+    def client_randomness(self, stream: Stream, count: int) -> Randomness:
         if not self.continuous:
-            return super().randomize(vectors, stream)
-        shape = (vectors.shape[0], self.dimension)
-        noise = self.real_law().sample(stream, shape[0] * shape[1]).reshape(shape)
-        noise += (stream.words(noise.size).reshape(shape) >> np.uint64(11)) * 2.0**-53
+            return super().client_randomness(stream, count)
+        noise = self.real_law().sample(stream, count * self.dimension).reshape(count, self.dimension)
+        noise += self._uniform(stream, count)
+        return (noise,)
+
+    @override
+    def randomize_with(self, vectors: NDArray[np.float64], randomness: Randomness) -> NDArray[np.uint64]:
+        if not self.continuous:
+            return super().randomize_with(vectors, randomness)
+        (noise,) = randomness
         noisy = np.floor(self.on_grid(vectors) + noise).astype(np.int64)
         return np.mod(noisy, self.modulus).astype(np.uint64)

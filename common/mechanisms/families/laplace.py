@@ -1,4 +1,4 @@
-"""What the mechanisms share whose noise is made of Pólya shares of discrete Laplace variables."""
+"""The base classes of mechanisms with Laplace noise: discrete, whole or in Pólya shares, or one draw in reals."""
 
 import math
 from fractions import Fraction
@@ -11,27 +11,32 @@ from typing_extensions import override
 from distrust.common.bandit.error_law import ScaledErrorLaw, Spread
 from distrust.common.mechanisms.families.base import (
     EPSILON_RULE,
-    SAMPLER,
     CohortParams,
     MechanismSpec,
     epsilon_allowed,
     needed,
     require,
 )
-from distrust.common.mechanisms.families.grid import GridMechanism
-from distrust.common.noise.polya import LONGEST_SCALE, PolyaDifference
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.mechanisms.families.grid import UNSAFE, GridMechanism, RealNoise
+from distrust.common.noise.continuous import Laplace
+from distrust.common.noise.law import Law
+from distrust.common.noise.polya import LONGEST_SCALE, DiscreteLaplace, PolyaDifference
+from distrust.common.privacy.guarantee import SAMPLER
 from distrust.common.privacy.hockey_stick import pure_epsilon
-from distrust.common.privacy.laplace import discrete_laplace_profile
-from distrust.common.privacy.profile import SHOWN_DELTA, Profile
+from distrust.common.privacy.laplace import discrete_laplace_profile, real_laplace_profile
+from distrust.common.privacy.profile import Privacy, Profile
 from distrust.common.privacy.searches import least_satisfying
-from distrust.common.privacy.sensitivity import INFLATION, ROUNDING, Grid, l1, laplace_loss, laplace_scale
+from distrust.common.privacy.sensitivity import INFLATION, ROUNDING, l1, laplace_loss, laplace_scale
 
 PAPER_TERMS = 2
+"""Laplace terms in a sum up to which the paper's tail holds; exact quantiles confirm it there, and deny it beyond."""
 
 
 class LaplaceLike(GridMechanism):
-    """Noise of the least scale that is ε for one client's vector: gD/ε for the box, else by ℓ₁ and rounding."""
+    """A mechanism with noise of the least scale that is ε for one client's vector.
+
+    The scale is gD/ε for the box, and follows from ℓ₁ and the rounding for a ball.
+    """
 
     scaled_by: ClassVar[str] = "epsilon"
     """The field that the scale of a client's noise follows from."""
@@ -47,35 +52,27 @@ class LaplaceLike(GridMechanism):
 
     @property
     def scale(self) -> float:
-        """Scale of the discrete Laplace law, in grid steps."""
+        """Return the scale of the discrete Laplace law, in grid steps."""
         return laplace_scale(self.epsilon, self.precision, self.dimension, self.norm)
 
-    @property
-    def grid(self) -> Grid:
-        """What one client can move."""
-        return Grid(self.precision, self.dimension, self.norm)
-
-    @property
-    def sampled(self) -> tuple[str, ...]:
-        """How exactly the noise is drawn."""
-        return (SAMPLER,)
-
     def scaled(self, law: Spread, terms: float) -> ScaledErrorLaw:
-        """Return the error law of `terms` Laplace terms; (σ, h) in units of one term's scale.
+        """Return the law of the error for noise `law`, in grid steps, made of `terms` Laplace variables.
 
-        (√(2 terms), 1) as in the paper up to two terms, where exact quantiles confirm it. For more it fails, and a
-        sub-gamma tail gives (2 √terms, 1): the logarithm of the generating function is at most terms · s²/(1 - s).
+        Its tail (σ, h), in units of one variable's scale, is the paper's (√(2 terms), 1) up to PAPER_TERMS, and
+        (2 √terms, 1) beyond.
         """
         unit = self.scale * self.step
+        # Beyond, the tail is sub-gamma: the log of the generating function is at most terms · s²/(1 - s).
         sigma = math.sqrt(2 * terms) if terms <= PAPER_TERMS else 2 * math.sqrt(terms)
         return ScaledErrorLaw(law, self.step, (sigma * unit, unit))
 
     def released_epsilon(self, law: PolyaDifference) -> float:
-        """Return the largest log-ratio of neighbours' laws, over all coordinates together.
+        """Return the pure ε of noise `law`: the largest log-ratio of neighbours' laws, over all coordinates together.
 
-        A coordinate that moves by g: the largest |ln p(k)/p(k-g)| over all k. Far out it tends to g/scale, from below
-        for shapes of at least 1 (log-concave; more than one term is post-processing) and from above for less.
+        For a coordinate that moves by g it is the largest |ln p(k)/p(k-g)| over all k; inf where none is proven.
         """
+        # Far out the log-ratio tends to g/scale: from below for shapes of at least 1, which are log-concave and where
+        # more than one term is post-processing, and from above for smaller shapes.
         if law.shape >= 1:
             return laplace_loss(self.scale, self.precision, self.dimension, self.norm)
         if self.norm == "linf" or self.dimension == 1:
@@ -84,13 +81,17 @@ class LaplaceLike(GridMechanism):
 
     @property
     def one_term_epsilon(self) -> float:
-        """ε of one Laplace variable of this scale; continuous ones lose no more by the rounding than discrete ones."""
+        """Return ε of one Laplace variable of this scale.
+
+        Rounding costs continuous variables no more than discrete ones.
+        """
         return laplace_loss(self.scale, self.precision, self.dimension, self.norm)
 
     def _short(self, law: PolyaDifference) -> float:
-        """Return a bound for short cohorts: max Σ L(s_i) over s_i ≤ g with Σ s_i ≤ ⌈ℓ₁⌉ + D - 1, by Lagrange.
+        """Return a bound on ε in a ball for shapes below 1: max Σ L(s_i) over s_i ≤ g with Σ s_i ≤ ⌈ℓ₁⌉ + D - 1.
 
-        L(s) = ln p(0)/p(s), as p falls log-convexly on both sides of 0; any multiplier gives a bound.
+        L(s) = ln p(0)/p(s), because p falls log-convexly on both sides of 0. Any multiplier of Lagrange gives a bound.
+        Return inf where the stored law is shorter than g.
         """
         pmf = law.pmf()
         center = pmf.logs.size // 2
@@ -103,40 +104,60 @@ class LaplaceLike(GridMechanism):
         best = float((losses - price * np.arange(losses.size)).max())
         return price * budget + self.dimension * best
 
-    @override
-    def profile(
-        self,
-        survivors: int | None = None,
-        colluders: int = 0,
-        delta: float = SHOWN_DELTA,
-    ) -> Profile:
-        return self.of_the_law(PolyaDifference(Fraction(1), self.scale), delta)
+    def laplace_privacy(self, noise: PolyaDifference, assumptions: tuple[str, ...], law: Law | None) -> Privacy:
+        """Return the privacy of `noise` on every coordinate of the released integers, which is pure.
 
-    def of_the_law(self, law: PolyaDifference, delta: float) -> Profile:
-        """Return the profile of noise `law` on every coordinate of the released integers."""
-        return discrete_laplace_profile(law, self.grid, self.released_epsilon(law), delta)
-
-    def promise(self, epsilon: float, assumptions: tuple[str, ...]) -> Guarantee:
-        """Return a pure guarantee of this mechanism."""
-        return Guarantee(
-            kind="pure",
-            epsilon=epsilon,
-            claimed=self.epsilon,
-            model=self.model,
-            calibration=self.calibration,
-            assumptions=(*assumptions, *self.sampled),
+        law  the same noise, where several releases may be composed from it; else None.
+        """
+        return Privacy(
+            compute_promise=lambda: self.make_guarantee("pure", self.released_epsilon(noise), (*assumptions, SAMPLER)),
+            compute_profile=lambda delta: discrete_laplace_profile(
+                noise, self.grid, self.released_epsilon(noise), delta
+            ),
+            law=law,
         )
+
+    def one_term_privacy(self, trust: str) -> Privacy:
+        """Return the privacy of one discrete Laplace variable on every coordinate; `trust` says which party draws."""
+        return self.laplace_privacy(PolyaDifference(Fraction(1), self.scale), (trust,), DiscreteLaplace(self.scale))
+
+
+class RealLaplace(RealNoise, LaplaceLike):
+    """A mechanism with one draw of Laplace noise on every coordinate.
+
+    grid        Lap_Z(scale), on a grid of `little_rounding`.
+    continuous  Lap(scale).
+    """
+
+    def real_law(self) -> Laplace:
+        return Laplace(self.scale)
+
+    def grid_law(self) -> DiscreteLaplace:
+        return DiscreteLaplace(self.scale)
+
+    @override
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
+        if not self.continuous:
+            return self.one_term_privacy(self.trust)
+        return Privacy(
+            compute_promise=lambda: self.make_guarantee("pure", self.one_term_epsilon, self.assumptions),
+            compute_profile=self._continuous_profile,
+        )
+
+    def _continuous_profile(self, delta: float) -> Profile:
+        result = real_laplace_profile(self.scale, self.grid, self.one_term_epsilon, delta, self.as_drawn)
+        return result.model_copy(update={"notes": (UNSAFE,)})
 
 
 def laplace_precision(cohort: CohortParams, spec: MechanismSpec, terms: int) -> int:
     """Return the precision g for `terms` discrete Laplace terms in the sum.
 
-    ⌈ε√t⌉ for `paper`, else `little_rounding`.
+    It is ⌈ε√t⌉ for `paper`, else that of `little_rounding`.
     """
     if spec.precision is not None:
         return spec.precision
     if spec.calibration == "paper":
-        return math.ceil(needed(spec) * math.sqrt(cohort.floor))
+        return math.ceil(needed(spec) * math.sqrt(cohort.min_honest))
     return little_rounding(cohort, needed(spec), terms, ROUNDING)
 
 
@@ -145,7 +166,7 @@ def little_rounding(
 ) -> int:
     """Return the least g whose rounding variance n/4 is at most `share` of the noise's, terms / (2 sinh²(1/(2 scale))).
 
-    In ℓ₁ and ℓ₂ balls also the least where rounding takes at most `inflation` more scale.
+    In ℓ₁ and ℓ₂ balls rounding must also take at most `inflation` more scale.
     """
     sine = math.sqrt(2 * share * terms / cohort.clients)
     scale = 1 / (2 * math.asinh(sine))

@@ -1,4 +1,4 @@
-"""Noise that each client adds to its own vector: no other party is trusted."""
+"""The local mechanisms that add noise: each client adds it to its own vector, and trusts no other party."""
 
 import math
 from fractions import Fraction
@@ -10,21 +10,20 @@ from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
 from distrust.common.mechanisms.families.base import CohortParams, MechanismSpec, needed
 from distrust.common.mechanisms.families.gaussian import RealGaussian
 from distrust.common.mechanisms.families.grid import FINE, INFLATED, ClientNoise
-from distrust.common.mechanisms.families.laplace import LaplaceLike, laplace_precision, little_rounding
+from distrust.common.mechanisms.families.laplace import LaplaceLike, RealLaplace, laplace_precision, little_rounding
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.continuous import Gaussian, Laplace, Rounded
-from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum
 from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
-from distrust.common.privacy.guarantee import Guarantee, Model
-from distrust.common.privacy.laplace import real_laplace_profile
-from distrust.common.privacy.profile import SHOWN_DELTA, Profile
+from distrust.common.privacy.guarantee import OWN_DEVICE, Model
+from distrust.common.privacy.profile import Privacy
 from distrust.common.privacy.sensitivity import drawn_scale, l1, laplace_scale
 
 
 class LocalLaplaceDiscrete(LaplaceLike):
-    """Lap_Z(gD/ε) on each client's vector.
+    """Each client adds Lap_Z(gD/ε) to every coordinate of its vector.
 
-    Guarantee  (ε, 0) for every single message, against every reader of it.
+    Guarantee  (ε, 0) for every single message, against every party that reads it.
     Exactness  messages are reduced modulo m; the sum of the n terms wraps with probability at most `wrap`.
     Source     MAB Algorithms 4 and 5, Theorem 6, whose unnamed constant c is replaced by the exact quantile.
     """
@@ -47,24 +46,19 @@ class LocalLaplaceDiscrete(LaplaceLike):
         return DiscreteLaplace(self.scale)
 
     @override
-    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
-        epsilon = self.released_epsilon(PolyaDifference(Fraction(1), self.scale))
-        return self.promise(epsilon, ("each client's own device draws its noise",))
-
-    @override
-    def released_law(self, honest: int) -> DiscreteLaplace:
-        return self.client_law()
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
+        return self.one_term_privacy(OWN_DEVICE)
 
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(PolyaDifference(Fraction(survivors), self.scale), survivors)
 
 
-class LocalLaplace(ClientNoise, LaplaceLike):
-    """Lap(Δ₁/ε₀) on each client's vector.
+class LocalLaplace(ClientNoise, RealLaplace):
+    """Each client adds Lap(Δ₁/ε₀) to every coordinate of its vector.
 
-    Guarantee    (ε, 0) for every single message, against every reader of it.
-    noise        grid: Lap_Z of the same ε on a grid so fine that rounding adds a hundredth of its variance, and in a
-                 ball takes a hundredth more of it. continuous: on the value itself, then rounded at random to the grid.
+    Guarantee    (ε, 0) for every single message, against every party that reads it.
+    noise        grid: Lap_Z of the same ε on a grid so fine that rounding adds a hundredth to its variance, and in a
+                 ball another hundredth. continuous: on the value itself, which is then rounded at random to the grid.
     Calibration  the theorem is tight: `paper` and `exact` are the same.
     Source       FREE Algorithm 2, with Δ₁ from the stated range.
     """
@@ -78,20 +72,21 @@ class LocalLaplace(ClientNoise, LaplaceLike):
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon = needed(spec)
         precision = spec.precision or little_rounding(cohort, epsilon, cohort.clients, FINE, INFLATED)
-        words = (epsilon, precision, cohort.dimension, cohort.norm)
-        drawn = Laplace(drawn_scale(*words), cohort.clients)
-        total = (
-            drawn if spec.noise == "continuous" else PolyaDifference(Fraction(cohort.clients), laplace_scale(*words))
-        )
-        return cls(
-            **cohort.shared(precision, cohort.room(precision, total, spec.noise)), epsilon=epsilon, noise=spec.noise
-        )
+        if spec.noise == "continuous":
+            scale = drawn_scale(epsilon, precision, cohort.dimension, cohort.norm)
+            total: Laplace | PolyaDifference = Laplace(scale, cohort.clients)
+        else:
+            scale = laplace_scale(epsilon, precision, cohort.dimension, cohort.norm)
+            total = PolyaDifference(Fraction(cohort.clients), scale)
+        modulus = cohort.room(precision, total, spec.noise)
+        return cls(**cohort.shared(precision, modulus), epsilon=epsilon, noise=spec.noise)
 
     @property
     def scale(self) -> float:
-        """Of the noise as it is drawn, in grid steps; continuous noise has no rounding to pay for."""
+        """Return the scale of the noise as it is drawn, in grid steps."""
         if not self.continuous:
             return super().scale
+        # Continuous noise comes before the rounding, and need not pay for it.
         return drawn_scale(self.epsilon, self.precision, self.dimension, self.norm)
 
     @property
@@ -99,23 +94,6 @@ class LocalLaplace(ClientNoise, LaplaceLike):
         if not self.continuous:
             return super().one_term_epsilon
         return l1(self.precision, self.dimension, self.norm) / self.scale
-
-    def client_law(self) -> DiscreteLaplace:
-        return DiscreteLaplace(self.scale)
-
-    def real_law(self) -> Laplace:
-        return Laplace(self.scale)
-
-    @override
-    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
-        trust = "each client's own device draws its noise"
-        return self.promise(self.one_term_epsilon, (*self.warnings, trust))
-
-    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
-        if not self.continuous:
-            return super().profile(survivors, colluders, delta)
-        found = real_laplace_profile(self.scale, self.grid, self.one_term_epsilon, delta, self.as_drawn)
-        return found.model_copy(update={"notes": self.warnings})
 
     def error(self, survivors: int) -> ErrorLaw:
         if self.continuous:
@@ -125,9 +103,9 @@ class LocalLaplace(ClientNoise, LaplaceLike):
 
 
 class LocalGaussian(ClientNoise, RealGaussian):
-    """N(0, σ²) on every coordinate of each client's vector.
+    """Each client adds N(0, σ²) to every coordinate of its vector.
 
-    Guarantee  (ε, δ) for every single message, against every reader of it.
+    Guarantee  (ε, δ) for every single message, against every party that reads it.
     Source     DLB equations 7 and 57, CTX Appendix F, GLB's OLS; calibrated as `central-gaussian` is.
     """
 
@@ -144,13 +122,6 @@ class LocalGaussian(ClientNoise, RealGaussian):
         total = drawn if spec.noise == "continuous" else DiscreteGaussianSum(variance, clients)
         modulus = cohort.room(precision, total, spec.noise)
         return cls(**cohort.shared(precision, modulus), **own)
-
-    def client_law(self) -> DiscreteGaussian:
-        return self.grid_law()
-
-    @override
-    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
-        return self.one_draw("each client's own device draws its noise")
 
     def error(self, survivors: int) -> ErrorLaw:
         variance = survivors * self.variance

@@ -1,24 +1,24 @@
-"""`local-sphere`: a random point on a sphere instead of the vector, which is pure local privacy for ℓ₂ balls.
+"""`local-sphere`: each client sends a random point on a sphere in place of its vector: pure privacy for ℓ₂ balls.
 
-The file also has uniform directions, and the law of the error of a sum of such points.
+The file begins with uniform directions, and the law of the error of a sum of such points.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import mpmath
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from scipy.optimize import minimize_scalar
 from scipy.special import gammaln, ndtri
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
-from distrust.common.bandit.statistics import Norm
+from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     EPSILON_RULE,
     CohortParams,
@@ -27,13 +27,14 @@ from distrust.common.mechanisms.families.base import (
     needed,
     require,
 )
-from distrust.common.mechanisms.families.grid import FINE, GridMechanism
+from distrust.common.mechanisms.families.grid import FINE, GridMechanism, Randomness, fractions
 from distrust.common.messages.cohort import Via
-from distrust.common.noise.coins import MOST, worst_quantile
+from distrust.common.noise.binomial import MOST, worst_quantile
 from distrust.common.noise.law import check_probability
-from distrust.common.privacy.guarantee import Guarantee, Model
-from distrust.common.privacy.profile import SHOWN_DELTA, Profile, of_pure
+from distrust.common.privacy.guarantee import Model
+from distrust.common.privacy.profile import Privacy, of_pure
 from distrust.common.randomness import Stream
+from distrust.common.wire import Norm
 
 
 def directions(stream: Stream, count: int, dimension: int) -> NDArray[np.float64]:
@@ -48,6 +49,7 @@ def directions(stream: Stream, count: int, dimension: int) -> NDArray[np.float64
     return unit
 
 
+@lru_cache(maxsize=256)
 def radius(reach: float, dimension: int, epsilon: float) -> float:
     """Return the radius r = R √π Γ((d+1)/2)/Γ(d/2) · (e^ε + 1)/(e^ε - 1), for unbiased answers; R is `reach`."""
     ratio = math.exp(float(gammaln((dimension + 1) / 2) - gammaln(dimension / 2)))
@@ -56,13 +58,15 @@ def radius(reach: float, dimension: int, epsilon: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SphereSum:
-    """The error along a direction of a sum of `terms` answers on the sphere of `radius`, vectors up to `reach` long.
+    """The law of the error, along a direction, of a sum of `terms` answers on the sphere of `radius`.
+
+    Vectors are at most `reach` long; all lengths have one unit.
 
     std       √(terms/dimension) radius, reached where the vectors are 0: half-spheres have the sphere's second moments.
-    quantile  what holds for all data. One coordinate: answers are ±radius, coins with chances in [a, 1 - a], 1 - 2a =
-              reach/radius, and the worst data's quantile is exact (`common/noise/coins.py`) for p < 1/4 and up to MOST
-              terms. More coordinates, or terms: Chernoff's bound on `direction_log_moment`, the worst data's, which
-              no sum passes either way; no worst data of the sum itself are known to us.
+    quantile  holds for all data. One coordinate: answers are ±radius, coins with chances in [a, 1 - a], 1 - 2a =
+              reach/radius. The worst data's quantile is then exact (`common/noise/binomial.py`), for p < 1/4 and up to
+              MOST terms. More coordinates or terms: it is Chernoff's bound on `direction_log_moment` of the worst data
+              for one answer, which holds in both directions. The worst data for the sum are not known.
     """
 
     terms: int
@@ -76,7 +80,7 @@ class SphereSum:
 
     @property
     def quantile_how(self) -> How:
-        """Exact for one coordinate, unless so few answer that a quantile of p ≤ 1/2 may be below one count."""
+        """Return "exact" for one coordinate, unless a quantile of some p ≤ 1/2 may be below one count; else "bound"."""
         exact = self._coins and worst_quantile(self.terms, (1 - self.reach / self.radius) / 2, 0.5) > 1
         return "exact" if exact else "bound"
 
@@ -109,8 +113,8 @@ def chernoff(terms: int, dimension: int, ratio: float, p: float) -> float:
         return (terms * direction_log_moment(math.exp(log), dimension, ratio) + target) / math.exp(log)
 
     ends = (math.log(gauss / 8), math.log(top))
-    found = minimize_scalar(bound, bounds=ends, method="bounded", options={"xatol": 1e-7})
-    return min(float(found.fun) * (1 + 1e-9), terms * (1 + ratio))
+    result = minimize_scalar(bound, bounds=ends, method="bounded", options={"xatol": 1e-7})
+    return min(float(result.fun) * (1 + 1e-9), terms * (1 + ratio))
 
 
 def direction_log_moment(size: float, dimension: int, ratio: float) -> float:
@@ -146,16 +150,23 @@ WORD = 2**64
 
 
 class LocalSphere(GridMechanism):
-    """Ψ_{ε,R}: x or -x by its length, then a point of that half of the sphere of radius r, or of the other.
+    """Each client sends Ψ_{ε,R}(x), a random point of the sphere of radius r, instead of its vector x.
 
-    Guarantee  (ε, 0) for every single message: ε of the coin as it is drawn, ⌊2⁶⁴ e^ε/(1 + e^ε)⌋ of 2⁶⁴ cases.
-    Exactness  a pair ±u is drawn from a law that is symmetric to the last bit, whatever x; then the coin says which of
+    By the length of x it takes x or -x. A coin says whether the point is from that half of the sphere or the other.
+
+    Guarantee  (ε, 0) for every single message; ε is that of the coin as it is drawn, ⌊2⁶⁴ e^ε/(1 + e^ε)⌋ of 2⁶⁴ cases.
+    Exactness  a pair ±u is drawn from a law that is symmetric to the last bit, whatever x. Then the coin says which of
                the two is sent. So floating point touches how uniform the directions are, and no likelihood ratio.
     Grid       g steps between -r and r, to which the answer is rounded at random: a hundredth of its variance at most.
                One coordinate has the answers ±r, both on the grid; messages are then 0 or g, and g is 1.
     Utility    unbiased; variance per client and coordinate at most r²/D, r about R √(πD/2) (e^ε + 1)/(e^ε - 1). Error
                quantiles hold for the worst data: exactly for one coordinate, else as a bound.
     Source     GLB Lemma 2.2; Duchi, Jordan & Wainwright 2018. The theorem is tight: `paper` and `exact` are the same.
+
+    blocks  Equal parts of the vector, of which a client fills at most one, and each of which has its own Ψ. The message
+            is ε-DP all the same, for what is in the block and for which one it is: with τ = tanh(ε/2) densities lie in
+            1 ± τ times the uniform one, so that Ψ(x)Ψ(0) over Ψ(0)Ψ(x') is at most (1 + τ)/(1 - τ) = e^ε. It needs the
+            others to be zero; a vector with two filled blocks is refused (GLB Algorithm 2, synthetic updates).
     """
 
     model: ClassVar[Model] = "local"
@@ -165,28 +176,38 @@ class LocalSphere(GridMechanism):
 
     name: Literal["local-sphere"] = "local-sphere"
     epsilon: float
+    blocks: Annotated[int, Field(ge=1)] = Field(default=1, exclude_if=lambda blocks: blocks == 1)
 
     @model_validator(mode="after")
     def _in_range(self) -> Self:
         require(epsilon_allowed(self.epsilon), "epsilon", self.epsilon, EPSILON_RULE)
+        fits = self.blocks == 1 or (self.dimension % self.blocks == 0 and self.norm == "l2")
+        require(fits, "blocks", self.blocks, f"must divide dimension = {self.dimension}, in the norm l2")
         return self
 
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon = needed(spec)
-        fine = 1 if cohort.dimension == 1 else math.ceil(math.sqrt(cohort.dimension / FINE))
+        size = cohort.dimension // cohort.blocks
+        fine = 1 if size == 1 else math.ceil(math.sqrt(size / FINE))
         precision = spec.precision or fine
-        return cls(**cohort.shared(precision, cohort.room(precision, None)), epsilon=epsilon)
+        shared = cohort.shared(precision, cohort.room(precision, None))
+        return cls(**{**shared, "moved": None}, epsilon=epsilon, blocks=cohort.blocks)
+
+    @property
+    def size(self) -> int:
+        """Return how many coordinates a block has."""
+        return self.dimension // self.blocks
 
     @property
     def reach(self) -> float:
-        """R, the ℓ₂ radius of the data."""
+        """Return R, the ℓ₂ radius of the data, in data units."""
         return ball((self.high - self.low) / 2, self.dimension, self.norm)
 
     @property
     def radius(self) -> float:
-        """The radius r of the answers, in data units."""
-        return radius(self.reach, self.dimension, coin_epsilon(coin(self.epsilon)))
+        """Return r, the radius of the answers, in data units."""
+        return radius(self.reach, self.size, coin_epsilon(coin(self.epsilon)))
 
     @property
     def step(self) -> float:
@@ -198,61 +219,68 @@ class LocalSphere(GridMechanism):
 
     @property
     def rounding(self) -> float:
-        return 0.0 if self.dimension == 1 else self.step / 2
-
-    def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
-        n = vectors.shape[0]
-        unit = directions(stream, n, self.dimension)
-        signs, coins = stream.words(n), stream.words(n)
-        chances = stream.words(n * self.dimension).reshape(n, self.dimension)
-        centred = (self.on_grid(vectors) / self.precision - 0.5) * (self.high - self.low)
-        lengths = np.linalg.norm(centred, axis=1)
-        keep = (signs >> np.uint64(11)) * 2.0**-53 < 0.5 + lengths / (2 * self.reach)
-        ahead = np.einsum("ij,ij->i", unit, centred) > 0  # the same for u and -u but for the sign
-        flip = (ahead == keep) != (coins < np.uint64(coin(self.epsilon)))
-        answer = (np.clip(np.where(flip[:, None], -unit, unit), -1, 1) + 1) * (self.precision / 2)
-        whole = np.floor(answer)
-        return (whole + ((chances >> np.uint64(11)) * 2.0**-53 < answer - whole)).astype(np.uint64)
+        return 0.0 if self.size == 1 else self.step / 2
 
     @override
-    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
-        return Guarantee(
-            kind="pure",
-            epsilon=coin_epsilon(coin(self.epsilon)),
-            claimed=self.epsilon,
-            model=self.model,
-            calibration=self.calibration,
-            assumptions=(
-                "each client's own device draws its answer",
-                "directions are uniform up to floating point, on which accuracy rests and privacy does not",
-            ),
+    def client_randomness(self, stream: Stream, count: int) -> Randomness:
+        draws, shape = count * self.blocks, (count, self.blocks)
+        unit = directions(stream, draws, self.size).reshape(*shape, self.size)
+        signs = fractions(stream.words(draws)).reshape(shape)
+        own = (stream.words(draws) < np.uint64(coin(self.epsilon))).reshape(shape)
+        chances = self._uniform(stream, count).reshape(unit.shape)
+        return unit, signs, own, self._answers(unit, chances), self._answers(-unit, chances)
+
+    @override
+    def randomize_with(self, vectors: NDArray[np.float64], randomness: Randomness) -> NDArray[np.uint64]:
+        unit, signs, own, plus, minus = randomness
+        centred = (self.on_grid(vectors) / self.precision - 0.5) * (self.high - self.low)
+        centred = centred.reshape(unit.shape)
+        if self.blocks > 1:
+            # A zero is the middle of the grid up to rounding, which must not count as data.
+            centred = np.where(vectors.reshape(unit.shape) == 0, 0.0, centred)
+            if (centred.any(axis=2).sum(axis=1) > 1).any():
+                raise BadParameter("vectors", "two filled blocks", "the guarantee is for one; the others must be zero")
+        lengths = np.sqrt((centred * centred).sum(axis=2))
+        keep = signs < 0.5 + lengths / (2 * self.reach)
+        ahead = np.einsum("ibj,ibj->ib", unit, centred) > 0  # the same for u and -u but for the sign
+        flip = (ahead == keep) != own
+        return np.where(flip[..., np.newaxis], minus, plus).reshape(vectors.shape)
+
+    def _answers(self, unit: NDArray[np.float64], chances: NDArray[np.float64]) -> NDArray[np.uint64]:
+        """Return the messages that stand for the points in these directions, rounded to the grid at random."""
+        answers = (np.clip(unit, -1, 1) + 1) * (self.precision / 2)
+        whole = np.floor(answers)
+        return (whole + (chances < answers - whole)).astype(np.uint64)
+
+    @override
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
+        epsilon = coin_epsilon(coin(self.epsilon))
+        assumptions = (
+            "each client's own device draws its answer",
+            "directions are uniform up to floating point, on which accuracy rests and privacy does not",
+        )
+        # Two opposite longest vectors give randomized response; rounding to the grid may blur which half it was.
+        how: How = "exact" if self.size == 1 else "bound"
+        return Privacy(
+            compute_promise=lambda: self.make_guarantee("pure", epsilon, assumptions),
+            compute_profile=lambda delta: of_pure(epsilon, delta, how),
         )
 
-    @override
-    def profile(
-        self,
-        survivors: int | None = None,
-        colluders: int = 0,
-        delta: float = SHOWN_DELTA,
-    ) -> Profile:
-        """Two opposite longest vectors give randomized response; rounding to the grid may blur which half it was."""
-        return of_pure(coin_epsilon(coin(self.epsilon)), delta, "exact" if self.dimension == 1 else "bound")
-
     def error(self, survivors: int) -> ErrorLaw:
-        law = SphereSum(survivors, self.dimension, self.precision / 2, self.reach / self.step)
+        law = SphereSum(survivors, self.size, self.precision / 2, self.reach / self.step)
         return ScaledErrorLaw(law, self.step, (math.sqrt(2 * survivors) * self.radius, 0.0))
 
 
 def ball(half: float, dimension: int, norm: Norm) -> float:
-    """Return ℓ₂ radius of the ball of `norm` with radius `half`."""
+    """Return the ℓ₂ radius of the ball of `norm` with radius `half`."""
     return half * math.sqrt(dimension) if norm == "linf" else half
 
 
 @lru_cache(maxsize=256)
 def coin(epsilon: float) -> int:
-    """Return how many cases of 2⁶⁴ in which the point is from x's own half.
+    """Return in how many of 2⁶⁴ cases the point is from x's own half: their share is e^ε/(1 + e^ε), rounded down.
 
-    e^ε/(1 + e^ε), rounded down, and never all of them.
+    They are never all of the cases.
     """
     with mpmath.workprec(192):
         chance = 1 / (1 + mpmath.exp(-mpmath.mpf(epsilon)))
@@ -261,6 +289,6 @@ def coin(epsilon: float) -> int:
 
 @lru_cache(maxsize=256)
 def coin_epsilon(cases: int) -> float:
-    """Return ε of the coin: the log of its odds."""
+    """Return ε of a coin that shows heads in so many of 2⁶⁴ cases: the logarithm of its odds."""
     with mpmath.workprec(192):
         return float(mpmath.log(mpmath.mpf(cases) / (WORD - cases)))

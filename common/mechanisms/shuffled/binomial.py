@@ -1,13 +1,14 @@
-"""Random bits at each client, permuted by a trusted shuffler: binomial noise in the count of ones.
+"""`shuffled-binomial`: each client adds random bits, and a trusted shuffler permutes: the sum has binomial noise.
 
-The privacy of such bits, the fewest bits for a target, and the papers' constants come first.
+The file begins with the privacy of such bits, the fewest bits for a target, and the papers' constants.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +16,11 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw, ScaledErrorLaw
-from distrust.common.bandit.statistics import Norm, Statistic
+from distrust.common.bandit.statistics import Statistic
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
-    SAMPLER,
     CohortParams,
     MechanismSpec,
     Need,
@@ -33,59 +33,58 @@ from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.binomial import Binomial
 from distrust.common.privacy.binomial import long_epsilon
-from distrust.common.privacy.guarantee import Guarantee, Model, bits_assumptions, shuffled_guarantee
+from distrust.common.privacy.guarantee import SAMPLER, Model, bits_assumptions
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
-from distrust.common.privacy.profile import SHOWN_DELTA, Profile, spent_as, unprotected
+from distrust.common.privacy.profile import Privacy, Profile, spent_as, unprotected
 from distrust.common.privacy.searches import least_integer, least_on_grid, least_satisfying
-from distrust.common.privacy.sensitivity import ROUNDING, Grid
+from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, steps_moved
 from distrust.common.privacy.vector_bounds import about_variance, grid_by_moments, vector_epsilon
-from distrust.common.randomness import Stream
+from distrust.common.wire import Norm
 
 FAIR = 0.5
 LONG = 1e7
-"""Variance above which one coordinate's ε takes two tails and not the law itself."""
+"""Variance above which one coordinate's ε is computed from two tails and not from the whole law."""
 
 MOST_VARIANCE = 2.5e8
-"""Of the noise that a vector's bound is computed with; its support is near LIMIT. More bits only add to privacy."""
+"""Largest variance that a vector's bound is computed for; its support is near LIMIT. More bits only hide more."""
 
 MOST_COINS = 1 << 24
-"""Random bits a client and coordinate."""
+"""The most random bits that a client may send for one coordinate."""
 
 GAIN = 0.01
-"""Share of the noise's standard deviation that a biased bit has to save: fair ones are drawn 64 in a word."""
+"""Share of the noise's standard deviation that biased bits must save, because fair ones are drawn 64 in a word."""
 
 LARGEST = 1e30
-"""Of a ratio that is searched through."""
+"""The largest ratio that a search tells apart."""
 
 PAPER_EPSILON = 15.0
-"""DLB Theorem 4.6 ends there, for vectors."""
+"""The ε at which DLB Theorem 4.6, which is for vectors, ends."""
 
 Bits = tuple[int, int, float]
-"""g, b and p."""
+"""The parameters g, b and p."""
 
 
 @dataclass(frozen=True, slots=True)
 class BinomialTarget:
-    """(ε, δ) over `floor` clients, for one client's vector of `dimension` coordinates, bounded in `norm`."""
+    """The (ε, δ) for one vector of `dimension` coordinates, bounded in `norm`, by the bits of `honest` clients."""
 
     epsilon: float
     delta: float
-    floor: int
+    honest: int
     dimension: int
     norm: Norm
+    reach: Fraction = WHOLE
 
     @property
     def about(self) -> float:
-        """The variance that Gaussian noise would need at g = 1."""
+        """Return the variance that Gaussian noise would need at g = 1."""
         return about_variance(self.epsilon, self.delta, self.dimension, self.norm)
 
 
 def binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float) -> float:
-    """Return the least proven ε at `delta` of Bin(trials, chance) on every coordinate.
+    """Return the least proven ε at `delta` of Bin(trials, chance) on every coordinate; inf where δ is too small.
 
-    Exact for one. inf: δ is too small.
-
-    For vectors a bound: of no more bits than have MOST_VARIANCE.
+    It is exact for one coordinate, and for vectors a bound, computed for no more bits than have MOST_VARIANCE.
     """
     most = math.floor(MOST_VARIANCE / (chance * (1 - chance)))
     return _binomial_epsilon(trials if grid.dimension == 1 else min(trials, most), chance, grid, delta)
@@ -101,18 +100,21 @@ def _binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float) -> f
 
 
 def paper_bits(target: BinomialTarget, precision: int | None, cohort: CohortParams) -> Bits:
-    """Return DLB (60) for one coordinate, (22) for vectors."""
+    """Return the bits of DLB (60) for one coordinate, and of DLB (22) for vectors."""
     grid, ones = _scalar(target, precision, cohort) if target.dimension == 1 else _vector(target, precision)
     coins = math.ceil(2 * ones)
     return grid, coins, ones / coins
 
 
 def binomial_bits(target: BinomialTarget, precision: int | None) -> Bits:
-    """Return the least b at p = 1/2, then the least p; our own g is the least with b ≥ 10, and `grid_by_moments`."""
+    """Return bits with the least b at p = 1/2, and then the least p.
+
+    precision  g. None: the least g that has b ≥ 10 and is at least that of `grid_by_moments`.
+    """
     g = precision or _coarsest(target)
 
     def excess(b: int) -> float:
-        return _excess(target, g, target.floor * b, FAIR) if b <= MOST_COINS else -1.0
+        return _excess(target, g, target.honest * b, FAIR) if b <= MOST_COINS else -1.0
 
     coins = least_integer(excess, _guess(target, g))
     return g, coins, FAIR if coins > MOST_COINS else _least_chance(target, g, coins)
@@ -120,86 +122,94 @@ def binomial_bits(target: BinomialTarget, precision: int | None) -> Bits:
 
 @lru_cache(maxsize=256)
 def _least_chance(target: BinomialTarget, precision: int, coins: int) -> float:
-    """Return the least p, as a snapped number, with which `coins` bits are enough.
-
-    1/2 where it takes off less than GAIN.
-    """
+    """Return the least p, as a snapped number, with which `coins` bits suffice; 1/2 where it saves less than GAIN."""
 
     def excess(chance: float) -> float:
-        return _excess(target, precision, target.floor * coins, min(chance, FAIR))
+        return _excess(target, precision, target.honest * coins, min(chance, FAIR))
 
     if coins * GAIN > 1:  # one bit less is not enough, so that the variance has no 1/coins to spare
         return FAIR
     least_gain = (1 - math.sqrt(1 - (1 - GAIN) ** 2)) / 2  # p (1 - p) = (1 - GAIN)²/4
     if excess(least_gain) > 0:
         return FAIR
-    share = min(FAIR**2, target.about * precision**2 / (target.floor * coins))
+    share = min(FAIR**2, target.about * precision**2 / (target.honest * coins))
     return least_on_grid(excess, 2 * share / (1 + math.sqrt(1 - 4 * share)))
 
 
 def _hides(target: BinomialTarget, precision: int, trials: int) -> bool:
+    """Return whether Bin(trials, 1/2) meets the target."""
     return _excess(target, precision, trials, FAIR) <= 0
 
 
 def _excess(target: BinomialTarget, precision: int, trials: int, chance: float) -> float:
-    """Above 0 where Bin(trials, chance) misses the target: the logarithm of δ(ε)/δ, or of ε at δ over ε."""
+    """Return a number above 0 where Bin(trials, chance) misses the target, else at most 0.
+
+    It is the logarithm of δ(ε)/δ, or of the ε at δ over the target's.
+    """
     if target.dimension == 1 and trials * chance * (1 - chance) <= LONG:
-        found = hockey_stick(Binomial(trials, chance).pmf(), precision, target.epsilon) / target.delta
+        result = hockey_stick(Binomial(trials, chance).pmf(), precision, target.epsilon) / target.delta
     else:
-        grid = Grid(precision, target.dimension, target.norm)
-        found = binomial_epsilon(trials, chance, grid, target.delta) / target.epsilon
-    return math.log(min(max(found, 1 / LARGEST), LARGEST))
+        grid = Grid(steps_moved(precision, target.reach), target.dimension, target.norm)
+        result = binomial_epsilon(trials, chance, grid, target.delta) / target.epsilon
+    return math.log(min(max(result, 1 / LARGEST), LARGEST))
 
 
 @lru_cache(maxsize=1024)
 def _coarsest(target: BinomialTarget) -> int:
+    """Return the least g on which the noise takes so many bits that rounding adds little to its variance."""
     few = math.ceil(1 / ROUNDING)
     if target.dimension == 1:
-        return least_satisfying(lambda g: not _hides(target, g, target.floor * (few - 1)), 1)
-    balanced = math.sqrt(few * target.floor / (4 * target.about))
+        return least_satisfying(lambda g: not _hides(target, g, target.honest * (few - 1)), 1)
+    balanced = math.sqrt(few * target.honest / (4 * target.about))
     return max(1, math.ceil(balanced), grid_by_moments(target.dimension, target.norm, math.log(1 / target.delta)))
 
 
 def _guess(target: BinomialTarget, precision: int) -> int:
+    """Return about how many fair bits a client needs."""
     variance = target.about * precision**2
-    return min(MOST_COINS, max(1, math.ceil(4 * variance / target.floor)))
+    return min(MOST_COINS, max(1, math.ceil(4 * variance / target.honest)))
 
 
 def _scalar(target: BinomialTarget, precision: int | None, cohort: CohortParams) -> tuple[int, float]:
-    """Return steps g and ones bp of DLB (60), with the corrections of its Lemma C.5: range 2B = high - low."""
-    fewest = max(2, math.ceil((cohort.high - cohort.low) * math.sqrt(target.floor)))
+    """Return the steps g and the ones bp of DLB (60), with the corrections of its Lemma C.5: range 2B = high - low."""
+    fewest = max(2, math.ceil((cohort.high - cohort.low) * math.sqrt(target.honest)))
     g = _at_least(fewest, precision)
-    return g, 90 * g * g * math.log(2 / target.delta) / ((target.epsilon / 2) ** 2 * target.floor)
+    return g, 90 * g * g * math.log(2 / target.delta) / ((target.epsilon / 2) ** 2 * target.honest)
 
 
 def _vector(target: BinomialTarget, precision: int | None) -> tuple[int, float]:
-    """Return steps g and ones bp of DLB (22): its ball in ℓ₂ is ours for l1 and l2, and √D times as wide as our box."""
+    """Return the steps g and the ones bp of DLB (22).
+
+    Its ball in ℓ₂ is ours for l1 and l2, and √D times as wide as our box.
+    """
     log = math.log(4 * target.dimension / target.delta)
     hat = target.epsilon / (18 * math.sqrt(math.log(2 / target.delta)))
-    steps = max(hat * math.sqrt(target.floor) / (6 * math.sqrt(5 * log)), math.sqrt(target.dimension), 10)
+    steps = max(hat * math.sqrt(target.honest) / (6 * math.sqrt(5 * log)), math.sqrt(target.dimension), 10)
     across = math.sqrt(target.dimension) if target.norm == "linf" else 1.0
     g = _at_least(math.ceil(steps / across), precision)
-    return g, 90 * (g * across) ** 2 * log / (hat**2 * target.floor)
+    return g, 90 * (g * across) ** 2 * log / (hat**2 * target.honest)
 
 
 def _at_least(fewest: int, precision: int | None) -> int:
+    """Return the precision, by default the fewest steps. Raises BadParameter below these."""
     if precision is not None and precision < fewest:
         raise BadParameter("mechanism.precision", precision, f"the theorem needs at least {fewest}")
     return precision or fewest
 
 
 class ShuffledBinomial(GridMechanism):
-    """A client sends g + b bits under each of D labels, x̂ + Bin(b, p) of them ones; permuted, only their sums tell.
+    """Each client sends g + b bits under each of D labels, x̂ + Bin(b, p) of them ones; permuted, they tell sums only.
 
     coins, chance  b and p. paper: for one coordinate DLB (60) with ln(2/δ), t for n, g = max(2, ⌈(high - low)√t⌉); for
-                   vectors DLB (22), a box being the ℓ₂ ball around it. exact: the least b whose (ε, δ), computed on
-                   Bin(tb, 1/2), holds, then the least p for which that of Bin(tb, p) does, a fraction of 22 bits, if it
-                   saves a hundredth of the deviation; g the least that needs b ≥ 10, so that the rounding variance n/4
-                   is about a tenth of the noise's, and for which rounding adds a tenth at most to an ℓ₂ ball.
+                   vectors DLB (22), which takes a box for the ℓ₂ ball around it. exact: b is the least for which the
+                   (ε, δ) of Bin(tb, 1/2) holds. Then p is the least, a fraction of 22 bits, for which that of
+                   Bin(tb, p) holds, if it saves a hundredth of the deviation. g is the least that needs b ≥ 10, so that
+                   the rounding variance n/4 is about a tenth of the noise's, and for which rounding adds at most a
+                   tenth to an ℓ₂ ball.
     Guarantee      (ε, δ) over at least t honest clients, for the whole vector. One coordinate: hockey-stick divergence
                    of the binomial and its shift by g, both ways. The box: that of D coordinates, all shifted by g,
                    composed. ℓ₁ and ℓ₂ balls: Rényi moments of the worst spread of the shift (`vector_rdp`). The support
-                   is bounded: δ is at least P(Bin < g).
+                   is bounded, so that δ is at least P(Bin < g).
     Source         DLB (Li, Zhou & Ji) Algorithm 4, Lemma C.5, and Algorithm 2, after Cheu et al. 2021.
     """
 
@@ -234,7 +244,9 @@ class ShuffledBinomial(GridMechanism):
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         if spec.delta is None:
             raise BadParameter("mechanism.delta", None, DELTA_RULE)
-        target = BinomialTarget(needed(spec), spec.delta, cohort.floor, cohort.dimension, cohort.norm)
+        target = BinomialTarget(
+            needed(spec), spec.delta, cohort.min_honest, cohort.dimension, cohort.norm, cohort.reach
+        )
         paper = spec.calibration == "paper"
         g, b, p = paper_bits(target, spec.precision, cohort) if paper else binomial_bits(target, spec.precision)
         if b > MOST_COINS:
@@ -254,37 +266,43 @@ class ShuffledBinomial(GridMechanism):
 
     @property
     def width(self) -> int:
-        """Bits g + b under each label."""
+        """Return g + b, the bits under each label."""
         return self.precision + self.coins
 
     def client_law(self) -> Binomial:
         return Binomial(self.coins, self.chance)
 
     @override
-    def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
-        self.check_release(total, survivors)
-        ones = total.astype(np.float64) - survivors * self.coins * self.chance
+    def estimate_with(
+        self, totals: NDArray[np.uint64], survivors: int, noise: NDArray[Any] | None
+    ) -> NDArray[np.float64]:
+        del noise  # there is none: the clients' bits are all of it
+        ones = totals.astype(np.float64) - survivors * self.coins * self.chance
         return ones * self.step + survivors * self.low
 
-    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+    @override
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
         honest = self.honest(survivors, colluders)
-        grid = Grid(self.precision, self.dimension, self.norm)
-        epsilon = math.inf if honest < 1 else binomial_epsilon(honest * self.coins, self.chance, grid, self.delta)
-        return shuffled_guarantee(
-            self.calibration, self.epsilon, epsilon, self.delta, (*bits_assumptions(honest), SAMPLER)
+
+        def epsilon(delta: float) -> float:
+            return math.inf if honest < 1 else binomial_epsilon(honest * self.coins, self.chance, self.grid, delta)
+
+        def profile(delta: float) -> Profile:
+            # A count that only one neighbour can give makes pure ε and all Rényi divergences infinite.
+            ends = "the number of ones is bounded: some counts are possible for one neighbour only, whatever epsilon"
+            at_delta = spent_as(epsilon(delta), "exact" if self.dimension == 1 else "bound")
+            return unprotected(delta, ends).model_copy(update={"approximate": at_delta})
+
+        assumptions = (*bits_assumptions(honest), SAMPLER)
+        return Privacy(
+            compute_promise=lambda: self.make_guarantee(
+                "approximate", epsilon(self.delta), assumptions, delta=self.delta
+            ),
+            compute_profile=profile,
+            law=Binomial(honest * self.coins, self.chance) if honest > 0 else None,
         )
 
-    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
-        """The support is bounded: the count that only one neighbour can give makes pure ε and all RDP infinite."""
-        found = self.model_copy(update={"delta": delta}).guarantee(survivors, colluders)
-        at_delta = spent_as(found.epsilon, "exact" if self.dimension == 1 else "bound")
-        ends = "the number of ones is bounded: some counts are possible for one neighbour only, whatever epsilon"
-        return unprotected(delta, ends).model_copy(update={"approximate": at_delta})
-
-    def released_law(self, honest: int) -> Binomial | None:
-        return Binomial(honest * self.coins, self.chance) if honest > 0 else None
-
     def error(self, survivors: int) -> ErrorLaw:
-        """Hoeffding gives the (σ, h): |X - mean| ≤ √(n'b ln(2/p) / 2)."""
+        # Hoeffding gives the tail: |X - mean| ≤ √(n'b ln(2/p) / 2) but for a probability of p.
         law = Binomial(survivors * self.coins, self.chance)
         return ScaledErrorLaw(law, self.step, (math.sqrt(survivors * self.coins / 2) * self.step, 0.0))

@@ -1,6 +1,6 @@
-"""Discrete Gaussian noise at each client, permuted by a shuffler.
+"""`shuffled-gaussian`: discrete Gaussian noise at each client, permuted by a shuffler.
 
-What amplification makes of such noise, and the least noise for a target, come first.
+The file begins with the privacy that shuffling gives such noise, and the least noise for a target.
 """
 
 import math
@@ -8,12 +8,12 @@ from functools import lru_cache, partial
 from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
+from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
-    SAMPLER,
     CohortParams,
     MechanismSpec,
     Need,
@@ -38,9 +38,9 @@ from distrust.common.privacy.amplification.renyi import blanket_renyi, concentra
 from distrust.common.privacy.gaussian import largest_ratio
 from distrust.common.privacy.gaussian_sums import sum_profile
 from distrust.common.privacy.gaussian_vectors import lattice_epsilon, lattice_variance
-from distrust.common.privacy.guarantee import Guarantee, Model, records_assumptions, shuffled_guarantee
+from distrust.common.privacy.guarantee import SAMPLER, Guarantee, Model, records_assumptions
 from distrust.common.privacy.hockey_stick import epsilon_at
-from distrust.common.privacy.profile import LOCAL_NOTE, PROFILE_ORDERS, SHOWN_DELTA, Profile, bound, tightened
+from distrust.common.privacy.profile import LOCAL_NOTE, PROFILE_ORDERS, Privacy, Profile, bound, tightened
 from distrust.common.privacy.searches import least_on_grid, snap_up
 from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUNDING, Grid, grid_for
 
@@ -52,11 +52,11 @@ FARTHEST = 1e-280  # mass of a message's law that Rényi divergences may leave o
 
 @lru_cache(maxsize=256)
 def shuffled_gaussian_epsilon(variance: float, grid: Grid, delta: float, honest: int, requested: float) -> float:
-    """Return ε at δ of messages with N_Z(0, variance).
+    """Return ε at δ of `honest` shuffled messages with N_Z(0, variance), at most one message's own.
 
-    `requested` where that is met, if it is above 0, without a search for less.
+    It is by the blanket bound for every pair of inputs in one coordinate, and by `_vector_delta` for a vector.
 
-    One coordinate: the blanket bound for every pair of inputs. A vector: `_vector_delta`. Never above the local ε.
+    requested  the ε to return where it is met, without a search for less; 0: search.
     """
     local = _local_epsilon(variance, grid, delta)
     if grid.dimension > 1:
@@ -73,7 +73,10 @@ def shuffled_gaussian_epsilon(variance: float, grid: Grid, delta: float, honest:
 
 @lru_cache(maxsize=256)
 def shuffled_gaussian_renyi(variance: float, grid: Grid, honest: int) -> tuple[float, ...]:
-    """Of messages with N_Z(0, variance): one coordinate by the blanket, a vector by the clones; inf: unknown."""
+    """Return Rényi divergences of shuffled messages with N_Z(0, variance) at the orders of a profile; inf is unknown.
+
+    They are by the blanket in one coordinate, and by the clones for a vector.
+    """
     rho = grid.squared_l2 / (2 * variance)
     if grid.dimension > 1:
         return tuple(concentrated_renyi(honest, rho, PROFILE_ORDERS, partial(_local_epsilon, variance, grid)))
@@ -83,8 +86,8 @@ def shuffled_gaussian_renyi(variance: float, grid: Grid, honest: int) -> tuple[f
 
 @lru_cache(maxsize=256)
 def shuffled_gaussian_size(epsilon: float, delta: float, honest: int) -> float:
-    """Return approximately the least σ on any grid, by the blanket bound, in units of the range."""
-    low, high = LEAST_SIZE, 1 / largest_ratio(epsilon, delta)  # the local mechanism's
+    """Return about the least σ on any grid, by the blanket bound, in units of the range."""
+    low, high = LEAST_SIZE, 1 / largest_ratio(epsilon, delta)  # at most the σ that needs no shuffler
     while high > low * GUESS:
         middle = math.sqrt(low * high)
         steps = COARSE if middle < COARSE else 1
@@ -96,7 +99,7 @@ def shuffled_gaussian_size(epsilon: float, delta: float, honest: int) -> float:
 
 @lru_cache(maxsize=256)
 def shuffled_gaussian_variance(epsilon: float, delta: float, honest: int, grid: Grid) -> float:
-    """Return the least variance on the grid, in steps squared, as a snapped number; every pair of inputs is checked."""
+    """Return the least variance on the grid, in steps squared, as a snapped number. It checks every pair of inputs."""
     if grid.dimension > 1:
         return _vector_variance(epsilon, delta, honest, grid)
     guess = (shuffled_gaussian_size(epsilon, delta, honest) * grid.precision) ** 2
@@ -109,13 +112,14 @@ def _on_grid(variance: float, precision: int) -> LocalRandomizer:
 
 
 def _local_epsilon(variance: float, grid: Grid, delta: float) -> float:
+    """Return ε at δ of one message."""
     if grid.dimension > 1:
         return lattice_epsilon(grid, variance, delta)
     return epsilon_at(DiscreteGaussian(variance).pmf(), grid.precision, delta)
 
 
 def _vector_epsilon(variance: float, grid: Grid, delta: float, honest: int, local: float) -> float:
-    """Return the least ε up to the local one with `_vector_delta` ≤ δ, by halving, rounded up."""
+    """Return the least ε up to the local one with `_vector_delta` ≤ δ, by halving, rounded up; inf where none has."""
     low, high = 0.0, min(local, 50.0)
     if _vector_delta(variance, grid, delta, honest, high) > delta:
         return math.inf
@@ -126,11 +130,11 @@ def _vector_epsilon(variance: float, grid: Grid, delta: float, honest: int, loca
 
 
 def _vector_delta(variance: float, grid: Grid, delta: float, honest: int, epsilon: float) -> float:
-    """Return δ(ε) of (ε₀, δ₀)-private messages.
+    """Return a bound on δ(ε) of shuffled (ε₀, δ₀)-private messages.
 
-    The clones bound at ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀, half of δ at most.
+    It is the clones bound at ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀, for which half of δ is reserved.
 
-    Feldman, McMillan & Talwar 2021, Theorem 3.8: such a randomizer is within δ₀ of an ε₀-private one.
+    Source  Feldman, McMillan & Talwar 2021, Theorem 3.8: such a randomizer is within δ₀ of an ε₀-private one.
     """
     local = _local_epsilon(variance, grid, _share(epsilon, delta, honest))
     if not 0 < local <= 50:
@@ -139,6 +143,7 @@ def _vector_delta(variance: float, grid: Grid, delta: float, honest: int, epsilo
 
 
 def _vector_variance(epsilon: float, delta: float, honest: int, grid: Grid) -> float:
+    """Return the least variance for a vector, snapped upwards: by the clones bound, or that needs no shuffler."""
     alone = lattice_variance(grid, epsilon, delta)
     if delta / 2 < LEAST_DELTA:
         return snap_up(alone)
@@ -148,14 +153,14 @@ def _vector_variance(epsilon: float, delta: float, honest: int, grid: Grid) -> f
 
 
 def _share(epsilon: float, delta: float, honest: int) -> float:
-    """Return δ₀ for which its term is half of δ, whatever ε₀ is."""
+    """Return the δ₀ whose term in `_vector_delta` is at most half of δ, whatever ε₀ is."""
     return delta / (2 * (math.exp(epsilon) + 1) * 1.5 * honest)
 
 
 class ShuffledGaussian(GaussianLike):
-    """N_Z(0, variance) on every coordinate of each client's vector, sealed and permuted.
+    """Each client adds N_Z(0, variance) to every coordinate of its vector; messages are sealed and permuted.
 
-    variance   paper: (Δ₂σ/4)², σ of CTX Theorem B.1, made for Δ₂ = 2 and ε/2 for each of two vectors;
+    variance   paper: (Δ₂σ/4)² with σ of CTX Theorem B.1, which is made for Δ₂ = 2 and ε/2 for each of two vectors;
                inside its range only (ε₀ ≤ 1, B ≥ 16 e^ε₀ ln(4/δ)). exact: the least for t messages; one coordinate by
                the privacy blanket of the grid's own law, a vector by the clones bound of its (ε₀, δ₀).
     Guarantee  (ε, δ) for the permuted messages of t honest clients, never worse than one message's own.
@@ -180,12 +185,12 @@ class ShuffledGaussian(GaussianLike):
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon, delta = needed(spec), needed_delta(spec)
         paper = spec.calibration == "paper"
-        size = gaussian_noise(epsilon, delta, cohort.floor) / 4 if paper else 0.0
+        size = gaussian_noise(epsilon, delta, cohort.min_honest) / 4 if paper else 0.0
         precision = spec.precision or _precision(epsilon, delta, cohort, size)
         if cohort.dimension == 1 and precision > FINEST:
             raise BadParameter("mechanism.precision", precision, f"at most {FINEST} for one coordinate")
-        grid = Grid(precision, cohort.dimension, cohort.norm)
-        exact = None if paper else shuffled_gaussian_variance(epsilon, delta, cohort.floor, grid)
+        grid = cohort.grid(precision)
+        exact = None if paper else shuffled_gaussian_variance(epsilon, delta, cohort.min_honest, grid)
         variance = grid.squared_l2 * size**2 if exact is None else exact
         total = DiscreteGaussianSum(variance, cohort.clients)
         return cls(
@@ -195,43 +200,50 @@ class ShuffledGaussian(GaussianLike):
     def client_law(self) -> DiscreteGaussian:
         return DiscreteGaussian(self.variance)
 
-    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
-        assert self.delta is not None
+    @override
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
         honest = max(1, self.honest(survivors, colluders))
         requested = self.epsilon if self.calibration == "exact" else 0.0
-        epsilon = shuffled_gaussian_epsilon(self.variance, self.grid, self.delta, honest, requested)
-        return shuffled_guarantee(
-            self.calibration, self.epsilon, epsilon, self.delta, (*records_assumptions(honest), SAMPLER)
-        )
 
-    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
-        """Return (ε, δ) and Rényi of the shuffled messages by the blanket or the clones.
+        def epsilon(delta: float) -> float:
+            return shuffled_gaussian_epsilon(self.variance, self.grid, delta, honest, requested)
 
-        One message alone bounds them.
-        """
-        found = self.model_copy(update={"delta": delta}).guarantee(survivors, colluders)
-        alone = sum_profile(self.variance, 1, self.grid, delta)
-        together = shuffled_gaussian_renyi(self.variance, self.grid, max(1, self.honest(survivors, colluders)))
-        change = {"approximate": bound(found.epsilon), "rdp": tightened(alone.rdp, together)}
-        return alone.model_copy(update={**change, "rdp_how": "bound", "notes": (LOCAL_NOTE,)})
+        def promise() -> Guarantee:
+            assert self.delta is not None
+            assumptions = (*records_assumptions(honest), SAMPLER)
+            return self.make_guarantee("approximate", epsilon(self.delta), assumptions, delta=self.delta)
+
+        def profile(delta: float) -> Profile:
+            alone = sum_profile(self.variance, 1, self.grid, delta)  # one message bounds them all
+            together = shuffled_gaussian_renyi(self.variance, self.grid, honest)
+            change = {"approximate": bound(epsilon(delta)), "rdp": tightened(alone.rdp, together)}
+            return alone.model_copy(update={**change, "rdp_how": "bound", "notes": (LOCAL_NOTE,)})
+
+        return Privacy(compute_promise=promise, compute_profile=profile)
 
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(DiscreteGaussianSum(self.variance, survivors), survivors * self.variance)
 
 
 def _precision(epsilon: float, delta: float, cohort: CohortParams, size: float) -> int:
-    """Return the least g whose rounding variance is a tenth of the noise's, as far as it can be known before g is."""
+    """Return about the least g whose rounding variance is a tenth of the noise's, which itself depends on g.
+
+    size  the paper's σ in units of the sensitivity; 0: the noise is searched for.
+    """
     wanted = 1 / (4 * ROUNDING)
     if cohort.dimension == 1:
-        size = size or shuffled_gaussian_size(epsilon, delta, cohort.floor)
+        size = size or shuffled_gaussian_size(epsilon, delta, cohort.min_honest)
         return min(FINEST, max(1, math.ceil(math.sqrt(wanted) / size)))
 
     def variance(g: int) -> float:
-        grid = Grid(g, cohort.dimension, cohort.norm)
-        return grid.squared_l2 * size**2 if size else shuffled_gaussian_variance(epsilon, delta, cohort.floor, grid)
+        grid = cohort.grid(g)
+        return (
+            grid.squared_l2 * size**2 if size else shuffled_gaussian_variance(epsilon, delta, cohort.min_honest, grid)
+        )
 
-    little = (math.inf, PAPER_INFLATION) if size else (math.log(1 / delta), INFLATION)
-    g = max(grid_for(cohort.dimension, cohort.norm, *little), math.ceil(math.sqrt(wanted / variance(1))))
+    sharp = math.inf if size else math.log(1 / delta)
+    little = grid_for(cohort.dimension, cohort.norm, sharp, PAPER_INFLATION if size else INFLATION)
+    g = max(little, math.ceil(math.sqrt(wanted / variance(1))))
     while variance(g) < wanted:
         g += 1
     return g

@@ -1,6 +1,6 @@
-"""Discrete Laplace noise at each client, permuted: a little local privacy, much more behind the shuffler.
+"""`shuffled-laplace`: discrete Laplace noise at each client. The shuffler amplifies its weak local privacy.
 
-What amplification makes of such noise, and the largest local ε for a target, come first.
+The file begins with the privacy that shuffling gives such noise, and the largest local ε for a target.
 """
 
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
+from typing_extensions import override
 
 from distrust.common.bandit.error_law import ErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     DELTA_RULE,
     EPSILON_RULE,
-    SAMPLER,
     CohortParams,
     MechanismSpec,
     Need,
@@ -37,43 +37,47 @@ from distrust.common.privacy.amplification.clones import (
 )
 from distrust.common.privacy.amplification.randomizers import LocalRandomizer, laplace_on_grid
 from distrust.common.privacy.amplification.renyi import blanket_renyi, clones_renyi
-from distrust.common.privacy.guarantee import Guarantee, Model, records_assumptions
-from distrust.common.privacy.profile import LOCAL_NOTE, PROFILE_ORDERS, SHOWN_DELTA, Profile, bound, tightened
+from distrust.common.privacy.guarantee import OWN_DEVICE, SAMPLER, Guarantee, Model, records_assumptions
+from distrust.common.privacy.profile import LOCAL_NOTE, PROFILE_ORDERS, Privacy, Profile, bound, tightened
 from distrust.common.privacy.searches import greatest_on_grid, snap_down
 from distrust.common.privacy.sensitivity import ROUNDING, laplace_scale
 
-MOST_ALIKE = 100_000  # messages of Laplace noise that the blanket is computed for, which takes long; more hide more
-GAIN = 1.4  # of ε₀ by the blanket over the clones', about
+MOST_ALIKE = 100_000
+"""The most messages that the blanket is computed for, because it takes long. More messages only hide more."""
+
+GAIN = 1.4
+"""About the factor by which the blanket allows a larger ε₀ than the clones."""
+
 LARGEST_LOCAL = 50.0
+"""The largest ε₀ that is looked at, in nats."""
 
 
 @lru_cache(maxsize=256)
 def shuffled_laplace_epsilon(local_epsilon: float, delta: float, honest: int, requested: float = 0.0) -> float:
-    """Return ε at δ of ε₀-private messages by the clones bound, at most ε₀.
+    """Return ε at δ of `honest` shuffled ε₀-private messages by the clones bound, at most ε₀.
 
-    `requested` where that is met and the search's is not.
-
-    The search rounds up in the ninth digit.
+    requested  an ε to return where it is met and is less than what the search finds.
     """
-    found = min(local_epsilon, clones_epsilon(delta, local_epsilon, honest))
-    met = 0 < requested < found and clones_delta(requested, local_epsilon, honest) <= delta
-    return requested if met else found
+    # The search rounds up in the ninth digit, so that it may miss the ε that the noise was made for.
+    result = min(local_epsilon, clones_epsilon(delta, local_epsilon, honest))
+    met = 0 < requested < result and clones_delta(requested, local_epsilon, honest) <= delta
+    return requested if met else result
 
 
 @lru_cache(maxsize=256)
 def shuffled_laplace_local_epsilon(epsilon: float, delta: float, honest: int) -> float:
     """Return the largest ε₀ by the clones bound, snapped down; ε itself if that is larger."""
-    found = clones_local_epsilon(epsilon, delta, honest)
-    return max(epsilon, snap_down(found))
+    result = clones_local_epsilon(epsilon, delta, honest)
+    return max(epsilon, snap_down(result))
 
 
 @lru_cache(maxsize=256)
 def alike_epsilon(local_epsilon: float, precision: int, delta: float, honest: int, requested: float) -> float:
-    """Return ε at δ where all draw Lap_Z(g/ε₀) in one coordinate.
+    """Return ε at δ of `honest` shuffled messages that all have Lap_Z(g/ε₀) in one coordinate.
 
-    By the blanket too; `requested`, not 0, where that is met.
+    It is the lesser of the clones bound and the blanket bound for every pair of inputs on the grid.
 
-    The blanket is computed for every pair of inputs on the grid.
+    requested  the ε to return where it is met, without a search for less; 0: search.
     """
     clones = shuffled_laplace_epsilon(local_epsilon, delta, honest, requested)
     if clones <= requested or not _has_blanket(precision, honest):
@@ -89,7 +93,7 @@ def alike_epsilon(local_epsilon: float, precision: int, delta: float, honest: in
 
 @lru_cache(maxsize=256)
 def alike_local_epsilon(epsilon: float, delta: float, honest: int, precision: int) -> float:
-    """Return the largest ε₀ on the grid of snapped numbers with `alike_epsilon` ≤ ε: never below the clones'."""
+    """Return the largest ε₀, as a snapped number, with `alike_epsilon` ≤ ε; at least that of the clones bound."""
     clones = shuffled_laplace_local_epsilon(epsilon, delta, honest)
     if not _has_blanket(precision, honest) or honest > MOST_ALIKE:
         return clones
@@ -103,20 +107,23 @@ def alike_local_epsilon(epsilon: float, delta: float, honest: int, precision: in
 
 @lru_cache(maxsize=256)
 def shuffled_laplace_renyi(local_epsilon: float, honest: int) -> tuple[float, ...]:
-    """Return the Rényi divergences of ε₀-private messages at the orders of a profile, by the clones."""
+    """Return the Rényi divergences of shuffled ε₀-private messages at the orders of a profile, by the clones."""
     return tuple(clones_renyi(local_epsilon, honest, PROFILE_ORDERS))
 
 
 @lru_cache(maxsize=256)
 def alike_renyi(local_epsilon: float, precision: int, honest: int) -> tuple[float, ...]:
-    """The same where all draw Lap_Z(g/ε₀) in one coordinate: the lesser of clones and blanket at every order."""
+    """Return the Rényi divergences of shuffled messages that all have Lap_Z(g/ε₀) in one coordinate.
+
+    They are the lesser of the clones' and the blanket's at every order of a profile.
+    """
     clones = shuffled_laplace_renyi(local_epsilon, honest)
     if not _has_blanket(precision, honest):
         return clones
     rho = local_epsilon**2 / 2  # of any ε₀-private message (Bun & Steinke 2016)
     randomizer = laplace_on_grid(laplace_scale(local_epsilon, precision, 1), precision)
-    found = blanket_renyi(randomizer, min(honest, MOST_ALIKE), rho, PROFILE_ORDERS, local_epsilon)
-    return tuple(min(pair) for pair in zip(clones, found, strict=True))
+    result = blanket_renyi(randomizer, min(honest, MOST_ALIKE), rho, PROFILE_ORDERS, local_epsilon)
+    return tuple(min(pair) for pair in zip(clones, result, strict=True))
 
 
 @lru_cache(maxsize=4)
@@ -129,14 +136,14 @@ def _has_blanket(precision: int, honest: int) -> bool:
 
 
 class ShuffledLaplace(LaplaceLike):
-    """Lap_Z of ε₀ on each client's vector; ε₀ is the largest that t shuffled messages amplify to (ε, δ).
+    """Each client adds Lap_Z of ε₀ to its vector. ε₀ is the largest that t shuffled messages amplify to (ε, δ).
 
     local      ε₀ ≥ ε. paper: f⁻¹(ε) of the closed form inside its range, else ε. exact: by the clones bound, computed;
-               where all messages are of one law and one coordinate, by the privacy blanket of that law if it is larger.
+               by the privacy blanket, if that gives more, where all messages have one law and one coordinate.
+    dealt      whether the shuffler assigns the actions. Sums may then be opened action by action: place j of the
+               permuted list plays a public action, and its message is an ε₀-private randomizer of its own. Only the
+               clones bound counts then, because it holds for any sequence of such randomizers.
     Guarantee  (ε, δ) for the permuted messages of t honest clients; (ε₀, 0) for each message in any case.
-    Parts      Assigned actions, `dealt`, may be opened one by one: place j of the permuted list plays a public action:
-               its message is an ε₀-private randomizer of its own, and the clones bound, used then alone, holds for any
-               sequence of those.
     Source     FREE Algorithm 3, equation (10), with its range and max(ε, f⁻¹(ε)). Feldman, McMillan & Talwar 2021,
                Theorem 3.1, for randomizers that differ from place to place. Balle et al. 2019 for one randomizer.
     """
@@ -165,14 +172,14 @@ class ShuffledLaplace(LaplaceLike):
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon, delta = needed(spec), needed_delta(spec)
         local = epsilon
-        if cohort.floor > 1:
+        if cohort.min_honest > 1:
             amplify = _paper_local_epsilon if spec.calibration == "paper" else shuffled_laplace_local_epsilon
-            local = amplify(epsilon, delta, cohort.floor)
-        alike = cohort.dimension == 1 and not cohort.dealt and spec.calibration == "exact" and cohort.floor > 1
+            local = amplify(epsilon, delta, cohort.min_honest)
+        alike = cohort.dimension == 1 and not cohort.assigned and spec.calibration == "exact" and cohort.min_honest > 1
         about = GAIN * local if alike else local
         precision = spec.precision or little_rounding(cohort, about, cohort.clients, ROUNDING)
         if alike:
-            local = alike_local_epsilon(epsilon, delta, cohort.floor, precision)
+            local = alike_local_epsilon(epsilon, delta, cohort.min_honest, precision)
         total = PolyaDifference(
             Fraction(cohort.clients), laplace_scale(local, precision, cohort.dimension, cohort.norm)
         )
@@ -181,12 +188,12 @@ class ShuffledLaplace(LaplaceLike):
             epsilon=epsilon,
             delta=delta,
             local=local,
-            dealt=cohort.dealt,
+            dealt=cohort.assigned,
         )
 
     @property
     def scale(self) -> float:
-        """Scale of a client's discrete Laplace law, in grid steps."""
+        """Return the scale of a client's discrete Laplace law, in grid steps."""
         return laplace_scale(self.local, self.precision, self.dimension, self.norm)
 
     @property
@@ -196,37 +203,44 @@ class ShuffledLaplace(LaplaceLike):
     def client_law(self) -> DiscreteLaplace:
         return DiscreteLaplace(self.scale)
 
-    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+    @override
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
         honest = max(1, self.honest(survivors, colluders))
         local = self.one_term_epsilon
-        epsilon = self._amplified(local, honest) if honest > 1 else local
-        amplified = epsilon < local
-        return Guarantee(
-            kind="approximate" if amplified else "pure",
-            epsilon=epsilon,
-            delta=self.delta if amplified else 0.0,
-            claimed=self.epsilon,
-            model=self.model if amplified else "local",
-            calibration=self.calibration,
-            assumptions=(*records_assumptions(honest), SAMPLER),
-        )
 
-    def _amplified(self, local: float, honest: int) -> float:
+        def promise() -> Guarantee:
+            epsilon = self._amplified(self.delta, honest)
+            assumptions = (*records_assumptions(honest), SAMPLER)
+            if epsilon < local:
+                return self.make_guarantee("approximate", epsilon, assumptions, delta=self.delta)
+            return self.make_guarantee("pure", epsilon, assumptions).model_copy(update={"model": "local"})
+
+        def profile(delta: float) -> Profile:
+            alone = self.one_term_privacy(OWN_DEVICE).profile(delta)  # one message bounds them all
+            if self._alike:
+                together = alike_renyi(self.local, self.precision, honest)
+            else:
+                together = shuffled_laplace_renyi(local, honest)
+            change = {"pure": bound(alone.pure.epsilon), "approximate": bound(self._amplified(delta, honest))}
+            by_order = {"rdp": tightened(alone.rdp, together), "rdp_how": "bound"}
+            return alone.model_copy(update={**change, **by_order, "notes": (LOCAL_NOTE,)})
+
+        return Privacy(compute_promise=promise, compute_profile=profile)
+
+    @property
+    def _alike(self) -> bool:
+        """Return whether all messages have one law in one coordinate, so that the blanket bound holds for them."""
+        return self.dimension == 1 and not self.dealt
+
+    def _amplified(self, delta: float, honest: int) -> float:
+        """Return ε at δ of the messages of `honest` clients; one message's own where they hide no more."""
+        local = self.one_term_epsilon
+        if honest == 1:
+            return local
         requested = self.epsilon if self.calibration == "exact" and honest >= self.floor else 0.0
-        if self.dealt or self.dimension > 1:
-            return shuffled_laplace_epsilon(local, self.delta, honest, requested)
-        return alike_epsilon(self.local, self.precision, self.delta, honest, requested)
-
-    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
-        """Return (ε, δ) and Rényi of the messages together; one message alone bounds them, and has pure ε."""
-        found = self.model_copy(update={"delta": delta}).guarantee(survivors, colluders)
-        alone = super().profile(survivors, colluders, delta)
-        honest, local = max(1, self.honest(survivors, colluders)), self.one_term_epsilon
-        clones = self.dealt or self.dimension > 1
-        together = shuffled_laplace_renyi(local, honest) if clones else alike_renyi(self.local, self.precision, honest)
-        change = {"pure": bound(alone.pure.epsilon), "approximate": bound(found.epsilon)}
-        by_order = {"rdp": tightened(alone.rdp, together), "rdp_how": "bound"}
-        return alone.model_copy(update={**change, **by_order, "notes": (LOCAL_NOTE,)})
+        if self._alike:
+            return alike_epsilon(self.local, self.precision, delta, honest, requested)
+        return shuffled_laplace_epsilon(local, delta, honest, requested)
 
     def error(self, survivors: int) -> ErrorLaw:
         return self.scaled(PolyaDifference(Fraction(survivors), self.scale), survivors)

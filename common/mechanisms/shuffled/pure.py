@@ -1,6 +1,6 @@
-"""Bits at each client, permuted by a trusted shuffler: pure privacy in the count of ones.
+"""`relaxed-secagg-shuffle`: bits at each client, permuted by a trusted shuffler; the count of ones has pure privacy.
 
-The search comes first: the shortest answers, at the least noise, whose certificate meets a pure target.
+The file begins with the search for the shortest answers, at the least noise, whose certificate meets a pure target.
 """
 
 import math
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import islice, product
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,13 @@ from distrust.common.bandit.error_law import ErrorLaw, How, ScaledErrorLaw
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import (
     EPSILON_RULE,
-    SAMPLER,
     CohortParams,
     MechanismSpec,
     epsilon_allowed,
     needed,
     require,
 )
-from distrust.common.mechanisms.families.grid import GridMechanism
+from distrust.common.mechanisms.families.grid import GridMechanism, Randomness
 from distrust.common.mechanisms.families.laplace import little_rounding
 from distrust.common.mechanisms.shuffled.pure_certificate import (
     FARTHEST,
@@ -40,35 +39,37 @@ from distrust.common.mechanisms.shuffled.pure_certificate import (
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.law import Table, tabulate
 from distrust.common.noise.polya import Polya, PolyaDifference
-from distrust.common.privacy.guarantee import Calibration, Guarantee, Model, bits_assumptions, no_guarantee
-from distrust.common.privacy.profile import SHOWN_DELTA, Profile, of_pure, unprotected
+from distrust.common.privacy.guarantee import SAMPLER, Calibration, Model, bits_assumptions
+from distrust.common.privacy.profile import Privacy, no_privacy, of_pure
 from distrust.common.privacy.searches import least_satisfying, snap_down
 from distrust.common.privacy.sensitivity import Grid, laplace_loss, laplace_scale
 from distrust.common.randomness import Stream
 
 FRACTIONS = (0.999, 0.995, 0.99, 0.98, 0.97, 0.95, 0.93, 0.91, 0.88, 0.85, 0.82, 0.79, 0.75, 0.7, 0.6, 0.5)
-"""What the noise alone spends of ε̂; the rest pays for escapes and truncation."""
+"""Shares of ε̂ that the noise alone may spend; the rest pays for escapes and truncation."""
 
 FEW = 3
-"""Numbers of escaped users, from none on, that a W is tried with first."""
+"""How many numbers of escaped users, from none on, a W is tried with first."""
 
 REMEDY = "raise epsilon or wrap, or lower the precision or dimension"
 
 LONG, MANY = 400, 14
-"""W from which the search takes larger steps, and looks at more numbers of escaped users before it certifies."""
+"""The W from which the search takes larger steps, and how many numbers of escaped users it then tries W with first."""
 
 ROOM = 3.0
-"""FARTHEST over the least W that the tails allow, on a grid of our choice. A certificate then takes seconds."""
+"""The factor by which FARTHEST is above the least W of a grid that we choose. A certificate then takes seconds."""
 
 COARSE = (0.998, 0.99, 0.95, 0.85, 0.7, 0.5)
-"""FRACTIONS of such searches, with few shares."""
+"""FRACTIONS of the searches from LONG on, which also try few shares."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """All but W: g, the move that ε̂ is of, t, the scale and the chance of a uniform answer.
+    """A design without its W.
 
-    excess  the noise's variance over that of a continuous Laplace variable with ε̂, about.
+    precision  g. move: steps that ε̂ is of. share: t.
+    chance     the largest probability of a uniform answer.
+    excess     about the noise's variance over that of a continuous Laplace variable with ε̂.
     """
 
     precision: int
@@ -79,19 +80,22 @@ class _Try:
     excess: float
 
     def length(self, reach: int) -> int:
+        """Return d = 2W + g. A longer answer thins out the escape, and is hardly ever worth it."""
         return 2 * reach + self.precision
 
     def cost(self, reach: int) -> float:
+        """Return the product of bits and variance, which the search makes small."""
         return self.length(reach) * self.excess
 
     def design(self, reach: int) -> BitDesign | None:
-        """With the largest q, as overflows count as uniform answers; None where they take most of the chance."""
+        """Return the design with W = `reach` and the largest q; None where overflows take most of `chance`."""
+        # An overflow makes the answer uniform, and so takes a part of the chance.
         trial = BitDesign(self.precision, self.share, self.scale, reach, self.length(reach), self.chance)
         escape = (self.chance - 2 * trial.overflow()) * (1 - 1e-9)
         return replace(trial, escape=snap_down(escape)) if escape > self.chance / 2 else None
 
     def start(self, epsilon: float) -> int:
-        """Return a lower bound of W: the tail's condition with M ≥ 1 and q = chance, and rare overflows."""
+        """Return a lower bound of W, by the tail's condition with M ≥ 1 and q = `chance`, and by rare overflows."""
         room = math.expm1(epsilon) * self.chance / (1 - self.chance)
 
         def enough(reach: int) -> bool:
@@ -103,9 +107,9 @@ class _Try:
 
 @lru_cache(maxsize=256)
 def finest(epsilon: float, precision: int, chance: float) -> int:
-    """Return the largest g ≤ `precision` for which W is not beyond FARTHEST for certain; at least 1.
+    """Return the largest g ≤ `precision` for which W may be within FARTHEST; at least 1.
 
-    epsilon  of a move by g steps, whatever g is.
+    epsilon  the ε of a move by g steps, whatever g is.
     """
 
     def too_fine(g: int) -> bool:
@@ -117,21 +121,19 @@ def finest(epsilon: float, precision: int, chance: float) -> int:
 
 @lru_cache(maxsize=256)
 def fewest_bits(epsilon: float, honest: int, precision: int, chance: float, move: int | None = None) -> BitDesign:
-    """Return W, d, t and noise for `honest` users, x̂ in {0..precision}.
+    """Return the certified design with the least product of bits and variance, for x̂ in {0..precision}.
 
-    Answers are uniform with probability at most `chance`.
-
-    ε̂ is of changes of x̂ by `move` steps at most, all of them when None.
-
-    The least product of bits and the noise's variance: neither is bought at more than its worth. Raises BadParameter if
-    nothing up to FARTHEST is certified. d = 2W + g: a longer answer thins out the escape and is hardly ever worth it.
+    epsilon  ε̂, of changes of x̂ by at most `move` steps; None: by all of them.
+    honest   users whose noise counts.
+    chance   the largest probability of a uniform answer.
+    Raises   BadParameter if no W up to FARTHEST is certified.
     """
     best: BitDesign | None = None
     limit = math.inf
     for one in _tries(epsilon, honest, precision, chance, move or precision):
-        found = _shortest(one, epsilon, honest, limit)
-        if found is not None:
-            best, limit = found, one.cost(found.reach)
+        result = _shortest(one, epsilon, honest, limit)
+        if result is not None:
+            best, limit = result, one.cost(result.reach)
     if best is None:
         rule = f"not certified for {honest} clients and precision {precision} with W up to {FARTHEST}: {REMEDY}"
         raise BadParameter("epsilon", epsilon, rule)
@@ -139,7 +141,7 @@ def fewest_bits(epsilon: float, honest: int, precision: int, chance: float, move
 
 
 def _tries(epsilon: float, honest: int, precision: int, chance: float, move: int) -> list[_Try]:
-    """Return the least noise first."""
+    """Return what the search tries, in ascending order of the noise."""
     long = _Try(precision, move, honest, move / epsilon, chance, 1.0).start(epsilon) >= LONG
     parts, shares = (COARSE, islice(_shares(honest), 3)) if long else (FRACTIONS, _shares(honest))
     tries = [
@@ -150,7 +152,7 @@ def _tries(epsilon: float, honest: int, precision: int, chance: float, move: int
 
 
 def _shares(honest: int) -> Iterator[int]:
-    """Return shares n, n - 1, n - 2, n - 4, … down to n/2: less noise is asked of each when more are counted on."""
+    """Yield the shares n, n - 1, n - 2, n - 4, … down to n/2. The more are counted on, the less noise each one adds."""
     yield honest
     missing = 1
     while 2 * missing <= honest and missing <= 64:
@@ -173,12 +175,13 @@ def _shortest(one: _Try, epsilon: float, honest: int, limit: float) -> BitDesign
         design = one.design(reach)
         few = FEW if start < LONG else MANY
         return design is not None and all(
-            pair_epsilon(design, *pair, one.move) <= epsilon for pair in islice(splits(design, honest), few)
+            pair_epsilon(design, normal, escaped, one.move) <= epsilon
+            for normal, escaped in islice(splits(design, honest), few)
         )
 
     def shortest(met: Callable[[int], bool], step: int = 1) -> int:
-        found = least_satisfying(lambda more: start - 1 + step * more >= most or met(start - 1 + step * more), 1)
-        return min(most, start - 1 + step * found)
+        result = least_satisfying(lambda more: start - 1 + step * more >= most or met(start - 1 + step * more), 1)
+        return min(most, start - 1 + step * result)
 
     most = min(FARTHEST, 3 * start + 16)  # where the certificate has nearly its limit in W
     while one.cost(most) >= limit:
@@ -192,13 +195,14 @@ def _shortest(one: _Try, epsilon: float, honest: int, limit: float) -> BitDesign
 UNPRINTED = "must be exact: MAB Theorem 3 rests on a protocol of Cheu & Yan, and no paper here prints its constants"
 
 THEOREM = 0.5
-"""Share of the noise's variance that MAB Theorem 3's g leaves to the rounding."""
+"""The rounding's share of the noise's variance at the g of MAB Theorem 3."""
 
 
 class Uncut(PolyaDifference):
-    """The noise if every γ were sent: beyond q with probability p, so that the sum is with p + `wrap` at most.
+    """The law of the noise if every γ were sent.
 
-    A bound, as a γ above W makes the answer uniform instead, which `wrap` counts: far out there is less than this.
+    If it is beyond q with probability p, the sum is so with probability at most p + `wrap`. A quantile is a bound: a γ
+    above W makes the answer uniform, which `wrap` counts, so that the sum's own tail is lighter.
     """
 
     __slots__ = ()
@@ -211,12 +215,12 @@ class Uncut(PolyaDifference):
 class RelaxedSecaggShuffle(GridMechanism):
     """Each client sends d bits a label, c + x̂ + γ⁺ - γ⁻ of them ones, or with probability q a uniform number of ones.
 
-    Guarantee  (Dε̂, 0) over at least `floor` honest clients, ε̂ certified for the count of ones under each of D labels;
-               in ℓ₁ and ℓ₂ balls what ε̂ of single steps adds up to along the worst move.
-    Utility    the sum plus the shares' noise, except with probability at most `wrap`, when someone's answer was uniform
-               and the estimate is off by up to d grid steps for each of them. `error` is the law without that event.
-    share      t ≤ floor: the noise of t clients is discrete Laplace. escape: q, at least, of each coordinate.
-    Exactness  a γ above `reach` makes the answer uniform too; the certificate counts on q alone.
+    share      t ≤ `floor`: the noise of t clients is discrete Laplace.
+    escape     q, of each coordinate. A γ above `reach` makes the answer uniform too; the certificate counts on q alone.
+    Guarantee  (Dε̂, 0) over at least `floor` honest clients, ε̂ certified for the count of ones under each of D labels.
+               In ℓ₁ and ℓ₂ balls it is what ε̂ of single steps adds up to along the worst move.
+    Utility    the sum plus the shares' noise, except with probability at most `wrap`, when a client's answer is uniform
+               and puts the estimate off by up to d grid steps. `error` is the law without that event.
     Raises     BadParameter for `paper`: the construction of Cheu & Yan is not in the papers' texts.
     Source     for MAB Theorem 3; the construction and its proof are ours, docs/privacy/pure-shuffling.md.
     """
@@ -251,38 +255,46 @@ class RelaxedSecaggShuffle(GridMechanism):
 
     @classmethod
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
-        """Return the fewest bits for these words; `spec.name` is not looked at.
+        """Return the mechanism with the fewest bits. It does not look at `spec.name`.
 
-        g is the theorem's ⌈ε√t/2⌉ by default, as far as it is certified: the rounding's variance is then half of the
-        noise's, and bits grow as g. g = 1 is enough for rewards that are 0 or 1. In a ball g is chosen by the same
-        share, and the certificate is of moves by one step, of which `laplace_loss` adds up the worst in the ball.
+        By default g is the theorem's ⌈ε√t/2⌉, as far as it can be certified: the rounding's variance is then half of
+        the noise's, and bits grow as g. For rewards that are 0 or 1, g = 1 is enough. In a ball g is chosen by the same
+        share. The certificate is then of moves by one step, and `laplace_loss` adds up the worst of them in the ball.
         """
         if spec.calibration == "paper":
             raise BadParameter("mechanism.calibration", "paper", UNPRINTED)
-        epsilon, chance = needed(spec), cohort.wrap / (cohort.clients * cohort.dimension) * (1 - 1e-9)
+        epsilon, chance = needed(spec), cohort.overflow_probability / (cohort.clients * cohort.dimension)
+        chance *= 1 - 1e-9
         if chance < 2 * LEAST_ESCAPE:
             least = cohort.clients * cohort.dimension * 2 * LEAST_ESCAPE * (1 + 1e-8)
-            raise BadParameter("wrap", cohort.wrap, f"must be at least clients * dimension * 2^-49 = {least:.3g}")
+            allowed = f"must be at least clients * dimension * 2^-49 = {least:.3g}"
+            raise BadParameter("overflow_probability", cohort.overflow_probability, allowed)
         precision = spec.precision or cls._precision(epsilon, chance, cohort)
         if Grid(precision, cohort.dimension, cohort.norm).is_box:
-            design = fewest_bits(epsilon / cohort.dimension, cohort.floor, precision, chance)
+            design = fewest_bits(epsilon / cohort.dimension, cohort.min_honest, precision, chance)
         else:
             each = 1 / laplace_scale(epsilon, precision, cohort.dimension, cohort.norm)
-            design = fewest_bits(each, cohort.floor, precision, chance, 1)
-        own = {field: getattr(design, field) for field in ("share", "scale", "reach", "length", "escape")}
-        shared = cohort.shared(precision, cohort.clients * design.length + 1)
-        return cls(**shared, **own, epsilon=epsilon)
+            design = fewest_bits(each, cohort.min_honest, precision, chance, 1)
+        return cls(
+            **cohort.shared(precision, cohort.clients * design.length + 1),
+            epsilon=epsilon,
+            share=design.share,
+            scale=design.scale,
+            reach=design.reach,
+            length=design.length,
+            escape=design.escape,
+        )
 
     @staticmethod
     def _precision(epsilon: float, chance: float, cohort: CohortParams) -> int:
         if cohort.norm == "linf" or cohort.dimension == 1:
             each = epsilon / cohort.dimension
-            return finest(each, math.ceil(each * math.sqrt(cohort.floor) / 2), chance)
+            return finest(each, math.ceil(each * math.sqrt(cohort.min_honest) / 2), chance)
         wanted = little_rounding(cohort, epsilon, 1, THEOREM, math.inf)
         return finest(epsilon, wanted, chance)
 
     def _certified(self, honest: int) -> float:
-        """Return ε for one client's whole vector; in a ball by steps, if that is less than by coordinates."""
+        """Return the certified ε for one client's whole vector; in a ball the lesser of by steps and by coordinates."""
         whole = self.dimension * certified_epsilon(self.design, honest)
         if self.norm == "linf" or self.dimension == 1:
             return whole
@@ -295,7 +307,7 @@ class RelaxedSecaggShuffle(GridMechanism):
 
     @property
     def design(self) -> BitDesign:
-        """The law of one coordinate of one client."""
+        """Return the law of one coordinate of one client."""
         return BitDesign(self.precision, self.share, self.scale, self.reach, self.length, self.escape)
 
     @property
@@ -304,46 +316,45 @@ class RelaxedSecaggShuffle(GridMechanism):
 
     @property
     def width(self) -> int:
-        """d: bits under each label."""
+        """Return d, the bits under each label."""
         return self.length
 
-    def randomize(self, vectors: NDArray[np.float64], stream: Stream) -> NDArray[np.uint64]:
-        shape = (vectors.shape[0], self.dimension)
-        count = shape[0] * shape[1]
+    @override
+    def client_randomness(self, stream: Stream, count: int) -> Randomness:
+        shape = (count, self.dimension)
+        size = count * self.dimension
         law = Polya(Fraction(1, self.share), self.scale)
-        plus, minus = law.sample(stream, count), law.sample(stream, count)
-        uniform = _uniform(self.length).draw(stream, count)
-        away = stream.words(count) < np.uint64(math.ceil(self.escape * 2**64))
+        plus, minus = law.sample(stream, size), law.sample(stream, size)
+        uniform = _uniform(self.length).draw(stream, size)
+        away = stream.words(size) < np.uint64(math.ceil(self.escape * 2**64))
         away |= (plus > self.reach) | (minus > self.reach)
-        rounded = self._round(vectors, stream.words(count).reshape(shape))
-        ones = rounded + (self.design.center + plus - minus).reshape(shape)
-        return np.where(away.reshape(shape), uniform.reshape(shape), ones).astype(np.uint64)
+        noise = (self.design.center + plus - minus).reshape(shape)
+        return noise, uniform.reshape(shape), away.reshape(shape), self._uniform(stream, count)
 
     @override
-    def estimate(self, total: NDArray[np.uint64], survivors: int, stream: Stream) -> NDArray[np.float64]:
-        self.check_release(total, survivors)
-        ones = total.astype(np.float64) - survivors * self.design.center
+    def randomize_with(self, vectors: NDArray[np.float64], randomness: Randomness) -> NDArray[np.uint64]:
+        noise, uniform, away, chances = randomness
+        ones = self._round(vectors, chances) + noise
+        return np.where(away, uniform, ones).astype(np.uint64)
+
+    @override
+    def estimate_with(
+        self, totals: NDArray[np.uint64], survivors: int, noise: NDArray[Any] | None
+    ) -> NDArray[np.float64]:
+        del noise  # there is none: the clients' bits are all of it
+        ones = totals.astype(np.float64) - survivors * self.design.center
         return ones * self.step + survivors * self.low
 
-    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
+    @override
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
         honest = self.honest(survivors, colluders)
         if honest < 1:
-            return no_guarantee(self.calibration)
-        return Guarantee(
-            kind="pure",
-            epsilon=self._certified(honest),
-            claimed=self.epsilon,
-            model=self.model,
-            calibration=self.calibration,
-            assumptions=(*bits_assumptions(honest), SAMPLER),
-        )
-
-    def profile(self, survivors: int | None = None, colluders: int = 0, delta: float = SHOWN_DELTA) -> Profile:
-        honest = self.honest(survivors, colluders)
-        if honest < 1:
-            return unprotected(delta)
-        return of_pure(
-            self._certified(honest), delta, "bound", "from the certified pure epsilon: no law with that one loses more"
+            return no_privacy(self.calibration)
+        assumptions = (*bits_assumptions(honest), SAMPLER)
+        note = "from the certified pure epsilon: no law with that one loses more"
+        return Privacy(
+            compute_promise=lambda: self.make_guarantee("pure", self._certified(honest), assumptions),
+            compute_profile=lambda delta: of_pure(self._certified(honest), delta, "bound", note),
         )
 
     def error(self, survivors: int) -> ErrorLaw:

@@ -1,4 +1,4 @@
-"""What the count of ones tells of one user: ε̂ with a proof for every n, computed with positive terms only.
+"""The certificate of `relaxed-secagg-shuffle`: an ε̂ for one user's data in the count of ones, proved for every n.
 
 Fix which k of the other n - 1 users escape; their x̂ then only translate the law. With m others in normal mode, D_m the
 sum of their noises and U₁, …, U_k uniform on {0..d}, the sum is, up to a translation, V + D_m + U₁ + … + U_k: the
@@ -22,7 +22,8 @@ user's own V is uniform with probability q, else x̂ + noise. Let E and N_x̂ be
 4. All k. One more independent term is post-processing: a pair (m, k) serves every larger m and k. Blocks of k are
    certified by their least k and their least m, with m ≤ t - 1 and k at most what a double can hold.
 
-No normal law, no FFT. Every sum has positive terms, so relative rounding errors add up; their bound is added to ε̂.
+The computation uses no normal law and no FFT. Every sum has positive terms, so that relative rounding errors add up;
+their bound is added to ε̂.
 """
 
 import math
@@ -39,22 +40,22 @@ from distrust.common.errors import BadParameter
 from distrust.common.noise.polya import check_shape_and_scale
 
 FARTHEST = 4_000
-"""Largest W that is certified: beyond, the search takes minutes."""
+"""Largest W that is certified. Beyond it the search takes minutes."""
 
 LEAST_ESCAPE = 2.0**-50
-"""Smallest chance of a uniform answer that is drawn."""
+"""Smallest probability of a uniform answer that the sampler draws."""
 
 
 @dataclass(frozen=True, slots=True)
 class BitDesign:
-    """With probability q ("escape") a user sends a uniform number of ones in {0..d}, else c + x̂ + γ⁺ - γ⁻ ones.
+    """The answer of one user: with probability q a uniform number of ones in {0..d}, else c + x̂ + γ⁺ - γ⁻ ones.
 
     precision  g ≥ 1: x̂ lies in {0..g}.
     share      t ≥ 1: γ± are Pólya(1/t, β), β = e^(-1/scale), each given that it is at most `reach`.
     scale      of the noise, in grid steps: t shares are discrete Laplace with ε = g/scale.
     reach      W ≥ 1.
     length     d ≥ 2W + g, d - g even: bits a user. c = (d - g)/2, so that x̂ ↔ g - x̂ mirrors the law.
-    escape     q in (0, 1), at most the chance of a uniform answer.
+    escape     q in (0, 1), at most the probability of a uniform answer.
     Raises     BadParameter naming the field.
     """
 
@@ -83,12 +84,12 @@ class BitDesign:
 
     @property
     def center(self) -> int:
-        """c: ones of a user in normal mode with x̂ = 0 and no noise."""
+        """Return c, the ones of a user in normal mode with x̂ = 0 and no noise."""
         return (self.length - self.precision) // 2
 
     @property
     def beta(self) -> float:
-        """β: what a tail keeps from one step to the next."""
+        """Return β, the share that a tail keeps from one step to the next."""
         return math.exp(-1 / self.scale)
 
     def one_sided(self) -> NDArray[np.float64]:
@@ -98,16 +99,14 @@ class BitDesign:
         return masses / float(masses.sum())
 
     def overflow(self) -> float:
-        """Return a bound on P(γ > W) before truncation.
-
-        The mass at W + 1 and a geometric tail, since ratios stay below β.
-        """
+        """Return a bound on P(γ > W) before truncation."""
+        # It is the mass at W + 1 and a geometric tail, because ratios stay below β.
         r, x = 1 / self.share, self.reach + 1
         log = math.lgamma(x + r) - math.lgamma(x + 1) - math.lgamma(r) - x / self.scale
         return math.exp(log + (r - 1) * math.log(-math.expm1(-1 / self.scale)))
 
     def uniform_chance(self) -> float:
-        """Return a bound on the chance that a user's answer is uniform: escape, or a γ that was too large."""
+        """Return a bound on the probability that a user's answer is uniform: an escape, or a γ above W."""
         return self.escape + 2 * self.overflow()
 
 
@@ -115,16 +114,15 @@ Array = NDArray[np.float64]
 Terms = TypeVar("Terms", NDArray[np.float64], NDArray[np.complex128])
 
 LONG = 400
-"""Entries from which laws are not convolved term by term."""
+"""The number of entries from which laws are not convolved term by term."""
 
 
 def window_sums(terms: Terms, width: int) -> Terms:
-    """Return sums of `terms` over every window of `width` entries, overhanging ones too: size + width - 1 of them.
+    """Return sums of `terms` over every window of `width` entries, overhanging ones too, shape (size + width - 1,).
 
-    A window is the end of one block and the start of the next: cumulated from both sides, never subtracted.
-
-    terms  real, or two laws as real and imaginary parts: each addition waits for the one before, and takes both.
+    terms  real, or two laws as real and imaginary parts, which are then added at once.
     """
+    # A window is the end of one block and the start of the next: cumulated from both sides, never subtracted.
     count = terms.size + width - 1
     blocks = -(-(count + width - 1) // width)
     padded = np.zeros(blocks * width, dtype=terms.dtype)
@@ -137,12 +135,10 @@ def window_sums(terms: Terms, width: int) -> Terms:
 
 
 def difference_law(design: BitDesign, count: int, last: int) -> tuple[Array, Array]:
-    """Return P(D = 0), …, P(D = last) from below and from above, D the sum of `count` ≤ t users' γ⁺ - γ⁻.
-
-    D = A - B, A and B sums of one-sided shares. Their laws on {0..last} need nothing from beyond, and beyond they fall
-    by β or faster (step 2 of the module's docstring): the pairs with A > last weigh at most
-    P(A = last) P(A = last - s) β²/(1 - β²).
-    """
+    """Return P(D = 0), …, P(D = last) from below and from above, D the sum of `count` ≤ t users' γ⁺ - γ⁻."""
+    # D = A - B, A and B sums of one-sided shares. Their laws on {0..last} need nothing from beyond, and beyond they
+    # fall by β or faster (step 2 of the module's docstring). So the pairs with A > last weigh at most
+    # P(A = last) P(A = last - s) β²/(1 - β²).
     one = np.zeros(last + 1)
     kept = _power(design, count, last)
     one[: kept.size] = kept
@@ -168,11 +164,10 @@ def _power(design: BitDesign, count: int, last: int) -> Array:
 
 
 def _cut(design: BitDesign, count: int, last: int) -> Array:
-    """Return the law of the sum of `count` one-sided shares on {0..last}, last ≤ 2W: one at most can be above W.
-
-    The sum of whole shares is Pólya(count/t). What has one share u > W is count Σ_u P(share = u) P(the others = v - u),
-    and is taken off: never more than half of it at v ≤ 3W/2. The rest is divided by the chance that no share is cut.
-    """
+    """Return the law of the sum of `count` one-sided shares on {0..last}, last ≤ 2W."""
+    # At most one share can be above W. The sum of whole shares is Pólya(count/t). The part with one share u > W is
+    # count Σ_u P(share = u) P(the others = v - u). It is taken off: never more than half of the mass at v ≤ 3W/2. The
+    # rest is divided by the probability that no share is cut.
     whole = _polya(count / design.share, design, last)
     one = _polya(1 / design.share, design, last)
     others = _polya((count - 1) / design.share, design, last)
@@ -192,21 +187,21 @@ def _polya(shape: float, design: BitDesign, last: int) -> Array:
 
 
 SINGLES = 20  # numbers of escaped users that are certified one by one
-GROWTH = 1.25  # of the blocks after them
+GROWTH = 1.25  # factor from one block of such numbers to the next, after SINGLES
 MARGIN = 8  # scales of the noise beyond which the window's edge hardly loosens the bound
-MOST_ESCAPES = 64
-WORTHWHILE = 300_000  # entries of a law after as many escapes, but for SINGLES of them: what more are certified by
+MOST_ESCAPES = 64  # the most escapes that are convolved; with more of them the certificate counts on these
+WORTHWHILE = 300_000  # entries of a law up to which more escapes than SINGLES are convolved
 DIGITS = 250  # powers of ten that (d+1)^k may take in a double
-LEAST = 1e-250  # mass of E below which a point is left out: only beyond W + g, where step 2 has dealt with it
-UNIT = 2.0**-53
+LEAST = 1e-250  # mass of E below which a point is left out: only beyond W + g, which step 2 covers
+UNIT = 2.0**-53  # relative rounding error of a double
 
 
 @lru_cache(maxsize=1024)
 def certified_epsilon(design: BitDesign, honest: int, enough: float = math.inf, move: int | None = None) -> float:
     """Return ε̂ of the count of ones for one of `honest` users, whatever the data; rounded up.
 
-    `enough` ends the work early: above it the value is only a lower bound of the certificate.
-    move    steps by which that user's x̂ changes at most; g when None.
+    enough  ends the work early: a value above it is only a lower bound of the certificate.
+    move    steps by which that user's x̂ changes at most; None: g.
     """
     if honest < 1:
         raise BadParameter("honest", honest, "must be at least 1")
@@ -219,10 +214,7 @@ def certified_epsilon(design: BitDesign, honest: int, enough: float = math.inf, 
 
 
 def splits(design: BitDesign, honest: int) -> Iterator[tuple[int, int]]:
-    """Return pairs (normal, escaped).
-
-    Every split of honest - 1 others has at least as many of both as one of the pairs.
-    """
+    """Yield pairs (normal, escaped): every split of honest - 1 others has at least as many of both as one of them."""
     cap = min(MOST_ESCAPES, math.floor(DIGITS / math.log10(design.length + 1)))
     cap = min(cap, max(SINGLES, WORTHWHILE // design.length))
     first, most = 0, design.share - 1
@@ -249,7 +241,7 @@ def pair_epsilon(design: BitDesign, normal: int, escaped: int, move: int | None 
 
 @lru_cache(maxsize=4096)
 def _pair_epsilon(design: BitDesign, normal: int, escaped: int, move: int) -> float:
-    """Return the ε of one move; kept, because the search and the guarantee ask for the same pairs."""
+    """Return ε̂ of one pair and move. Cached, because the search and the guarantee ask for the same pairs."""
     one, other = _centre(design, normal, move)
     both = np.empty(one.size, dtype=np.complex128)
     both.real, both.imag = one, other
@@ -262,7 +254,7 @@ def _pair_epsilon(design: BitDesign, normal: int, escaped: int, move: int) -> fl
 
 
 def _centre(design: BitDesign, normal: int, move: int) -> tuple[Array, Array]:
-    """Return N_g + E from above in N_g, and N_(g-move) + E from below, from s = -B to B + g, B = c + MARGIN scales."""
+    """Return N_g + E with N_g from above, and N_(g-move) + E from below, on s = -B to B + g, B = c + MARGIN scales."""
     g, q = design.precision, design.escape
     reach = design.center + math.ceil(MARGIN * design.scale)
     last = reach + g + math.ceil(MARGIN / 2 * design.scale)
@@ -277,7 +269,7 @@ def _centre(design: BitDesign, normal: int, move: int) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=256)
 def _tail(design: BitDesign) -> float:
-    """Return ln(1 + β^W M (1 - q)(d + 1)/q)."""
+    """Return the ε̂ that the tails need: ln(1 + β^W M (1 - q)(d + 1)/q)."""
     one, powers = design.one_sided(), np.exp(np.arange(design.reach + 1) / design.scale)
     moment = float(one @ powers) * float(one @ (1 / powers))
     least = math.exp(-design.reach / design.scale) * moment * (1 - design.escape) * (design.length + 1)

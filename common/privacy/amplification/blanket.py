@@ -1,20 +1,13 @@
-"""The privacy blanket bound, evaluated: what shuffling makes of a given randomizer.
+"""Evaluates the privacy blanket bound of shuffled messages of a given randomizer, and searches noise by it.
 
-Every message is, with probability γ, drawn from the blanket ω whatever its input. Show the others' inputs and who drew
-from the blanket, and only the blanket's draws hide the one user:
+Each message is, with probability γ, drawn from the blanket ω, whatever its input. For the worst pair x, y of inputs
 
-    δ(ε) ≤ E[(Σ_{i≤M} L_i)₊] / (nγ),  M ~ Bin(n, γ),  L = (μ_x - e^ε μ_y)(W)/ω(W),  W ~ ω,
+    δ(ε) ≤ E[(Σ_{i≤M} L_i)₊] / (nγ),  M ~ Bin(n, γ),  L = (μ_x - e^ε μ_y)(W)/ω(W),  W ~ ω.
 
-for the worst pair x, y of inputs. With V = L/γ for a draw from the blanket, else 0, that is E[(V₁ + … + V_n)₊]/n.
+With V = L/γ for a draw from the blanket, else 0, the bound is E[(V₁ + … + V_n)₊]/n. All errors are on the safe side.
 
-Always on the safe side: V is put on a grid by splitting each cell's mass between two grid points that enclose its
-values, with the cell's mean: larger in convex order. Values of vanishing mass under μ_x are left out and that mass is
-added to δ. The n-fold sum is an FFT of the law tilted by e^(λV), centred at 0 where the sum turns positive, so that
-rounding and truncation are relative to P(sum > 0) and not to 1; what they may have taken is bounded and added.
 Source     Balle et al. 2019, Lemma 5.3.
 Holds      for every n ≥ 1 and every randomizer with a blanket, pure or not; one message a user, one randomizer.
-
-The last part searches for the noise on a grid that hides every pair of inputs.
 """
 
 import math
@@ -49,6 +42,17 @@ EXTREME = (0.2, 0.4, 0.8)  # shares of the sum's mean that one value alone may m
 TILTS = np.geomspace(0.1, 300, 60)  # of Chernoff's bound, in units of the largest value that is kept
 LEAST_EPSILON = 1e-6
 LARGEST_EXPONENT = 600.0  # λV whose exponential is a double
+FINEST = 32  # steps of one coordinate's range, all pairs of which the blanket bound compares
+NOT_ZERO_DELTA = 1e-300  # of a δ whose logarithm is taken
+
+RandomizerOf: TypeAlias = Callable[[float, int], LocalRandomizer]
+"""Returns a randomizer from the size of the noise, σ² or ε₀, and the precision."""
+
+PairTarget: TypeAlias = tuple[float, float, int]
+"""A target: ε, δ and the number of honest clients."""
+
+Search: TypeAlias = Callable[[Callable[[float], float], float], float]
+"""Returns the snapped number at which an excess ends, from the excess and a guess."""
 
 
 class _Sum(NamedTuple):
@@ -73,21 +77,8 @@ class _Sum(NamedTuple):
         return _cumulant(np.append(values, 0.0), np.append(self.weight, self.rest), tilt)
 
 
-def blanket_delta(randomizer: LocalRandomizer, epsilon: float, users: int) -> float:
-    """Return an upper bound of δ(ε) for the shuffled messages of `users`: the worst pair of inputs."""
-    check_epsilon(epsilon)
-    check_users(users)
-    return max(
-        min(pair_delta(randomizer, pair, epsilon, users, left_out) for left_out in LEFT_OUTS)
-        for pair in randomizer.pairs()
-    )
-
-
 def blanket_meets(randomizer: LocalRandomizer, epsilon: float, delta: float, users: int) -> bool:
-    """Return whether the bound shows (ε, δ) for every pair of inputs.
-
-    One evaluation a pair, five times faster than the δ.
-    """
+    """Return whether the bound shows (ε, δ) for every pair of inputs, by one evaluation a pair."""
     check_epsilon(epsilon)
     check_delta(delta)
     check_users(users)
@@ -113,30 +104,12 @@ def blanket_epsilon(randomizer: LocalRandomizer, delta: float, users: int) -> fl
     return worst
 
 
-def least_noise(
-    kind: Callable[[float], LocalRandomizer], sizes: tuple[float, float], epsilon: float, delta: float, users: int
-) -> float:
-    """Return the least parameter of `kind` whose shuffled messages are (ε, δ)-DP, to four digits, rounded up.
-
-    It is looked for between `sizes`.
-
-    The parameter is the noise's size: less privacy below. Raises BadParameter where the largest is not enough.
-    """
-    check_epsilon(epsilon)
-    check_delta(delta)
-    check_users(users)
-
-    def met(size: float) -> bool:
-        return blanket_meets(kind(size), epsilon, delta, users)
-
-    least, most = sizes
-    if not met(most):
-        raise BadParameter("epsilon", epsilon, f"not met by noise of size {most:g} with {users} users")
-    return least_met(met, least, most, 1e-4)
-
-
 def _meets(randomizer: LocalRandomizer, pair: tuple[int, int], delta: float, users: int, epsilon: float) -> bool:
     return pair_delta(randomizer, pair, epsilon, users, SHARE * delta) <= delta
+
+
+# Proof of the bound: show the others' inputs and who drew from the blanket. Then only the blanket's draws hide the one
+# user, and L is what each of them tells.
 
 
 def pair_delta(
@@ -151,10 +124,9 @@ def pair_delta(
     """Return δ of one pair of inputs, rounded up: by `left_out`, mass of extreme values, and by the grid.
 
     fine  deviations a step of the grid.
-
-    A little less ε, and less blanket, make up for whatever rounding did to the masses.
     """
     one, other = pair
+    # A little less ε, and less blanket, make up for whatever rounding did to the masses.
     factor, grown = math.exp(epsilon - 3 * MASSES), 1 / (1 - MASSES)
     low = grown * (randomizer.low[one] - factor * randomizer.high[other])
     high = grown * (randomizer.high[one] - factor * randomizer.low[other])
@@ -162,6 +134,7 @@ def pair_delta(
     order = np.argsort(-high)
     kept = np.ones(high.size, dtype=bool)
     kept[order] = np.cumsum(randomizer.masses[one][order]) > left_out
+    # Values of vanishing mass under μ_x are left out, and that mass is added to δ.
     added = float(randomizer.masses[one][~kept].sum()) + randomizer.lost
     if not kept.any() or high[kept].max() <= 0:
         return min(1.0, added)
@@ -172,21 +145,20 @@ def pair_delta(
 
 
 def extreme_delta(randomizer: LocalRandomizer, pair: tuple[int, int], epsilon: float, users: int) -> float:
-    """Return δ of one pair of inputs far in its tail, where one message decides.
+    """Return an upper bound of δ of one pair of inputs far in its tail, where one message decides.
 
-    Quickly, and down to the least doubles.
-
-    Values that alone make up for a share of the sum's mean are left out; of the others' sum Chernoff's bound, by
-    s₊ ≤ e^(λs)/(eλ), with the least over shares and λ.
+    It is quick, and works down to the least doubles.
     """
     one, other = pair
     factor, grown = math.exp(epsilon - 3 * MASSES), 1 / (1 - MASSES)
     values = grown * (randomizer.high[one] - factor * randomizer.low[other])
     best = 1.0
     for share in EXTREME:
+        # Values that alone make up for this share of the sum's mean are left out.
         most = share * users * math.expm1(epsilon)
         kept = values <= most
         added = float(randomizer.masses[one][~kept].sum()) + randomizer.lost
+        # Chernoff's bound of the others' sum, by s₊ ≤ e^(λs)/(eλ), with the least over shares and λ.
         growth = np.expm1(np.outer(TILTS / most, values[kept])) @ (randomizer.blanket[kept] / grown)
         logs = users * (np.log1p(growth) + 256 * UNIT) - np.log(TILTS / most * users) - 1
         best = min(best, added + math.exp(min(0.0, float(logs.min()))) * (1 + 2 * MASSES))
@@ -194,7 +166,7 @@ def extreme_delta(randomizer: LocalRandomizer, pair: tuple[int, int], epsilon: f
 
 
 def _positive_part(law: _Sum, fine: float) -> float:
-    """E[(V₁ + … + V_n)₊]/n from above."""
+    """Return an upper bound of E[(V₁ + … + V_n)₊]/n."""
     tilt, spread, share = _tilt(law)
     turns: Array = np.outer((1 / spread, tilt), np.exp2(np.arange(-6, 5))).ravel()
     reach = max(_reach(law, tilt, turns), float(law.high.max()))
@@ -207,6 +179,8 @@ def _positive_part(law: _Sum, fine: float) -> float:
     cumulant = _cumulant(values, weights, tilt)
     beyond = (law.users * (_cumulant(values, weights, tilt + turn) - cumulant) - turn * reach for turn in turns)
     outside = math.exp(min(0.0, *beyond))
+    # The n-fold sum is an FFT of the law tilted by e^(λV), centred at 0, where the sum turns positive. So rounding and
+    # truncation are relative to P(sum > 0) and not to 1; what they may have taken is bounded and added.
     sums, noise = _powers(points, weights * np.exp(tilt * values - cumulant), law.users, size)
     s = step * np.arange(1, size // 2)
     worth = s * np.exp(-tilt * s)
@@ -219,10 +193,11 @@ def _positive_part(law: _Sum, fine: float) -> float:
 
 
 def _tilt(law: _Sum) -> tuple[float, float, float]:
-    """λ > 0 with K'(λ) = 0, about, which minimizes the sum's moment; the tilted sum's standard deviation; P(V ≠ 0).
+    """Return λ, the tilted sum's standard deviation, and the tilted P(V ≠ 0).
 
-    The bound holds for any λ. The root is searched in ln λ: at ε = 20 it is 1e-9 of what V is scaled by.
+    λ > 0 nearly minimizes the sum's moment: K'(λ) = 0, about. The bound holds for any λ.
     """
+    # The root is searched in ln λ: at ε = 20 it is 1e-9 of what V is scaled by.
 
     def slope(tilt: float) -> float:
         exponents = tilt * law.mean
@@ -241,23 +216,23 @@ def _tilt(law: _Sum) -> tuple[float, float, float]:
 
 
 def _reach(law: _Sum, tilt: float, turns: Array) -> float:
-    """Return Chernoff: the tilted sum lies beyond with probability below e^-TAILS."""
+    """Return the distance beyond which the tilted sum lies with probability below e^-TAILS, by Chernoff's bound."""
     values = law.high if turns[0] > 0 else law.low
     base = law.cumulant(values, tilt)
     return float(min((law.users * (law.cumulant(values, tilt + turn) - base) + TAILS) / abs(turn) for turn in turns))
 
 
 def _size(reach: float, step: float) -> int:
-    """Return how many points for about that step, within reason.
-
-    The split adds at most step²/4 to the variance where V is not 0.
-    """
+    """Return the number of grid points, a power of 2, for about that step."""
+    # The split adds at most step²/4 to the variance where V is not 0.
     wanted = math.ceil(math.log2(2 * reach / step))
     return 1 << min(max(wanted, SIZES[0]), SIZES[1])
 
 
 def _on_grid(law: _Sum, step: float) -> tuple[Array, Array]:
-    """Grid points and their masses, two for each cell and one for 0."""
+    """Return grid points and their masses, two for each cell and one for 0."""
+    # Each cell's mass is split between two grid points that enclose its values, with the cell's mean: larger in convex
+    # order.
     below, above = np.floor(law.low / step), np.ceil(law.high / step)
     up = (law.mean / step - below) / np.maximum(above - below, 1)
     points = np.concatenate((below, above, [0.0]))
@@ -272,11 +247,7 @@ def _cumulant(values: Array, weights: Array, tilt: float) -> float:
 
 
 def _powers(points: Array, masses: Array, users: int, size: int) -> tuple[Array, float]:
-    """Return the `users`-fold convolution on Z_size, and a bound of every entry's rounding error.
-
-    An FFT of size N errs by at most 7 log₂N units of its input's 2-norm (Higham 2002, Theorem 24.2); the power
-    multiplies that by n|φ|^(n-1), its logarithm errs by n|ln φ| units, and Cauchy's inequality brings all to one entry.
-    """
+    """Return the `users`-fold convolution on Z_size, and a bound of every entry's rounding error."""
     law = np.bincount(points.astype(np.int64) % size, weights=masses, minlength=size)
     transform = np.fft.rfft(law)
     sizes = transform.real**2 + transform.imag**2
@@ -286,6 +257,9 @@ def _powers(points: Array, masses: Array, users: int, size: int) -> tuple[Array,
     power = np.zeros_like(transform)
     power.real[kept], power.imag[kept] = grown * np.cos(users * angles), grown * np.sin(users * angles)
     sums = np.fft.irfft(power, size)
+    # An FFT of size N errs by at most 7 log₂N units of its input's 2-norm (Higham 2002, Theorem 24.2). The power
+    # multiplies that by n|φ|^(n-1), and its logarithm errs by n|ln φ| units. Cauchy's inequality brings all to one
+    # entry.
     unit = 8 * UNIT * math.log2(size)
     from_law = users * _rms(np.exp((users - 1) * logs), transform.size) * float(np.linalg.norm(law))
     from_logs = users * _rms(np.hypot(logs, angles) * grown, transform.size)
@@ -293,29 +267,14 @@ def _powers(points: Array, masses: Array, users: int, size: int) -> tuple[Array,
 
 
 def _rms(half: Array, frequencies: int) -> float:
-    """Root mean square over all frequencies, from half of them, those that do not vanish, from above."""
+    """Return an upper bound of the root mean square over all frequencies, from the half that does not vanish."""
     return math.sqrt(2 * float(np.sum(half**2)) / frequencies)
 
 
-FINEST = 32  # steps of one coordinate's range, all pairs of which the blanket bound compares
-NOT_ZERO_DELTA = 1e-300  # of a δ whose logarithm is taken
-
-
-RandomizerOf: TypeAlias = Callable[[float, int], LocalRandomizer]
-"""The size of the noise, σ² or ε₀, and the precision to a randomizer."""
-
-PairTarget: TypeAlias = tuple[float, float, int]
-"""ε, δ and honest clients."""
-
-Search: TypeAlias = Callable[[Callable[[float], float], float], float]
-"""An excess and a guess to the snapped number at which the excess ends."""
-
-
 def over_pairs(kind: RandomizerOf, precision: int, target: PairTarget, search: Search, guess: float) -> float:
-    """Return the search's number at which the blanket hides every pair of inputs: at first that of the farthest pair.
-
-    Where another pair is not hidden there, the search goes on from there, away from the guess, with the worst of them.
-    """
+    """Return the search's number at which the blanket hides every pair of inputs."""
+    # The search is first for the farthest pair. Where another pair is not hidden there, it goes on from there, away
+    # from the guess, with the worst of them.
     pairs = kind(guess, precision).pairs()
     found, pair = guess, pairs[0]
     while True:
@@ -326,7 +285,7 @@ def over_pairs(kind: RandomizerOf, precision: int, target: PairTarget, search: S
 
 
 def hides_pairs(kind: RandomizerOf, precision: int, target: PairTarget, size: float) -> bool:
-    """Return whether the blanket hides every pair of inputs; what a search ended with is not computed again."""
+    """Return whether the blanket hides every pair of inputs. The excesses that a search ended with are cached."""
     pairs = kind(size, precision).pairs()
     return all(_pair_excess(kind, precision, target, pair, size) <= 0 for pair in pairs)
 

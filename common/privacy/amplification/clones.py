@@ -1,27 +1,18 @@
-"""The clones bound, evaluated: what shuffling makes of ε₀-LDP randomizers; and the closed forms of papers.
+"""Evaluates the clones bound of shuffled messages of ε₀-LDP randomizers, and the closed forms of papers.
 
-The randomizers may differ from place to place. The users are put in a uniform order, and place j applies its own
-randomizer R_j to the user that stands there; the shuffler hands over the messages by place. (One R for all: then the
-order of the messages tells nothing, and the shuffler need not keep it.) Write p = e^ε₀, R⁰ and R¹ for the laws of R_j
-for the one user's two data, Q⁰ = (pR⁰ - R¹)/(p - 1) and Q¹ the reverse: laws, as R_j is ε₀-LDP, and R⁰ = (pQ⁰ + Q¹)/(p
-+ 1). For another user R_j is at least R⁰/p and R¹/p, hence at least (R⁰ + R¹)/(2p) = (Q⁰ + Q¹)/(2p). So every user may
-draw a symbol before the places are known: the one user 0 or 1 with p/(p + 1) and 1/(p + 1), or the reverse; the others
-0 or 1 with 1/(2p) each, and else their own; and place j answers by Q⁰, by Q¹, or by what is left of R_j. Given how many
-zeros and ones there are, who has which symbol and stands where has one law in both worlds, so those two counts are all
-that tells the worlds apart: with C ~ Bin(n - 1, 1/p), A ~ Bin(C, 1/2), Δ ~ Ber(p/(p + 1)),
+The users are put in a uniform order, and place j applies its own ε₀-LDP randomizer R_j to the user that stands there.
+The shuffler hands over the messages by place. With p = e^ε₀, C ~ Bin(n - 1, 1/p), A ~ Bin(C, 1/2), Δ ~ Ber(p/(p + 1)),
+the messages of two neighbouring inputs are at least as close as the pairs of counts
 
-    (A + Δ, C - A + 1 - Δ) against (A + 1 - Δ, C - A + Δ).
+    (A + Δ, C - A + 1 - Δ) and (A + 1 - Δ, C - A + Δ).
+
+With one R for all places the order of the messages tells nothing, and the shuffler need not keep it.
 
 Source     Feldman, McMillan & Talwar 2021, Theorem 3.1 and its numerical form.
            Feldman, McMillan & Talwar 2023 has C ~ Bin(n - 1, 2/(p + 1)); its erratum takes that back for general
            randomizers, as the R of another user need not be (R⁰ + R¹)/(p + 1): it is less where
            R⁰ = R¹ = pR. For binary randomized response it is true, and exact when C is given away.
 Holds      for every n ≥ 1, ε₀ > 0; one message a user, randomizers fixed before any message is seen. δ > 0 only.
-
-Closed forms follow, inside the ranges where they are proven. `paper` calibrations use them. FREE (Hanna et al.) prints
-the form of Feldman, McMillan & Talwar as equation (10), without its range. CTX (Chowdhury & Zhou) uses it for Gaussian
-noise, with constants that promise more than its lemma gives: `gaussian_promise` tells. The form is 3 to 5 times larger
-than the computed bound at δ = 10⁻⁶ and 10³ to 10⁵ users, and more for more users or a larger δ.
 """
 
 import math
@@ -41,9 +32,18 @@ MASSES = 1e-10  # relative, of the law of C
 CELLS = 256  # ranges of C that a whole curve is computed by, at most twice as many
 LEAST = 1e-300  # mass of a range: below it doubles end
 
+# Proof of the bound. Let R⁰ and R¹ be the laws of R_j for the one user's two data, Q⁰ = (pR⁰ - R¹)/(p - 1), and Q¹ the
+# reverse. They are laws, as R_j is ε₀-LDP, and R⁰ = (pQ⁰ + Q¹)/(p + 1).
+# For another user R_j is at least R⁰/p and at least R¹/p, hence at least (R⁰ + R¹)/(2p) = (Q⁰ + Q¹)/(2p).
+# So every user may draw a symbol before the places are known. The one user draws 0 or 1 with p/(p + 1) and 1/(p + 1),
+# or the reverse. The others draw 0 or 1 with 1/(2p) each, and else their own symbol. Place j answers by Q⁰, by Q¹, or
+# by the rest of R_j.
+# Given the numbers of zeros and ones, the law of who has which symbol and stands where is the same in both worlds. So
+# these two counts are all that tells the worlds apart.
+
 
 def clones_delta(epsilon: float, local_epsilon: float, users: int) -> float:
-    """Return δ(ε) of the shuffled messages of `users` with ε₀-LDP randomizers: above it by truncation and rounding."""
+    """Return δ(ε) of the shuffled messages of `users` with ε₀-LDP randomizers, rounded up."""
     check_epsilon(epsilon)
     check_epsilon(local_epsilon, "local_epsilon")
     check_users(users)
@@ -81,14 +81,12 @@ def excess(epsilon: float, local_epsilon: float, users: int, chance: float) -> f
 
 
 def clones_curve(epsilons: NDArray[np.float64], local_epsilon: float, users: int) -> NDArray[np.float64]:
-    """Return δ(ε) at many ε < ε₀, within a few percent from above, and down to 1e-300: no mass of C is left out.
-
-    Larger values of C hide more: leave one of c + 2 tosses out at random, and the share of heads keeps its mean, of
-    which the hockey stick given C is a convex function. So a range of values may count as its least one: neighbours,
-    and below the stored law ranges that double, each at Chernoff's bound of all that is below its end.
-    """
+    """Return δ(ε) at many ε < ε₀, within a few percent from above, and down to 1e-300: no mass of C is left out."""
     chance = math.exp(-local_epsilon)
     counts, masses, lost = _clones(users, chance)
+    # Larger values of C hide more: leave one of c + 2 tosses out at random, and the share of heads keeps its mean, of
+    # which the hockey stick given C is a convex function. So a range of values may count as its least one.
+    # Neighbours make such ranges. Below the stored law ranges double, each at Chernoff's bound of all below its end.
     starts = np.arange(0, counts.size, max(1, counts.size // CELLS))
     far, below = _below(int(counts[0]), users, math.nextafter(chance, 0))
     least = np.concatenate((far, counts[starts], counts[-1:]))
@@ -106,13 +104,11 @@ def _below(first: int, users: int, chance: float) -> tuple[NDArray[np.float64], 
 
 
 def _given(counts: NDArray[np.float64], epsilon: float, local_epsilon: float) -> NDArray[np.float64]:
-    """Return the hockey stick given C = c, from above.
-
-    Both laws of the first count are mixtures of b = Bin(c, 1/2) and of b moved by 1; the quotient b(a-1)/b(a) =
-    a/(c-a+1) grows with a, so that the positive part is a tail.
-    """
+    """Return an upper bound of the hockey stick given C = c, for each of `counts`."""
     from scipy import stats  # noqa: PLC0415 - half a second of every start, for shuffled messages only
 
+    # Both laws of the first count are mixtures of b = Bin(c, 1/2) and of b moved by 1. The quotient b(a-1)/b(a) =
+    # a/(c-a+1) grows with a, so that the positive part is a tail.
     p, e = math.exp(local_epsilon), math.exp(epsilon)
     start = math.expm1(local_epsilon + epsilon) / (math.expm1(local_epsilon) * (e + 1))
     before = np.floor((counts + 1) * start)  # the last a that does not count; at most c as ε < ε₀
@@ -130,35 +126,21 @@ def _clones(users: int, chance: float) -> tuple[NDArray[np.float64], NDArray[np.
     return pmf.support.astype(np.float64), pmf.masses, pmf.lost
 
 
+# Closed forms of papers, inside the ranges where they are proven; `paper` calibrations use them. FREE (Hanna et al.)
+# prints the form of Feldman, McMillan & Talwar as equation (10), without its range. CTX (Chowdhury & Zhou) uses it for
+# Gaussian noise, with constants that promise more than its lemma gives (`gaussian_promise`). The form is 3 to 5 times
+# larger than the computed bound at δ = 10⁻⁶ and 10³ to 10⁵ users, and more for more users or a larger δ.
+
+
 def largest_local_epsilon(delta: float, users: int) -> float:
-    """Return ln(n / (16 ln(2/δ))), above which the form is not proven; -inf or negative where no ε₀ is."""
+    """Return ln(n / (16 ln(2/δ))), the largest ε₀ for which the form is proven; negative where it is for none."""
     return math.log(users / (16 * math.log(2 / delta)))
 
 
-def paper_epsilon(local_epsilon: float, delta: float, users: int) -> float:
-    """Return ln(1 + (e^ε₀ - 1)/(e^ε₀ + 1) · (8√(e^ε₀ ln(4/δ)/n) + 8e^ε₀/n)).
-
-    Feldman, McMillan & Talwar 2021, Theorem 3.1; FREE equation (10).
-
-    Raises BadParameter outside ε₀ ≤ ln(n / (16 ln(2/δ))).
-    """
-    check_epsilon(local_epsilon, "local_epsilon")
-    check_delta(delta)
-    check_users(users)
-    limit = largest_local_epsilon(delta, users)
-    if local_epsilon > limit:
-        raise BadParameter(
-            "local_epsilon", local_epsilon, f"at most ln(n / (16 ln(2/δ))) = {limit:.6g} for {users} users"
-        )
-    return _form(local_epsilon, delta, users)
-
-
 def paper_local_epsilon(epsilon: float, delta: float, users: int) -> float:
-    """Return the greatest ε₀ whose shuffled messages the form shows to be (ε, δ)-DP.
+    """Return the greatest ε₀ whose shuffled messages the form shows to be (ε, δ)-DP; ε where it shows no larger one.
 
-    ε itself where it shows nothing better.
-
-    FREE's f⁻¹(ε), mended: an ε-LDP randomizer needs no shuffler, and beyond its range the form proves nothing.
+    This is FREE's f⁻¹(ε), mended: an ε-LDP randomizer needs no shuffler, and beyond its range the form proves nothing.
     """
     check_epsilon(epsilon)
     check_delta(delta)
@@ -170,10 +152,11 @@ def paper_local_epsilon(epsilon: float, delta: float, users: int) -> float:
 
 
 def gaussian_noise(epsilon: float, delta: float, batch: int) -> float:
-    """σ₁ = σ₂ = 4√(2 ln(2.5B/δ) ln(2/δ)) / (ε√B): CTX Theorem B.1 as printed, for every coordinate.
+    """Return σ₁ = σ₂ = 4√(2 ln(2.5B/δ) ln(2/δ)) / (ε√B) for every coordinate: CTX Theorem B.1 as printed.
 
-    It is the Gaussian mechanism of ε₀ = ε√B/√ln(2/δ), δ₀ = δ/B, whose proof needs ε₀ ≤ 1, and Lemma B.4 needs
-    B ≥ 16 e^ε₀ ln(4/δ): BadParameter outside (B = 20 of the paper's experiments is). See `gaussian_promise`.
+    It is the Gaussian mechanism of ε₀ = ε√B/√ln(2/δ), δ₀ = δ/B, whose proof needs ε₀ ≤ 1. Lemma B.4 needs
+    B ≥ 16 e^ε₀ ln(4/δ). Raises BadParameter outside; B = 20 of the paper's experiments is outside. See
+    `gaussian_promise`.
     """
     _local_gaussian(epsilon, delta, batch)
     return 4 * math.sqrt(2 * math.log(2.5 * batch / delta) * math.log(2 / delta)) / (epsilon * math.sqrt(batch))
@@ -182,8 +165,8 @@ def gaussian_noise(epsilon: float, delta: float, batch: int) -> float:
 def gaussian_promise(epsilon: float, delta: float, batch: int) -> tuple[float, float]:
     """Return (ε̃, δ̃) that Lemma B.4 gives with the constants of Theorem B.1: 4 to 7 times ε and about 3 times δ.
 
-    ε̃ is the form at ε₀ and δ' = δ/2; δ̃ = δ' + (e^ε̃ + 1)(1 + e^-ε₀/2) B δ₀ (Feldman, McMillan &
-    Talwar 2021, Theorem 3.8). Raises as `gaussian_noise`.
+    ε̃ is the form at ε₀ and δ' = δ/2. δ̃ = δ' + (e^ε̃ + 1)(1 + e^-ε₀/2) B δ₀ (Feldman, McMillan & Talwar 2021,
+    Theorem 3.8). Raises BadParameter where `gaussian_noise` does.
     """
     local = _local_gaussian(epsilon, delta, batch)
     spent = _form(local, delta / 2, batch)
@@ -191,12 +174,16 @@ def gaussian_promise(epsilon: float, delta: float, batch: int) -> tuple[float, f
 
 
 def _form(local_epsilon: float, delta: float, users: int) -> float:
+    """Return ln(1 + (e^ε₀ - 1)/(e^ε₀ + 1) · (8√(e^ε₀ ln(4/δ)/n) + 8e^ε₀/n)): an ε that holds up to the largest ε₀.
+
+    Source  Feldman, McMillan & Talwar 2021, Theorem 3.1; FREE equation (10). `largest_local_epsilon` is the range.
+    """
     grown = math.exp(local_epsilon) / users
     return math.log1p(math.tanh(local_epsilon / 2) * 8 * (math.sqrt(grown * math.log(4 / delta)) + grown))
 
 
 def _local_gaussian(epsilon: float, delta: float, batch: int) -> float:
-    """Return ε₀ of Theorem B.1's proof, checked."""
+    """Return ε₀ of Theorem B.1's proof. Raises BadParameter outside of its range."""
     check_epsilon(epsilon)
     check_delta(delta)
     check_users(batch)

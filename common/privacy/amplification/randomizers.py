@@ -1,15 +1,13 @@
-"""Local randomizers for the blanket bound: cells of outputs, and the mass that every input puts on each cell.
+"""Defines local randomizers for the blanket bound: cells of outputs, and each input's mass on each cell.
 
-There are finite tables, noise on a grid, and Gaussian and Laplace noise on [0, 1].
+They are noise on a grid: any law on the integers, and Laplace noise whose outputs are few.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from distrust.common.errors import BadParameter
 from distrust.common.noise.law import Pmf
@@ -17,6 +15,15 @@ from distrust.common.noise.law import Pmf
 SUM = 1e-9  # how far the masses of an input may be from 1
 
 Array = NDArray[np.float64]
+
+LARGEST_EPSILON = 50.0  # nats
+
+LEAST_DELTA = 1e-18
+"""Smallest accepted δ. The mass that truncated laws leave out, 1e-22, must be negligible against it."""
+
+MOST_USERS = 10**9  # clients of one cohort
+MOST_INPUTS = 33
+MOST_CELLS = 5000
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +58,7 @@ class LocalRandomizer:
 
     @property
     def gamma(self) -> float:
-        """γ: probability that a message says nothing of its input."""
+        """Return γ, the probability that a message says nothing of its input."""
         return float(self.blanket.sum())
 
     def pairs(self) -> list[tuple[int, int]]:
@@ -62,12 +69,6 @@ class LocalRandomizer:
         return sorted(once, key=lambda pair: -abs(pair[0] - pair[1]))
 
 
-LARGEST_EPSILON = 50.0
-LEAST_DELTA = 1e-18
-"""Below it the laws' truncation, 1e-22, would be felt."""
-MOST_USERS = 10**9
-
-
 def check_users(users: int) -> None:
     """Refuse a cohort of no size or beyond double precision."""
     if not 1 <= users <= MOST_USERS:
@@ -75,33 +76,21 @@ def check_users(users: int) -> None:
 
 
 def check_epsilon(epsilon: float, field: str = "epsilon") -> None:
-    """Refuse what is no ε."""
+    """Refuse an ε outside of (0, LARGEST_EPSILON]."""
     if not 0 < epsilon <= LARGEST_EPSILON:
         raise BadParameter(field, epsilon, f"must lie in (0, {LARGEST_EPSILON:g}]")
 
 
 def check_delta(delta: float) -> None:
-    """Refuse what is no δ, 0 too: amplification has none."""
+    """Refuse a δ outside of [LEAST_DELTA, 1/2): amplification gives no pure privacy."""
     if not LEAST_DELTA <= delta < 0.5:
         raise BadParameter(
             "delta", delta, f"must lie in [{LEAST_DELTA:g}, 1/2): shuffling amplifies (ε, δ) privacy only"
         )
 
 
-FINE = 256  # cells in one unit of noise, or of what changes the density by e
-FARTHEST = 9.0  # standard deviations beyond [0, 1] that are cut into cells; less than 1e-18 is beyond them
-MOST_INPUTS = 33
-MOST_CELLS = 5000
-WIDER = 1e-12  # relative, for the rounding of densities
-
-
-def tabulated(masses: Array) -> LocalRandomizer:
-    """Any finite randomizer: row x holds the probabilities of the outputs for input x."""
-    return _of_atoms(np.atleast_2d(masses), 0.0, mirrored=False)
-
-
 def added_noise(pmf: Pmf, precision: int) -> LocalRandomizer:
-    """x̂ + noise for x̂ in {0..precision}: discrete Gaussian, any law on the integers.
+    """Return messages x̂ + noise for x̂ in {0..precision}, with any law on the integers.
 
     A law of more than MOST_CELLS outputs is cut into that many cells of neighbours, at least: the log-ratio of two
     inputs changes by a 250th of its standard deviation in a cell of Gaussian noise.
@@ -141,9 +130,10 @@ def _moved(pmf: Pmf, shift: int, row: Array) -> Array:
 
 
 def laplace_on_grid(scale: float, precision: int) -> LocalRandomizer:
-    """x̂ + Lap_Z(scale) for x̂ in {0..precision}, put between 0 and `precision`.
+    """Return messages x̂ + Lap_Z(scale) for x̂ in {0..precision}, put between 0 and `precision`.
 
-    Beyond them all laws are proportional, so that it tells as much, and nothing is left out as in `added_noise`.
+    Beyond these ends all laws are proportional, so that the cut messages tell as much, and no mass is left out as in
+    `added_noise`.
     """
     _check_inputs(precision)
     x = np.arange(precision + 1)
@@ -153,51 +143,8 @@ def laplace_on_grid(scale: float, precision: int) -> LocalRandomizer:
     return _of_atoms(masses, 0.0, mirrored=True)
 
 
-def gaussian(sigma: float, precision: int = 1) -> LocalRandomizer:
-    """Return messages x + N(0, σ²) for x in {0, 1/precision, …, 1}.
-
-    There is no ε₀. γ = 2Φ(-1/(2σ)), whatever the grid.
-    """
-    _check_scale("sigma", sigma)
-    _check_inputs(precision)
-    step = min(sigma, sigma**2) / FINE
-    half = math.ceil((0.5 + FARTHEST * sigma) / step)
-    edges = 0.5 + step * np.arange(-half, half + 1)
-    x = np.arange(precision + 1)[:, None] / precision
-    ratios = np.where(edges <= 0.5, (1 - x) * (1 + x - 2 * edges), x * (2 * edges - x)) / (2 * sigma**2)
-    lost = 2 * float(special.ndtr(-FARTHEST))
-    return _of_cells(_between((edges - x) / sigma, special.ndtr), half, np.exp(ratios), lost)
-
-
-def laplace(scale: float, precision: int = 1) -> LocalRandomizer:
-    """Return messages x + Lap(scale) for x in {0, 1/precision, …, 1}: ε₀ = 1/scale, γ = e^(-1/(2 scale))."""
-    _check_scale("scale", scale)
-    _check_inputs(precision)
-    # left of 0, and right of 1, all densities are proportional: one cell each
-    half = precision * math.ceil(FINE / (2 * precision * min(scale, 1.0)))
-    edges = np.concatenate(([-np.inf], np.linspace(0, 1, 2 * half + 1), [np.inf]))
-    x = np.arange(precision + 1)[:, None] / precision
-    inside = np.clip(edges, 0, 1)
-    ratios = np.where(inside <= 0.5, 1 - inside, inside) - np.abs(inside - x)
-    return _of_cells(_between((edges - x) / scale, _laplace_below), half + 1, np.exp(ratios / scale), 0.0)
-
-
-def _laplace_below(z: Array) -> Array:
-    """Return P(Lap(1) ≤ z)."""
-    tail = np.exp(-np.abs(z)) / 2
-    return np.where(z < 0, tail, 1 - tail)
-
-
-def _between(edges: Array, below: Callable[[Array], Array]) -> Array:
-    """Return masses between neighbouring edges of a law that is symmetric about 0, each from its own smaller tail."""
-    left, right = edges[:, :-1], edges[:, 1:]
-    upper = left > 0
-    masses: Array = below(np.where(upper, -left, right)) - below(np.where(upper, -right, left))
-    return masses
-
-
 def _of_atoms(masses: Array, lost: float, *, mirrored: bool) -> LocalRandomizer:
-    """Outputs one by one; those that some input never gives have no blanket and count as lost."""
+    """Return the outputs one by one. Outputs that some input never gives have no blanket and count as lost."""
     blanket = masses.min(axis=0)
     kept = blanket > 0
     if not kept.any():
@@ -205,22 +152,6 @@ def _of_atoms(masses: Array, lost: float, *, mirrored: bool) -> LocalRandomizer:
     beyond = float(masses[:, ~kept].sum(axis=1).max(initial=0.0))
     masses, blanket = masses[:, kept], blanket[kept]
     return LocalRandomizer(masses, blanket, masses / blanket, masses / blanket, lost + beyond, mirrored=mirrored)
-
-
-def _of_cells(masses: Array, half: int, ratios: Array, lost: float) -> LocalRandomizer:
-    """Intervals: `half` of them left of 1/2, where the last input's law is the least; right of it the first input's.
-
-    Densities relative to the least law are monotone between edges; `ratios` holds them there.
-    """
-    blanket = np.concatenate((masses[-1, :half], masses[0, half:]))
-    low = np.minimum(ratios[:, :-1], ratios[:, 1:]) * (1 - WIDER)
-    high = np.maximum(ratios[:, :-1], ratios[:, 1:]) * (1 + WIDER)
-    return LocalRandomizer(masses, blanket, low, high, lost, mirrored=True)
-
-
-def _check_scale(field: str, value: float) -> None:
-    if not 0.1 <= value <= 1000:
-        raise BadParameter(field, value, "must lie in [0.1, 1000], in units of the range of the values")
 
 
 def _check_inputs(precision: int) -> None:

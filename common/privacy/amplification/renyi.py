@@ -1,14 +1,12 @@
-"""Rényi divergences of shuffled messages, from bounds of their δ(ε): what amplification leaves of every order.
+"""Computes Rényi divergences of shuffled messages from bounds of their δ(ε), for every order.
 
-The hockey sticks H_γ, δ at ε = ln γ, of a pair of laws in both directions tell each f-divergence of it (Sason & Verdú
-2016, eq. (80)); with f(t) = t^α that is
+Let H_γ be the hockey stick, δ at ε = ln γ. In both directions of a pair of laws it gives
 
-    e^((α-1) D_α(P‖Q)) = 1 + α(α-1) ∫_1^∞ (γ^(α-2) H_γ(P‖Q) + γ^(-α-1) H_γ(Q‖P)) dγ,
+    e^((α-1) D_α(P‖Q)) = 1 + α(α-1) ∫_1^∞ (γ^(α-2) H_γ(P‖Q) + γ^(-α-1) H_γ(Q‖P)) dγ.
 
-from t^α - 1 - α(t-1) = α(α-1) ∫ γ^(α-2) ((t-γ)₊ for γ > 1, (γ-t)₊ for γ < 1) dγ, with γ → 1/γ in the second part.
-Bounds of δ at finitely many ε are enough. H_γ is convex in γ, so that it lies below the chord of any two numbers that
-are above it; at γ = 1 it is larger than at the first ε by γ - 1 at most, as its slope is -Q(P > γQ). Beyond the last ε
-there is nothing for pure messages, from ε₀ on, and for others what one message promises alone.
+Bounds of δ at finitely many ε are enough, and give an upper bound of D_α.
+
+Source  Sason & Verdú 2016, eq. (80), with f(t) = t^α.
 """
 
 import math
@@ -32,7 +30,7 @@ LEFT_OUT = 0.03  # of the δ before: mass of extreme values to leave out
 BULK = 1e-8  # δ from which on Chernoff's bound is enough
 APART = 0.2  # of two ε, at most
 STEP = 0.3  # of the blanket's grid, in standard deviations: some percent of δ
-FLOOR = 1e-120  # δ below which no order feels what is left
+FLOOR = 1e-120  # δ below which the rest of the curve changes no order's divergence
 KEPT = 1e-290  # δ down to which one message's own is a number
 MOST_PAIRS = 30  # of inputs; more would take too long
 FAR = 1.1  # from one ε to the next where only one message's own bound is better than the last δ
@@ -55,9 +53,8 @@ def blanket_renyi(
 ) -> list[float]:
     """Return divergences of `users` shuffled messages of one randomizer that is ρ-zCDP by itself.
 
-    They are inf where it has too many inputs.
-
-    pure  its ε₀, if it has one; then ρ is ε₀²/2 at most. The randomizer should leave out next to nothing: see FLOOR.
+    pure     its ε₀, if it has one; then ρ is ε₀²/2 at most. The randomizer must leave out less mass than FLOOR.
+    Returns  inf for every order where the randomizer has too many inputs.
     """
     last = len(randomizer.masses) - 1
     pairs = [(x, y) for y in range(last, 0, -1) for x in range(y) if not (randomizer.mirrored and x + y > last)]
@@ -73,12 +70,9 @@ def blanket_renyi(
 def concentrated_renyi(
     users: int, rho: float, orders: Sequence[float], local_epsilon: Callable[[float], float]
 ) -> list[float]:
-    """Return divergences of `users` shuffled ρ-zCDP messages.
+    """Return divergences of `users` shuffled ρ-zCDP messages, each of which is (`local_epsilon`(δ₀), δ₀)-private.
 
-    Each is (`local_epsilon`(δ₀), δ₀)-private: within δ₀ of an ε₀-private one.
-
-    δ(ε) is the clones' for ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀, the least over some δ₀: Feldman, McMillan & Talwar
-    2021, Theorem 3.8.
+    Source  Feldman, McMillan & Talwar 2021, Theorem 3.8.
     """
     shares = [(share / users, local_epsilon(share / users)) for share in SHARES]
     found = [(share, local) for share, local in shares if 0 < local <= LARGEST_EPSILON]
@@ -86,6 +80,8 @@ def concentrated_renyi(
         return [math.inf] * len(orders)
     epsilons = _cheap(max(local for _, local in found))
     deltas = np.ones(epsilons.size)
+    # Each message is within δ₀ of an ε₀-private one. So δ(ε) is the clones' for ε₀, and (e^ε + 1)(1 + e^(-ε₀)/2) n δ₀
+    # more. The least over some δ₀ is taken.
     for share, local in found:
         under = epsilons < local
         pure = np.zeros(epsilons.size)
@@ -100,23 +96,23 @@ def curve_renyi(epsilons: Array, deltas: Array, order: float, beyond: float = -m
     epsilons  above 0, increasing; deltas bound δ there, in both directions; 0 is allowed.
     beyond    ln of a bound of α(α-1) times the integral from the last ε on.
     """
+    # At γ = 1 H_γ is larger than at the first ε by γ - 1 at most, as its slope is -Q(P > γQ).
     start = min(1.0, float(deltas[0]) + math.expm1(float(epsilons[0])))
     at = np.concatenate(([0.0], epsilons))
     with np.errstate(divide="ignore"):
         logs = np.log(np.minimum.accumulate(np.concatenate(([start], deltas))))
+    # H_γ is convex in γ, so it lies below the chord of any two numbers that are above it.
     parts = np.concatenate([_chords(at, logs, power) for power in (order - 1, -order)])
+    # t^α - 1 - α(t-1) = α(α-1) ∫ γ^(α-2) ((t-γ)₊ for γ > 1, (γ-t)₊ for γ < 1) dγ; γ → 1/γ in the second part gives the
+    # integral that the module's docstring states.
     inside = float(np.logaddexp.reduce(parts)) + math.log(order * (order - 1) * RAISED)
     return float(np.logaddexp(0.0, np.logaddexp(inside, beyond))) / (order - 1)
 
 
 def _chords(at: Array, logs: Array, power: float) -> Array:
-    """Return the logarithms of ∫ γ^(power-1) (chord of δ) dγ over each segment.
-
-    The left ends' parts of it, and the right ends'.
-
-    γ = e^(a+u), 0 ≤ u ≤ h. With I(k) = ∫ e^(ku) du the weights of the ends are e^(power a)/(e^h - 1) times
-    e^h I(power) - I(power+1) and I(power+1) - I(power).
-    """
+    """Return ln ∫ γ^(power-1) (chord of δ) dγ over each segment: first the left ends' parts, then the right ends'."""
+    # γ = e^(a+u), 0 ≤ u ≤ h. With I(k) = ∫ e^(ku) du the weights of the ends are e^(power a)/(e^h - 1) times
+    # e^h I(power) - I(power+1) and I(power+1) - I(power).
     a, h = at[:-1], np.diff(at)
     top = np.maximum((power + 1) * h, 0.0)  # taken out of both integrals: it may be large
     one, other = _integral(power, h, top), _integral(power + 1, h, top)
@@ -138,7 +134,7 @@ def _cheap(last: float) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Shuffled:
-    """δ(ε) of the messages of `users`, one of whom has either input of a pair: the larger of both directions."""
+    """Messages of `users`, one of whom has either input of a pair. Bounds their δ(ε), the larger of both directions."""
 
     randomizer: LocalRandomizer
     users: int
@@ -146,7 +142,7 @@ class _Shuffled:
 
     @property
     def both(self) -> tuple[tuple[int, int], ...]:
-        """The pair's directions; one where the other is its mirror image."""
+        """Return the pair's directions; one where the other is its mirror image."""
         mirrored = self.randomizer.mirrored and sum(self.pair) == len(self.randomizer.masses) - 1
         return (self.pair,) if mirrored else (self.pair, self.pair[::-1])
 
@@ -167,7 +163,7 @@ class _Shuffled:
 
 
 def _blanket_curve(shuffled: _Shuffled, rho: float) -> tuple[Array, Array]:
-    """Return points (ε, δ) of a pair of inputs, from where δ begins to fall to where no order feels it."""
+    """Return points (ε, δ) of a pair of inputs, from where δ begins to fall to where it is below FLOOR."""
 
     def at(epsilon: float, before: float) -> float:
         rough = shuffled.rough(epsilon)
@@ -185,9 +181,9 @@ def _blanket_curve(shuffled: _Shuffled, rho: float) -> tuple[Array, Array]:
 def _with_tail(
     epsilons: Array, deltas: Array, rho: float, orders: Sequence[float], pure: float = math.inf
 ) -> list[float]:
-    """Return divergences by a curve, the least of it and of ρ-zCDP at every ε.
+    """Return divergences by the lesser of a curve and of ρ-zCDP's δ at every ε.
 
-    From its end on by ρ-zCDP alone, or nothing.
+    Beyond the curve's end only ρ-zCDP counts; from `pure` on δ is 0.
     """
     end = max(float(epsilons[-1]) * FAR, min(4 * rho * max(orders), END))
     more = float(epsilons[-1]) * FAR ** np.arange(1, math.ceil(math.log(end / epsilons[-1]) / math.log(FAR)) + 1)
@@ -203,7 +199,7 @@ def _with_tail(
 
 
 def _alone(rho: float, epsilon: float) -> float:
-    """Return δ(ε) ≤ K_a e^(-(a-1)ε) of a ρ-zCDP message, the least over orders a."""
+    """Return the bound δ(ε) ≤ K_a e^(-(a-1)ε) of a ρ-zCDP message, the least over orders a."""
     a = 1 + TAILS
     return math.exp(min(0.0, float((_constant(rho, a) - (a - 1) * epsilon).min())))
 
@@ -217,5 +213,5 @@ def pair_tail(rho: float, order: float, epsilon: float) -> float:
 
 
 def _constant(rho: float, a: Array) -> Array:
-    """Of K_a, the logarithm (a-1)aρ + (a-1) ln(1 - 1/a) - ln a: Balle et al. 2020, Theorem 21."""
+    """Return ln K_a = (a-1)aρ + (a-1) ln(1 - 1/a) - ln a: Balle et al. 2020, Theorem 21."""
     return np.asarray((a - 1) * (a * rho + np.log1p(-1 / a)) - np.log(a), dtype=np.float64)

@@ -5,13 +5,14 @@ one run; figures play all repetitions of a series as one core.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.bandit.contextual import ChoiceRule, ContextualChoice, ContextualSum, Screen
+from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice, Screen
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.messages.policy_spec import RoundSize
@@ -43,7 +44,11 @@ class RoundNoise:
 
 
 class Core(Protocol):
-    """The state of R runs of one policy. Deterministic: the same sums give the same rules."""
+    """The state of R runs of one policy. Deterministic: the same sums give the same rules.
+
+    A class of it is called with the policy's spec, the facts of the run, and R. The runs do not touch each other: a run
+    has the same rules whichever others are learned with it. Only `rule.only` is one for all, as it is public.
+    """
 
     @property
     def rule(self) -> ChoiceRule:
@@ -56,29 +61,40 @@ class Core(Protocol):
 
 
 class ContextualPolicy:
-    """A policy that asks one cohort of `batch` clients a round, and lets a core of one run learn from its sum."""
+    """A policy that asks one cohort of `batch` clients a round, and lets a core of one run learn from its sum.
+
+    cumulative  whether the core takes the sums over all batches so far, where a mechanism counts a stream.
+    """
 
     active: tuple[int, ...]
     intervals: tuple[Interval, ...] = ()
     formed: tuple[Interval, ...] = ()
     chosen: int | None = None
 
-    def __init__(self, spec: ContextualPolicySpec, run: RunFacts, core: Core) -> None:
-        if run.horizon < spec.batch:
-            raise BadParameter("policy.batch", spec.batch, f"must be at most horizon = {run.horizon}")
+    def __init__(self, spec: ContextualPolicySpec, run: RunFacts, core: Core, *, cumulative: bool = True) -> None:
+        rounds_of(spec, run)
+        if spec.weights is not None and len(spec.weights) != run.arms:
+            raise BadParameter("policy.weights", len(spec.weights), f"one for each of the {run.arms} arms is needed")
         self._spec, self._run, self._core = spec, run, core
         self.active = tuple(range(run.arms))
-        self._batch = 1
+        self._batch, self._cumulative = 1, cumulative
+
+    def core(self, runs: int) -> Core:
+        """Return the core of so many runs of this policy before their first batch."""
+        core: Core = type(self._core)(self._spec, self._run, runs)  # type: ignore[call-arg]
+        return core
 
     def ask(self, left: int) -> Ask | None:
-        if left < self._spec.batch:
-            return None
-        decision = ContextualChoice.of(first_run(self._core.rule))
+        return self.ask_by(self._core.rule) if left >= self._spec.batch else None
+
+    def ask_by(self, rule: ChoiceRule) -> Ask:
+        """Return the batch whose clients choose by the first run's part of a core's rule."""
+        decision = ContextualChoice.of(weighted(first_run(rule), self._spec))
         statistic = self._spec.statistic(self._run.arms, decision)
         size = RoundSize(self._run.arms, self._run.horizon, self._run.calibration, self._batch, self._run.arms)
         query = Query(None, self._spec.batch)
         share = self._spec.event_probability(size)
-        return Ask(self._batch, (query,), share, decision, statistic, cumulative=True)
+        return Ask(self._batch, (query,), share, decision, statistic, cumulative=self._cumulative)
 
     def tell(self, estimates: Sequence[Estimate]) -> None:
         if len(estimates) != 1:
@@ -90,13 +106,28 @@ class ContextualPolicy:
         return {None: left} if left else {}
 
 
+def rounds_of(spec: ContextualPolicySpec, run: RunFacts) -> int:
+    """Return the full batches of a run, at least one. Raises BadParameter."""
+    if run.horizon < spec.batch:
+        raise BadParameter("policy.batch", spec.batch, f"must be at most horizon = {run.horizon}")
+    return run.horizon // spec.batch
+
+
 def first_run(rule: ChoiceRule) -> ChoiceRule:
     """Return the rule of the first run of a core."""
     screen = None
     if rule.screen is not None:
-        screen = Screen(rule.screen.theta[0], rule.screen.link, rule.screen.margin)
+        screen = Screen(rule.screen.theta[0], rule.screen.link, float(np.ravel(rule.screen.margin)[0]))
     inverse = None if rule.inverse is None else rule.inverse[0]
-    return ChoiceRule(rule.theta[0], inverse, float(np.ravel(rule.beta)[0]), screen, rule.only)
+    anchor = None if rule.anchor is None else rule.anchor[0]
+    return ChoiceRule(rule.theta[0], inverse, float(np.ravel(rule.beta)[0]), screen, rule.only, anchor=anchor)
+
+
+def weighted(rule: ChoiceRule, spec: ContextualPolicySpec) -> ChoiceRule:
+    """Return the rule by which clients choose by value, where the arms of a spec have weights; else the rule."""
+    if spec.weights is None:
+        return rule
+    return replace(rule, weights=np.array(spec.weights), link=spec.link)
 
 
 class RidgeSums:

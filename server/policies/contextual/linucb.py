@@ -9,65 +9,19 @@ batches m, then with λ = 2q the noisy V lies between λ_min = q and λ_max = 3q
 Lemma A.4, which takes one λ for both ends and no ν, is asymptotic: its √λ is up to 1.93 times too short.
 """
 
-import math
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distrust.common.bandit.contextual import ChoiceRule, ContextualSum
+from distrust.common.bandit.contextual_choice import ChoiceRule
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.messages.contextual_policy import LinUcbSpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import ContextualPolicy, RidgeSums, RoundNoise
-from distrust.server.policies.contextual.noise_bounds import matrix_bound, vector_bound
+from distrust.server.policies.contextual.noise_bounds import Regularizer
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Regularizer:
-    """λ, the least and largest of what noise leaves of it, and ν, which noise adds to the width."""
-
-    value: float = 1.0
-    least: float = 1.0
-    largest: float = 1.0
-    drift: float = 0.0
-
-    @classmethod
-    def against(cls, noise: RoundNoise, size: int, batches: int, failure: float, *, exact: bool) -> Self:
-        """Return the regularizer for noise that may fail with probability `failure` in `batches` batches.
-
-        noise  of one batch; the sums over all batches are what counts. `paper` uses a union over the batches, and for
-               prefix sums the constants of Shariff & Sheffet's code (2018). `exact` splits the failure in two.
-        """
-        if noise.deviation == 0:
-            return cls()
-        terms = noise.nodes if noise.prefix else batches
-        largest = noise.deviation * math.sqrt(terms)  # of one entry's noise, after any batch
-        if exact:
-            # Sums of symmetric independent batches: Lévy's inequality, P(max_m ‖N_m‖ > x) ≤ 2 P(‖N_M‖ > x). Prefix
-            # sums of a tree have at most `nodes` terms each, and a union over the batches.
-            each = failure / 2 / (batches if noise.prefix else 2)
-            q = largest * matrix_bound(size, each, exact=True)
-            drift = largest * vector_bound(size, each, exact=True)
-        elif noise.prefix:
-            logarithm = 2 * math.log(2 * batches / failure)
-            q = largest * math.sqrt(2) * (4 * math.sqrt(size) + logarithm)
-            drift = largest * (math.sqrt(size) + math.sqrt(logarithm))
-        else:
-            q = largest * matrix_bound(size, failure / (2 * batches), exact=False)
-            drift = largest * vector_bound(size, failure / (2 * batches), exact=False)
-        value = max(2 * q, 1.0)  # 1: the least, as without noise
-        return cls(value, value - q, value + q, drift / math.sqrt(value - q))
-
-    def width(self, size: int, clients: int, failure: float, spread: float) -> float:
-        """Return β after `clients` clients; the self-normalized bound may fail with probability `failure`.
-
-        spread  R: the rewards are sub-Gaussian with it. Source: Abbasi-Yadkori et al. 2011, Theorem 2.
-        """
-        logarithm = 2 * math.log(1 / failure) + size * math.log(1 + clients / (size * self.least))
-        return spread * math.sqrt(logarithm) + math.sqrt(self.largest) + self.drift
 
 
 class LinUcbCore:
@@ -83,9 +37,9 @@ class LinUcbCore:
         self._spread = (high - low) / 2 if self._exact else 1.0
         self._regularizer: Regularizer | None = None
         self.indefinite = np.zeros(runs, dtype=np.int64)
-        eye = np.broadcast_to(np.eye(self._size), (runs, 1, self._size, self._size))
-        # Before anything is known the longest context is chosen, whatever λ and β are.
-        self.rule = ChoiceRule(np.zeros((runs, 1, self._size)), eye, np.ones(runs))
+        # Before anything is known all scores are 0, and the first arm is chosen. Bonuses of equally long contexts would
+        # differ by rounding only, so that processors would choose different arms.
+        self.rule = ChoiceRule(np.zeros((runs, 1, self._size)))
 
     def learn(self, sums: Floats, noise: RoundNoise) -> None:
         linear, moments = self._sums.add(sums, noise)

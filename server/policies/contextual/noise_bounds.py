@@ -6,12 +6,16 @@ it. All bounds here are for ς = 1. They take the noise as Gaussian: it is the s
 """
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 from scipy import stats
 
-from distrust.common.bandit.contextual import unpacked_triangle
+from distrust.common.bandit.contextual_choice import unpacked_triangle
+from distrust.common.randomness import UnsafeSeededStream, generator
+from distrust.server.policies.contextual.base import RoundNoise
 
 DRAWS = 20_000
 """Monte Carlo draws of a matrix's norm."""
@@ -51,7 +55,7 @@ def matrix_bound(size: int, failure: float, *, exact: bool) -> float:
 @lru_cache(maxsize=32)
 def _norms(size: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
     """Return ascending operator norms of random matrices, shape (DRAWS,)."""
-    rng = np.random.default_rng(2022)  # a bound that is the same for all parties; it holds no secret
+    rng = generator(UnsafeSeededStream(2022, "norms of noise"))  # the same bound for all parties; it holds no secret
     rows, columns = np.triu_indices(size)
     spread = np.where(rows == columns, 1.0, math.sqrt(0.5))
     norms = [
@@ -59,3 +63,48 @@ def _norms(size: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
         for _ in range(DRAWS // 1000)
     ]
     return np.sort(np.concatenate(norms))
+
+
+@dataclass(frozen=True, slots=True)
+class Regularizer:
+    """λ, the least and largest of what noise leaves of it, and ν, which noise adds to the width."""
+
+    value: float = 1.0
+    least: float = 1.0
+    largest: float = 1.0
+    drift: float = 0.0
+
+    @classmethod
+    def against(cls, noise: RoundNoise, size: int, batches: int, failure: float, *, exact: bool) -> Self:
+        """Return the regularizer for noise that may fail with probability `failure` in `batches` batches.
+
+        noise  of one batch; the sums over all batches are what counts. `paper` uses a union over the batches, and for
+               prefix sums the constants of Shariff & Sheffet's code (2018). `exact` splits the failure in two.
+        """
+        if noise.deviation == 0:
+            return cls()
+        terms = noise.nodes if noise.prefix else batches
+        largest = noise.deviation * math.sqrt(terms)  # of one entry's noise, after any batch
+        if exact:
+            # Sums of symmetric independent batches: Lévy's inequality, P(max_m ‖N_m‖ > x) ≤ 2 P(‖N_M‖ > x). Prefix
+            # sums of a tree have at most `nodes` terms each, and a union over the batches.
+            each = failure / 2 / (batches if noise.prefix else 2)
+            q = largest * matrix_bound(size, each, exact=True)
+            drift = largest * vector_bound(size, each, exact=True)
+        elif noise.prefix:
+            logarithm = 2 * math.log(2 * batches / failure)
+            q = largest * math.sqrt(2) * (4 * math.sqrt(size) + logarithm)
+            drift = largest * (math.sqrt(size) + math.sqrt(logarithm))
+        else:
+            q = largest * matrix_bound(size, failure / (2 * batches), exact=False)
+            drift = largest * vector_bound(size, failure / (2 * batches), exact=False)
+        value = max(2 * q, 1.0)  # 1: the least, as without noise
+        return cls(value, value - q, value + q, drift / math.sqrt(value - q))
+
+    def width(self, size: int, clients: int, failure: float, spread: float) -> float:
+        """Return β after `clients` clients; the self-normalized bound may fail with probability `failure`.
+
+        spread  R: the rewards are sub-Gaussian with it. Source: Abbasi-Yadkori et al. 2011, Theorem 2.
+        """
+        logarithm = 2 * math.log(1 / failure) + size * math.log(1 + clients / (size * self.least))
+        return spread * math.sqrt(logarithm) + math.sqrt(self.largest) + self.drift

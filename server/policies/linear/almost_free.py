@@ -1,4 +1,4 @@
-"""Privacy (almost) for free in linear bandits (FREE Algorithms 1 to 3)."""
+"""Implements privacy (almost) for free in linear bandits (FREE Algorithms 1 to 3)."""
 
 import math
 from typing import Literal, Self
@@ -13,8 +13,14 @@ from distrust.common.messages.policy import AlmostFreeSpec
 from distrust.server.policies.base import Ask, Estimate, Key, Query, RunFacts
 from distrust.server.policies.elimination import Calibration
 from distrust.server.policies.linear.design import ActionDesign, near_optimal, uniform
-from distrust.server.policies.linear.dp_pe import OneRewardEach, answered_length
-from distrust.server.policies.linear.phases import Phase, Readings, arm_vectors, event_failure
+from distrust.server.policies.linear.phases import (
+    OneRewardEach,
+    Phase,
+    Readings,
+    answered_length,
+    arm_vectors,
+    event_failure,
+)
 
 Floats = NDArray[np.float64]
 Model = Literal["central", "local", "shuffled"]

@@ -1,4 +1,4 @@
-"""Near-G-optimal designs: few actions and their frequencies, such that every action's value is well estimated."""
+"""Computes near-G-optimal designs: few actions and their frequencies, which estimate every action's value well."""
 
 import math
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class ActionDesign:
 
 
 def support_bound(rank: int) -> int:
-    """4m ln ln m + 16 (DLB Algorithm 1, line 4); m(m+1)/2 for m < 2, where that logarithm is void."""
+    """Return 4m ln ln m + 16 (DLB Algorithm 1, line 4); m(m+1)/2 for m < 2, where that logarithm is void."""
     return rank * (rank + 1) // 2 if rank < 2 else math.floor(4 * rank * math.log(math.log(rank)) + 16)
 
 
@@ -75,12 +75,12 @@ def whitened(actions: Vectors) -> Vectors:
 
 
 def spread(flat: Vectors, weights: Vectors) -> float:
-    """g(π) for actions in coordinates of their span."""
+    """Return g(π) for actions in coordinates of their span."""
     return float(_norms(flat, weights).max())
 
 
 def _norms(flat: Vectors, weights: Vectors) -> Vectors:
-    """‖x‖² in the norm of V(π)⁻¹, shape (k,)."""
+    """Return ‖x‖² in the norm of V(π)⁻¹, shape (k,)."""
     used = weights > 0
     gram = (flat[used].T * weights[used]) @ flat[used]
     norms: Vectors = np.einsum("ij,ji->i", flat, np.linalg.solve(gram, flat.T))
@@ -100,7 +100,7 @@ def _largest_volume(flat: Vectors) -> Vectors:
 
 
 def _frank_wolfe(flat: Vectors, weights: Vectors) -> Vectors:
-    """Step towards the worst action until g(π) ≤ 2m; then away from needless ones while that holds."""
+    """Return a design with g(π) ≤ 2m: steps towards the worst action, then away from needless ones while that holds."""
     rank = flat.shape[1]
     for _ in range(STEPS):
         norms = _norms(flat, weights)
@@ -132,7 +132,7 @@ def _dropped(flat: Vectors, weights: Vectors, action: int) -> Vectors:
 
 
 def _pruned(flat: Vectors, weights: Vectors) -> Vectors:
-    """Leave out the lightest actions, one by one, while g(π) ≤ 2m holds: fewer reports, less noise."""
+    """Return the design without its lightest actions, one by one, while g(π) ≤ 2m holds: fewer reports, less noise."""
     norms = _norms(flat, weights)
     for action in np.argsort(weights, kind="stable")[np.count_nonzero(weights == 0) :].tolist():
         if weights[action] * norms[action] > 1 - LEVERAGE:

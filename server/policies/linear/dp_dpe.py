@@ -1,4 +1,4 @@
-"""Distributed phased elimination: the clients of a phase play all of it side by side (DLB Algorithm 1)."""
+"""Implements distributed phased elimination: the clients of a phase play all of it side by side (DLB Algorithm 1)."""
 
 import math
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class ClientModel:
-    """How many clients play a phase, and what is assumed of them.
+    """Numbers of clients a phase, and assumptions about them.
 
     alpha      in (0, 1): phase l has ⌈2^{αl}⌉ clients. fixed: this number in every phase instead (DPE-FixedU).
     bound      B: a client's average is clamped to [-B, B].

@@ -5,23 +5,29 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.bandit.actions import action_vectors, check_actions
 from distrust.common.bandit.error_law import ErrorLaw
+from distrust.common.bandit.statistics import BoundedReward
 from distrust.common.errors import BadParameter
-from distrust.common.messages.policy import LinearPolicySpec
+from distrust.common.messages.policy import DpPeSpec, LinearPolicySpec
 from distrust.common.messages.policy_spec import LEAST_BETA, RoundSize
-from distrust.server.policies.base import Ask, Estimate, Interval, Key, RunFacts
-from distrust.server.policies.elimination import EliminationBase
-from distrust.server.policies.linear.design import ActionDesign, near_optimal
+from distrust.server.policies.base import Ask, Estimate, Interval, Key, Query, RunFacts
+from distrust.server.policies.elimination import Calibration, EliminationBase
+from distrust.server.policies.linear.design import ActionDesign, near_optimal, support_bound
+from distrust.server.policies.noise_width import noise_width
 
 Floats = NDArray[np.float64]
 
 SMALL = 1e-12  # singular values of √plays x below this share of the largest count as 0
 ASTRAY = 1e-6  # share of an action's length that may lie outside the span of the played actions
+
+LEAST_PRINTED = 1e-300
+"""Smallest β for the papers' widths: 1/β and its logarithm are finite."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +53,15 @@ class Readings:
 
     @cached_property
     def root(self) -> Floats:
-        """The pseudo-inverse of √plays x, shape (d, s): V⁻¹ = root rootᵀ. V itself would lose half of the digits."""
+        """Return the pseudo-inverse of √plays x, shape (d, s).
+
+        V⁻¹ = root rootᵀ. V itself would lose half of the digits.
+        """
         return np.asarray(np.linalg.pinv(self._weighted, rcond=SMALL), dtype=np.float64)
 
     @cached_property
     def theta(self) -> Floats:
-        """θ̃ = V⁻¹ Σ plays x mean(x), shape (d,)."""
+        """Return θ̃ = V⁻¹ Σ plays x mean(x), shape (d,)."""
         return np.asarray(self.root @ (np.sqrt(self.plays) * self.means), dtype=np.float64)
 
     def influence(self, actions: Floats) -> Floats:
@@ -69,10 +78,6 @@ class Readings:
     @property
     def _weighted(self) -> Floats:
         return np.sqrt(self.plays)[:, np.newaxis] * self.vectors
-
-
-LEAST_PRINTED = 1e-300
-"""Smallest β for the papers' widths: 1/β and its logarithm are finite."""
 
 
 def arm_vectors(spec: LinearPolicySpec, run: RunFacts) -> Floats:
@@ -119,7 +124,9 @@ class Phase:
 
 
 class Phased(EliminationBase):
-    """Each phase plays a design on the active actions, estimates θ*, and drops actions too far below the best.
+    """Elimination in phases.
+
+    Each plays a design on the active actions, estimates θ*, and drops actions far below the best.
 
     An estimate rests on its own phase alone.
 
@@ -203,10 +210,83 @@ class Phased(EliminationBase):
         return self._ask
 
     def _known(self, readings: Readings, values: Floats, widths: Floats) -> Floats:
-        """Return the widths; for an action of which the survivors tell nothing, one that covers [-B, B] in any case."""
+        """Return the widths; for an action without survivors' reports one that covers [-B, B] in any case."""
         known = readings.spans(self._phase.candidates) & np.isfinite(widths)
         return np.where(known, widths, np.abs(values) + self._bound)
 
     def _note(self, values: Floats, widths: Floats) -> None:
         for arm, value, width in zip(self._active, values.tolist(), widths.tolist(), strict=True):
             self._latest[arm] = Interval(arm, self._number, value, value - width, value + width)
+
+
+class OneRewardEach(Phased):
+    """Phases whose clients play one action and report one reward in [-B, B]; a cohort for each action of the design."""
+
+    def __init__(
+        self, actions: Floats, *, bound: float, beta: float, calibration: Calibration, smallest: int = 1
+    ) -> None:
+        super().__init__(actions, bound=bound, beta=beta, smallest=smallest)
+        self._paper = calibration == "paper"
+
+    def times(self, length: float, design: ActionDesign) -> tuple[int, ...]:
+        return tuple(max(self._smallest, count) for count in super().times(length, design))
+
+    def plan(self, phase: Phase) -> Ask:
+        queries = tuple(Query(arm, clients) for arm, clients in zip(phase.support, phase.plays, strict=True))
+        return Ask(phase.number, queries, self._beta, statistic=BoundedReward(bound=self._bound))
+
+    def read(self, phase: Phase, estimates: dict[int | None, Estimate]) -> Readings:
+        ordered = [estimates[arm] for arm in phase.support]
+        first = ordered[0]
+        sums = np.array([one.sums[0] for one in ordered])
+        clients = np.array([one.counts[0] for one in ordered], dtype=np.float64)
+        laws = [one.laws[0] for one in ordered]
+        return Readings(phase.vectors, clients, sums / clients, clients, laws, first.rounding, joint=first.joint)
+
+    def widths(self, phase: Phase, readings: Readings) -> Floats:
+        """Return the widths; exact: √(2 ln(2/β)) B ‖x‖_{V⁻¹} (Hoeffding) plus the noise's width at β."""
+        if self._paper:
+            return np.full(len(phase.active), self.paper_width(phase, readings))
+        weights, clients = readings.influence(phase.candidates), np.maximum(readings.clients, 1)
+        # A reward that is rounded before noise is added is a reward. A joint answer is rounded afterwards: that counts.
+        size = math.hypot(self._bound, readings.rounding if readings.joint else 0)
+        sampled = size * np.sqrt(2 * math.log(2 / self._beta) * (weights**2 / clients).sum(axis=1))
+        # Cohorts have different clients, so that their noises are independent, also where each is joint.
+        return np.asarray(sampled + noise_width(readings.laws, weights / clients, self._beta))
+
+    @abstractmethod
+    def paper_width(self, phase: Phase, readings: Readings) -> float:
+        """Return one width for all actions, by the paper's formula."""
+
+
+class PrivatePhasedElimination(OneRewardEach):
+    """h doubles from `support_bound(d)` = ⌊4d ln ln d + 16⌋; T(x) = ⌈hπ(x)⌉ clients for action x.
+
+    h      is not whole in DLB Algorithm 3. The proof asks that the first one is no less than the number of actions that
+           a design has (Σ T(x) ≤ h + |supp π| ≤ 2h), which is whole, so that rounding down keeps it; widths take the h
+           and the T(x) that are played. For d = 1, where that logarithm is void, both are 1.
+    paper  W = (B√(2m/h) + σ_n) √(2 ln(1/β)), σ_n = 2m √s std/h (Table 4), std the largest of a sum's noise,
+           s = |supp π|. The table's local row has room for 2h clients an action; std is that of the survivors,
+           one step earlier in the proof. B, where the paper assumes noise that is 1-sub-Gaussian: bounded is all it is.
+    """
+
+    @classmethod
+    def of(cls, spec: DpPeSpec, run: RunFacts) -> Self:
+        actions, beta = arm_vectors(spec, run), event_failure(spec, run)
+        return cls(actions, bound=spec.bound, beta=beta, calibration=run.calibration, smallest=run.smallest)
+
+    def length(self, number: int) -> float:
+        first = max(1, support_bound(self._actions.shape[1]))
+        return first * 2.0 ** (number - 1)
+
+    def paper_width(self, phase: Phase, readings: Readings) -> float:
+        rank, log, length = phase.design.rank, math.log(1 / self._beta), answered_length(phase, readings)
+        if length == 0:
+            return math.inf
+        noise = 2 * rank * math.sqrt(len(phase.support)) / length * max(noise_tail(law, log) for law in readings.laws)
+        return self._bound * math.sqrt(4 * rank / length * log) + noise
+
+
+def answered_length(phase: Phase, readings: Readings) -> float:
+    """Return the h for which every action of the design has hπ(x) answers: the phase's own unless clients left."""
+    return float(min(phase.length, (readings.clients / phase.design.weights).min()))

@@ -21,9 +21,9 @@ from distrust.common.mechanisms.families.base import (
 from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.mechanisms.local.sphere import WORD, coin, coin_epsilon
 from distrust.common.messages.cohort import Via
-from distrust.common.noise.coins import worst_quantile
-from distrust.common.privacy.guarantee import Guarantee, Model
-from distrust.common.privacy.profile import SHOWN_DELTA, Profile, of_pure
+from distrust.common.noise.binomial import worst_quantile
+from distrust.common.privacy.guarantee import Model
+from distrust.common.privacy.profile import Privacy, of_pure
 from distrust.common.randomness import Stream
 
 
@@ -107,28 +107,14 @@ class LocalResponse(GridMechanism):
         return (upper ^ lies).astype(np.uint64) * np.uint64(self.precision)
 
     @override
-    def guarantee(self, survivors: int | None = None, colluders: int = 0) -> Guarantee:
-        return Guarantee(
-            kind="pure",
-            epsilon=self._pure,
-            claimed=self.epsilon,
-            model=self.model,
-            calibration=self.calibration,
-            assumptions=("each client's own device draws its answer",),
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
+        epsilon = self.dimension * coin_epsilon(self._truths)
+        assumptions = ("each client's own device draws its answer",)
+        how: How = "exact" if self.dimension == 1 else "bound"
+        return Privacy(
+            compute_promise=lambda: self.make_guarantee("pure", epsilon, assumptions),
+            compute_profile=lambda delta: of_pure(epsilon, delta, how),
         )
-
-    @override
-    def profile(
-        self,
-        survivors: int | None = None,
-        colluders: int = 0,
-        delta: float = SHOWN_DELTA,
-    ) -> Profile:
-        return of_pure(self._pure, delta, "exact" if self.dimension == 1 else "bound")
-
-    @property
-    def _pure(self) -> float:
-        return self.dimension * coin_epsilon(self._truths)
 
     def error(self, survivors: int) -> ErrorLaw:
         step = self.precision * self.step

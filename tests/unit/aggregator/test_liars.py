@@ -14,7 +14,7 @@ from distrust.common.crypto.share import PRIME, SHARE
 from distrust.common.errors import BadShare, TooSmall
 from distrust.common.modular import Vector
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
-from tests.unit.aggregator.liars import MISSING, Lies
+from tests.support.lying_clients import MISSING, Lies
 
 MODULUS = 2**62 - 57
 
@@ -145,7 +145,7 @@ def test_a_dealer_whose_shares_are_all_bad_is_left_out_and_named(kind: str) -> N
 
 
 @pytest.mark.parametrize("bad", [1, 3, 7, 8, 12, 16, 22])
-def test_a_dealer_with_shares_off_its_polynomial_is_left_out_or_can_be_rebuilt_whoever_is_lost(bad: int) -> None:
+def test_a_dealer_with_shares_off_its_polynomial_is_left_out_or_can_be_rebuilt_whichever_are_lost(bad: int) -> None:
     """n = 24, t = 12. Two losses and B = 4 liars among its neighbours are made up for, so it needs 18 good shares."""
     chance = random.Random(bad)
     simulation, lies = shared(24)
@@ -189,7 +189,7 @@ def test_one_false_share_names_the_neighbour_that_returned_it(owner: int, lost: 
 
 
 def test_a_share_of_the_wrong_kind_names_the_neighbour_that_returned_it() -> None:
-    """Rule 5: the mask key seed's share where the self seed's is due."""
+    """The mask key seed's share where the self seed's is due."""
     simulation, _ = confirmed(24)
     secrets = simulation.clients[7]._secrets
     assert secrets is not None
@@ -208,7 +208,7 @@ def test_a_share_that_was_confirmed_and_is_withheld_names_its_holder() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
-def test_where_one_word_stands_against_another_nobody_is_named(n: int) -> None:
+def test_where_one_word_stands_against_another_no_client_is_named(n: int) -> None:
     """t = 1 or 2: slot 0 says that the share of slot 1 is false. Either may lie."""
     simulation, lies = confirmed(n, dropout=0.0, corrupt=0.0)
     lies.accuse(0, [1])
@@ -218,7 +218,7 @@ def test_where_one_word_stands_against_another_nobody_is_named(n: int) -> None:
 
 
 def test_a_victim_of_fewer_than_t_accusers_stays_and_is_not_named() -> None:
-    """n = 24, t = 12: five accuse slot 9, and everybody else; they are named, and it is not."""
+    """n = 24, t = 12: five accuse slot 9, and all others; they are named, and it is not."""
     simulation, lies = confirmed(24)
     accusers = [1, 2, 3, 4, 5]
     for slot in accusers:
@@ -234,7 +234,7 @@ def test_a_dealer_and_its_friends_cannot_make_honest_neighbours_look_false() -> 
     """Slot 5 and four friends return shares of a polynomial that ten honest neighbours' shares are on as well.
 
     Six honest neighbours are not heard, and the two that are left contradict fourteen. They are right: the secret is
-    the one committed to either way, and nobody is named for that pair.
+    the one committed to either way, and no client is named for that pair.
     """
     simulation, _ = confirmed(24, dropout=0.0, corrupt=0.2)
     answered(simulation)
@@ -296,7 +296,7 @@ def test_dealers_that_end_a_cohort_are_named_in_its_error(kind: str) -> None:
 
 
 def test_accusers_that_end_a_cohort_are_named_and_their_victims_are_not() -> None:
-    """Slots 1 to 5 accuse everybody; slots 10, 11 and 12 are never heard again."""
+    """Slots 1 to 5 accuse all clients; slots 10, 11 and 12 are never heard again."""
     simulation, lies = shared(24)
     accusers = [1, 2, 3, 4, 5]
     heard = [slot for slot in range(24) if slot not in (10, 11, 12)]
@@ -331,7 +331,7 @@ def test_an_error_lists_twenty_liars_and_counts_the_others() -> None:
 
 
 def test_a_secret_that_cannot_be_rebuilt_is_a_named_error_and_never_a_wrong_sum() -> None:
-    """Twelve of 23 return false shares of slot 5, more than the cohort was built for: nobody is called a liar."""
+    """Twelve of 23 return false shares of slot 5, more than the cohort was built for: no client is called a liar."""
     simulation, lies = confirmed(24)
     answered(simulation)
     for slot in simulation.roster.neighbours(5)[:12]:

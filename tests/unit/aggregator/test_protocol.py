@@ -60,7 +60,6 @@ def test_the_exact_sum_of_the_survivors_or_a_named_error(
 @pytest.mark.parametrize("stage", ["keys", "shares", "confirm", "masked", "unmask"])
 @pytest.mark.parametrize("n", [50, 90])
 def test_on_a_sparse_graph_clients_may_be_lost_at_any_stage(n: int, stage: str) -> None:
-    """Rule 10."""
     chance = random.Random(n)
     lost = chance.sample(range(n), n // 10)
     vectors, simulation = unique(n, 3, 2**62 - 57), enrol(make_cohort(n, 2**62 - 57, 3))
@@ -99,7 +98,6 @@ def test_recovery_gives_the_same_sum_whichever_t_neighbours_answered() -> None:
 
 
 def test_below_the_minimum_nothing_is_released_at_any_stage() -> None:
-    """Rule 8."""
     cohort = make_cohort(24, 97, 1)
     assert protocol.least_clients(cohort) == 22
     for stage in ("keys", "shares", "confirm", "masked"):
@@ -123,7 +121,7 @@ def test_too_few_masked_vectors_are_not_unmasked_even_if_shares_are_there() -> N
 
 
 def test_a_survivor_that_everyone_called_lost_spoils_the_sum_by_name_and_is_not_unmasked() -> None:
-    """Rule 7: a vector that comes after the survivors were frozen keeps its self mask, whose seed nobody rebuilds."""
+    """A vector that comes after the survivors were frozen keeps its self mask, whose seed is not rebuilt."""
     simulation, vectors = finished(lost=(3,))
     members = simulation.bitmap(simulation.members)
     simulation.masked[3] = simulation.clients[3].masked(vectors[3], members, simulation.statements["masked"])
@@ -139,7 +137,7 @@ def thin(threshold: int) -> Roster:
     return protocol.build_roster(cohort.model_copy(update={"channel": channel, "minimum": 20}), keys)
 
 
-def test_clients_that_nobody_could_rebuild_are_left_out_before_anyone_masks_with_them() -> None:
+def test_clients_that_could_not_be_rebuilt_are_left_out_before_others_mask_with_them() -> None:
     roster = thin(threshold=2)
     missing = roster.neighbours(7)[:3]
     settled = protocol.settle_shared(roster, set(range(40)) - set(missing))

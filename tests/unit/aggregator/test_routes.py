@@ -1,4 +1,4 @@
-"""The aggregator over HTTP: long polls that end with the stage, inboxes for whoever asks."""
+"""The aggregator over HTTP: long polls that end with the stage, inboxes for the slots that are asked for."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from distrust.common.errors import BadParameter
 from distrust.common.messages.status import StageView, Statement, StatementList
 from distrust.common.web import waiting
 from distrust.common.web.intermediary import close
-from tests.support.cohorts import Authority, Crowd
+from tests.support.cohorts import Authority, MaskingClients
 
 server = Authority()
 
@@ -37,14 +37,14 @@ def test_a_fleet_that_waits_is_led_through_every_stage(tmp_path: Path, monkeypat
 
     async def fleet() -> float:
         cohort = server.masked()
-        crowd = Crowd(cohort)
+        masking_clients = MaskingClients(cohort)
         started = time.monotonic()
         async with running(tmp_path) as client:
             await client.put("/c1", json=cohort.model_dump(mode="json"))
             view = StageView.model_validate_json((await client.get("/c1/stage")).content)
             seen = [view.stage]
             while view.stage != "done":
-                upload = server.upload(cohort, view.stage, crowd.answer(view, range(5)))
+                upload = server.upload(cohort, view.stage, masking_clients.answer(view, range(5)))
                 waiter = asyncio.create_task(stage(client, view.stage))
                 await asyncio.sleep(0.05)
                 await client.post(f"/c1/{view.stage}", json=upload.model_dump(mode="json"))
@@ -61,7 +61,9 @@ def test_a_wait_for_a_stage_that_is_past_ends_at_once(tmp_path: Path) -> None:
         cohort = server.masked()
         async with running(tmp_path) as client:
             await client.put("/c1", json=cohort.model_dump(mode="json"))
-            upload = server.upload(cohort, "keys", Crowd(cohort).answer(await stage(client, "keys", wait=0), range(5)))
+            upload = server.upload(
+                cohort, "keys", MaskingClients(cohort).answer(await stage(client, "keys", wait=0), range(5))
+            )
             await client.post("/c1/keys", json=upload.model_dump(mode="json"))
             started = time.monotonic()
             assert (await stage(client, "keys", wait=60)).stage == "shares"
@@ -82,7 +84,7 @@ def test_the_server_gets_a_statement_as_soon_as_its_stage_opens(
 
     async def fleet() -> None:
         cohort = server.masked()
-        crowd = Crowd(cohort)
+        masking_clients = MaskingClients(cohort)
         async with running(tmp_path) as client:
             await client.put("/c1", json=cohort.model_dump(mode="json"))
             assert await ask(client, 0, wait=0) == StatementList(cohort="c1", statements=[], over=False)
@@ -91,7 +93,7 @@ def test_the_server_gets_a_statement_as_soon_as_its_stage_opens(
                 view = StageView.model_validate_json((await client.get("/c1/stage?slots=0-4")).content)
                 waiter = asyncio.create_task(ask(client, len(known)))
                 await asyncio.sleep(0.02)
-                upload = server.upload(cohort, name, crowd.answer(view, range(5)))
+                upload = server.upload(cohort, name, masking_clients.answer(view, range(5)))
                 await client.post(f"/c1/{name}", json=upload.model_dump(mode="json"))
                 if name != "keys":
                     found = await waiter

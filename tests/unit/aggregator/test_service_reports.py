@@ -8,57 +8,59 @@ import pytest
 from distrust.common.crypto.context import confirm_statement, masked_statement, unmask_statement
 from distrust.common.crypto.graph import Roster
 from distrust.common.messages.status import StageView
-from tests.unit.aggregator.house import STAGES, House, server
+from tests.support.aggregator_harness import STAGES, AggregatorHarness, server
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    house = House(tmp_path, server.masked())
-    yield house
-    house.stop()
+def harness(tmp_path: Path) -> Iterator[AggregatorHarness]:
+    harness = AggregatorHarness(tmp_path, server.masked())
+    yield harness
+    harness.stop()
 
 
-def test_false_shares_spoil_no_sum_and_the_report_names_the_liar(house: House) -> None:
-    """Rule 16. Slot 0 returns false shares of everybody; the server reads its slot in the batch."""
+def test_false_shares_spoil_no_sum_and_the_report_names_the_liar(harness: AggregatorHarness) -> None:
+    """Slot 0 returns false shares of all clients; the server reads its slot in the batch."""
     for stage in STAGES[:4]:
-        house.say(stage, range(5))
-    bodies = house.crowd.answer(house.view(), range(5))
+        harness.say(stage, range(5))
+    bodies = harness.clients.answer(harness.view(), range(5))
     bodies[0] = bytes(len(bodies[0]))
-    house.send("unmask", bodies)
-    assert house.sum() == house.crowd.total(range(5))
-    batch = house.released().batch
+    harness.send("unmask", bodies)
+    assert harness.sum() == harness.clients.total(range(5))
+    batch = harness.released().batch
     assert batch is not None
     assert (batch.liars, batch.disputes) == ([0], 0)
-    assert house.service.transcript("c1", 0, 100).messages[-1].view["liars"] == [0]
+    assert harness.service.transcript("c1", 0, 100).messages[-1].view["liars"] == [0]
 
 
-def test_secrets_that_cannot_be_rebuilt_end_the_cohort_with_a_reason_that_blames_no_victim(house: House) -> None:
+def test_secrets_that_cannot_be_rebuilt_end_the_cohort_with_a_reason_that_blames_no_victim(
+    harness: AggregatorHarness,
+) -> None:
     for stage in STAGES[:4]:
-        house.say(stage, range(5))
-    bodies = house.crowd.answer(house.view(), range(5))
-    house.send("unmask", bodies | {slot: bytes(len(bodies[slot])) for slot in (0, 1)})
-    answer = house.released()
+        harness.say(stage, range(5))
+    bodies = harness.clients.answer(harness.view(), range(5))
+    harness.send("unmask", bodies | {slot: bytes(len(bodies[slot])) for slot in (0, 1)})
+    answer = harness.released()
     assert answer.state == "aborted"
     assert "cannot be rebuilt" in (answer.reason or "")
 
 
-def test_statements_are_served_as_stages_open_and_chain_what_clients_were_told(house: House) -> None:
-    """Rule 15: the server publishes these digests; a client computes them from the view that it got."""
-    cohort = house.cohort
-    assert house.service.statements("c1", 0).statements == []
-    told: list[StageView] = []
+def test_statements_are_served_as_stages_open_and_chain_what_clients_were_told(harness: AggregatorHarness) -> None:
+    """The server publishes these digests; a client computes them from the view that it got."""
+    cohort = harness.cohort
+    assert harness.service.statements("c1", 0).statements == []
+    views: list[StageView] = []
     for stage in STAGES:
-        house.say(stage, range(5))
-        told.append(house.view())
-        known = house.service.statements("c1", 0)
+        harness.say(stage, range(5))
+        views.append(harness.view())
+        known = harness.service.statements("c1", 0)
         assert [item.stage for item in known.statements] == list(STAGES[2 : STAGES.index(stage) + 2])
-        assert house.service.statements("c1", 2).statements == known.statements[2:]
-    assert house.released().state == "released"
-    found = house.service.statements("c1", 0)
-    roster = Roster(cohort, told[0].members, told[0].roster or b"")
-    first = confirm_statement(roster.digest, roster.cohort, told[1].members, told[1].challenge or b"")
-    second = masked_statement(first, cohort, told[2].members)
-    third = unmask_statement(second, cohort, told[3].members)
+        assert harness.service.statements("c1", 2).statements == known.statements[2:]
+    assert harness.released().state == "released"
+    found = harness.service.statements("c1", 0)
+    roster = Roster(cohort, views[0].members, views[0].roster or b"")
+    first = confirm_statement(roster.digest, roster.cohort, views[1].members, views[1].challenge or b"")
+    second = masked_statement(first, cohort, views[2].members)
+    third = unmask_statement(second, cohort, views[3].members)
     assert [item.digest for item in found.statements] == [first, second, third]
     assert found.over
 
@@ -67,12 +69,12 @@ def test_two_cohorts_never_have_one_challenge_and_a_restart_keeps_it(tmp_path: P
     challenges = set()
     for number in range(4):
         (tmp_path / str(number)).mkdir()
-        house = House(tmp_path / str(number), server.masked())
-        house.say("keys", range(5))
-        house.say("shares", range(5))
-        challenge = house.view().challenge
-        house.restart()
-        assert house.view().challenge == challenge
+        harness = AggregatorHarness(tmp_path / str(number), server.masked())
+        harness.say("keys", range(5))
+        harness.say("shares", range(5))
+        challenge = harness.view().challenge
+        harness.restart()
+        assert harness.view().challenge == challenge
         challenges.add(challenge)
-        house.stop()
+        harness.stop()
     assert len(challenges) == 4

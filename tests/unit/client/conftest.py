@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from distrust.aggregator.service import Aggregator
 from distrust.client.environments import Bernoulli, build_environment, read_spec
@@ -17,7 +15,6 @@ from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.database import Database
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.store import METADATA, VERSION
-from distrust.common.machine import ManualClock
 from distrust.common.mechanisms import Mechanism, plan
 from distrust.common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
 from distrust.common.modular import packed_size
@@ -25,11 +22,9 @@ from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round, cohort_terms
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
 from distrust.shuffler.service import Shuffler
-from tests.unit.client.sharers import EVERYONE, M, N
-from tests.unit.client.stand import CONFIGS
-
-TICKET_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-SEAL_KEY = X25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
+from tests.support.fleet_harness import CONFIGS, SEAL_KEY, TICKET_KEY
+from tests.support.manual_clock import ManualClock
+from tests.support.masking_clients import EVERYONE, M, N
 
 MakeRound = Callable[..., Round]
 REWARD = Reward()
@@ -41,7 +36,7 @@ ALMOST_FREE = {
     "beta": 1e-9,
     "actions": {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]},
 }
-S = TypeVar("S", bound=Intermediary)
+Kind = TypeVar("Kind", bound=Intermediary)
 
 
 def _channel(
@@ -93,10 +88,12 @@ def make_round() -> MakeRound:
         )
         CONFIGS[config.digest()] = config
         least, floor = config.intermediary.least_survivors(clients), config.intermediary.noise_floor(clients)
-        common: dict[str, Any] = {"clients": clients, "least": least, "floor": floor}
+        common: dict[str, Any] = {"clients": clients, "min_survivors": least, "min_honest": floor}
         wrap = config.overflow_probability(number, config.arms)
-        mechanism = plan(config.mechanism, **common, wrap=wrap, statistic=statistic, dealt=deal is not None)
-        asked = Round(
+        mechanism = plan(
+            config.mechanism, **common, overflow_probability=wrap, statistic=statistic, assigned=deal is not None
+        )
+        round_ = Round(
             run="demo",
             number=number,
             decision=deal or AssignedArm(),
@@ -119,19 +116,19 @@ def make_round() -> MakeRound:
                     config=config.digest(),
                     ticket_key=TICKET_KEY.public_key().public_bytes_raw(),
                     channel=_channel(mechanism, least, rates, deal, seed),
-                    terms=cohort_terms(asked, arm, mechanism),
+                    terms=cohort_terms(round_, arm, mechanism),
                 ),
             )
             for arm in arms
         ]
-        return asked.model_copy(update={"assignments": assignments})
+        return round_.model_copy(update={"assignments": assignments})
 
     return make
 
 
 @pytest.fixture
-def make_dealt(make_round: MakeRound) -> MakeRound:
-    """A round of one cohort whose actions the shuffler deals: the arms that pay always, never, and half the time."""
+def make_assigned(make_round: MakeRound) -> MakeRound:
+    """A round of one cohort whose actions the shuffler assigns: the arms that pay always, never, and half the time."""
 
     def make(
         name: str = "local-laplace-discrete",
@@ -169,8 +166,8 @@ def aggregator(clock: ManualClock, tmp_path: Path) -> Iterator[Aggregator]:
     yield from _serving(Aggregator, clock, tmp_path)
 
 
-def _serving(kind: Callable[[Database, ManualClock], S], clock: ManualClock, folder: Path) -> Iterator[S]:
-    """An S on a file of its own, for as long as a test lasts."""
+def _serving(kind: Callable[[Database, ManualClock], Kind], clock: ManualClock, folder: Path) -> Iterator[Kind]:
+    """An intermediary on a file of its own, for as long as a test lasts."""
     database = Database(f"sqlite:///{folder}/s.sqlite3", METADATA, VERSION)
     service = kind(database, clock)
     yield service

@@ -21,18 +21,18 @@ from distrust.common.mechanisms.distributed.skellam import DistributedSkellam
 from distrust.common.privacy.searches import SNAPPED_BITS
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round
-from tests.unit.client.stand import CONFIGS
+from tests.support.fleet_harness import CONFIGS
 
 MakeRound = Callable[..., Round]
 GIVEN = {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0]]}
 
 
-def check(asked: Round) -> None:
-    check_round(CONFIGS[asked.assignments[0].cohort.config], asked, asked.assignments[0])
+def check(round_: Round) -> None:
+    check_round(CONFIGS[round_.assignments[0].cohort.config], round_, round_.assignments[0])
 
 
-def told(asked: Round, **changes: Any) -> Round:
-    return asked.model_copy(update={"mechanism": asked.mechanism.model_copy(update=changes)})
+def shown(round_: Round, **changes: Any) -> Round:
+    return round_.model_copy(update={"mechanism": round_.mechanism.model_copy(update=changes)})
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_terms_of_the_greatest_depth_are_read(make_round: MakeRound) -> None:
 @pytest.mark.parametrize("more", [1, -1])
 def test_an_integer_of_the_configuration_is_equal_however_large_it_is(make_round: MakeRound, more: int) -> None:
     """One batch in 5000 is 0.02 %, less than calibrated numbers may differ by; it leaves the tree's depth as it is."""
-    asked = make_round("tree", batches=5000, delta=1e-6)
+    round_ = make_round("tree", batches=5000, delta=1e-6)
     with pytest.raises(Refused, match=rf"mechanism\.batches = {5000 + more}: .* gives 5000"):
-        check(told(asked, batches=5000 + more))
+        check(shown(round_, batches=5000 + more))
 
 
 def test_a_dimension_is_equal_however_large_it_is(make_round: MakeRound) -> None:
@@ -74,17 +74,17 @@ def test_a_dimension_is_equal_however_large_it_is(make_round: MakeRound) -> None
 
 
 def test_a_precision_that_the_run_file_gives_is_equal(make_round: MakeRound) -> None:
-    asked = make_round(precision=5000)
+    round_ = make_round(precision=5000)
     with pytest.raises(Refused, match=r"mechanism\.precision = 5001: .* gives 5000"):
-        check(told(asked, precision=5001))
+        check(shown(round_, precision=5001))
 
 
 @pytest.mark.parametrize("step", [-1, 1])
 def test_the_modulus_is_exactly_what_the_plan_gives(make_round: MakeRound, step: int) -> None:
-    asked = make_round()
-    own = asked.mechanism.modulus
+    round_ = make_round()
+    own = round_.mechanism.modulus
     with pytest.raises(Refused, match=rf"mechanism\.modulus = {own + step}: the run's configuration gives {own}"):
-        check(told(asked, modulus=own + step))
+        check(shown(round_, modulus=own + step))
 
 
 def test_a_calibrated_number_may_be_one_step_of_the_grid_off_and_no_more(make_round: MakeRound) -> None:
@@ -107,20 +107,25 @@ def test_a_probability_of_a_wrapped_sum_that_the_policy_never_has_is_refused(
     make_round: MakeRound, wrap: float
 ) -> None:
     """The whole plan is honest but for p': modulus, channel and terms follow from it. No number of arms gives it."""
-    asked = make_round()
-    config, own = CONFIGS[asked.assignments[0].cohort.config], asked.mechanism
-    spec: dict[str, Any] = {"clients": own.clients, "least": 18, "floor": own.floor, "statistic": asked.statistic}
-    planned = plan(config.mechanism, wrap=wrap, **spec)
+    round_ = make_round()
+    config, own = CONFIGS[round_.assignments[0].cohort.config], round_.mechanism
+    spec: dict[str, Any] = {
+        "clients": own.clients,
+        "min_survivors": 18,
+        "min_honest": own.floor,
+        "statistic": round_.statistic,
+    }
+    planned = plan(config.mechanism, overflow_probability=wrap, **spec)
     with pytest.raises(Refused, match=rf"mechanism\.wrap = {wrap!r}: the run's configuration gives"):
-        check(asked.model_copy(update={"mechanism": planned}))
+        check(round_.model_copy(update={"mechanism": planned}))
 
 
 @pytest.mark.parametrize("active", [1, 2, 3])
 def test_every_number_of_arms_in_the_race_gives_a_probability_that_is_accepted(
     make_round: MakeRound, active: int
 ) -> None:
-    asked = make_round(number=2)
-    config = CONFIGS[asked.assignments[0].cohort.config]
+    round_ = make_round(number=2)
+    config = CONFIGS[round_.assignments[0].cohort.config]
     wrap = config.overflow_probability(2, active)
     assert _overflow_probability(config, 2, wrap) == wrap == 1.5e-8 / (5 * active * 2**2)
 
@@ -154,20 +159,20 @@ def test_the_client_finds_the_probability_of_any_round_of_any_policy(
 
 
 def test_a_round_beyond_the_last_pull_is_refused(make_round: MakeRound) -> None:
-    asked, far = make_round(), 10**400
-    cohort = asked.assignments[0].cohort.model_copy(update={"round": far})
+    round_, far = make_round(), 10**400
+    cohort = round_.assignments[0].cohort.model_copy(update={"round": far})
     late = Assignment(arm=0, cohort=cohort)
     with pytest.raises(Refused, match=r"round\.number = 10+: the run has 1000000 pulls"):
-        check(asked.model_copy(update={"number": far, "assignments": [late]}))
+        check(round_.model_copy(update={"number": far, "assignments": [late]}))
 
 
 def test_a_refusal_names_the_field_that_was_told_and_not_the_configuration(make_round: MakeRound) -> None:
     """The configuration has neither a round nor n: two parts of what was told contradict each other."""
-    asked = make_round()
+    round_ = make_round()
     with pytest.raises(Refused) as number:
-        check(asked.model_copy(update={"number": 3}))
+        check(round_.model_copy(update={"number": 3}))
     assert number.value.detail == "cohort.round = 1: the round says round.number = 3"
-    grown = Assignment(arm=0, cohort=asked.assignments[0].cohort.model_copy(update={"clients": 40}))
+    grown = Assignment(arm=0, cohort=round_.assignments[0].cohort.model_copy(update={"clients": 40}))
     with pytest.raises(Refused) as clients:
-        check(asked.model_copy(update={"assignments": [grown]}))
+        check(round_.model_copy(update={"assignments": [grown]}))
     assert clients.value.detail == "cohort.clients = 40: the round says mechanism.clients = 20"

@@ -18,14 +18,13 @@ from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import MOST_LISTED, Upload, UploadAnswer
 from distrust.common.run.round import Round
 from distrust.shuffler.service import Shuffler
-from tests.unit.client.conftest import TICKET_KEY
-from tests.unit.client.stand import Stand, serve
+from tests.support.fleet_harness import TICKET_KEY, FleetHarness, serve
 
 MakeRound = Callable[..., Round]
 
 
-class _Brief(Stand):
-    """An S that takes nothing, and does not list what it refused."""
+class _Brief(FleetHarness):
+    """An intermediary that takes nothing, and does not list what it refused."""
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
         await super().upload(cohort, upload)
@@ -36,8 +35,8 @@ class _Brief(Stand):
 def test_clients_whose_refusal_may_be_among_the_unlisted_ones_do_not_count_as_served(
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
-    asked = make_round("local-laplace-discrete", via="shuffler", clients=20)
-    fleet = Fleet(_Brief([asked], shuffler, TICKET_KEY), world, PrivacyRequirements(), FleetOptions(block=20))
+    round_ = make_round("local-laplace-discrete", via="shuffler", clients=20)
+    fleet = Fleet(_Brief([round_], shuffler, TICKET_KEY), world, PrivacyRequirements(), FleetOptions(block=20))
     assert serve(fleet) == ["cancelled"]
     assert (fleet.stats.clients["served"], fleet.stats.clients["refused"]) == (0, 20)
 
@@ -49,15 +48,15 @@ def test_an_upload_is_never_larger_than_what_an_answer_lists() -> None:
 
 
 def test_clients_that_leave_together_say_so_in_parts(make_round: MakeRound, shuffler: Shuffler) -> None:
-    asked = make_round("local-laplace-discrete", via="shuffler", clients=20)
-    stand = Stand([asked], shuffler, TICKET_KEY)
-    cohort = asked.assignments[0].cohort
-    uploader = Uploader(stand, FleetStats(), Limits(items=8))
+    round_ = make_round("local-laplace-discrete", via="shuffler", clients=20)
+    harness = FleetHarness([round_], shuffler, TICKET_KEY)
+    cohort = round_.assignments[0].cohort
+    uploader = Uploader(harness, FleetStats(), Limits(items=8))
 
     async def leave() -> None:
-        grant = stand._sign(cohort, 0, 20)
+        grant = harness._sign(cohort, 0, 20)
         users = granted(grant, np.full(20, 3))
         await uploader.announce(cohort, users)
 
     asyncio.run(leave())
-    assert [len(departure.slots) for departure in stand.departures] == [8, 8, 4]
+    assert [len(departure.slots) for departure in harness.departures] == [8, 8, 4]

@@ -28,7 +28,7 @@ def test_stages_and_slots_are_uniform() -> None:
     assert binom.ppf(1e-9, 20_000, 0.5) <= first_half <= binom.isf(1e-9, 20_000, 0.5)  # hypergeometric: tighter still
 
 
-def test_survivors_are_those_whose_message_arrives_whichever_s_takes_it() -> None:
+def test_survivors_are_those_whose_message_arrives_whichever_intermediary_takes_it() -> None:
     leaves = np.arange(NEVER + 1)
     assert survives(leaves).tolist() == [False, False, False, True, True]
     for stage, kept in zip(leaves.tolist(), survives(leaves).tolist(), strict=True):

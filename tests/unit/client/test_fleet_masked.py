@@ -12,15 +12,14 @@ from distrust.client.departures import departures, survives
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.randomizer import World
 from distrust.client.requirements import PrivacyRequirements
-from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import Batch, BatchAnswer, ModularSum
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import StageView
 from distrust.common.modular import sum_rows, unpack
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.round import Round
-from tests.unit.client.conftest import TICKET_KEY
-from tests.unit.client.stand import Stand, serve
+from tests.support.fleet_harness import TICKET_KEY, FleetHarness, serve
+from tests.support.manual_clock import ManualClock
 
 MakeRound = Callable[..., Round]
 UNSAFE = PrivacyRequirements(allow_unsafe=True)
@@ -43,20 +42,20 @@ def _batch(aggregator: Aggregator, cohort: Cohort) -> Batch:
     return batch
 
 
-def _sum(batch: Batch, asked: Round) -> int:
+def _sum(batch: Batch, round_: Round) -> int:
     assert isinstance(batch.content, ModularSum)
-    return int(unpack(batch.content.body, asked.mechanism.modulus, 1)[0])
+    return int(unpack(batch.content.body, round_.mechanism.modulus, 1)[0])
 
 
-def _expected(world: World, asked: Round, arm: int, dropout: float) -> tuple[int, int]:
+def _expected(world: World, round_: Round, arm: int, dropout: float) -> tuple[int, int]:
     """(sum mod m, survivors) as the in-process driver computes them from the same seeds."""
-    cohort = asked.assignments[arm].cohort
+    cohort = round_.assignments[arm].cohort
     names = (cohort.run, cohort.cohort)
     rewards = world.environment.rewards(arm, cohort.clients, UnsafeSeededStream(world.seed, *names, "rewards"))
-    rows = asked.mechanism.randomize(asked.statistic.vectors(rewards), UnsafeSeededStream(NOISE, *names))
+    rows = round_.mechanism.randomize(round_.statistic.vectors(rewards), UnsafeSeededStream(NOISE, *names))
     leaves = departures(cohort.clients, dropout, UnsafeSeededStream(world.seed, *names, "departures"))
     kept = rows[survives(leaves)]
-    return int(sum_rows(kept, asked.mechanism.modulus)[0]), len(kept)
+    return int(sum_rows(kept, round_.mechanism.modulus)[0]), len(kept)
 
 
 @pytest.mark.parametrize(
@@ -76,25 +75,25 @@ def test_the_sum_is_that_of_the_same_seeds_in_process(
         make_round(name, clients=clients, cohorts=2, number=number, dropout=dropout, corrupt=0.1, via="aggregator")
         for number in (1, 2)
     ]
-    stand = Stand(rounds, aggregator, TICKET_KEY)
-    crowd = [Fleet(stand, unsafe, UNSAFE, FleetOptions(block=13, dropout=dropout)) for _ in range(fleets)]
-    assert serve(*crowd) == ["finished"] * fleets
-    for asked in rounds:
-        for arm, assignment in enumerate(asked.assignments):
+    harness = FleetHarness(rounds, aggregator, TICKET_KEY)
+    all_fleets = [Fleet(harness, unsafe, UNSAFE, FleetOptions(block=13, dropout=dropout)) for _ in range(fleets)]
+    assert serve(*all_fleets) == ["finished"] * fleets
+    for round_ in rounds:
+        for arm, assignment in enumerate(round_.assignments):
             batch = _batch(aggregator, assignment.cohort)
-            assert (_sum(batch, asked), batch.survivors) == _expected(unsafe, asked, arm, dropout)
+            assert (_sum(batch, round_), batch.survivors) == _expected(unsafe, round_, arm, dropout)
 
 
 def test_counts_of_several_fleets_add_up(make_round: MakeRound, unsafe: World, aggregator: Aggregator) -> None:
-    asked = make_round(clients=60, cohorts=2, dropout=0.2)
-    stand = Stand([asked], aggregator, TICKET_KEY)
-    crowd = [Fleet(stand, unsafe, UNSAFE, FleetOptions(block=13, dropout=0.2)) for _ in range(2)]
-    serve(*crowd)
-    counts = {name: sum(fleet.stats.clients[name] for fleet in crowd) for name in ("joined", "departed", "served")}
-    survivors = sum(_batch(aggregator, assignment.cohort).survivors for assignment in asked.assignments)
+    round_ = make_round(clients=60, cohorts=2, dropout=0.2)
+    harness = FleetHarness([round_], aggregator, TICKET_KEY)
+    all_fleets = [Fleet(harness, unsafe, UNSAFE, FleetOptions(block=13, dropout=0.2)) for _ in range(2)]
+    serve(*all_fleets)
+    counts = {name: sum(fleet.stats.clients[name] for fleet in all_fleets) for name in ("joined", "departed", "served")}
+    survivors = sum(_batch(aggregator, assignment.cohort).survivors for assignment in round_.assignments)
     assert counts == {"joined": 120, "departed": 24, "served": survivors}
-    size = (asked.mechanism.bits + 7) // 8
-    assert sum(fleet.stats.payload_bytes for fleet in crowd) == survivors * size
+    size = (round_.mechanism.bits + 7) // 8
+    assert sum(fleet.stats.payload_bytes for fleet in all_fleets) == survivors * size
 
 
 @pytest.mark.parametrize(
@@ -107,33 +106,33 @@ def test_counts_of_several_fleets_add_up(make_round: MakeRound, unsafe: World, a
 def test_inboxes_are_asked_for_once_a_block(
     make_round: MakeRound, unsafe: World, aggregator: Aggregator, block: int, looks: int
 ) -> None:
-    asked = make_round(clients=20)
-    stand = Stand([asked], aggregator, TICKET_KEY)
-    serve(Fleet(stand, unsafe, UNSAFE, FleetOptions(block=block)))
-    assert stand.inboxes == looks
-    assert _batch(aggregator, asked.assignments[0].cohort).survivors == 20
+    round_ = make_round(clients=20)
+    harness = FleetHarness([round_], aggregator, TICKET_KEY)
+    serve(Fleet(harness, unsafe, UNSAFE, FleetOptions(block=block)))
+    assert harness.inboxes == looks
+    assert _batch(aggregator, round_.assignments[0].cohort).survivors == 20
 
 
 def test_without_a_noise_seed_every_client_draws_for_itself(
     make_round: MakeRound, world: World, aggregator: Aggregator
 ) -> None:
     """Arm 0 always pays: 20 clients add up to 20 g plus noise beyond 50 g / ε with probability below e^-40."""
-    asked = make_round(clients=20, dropout=0.0)
-    serve(Fleet(Stand([asked], aggregator, TICKET_KEY), world, PrivacyRequirements(min_survivors=18)))
-    batch = _batch(aggregator, asked.assignments[0].cohort)
-    estimate = asked.mechanism.estimate(np.array([_sum(batch, asked)], dtype=np.uint64), 20, UnsafeSeededStream(0))
+    round_ = make_round(clients=20, dropout=0.0)
+    serve(Fleet(FleetHarness([round_], aggregator, TICKET_KEY), world, PrivacyRequirements(min_survivors=18)))
+    batch = _batch(aggregator, round_.assignments[0].cohort)
+    estimate = round_.mechanism.estimate(np.array([_sum(batch, round_)], dtype=np.uint64), 20, UnsafeSeededStream(0))
     assert abs(estimate[0] - 20) < 50
 
 
 def test_clients_are_forgotten_after_their_last_message(
     make_round: MakeRound, unsafe: World, aggregator: Aggregator
 ) -> None:
-    asked = make_round(clients=20)
-    fleet = Fleet(Stand([asked], aggregator, TICKET_KEY), unsafe, UNSAFE)
+    round_ = make_round(clients=20)
+    fleet = Fleet(FleetHarness([round_], aggregator, TICKET_KEY), unsafe, UNSAFE)
     serve(fleet)
-    (crew,) = fleet._sessions.values()
-    assert crew.users == {}
-    assert crew.protocol._clients == {}  # type: ignore[attr-defined]
+    (session,) = fleet._sessions.values()
+    assert session.users == {}
+    assert session.protocol._clients == {}  # type: ignore[attr-defined]
 
 
 def test_an_aborted_cohort_is_dropped_and_the_fleet_goes_on(
@@ -147,15 +146,15 @@ def test_an_aborted_cohort_is_dropped_and_the_fleet_goes_on(
         def _leaves(self, cohort: Cohort) -> np.ndarray:
             return np.where(np.arange(40) % 2 == cohort.round, 2, 4) if cohort.round == 1 else np.full(40, 4)
 
-    fleet = Sometimes(Stand([first, second], aggregator, TICKET_KEY), unsafe, UNSAFE)
+    fleet = Sometimes(FleetHarness([first, second], aggregator, TICKET_KEY), unsafe, UNSAFE)
     assert serve(fleet) == ["finished"]
-    lost, done = (asked.assignments[0].cohort for asked in (first, second))
+    lost, done = (round_.assignments[0].cohort for round_ in (first, second))
     assert _answer(aggregator, lost).state == "aborted"
     assert _batch(aggregator, done).survivors == 40
-    assert all(not crew.users for crew in fleet._sessions.values())
+    assert all(not session.users for session in fleet._sessions.values())
 
 
-class _Liar(Stand):
+class _Liar(FleetHarness):
     """An aggregator that hides slots 0 to 5 among the survivors, and asks the others to reveal their mask keys."""
 
     async def stage(self, cohort: Cohort, after: str, slots: list[int], wait: float) -> StageView:
@@ -168,9 +167,9 @@ class _Liar(Stand):
 def test_users_refuse_a_survivors_list_below_their_floor(
     make_round: MakeRound, unsafe: World, aggregator: Aggregator, clock: ManualClock
 ) -> None:
-    asked = make_round(clients=20)
-    stand = _Liar([asked], aggregator, TICKET_KEY)
-    fleet = Fleet(stand, unsafe, UNSAFE)
+    round_ = make_round(clients=20)
+    harness = _Liar([round_], aggregator, TICKET_KEY)
+    fleet = Fleet(harness, unsafe, UNSAFE)
 
     async def play() -> str:
         task = asyncio.create_task(fleet.serve())
@@ -184,23 +183,23 @@ def test_users_refuse_a_survivors_list_below_their_floor(
     assert ended == {"late": 0, "served": 20}
     assert fleet.stats.clients["refused"] + fleet.stats.clients["aborted"] == 20
     assert fleet.stats.reasons["the aggregator took the vectors of clients, and calls these clients lost"] == 6
-    assert [upload for upload in stand.uploads if upload.stage == "unmask"] == []
-    assert _answer(aggregator, asked.assignments[0].cohort).state == "aborted"
+    assert [upload for upload in harness.uploads if upload.stage == "unmask"] == []
+    assert _answer(aggregator, round_.assignments[0].cohort).state == "aborted"
 
 
-def test_a_stopped_fleet_says_that_everybody_leaves(
+def test_a_stopped_fleet_says_that_all_its_clients_leave(
     make_round: MakeRound, unsafe: World, aggregator: Aggregator
 ) -> None:
     """Two fleets are needed to fill the cohort and only one is there; it is told to stop."""
-    asked = make_round(clients=40)
-    stand = Stand([asked], aggregator, TICKET_KEY)
-    name = asked.assignments[0].cohort.cohort
-    stand._given[name], stand.hashes[name] = 10, bytes(32 * 10)  # another fleet holds these tickets
-    fleet = Fleet(stand, unsafe, UNSAFE)
+    round_ = make_round(clients=40)
+    harness = FleetHarness([round_], aggregator, TICKET_KEY)
+    name = round_.assignments[0].cohort.cohort
+    harness._given[name], harness.hashes[name] = 10, bytes(32 * 10)  # another fleet holds these tickets
+    fleet = Fleet(harness, unsafe, UNSAFE)
 
     async def play() -> None:
         task = asyncio.create_task(fleet.serve())
-        while not stand.uploads:  # noqa: ASYNC110 - nobody rings when something is uploaded
+        while not harness.uploads:  # noqa: ASYNC110 - no event tells of an upload
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -208,4 +207,4 @@ def test_a_stopped_fleet_says_that_everybody_leaves(
         await fleet.farewell()
 
     asyncio.run(play())
-    assert [sorted(departure.slots) for departure in stand.departures] == [list(range(10, 40))]
+    assert [sorted(departure.slots) for departure in harness.departures] == [list(range(10, 40))]

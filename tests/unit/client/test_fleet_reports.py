@@ -1,4 +1,4 @@
-"""Fleets against the real shuffler: every client reports once, or has left; what S releases is what they sent."""
+"""Fleets against the real shuffler: every client reports once, or has left; what is released is what they sent."""
 
 import asyncio
 import threading
@@ -16,7 +16,6 @@ from distrust.client.requirements import PrivacyRequirements
 from distrust.client.uploader import Limits
 from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import Refused, Unavailable
-from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Sealed, TicketAnswer, TicketRequest
 from distrust.common.messages.upload import RefusedItem, Upload, UploadAnswer
@@ -24,8 +23,8 @@ from distrust.common.modular import unpack
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.run.round import Round, RoundView
 from distrust.shuffler.service import Shuffler
-from tests.unit.client.conftest import SEAL_KEY, TICKET_KEY
-from tests.unit.client.stand import Lying, Stand, serve
+from tests.support.fleet_harness import SEAL_KEY, TICKET_KEY, FleetHarness, LyingFleetHarness, serve
+from tests.support.manual_clock import ManualClock
 
 MakeRound = Callable[..., Round]
 UNSAFE = PrivacyRequirements(allow_unsafe=True)
@@ -48,8 +47,8 @@ def _opened(shuffler: Shuffler, cohort: Cohort, modulus: int) -> list[int]:
     return [int(unpack(open_record(SEAL_KEY, cohort, record)[1], modulus, 1)[0]) for record in records]
 
 
-def _rewards(world: World, asked: Round, arm: int) -> np.ndarray:
-    cohort = asked.assignments[arm].cohort
+def _rewards(world: World, round_: Round, arm: int) -> np.ndarray:
+    cohort = round_.assignments[arm].cohort
     stream = UnsafeSeededStream(world.seed, cohort.run, cohort.cohort, "rewards")
     return world.environment.rewards(arm, cohort.clients, stream)
 
@@ -60,27 +59,27 @@ def test_sealed_records_carry_every_clients_own_reward_once(
 ) -> None:
     """Without noise, and so in an unsafe round, the records are the rewards; blocks cut across cohorts and fleets."""
     rounds = [make_round("identity", via="shuffler", clients=20, cohorts=3, number=number) for number in (1, 2)]
-    stand = Stand(rounds, shuffler, TICKET_KEY)
-    crowd = [Fleet(stand, world, UNSAFE, FleetOptions(block=7)) for _ in range(fleets)]
-    assert serve(*crowd) == ["finished"] * fleets
-    for asked in rounds:
-        for arm, assignment in enumerate(asked.assignments):
-            steps = asked.mechanism.precision
-            expected = sorted((_rewards(world, asked, arm) * steps).astype(int).tolist())
-            assert sorted(_opened(shuffler, assignment.cohort, asked.mechanism.modulus)) == expected
-    assert sum(fleet.stats.clients["joined"] for fleet in crowd) == 120
-    assert sum(fleet.stats.clients["served"] for fleet in crowd) == 120
+    harness = FleetHarness(rounds, shuffler, TICKET_KEY)
+    all_fleets = [Fleet(harness, world, UNSAFE, FleetOptions(block=7)) for _ in range(fleets)]
+    assert serve(*all_fleets) == ["finished"] * fleets
+    for round_ in rounds:
+        for arm, assignment in enumerate(round_.assignments):
+            steps = round_.mechanism.precision
+            expected = sorted((_rewards(world, round_, arm) * steps).astype(int).tolist())
+            assert sorted(_opened(shuffler, assignment.cohort, round_.mechanism.modulus)) == expected
+    assert sum(fleet.stats.clients["joined"] for fleet in all_fleets) == 120
+    assert sum(fleet.stats.clients["served"] for fleet in all_fleets) == 120
 
 
 def test_labelled_bits_add_up_to_what_the_same_seed_gives_in_process(
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
-    asked = make_round("shuffled-binomial", clients=30, delta=1e-6)
+    round_ = make_round("shuffled-binomial", clients=30, delta=1e-6)
     unsafe = replace(world, noise_seed=9)
-    serve(Fleet(Stand([asked], shuffler, TICKET_KEY), unsafe, UNSAFE, FleetOptions(block=11)))
-    cohort = asked.assignments[0].cohort
+    serve(Fleet(FleetHarness([round_], shuffler, TICKET_KEY), unsafe, UNSAFE, FleetOptions(block=11)))
+    cohort = round_.assignments[0].cohort
     noise = UnsafeSeededStream(9, cohort.run, cohort.cohort)
-    rows = asked.mechanism.randomize(asked.statistic.vectors(_rewards(world, asked, 0)), noise)
+    rows = round_.mechanism.randomize(round_.statistic.vectors(_rewards(world, round_, 0)), noise)
     batch = _batch(shuffler, cohort).batch
     assert batch is not None
     assert isinstance(batch.content, PermutedBits)
@@ -92,31 +91,31 @@ def test_departing_clients_say_so_and_the_others_do_not_wait_for_a_deadline(
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
     """The clock stands still, so only announced departures can end the cohort."""
-    asked = make_round("local-laplace-discrete", via="shuffler", clients=40, dropout=0.2)
-    stand = Stand([asked], shuffler, TICKET_KEY)
-    fleet = Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=16, dropout=0.2))
+    round_ = make_round("local-laplace-discrete", via="shuffler", clients=40, dropout=0.2)
+    harness = FleetHarness([round_], shuffler, TICKET_KEY)
+    fleet = Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=16, dropout=0.2))
     serve(fleet)
     leaves = departures(
-        40, 0.2, UnsafeSeededStream(world.seed, "demo", asked.assignments[0].cohort.cohort, "departures")
+        40, 0.2, UnsafeSeededStream(world.seed, "demo", round_.assignments[0].cohort.cohort, "departures")
     )
     staying = int(survives(leaves).sum())
-    batch = _batch(shuffler, asked.assignments[0].cohort).batch
+    batch = _batch(shuffler, round_.assignments[0].cohort).batch
     assert batch is not None
     assert 32 <= staying < 40
     assert batch.survivors == staying
     assert (
-        sorted(slot for departure in stand.departures for slot in departure.slots)
+        sorted(slot for departure in harness.departures for slot in departure.slots)
         == np.flatnonzero(leaves < 3).tolist()
     )
     assert fleet.stats.clients["departed"] == 40 - staying
 
 
-def test_silent_clients_vanish_and_s_waits_for_its_deadline(
+def test_silent_clients_vanish_and_the_shuffler_waits_for_its_deadline(
     make_round: MakeRound, world: World, shuffler: Shuffler, clock: ManualClock
 ) -> None:
-    asked = make_round("local-laplace-discrete", via="shuffler", clients=40, dropout=0.2)
-    stand = Stand([asked], shuffler, TICKET_KEY)
-    fleet = Fleet(stand, world, PrivacyRequirements(), FleetOptions(dropout=0.2, silent=True))
+    round_ = make_round("local-laplace-discrete", via="shuffler", clients=40, dropout=0.2)
+    harness = FleetHarness([round_], shuffler, TICKET_KEY)
+    fleet = Fleet(harness, world, PrivacyRequirements(), FleetOptions(dropout=0.2, silent=True))
 
     async def play() -> str:
         task = asyncio.create_task(fleet.serve())
@@ -126,15 +125,15 @@ def test_silent_clients_vanish_and_s_waits_for_its_deadline(
         return await asyncio.wait_for(task, 10)
 
     assert asyncio.run(play()) == "finished"
-    assert stand.departures == []
-    assert _batch(shuffler, asked.assignments[0].cohort).state == "released"
+    assert harness.departures == []
+    assert _batch(shuffler, round_.assignments[0].cohort).state == "released"
 
 
 def test_uploads_are_cut_to_size(make_round: MakeRound, world: World, shuffler: Shuffler) -> None:
-    asked = make_round("local-laplace-discrete", via="shuffler", clients=40)
-    stand = Stand([asked], shuffler, TICKET_KEY)
-    serve(Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=30, limits=Limits(items=8))))
-    assert sorted(len(upload.items) for upload in stand.uploads) == [2, 6, 8, 8, 8, 8]
+    round_ = make_round("local-laplace-discrete", via="shuffler", clients=40)
+    harness = FleetHarness([round_], shuffler, TICKET_KEY)
+    serve(Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=30, limits=Limits(items=8))))
+    assert sorted(len(upload.items) for upload in harness.uploads) == [2, 6, 8, 8, 8, 8]
 
 
 def test_messages_are_not_made_on_the_event_loop(make_round: MakeRound, world: World, shuffler: Shuffler) -> None:
@@ -145,8 +144,8 @@ def test_messages_are_not_made_on_the_event_loop(make_round: MakeRound, world: W
         threads.add(threading.get_ident())
         return SystemStream()
 
-    asked = make_round("local-laplace-discrete", via="shuffler", clients=40)
-    serve(Fleet(Stand([asked], shuffler, TICKET_KEY), replace(world, fresh=fresh), PrivacyRequirements()))
+    round_ = make_round("local-laplace-discrete", via="shuffler", clients=40)
+    serve(Fleet(FleetHarness([round_], shuffler, TICKET_KEY), replace(world, fresh=fresh), PrivacyRequirements()))
     assert threads
     assert threading.get_ident() not in threads
 
@@ -154,11 +153,11 @@ def test_messages_are_not_made_on_the_event_loop(make_round: MakeRound, world: W
 def test_a_round_that_breaks_the_terms_is_refused_before_any_ticket_is_taken(
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
-    stand = Stand([make_round("identity", via="shuffler")], shuffler, TICKET_KEY)
-    fleet = Fleet(stand, world, PrivacyRequirements())
+    harness = FleetHarness([make_round("identity", via="shuffler")], shuffler, TICKET_KEY)
+    fleet = Fleet(harness, world, PrivacyRequirements())
     with pytest.raises(Refused, match="no privacy"):
         serve(fleet)
-    assert stand.uploads == []
+    assert harness.uploads == []
     assert fleet.stats.clients["joined"] == 0
 
 
@@ -175,28 +174,28 @@ def test_a_shuffler_that_was_told_another_cohort_is_found_out_before_anything_is
     make_round: MakeRound, world: World, shuffler: Shuffler, name: str, lie: str
 ) -> None:
     changes, why = LIES[lie]
-    asked = make_round(name, clients=20, delta=1e-2)
-    told = asked.assignments[0].cohort.model_copy(update=changes)
-    stand = Lying(asked, told, shuffler, TICKET_KEY)
+    round_ = make_round(name, clients=20, delta=1e-2)
+    shown = round_.assignments[0].cohort.model_copy(update=changes)
+    harness = LyingFleetHarness(round_, shown, shuffler, TICKET_KEY)
     with pytest.raises(Refused, match=why):
-        serve(Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=7)))
-    assert stand.uploads == []
-    assert [one.cohort for one in stand.departures] == ["demo.1.0.1"]  # the others need not wait for them
+        serve(Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=7)))
+    assert harness.uploads == []
+    assert [one.cohort for one in harness.departures] == ["demo.1.0.1"]  # the others need not wait for them
 
 
 def test_a_fleet_looks_at_each_cohort_once_however_many_blocks_it_sends(
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
-    asked = make_round("local-laplace-discrete", via="shuffler", clients=40, cohorts=2)
-    stand = Stand([asked], shuffler, TICKET_KEY)
-    fleet = Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=7))
+    round_ = make_round("local-laplace-discrete", via="shuffler", clients=40, cohorts=2)
+    harness = FleetHarness([round_], shuffler, TICKET_KEY)
+    fleet = Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=7))
     serve(fleet)
-    assert stand.looks == [one.cohort.cohort for one in asked.assignments]
-    assert len(stand.uploads) > 10
+    assert harness.looks == [one.cohort.cohort for one in round_.assignments]
+    assert len(harness.uploads) > 10
     assert fleet.stats.clients["served"] == 80
 
 
-class _TwoFaced(Stand):
+class _TwoFaced(FleetHarness):
     """Shows one round until the users have agreed to it, and then another one under the same names."""
 
     def __init__(self, first: Round, then: Round, shuffler: Shuffler) -> None:
@@ -218,14 +217,14 @@ def test_a_round_that_changes_after_users_agreed_to_it_is_refused(
     bare = make_round("identity", via="shuffler", precision=first.mechanism.precision)
     same = {"modulus": first.mechanism.modulus}
     then = first.model_copy(update={"mechanism": bare.mechanism.model_copy(update=same)})
-    stand = _TwoFaced(first, then, shuffler)
+    harness = _TwoFaced(first, then, shuffler)
     with pytest.raises(Refused):
-        serve(Fleet(stand, world, PrivacyRequirements()))
-    assert stand.uploads == []
+        serve(Fleet(harness, world, PrivacyRequirements()))
+    assert harness.uploads == []
 
 
-class _Refusing(Stand):
-    """An S that refuses some items: the first of each upload as a conflict, the second for its ticket."""
+class _Refusing(FleetHarness):
+    """An intermediary that refuses some items: the first of each upload as a conflict, the second for its ticket."""
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
         conflict, ticket = upload.items[0].slot, upload.items[1].slot
@@ -242,18 +241,18 @@ class _Refusing(Stand):
 def test_a_refused_client_is_dropped_and_one_whose_slot_was_used_already_is_told_apart(
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
-    stand = _Refusing([make_round("local-laplace-discrete", via="shuffler", clients=20)], shuffler, TICKET_KEY)
-    fleet = Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=20))
+    harness = _Refusing([make_round("local-laplace-discrete", via="shuffler", clients=20)], shuffler, TICKET_KEY)
+    fleet = Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=20))
     serve(fleet)
     clients = fleet.stats.clients
     assert (clients["served"], clients["refused"], clients["robbed"]) == (18, 1, 1)
 
 
-class _Slandering(Stand):
-    """An S that takes everything, and refuses what it was not sent, or the same twice."""
+class _Slandering(FleetHarness):
+    """An intermediary that takes everything, and refuses what it was not sent, or the same twice."""
 
-    def __init__(self, asked: Round, refused: list[int], shuffler: Shuffler) -> None:
-        super().__init__([asked], shuffler, TICKET_KEY)
+    def __init__(self, round_: Round, refused: list[int], shuffler: Shuffler) -> None:
+        super().__init__([round_], shuffler, TICKET_KEY)
         self._refused = refused
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
@@ -264,22 +263,22 @@ class _Slandering(Stand):
         return UploadAnswer(accepted=0, refused=items)
 
 
-@pytest.mark.parametrize("refused", [[19], [20], [0, 0]], ids=["another-part's", "nobody's", "twice"])
-def test_refusals_that_do_not_belong_to_an_upload_are_believed_of_nobody(
+@pytest.mark.parametrize("refused", [[19], [20], [0, 0]], ids=["another-part's", "unknown", "twice"])
+def test_refusals_that_do_not_belong_to_an_upload_are_believed_of_no_client(
     make_round: MakeRound, world: World, shuffler: Shuffler, refused: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first upload holds slots 0 to 6: its users give up, and nobody counts as robbed."""
-    asked = make_round("local-laplace-discrete", via="shuffler", clients=20)
-    stand = _Slandering(asked, refused, shuffler)
-    fleet = Fleet(stand, world, PrivacyRequirements(), FleetOptions(block=20, limits=Limits(items=7)))
+    """The first upload holds slots 0 to 6: its users give up, and no slot counts as used by another."""
+    round_ = make_round("local-laplace-discrete", via="shuffler", clients=20)
+    harness = _Slandering(round_, refused, shuffler)
+    fleet = Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=20, limits=Limits(items=7)))
     assert serve(fleet) == ["cancelled"]
-    assert [len(upload.items) for upload in stand.uploads] == [7]
+    assert [len(upload.items) for upload in harness.uploads] == [7]
     assert (fleet.stats.clients["robbed"], fleet.stats.clients["refused"]) == (0, 20)
     assert "the refusals do not belong to the messages of stage report" in capsys.readouterr().out
 
 
-class _Away(Stand):
-    """A service that stays away longer than the gateway's patience."""
+class _Away(FleetHarness):
+    """A service that stays away longer than the transport's patience."""
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
         raise Unavailable("the shuffler is away")
@@ -288,18 +287,18 @@ class _Away(Stand):
 def test_a_service_that_stays_away_ends_the_fleet_with_its_name(
     make_round: MakeRound, world: World, shuffler: Shuffler
 ) -> None:
-    stand = _Away([make_round("local-laplace-discrete", via="shuffler")], shuffler, TICKET_KEY)
+    harness = _Away([make_round("local-laplace-discrete", via="shuffler")], shuffler, TICKET_KEY)
     with pytest.raises(Unavailable, match="the shuffler is away"):
-        serve(Fleet(stand, world, PrivacyRequirements()))
+        serve(Fleet(harness, world, PrivacyRequirements()))
 
 
 def test_a_cancelled_run_ends_the_fleet(make_round: MakeRound, world: World, shuffler: Shuffler) -> None:
-    stand = Stand([make_round("local-laplace-discrete", via="shuffler")], shuffler, TICKET_KEY)
-    stand.cancelled = True
-    assert serve(Fleet(stand, world, PrivacyRequirements())) == ["cancelled"]
+    harness = FleetHarness([make_round("local-laplace-discrete", via="shuffler")], shuffler, TICKET_KEY)
+    harness.cancelled = True
+    assert serve(Fleet(harness, world, PrivacyRequirements())) == ["cancelled"]
 
 
-class _Listing(Stand):
+class _Listing(FleetHarness):
     """Lists the calls for rounds and tickets."""
 
     def __init__(self, first: Round, shuffler: Shuffler) -> None:
@@ -320,10 +319,10 @@ def test_a_fleet_that_got_fewer_tickets_than_it_asked_for_waits_for_the_next_rou
 ) -> None:
     """It got all that was free, so its next call is the one that waits for more."""
     first = make_round("identity", via="shuffler")
-    stand = _Listing(first, shuffler)
+    harness = _Listing(first, shuffler)
     clients = sum(one.cohort.clients for one in first.assignments)
-    fleet = Fleet(stand, world, UNSAFE, FleetOptions(block=clients + 1))
+    fleet = Fleet(harness, world, UNSAFE, FleetOptions(block=clients + 1))
     serve(fleet)
     assert fleet.stats.clients["served"] == clients
-    assert stand.calls[:3] == ["round", "tickets", "round"]
-    assert ("tickets", "tickets") not in pairwise(stand.calls)
+    assert harness.calls[:3] == ["round", "tickets", "round"]
+    assert ("tickets", "tickets") not in pairwise(harness.calls)

@@ -14,7 +14,7 @@ ONE = np.array([1], dtype=np.uint64)
 
 
 def test_a_masked_vector_looks_uniform_whatever_it_hides() -> None:
-    """Rule 11. Chi-square over the 50 values of Z_50, 12,000 coordinates of zero; false alarm 1e-7."""
+    """Chi-square over the 50 values of Z_50, 12,000 coordinates of zero; false alarm 1e-7."""
     simulation = enrol(make_cohort(4, 50, 12_000))
     simulation.send_keys(range(4))
     simulation.send_shares(range(4))

@@ -13,32 +13,32 @@ from distrust.common.run.round import Round
 NAMES = ["distributed-polya", "distributed-skellam", "local-laplace-discrete", "central-laplace-discrete"]
 
 
-def _randomizer(asked: Round, world: World, cohort: int = 0) -> CohortRandomizer:
-    return CohortRandomizer(asked, asked.assignments[cohort], world)
+def _randomizer(round_: Round, world: World, cohort: int = 0) -> CohortRandomizer:
+    return CohortRandomizer(round_, round_.assignments[cohort], world)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_are_below_the_modulus_one_for_each_slot(
     make_round: Callable[..., Round], world: World, name: str
 ) -> None:
-    asked = make_round(name)
-    rows = _randomizer(asked, world).rows([3, 4, 19])
+    round_ = make_round(name)
+    rows = _randomizer(round_, world).rows([3, 4, 19])
     assert rows.shape == (3, 1)
     assert rows.dtype == np.uint64
-    assert (rows < asked.mechanism.modulus).all()
-    assert _randomizer(asked, world).rows([]).shape == (0, 1)
+    assert (rows < round_.mechanism.modulus).all()
+    assert _randomizer(round_, world).rows([]).shape == (0, 1)
 
 
 def test_without_noise_a_slot_sends_its_own_reward(make_round: Callable[..., Round], world: World) -> None:
     """Cohort 2 pays half the time; slot i gets row i of the cohort's rewards, in whatever order slots are asked for."""
-    asked = make_round("identity", cohorts=3)
-    cohort = asked.assignments[2].cohort
+    round_ = make_round("identity", cohorts=3)
+    cohort = round_.assignments[2].cohort
     stream = UnsafeSeededStream(world.seed, cohort.run, cohort.cohort, "rewards")
     rewards = world.environment.rewards(2, cohort.clients, stream)
-    randomizer = _randomizer(asked, world, 2)
+    randomizer = _randomizer(round_, world, 2)
     backwards = list(range(cohort.clients))[::-1]
     assert set(rewards.tolist()) == {0.0, 1.0}
-    assert (randomizer.rows(backwards)[:, 0] == rewards[::-1] * asked.mechanism.precision).all()
+    assert (randomizer.rows(backwards)[:, 0] == rewards[::-1] * round_.mechanism.precision).all()
 
 
 def test_every_client_draws_its_noise_from_a_stream_of_its_own(make_round: Callable[..., Round], world: World) -> None:
@@ -54,21 +54,21 @@ def test_every_client_draws_its_noise_from_a_stream_of_its_own(make_round: Calla
 
 def test_noise_is_fresh_every_time(make_round: Callable[..., Round], world: World) -> None:
     """Two draws of 20 local Laplace values agree with probability at most 1e-4 each: 1e-80 in all."""
-    asked = make_round("local-laplace-discrete", precision=5000)
-    once, again = (_randomizer(asked, world).rows(range(20)) for _ in range(2))
+    round_ = make_round("local-laplace-discrete", precision=5000)
+    once, again = (_randomizer(round_, world).rows(range(20)) for _ in range(2))
     assert (once != again).any()
 
 
 def test_a_noise_seed_gives_slot_i_row_i_of_the_cohort_however_blocks_are_cut(
     make_round: Callable[..., Round], world: World
 ) -> None:
-    asked = make_round("distributed-skellam")
+    round_ = make_round("distributed-skellam")
     unsafe = replace(world, noise_seed=5)
-    cohort = asked.assignments[0].cohort
+    cohort = round_.assignments[0].cohort
     rewards = world.environment.rewards(0, 20, UnsafeSeededStream(world.seed, cohort.run, cohort.cohort, "rewards"))
     stream = UnsafeSeededStream(5, cohort.run, cohort.cohort)
-    whole = asked.mechanism.randomize(asked.statistic.vectors(rewards), stream)
-    blocks = [_randomizer(asked, unsafe).rows(slots) for slots in ([0, 1, 2], range(3, 20))]
+    whole = round_.mechanism.randomize(round_.statistic.vectors(rewards), stream)
+    blocks = [_randomizer(round_, unsafe).rows(slots) for slots in ([0, 1, 2], range(3, 20))]
     assert (np.concatenate(blocks) == whole).all()
 
 

@@ -10,11 +10,11 @@ from distrust.common.errors import BadMessage, BadParameter, Refused
 from distrust.common.messages.cohort import Masking
 from distrust.common.modular import Vector
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
-from tests.unit.client.sharers import EVERYONE, M, N, Story, without
+from tests.support.masking_clients import EVERYONE, M, N, Story, without
 
 
 def test_a_roster_must_hold_its_own_keys_unchanged(stage: Simulation) -> None:
-    """Rule 12: otherwise the aggregator would sit in the middle."""
+    """Otherwise the aggregator would sit in the middle."""
     simulation = enrol(stage.cohort)
     simulation.send_keys(EVERYONE)
     for start in (0, 32):
@@ -54,7 +54,7 @@ def test_a_weak_key_in_the_roster_is_refused(stage: Simulation) -> None:
 
 @pytest.mark.parametrize("start", [64, 96], ids=["mask-key", "channel-key"])
 def test_a_roster_with_a_key_whose_hash_the_server_did_not_publish_is_refused_by_slot(start: int) -> None:
-    """Rule 14: an aggregator that puts its own keys in the place of one neighbour's."""
+    """An aggregator that puts its own keys in the place of one neighbour's."""
     simulation = enrol(make_cohort(N, M, 1))
     simulation.send_keys(EVERYONE)
     keys = bytearray(simulation.roster.keys)
@@ -71,12 +71,11 @@ def test_a_roster_with_a_key_whose_hash_the_server_did_not_publish_is_refused_by
     "change", [{"neighbours": 22}, {"threshold": 1}, {"threshold": 11}], ids=["sparser", "t-is-one", "t-one-lower"]
 )
 def test_k_and_t_are_computed_again_and_not_believed(change: dict[str, int]) -> None:
-    """Rule 12."""
     cohort = make_cohort(N, M, 1)
     assert isinstance(cohort.channel, Masking)
-    told = cohort.model_copy(update={"channel": cohort.channel.model_copy(update=change)})
+    shown = cohort.model_copy(update={"channel": cohort.channel.model_copy(update=change)})
     with pytest.raises(Refused, match="the run's rates give 23, 12"):
-        MaskingClient(told, 0, Secrets(), min_survivors=1, dropout=0.1, corrupt=0.1)
+        MaskingClient(shown, 0, Secrets(), min_survivors=1, dropout=0.1, corrupt=0.1)
 
 
 def test_a_minimum_below_what_the_dropout_rate_leaves_is_refused() -> None:

@@ -14,13 +14,12 @@ from distrust.common.crypto.keys import BOX
 from distrust.common.crypto.share import MISSING, PRIME, SHARE
 from distrust.common.errors import BadMessage, Refused, WrongStage
 from distrust.lab.secagg_simulation import Simulation, enrol, make_cohort
-from tests.unit.client.sharers import EVERYONE, ONE, M, N, Story, sharing, told, without
+from tests.support.masking_clients import EVERYONE, ONE, M, N, Story, after_masking, sharing, without
 
 T = 12
 
 
 def test_every_client_and_every_cohort_has_fresh_keys() -> None:
-    """Rule 4."""
     cohort = make_cohort(N, M, 1)
     keys = [client.keys() for _ in range(2) for client in enrol(cohort).clients.values()]
     halves = [key[:32] for key in keys] + [key[32:] for key in keys]
@@ -28,7 +27,6 @@ def test_every_client_and_every_cohort_has_fresh_keys() -> None:
 
 
 def test_a_repeat_of_the_same_request_gets_the_same_bytes_in_every_stage(stage: Simulation) -> None:
-    """Rule 4."""
     story = Story(stage)
     assert story.client.keys() == stage.keys[0]
     assert story.client.shares(stage.roster, stage.published) == stage.shares[0]
@@ -37,8 +35,8 @@ def test_a_repeat_of_the_same_request_gets_the_same_bytes_in_every_stage(stage: 
 
 
 def test_two_different_unmask_requests_are_never_both_answered(stage: Simulation) -> None:
-    """Rule 4: otherwise both seeds of a neighbour, or two sums that differ in one client, could be asked for."""
-    story = told(stage)
+    """Otherwise both seeds of a neighbour, or two sums that differ in one client, could be asked for."""
+    story = after_masking(stage)
     first = story.unmask()
     with pytest.raises(Refused, match="another request of stage unmask"):
         story.unmask(stage.bitmap(without(5)))
@@ -69,7 +67,7 @@ def test_a_refused_request_is_not_an_answer_and_a_right_one_may_follow(stage: Si
 
 
 def test_no_stage_is_answered_without_the_statement_that_the_server_published_for_all(stage: Simulation) -> None:
-    """Rule 15: what one client is told must be what all are told. A wrong statement leaves the stage open."""
+    """What one client is told must be what all are told. A wrong statement leaves the stage open."""
     story = Story(stage)
     everyone = stage.bitmap(EVERYONE)
     for wrong in (b"", bytes(32)):
@@ -110,8 +108,8 @@ def test_the_confirmation_says_nothing_of_the_seeds() -> None:
 
 
 def test_everything_is_forgotten_after_the_answer(stage: Simulation) -> None:
-    """Rule 4: no object that holds the keys, seeds or shares is left; only the last answer may be repeated."""
-    story = told(stage)
+    """No object that holds the keys, seeds or shares is left; only the last answer may be repeated."""
+    story = after_masking(stage)
     secrets = story.client._secrets
     assert secrets is not None
     known = {secrets.self_seed, secrets.mask_seed, *secrets.held.values()}
@@ -146,7 +144,7 @@ def reachable(root: object) -> Iterator[bytes]:
 
 
 def test_a_timeout_forgets_before_anything_is_revealed(stage: Simulation) -> None:
-    story = told(stage)
+    story = after_masking(stage)
     story.client.forget()
     with pytest.raises(Refused, match="forgotten"):
         story.unmask()
@@ -172,7 +170,7 @@ def test_stages_come_in_order(stage: Simulation) -> None:
 
 
 def test_a_box_that_does_not_open_is_a_missing_share_and_the_client_goes_on(stage: Simulation) -> None:
-    """Rule 16. Changed boxes, boxes for another slot: 0xff in both answers, at the sender's place."""
+    """Changed boxes, boxes for another slot: 0xff in both answers, at the sender's place."""
     inbox = stage.inboxes[0]
     swapped = inbox[BOX : 2 * BOX] + inbox[:BOX] + inbox[2 * BOX : -1] + bytes([inbox[-1] ^ 1])
     story = Story(stage)
@@ -185,7 +183,7 @@ def test_a_box_that_does_not_open_is_a_missing_share_and_the_client_goes_on(stag
     assert [i for i, share in enumerate(shares) if share == MISSING] == [0, 1, N - 2]
 
 
-# Rule 5: what survivors must be.
+# What survivors must be.
 
 
 @pytest.mark.parametrize(
@@ -193,11 +191,11 @@ def test_a_box_that_does_not_open_is_a_missing_share_and_the_client_goes_on(stag
     [
         pytest.param(without(0), "lack slot 0", id="without-itself"),
         pytest.param(without(5, 6, 7), "insists on 22", id="below-the-minimum"),
-        pytest.param([], "lack slot 0", id="nobody"),
+        pytest.param([], "lack slot 0", id="no-survivors"),
     ],
 )
 def test_survivors_must_hold_itself_and_be_enough(stage: Simulation, survivors: list[int], why: str) -> None:
-    story = told(stage)
+    story = after_masking(stage)
     with pytest.raises(Refused, match=why):
         story.unmask(stage.bitmap(survivors))
 
@@ -212,7 +210,7 @@ def test_survivors_must_be_members(stage: Simulation) -> None:
 
 def test_survivors_must_keep_the_clients_own_floor_whatever_the_cohort_says() -> None:
     simulation = sharing(floor=24)
-    story = told(simulation)
+    story = after_masking(simulation)
     with pytest.raises(Refused, match="insists on 24"):
         story.unmask(simulation.bitmap(without(5)))
     assert story.unmask()
@@ -225,7 +223,7 @@ def ring() -> Simulation:
 
 
 def test_survivors_must_leave_t_neighbours_to_every_member_alive_or_lost(ring: Simulation) -> None:
-    """Rule 15. The ten that may vanish are neighbours of slot 7, and it had lost nine before the members were named."""
+    """The ten that may vanish are neighbours of slot 7, and it had lost nine before the members were named."""
     near = [v for v in ring.roster.neighbours(7) if v != 0]
     members = [s for s in range(100) if s not in near[:9]]
     story = Story(ring)
@@ -237,12 +235,12 @@ def test_survivors_must_leave_t_neighbours_to_every_member_alive_or_lost(ring: S
 
 
 def test_lost_clients_must_not_lie_densely_on_the_ring(ring: Simulation) -> None:
-    """Rule 15: ten of 19 consecutive places are more than chance explains; nine are taken."""
+    """Ten of 19 consecutive places are more than chance explains; nine are taken."""
     order = [int(ring.roster.slots[row]) for row in ring.roster.ring]
     start = order.index(1)
     block = [order[(start + i) % 100] for i in range(1, 30)]
     gone = [slot for slot in block if slot != 1][:10]
-    story = told(ring, 1)
+    story = after_masking(ring, 1)
     with pytest.raises(Refused, match="10 lost clients lie in consecutive places of the ring, and 9 may"):
         story.unmask(ring.bitmap([s for s in range(100) if s not in gone]))
     assert story.unmask(ring.bitmap([s for s in range(100) if s not in gone[:9]]))
@@ -252,7 +250,7 @@ def test_lost_clients_must_not_lie_densely_on_the_ring(ring: Simulation) -> None
 @given(st.sets(st.integers(1, N - 1), max_size=2))
 def test_exactly_one_kind_of_share_is_revealed_for_each_neighbour(lost: set[int]) -> None:
     simulation = sharing()
-    story = told(simulation)
+    story = after_masking(simulation)
     secrets = story.client._secrets
     assert secrets is not None
     held = dict(secrets.held)
@@ -267,6 +265,6 @@ def test_exactly_one_kind_of_share_is_revealed_for_each_neighbour(lost: set[int]
 
 @pytest.mark.parametrize("bitmap", [b"", b"\xff" * 4, b"\xff" * 2], ids=["empty", "long", "short"])
 def test_a_bitmap_of_another_size_is_refused(stage: Simulation, bitmap: bytes) -> None:
-    story = told(stage)
+    story = after_masking(stage)
     with pytest.raises(BadMessage, match="bitmap"):
         story.unmask(bitmap)

@@ -14,7 +14,7 @@ def test_after_some_bad_tickets_no_further_one_is_verified(monkeypatch: pytest.M
     verified: list[int] = []
     genuine = TicketVerifier.admits
     monkeypatch.setattr(
-        TicketVerifier, "admits", lambda self, slot, *told: bool(verified.append(slot)) or genuine(self, slot, *told)
+        TicketVerifier, "admits", lambda self, slot, *rest: bool(verified.append(slot)) or genuine(self, slot, *rest)
     )
     cohort = SERVER.sealed(clients=500)
     stored = {300: SERVER.ticket(cohort, 300)}

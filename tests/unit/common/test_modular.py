@@ -55,7 +55,7 @@ def test_a_sum_of_the_largest_values_does_not_overflow(rows: int) -> None:
     assert sum_rows(np.full((rows, 2), modulus - 1, dtype=np.uint64), modulus).tolist() == [-rows % modulus] * 2
 
 
-def test_the_sum_of_nobody_is_zero() -> None:
+def test_the_sum_of_no_rows_is_zero() -> None:
     assert sum_rows(np.empty((0, 3), dtype=np.uint64), 7).tolist() == [0, 0, 0]
 
 

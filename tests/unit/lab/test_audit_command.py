@@ -75,7 +75,7 @@ def test_bad_input_is_refused_in_one_line(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         pytest.param(("--confidence", "1e-20"), "confidence = 1e-20: must lie in [0.5, 1)", id="no-confidence"),
         pytest.param(("--confidence", "nan"), "confidence = nan: must lie in [0.5, 1)", id="nan"),
@@ -89,7 +89,7 @@ def test_bad_input_is_refused_in_one_line(words: tuple[str, ...]) -> None:
 )
 @pytest.mark.parametrize("http", [(), ("--http",)], ids=["in-process", "http"])
 def test_what_can_show_nothing_is_refused_before_anything_is_played(
-    words: tuple[str, ...], said: str, http: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], message: str, http: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def played(*_: object) -> None:
         pytest.fail("played before it was refused")
@@ -98,7 +98,7 @@ def test_what_can_show_nothing_is_refused_before_anything_is_played(
     monkeypatch.setattr(command, "Stack", played)
     refused = audit("distributed-polya", "--epsilon", "1", *words, *http)
     assert isinstance(refused.exception, BadParameter)
-    assert str(refused.exception) == said
+    assert str(refused.exception) == message
 
 
 def test_a_finding_says_how_far_its_trials_reach() -> None:
@@ -112,7 +112,7 @@ def test_a_finding_says_how_far_its_trials_reach() -> None:
 
 
 @pytest.mark.parametrize("survivors", ["0", "-1"])
-def test_nobody_who_answered_is_refused_as_that(survivors: str) -> None:
+def test_a_cohort_without_answers_is_refused_as_that(survivors: str) -> None:
     refused = audit("distributed-polya", "--epsilon", "1", "--survivors", survivors)
     assert isinstance(refused.exception, BadParameter)
     assert str(refused.exception).startswith("survivors")

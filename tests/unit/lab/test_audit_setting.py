@@ -27,7 +27,7 @@ def made(name: str, dimension: int = 1, norm: str = "linf", **words: Any) -> Mec
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, **words})
     ball = BoundedVector.model_validate({"dimension": dimension, "norm": norm, "bound": 1.0})
     statistic = ball if dimension > 1 else Reward()
-    return plan(spec, clients=6, least=6, floor=6, wrap=1e-6, statistic=statistic)
+    return plan(spec, clients=6, min_survivors=6, min_honest=6, overflow_probability=1e-6, statistic=statistic)
 
 
 BALLS = [("linf", np.inf), ("l1", 1), ("l2", 2)]
@@ -125,7 +125,7 @@ def test_copies_side_by_side_keep_their_noise(name: str, dimension: int, norm: s
 
 
 @pytest.mark.parametrize(
-    ("words", "lanes"),
+    ("words", "replicas"),
     [
         pytest.param({"name": "distributed-skellam"}, 64, id="any-number"),
         pytest.param({"name": "local-laplace", "epsilon": 6.0}, 8, id="50-over-6"),
@@ -133,8 +133,8 @@ def test_copies_side_by_side_keep_their_noise(name: str, dimension: int, norm: s
         pytest.param({"name": "local-gaussian", "delta": 0.1, "dimension": 3, "norm": "l2"}, 1, id="one-ball"),
     ],
 )
-def test_as_many_copies_as_the_mechanism_allows(words: dict[str, Any], lanes: int) -> None:
-    assert most_replicas(made(**words)) == lanes
+def test_as_many_copies_as_the_mechanism_allows(words: dict[str, Any], replicas: int) -> None:
+    assert most_replicas(made(**words)) == replicas
 
 
 def test_the_sphere_has_no_copies() -> None:

@@ -104,9 +104,9 @@ def test_the_closing_table_says_why_cohorts_ended_and_which_clients_lied(result:
     first = result.rounds[0]
     lost = [CohortResult(cohort=f"trial.1.0.{n}", arm=0, clients=32, reason=why) for n in range(1, 6)]
     named = CohortResult(cohort="trial.1.1.1", arm=1, clients=32, liars=[7], disputes=2)
-    told = result.model_copy(update={"rounds": [first.model_copy(update={"cohorts": [*lost, named]})]})
+    result_with_failures = result.model_copy(update={"rounds": [first.model_copy(update={"cohorts": [*lost, named]})]})
     shown = Console(file=io.StringIO(), width=200)
-    print_result(told, shown)
+    print_result(result_with_failures, shown)
     assert isinstance(shown.file, io.StringIO)
     lines = shown.file.getvalue().splitlines()
     aborted = [line for line in lines if line.startswith("aborted ")]
@@ -129,7 +129,7 @@ def test_a_run_keeps_what_clients_have_spent_by_how_often_they_came_and_in_total
     shown = Console(file=io.StringIO(), width=200)
     print_result(come, shown)
     assert isinstance(shown.file, io.StringIO)
-    assert "ε = 2 by whoever came 2 ×" in shown.file.getvalue()
+    assert "ε = 2 for a client that came 2 ×" in shown.file.getvalue()
 
 
 def test_every_round_of_a_result_has_its_line_of_the_ledger() -> None:

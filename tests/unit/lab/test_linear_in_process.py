@@ -96,7 +96,7 @@ def test_intervals_hold_the_true_means_of_every_action() -> None:
 
 
 def test_more_clients_a_phase_cost_no_pulls() -> None:
-    """The horizon counts rounds of play: DPE's phases are as long whoever plays them."""
+    """The horizon counts rounds of play: DPE's phases are as long whichever clients play them."""
     fixed = in_process.run(parse(text(POLICIES["dp-dpe-fixed"], world="linear-distributed")))
     grown = in_process.run(parse(text(POLICIES["dp-dpe"], world="linear-distributed")))
     assert fixed.rounds[0].decision == grown.rounds[0].decision
@@ -105,7 +105,7 @@ def test_more_clients_a_phase_cost_no_pulls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "mechanism", "changes", "said"),
+    ("policy", "mechanism", "changes", "message"),
     [
         pytest.param('name = "dp-dpe"\nalpha = 1.0', "identity", {}, "policy.alpha = 1.0", id="alpha"),
         pytest.param('name = "dp-dpe"\nalpha = 0.0', "identity", {}, "policy.alpha = 0.0", id="alpha-0"),
@@ -136,8 +136,8 @@ def test_more_clients_a_phase_cost_no_pulls() -> None:
         ),
     ],
 )
-def test_a_run_that_cannot_be_is_refused(policy: str, mechanism: str, changes: dict[str, object], said: str) -> None:
-    with pytest.raises((BadRunFile, BadParameter), match=said):
+def test_a_run_that_cannot_be_is_refused(policy: str, mechanism: str, changes: dict[str, object], message: str) -> None:
+    with pytest.raises((BadRunFile, BadParameter), match=message):
         parse(text(policy, MECHANISMS[mechanism], **changes))  # type: ignore[arg-type]
 
 

@@ -36,7 +36,7 @@ def refusal(file: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("world", "said"),
+    ("world", "message"),
     [
         pytest.param(given("[]"), "environment.actions = '0 vectors': must be 1 to 100000 vectors", id="empty"),
         pytest.param(given("[[]]"), "environment.actions = (1, 0): must be at least one vector of", id="no-numbers"),
@@ -99,18 +99,18 @@ def refusal(file: str) -> str:
         pytest.param('name = "linear-distributed"\nnoise = -0.1', "environment.noise = -0.1", id="noise-below-0"),
     ],
 )
-def test_a_world_that_cannot_be_is_refused(world: str, said: str) -> None:
-    assert said in refusal(text(world=world))
+def test_a_world_that_cannot_be_is_refused(world: str, message: str) -> None:
+    assert message in refusal(text(world=world))
 
 
 @pytest.mark.parametrize(
-    ("policy", "said"),
+    ("policy", "message"),
     [
         pytest.param('name = "dp-dpe"\nalpha = 0.0', "policy.alpha = 0.0: must be above 0", id="alpha-0"),
         pytest.param('name = "dp-dpe"\nalpha = 1.0', "policy.alpha = 1.0: must be below 1", id="alpha-1"),
         pytest.param('name = "dp-dpe"\nalpha = -2', "policy.alpha = -2", id="alpha-below-0"),
         pytest.param('name = "dp-dpe"\nalpha = nan', "policy.alpha = nan", id="alpha-nan"),
-        pytest.param('name = "dp-dpe"\nclients = 0', "policy.clients = 0", id="nobody"),
+        pytest.param('name = "dp-dpe"\nclients = 0', "policy.clients = 0", id="no-clients"),
         pytest.param('name = "dp-dpe"\nclients = "many"', "policy.clients = 'many'", id="clients-in-words"),
         pytest.param('name = "dp-dpe"\ndeviation = -1.0', "policy.deviation = -1.0", id="deviation"),
         pytest.param('name = "dp-dpe"\nbeta = 0.0', "policy.beta = 0.0: must be above 0", id="beta-0-dpe"),
@@ -126,8 +126,8 @@ def test_a_world_that_cannot_be_is_refused(world: str, said: str) -> None:
         pytest.param('name = "almost-free"\ncore_set = "no"', "policy.core_set = 'no'", id="core-set"),
     ],
 )
-def test_numbers_of_a_policy_outside_their_ranges_are_refused(policy: str, said: str) -> None:
-    assert said in refusal(text(policy))
+def test_numbers_of_a_policy_outside_their_ranges_are_refused(policy: str, message: str) -> None:
+    assert message in refusal(text(policy))
 
 
 @pytest.mark.parametrize("name", ["dp-pe", "dp-dpe", "almost-free"])
@@ -142,7 +142,7 @@ SPHERE = 'name = "linear-sphere"'
 
 
 @pytest.mark.parametrize(
-    ("told", "world", "said"),
+    ("stated", "world", "message"),
     [
         pytest.param("noise = 0.29", DIFFERENT, "policy.noise = 0.29: must be at least 0.3, the environment's", id="R"),
         pytest.param("noise = 0", DIFFERENT, "policy.noise = 0: must be at least 0.3, the environment's", id="no-R"),
@@ -152,8 +152,8 @@ SPHERE = 'name = "linear-sphere"'
         pytest.param("noise = 0.9", SPHERE, "policy.noise = 0.9: must be at least 1, the environment's", id="signs"),
     ],
 )
-def test_a_policy_that_is_told_of_less_spread_than_there_is_is_refused(told: str, world: str, said: str) -> None:
-    assert said in refusal(text(f'name = "dp-dpe"\n{told}', world=world))
+def test_a_policy_that_is_told_of_less_spread_than_there_is_is_refused(stated: str, world: str, message: str) -> None:
+    assert message in refusal(text(f'name = "dp-dpe"\n{stated}', world=world))
 
 
 def test_a_policy_may_be_told_of_more_spread_than_there_is() -> None:
@@ -163,7 +163,7 @@ def test_a_policy_may_be_told_of_more_spread_than_there_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "horizon", "said"),
+    ("policy", "horizon", "message"),
     [
         pytest.param(
             'name = "dp-pe"',
@@ -181,8 +181,8 @@ def test_a_policy_may_be_told_of_more_spread_than_there_is() -> None:
         ),
     ],
 )
-def test_a_horizon_shorter_than_one_phase_is_refused(policy: str, horizon: int, said: str) -> None:
-    assert said in refusal(text(policy, horizon=horizon))
+def test_a_horizon_shorter_than_one_phase_is_refused(policy: str, horizon: int, message: str) -> None:
+    assert message in refusal(text(policy, horizon=horizon))
 
 
 def test_a_policy_does_not_bring_actions_of_its_own() -> None:

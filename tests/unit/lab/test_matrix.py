@@ -19,6 +19,7 @@ SLOW = ("distributed-discrete-gaussian", "relaxed-secagg-shuffle", "shuffled-gau
 ARMS = 'name = "bernoulli"\nmeans = [0.1, 0.9]'
 SPHERE = 'name = "linear-sphere"\narms = 8'
 CONTEXTS = 'name = "contextual-synthetic"\narms = 8\ndimension = 2'
+MANY = 'name = "glm-sphere"\narms = 8\nparameters = "multi"'
 SIDE_BY_SIDE = 'name = "linear-distributed"\narms = 8\ndimension = 2'
 
 
@@ -53,7 +54,7 @@ class Row:
             return None
         if mechanism == "shuffled-gaussian":
             return r"at least 16 exp\(ε₀\)|ε₀ ≤ 1"
-        vectors = self.name in ("dp-dpe", "linucb")
+        vectors = self.name in {"dp-dpe", "linucb", "ldp-ols", "ldp-sgd", "ldp-ucb", "ldp-gloc"}
         return "bits a client and coordinate" if vectors and mechanism == "shuffled-binomial" else None
 
     def file(self, mechanism: MechanismName, *, world: str | None = None, more: str = "") -> RunFile:
@@ -88,6 +89,12 @@ POLICIES = {
     "almost-free-shuffled": Row('name = "almost-free"\nmodel = "shuffled"', SPHERE, by_action=True),
     "almost-free-no-core-set": Row('name = "almost-free"\ncore_set = false', SPHERE),
     "linucb": Row('name = "linucb"\nbatch = 50', CONTEXTS),
+    "ldp-ols": Row('name = "ldp-ols"\nbatch = 50', CONTEXTS),
+    "ldp-ols-multi": Row('name = "ldp-ols"\nbatch = 30\nwarm_up = 16', MANY),
+    "ldp-sgd": Row('name = "ldp-sgd"\nbatch = 50', CONTEXTS),
+    "ldp-sgd-multi": Row('name = "ldp-sgd"\nbatch = 30\nwarm_up = 16', MANY),
+    "ldp-ucb": Row('name = "ldp-ucb"\nbatch = 50', CONTEXTS),
+    "ldp-gloc": Row('name = "ldp-gloc"\nbatch = 50', CONTEXTS),
 }
 POLICIES |= {
     f"{policy}-paper": replace(row, calibration="paper", epsilon=0.5)  # the Gaussian theorem needs ε < 1
@@ -132,7 +139,7 @@ def test_an_allowed_pair_plays_to_its_horizon_and_keeps_the_best_arm(policy: str
     assert (result.policy, result.mechanism) == (row.name, mechanism)
     assert result.fault is None
     assert sum(result.pulls) + result.hidden == HORIZON
-    assert result.best is None if row.world == CONTEXTS else result.arms[result.best].active
+    assert result.best is None if row.world in {CONTEXTS, MANY} else result.arms[result.best].active
     cohorts = [cohort for one in result.rounds for cohort in one.cohorts]
     assert any(cohort.estimate is not None for cohort in cohorts)
     assert any((cohort.survivors or cohort.clients) < cohort.clients for cohort in cohorts) or row.name == "ucb1"

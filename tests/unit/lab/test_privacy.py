@@ -9,14 +9,14 @@ import pytest
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.privacy.composition import compose
+from distrust.lab.cli.privacy import comparison_table, report_table
 from distrust.lab.privacy.calculator import Report, guaranteed
 from distrust.lab.privacy.query import PrivacyQuery
-from distrust.lab.privacy.tables import comparison_table, report_table
 from tests.support.calculator import answer, comparison, read, text
 
 EXACT_ONLY = tuple(name for name, kind in MECHANISMS.items() if kind.calibrations == ("exact",))
 
-ASKED: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "clients": 1000,
     "epsilon": 1.0,
     "delta": None,
@@ -36,16 +36,16 @@ def report(name: str, **changes: Any) -> Report:
         own |= {"delta": 1e-6, "epsilon": 0.9 if "gaussian" in name else 1.0}
     if name == "shuffled-gaussian":
         own |= {"delta": 0.01, "epsilon": 0.05}  # its theorem wants many clients and a small epsilon
-    return answer(name, **{**ASKED, **own, **changes})
+    return answer(name, **{**SETTINGS, **own, **changes})
 
 
-def asked(name: str, **changes: Any) -> dict[str, Any]:
+def settings(name: str, **changes: Any) -> dict[str, Any]:
     return read(report(name, **changes))
 
 
 @pytest.mark.parametrize("name", ONE_COHORT)
 def test_both_calibrations_are_reported_and_are_json(name: str) -> None:
-    shown = asked(name)
+    shown = settings(name)
     assert ("refused" in shown["paper"]) == (name in EXACT_ONLY)
     for side in (shown["exact"], shown["paper"] if name not in EXACT_ONLY else shown["exact"]):
         assert side["parameters"]["g"] >= 1
@@ -63,20 +63,22 @@ def test_people_get_a_table_with_every_number(name: str) -> None:
 
 
 def test_the_binomial_shows_what_exactness_saves() -> None:
-    shown = asked("shuffled-binomial")
+    shown = settings("shuffled-binomial")
     assert (shown["paper"]["bits"], shown["exact"]["bits"]) == (10_729, 23)
     assert shown["paper"]["guarantee"]["epsilon"] < 0.1
 
 
 def test_dropouts_and_colluders_fix_the_floor() -> None:
-    shown = asked("distributed-polya", dropout=0.1, corrupt=0.05)
+    shown = settings("distributed-polya", dropout=0.1, corrupt=0.05)
     assert (shown["least"], shown["floor"]) == (900, 850)
     assert shown["exact"]["error"]["std"] == pytest.approx(math.sqrt(2 * 1000 / 850), rel=0.01)
 
 
 def test_a_short_cohort_shows_its_larger_epsilon() -> None:
-    assert asked("distributed-polya", survivors=500)["paper"]["guarantee"]["epsilon"] == pytest.approx(2.58, abs=0.01)
-    shown = asked("distributed-polya", survivors=600, colluders=100)
+    assert settings("distributed-polya", survivors=500)["paper"]["guarantee"]["epsilon"] == pytest.approx(
+        2.58, abs=0.01
+    )
+    shown = settings("distributed-polya", survivors=600, colluders=100)
     assert shown["paper"]["guarantee"]["epsilon"] == pytest.approx(2.58, abs=0.01)
 
 
@@ -95,13 +97,13 @@ def test_a_short_cohort_shows_its_larger_epsilon() -> None:
 )
 def test_bad_input_is_refused_by_name(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(BadParameter) as caught:
-        asked("distributed-polya", **changes)
+        settings("distributed-polya", **changes)
     assert caught.value.field == field
 
 
 def test_an_unknown_mechanism_is_told_the_known_ones() -> None:
     with pytest.raises(BadParameter, match="distributed-polya"):
-        asked("laplace")
+        settings("laplace")
 
 
 def compared(**changes: Any) -> dict[str, Any]:
@@ -132,9 +134,9 @@ def test_side_by_side_every_mechanism_has_a_row_in_each_calibration() -> None:
 
 def test_side_by_side_trust_is_what_the_model_needs() -> None:
     trusts = {row["mechanism"]: row["trust"] for row in compared()["mechanisms"] if "trust" in row}
-    assert trusts["identity"] == "everybody"
+    assert trusts["identity"] == "all parties"
     assert trusts["central-laplace-discrete"] == "server"
-    assert trusts["local-laplace-discrete"] == "nobody"
+    assert trusts["local-laplace-discrete"] == "no party"
     assert trusts["distributed-polya"] == "clients, aggregator"
     assert "sees bits" in trusts["shuffled-binomial"]
 
@@ -162,7 +164,7 @@ def test_contributions_compose_and_a_delta_makes_them_cheaper() -> None:
 def test_the_exact_law_composes_at_least_as_well_as_the_guarantee() -> None:
     query = PrivacyQuery(clients=100, epsilon=0.5, delta=1e-6)
     mechanism = query.planned("distributed-skellam", "exact")
-    generic = compose(((mechanism.guarantee(), 10),), 1e-5).epsilon
+    generic = compose(((mechanism.privacy().promise, 10),), 1e-5).epsilon
     exact = guaranteed(mechanism, replace(query, contributions=10, target_delta=1e-5)).epsilon
     assert generic is not None
     assert exact is not None

@@ -1,14 +1,16 @@
 """`distrust privacy` by who answered and who colludes, what it says of the question, and its labels."""
 
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from distrust.common.errors import BadParameter
+from distrust.common.privacy import composition
+from distrust.lab.cli.privacy import comparison_table, report_table
 from distrust.lab.privacy.compare import Comparison
 from distrust.lab.privacy.query import PrivacyQuery
-from distrust.lab.privacy.tables import comparison_table, report_table
 from tests.support.calculator import answer, comparison, read, text
 
 COHORT: dict[str, Any] = {"clients": 1000, "dropout": 0.1, "corrupt": 0.1}
@@ -16,8 +18,8 @@ SMALL: dict[str, Any] = {"clients": 40, "epsilon": 0.5, "delta": 1e-6, "target_d
 
 
 def epsilon(survivors: int | None = None, colluders: int = 0) -> float:
-    asked = answer("distributed-polya", epsilon=1.0, survivors=survivors, colluders=colluders, **COHORT)
-    found: float = read(asked)["exact"]["guarantee"]["epsilon"]
+    queried = answer("distributed-polya", epsilon=1.0, survivors=survivors, colluders=colluders, **COHORT)
+    found: float = read(queried)["exact"]["guarantee"]["epsilon"]
     return found
 
 
@@ -60,9 +62,9 @@ def test_side_by_side_it_is_said_once() -> None:
 
 def test_both_reports_say_all_that_was_asked() -> None:
     one = read(answer("distributed-polya", **{**SMALL, "delta": None, "survivors": 39, "colluders": 1}))
-    asked = {field.name for field in fields(PrivacyQuery)} | {"least", "floor", "wrap", "notes"}
-    for said in (one, compared(delta=None)):
-        assert asked <= said.keys()
+    queried = {field.name for field in fields(PrivacyQuery)} | {"least", "floor", "wrap", "notes"}
+    for message in (one, compared(delta=None)):
+        assert queried <= message.keys()
     assert (one["survivors"], one["colluders"], one["contributions"], one["target_delta"]) == (39, 1, 1, None)
 
 
@@ -86,8 +88,17 @@ def test_bounds_are_labelled_in_both_tables() -> None:
 BOUNDS = {"shuffled-gaussian", "shuffled-laplace", "relaxed-secagg-shuffle"}
 
 
+@pytest.fixture
+def coarse_losses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Losses on a grid of 2^14 cells instead of 2^20, for a test that looks at δ only. Nothing of it stays cached."""
+    composition.compose.cache_clear()
+    monkeypatch.setattr(composition, "MOST_CELLS", 1 << 14)
+    yield
+    composition.compose.cache_clear()
+
+
 @pytest.mark.slow
-def test_what_is_compared_is_compared_at_one_delta() -> None:
+def test_what_is_compared_is_compared_at_one_delta(coarse_losses: None) -> None:
     """Two contributions at 1e-6 each: those that add up by basic composition need 2e-6, the others less."""
     both = small(contributions=2)
     found = read(both)

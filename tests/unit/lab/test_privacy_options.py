@@ -12,8 +12,8 @@ from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.privacy.profile import PROFILE_ORDERS
 from distrust.lab.__main__ import app
+from distrust.lab.cli.privacy import report_table
 from distrust.lab.privacy.query import PrivacyQuery
-from distrust.lab.privacy.tables import report_table
 from tests.support.calculator import answer, comparison, read, text
 
 COHORT: dict[str, Any] = {"clients": 200, "epsilon": 0.9}
@@ -94,7 +94,7 @@ def test_continuous_noise_is_shown_with_its_warning_once() -> None:
     assert shown["exact"]["guarantee"]["epsilon"] == pytest.approx(0.9)
 
 
-def test_the_theorem_s_s_and_a_grid_can_be_chosen() -> None:
+def test_the_precision_of_the_theorem_and_a_grid_can_be_chosen() -> None:
     paper = report("distributed-skellam", scale=4.0)["paper"]["parameters"]
     assert paper["g"] == math.ceil(4 * 0.9 * math.sqrt(200))
     assert report("distributed-polya", precision=7)["exact"]["parameters"]["g"] == 7

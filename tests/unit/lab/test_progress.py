@@ -5,42 +5,10 @@ from rich.console import Console
 
 from distrust.common.bandit.decisions import PlayDesign
 from distrust.common.messages.status import CohortEntry
-from distrust.common.run.progress import CohortView, RoundReport, RunView
+from distrust.common.run.progress import RunView
 from distrust.lab.run.progress import Progress, working
-from distrust.lab.run.run_file import parse
-from distrust.server.learner.learner import Learner
+from tests.support.round_report import FILE, LEARNER, REPORT
 
-FILE = parse(
-    """
-run = "trial"
-horizon = 3000
-policy.first_batch = 6
-mechanism = {name = "distributed-polya", epsilon = 1.0}
-environment = {name = "bernoulli", seed = 11, means = [0.2, 0.5, 0.9]}
-"""
-)
-LEARNER = Learner(FILE.config)
-RECORD = LEARNER.rounds[0]
-STATES = [
-    {"granted": 64, "state": "released", "survivors": 60, "lost": 4},
-    {"granted": 64, "state": "open"},
-    {"granted": 0, "state": "planned"},
-]
-REPORT = RoundReport(
-    run="trial",
-    number=1,
-    batch=6,
-    state="open",
-    arms=[0, 1, 2],
-    eliminated=[],
-    minimum=RECORD.minimum,
-    mechanism=RECORD.mechanism,
-    guarantee=RECORD.mechanism.guarantee(),
-    cohorts=[
-        CohortView.model_validate({"cohort": c.cohort, "arm": c.arm, "attempt": 1, "clients": c.clients, **state})
-        for c, state in zip(RECORD.cohorts, STATES, strict=True)
-    ],
-)
 VIEW = RunView(
     run="trial",
     state="running",
@@ -79,8 +47,8 @@ def test_a_terminal_shows_round_cohorts_stages_clients_done_and_arms_left(width:
 
 
 def test_anything_else_gets_one_plain_line_for_the_same_news() -> None:
-    said = shown(80, terminal=False, looks=2)
-    assert said == (
+    message = shown(80, terminal=False, looks=2)
+    assert message == (
         "round 1 (64 clients a cohort): 1 of 3 cohorts released, 1 in shares (17 of 64 clients done); "
         "128 of 3,000 pulls, 128 clients, 3 of 3 arms left\n"
     )

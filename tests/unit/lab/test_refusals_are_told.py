@@ -40,12 +40,12 @@ def fleets(tmp_path: Path) -> Iterator[Fleets]:
 
 
 def report(fleets: Fleets, name: str, refusals: dict[str, int], **clients: int) -> None:
-    tally = FleetStats()
-    tally.clients.update(clients)
-    tally.message_bytes["report"] = 10 * clients.get("served", 0)
+    stats = FleetStats()
+    stats.clients.update(clients)
+    stats.message_bytes["report"] = 10 * clients.get("served", 0)
     for why, count in refusals.items():
-        tally.refuse(count, why)
-    written = tally.report(sent_bytes=60, received_bytes=40)
+        stats.refuse(count, why)
+    written = stats.report(sent_bytes=60, received_bytes=40)
     (Path(fleets._folder.name) / f"{name}.json").write_text(json.dumps(written), "utf-8")
 
 
@@ -80,8 +80,8 @@ def test_the_error_of_a_run_names_the_reasons_for_which_clients_refused(
 
 def test_fleets_are_told_the_digest_of_the_run_that_was_created() -> None:
     file = parse(RUN)
-    told = fleet_environment(file, Urls("http://a", "http://b", "http://c"))
-    assert told["DISTRUST_CONFIG_DIGEST"] == hashlib.sha256(file.config.canonical()).hexdigest()
+    environment = fleet_environment(file, Urls("http://a", "http://b", "http://c"))
+    assert environment["DISTRUST_CONFIG_DIGEST"] == hashlib.sha256(file.config.canonical()).hexdigest()
 
 
 def test_three_reasons_are_told_at_most() -> None:

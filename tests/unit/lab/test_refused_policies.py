@@ -21,7 +21,7 @@ def read(policy: str, mechanism: str = IDENTITY, horizon: int = 3000, more: str 
 
 
 @pytest.mark.parametrize(
-    ("policy", "said"),
+    ("policy", "message"),
     [
         pytest.param("base = 3", "policy.base = 3: must be 2 or 4", id="base"),
         pytest.param("failure = 0.0", "policy.failure = 0.0: must be above 0.0", id="never-fails"),
@@ -59,13 +59,13 @@ def read(policy: str, mechanism: str = IDENTITY, horizon: int = 3000, more: str 
         pytest.param("bsae = 4", "policy.bsae = 4: unknown key, did you mean base?", id="misspelt"),
     ],
 )
-def test_bad_numbers_are_refused(policy: str, said: str) -> None:
-    with pytest.raises((BadRunFile, BadParameter), match=re.escape(said)):
+def test_bad_numbers_are_refused(policy: str, message: str) -> None:
+    with pytest.raises((BadRunFile, BadParameter), match=re.escape(message)):
         read(policy)
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "horizon", "more", "said"),
+    ("mechanism", "horizon", "more", "message"),
     [
         pytest.param(POLYA, 3000, "", "ucb1 is a baseline without privacy", id="private"),
         pytest.param(IDENTITY, 9, "", "horizon = 9: must be at least arms = 10", id="short"),
@@ -78,8 +78,8 @@ def test_bad_numbers_are_refused(policy: str, said: str) -> None:
         ),
     ],
 )
-def test_ucb1_is_refused_where_it_cannot_ask_one_client(mechanism: str, horizon: int, more: str, said: str) -> None:
-    with pytest.raises((BadRunFile, BadParameter), match=re.escape(said)):
+def test_ucb1_is_refused_where_it_cannot_ask_one_client(mechanism: str, horizon: int, more: str, message: str) -> None:
+    with pytest.raises((BadRunFile, BadParameter), match=re.escape(message)):
         read('name = "ucb1"', mechanism, horizon, more)
 
 

@@ -131,7 +131,7 @@ def _renamed(cohort: CohortView) -> CohortView:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         pytest.param(_without_counts, "survivors by action", id="counts-are-missing"),
         pytest.param(_one_step_off, "mean is .* at the server", id="another-sum"),
@@ -140,37 +140,37 @@ def _renamed(cohort: CohortView) -> CohortView:
     ],
 )
 def test_rounds_that_do_not_add_up_to_the_servers_word_give_no_events(
-    change: Callable[[CohortView], CohortView], said: str
+    change: Callable[[CohortView], CohortView], message: str
 ) -> None:
     file = run_file("dealt")
     learner = ordinary(file)
     reports = published(learner)
     last = next(report for report in reversed(reports) if report.cohorts[-1].state == "released")
     reports[reports.index(last)] = last.model_copy(update={"cohorts": [change(one) for one in last.cohorts]})
-    with pytest.raises(ReplayDiffers, match=said):
+    with pytest.raises(ReplayDiffers, match=message):
         replay_failures(file, reports, learner.snapshot())
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         pytest.param({"chosen": None}, "chosen is 1, and None at the server", id="another-arm"),
         pytest.param({"pulls": 899}, "pulls is 900, and 899 at the server", id="other-pulls"),
         pytest.param({"aborted": 7}, "aborted is 0, and 7 at the server", id="other-losses"),
     ],
 )
-def test_a_server_that_learned_something_else_is_told_so(changes: dict[str, Any], said: str) -> None:
+def test_a_server_that_learned_something_else_is_told_so(changes: dict[str, Any], message: str) -> None:
     file = run_file("arms")
     learner = ordinary(file)
-    told = Snapshot.model_validate({**learner.snapshot().model_dump(), **changes})
-    with pytest.raises(ReplayDiffers, match=said):
-        replay_failures(file, published(learner), told)
+    snapshot = Snapshot.model_validate({**learner.snapshot().model_dump(), **changes})
+    with pytest.raises(ReplayDiffers, match=message):
+        replay_failures(file, published(learner), snapshot)
 
 
 def test_an_arm_that_the_server_saw_elsewhere_is_named() -> None:
     file = run_file("arms")
     learner = ordinary(file)
-    told = learner.snapshot()
-    arms = [arm.model_copy(update={"pulls": arm.pulls + 1}) if arm.arm == 2 else arm for arm in told.arms]
+    snapshot = learner.snapshot()
+    arms = [arm.model_copy(update={"pulls": arm.pulls + 1}) if arm.arm == 2 else arm for arm in snapshot.arms]
     with pytest.raises(ReplayDiffers, match="arm 2: pulls is"):
-        replay_failures(file, published(learner), told.model_copy(update={"arms": arms}))
+        replay_failures(file, published(learner), snapshot.model_copy(update={"arms": arms}))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 from typer.testing import CliRunner
 
 from distrust.common.errors import BadParameter
@@ -34,13 +34,15 @@ def test_linear_algebra_has_one_thread_in_a_run_in_process(tmp_path: Path, monke
         return play(file)
 
     monkeypatch.setattr("distrust.lab.cli.run.in_process.run", looking)
-    assert CliRunner().invoke(app, ["run", str(path), "--in-process"]).exit_code == 0
+    with threadpool_limits(2):  # the suite itself has one
+        assert CliRunner().invoke(app, ["run", str(path), "--in-process"]).exit_code == 0
+        assert {pool["num_threads"] for pool in threadpool_info()} == {2}
     assert seen
     assert set(seen) == {1}
 
 
 def test_where_others_play_the_run_file_names_their_world(tmp_path: Path) -> None:
-    """Regret and failures are counted in it; a seed drawn here is nobody else's."""
+    """Regret and failures are counted in it; a seed drawn here is used once."""
     nowhere = Urls(*["http://127.0.0.1:9"] * 3, None)
     with pytest.raises(BadParameter, match=r"environment.seed = None: other fleets play with --no-fleet"):
         there(parse(RUN), nowhere, DataDir(tmp_path), fleet=False)

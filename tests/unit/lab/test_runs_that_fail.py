@@ -120,9 +120,9 @@ def test_a_policy_that_raises_in_its_first_round_exits_1_without_a_traceback(
     (tmp_path / "run.toml").write_text(RUN)
     monkeypatch.setattr(SuccessiveElimination, "share", property(nothing))
     assert distrust("run", str(tmp_path / "run.toml"), "--in-process") == FAILED
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1
-    assert "cannot be planned: OverflowError: cannot convert float infinity to integer" in said[0]
+    message = capsys.readouterr().err.splitlines()
+    assert len(message) == 1
+    assert "cannot be planned: OverflowError: cannot convert float infinity to integer" in message[0]
 
 
 @pytest.mark.parametrize(("state", "how"), [("failed", "failed: why"), ("cancelled", "was cancelled: why")])

@@ -90,14 +90,14 @@ def test_a_sweep_with_other_code_says_that_it_begins_anew(tmp_path: Path, monkey
     (kept,) = set(tmp_path.glob("small-*/rows-*.jsonl")) - {
         next(tmp_path.glob(f"small-*/rows-{code.code_digest()}.jsonl"))
     }
-    said = f"4 cells in {kept} were played by other code (distrust.lab.sweep.cells, numpy differ): kept, not used"
-    assert said in shown.stderr
+    message = f"4 cells in {kept} were played by other code (distrust.lab.sweep.cells, numpy differ): kept, not used"
+    assert message in shown.stderr
     assert "small: 0 of 4 cells\n" in shown.stderr
     assert "other code" not in sweep(*words).stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         pytest.param(("nonsense",), f"must be one of .*{known_experiments()[0]}", id="unknown-experiment"),
         pytest.param(("FILE", "--repetitions", "0"), "repetitions = 0: must be at least 1", id="no-repetitions"),
@@ -108,11 +108,11 @@ def test_a_sweep_with_other_code_says_that_it_begins_anew(tmp_path: Path, monkey
         pytest.param(("FILE.toml",), "No such file", id="no-such-file"),
     ],
 )
-def test_bad_input_is_refused_in_one_line(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_bad_input_is_refused_in_one_line(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
     path = small(tmp_path)
     refused = sweep(*(word.replace("FILE", path) for word in words))
     assert isinstance(refused.exception, ProtocolError)
     assert "\n" not in str(refused.exception)
     refused.exception.args = (str(refused.exception),)
-    with pytest.raises(ProtocolError, match=said):
+    with pytest.raises(ProtocolError, match=message):
         raise refused.exception

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from distrust.common.messages.status import TranscriptEntry
 from distrust.lab.run.transcripts import Pages, Sight, print_sights
-from tests.unit.lab.test_progress import REPORT
+from tests.support.round_report import REPORT
 
 KEY = bytes(range(32)).hex()
 
@@ -51,7 +51,7 @@ def test_the_parties_stand_side_by_side_in_the_terminals_width(width: int) -> No
     assert all(title in lines[1] for title in ("stage", "a client sent", "the aggregator saw", "the server saw"))
 
 
-def test_a_clients_bytes_stand_beside_what_s_could_read_of_them() -> None:
+def test_a_clients_bytes_stand_beside_what_the_intermediary_could_read_of_them() -> None:
     assert rows()["keys"] == [
         "client 7: 1,234 B 000102030405…",
         "mask key 000102030405…, channel key f1e1d1c1b1a1…",
@@ -67,7 +67,7 @@ def test_what_a_party_says_itself_is_no_clients_message() -> None:
     assert rows()["estimate"][2] == "to everyone, 1,234 B: sum 7.25"
 
 
-def test_the_batch_that_s_sent_stands_beside_what_the_server_read_in_it() -> None:
+def test_the_batch_that_was_sent_stands_beside_what_the_server_read_in_it() -> None:
     assert rows()["batch"] == [
         "",
         "to server, 1,234 B: survivors 60, sum 512",

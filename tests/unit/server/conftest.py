@@ -1,21 +1,21 @@
-"""A server over an S in memory."""
+"""A server over intermediaries in memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.in_memory_intermediaries import MemoryIntermediaries
-from tests.support.server_harness import House
+from tests.support.in_memory_intermediaries import InMemoryIntermediaries
+from tests.support.server_harness import ServerHarness
 
 
 @pytest.fixture
-def s() -> MemoryIntermediaries:
-    return MemoryIntermediaries()
+def intermediaries() -> InMemoryIntermediaries:
+    return InMemoryIntermediaries()
 
 
 @pytest.fixture
-def house(tmp_path: Path, s: MemoryIntermediaries) -> Iterator[House]:
-    built = House(tmp_path, s)
+def harness(tmp_path: Path, intermediaries: InMemoryIntermediaries) -> Iterator[ServerHarness]:
+    built = ServerHarness(tmp_path, intermediaries)
     yield built
     built.database.close()

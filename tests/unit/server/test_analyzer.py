@@ -13,11 +13,12 @@ from distrust.common.crypto.seal import open_record, seal
 from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
 from distrust.common.messages.batch import Batch, Content, ModularSum, PermutedBits, Records
-from distrust.common.messages.cohort import Channel, Cohort, LabelledBits, Masking, Sealed
+from distrust.common.messages.cohort import Cohort, LabelledBits, Masking, Sealed
 from distrust.common.modular import pack, packed_size, sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.analyzer import analyze, ones_by_label
 from distrust.server.keys import new_keys
+from tests.support.cohorts import demo_cohort
 from tests.support.in_memory_intermediaries import checksum
 
 KEYS = new_keys()
@@ -26,7 +27,14 @@ STREAM = UnsafeSeededStream(1, "analyzer")
 
 
 def mechanism(**spec: Any) -> AnyMechanism:
-    return plan(MechanismSpec.model_validate(spec), clients=N, least=18, floor=16, wrap=1e-6, statistic=Reward())
+    return plan(
+        MechanismSpec.model_validate(spec),
+        clients=N,
+        min_survivors=18,
+        min_honest=16,
+        overflow_probability=1e-6,
+        statistic=Reward(),
+    )
 
 
 POLYA = mechanism(name="distributed-polya", epsilon=1.0)
@@ -35,24 +43,9 @@ BITS = mechanism(name="shuffled-binomial", epsilon=2.0, delta=1e-2, precision=2)
 ROWS = {m.name: m.randomize(np.full((N, 1), 0.5), UnsafeSeededStream(1, m.name)) for m in (POLYA, LOCAL, BITS)}
 
 
-def cohort(channel: Channel) -> Cohort:
-    return Cohort(
-        run="demo",
-        round=1,
-        cohort="demo.1.0.1",
-        clients=N,
-        minimum=18,
-        stage_seconds=1.0,
-        config=bytes(32),
-        ticket_key=KEYS.public.ticket,
-        terms="{}",
-        channel=channel,
-    )
-
-
-MASKED = cohort(Masking(modulus=POLYA.modulus, dimension=1, neighbours=N - 1, threshold=10))
-SEALED = cohort(Sealed(size=packed_size(LOCAL.modulus, 1), server_key=KEYS.public.seal))
-LABELLED = cohort(LabelledBits(labels=1, width=BITS.width or 0))
+MASKED = demo_cohort(Masking(modulus=POLYA.modulus, dimension=1, neighbours=N - 1, threshold=10), KEYS.public.ticket)
+SEALED = demo_cohort(Sealed(size=packed_size(LOCAL.modulus, 1), server_key=KEYS.public.seal), KEYS.public.ticket)
+LABELLED = demo_cohort(LabelledBits(labels=1, width=BITS.width or 0), KEYS.public.ticket)
 
 
 def records(rows: NDArray[np.uint64], reports: list[bytes] | None = None) -> Records:

@@ -1,4 +1,4 @@
-"""Dealt actions: each group is analyzed for itself, and a batch that does not add up is refused whole."""
+"""Assigned actions: each group is analyzed for itself; a batch that does not add up is refused whole."""
 
 import secrets
 from functools import partial
@@ -18,26 +18,25 @@ from distrust.common.modular import pack, packed_size, sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.analyzer import analyze, analyze_parts
 from distrust.server.keys import new_keys
+from tests.support.cohorts import demo_cohort
 from tests.support.in_memory_intermediaries import checksum
 
 KEYS, N, TIMES = new_keys(), 20, [9, 6, 5]
 SPEC = MechanismSpec(name="shuffled-laplace", epsilon=1.0, delta=1e-3)
-MECHANISM = plan(SPEC, clients=N, least=18, floor=16, wrap=1e-6, statistic=BoundedReward(bound=1.0), dealt=True)
+MECHANISM = plan(
+    SPEC,
+    clients=N,
+    min_survivors=18,
+    min_honest=16,
+    overflow_probability=1e-6,
+    statistic=BoundedReward(bound=1.0),
+    assigned=True,
+)
 ROWS = MECHANISM.randomize(np.linspace(-1, 1, N)[:, np.newaxis], UnsafeSeededStream(1, "rows"))
 SIZE = packed_size(MECHANISM.modulus, 1)
 STREAM = UnsafeSeededStream(1, "analyzer")
-COHORT = Cohort(
-    run="demo",
-    round=1,
-    cohort="demo.1.0.1",
-    clients=N,
-    minimum=18,
-    stage_seconds=1.0,
-    config=bytes(32),
-    ticket_key=KEYS.public.ticket,
-    terms="{}",
-    channel=Dealt(size=SIZE, server_key=KEYS.public.seal, deal=AssignedAction(actions=[4, 0, 2], times=TIMES)),
-)
+CHANNEL = Dealt(size=SIZE, server_key=KEYS.public.seal, deal=AssignedAction(actions=[4, 0, 2], times=TIMES))
+COHORT = demo_cohort(CHANNEL, KEYS.public.ticket)
 
 
 def grouped(
@@ -71,7 +70,7 @@ def test_every_group_is_added_for_itself(counts: list[int]) -> None:
     assert analyzed(grouped(counts), sum(counts)) == (expected, counts)
 
 
-def test_an_action_that_nobody_reported_has_a_sum_of_nothing() -> None:
+def test_an_action_without_reports_has_a_sum_of_nothing() -> None:
     """18 of 20 answer, and the two of the last action are those that are lost."""
     cohort = COHORT.model_copy(
         update={"channel": COHORT.channel.model_copy(update={"deal": AssignedAction(actions=[4, 0], times=[18, 2])})}

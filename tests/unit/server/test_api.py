@@ -1,4 +1,4 @@
-"""The server's API as a caller sees it: the real app, S in memory."""
+"""The server's API as a caller sees it: the real app, intermediaries in memory."""
 
 import asyncio
 import json
@@ -14,21 +14,21 @@ import pytest
 from distrust.common.messages.cohort import TicketAnswer
 from distrust.common.run.round import RoundView
 from distrust.server.app import ServerSettings, server_app
-from tests.support.in_memory_intermediaries import Crowd, MemoryIntermediaries
+from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import REWARDS, config
 
 TOKEN = "operator's secret"
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 
-Body = Callable[[httpx.AsyncClient, MemoryIntermediaries], Coroutine[Any, Any, None]]
+Body = Callable[[httpx.AsyncClient, InMemoryIntermediaries], Coroutine[Any, Any, None]]
 
 
 @asynccontextmanager
-async def api(path: Path, s: MemoryIntermediaries) -> AsyncIterator[httpx.AsyncClient]:
+async def api(path: Path, intermediaries: InMemoryIntermediaries) -> AsyncIterator[httpx.AsyncClient]:
     token = path / "token"
     token.write_text(TOKEN)
     settings = ServerSettings(database=f"sqlite:///{path}/server.sqlite3", operator_token_file=token)
-    app = server_app(settings, s)
+    app = server_app(settings, intermediaries)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
@@ -41,9 +41,9 @@ def over_http(path: Path, body: Body) -> None:
     """Run `body` against the app."""
 
     async def whole() -> None:
-        s = MemoryIntermediaries()
-        async with api(path, s) as client:
-            await asyncio.wait_for(body(client, s), 60)
+        intermediaries = InMemoryIntermediaries()
+        async with api(path, intermediaries) as client:
+            await asyncio.wait_for(body(client, intermediaries), 60)
 
     asyncio.run(whole())
 
@@ -57,7 +57,7 @@ async def create(client: httpx.AsyncClient, **changes: Any) -> httpx.Response:
     return await client.post("/runs", json=run_json(**changes), headers=OPERATOR)
 
 
-async def play(client: httpx.AsyncClient, crowd: Crowd, run: str = "demo") -> None:
+async def play(client: httpx.AsyncClient, clients: InMemoryClients, run: str = "demo") -> None:
     """A fleet: long-polls the round, takes tickets, answers them, until the run is over."""
     known = 0
     while True:
@@ -72,9 +72,9 @@ async def play(client: httpx.AsyncClient, crowd: Crowd, run: str = "demo") -> No
         tickets = TicketAnswer.model_validate_json(answer.content)
         assert bool(tickets.grants) != ("retry-after" in answer.headers)
         if tickets.grants:
-            asked = (await round_of(client, run)).round
-            assert asked is not None
-            crowd.answer(asked, tickets)
+            round_ = (await round_of(client, run)).round
+            assert round_ is not None
+            clients.answer(round_, tickets)
 
 
 async def round_of(client: httpx.AsyncClient, run: str, **params: int) -> RoundView:
@@ -82,9 +82,9 @@ async def round_of(client: httpx.AsyncClient, run: str, **params: int) -> RoundV
 
 
 def test_a_run_is_created_played_and_read(tmp_path: Path) -> None:
-    async def body(client: httpx.AsyncClient, s: MemoryIntermediaries) -> None:
+    async def body(client: httpx.AsyncClient, intermediaries: InMemoryIntermediaries) -> None:
         assert [(await create(client, horizon=400)).status_code for _ in range(2)] == [201, 200]
-        await play(client, Crowd(s, REWARDS, {"1.1": 6}))
+        await play(client, InMemoryClients(intermediaries, REWARDS, {"1.1": 6}))
         run = (await client.get("/runs/demo")).json()
         assert (run["state"], run["cohorts_aborted"], run["snapshot"]["pulls"]) == ("finished", 1, 400)
         assert [one["run"] for one in (await client.get("/runs")).json()["runs"]] == ["demo"]
@@ -117,7 +117,7 @@ def test_a_run_is_created_played_and_read(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_with_the_field(tmp_path: Path, changes: dict[str, Any], line: str) -> None:
-    async def body(client: httpx.AsyncClient, _s: MemoryIntermediaries) -> None:
+    async def body(client: httpx.AsyncClient, _s: InMemoryIntermediaries) -> None:
         answer = await client.post("/runs", json=run_json() | changes, headers=OPERATOR)
         problem = answer.json()
         assert answer.status_code == 422
@@ -130,7 +130,7 @@ def test_bad_input_is_one_line_with_the_field(tmp_path: Path, changes: dict[str,
 
 
 def test_operators_calls_need_the_token(tmp_path: Path) -> None:
-    async def body(client: httpx.AsyncClient, _s: MemoryIntermediaries) -> None:
+    async def body(client: httpx.AsyncClient, _s: InMemoryIntermediaries) -> None:
         await create(client)
         for call in (
             client.post("/runs", json=run_json()),
@@ -144,14 +144,14 @@ def test_operators_calls_need_the_token(tmp_path: Path) -> None:
 
 
 def test_problems_have_stable_types(tmp_path: Path) -> None:
-    async def body(client: httpx.AsyncClient, s: MemoryIntermediaries) -> None:
+    async def body(client: httpx.AsyncClient, intermediaries: InMemoryIntermediaries) -> None:
         await create(client)
         assert await problem(await create(client, arms=4)) == (409, "conflict")
         for path in ("/runs/x", "/runs/x/round", "/runs/x/ledger", "/runs/x/events", "/runs/demo/rounds/9"):
             assert await problem(await client.get(path)) == (404, "wrong-cohort")
         wish = {"request": "ab" * 16, "round": 2, "want": 1, "keys": "A" * 43}
         assert await problem(await client.post("/runs/demo/tickets", json=wish)) == (409, "wrong-stage")
-        s.down = True
+        intermediaries.down = True
         assert await problem(await client.post("/runs/demo/tickets", json=wish | {"round": 1})) == (503, "unavailable")
 
     over_http(tmp_path, body)
@@ -162,7 +162,7 @@ async def problem(answer: httpx.Response) -> tuple[int, str]:
 
 
 def test_a_cancelled_run_is_over_for_fleets(tmp_path: Path) -> None:
-    async def body(client: httpx.AsyncClient, _s: MemoryIntermediaries) -> None:
+    async def body(client: httpx.AsyncClient, _s: InMemoryIntermediaries) -> None:
         await create(client)
         waiting = asyncio.create_task(round_of(client, "demo", wait=30, after=1))
         assert (await client.delete("/runs/demo", headers=OPERATOR)).json()["state"] == "cancelled"
@@ -173,10 +173,10 @@ def test_a_cancelled_run_is_over_for_fleets(tmp_path: Path) -> None:
 
 
 def test_events_stream_to_the_end_and_resume(tmp_path: Path) -> None:
-    async def body(client: httpx.AsyncClient, s: MemoryIntermediaries) -> None:
+    async def body(client: httpx.AsyncClient, intermediaries: InMemoryIntermediaries) -> None:
         await create(client)
         listening = asyncio.create_task(client.get("/runs/demo/events", timeout=60))
-        await play(client, Crowd(s, REWARDS))
+        await play(client, InMemoryClients(intermediaries, REWARDS))
         whole = (await listening).text
         numbers = [int(line[4:]) for line in whole.splitlines() if line.startswith("id: ")]
         assert numbers == sorted(set(numbers))

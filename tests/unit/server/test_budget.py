@@ -40,15 +40,15 @@ def test_without_the_new_tables_the_digest_is_what_it_always_was() -> None:
         pytest.param({"epsilon": 9.9, "delta": 1e-5}, 20, True, id="twenty-with-a-delta"),
     ],
 )
-def test_a_plan_is_made_only_if_everybody_can_afford_it(
+def test_a_plan_is_made_only_if_every_client_can_afford_it(
     budget: dict[str, float], contributions: int, *, fits: bool
 ) -> None:
-    asked = config(budget=budget, returning={"contributions": contributions})
+    config_ = config(budget=budget, returning={"contributions": contributions})
     if fits:
-        assert Learner(asked).plan() is not None
+        assert Learner(config_).plan() is not None
     else:
         with pytest.raises(BudgetExceeded, match="budget is"):
-            Learner(asked)
+            Learner(config_)
 
 
 def test_noise_from_a_seed_fits_no_budget() -> None:
@@ -56,7 +56,7 @@ def test_noise_from_a_seed_fits_no_budget() -> None:
         Learner(config(budget={"epsilon": 50.0}, unsafe={"noise_seed": 1}))
 
 
-def test_a_later_round_that_overdraws_ends_the_run_and_asks_nobody() -> None:
+def test_a_later_round_that_overdraws_ends_the_run_and_asks_no_client() -> None:
     """Rényi guarantees differ a little from round to round: the first fits to the last digit, a weaker one does not."""
     words = {"name": "distributed-skellam", "epsilon": 0.5, "calibration": "paper"}
     free = Learner(config(mechanism=words))

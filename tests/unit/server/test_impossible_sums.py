@@ -13,11 +13,12 @@ from distrust.common.crypto.seal import open_record, seal
 from distrust.common.errors import BadMessage
 from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum
-from distrust.common.messages.cohort import Channel, Cohort, Dealt, Masking
+from distrust.common.messages.cohort import Dealt, Masking
 from distrust.common.modular import pack, packed_size, sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.analyzer import IMPOSSIBLE, analyze, analyze_parts
 from distrust.server.keys import new_keys
+from tests.support.cohorts import demo_cohort
 from tests.support.in_memory_intermediaries import checksum
 
 N, TIMES, KEYS = 20, [9, 6, 5], new_keys()
@@ -25,39 +26,26 @@ N, TIMES, KEYS = 20, [9, 6, 5], new_keys()
 
 def polya(wrap: float) -> AnyMechanism:
     spec = MechanismSpec(name="distributed-polya", epsilon=1.0)
-    return plan(spec, clients=N, least=18, floor=16, wrap=wrap, statistic=Reward())
+    return plan(spec, clients=N, min_survivors=18, min_honest=16, overflow_probability=wrap, statistic=Reward())
 
 
 ROOMY, USUAL = polya(1e-17), polya(1e-4)
 BY_ACTION = plan(
     MechanismSpec(name="shuffled-laplace", epsilon=1.0, delta=1e-3),
     clients=N,
-    least=18,
-    floor=16,
-    wrap=1e-17,
+    min_survivors=18,
+    min_honest=16,
+    overflow_probability=1e-17,
     statistic=BoundedReward(bound=1.0),
-    dealt=True,
+    assigned=True,
 )
-
-
-def cohort(channel: Channel) -> Cohort:
-    return Cohort(
-        run="demo",
-        round=1,
-        cohort="demo.1.0.1",
-        clients=N,
-        minimum=18,
-        stage_seconds=1.0,
-        config=bytes(32),
-        ticket_key=KEYS.public.ticket,
-        terms="{}",
-        channel=channel,
-    )
 
 
 def opened(mechanism: AnyMechanism, summed: NDArray[np.uint64]) -> float:
     """The estimate of a masked sum, in data units."""
-    of = cohort(Masking(modulus=mechanism.modulus, dimension=1, neighbours=N - 1, threshold=10))
+    of = demo_cohort(
+        Masking(modulus=mechanism.modulus, dimension=1, neighbours=N - 1, threshold=10), KEYS.public.ticket
+    )
     content = ModularSum(body=pack(summed, mechanism.modulus))
     batch = Batch(cohort=of.cohort, survivors=N, content=content)
     opener = partial(open_record, KEYS.seal, of)
@@ -98,7 +86,7 @@ def test_a_modulus_for_a_likelier_wrap_leaves_no_masked_sum_that_is_impossible()
 def test_dealt_actions_are_checked_action_by_action(place: int) -> None:
     modulus = BY_ACTION.modulus
     deal = AssignedAction(actions=[4, 0, 2], times=TIMES)
-    of = cohort(Dealt(size=packed_size(modulus, 1), server_key=KEYS.public.seal, deal=deal))
+    of = demo_cohort(Dealt(size=packed_size(modulus, 1), server_key=KEYS.public.seal, deal=deal), KEYS.public.ticket)
     places = np.repeat(np.arange(3), TIMES)
 
     def sums(rows: NDArray[np.uint64]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Keys outlive the process, are nobody else's to read, and never show in a log."""
+"""Keys outlive the process, are readable by their owner only, and never show in a log."""
 
 from pathlib import Path
 

@@ -39,13 +39,13 @@ def lost(cohort: CohortPlan) -> LostCohort:
 
 def play(learner: Learner, answer: Callable[[CohortPlan], Outcome], rounds: int = 10**6) -> list[Outcome]:
     """Answer every cohort of the next rounds."""
-    said: list[Outcome] = []
+    outcomes: list[Outcome] = []
     until = len(learner.rounds) + rounds
     while (plan := learner.plan()) and plan.number < until:
         for cohort in plan.cohorts:
-            said.append(answer(cohort))
-            learner.absorb(said[-1])
-    return said
+            outcomes.append(answer(cohort))
+            learner.absorb(outcomes[-1])
+    return outcomes
 
 
 def open_plan(learner: Learner) -> RoundPlan:
@@ -66,7 +66,7 @@ def test_a_round_asks_every_active_arm_for_its_own_cohort() -> None:
 @pytest.mark.parametrize(
     ("dropout", "corrupt", "minimum", "least", "floor"),
     [
-        pytest.param(0.0, 0.0, 2, 1024, 1024, id="nobody-leaves"),
+        pytest.param(0.0, 0.0, 2, 1024, 1024, id="no-client-leaves"),
         pytest.param(0.1, 0.1, 2, 922, 820, id="ten-and-ten-percent"),
         pytest.param(0.4, 0.1, 1000, 1000, 898, id="the-runs-own-minimum"),
         pytest.param(0.4, 0.49, 2, 615, 114, id="large-rates"),
@@ -136,16 +136,16 @@ def test_replaying_the_outcomes_gives_the_same_plans_and_never_passes_the_horizo
     """Cohorts end well or badly, in any order within a wave; a second learner is asked for its plan at every step."""
     rates = {"dropout": 0.25, "corrupt": 0.0}
     learner = Learner(config(horizon=horizon, intermediary=rates))
-    said: list[Outcome] = []
+    outcomes: list[Outcome] = []
     while plan := learner.plan():
         cohort = data.draw(st.sampled_from(plan.cohorts))
         survivors = data.draw(st.integers(plan.minimum - 1, cohort.clients))
         mean = data.draw(st.floats(0, 1))
         enough = survivors >= plan.minimum
-        said.append(released(cohort, mean, survivors) if enough else lost(cohort))
-        learner.absorb(said[-1])
+        outcomes.append(released(cohort, mean, survivors) if enough else lost(cohort))
+        learner.absorb(outcomes[-1])
         assert sum(learner.pulls) <= horizon
-        again = Learner.replay(learner.config, said)
+        again = Learner.replay(learner.config, outcomes)
         assert learner.plan() == again.plan()
     assert learner.snapshot() == again.snapshot()
     assert sum(learner.pulls) == horizon
@@ -156,11 +156,11 @@ def test_replaying_the_outcomes_gives_the_same_plans_and_never_passes_the_horizo
 def test_the_order_of_outcomes_within_a_wave_does_not_matter(order: list[int], ends: list[bool]) -> None:
     straight, shuffled = Learner(config(horizon=90)), Learner(config(horizon=90))
     cohorts = open_plan(straight).cohorts
-    said = [released(c, MEANS[c.arm]) if good else lost(c) for c, good in zip(cohorts, ends, strict=True)]
-    for outcome in said:
+    outcomes = [released(c, MEANS[c.arm]) if good else lost(c) for c, good in zip(cohorts, ends, strict=True)]
+    for outcome in outcomes:
         straight.absorb(outcome)
     for place in order:
-        shuffled.absorb(said[place])
+        shuffled.absorb(outcomes[place])
     assert straight.plan() == shuffled.plan()
     assert straight.snapshot() == shuffled.snapshot()
 

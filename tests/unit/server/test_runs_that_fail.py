@@ -15,8 +15,8 @@ from distrust.server.learner import rounds
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import LostCohort, ReleasedCohort
 from distrust.server.policies.elimination import SuccessiveElimination
-from tests.support.in_memory_intermediaries import Crowd, MemoryIntermediaries
-from tests.support.server_harness import REWARDS, House, config, serve
+from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
+from tests.support.server_harness import REWARDS, ServerHarness, config, serve
 
 Patch = pytest.MonkeyPatch
 FIRST = config().policy.model_dump()["first_batch"]
@@ -110,78 +110,78 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_exception_in_round_2_ends_the_run_as_failed_with_its_reason_and_for_good(
-    tmp_path: Path, s: MemoryIntermediaries, monkeypatch: Patch, fault: str
+    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: Patch, fault: str
 ) -> None:
     breaks, reason = FAULTS[fault]
-    house = House(tmp_path, s)
-    house.service.create(config())
+    harness = ServerHarness(tmp_path, intermediaries)
+    harness.service.create(config())
     with monkeypatch.context() as broken:
         breaks(broken)
-        view = serve(house, "demo", Crowd(s, REWARDS))
+        view = serve(harness, "demo", InMemoryClients(intermediaries, REWARDS))
         assert view.state == "failed"
         assert view.reason is not None
         assert re.sub(r"demo\.2\.\d\.1", "demo.2.X.1", view.reason).startswith(reason)  # any arm's cohort may be first
         assert "\n" not in view.reason
         assert view.snapshot.chosen in {0, 1, 2}  # what the first round told is still there
         assert all(arm.mean is not None and np.isfinite(arm.mean) for arm in view.snapshot.arms)
-        assert house.service.round_view("demo").state == "failed"
-        (last,) = [one for one in house.service.events("demo", 0)[0] if one.kind == "failed"]
+        assert harness.service.round_view("demo").state == "failed"
+        (last,) = [one for one in harness.service.events("demo", 0)[0] if one.kind == "failed"]
         assert last.detail == view.reason
-        house.database.close()
-        assert restarted(tmp_path, s) == view
-    mended = restarted(tmp_path, s)
+        harness.database.close()
+        assert restarted(tmp_path, intermediaries) == view
+    mended = restarted(tmp_path, intermediaries)
     assert (mended.state, mended.reason) == (view.state, view.reason)
 
 
-def restarted(path: Path, s: MemoryIntermediaries) -> RunView:
+def restarted(path: Path, intermediaries: InMemoryIntermediaries) -> RunView:
     """The run as a server sees it that starts on the same database."""
-    house = House(path, s)
+    harness = ServerHarness(path, intermediaries)
     try:
-        assert house.service.running() == []
-        return house.service.view("demo")
+        assert harness.service.running() == []
+        return harness.service.view("demo")
     finally:
-        house.database.close()
+        harness.database.close()
 
 
-def test_nothing_is_released_after_an_analyzer_failed(house: House, monkeypatch: Patch) -> None:
+def test_nothing_is_released_after_an_analyzer_failed(harness: ServerHarness, monkeypatch: Patch) -> None:
     breaks, _ = FAULTS["analyzer-divides-by-zero"]
     breaks(monkeypatch)
-    house.service.create(config())
-    serve(house, "demo", Crowd(house.s, REWARDS))
-    cohorts = house.service.round_report("demo", 2).cohorts
+    harness.service.create(config())
+    serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS))
+    cohorts = harness.service.round_report("demo", 2).cohorts
     assert [one.estimate for one in cohorts] == [None] * len(cohorts)
-    assert sum(isinstance(one, ReleasedCohort) for one in house.service.store.outcomes("demo")) == 3
+    assert sum(isinstance(one, ReleasedCohort) for one in harness.service.store.outcomes("demo")) == 3
 
 
 def test_a_run_that_was_left_open_and_cannot_go_on_is_failed_once_at_the_start(
-    tmp_path: Path, s: MemoryIntermediaries, monkeypatch: Patch
+    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: Patch
 ) -> None:
     """The server that stopped could plan round 2; the one that starts cannot."""
-    house = House(tmp_path, s)
-    house.service.create(config())
-    serve(house, "demo", Crowd(s, REWARDS), until=2)
-    house.database.close()
+    harness = ServerHarness(tmp_path, intermediaries)
+    harness.service.create(config())
+    serve(harness, "demo", InMemoryClients(intermediaries, REWARDS), until=2)
+    harness.database.close()
     monkeypatch.setattr("distrust.server.active_run.round_message", divides)
-    first, second = (restarted(tmp_path, s) for _ in range(2))
+    first, second = (restarted(tmp_path, intermediaries) for _ in range(2))
     assert (first.state, first.reason) == ("failed", "round 2: ZeroDivisionError: division by zero")
     assert second == first
-    again = House(tmp_path, s)
+    again = ServerHarness(tmp_path, intermediaries)
     assert [one.kind for one in again.service.events("demo", 0)[0]].count("failed") == 1
     again.database.close()
 
 
-def test_a_fault_in_the_first_round_is_refused_and_leaves_no_run(house: House, monkeypatch: Patch) -> None:
+def test_a_fault_in_the_first_round_is_refused_and_leaves_no_run(harness: ServerHarness, monkeypatch: Patch) -> None:
     monkeypatch.setattr(SuccessiveElimination, "share", property(divides))
     with pytest.raises(RunFailed, match="run demo cannot be planned: ZeroDivisionError: division by zero"):
-        house.service.create(config())
-    assert house.service.runs().runs == []
+        harness.service.create(config())
+    assert harness.service.runs().runs == []
 
 
 @pytest.mark.parametrize("horizon", [96, 200])
-def test_a_run_whose_cohorts_were_all_aborted_has_failed_and_counts_them(house: House, horizon: int) -> None:
-    house.service.create(config(horizon=horizon))
+def test_a_run_whose_cohorts_were_all_aborted_has_failed_and_counts_them(harness: ServerHarness, horizon: int) -> None:
+    harness.service.create(config(horizon=horizon))
     quits = {f"{arm}.{attempt}": 20 for arm in range(3) for attempt in (1, 2)}
-    view = serve(house, "demo", Crowd(house.s, REWARDS, quits))
+    view = serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS, quits))
     cohorts = 3 * (horizon // 96)
     assert view.state == "failed"
     assert view.reason is not None
@@ -192,17 +192,22 @@ def test_a_run_whose_cohorts_were_all_aborted_has_failed_and_counts_them(house: 
     assert view.snapshot.chosen is None
 
 
-def test_sums_of_a_round_that_was_never_closed_measure_nothing(house: House) -> None:
-    house.service.create(config(horizon=96))
-    view = serve(house, "demo", Crowd(house.s, REWARDS, {"1.1": 20}))
+def test_sums_of_a_round_that_was_never_closed_measure_nothing(harness: ServerHarness) -> None:
+    harness.service.create(config(horizon=96))
+    view = serve(harness, "demo", InMemoryClients(harness.intermediaries, REWARDS, {"1.1": 20}))
     assert (view.state, view.cohorts_released) == ("failed", 2)
     assert view.reason is not None
     assert "1 of 3 cohorts were aborted; the last one was cohort demo.1.1.1: 12 survivors" in view.reason
 
 
-def test_a_run_that_closed_a_round_and_lost_the_rest_has_finished(house: House) -> None:
-    house.service.create(config(horizon=96 + 192))
-    view = serve(house, "demo", Crowd(house.s, REWARDS[:1] * 3, {f"{arm}.1": 20 for arm in range(3)}), until=1)
+def test_a_run_that_closed_a_round_and_lost_the_rest_has_finished(harness: ServerHarness) -> None:
+    harness.service.create(config(horizon=96 + 192))
+    view = serve(
+        harness,
+        "demo",
+        InMemoryClients(harness.intermediaries, REWARDS[:1] * 3, {f"{arm}.1": 20 for arm in range(3)}),
+        until=1,
+    )
     assert view.state == "running"
     learner = Learner(config(horizon=96 + 192))
     while plan := learner.plan():

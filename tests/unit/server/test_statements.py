@@ -8,13 +8,13 @@ import pytest
 from distrust.common.errors import BadMessage, Conflict, ProtocolError
 from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.status import Stated, Statement, StatementList
-from tests.support.in_memory_intermediaries import MemoryIntermediaries
-from tests.support.server_harness import House, config
+from tests.support.in_memory_intermediaries import InMemoryIntermediaries
+from tests.support.server_harness import ServerHarness, config
 
 NAME = "demo.1.0.1"
 
 
-def said(stage: Stated, byte: int = 1, size: int = 32) -> Statement:
+def statement(stage: Stated, byte: int = 1, size: int = 32) -> Statement:
     return Statement(stage=stage, digest=bytes([byte]) * size)
 
 
@@ -22,75 +22,75 @@ def listed(*statements: Statement, cohort: str = NAME, over: bool = False) -> St
     return StatementList(cohort=cohort, statements=list(statements), over=over)
 
 
-CONFIRM, MASKED, UNMASK = said("confirm", 1), said("masked", 2), said("unmask", 3)
+CONFIRM, MASKED, UNMASK = statement("confirm", 1), statement("masked", 2), statement("unmask", 3)
 
 
-class Stating(MemoryIntermediaries):
+class Stating(InMemoryIntermediaries):
     """An aggregator that states one and the same list of its first cohort whenever it is asked, and of others none."""
 
     def __init__(self, found: StatementList) -> None:
         super().__init__()
-        self._found, self.asked = found, 0
+        self._found, self.requests = found, 0
 
     async def statements(self, cohort: Cohort, after: int) -> StatementList:
         if cohort.cohort != NAME:
             return await super().statements(cohort, after)
-        self.asked += 1
+        self.requests += 1
         return self._found
 
 
 @pytest.fixture
-def cohort(house: House) -> Cohort:
-    """A masked cohort that is open at S."""
-    house.service.create(config())
-    found = next(one for one in house.service.active_run("demo").pending() if one.cohort == NAME)
-    with house.service.store.writing() as writing:
+def cohort(harness: ServerHarness) -> Cohort:
+    """A masked cohort that is open at the aggregator."""
+    harness.service.create(config())
+    found = next(one for one in harness.service.active_run("demo").pending() if one.cohort == NAME)
+    with harness.service.store.writing() as writing:
         writing.cohort(found)
     return found
 
 
-def published(house: House) -> list[Statement]:
-    return house.service.statements("demo", NAME).statements
+def published(harness: ServerHarness) -> list[Statement]:
+    return harness.service.statements("demo", NAME).statements
 
 
-def test_honest_lists_are_committed_in_order_and_repeats_change_nothing(house: House, cohort: Cohort) -> None:
+def test_honest_lists_are_committed_in_order_and_repeats_change_nothing(harness: ServerHarness, cohort: Cohort) -> None:
     """After a restart the server may read again what it has committed, and more."""
-    house.service.publish(cohort, 0, listed(CONFIRM))
-    house.service.publish(cohort, 1, listed(MASKED))
-    house.service.publish(cohort, 0, listed(CONFIRM, MASKED))
-    assert published(house) == [CONFIRM, MASKED]
-    house.service.publish(cohort, 1, listed(MASKED, UNMASK))
-    house.service.publish(cohort, 3, listed(over=True))
-    assert published(house) == [CONFIRM, MASKED, UNMASK]
+    harness.service.publish(cohort, 0, listed(CONFIRM))
+    harness.service.publish(cohort, 1, listed(MASKED))
+    harness.service.publish(cohort, 0, listed(CONFIRM, MASKED))
+    assert published(harness) == [CONFIRM, MASKED]
+    harness.service.publish(cohort, 1, listed(MASKED, UNMASK))
+    harness.service.publish(cohort, 3, listed(over=True))
+    assert published(harness) == [CONFIRM, MASKED, UNMASK]
 
 
 @pytest.mark.parametrize(
     ("found", "error", "words"),
     [
         pytest.param(listed(MASKED, MASKED), Conflict, "stage masked of .* twice", id="twice-in-one-list"),
-        pytest.param(listed(MASKED, said("masked", 9)), Conflict, "masked of .* twice", id="twice-and-differs"),
+        pytest.param(listed(MASKED, statement("masked", 9)), Conflict, "masked of .* twice", id="twice-and-differs"),
         pytest.param(listed(CONFIRM), Conflict, "stage confirm of .* twice", id="again-in-a-later-list"),
-        pytest.param(listed(said("confirm", 9)), Conflict, "confirm of .* twice", id="another-digest-later"),
+        pytest.param(listed(statement("confirm", 9)), Conflict, "confirm of .* twice", id="another-digest-later"),
         pytest.param(listed(UNMASK, MASKED), BadMessage, "out of order: stage masked comes first", id="order"),
-        pytest.param(listed(MASKED, said("unmask", 3, 31)), BadMessage, "digest of 31 bytes, not 32", id="short"),
-        pytest.param(listed(said("masked", 2, 33)), BadMessage, "digest of 33 bytes, not 32", id="long"),
+        pytest.param(listed(MASKED, statement("unmask", 3, 31)), BadMessage, "digest of 31 bytes, not 32", id="short"),
+        pytest.param(listed(statement("masked", 2, 33)), BadMessage, "digest of 33 bytes, not 32", id="long"),
         pytest.param(listed(MASKED, cohort="demo.1.1.1"), BadMessage, "of cohort demo.1.1.1", id="another-cohort"),
     ],
 )
 def test_a_list_that_lies_is_refused_and_none_of_it_is_committed(
-    house: House, cohort: Cohort, found: StatementList, error: type[ProtocolError], words: str
+    harness: ServerHarness, cohort: Cohort, found: StatementList, error: type[ProtocolError], words: str
 ) -> None:
-    house.service.publish(cohort, 0, listed(CONFIRM))
+    harness.service.publish(cohort, 0, listed(CONFIRM))
     with pytest.raises(error, match=words):
-        house.service.publish(cohort, 1, found)
-    assert published(house) == [CONFIRM]
+        harness.service.publish(cohort, 1, found)
+    assert published(harness) == [CONFIRM]
 
 
-def test_a_repeat_that_differs_from_what_was_committed_is_refused(house: House, cohort: Cohort) -> None:
-    house.service.publish(cohort, 0, listed(CONFIRM, MASKED))
+def test_a_repeat_that_differs_from_what_was_committed_is_refused(harness: ServerHarness, cohort: Cohort) -> None:
+    harness.service.publish(cohort, 0, listed(CONFIRM, MASKED))
     with pytest.raises(Conflict, match=r"stage masked of .* differed"):
-        house.service.publish(cohort, 0, listed(CONFIRM, said("masked", 9), UNMASK))
-    assert published(house) == [CONFIRM, MASKED]
+        harness.service.publish(cohort, 0, listed(CONFIRM, statement("masked", 9), UNMASK))
+    assert published(harness) == [CONFIRM, MASKED]
 
 
 @pytest.mark.parametrize(
@@ -98,45 +98,47 @@ def test_a_repeat_that_differs_from_what_was_committed_is_refused(house: House, 
     [
         pytest.param(listed(CONFIRM, CONFIRM), "conflict: the aggregator stated stage confirm", id="twice"),
         pytest.param(listed(MASKED), "bad-message: the aggregator stated stage masked", id="order"),
-        pytest.param(listed(said("confirm", 1, 5)), "bad-message: the aggregator stated stage confirm", id="size"),
+        pytest.param(listed(statement("confirm", 1, 5)), "bad-message: the aggregator stated stage confirm", id="size"),
     ],
 )
 def test_an_aggregator_that_lies_about_its_statements_ends_the_cohort_as_aborted_with_the_reason(
     tmp_path: Path, found: StatementList, reason: str
 ) -> None:
-    s = Stating(found)
-    house = House(tmp_path, s)
+    intermediaries = Stating(found)
+    harness = ServerHarness(tmp_path, intermediaries)
 
     async def collected() -> None:
-        house.service.create(config())
-        await house.ask("demo", 1)
+        harness.service.create(config())
+        await harness.ask("demo", 1)
         for _ in range(4000):
-            if house.service.view("demo").cohorts_aborted:
+            if harness.service.view("demo").cohorts_aborted:
                 break
             await asyncio.sleep(0.002)
-        await house.coordinator.stop()
+        await harness.coordinator.stop()
 
     asyncio.run(collected())
-    report = house.service.round_report("demo", 1).cohorts[0]
-    house.database.close()
-    assert (report.cohort, report.state, s.asked) == (NAME, "aborted", 1)
+    report = harness.service.round_report("demo", 1).cohorts[0]
+    harness.database.close()
+    assert (report.cohort, report.state, intermediaries.requests) == (NAME, "aborted", 1)
     assert str(report.reason).startswith(reason)
 
 
-def test_the_same_request_with_other_keys_is_a_conflict(house: House, cohort: Cohort) -> None:
+def test_the_same_request_with_other_keys_is_a_conflict(harness: ServerHarness, cohort: Cohort) -> None:
     name = "ab" * 16
     first = TicketRequest(request=name, round=1, want=2, keys=bytes(64))
-    granted = house.service.advance("demo", first)
-    assert house.service.advance("demo", first) == granted
+    granted = harness.service.advance("demo", first)
+    assert harness.service.advance("demo", first) == granted
     for keys in (b"\x01" + bytes(63), bytes(63) + b"\x01", b""):
         with pytest.raises(Conflict, match="round, count or keys"):
-            house.service.advance("demo", first.model_copy(update={"keys": keys}))
-    assert house.service.key_hashes("demo", cohort.cohort).hashes == bytes(64)
+            harness.service.advance("demo", first.model_copy(update={"keys": keys}))
+    assert harness.service.key_hashes("demo", cohort.cohort).hashes == bytes(64)
 
 
 @pytest.mark.parametrize("size", [0, 32, 63, 65, 96])
-def test_a_request_with_a_wrong_number_of_key_bytes_gets_no_ticket(house: House, cohort: Cohort, size: int) -> None:
+def test_a_request_with_a_wrong_number_of_key_bytes_gets_no_ticket(
+    harness: ServerHarness, cohort: Cohort, size: int
+) -> None:
     wanted = TicketRequest(request="ab" * 16, round=1, want=2, keys=bytes(size))
     with pytest.raises(BadMessage, match=f"keys: {size} bytes, expected 64"):
-        house.service.advance("demo", wanted)
-    assert house.service.key_hashes("demo", cohort.cohort).hashes == b""
+        harness.service.advance("demo", wanted)
+    assert harness.service.key_hashes("demo", cohort.cohort).hashes == b""

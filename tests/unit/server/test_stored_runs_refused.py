@@ -10,8 +10,8 @@ from sqlalchemy import select, update
 
 from distrust.common.errors import Conflict, RunFailed
 from distrust.server import store
-from tests.support.in_memory_intermediaries import Crowd, MemoryIntermediaries
-from tests.support.server_harness import REWARDS, House, config, serve
+from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
+from tests.support.server_harness import REWARDS, ServerHarness, config, serve
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -25,8 +25,8 @@ def unknown_mechanism(words: dict[str, Any]) -> None:
     words["mechanism"]["name"] = "withdrawn"
 
 
-def rewrite(house: House, run: str, change: Change, state: str = "running") -> None:
-    with house.database.transaction() as connection:
+def rewrite(harness: ServerHarness, run: str, change: Change, state: str = "running") -> None:
+    with harness.database.transaction() as connection:
         text = connection.execute(select(store.RUNS.c.config).where(store.RUNS.c.run == run)).scalar_one()
         words = json.loads(text)
         change(words)
@@ -34,66 +34,72 @@ def rewrite(house: House, run: str, change: Change, state: str = "running") -> N
         connection.execute(update(store.RUNS).where(store.RUNS.c.run == run).values(values))
 
 
-def stored_state(house: House, run: str) -> tuple[str, str | None]:
-    with house.database.reading() as connection:
+def stored_state(harness: ServerHarness, run: str) -> tuple[str, str | None]:
+    with harness.database.reading() as connection:
         columns = (store.RUNS.c.state, store.RUNS.c.reason)
         state, reason = connection.execute(select(*columns).where(store.RUNS.c.run == run)).one()
         return state, reason
 
 
-def restarted(tmp_path: Path, s: MemoryIntermediaries, change: Change, state: str = "running") -> House:
+def restarted(
+    tmp_path: Path, intermediaries: InMemoryIntermediaries, change: Change, state: str = "running"
+) -> ServerHarness:
     """A server with the runs `old` and `demo`, stopped, `old` rewritten, and started again."""
-    first = House(tmp_path, s)
+    first = ServerHarness(tmp_path, intermediaries)
     first.service.create(config("old"))
     first.service.create(config("demo"))
     rewrite(first, "old", change, state)
     first.database.close()
-    return House(tmp_path, s)
+    return ServerHarness(tmp_path, intermediaries)
 
 
-def states(house: House) -> dict[str, str]:
-    return {line.run: line.state for line in house.service.runs().runs}
+def states(harness: ServerHarness) -> dict[str, str]:
+    return {line.run: line.state for line in harness.service.runs().runs}
 
 
-def test_a_run_that_is_refused_today_has_failed_and_says_why(tmp_path: Path, s: MemoryIntermediaries) -> None:
-    house = restarted(tmp_path, s, no_policy_plans_it)
-    view = house.service.view("old")
-    assert states(house) == {"old": "failed", "demo": "running"}
+def test_a_run_that_is_refused_today_has_failed_and_says_why(
+    tmp_path: Path, intermediaries: InMemoryIntermediaries
+) -> None:
+    harness = restarted(tmp_path, intermediaries, no_policy_plans_it)
+    view = harness.service.view("old")
+    assert states(harness) == {"old": "failed", "demo": "running"}
     assert "its stored configuration is refused: policy.failure = 1e-300" in (view.reason or "")
     assert view.snapshot.guarantee.kind == "none"
-    assert house.service.round_view("old").state == "failed"
-    assert stored_state(house, "old") == ("failed", view.reason)
-    assert [event.kind for event in house.service.events("old", 0)[0]] == ["round-opened", "failed"]
+    assert harness.service.round_view("old").state == "failed"
+    assert stored_state(harness, "old") == ("failed", view.reason)
+    assert [event.kind for event in harness.service.events("old", 0)[0]] == ["round-opened", "failed"]
     with pytest.raises(RunFailed, match=r"policy\.failure"):
-        house.service.ledger("old")
-    house.database.close()
-    again = House(tmp_path, s)
+        harness.service.ledger("old")
+    harness.database.close()
+    again = ServerHarness(tmp_path, intermediaries)
     assert again.service.view("old").reason == view.reason
     assert [event.kind for event in again.service.events("old", 0)[0]] == ["round-opened", "failed"]
     again.database.close()
 
 
-def test_a_run_that_was_over_keeps_its_stored_state(tmp_path: Path, s: MemoryIntermediaries) -> None:
+def test_a_run_that_was_over_keeps_its_stored_state(tmp_path: Path, intermediaries: InMemoryIntermediaries) -> None:
     """A version of the code that accepts it can show it again."""
-    house = restarted(tmp_path, s, no_policy_plans_it, "finished")
-    assert states(house)["old"] == "failed"
-    assert stored_state(house, "old") == ("finished", None)
-    house.database.close()
+    harness = restarted(tmp_path, intermediaries, no_policy_plans_it, "finished")
+    assert states(harness)["old"] == "failed"
+    assert stored_state(harness, "old") == ("finished", None)
+    harness.database.close()
 
 
-def test_a_configuration_that_cannot_be_read_is_listed_too(tmp_path: Path, s: MemoryIntermediaries) -> None:
-    house = restarted(tmp_path, s, unknown_mechanism)
-    assert states(house) == {"demo": "running", "old": "failed"}
-    line = next(line for line in house.service.runs().runs if line.run == "old")
+def test_a_configuration_that_cannot_be_read_is_listed_too(
+    tmp_path: Path, intermediaries: InMemoryIntermediaries
+) -> None:
+    harness = restarted(tmp_path, intermediaries, unknown_mechanism)
+    assert states(harness) == {"demo": "running", "old": "failed"}
+    line = next(line for line in harness.service.runs().runs if line.run == "old")
     assert (line.arms, line.horizon, line.mechanism) == (3, 800, "withdrawn")
     with pytest.raises(RunFailed, match=r"run old failed: its stored configuration is refused: mechanism\.name"):
-        house.service.view("old")
+        harness.service.view("old")
     with pytest.raises(Conflict, match="run old exists"):
-        house.service.create(config("old"))
-    house.database.close()
+        harness.service.create(config("old"))
+    harness.database.close()
 
 
-def test_the_other_run_is_served_to_its_end(tmp_path: Path, s: MemoryIntermediaries) -> None:
-    house = restarted(tmp_path, s, no_policy_plans_it)
-    assert serve(house, "demo", Crowd(s, REWARDS)).state == "finished"
-    house.database.close()
+def test_the_other_run_is_served_to_its_end(tmp_path: Path, intermediaries: InMemoryIntermediaries) -> None:
+    harness = restarted(tmp_path, intermediaries, no_policy_plans_it)
+    assert serve(harness, "demo", InMemoryClients(intermediaries, REWARDS)).state == "finished"
+    harness.database.close()

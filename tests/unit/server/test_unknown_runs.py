@@ -7,12 +7,12 @@ from pathlib import Path
 import httpx
 
 from distrust.server.app import ServerSettings, server_app
-from tests.support.in_memory_intermediaries import MemoryIntermediaries
+from tests.support.in_memory_intermediaries import InMemoryIntermediaries
 
 
 def test_requests_for_unknown_runs_leave_no_state(tmp_path: Path) -> None:
     async def whole() -> None:
-        app = server_app(ServerSettings(database=f"sqlite:///{tmp_path}/server.sqlite3"), MemoryIntermediaries())
+        app = server_app(ServerSettings(database=f"sqlite:///{tmp_path}/server.sqlite3"), InMemoryIntermediaries())
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),

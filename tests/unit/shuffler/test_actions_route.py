@@ -9,20 +9,20 @@ import pytest
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import ActionAnswer
 from tests.support.cohorts import SECONDS
-from tests.support.parties import ADealer, server
+from tests.support.parties import AssigningShufflerParty, server
 
 PROBLEM = "urn:distrust:problem:"
 
 
 @pytest.fixture
-def party(tmp_path: Path) -> Iterator[ADealer]:
-    party = ADealer(tmp_path)
+def party(tmp_path: Path) -> Iterator[AssigningShufflerParty]:
+    party = AssigningShufflerParty(tmp_path)
     yield party
     party.stop()
 
 
 @pytest.fixture
-def cohort(party: ADealer) -> Cohort:
+def cohort(party: AssigningShufflerParty) -> Cohort:
     cohort = party.cohort()
     assert party.open(cohort).status_code == 200
     return cohort
@@ -33,7 +33,9 @@ def problem(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["type"].removeprefix(PROBLEM)
 
 
-def test_a_ticket_is_all_it_takes_and_a_restarted_shuffler_says_the_same(party: ADealer, cohort: Cohort) -> None:
+def test_a_ticket_is_all_it_takes_and_a_restarted_shuffler_says_the_same(
+    party: AssigningShufflerParty, cohort: Cohort
+) -> None:
     first = party.ask(cohort, [4, 0, 2])
     party.restart()
     assert party.ask(cohort, [4, 0, 2]).content == first.content
@@ -42,13 +44,13 @@ def test_a_ticket_is_all_it_takes_and_a_restarted_shuffler_says_the_same(party: 
     assert len(set(answer.plays)) == 3
 
 
-def test_a_forged_ticket_is_refused_and_spoils_no_other(party: ADealer, cohort: Cohort) -> None:
+def test_a_forged_ticket_is_refused_and_spoils_no_other(party: AssigningShufflerParty, cohort: Cohort) -> None:
     forged = server.asking(cohort, [0, 1, 2]).model_dump(mode="json") | {"slots": [0, 1, 3]}
     answer = ActionAnswer.model_validate_json(party.client.post("/v1/cohorts/c1/actions", json=forged).content)
     assert (answer.slots, [(one.slot, one.status) for one in answer.refused]) == ([0, 1], [(3, 403)])
 
 
-def test_a_batch_by_action_is_the_same_bytes_for_ever(party: ADealer, cohort: Cohort) -> None:
+def test_a_batch_by_action_is_the_same_bytes_for_ever(party: AssigningShufflerParty, cohort: Cohort) -> None:
     party.send(cohort, party.bodies(cohort))
     first = party.batch()
     content = first.json()["batch"]["content"]
@@ -57,7 +59,7 @@ def test_a_batch_by_action_is_the_same_bytes_for_ever(party: ADealer, cohort: Co
     assert party.batch().content == first.content
 
 
-def test_every_refusal_is_a_problem(party: ADealer, cohort: Cohort) -> None:
+def test_every_refusal_is_a_problem(party: AssigningShufflerParty, cohort: Cohort) -> None:
     assert problem(party.ask(cohort, [0], to="c9")) == (422, "bad-message")
     assert problem(party.ask(cohort.model_copy(update={"cohort": "c9"}), [0], to="c9")) == (404, "wrong-cohort")
     json = {"Content-Type": "application/json"}
@@ -69,14 +71,14 @@ def test_every_refusal_is_a_problem(party: ADealer, cohort: Cohort) -> None:
     assert problem(party.ask(cohort, [0])) == (410, "aborted")
 
 
-def test_who_asks_after_the_cohort_is_full_is_too_late(party: ADealer, cohort: Cohort) -> None:
+def test_who_asks_after_the_cohort_is_full_is_too_late(party: AssigningShufflerParty, cohort: Cohort) -> None:
     party.send(cohort, party.bodies(cohort))
     assert problem(party.ask(cohort, [0])) == (409, "wrong-stage")
 
 
 @pytest.mark.parametrize("times", [[3, 3], [5], [5, 0]])
-def test_a_list_that_does_not_add_up_opens_nothing(party: ADealer, times: list[int]) -> None:
-    """One play too many; fewer times than actions; an action that nobody plays."""
+def test_a_list_that_does_not_add_up_opens_nothing(party: AssigningShufflerParty, times: list[int]) -> None:
+    """One play too many; fewer times than actions; an action that no client plays."""
     body = party.cohort().model_dump(mode="json")
     body["channel"]["deal"]["times"] = times
     answer = party.client.put("/v1/cohorts/c1", json=body, headers={"Authorization": "Bearer sesame"})
@@ -84,7 +86,7 @@ def test_a_list_that_does_not_add_up_opens_nothing(party: ADealer, times: list[i
     assert problem(party.get("/c1/batch")) == (404, "wrong-cohort")
 
 
-def test_the_openapi_document_describes_it(party: ADealer) -> None:
+def test_the_openapi_document_describes_it(party: AssigningShufflerParty) -> None:
     document = party.client.get("/openapi.json").json()
     route = document["paths"]["/v1/cohorts/{cohort}/actions"]["post"]
     assert route["requestBody"]["content"]["application/json"]["schema"]["title"] == "ActionRequest"

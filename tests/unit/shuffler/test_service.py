@@ -11,18 +11,18 @@ from distrust.common.crypto.seal import open_record
 from distrust.common.database import Database
 from distrust.common.errors import BadParameter, WrongStage
 from distrust.common.intermediary.store import METADATA, VERSION
-from distrust.common.machine import ManualClock
 from distrust.common.messages.batch import BatchAnswer, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.upload import UploadAnswer
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.shuffler.service import Shuffler
 from tests.support.cohorts import SECONDS, Authority, labelled, report
+from tests.support.manual_clock import ManualClock
 
 server = Authority()
 
 
-class House:
+class ShufflerHarness:
     """A shuffler over a file, with a clock set by hand."""
 
     def __init__(self, folder: Path) -> None:
@@ -53,10 +53,10 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    house = House(tmp_path)
-    yield house
-    house.close()
+def harness(tmp_path: Path) -> Iterator[ShufflerHarness]:
+    harness = ShufflerHarness(tmp_path)
+    yield harness
+    harness.close()
 
 
 def records(answer: BatchAnswer) -> list[bytes]:
@@ -67,11 +67,11 @@ def records(answer: BatchAnswer) -> list[bytes]:
     return [content.body[start : start + size] for start in range(0, len(content.body), size)]
 
 
-def test_every_sealed_record_arrives_once_and_opens_at_the_server(house: House) -> None:
-    cohort = house.service.open(server.sealed(clients=40))
-    house.send(cohort, range(25))
-    house.send(cohort, range(25, 40))
-    answer = house.released(cohort)
+def test_every_sealed_record_arrives_once_and_opens_at_the_server(harness: ShufflerHarness) -> None:
+    cohort = harness.service.open(server.sealed(clients=40))
+    harness.send(cohort, range(25))
+    harness.send(cohort, range(25, 40))
+    answer = harness.released(cohort)
     opened = [open_record(server.seals, cohort, record) for record in records(answer)]
     assert sorted(int.from_bytes(payload, "big") for _, payload in opened) == list(range(40))
     assert answer.batch is not None
@@ -81,20 +81,20 @@ def test_every_sealed_record_arrives_once_and_opens_at_the_server(house: House) 
     assert (answer.lost, answer.batch.survivors) == (0, 40)
 
 
-def test_the_batch_holds_no_report_id_in_clear_and_no_order_of_arrival(house: House) -> None:
-    cohort = house.service.open(server.sealed(clients=60))
+def test_the_batch_holds_no_report_id_in_clear_and_no_order_of_arrival(harness: ShufflerHarness) -> None:
+    cohort = harness.service.open(server.sealed(clients=60))
     bodies = {slot: report(cohort, slot) for slot in range(60)}
-    house.put(cohort, bodies)
-    found = records(house.released(cohort))
+    harness.put(cohort, bodies)
+    found = records(harness.released(cohort))
     assert sorted(found) == sorted(body[16:] for body in bodies.values())
     assert found != [body[16:] for body in bodies.values()]  # false alarm 1 in 60!
 
 
-def test_labelled_bits_are_permuted_label_by_label(house: House) -> None:
-    cohort = house.service.open(server.bits(labels=3, width=5, clients=4))
+def test_labelled_bits_are_permuted_label_by_label(harness: ShufflerHarness) -> None:
+    cohort = harness.service.open(server.bits(labels=3, width=5, clients=4))
     ones = [[1, 0, 5], [2, 0, 5], [3, 1, 5], [4, 0, 5]]
-    house.put(cohort, {slot: labelled(cohort, row) for slot, row in enumerate(ones)})
-    answer = house.released(cohort)
+    harness.put(cohort, {slot: labelled(cohort, row) for slot, row in enumerate(ones)})
+    answer = harness.released(cohort)
     assert answer.batch is not None
     assert isinstance(answer.batch.content, PermutedBits)
     rows = np.frombuffer(answer.batch.content.body, np.uint8).reshape(3, -1)
@@ -104,68 +104,68 @@ def test_labelled_bits_are_permuted_label_by_label(house: House) -> None:
 
 def test_the_order_comes_from_the_stream_alone(tmp_path: Path) -> None:
     def run(folder: str, seed: int) -> list[bytes]:
-        house = House(tmp_path / folder)
-        house.service = Shuffler(house.database, house.clock, stream=lambda: UnsafeSeededStream(seed))
-        cohort = house.service.open(server.sealed(clients=20))
-        house.put(cohort, {slot: slot.to_bytes(16, "big") + bytes([slot]) * 72 for slot in range(20)})
-        found = records(house.released(cohort))
-        house.close()
+        harness = ShufflerHarness(tmp_path / folder)
+        harness.service = Shuffler(harness.database, harness.clock, stream=lambda: UnsafeSeededStream(seed))
+        cohort = harness.service.open(server.sealed(clients=20))
+        harness.put(cohort, {slot: slot.to_bytes(16, "big") + bytes([slot]) * 72 for slot in range(20)})
+        found = records(harness.released(cohort))
+        harness.close()
         return found
 
     assert run("a", 1) == run("b", 1) != run("c", 2)
 
 
-def test_the_deadline_runs_from_the_first_report(house: House) -> None:
-    cohort = house.service.open(server.sealed())
-    house.clock.advance(SECONDS - 1)
-    house.send(cohort, range(3))
-    house.clock.advance(SECONDS - 1)
-    assert house.released(cohort).state == "waiting"
-    house.clock.advance(1)
-    answer = house.released(cohort)
+def test_the_deadline_runs_from_the_first_report(harness: ShufflerHarness) -> None:
+    cohort = harness.service.open(server.sealed())
+    harness.clock.advance(SECONDS - 1)
+    harness.send(cohort, range(3))
+    harness.clock.advance(SECONDS - 1)
+    assert harness.released(cohort).state == "waiting"
+    harness.clock.advance(1)
+    answer = harness.released(cohort)
     assert (answer.state, answer.lost) == ("released", 2)
 
 
-def test_a_report_id_used_by_another_slot_is_a_conflict(house: House) -> None:
-    cohort = house.service.open(server.sealed())
-    house.put(cohort, {0: report(cohort, 0, mark=7)})
-    answer = house.put(
+def test_a_report_id_used_by_another_slot_is_a_conflict(harness: ShufflerHarness) -> None:
+    cohort = harness.service.open(server.sealed())
+    harness.put(cohort, {0: report(cohort, 0, mark=7)})
+    answer = harness.put(
         cohort, {1: report(cohort, 1, mark=7), 2: report(cohort, 2, mark=8), 3: report(cohort, 3, mark=8)}
     )
     assert [(item.slot, item.status) for item in answer.refused] == [(1, 409), (3, 409)]
     assert answer.accepted == 1
 
 
-def test_the_same_report_id_in_two_cohorts_is_no_conflict(house: House) -> None:
+def test_the_same_report_id_in_two_cohorts_is_no_conflict(harness: ShufflerHarness) -> None:
     for name in ("c1", "c2"):
-        cohort = house.service.open(server.sealed(name=name))
-        assert house.put(cohort, {0: report(cohort, 0, mark=7)}).refused == []
+        cohort = harness.service.open(server.sealed(name=name))
+        assert harness.put(cohort, {0: report(cohort, 0, mark=7)}).refused == []
 
 
-def test_who_left_may_not_report_and_who_reported_still_counts_when_it_leaves(house: House) -> None:
-    cohort = house.service.open(server.sealed())
-    house.send(cohort, {0, 1, 2})
-    house.service.depart("c1", server.departure(cohort, [0, 3]))
-    answer = house.send(cohort, {3})
+def test_who_left_may_not_report_and_who_reported_still_counts_when_it_leaves(harness: ShufflerHarness) -> None:
+    cohort = harness.service.open(server.sealed())
+    harness.send(cohort, {0, 1, 2})
+    harness.service.depart("c1", server.departure(cohort, [0, 3]))
+    answer = harness.send(cohort, {3})
     assert [item.type for item in answer.refused] == [WrongStage("").urn]
-    house.service.depart("c1", server.departure(cohort, [4]))
-    released = house.released(cohort)
+    harness.service.depart("c1", server.departure(cohort, [4]))
+    released = harness.released(cohort)
     assert released.batch is not None
     assert (released.batch.survivors, released.lost) == (3, 2)
 
 
-def test_a_masked_cohort_is_not_the_shufflers(house: House) -> None:
+def test_a_masked_cohort_is_not_the_shufflers(harness: ShufflerHarness) -> None:
     with pytest.raises(BadParameter, match="is served by the aggregator"):
-        house.service.open(server.masked())
+        harness.service.open(server.masked())
 
 
 @pytest.mark.parametrize("make", [server.sealed, server.bits])
-def test_the_transcript_shows_what_the_shuffler_could_read_and_no_more(house: House, make: object) -> None:
+def test_the_transcript_shows_what_the_shuffler_could_read_and_no_more(harness: ShufflerHarness, make: object) -> None:
     assert callable(make)
-    cohort = house.service.open(make())
-    house.send(cohort, range(5))
-    house.released(cohort)
-    page = house.service.transcript("c1", 0, 10)
+    cohort = harness.service.open(make())
+    harness.send(cohort, range(5))
+    harness.released(cohort)
+    page = harness.service.transcript("c1", 0, 10)
     assert (page.total, page.next, [item.number for item in page.messages]) == (6, None, list(range(6)))
     first, last = page.messages[0], page.messages[-1]
     assert (first.direction, first.peer, first.stage) == ("in", "client 0", "report")
@@ -174,25 +174,25 @@ def test_the_transcript_shows_what_the_shuffler_could_read_and_no_more(house: Ho
     assert first.view.keys() == readable
 
 
-def test_few_reports_are_permuted_in_the_transaction_that_takes_the_last_one(house: House) -> None:
+def test_few_reports_are_permuted_in_the_transaction_that_takes_the_last_one(harness: ShufflerHarness) -> None:
     """The mixer is never asked, and a cohort that is done has its batch."""
     cohort = server.sealed(clients=4)
-    house.service.open(cohort)
-    house.service._mixer.shutdown()
-    house.send(cohort, range(3))
-    assert isinstance(house.service.batch(cohort.cohort), BatchAnswer)
-    house.send(cohort, [3])
-    assert house.service.view(cohort.cohort).stage == "done"
-    assert len(records(house.released_at_once(cohort))) == 4
+    harness.service.open(cohort)
+    harness.service._mixer.shutdown()
+    harness.send(cohort, range(3))
+    assert isinstance(harness.service.batch(cohort.cohort), BatchAnswer)
+    harness.send(cohort, [3])
+    assert harness.service.view(cohort.cohort).stage == "done"
+    assert len(records(harness.released_at_once(cohort))) == 4
 
 
-def test_a_permutation_that_fails_releases_nothing_and_ends_the_cohort(house: House) -> None:
+def test_a_permutation_that_fails_releases_nothing_and_ends_the_cohort(harness: ShufflerHarness) -> None:
     def broken() -> UnsafeSeededStream:
         raise RuntimeError("no randomness")
 
     cohort = server.sealed(clients=2, minimum=2)
-    house.service.open(cohort)
-    house.service._stream = broken
-    assert house.send(cohort, range(2)).accepted == 2
-    answer = house.released(cohort)
+    harness.service.open(cohort)
+    harness.service._stream = broken
+    assert harness.send(cohort, range(2)).accepted == 2
+    answer = harness.released(cohort)
     assert (answer.state, answer.batch) == ("aborted", None)

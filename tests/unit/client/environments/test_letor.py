@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from distrust.client.environments.mslr import letor_rows
 from distrust.common.errors import BadParameter
+from tests.support.letor import letor_rows
 
 
 def _file(folder: Path, text: str) -> Path:

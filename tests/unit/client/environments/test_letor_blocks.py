@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from distrust.client.environments import mslr
-from distrust.client.environments.mslr import FEATURES, build_counts, letor_blocks, letor_rows
+from distrust.client.environments.mslr import FEATURES, build_counts, letor_blocks
 from distrust.common.errors import BadParameter
+from tests.support.letor import letor_rows
 
 
 def dense(label: int, seed: int, end: str = "") -> str:

@@ -1,4 +1,4 @@
-"""The neighbour graph: regular, symmetric, nobody's choice."""
+"""The neighbour graph: regular, symmetric, and no party's choice."""
 
 import hashlib
 from collections import Counter

@@ -28,10 +28,10 @@ def test_a_change_of_anything_changes_its_statement_and_all_that_follow(changed:
     honest = [roster(), EVERYONE, bytes(32), EVERYONE, EVERYONE]
     fewer = members_to_bitmap(range(8), 9)
     lies = [roster(2), fewer, bytes(31) + b"\1", fewer, fewer, roster(name="d")]
-    told = list(honest)
-    told[changed % 5] = lies[changed]
+    stated = list(honest)
+    stated[changed % 5] = lies[changed]
     first_changed = {0: 0, 1: 0, 2: 0, 3: 1, 4: 2, 5: 0}[changed]
-    before, after = chain(*honest), chain(*told)  # type: ignore[arg-type]
+    before, after = chain(*honest), chain(*stated)  # type: ignore[arg-type]
     assert [a == b for a, b in zip(before, after, strict=True)] == [i < first_changed for i in range(3)]
     assert {len(digest) for digest in before} == {STATEMENT}
 

@@ -71,15 +71,15 @@ def test_a_statistic_that_the_mechanism_cannot_use_is_refused() -> None:
     ("cohort", "field"),
     [
         ({"clients": 0}, "clients"),
-        ({"least": 101}, "least"),
-        ({"least": 79}, "floor"),
-        ({"floor": 0}, "floor"),
-        ({"wrap": 0.0}, "wrap"),
-        ({"wrap": math.nan}, "wrap"),
+        ({"min_survivors": 101}, "min_survivors"),
+        ({"min_survivors": 79}, "min_honest"),
+        ({"min_honest": 0}, "min_honest"),
+        ({"overflow_probability": 0.0}, "overflow_probability"),
+        ({"overflow_probability": math.nan}, "overflow_probability"),
     ],
 )
 def test_a_cohort_that_cannot_be_is_refused(cohort: dict[str, Any], field: str) -> None:
-    shape = {"clients": 100, "least": 90, "floor": 80, "wrap": 1e-6, **cohort}
+    shape = {"clients": 100, "min_survivors": 90, "min_honest": 80, "overflow_probability": 1e-6, **cohort}
     with pytest.raises(BadParameter) as caught:
         plan(MechanismSpec(name="distributed-polya", epsilon=1.0), statistic=Reward(), **shape)
     assert caught.value.field == field
@@ -96,12 +96,19 @@ def test_a_cohort_that_cannot_be_is_refused(cohort: dict[str, Any], field: str) 
 def test_what_would_not_fit_is_refused(words: dict[str, Any]) -> None:
     clients = 4 if words["name"] == "shuffled-binomial" else 10**10 if words["name"] == "identity" else 100
     with pytest.raises(BadParameter):
-        plan(MechanismSpec.model_validate(words), clients=clients, least=4, floor=4, wrap=1e-6, statistic=Reward())
+        plan(
+            MechanismSpec.model_validate(words),
+            clients=clients,
+            min_survivors=4,
+            min_honest=4,
+            overflow_probability=1e-6,
+            statistic=Reward(),
+        )
 
 
 def wide(name: str, **words: Any) -> Mechanism:
     spec = MechanismSpec.model_validate({"name": name, "epsilon": 2.0, **words})
-    return plan(spec, clients=400, least=350, floor=320, wrap=1e-6, statistic=Wide())
+    return plan(spec, clients=400, min_survivors=350, min_honest=320, overflow_probability=1e-6, statistic=Wide())
 
 
 @pytest.mark.parametrize(
@@ -123,12 +130,12 @@ def test_vectors_add_up_coordinate_by_coordinate(name: str, calibration: str) ->
 @pytest.mark.parametrize("name", ["central-laplace-discrete", "local-laplace-discrete", "distributed-polya"])
 def test_a_vector_s_pure_epsilon_is_paid_once_for_all_coordinates(name: str) -> None:
     mechanism = wide(name)
-    assert mechanism.guarantee().epsilon == pytest.approx(2.0, rel=1e-12)
+    assert mechanism.privacy().promise.epsilon == pytest.approx(2.0, rel=1e-12)
     assert mechanism.error(320).std >= 0.99 * math.sqrt(2) * 7 * 2 / 2.0  # √2 D (high - low) / ε
 
 
 def test_a_vector_s_renyi_divergence_is_paid_once_for_all_coordinates() -> None:
-    spent = [2 * epsilon / (order * 4.0) for order, epsilon in wide("distributed-skellam").guarantee().rdp]
+    spent = [2 * epsilon / (order * 4.0) for order, epsilon in wide("distributed-skellam").privacy().promise.rdp]
     assert max(spent) == pytest.approx(1.0, abs=1e-6)
     assert max(spent) <= 1
 
@@ -136,7 +143,9 @@ def test_a_vector_s_renyi_divergence_is_paid_once_for_all_coordinates() -> None:
 @pytest.mark.parametrize("clients", [64, 1000, 32768])
 def test_the_exact_polya_grid_is_the_coarsest_with_little_rounding(clients: int) -> None:
     spec = MechanismSpec(name="distributed-polya", epsilon=1.0)
-    mechanism = plan(spec, clients=clients, least=clients, floor=clients, wrap=1e-6, statistic=Reward())
+    mechanism = plan(
+        spec, clients=clients, min_survivors=clients, min_honest=clients, overflow_probability=1e-6, statistic=Reward()
+    )
     g = mechanism.precision
     noise = [1 / (2 * math.sinh(1 / (2 * g)) ** 2) for g in (g - 1, g)]
     assert noise[0] < clients / 4 / 0.1 <= noise[1]
@@ -157,7 +166,9 @@ def test_a_sum_wraps_no_more_often_than_promised(survivors: int) -> None:
 def test_the_assumed_tail_covers_the_exact_quantiles(survivors: int, precision: int) -> None:
     """At floor 100 these are 1/2 to 4 Laplace terms; σ√ln(2/p) + h ln(2/p) at fifty probabilities."""
     spec = MechanismSpec(name="distributed-polya", epsilon=1.0, precision=precision)
-    law = plan(spec, clients=400, least=100, floor=100, wrap=1e-6, statistic=Reward()).error(survivors)
+    law = plan(
+        spec, clients=400, min_survivors=100, min_honest=100, overflow_probability=1e-6, statistic=Reward()
+    ).error(survivors)
     sigma, h = law.sub_exponential
     for p in np.logspace(-12, math.log10(0.9)):
         assert law.quantile(float(p)) <= sigma * math.sqrt(math.log(2 / p)) + h * math.log(2 / p)

@@ -67,7 +67,7 @@ def test_one_stream_key_gives_one_sequence_of_draws(law: Law) -> None:
     assert not np.array_equal(first, other)
 
 
-def test_the_system_stream_serves_too_and_nothing_is_drawn_for_nobody() -> None:
+def test_the_system_stream_serves_too_and_nothing_is_drawn_for_no_clients() -> None:
     assert Skellam(4.0).sample(SystemStream(), 10).shape == (10,)
     assert Binomial(9).sample(SystemStream(), 0).shape == (0,)
     assert DiscreteLaplace(2.0).sample(SystemStream(), 0).shape == (0,)

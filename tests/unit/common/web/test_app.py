@@ -151,9 +151,9 @@ def test_the_token_opens_a_guarded_route(client: AsgiClient) -> None:
 
 
 def test_the_root_says_what_this_is_and_names_paths_that_answer(client: AsgiClient) -> None:
-    said = client.get("/")
-    assert (said.status_code, said.text.splitlines()[0]) == (200, "probe")
-    paths = [word for word in said.text.split() if word.startswith("/")]
+    answer = client.get("/")
+    assert (answer.status_code, answer.text.splitlines()[0]) == (200, "probe")
+    paths = [word for word in answer.text.split() if word.startswith("/")]
     assert len(paths) == 4
     assert all(client.get(path).status_code == 200 for path in paths)
 

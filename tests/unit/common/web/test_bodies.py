@@ -72,12 +72,12 @@ def test_where_all_bodies_still_arrive_the_slowest_one_gives_way() -> None:
 def test_one_body_too_many_takes_the_place_of_the_slowest() -> None:
     async def whole() -> None:
         bodies = Bodies(10 * MOST_BODIES * CHUNK, RATE)
-        crowd = [Sender(bodies) for _ in range(MOST_BODIES)]
-        for one in crowd:
+        senders = [Sender(bodies) for _ in range(MOST_BODIES)]
+        for one in senders:
             await one.send()
-        crowd[3].visit.started -= 60
+        senders[3].visit.started -= 60
         await Sender(bodies).send()
-        assert [one.visit.evicted for one in crowd] == [number == 3 for number in range(MOST_BODIES)]
+        assert [one.visit.evicted for one in senders] == [number == 3 for number in range(MOST_BODIES)]
 
     asyncio.run(whole())
 

@@ -25,11 +25,11 @@ Answer = httpx.Response | Exception
 
 def converse(answers: list[Answer], patience: Patience = QUICK) -> tuple[Hello, list[httpx.Request], Http]:
     """One POST to a service that gives these answers, the last one for ever."""
-    asked: list[httpx.Request] = []
+    requests: list[httpx.Request] = []
 
     def handle(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
-        answer = answers[min(len(asked), len(answers)) - 1]
+        requests.append(request)
+        answer = answers[min(len(requests), len(answers)) - 1]
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -39,7 +39,7 @@ def converse(answers: list[Answer], patience: Patience = QUICK) -> tuple[Hello, 
             return await http.peer("http://s/", "sesame").post("/v1/x", Hello(number=1), Hello), http
 
     hello, http = asyncio.run(call())
-    return hello, asked, http
+    return hello, requests, http
 
 
 def as_answer(response: Response) -> httpx.Response:
@@ -51,19 +51,19 @@ def ok() -> httpx.Response:
 
 
 def test_a_message_goes_out_and_a_message_comes_back() -> None:
-    hello, asked, http = converse([ok()])
+    hello, requests, http = converse([ok()])
     assert hello == Hello(number=2)
-    assert (asked[0].url, asked[0].content) == ("http://s/v1/x", b'{"number":1}')
-    assert asked[0].headers["authorization"] == "Bearer sesame"
-    assert asked[0].headers["content-type"] == "application/json"
-    assert http.sent > len(asked[0].content)
+    assert (requests[0].url, requests[0].content) == ("http://s/v1/x", b'{"number":1}')
+    assert requests[0].headers["authorization"] == "Bearer sesame"
+    assert requests[0].headers["content-type"] == "application/json"
+    assert http.sent > len(requests[0].content)
     assert http.received >= len(ok().content)
 
 
 @pytest.mark.parametrize(
     "trouble",
     [
-        pytest.param(lambda: httpx.ConnectError("refused"), id="nobody-there"),
+        pytest.param(lambda: httpx.ConnectError("refused"), id="nothing-listens"),
         pytest.param(lambda: httpx.ReadTimeout("slow"), id="no-answer"),
         pytest.param(lambda: httpx.RemoteProtocolError("cut"), id="lost-answer"),
         pytest.param(lambda: httpx.Response(500), id="bug"),
@@ -73,9 +73,9 @@ def test_a_message_goes_out_and_a_message_comes_back() -> None:
 )
 def test_passing_trouble_is_waited_out(trouble: Callable[[], Answer], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("distrust.common.web.client._retry_after", lambda _: 0.0)
-    hello, asked, _ = converse([trouble(), trouble(), ok()])
+    hello, requests, _ = converse([trouble(), trouble(), ok()])
     assert hello == Hello(number=2)
-    assert [request.content for request in asked] == [b'{"number":1}'] * 3
+    assert [request.content for request in requests] == [b'{"number":1}'] * 3
 
 
 def test_retry_after_is_honoured() -> None:

@@ -108,10 +108,10 @@ def test_what_cannot_start_says_why_in_one_line(
     for name in ("os.umask", "sys.setswitchinterval", "configure", "give_memory_back"):
         monkeypatch.setattr(f"distrust.common.web.serve.{name}", lambda *_: None)
     assert run_service(AggregatorSettings, aggregator_app) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("distrust aggregator: ")
-    assert words in said
-    assert said.count("\n") == 1
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("distrust aggregator: ")
+    assert words in stderr
+    assert stderr.count("\n") == 1
 
 
 def test_an_empty_token_is_no_token(tmp_path: Path) -> None:

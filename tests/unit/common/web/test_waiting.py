@@ -15,7 +15,7 @@ from distrust.common.web.waiting import ChangeNotifier, Waiting
 
 @pytest.fixture
 def no_looking_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that only a ring can be what wakes."""
+    """So that only a notification can be what wakes."""
     monkeypatch.setattr(waiting, "LOOK_SECONDS", 60.0)
 
 
@@ -36,19 +36,19 @@ def wait_while(bell: ChangeNotifier, act: Callable[[], None], seconds: float = 2
 
 def test_a_ring_wakes_who_waits_for_it(no_looking_again: None) -> None:
     bell = ChangeNotifier()
-    found, seconds = wait_while(bell, lambda: bell.ring("c1"))
+    found, seconds = wait_while(bell, lambda: bell.notify("c1"))
     assert found
     assert seconds < 10
 
 
-def test_a_ring_for_another_topic_wakes_nobody(no_looking_again: None) -> None:
+def test_a_ring_for_another_topic_wakes_no_poll(no_looking_again: None) -> None:
     bell = ChangeNotifier()
     looks: list[None] = []
 
     async def poll() -> None:
         waiter = asyncio.create_task(bell.until("c1", lambda: looks.append(None), lambda _: False, 0.4))
         await asyncio.sleep(0.1)
-        bell.ring("c2")
+        bell.notify("c2")
         await waiter
 
     asyncio.run(poll())
@@ -65,7 +65,7 @@ def test_when_the_time_is_over_the_last_look_is_the_answer() -> None:
     assert asyncio.run(ChangeNotifier().until("c1", lambda: 7, lambda _: False, 0.05)) == 7
 
 
-def test_a_service_that_stops_lets_nobody_wait(no_looking_again: None) -> None:
+def test_a_service_that_stops_ends_every_poll(no_looking_again: None) -> None:
     bell = ChangeNotifier()
     started = time.monotonic()
     threading.Timer(0.1, bell.close).start()
@@ -74,7 +74,7 @@ def test_a_service_that_stops_lets_nobody_wait(no_looking_again: None) -> None:
     assert time.monotonic() - started < 10
 
 
-def test_nobody_is_remembered_after_the_answer() -> None:
+def test_no_poll_is_remembered_after_the_answer() -> None:
     bell = ChangeNotifier()
     asyncio.run(bell.until("c1", lambda: True, bool, 1))
     assert bell._watches == bell._waits == {}
@@ -87,15 +87,15 @@ def test_a_crowd_that_asks_one_question_shares_its_looks(no_looking_again: None)
         looks.append(len(looks))
         return len(looks)
 
-    async def crowd() -> list[int]:
+    async def many_waiting() -> list[int]:
         waits = [bell.until("c1", look, lambda seen: seen > 3, 20, question="stage") for _ in range(500)]
         gathered = asyncio.gather(*waits)
         for _ in range(5):
             await asyncio.sleep(0.05)
-            bell.ring("c1")
+            bell.notify("c1")
         return await gathered
 
-    assert set(asyncio.run(crowd())) == {4}
+    assert set(asyncio.run(many_waiting())) == {4}
     assert len(looks) <= 6
     assert bell._watches == bell._waits == {}
 
@@ -104,8 +104,8 @@ def test_two_questions_about_one_topic_get_their_own_answers() -> None:
     bell = ChangeNotifier()
 
     async def both() -> list[str]:
-        asked = [bell.until("c1", lambda name=name: name, bool, 20, question=name) for name in ("batch", "stage")]  # type: ignore[misc]
-        return await asyncio.gather(*asked)
+        polls = [bell.until("c1", lambda name=name: name, bool, 20, question=name) for name in ("batch", "stage")]  # type: ignore[misc]
+        return await asyncio.gather(*polls)
 
     assert asyncio.run(both()) == ["batch", "stage"]
 

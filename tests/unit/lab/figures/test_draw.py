@@ -164,8 +164,8 @@ def test_a_band_is_one_deviation_or_one_standard_error_and_the_caption_says_whic
     shown = experiment(kind="regret", spread=spread)
     drawn = figure(shown, rows(shown))
     assert edges(drawn.subfigs[0].axes[0], 0) == pytest.approx((200 - half, 200 + half))
-    said = {"deviation": "Mean and standard deviation, 3", "error": "Mean and its standard error, 3"}
-    assert said[spread] in drawn.subfigs[1].texts[0].get_text()
+    captions = {"deviation": "Mean and standard deviation, 3", "error": "Mean and its standard error, 3"}
+    assert captions[spread] in drawn.subfigs[1].texts[0].get_text()
 
 
 def test_the_caption_leaves_out_a_horizon_that_is_not_one_number() -> None:

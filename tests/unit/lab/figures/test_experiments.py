@@ -114,7 +114,7 @@ def budgeted(panel: Overlay, series: str, delta: float, *, more: float = 1.0) ->
     return parse_table(whole).config
 
 
-def test_nobody_drops_out_and_nobody_colludes_as_in_the_papers(loaded: dict[str, Experiment]) -> None:
+def test_no_client_drops_out_and_none_colludes_as_in_the_papers(loaded: dict[str, Experiment]) -> None:
     for experiment in loaded.values():
         for panel, series in experiment.all_pairs():
             spec = experiment.table(panel, series)["intermediary"]

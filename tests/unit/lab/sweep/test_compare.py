@@ -43,7 +43,7 @@ def test_floats_may_differ_in_their_last_bits_only(row: Row) -> None:
         assert differing_columns([row], [row.model_copy(update={"curve": curve})]) == found
 
 
-def test_a_cell_that_nobody_published_is_no_equal_and_one_that_was_not_played_is_no_difference(row: Row) -> None:
+def test_a_cell_that_was_not_published_is_no_equal_and_one_that_was_not_played_is_no_difference(row: Row) -> None:
     other = row.model_copy(update={"repetition": 1})
     assert differing_columns([row], [row, other]) == {Cell("wide", "private", 1): ["row"]}
     assert differing_columns([row, other], [row]) == {}

@@ -38,7 +38,7 @@ def test_what_is_there_is_not_played_again(
     experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run_sweep(experiment, tmp_path / "whole", jobs=1)
-    first = run_sweep(experiment.repeated(1), tmp_path, jobs=1)
+    first = run_sweep(experiment.model_copy(update={"repetitions": 1}), tmp_path, jobs=1)
     played: list[Cell] = []
 
     def noting(one: Experiment, cell: Cell) -> Row | Failure:
@@ -85,17 +85,17 @@ def test_a_stop_keeps_every_cell_that_ended(experiment: Experiment, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         pytest.param({"backend": "mpi"}, "backend = 'mpi': must be one of loky, dask, ray", id="backend"),
         pytest.param({"jobs": 0}, "jobs = 0: must be at least 1", id="jobs"),
         pytest.param({"form": "xml"}, "format = 'xml': must be parquet or csv", id="format"),
     ],
 )
-def test_settings_that_nobody_knows_are_refused_before_anything_is_written(
-    settings: dict[str, object], said: str, experiment: Experiment, tmp_path: Path
+def test_unknown_settings_are_refused_before_anything_is_written(
+    settings: dict[str, object], message: str, experiment: Experiment, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadParameter, match=said):
+    with pytest.raises(BadParameter, match=message):
         run_sweep(experiment, tmp_path / "out", **settings)  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
 

@@ -120,7 +120,7 @@ def test_the_digest_is_of_what_cells_depend_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         pytest.param(("repetitions = 3", "repetitions = 0"), r"repetitions = 0: must be at least 1", id="repetitions"),
         pytest.param(("run.mechanism.epsilon = 4.0", "run = 4"), "run = 4: must be a table of keys", id="no-table"),
@@ -155,9 +155,9 @@ def test_the_digest_is_of_what_cells_depend_on(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_experiment_is_refused_in_one_line_that_names_the_place(
-    change: tuple[str, str], said: str, tmp_path: Path
+    change: tuple[str, str], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadExperiment, match=said) as refused:
+    with pytest.raises(BadExperiment, match=message) as refused:
         load_experiment(small(tmp_path, change))
     assert "\n" not in str(refused.value)
 

@@ -9,7 +9,7 @@ from scipy.stats import binom
 from distrust.server.policies.elimination import Calibration
 from distrust.server.policies.linear.almost_free import LEAST, AlmostFree
 from tests.support.laws import Laplace
-from tests.unit.server.policies.test_linear_widths import actions, played, told, widths_of
+from tests.support.linear_policies import actions, estimates, played, widths_of
 
 PASSED = [math.ceil(math.exp(n)) for n in range(3, 20)]  # the first horizon beyond each eⁿ
 TWO = np.eye(2)
@@ -74,7 +74,7 @@ def test_what_no_batch_has_room_for_goes_to_the_best_action_known() -> None:
         ask = made.ask(3000)
         assert ask is not None
         arms, clients = played(ask)
-        made.tell(told(ask, (clients * np.array([0.1, 0.9])[arms]).tolist(), Laplace(1.0), clients))
+        made.tell(estimates(ask, (clients * np.array([0.1, 0.9])[arms]).tolist(), Laplace(1.0), clients))
         assert made.ask(2) is None
         assert made.leftover(2) == expected
         assert made.leftover(0) == {}
@@ -90,11 +90,11 @@ def test_the_papers_width_with_a_given_beta_holds_when_few_actions_are_left(beta
         ask = made.ask(10**9)
         assert ask is not None
         arms, clients = played(ask)
-        made.tell(told(ask, (100 * clients * (vectors[arms] @ theta)).tolist(), Laplace(2.0), clients))
+        made.tell(estimates(ask, (100 * clients * (vectors[arms] @ theta)).tolist(), Laplace(2.0), clients))
     ask = made.ask(10**9)
     assert ask is not None
     arms, clients = played(ask)
-    made.tell(told(ask, [0.0] * len(arms), Laplace(2.0), clients))
+    made.tell(estimates(ask, [0.0] * len(arms), Laplace(2.0), clients))
     width = widths_of(made)[made.active[0]]
     root = np.sqrt(clients)[:, np.newaxis]
     shape = (runs, len(arms))
@@ -116,7 +116,7 @@ def test_a_given_beta_does_not_depend_on_how_many_actions_are_left() -> None:
         ask = made.ask(10**9)
         assert ask is not None
         arms, clients = played(ask)
-        made.tell(told(ask, [0.0] * len(arms), Laplace(1.0), clients))
+        made.tell(estimates(ask, [0.0] * len(arms), Laplace(1.0), clients))
         widths.append(widths_of(made)[0])
     assert widths[0] == pytest.approx(widths[1])
     base, log = 6000 ** (1 / math.log(3000)), math.log(2 / 0.3)

@@ -42,7 +42,7 @@ def test_g_is_at_most_twice_the_rank_on_few_actions(k: int, d: int, seed: int, f
 
 
 def test_a_design_that_does_not_keep_its_promise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frank-Wolfe without its steps: g(π) and the support are checked on what came out, whoever made it."""
+    """Frank-Wolfe without its steps: g(π) and the support are checked on what came out, whatever computed it."""
     monkeypatch.setattr(designs, "_frank_wolfe", lambda flat, _weights: np.full(len(flat), 1 / len(flat)))
     with pytest.raises(BadParameter, match=r"on 200 actions.*needs g ≤ 6 on at most 17"):
         near_optimal(sphere(200, 3, 1))
@@ -87,7 +87,7 @@ def test_without_a_core_set_every_action_is_played() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vectors", "said"),
+    ("vectors", "message"),
     [
         pytest.param([], "0 vectors", id="empty"),
         pytest.param([[1.0, 0.0], [1.0]], "must have 2 numbers", id="ragged"),
@@ -98,8 +98,8 @@ def test_without_a_core_set_every_action_is_played() -> None:
         pytest.param([[]], "at least one number", id="no-dimension"),
     ],
 )
-def test_a_bad_action_set_is_refused(vectors: list[list[float]], said: str) -> None:
-    with pytest.raises(BadParameter, match=said):
+def test_a_bad_action_set_is_refused(vectors: list[list[float]], message: str) -> None:
+    with pytest.raises(BadParameter, match=message):
         action_vectors(GivenActions(vectors=vectors))
 
 

@@ -5,11 +5,10 @@ would come once in 10⁶ times, for all actions of a case together. A third of e
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.stats import binom
 
 from distrust.common.bandit.error_law import ErrorLaw
@@ -17,25 +16,19 @@ from distrust.server.policies.base import Ask, Estimate
 from distrust.server.policies.elimination import Calibration
 from distrust.server.policies.linear.almost_free import AlmostFree
 from distrust.server.policies.linear.dp_dpe import ClientModel, DistributedPhasedElimination
-from distrust.server.policies.linear.dp_pe import PrivatePhasedElimination
-from distrust.server.policies.linear.phases import Phased
+from distrust.server.policies.linear.phases import Phased, PrivatePhasedElimination
 from tests.support.laws import Laplace, Normal
+from tests.support.linear_policies import Floats, actions, estimates, played, widths_of
 
-Floats = NDArray[np.float64]
 Noise = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 
 ALARM, RUNS, BETA = 1e-6, 20_000, 0.05
-CROWD = ClientModel(bound=2.0, deviation=0.3, noise=0.5, fixed=12)
+CLIENT_MODEL = ClientModel(bound=2.0, deviation=0.3, noise=0.5, fixed=12)
 THETA = np.array([0.5, -0.6, 0.3])
 
 
-def actions(k: int = 25, d: int = 3) -> Floats:
-    drawn = np.random.default_rng(7).normal(size=(k, d))
-    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
-
-
 def dpe(vectors: Floats, calibration: Calibration = "exact") -> Phased:
-    return DistributedPhasedElimination(vectors, model=CROWD, beta=BETA, calibration=calibration)
+    return DistributedPhasedElimination(vectors, model=CLIENT_MODEL, beta=BETA, calibration=calibration)
 
 
 def pe(vectors: Floats, calibration: Calibration = "exact") -> Phased:
@@ -68,27 +61,6 @@ NOISES: dict[str, tuple[ErrorLaw, Noise]] = {
 }
 
 
-def played(ask: Ask) -> tuple[list[int], Floats]:
-    """What the clients play, and how many clients each mean is over."""
-    if ask.decision.kind == "play-design":
-        return list(ask.decision.actions), np.full(len(ask.decision.actions), float(ask.queries[0].clients))
-    pulls = [pull for query in ask.queries for pull in ask.pulls(query)]
-    return [arm for arm, _ in pulls], np.array([float(count) for _, count in pulls])
-
-
-def told(ask: Ask, sums: Sequence[float], law: ErrorLaw, clients: Floats, rounding: float = 0.0) -> list[Estimate]:
-    """Sums as the learner tells them: in one cohort or in many."""
-    counts = tuple(int(count) for count in clients)
-    if len(ask.queries) == 1 and ask.queries[0].arm is None:
-        return [Estimate(None, tuple(sums), counts, (law,) * len(sums), rounding)]
-    rows = zip(ask.queries, sums, counts, strict=True)
-    return [Estimate(query.arm, (total,), (count,), (law,), rounding) for query, total, count in rows]
-
-
-def widths_of(policy: Phased) -> Floats:
-    return np.array([(one.upper - one.lower) / 2 for one in policy.intervals])
-
-
 def errors(ask: Ask, vectors: Floats, noise: Noise, rounding: float) -> Floats:
     """Errors of the means of what was played, many times; shape (RUNS, s)."""
     rng, (arms, clients) = np.random.default_rng(11), played(ask)
@@ -96,11 +68,11 @@ def errors(ask: Ask, vectors: Floats, noise: Noise, rounding: float) -> Floats:
     if ask.decision.kind != "play-design":
         ones = rng.binomial(clients.astype(int), (1 + vectors[arms] @ THETA) / 2, shape)
         return np.asarray(2 * ones / clients - 1 - vectors[arms] @ THETA + noise(rng, shape) / clients)
-    times, crowd = np.array(ask.decision.times), clients[0]
-    own = rng.normal(0, CROWD.deviation / math.sqrt(crowd), (RUNS, vectors.shape[1])) @ vectors[arms].T
-    local = rng.normal(0, 1, shape) * CROWD.noise / np.sqrt(times * crowd)
-    steps = rng.binomial(int(crowd), 0.5, shape) * 2 - crowd
-    return np.asarray(own + local + (steps * rounding + noise(rng, shape)) / crowd)
+    times, clients_each = np.array(ask.decision.times), clients[0]
+    own = rng.normal(0, CLIENT_MODEL.deviation / math.sqrt(clients_each), (RUNS, vectors.shape[1])) @ vectors[arms].T
+    local = rng.normal(0, 1, shape) * CLIENT_MODEL.noise / np.sqrt(times * clients_each)
+    steps = rng.binomial(int(clients_each), 0.5, shape) * 2 - clients_each
+    return np.asarray(own + local + (steps * rounding + noise(rng, shape)) / clients_each)
 
 
 @pytest.mark.parametrize("law", NOISES)
@@ -111,7 +83,7 @@ def test_an_exact_width_fails_no_oftener_than_two_events_may(policy: str, law: s
     ask = tested.ask(10**9)
     assert ask is not None
     arms, clients = played(ask)
-    tested.tell(told(ask, (clients * (vectors[arms] @ THETA)).tolist(), known, clients, rounding))
+    tested.tell(estimates(ask, (clients * (vectors[arms] @ THETA)).tolist(), known, clients, rounding))
     assert [one.mean for one in tested.intervals] == pytest.approx(vectors @ THETA)
     weights = np.array(ask.decision.times) if ask.decision.kind == "play-design" else clients
     root = np.sqrt(weights)[:, np.newaxis]
@@ -128,7 +100,7 @@ def first_width(policy: Phased, law: ErrorLaw) -> float:
     ask = policy.ask(10**9)
     assert ask is not None
     arms, clients = played(ask)
-    policy.tell(told(ask, [0.0] * len(arms), law, clients))
+    policy.tell(estimates(ask, [0.0] * len(arms), law, clients))
     (width,) = {round(float(width), 12) for width in widths_of(policy)}
     return width
 
@@ -181,7 +153,7 @@ def test_fewer_answers_make_wider_intervals(make: Callable[..., Phased], calibra
             ask = policy.ask(10**9)
             assert ask is not None
             arms, clients = played(ask)
-            policy.tell(told(ask, [0.0] * len(arms), Normal(1.0), np.maximum(1, np.floor(clients * share))))
+            policy.tell(estimates(ask, [0.0] * len(arms), Normal(1.0), np.maximum(1, np.floor(clients * share))))
         found.append(widths_of(policy))
     assert (found[1] > found[0]).all()
 

@@ -14,8 +14,8 @@ from distrust.lab.run import in_process
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import RoundNoise
-from distrust.server.policies.contextual.linucb import LinUcbCore, Regularizer
-from distrust.server.policies.contextual.noise_bounds import matrix_bound, vector_bound
+from distrust.server.policies.contextual.linucb import LinUcbCore
+from distrust.server.policies.contextual.noise_bounds import Regularizer, matrix_bound, vector_bound
 
 
 def run_file(mechanism: str, policy: str = "", horizon: int = 400, world: str = "arms = 20\ndimension = 3") -> RunFile:
@@ -66,7 +66,9 @@ def test_noise_that_is_really_drawn_keeps_lemma_a2s_bounds_after_every_batch(nam
     spec, runs, batches, clients = LinUcbSpec(name="linucb", features=2, batch=8), 60, 30, 8
     statistic = spec.statistic(3, None)
     words = MechanismSpec(name=name, epsilon=2.0, delta=None if name == "local-laplace" else 1e-2)
-    mechanism = plan(words, clients=clients, least=8, floor=8, wrap=1e-9, statistic=statistic)
+    mechanism = plan(
+        words, clients=clients, min_survivors=8, min_honest=8, overflow_probability=1e-9, statistic=statistic
+    )
     stream, quiet = UnsafeSeededStream(9, name), np.zeros((clients, statistic.dimension))
     laws = mechanism.error(clients)
     deviation = math.hypot(laws.std, math.sqrt(clients) * mechanism.rounding)
@@ -141,7 +143,7 @@ def test_last_clients_choose_by_the_last_rule_and_report_nothing() -> None:
     result = in_process.run(run_file('name = "identity"', "batch = 90"))
     assert [one.cohorts[0].clients for one in result.rounds] == [90] * 4
     assert (result.unfinished, result.hidden, result.regret.curve[-1][0]) == (40, 400, 400)
-    assert result.regret.curve[-1][1] > result.regret.curve[-2][1]
+    assert result.regret.curve[-1][1] >= result.regret.curve[-2][1]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The probability of a wrapped sum that a policy asks for is what anybody computes from the run's configuration."""
+"""The probability of a wrapped sum that a policy asks for follows from the run's configuration."""
 
 from typing import Any
 

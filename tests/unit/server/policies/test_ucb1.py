@@ -83,9 +83,9 @@ def test_who_looks_at_what_a_pull_formed_has_seen_every_interval_at_its_narrowes
 
 def test_it_is_told_what_it_asked_for() -> None:
     policy = Ucb1(arms=2)
-    for told in ([], [Estimate.scalar(1, 0.5, 1, Laplace(0.0))]):
+    for estimates in ([], [Estimate.scalar(1, 0.5, 1, Laplace(0.0))]):
         with pytest.raises(ValueError, match="must be complete"):
-            policy.tell(told)
+            policy.tell(estimates)
 
 
 def test_without_pulls_left_it_asks_for_nothing() -> None:

@@ -55,7 +55,7 @@ def runs(draw: st.DrawFn) -> RunConfig:
     )
 
 
-def told(ask: Ask, means: list[float], law: ErrorLaw, stay: float) -> list[Estimate]:
+def estimates(ask: Ask, means: list[float], law: ErrorLaw, stay: float) -> list[Estimate]:
     """Answers without chance: each cohort has a share `stay` of its clients left, and each arm its mean."""
     if ask.decision.kind == "assigned-action":
         counts = tuple(max(1, int(times * stay)) for times in ask.decision.times)
@@ -79,7 +79,7 @@ def check(policy: Policy, left: int, means: list[float], law: ErrorLaw, stay: fl
         if ask is None:
             return
         left -= ask.size
-        policy.tell(told(ask, means, law, stay))
+        policy.tell(estimates(ask, means, law, stay))
         for one in policy.intervals:
             assert one.lower < one.mean < one.upper, one
             assert math.isfinite(one.upper - one.lower), one

@@ -1,0 +1,191 @@
+"""Contextual bandits: the bounded vector that a client reports of its context, its arm and its reward."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from distrust.common.bandit.contextual_choice import (
+    Floats,
+    Integers,
+    Link,
+    Range,
+    link_mean,
+    triangle,
+    unpacked_triangle,
+)
+from distrust.common.errors import BadParameter
+from distrust.common.wire import Message
+
+ULPS = Fraction(1, 2**40)
+"""Relative excess that covers the rounding of a few operations in floating point."""
+
+
+@lru_cache(maxsize=32)
+def _weights(size: int) -> Floats:
+    """Return what the entries of a packed triangle are multiplied by: √2 off the diagonal."""
+    rows, columns = triangle(size)
+    return np.where(rows == columns, 1.0, math.sqrt(2))
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What clients experienced, one row a client. It never leaves the device.
+
+    arms        chosen, shape (…, n). features: the contexts φ of the chosen arms, shape (…, n, d).
+    rewards     shape (…, n). predictors: ⟨φ, θ̂⟩ by the parameters that the client was given, shape (…, n).
+    """
+
+    arms: Integers
+    features: Floats
+    rewards: Floats
+    predictors: Floats
+
+
+class ContextualSum(Message):
+    """One vector a client: sφ, and with `moments` the upper triangle of φφᵀ, its off-diagonal entries times √2.
+
+    Contexts are shortened to ‖φ‖ ≤ 1, rewards are clamped to [low, high]. s is the reward r, or, with `residual`,
+    μ(⟨φ, θ̂⟩) - r, the factor of the gradient; |s| ≤ c.
+
+    features   d. blocks: K where every arm has parameters of its own; the block of the chosen arm is filled, the others
+               are zero, so that after noise all look alike (the synthetic updates of GLB, Algorithm 2).
+    radius     the vectors' largest ℓ₂ norm: √(1 + c²) with moments, else c. The weights √2 make it the Frobenius norm.
+    """
+
+    kind: Literal["contextual-sum"] = "contextual-sum"
+    features: Annotated[int, Field(ge=1, le=200, description="d: numbers of a context")]
+    blocks: Annotated[int, Field(ge=1, le=10_000, description="K, or 1 where the arms share their parameters")] = 1
+    moments: bool = True
+    residual: Link | None = None
+    rewards: Range = Field(default_factory=lambda: [0.0, 1.0])
+
+    @model_validator(mode="after")
+    def _rewards_rise(self) -> Self:
+        low, high = self.rewards
+        if not -1e6 <= low < high <= 1e6:
+            raise ValueError(f"rewards = [{low:g}, {high:g}]: must rise, and lie in [-1e6, 1e6]")
+        return self
+
+    @property
+    def norm(self) -> Literal["l2"]:
+        return "l2"
+
+    @property
+    def width(self) -> int:
+        """Numbers of a block: d, and d(d+1)/2 more with moments."""
+        return self.features + (self.features * (self.features + 1) // 2 if self.moments else 0)
+
+    @property
+    def dimension(self) -> int:
+        return self.blocks * self.width
+
+    @property
+    def factor(self) -> float:
+        """Largest |s|: of a reward, or of μ(z) - r over z in [-1, 1], which ‖φ‖ ≤ 1 and ‖θ̂‖ ≤ 1 give."""
+        low, high = self.rewards
+        if self.residual is None:
+            return max(abs(low), abs(high))
+        ends = link_mean(self.residual, np.array([-1.0, 1.0]))
+        return float(max(ends[1] - low, high - ends[0]))
+
+    @property
+    def radius(self) -> float:
+        return math.hypot(1.0, self.factor) if self.moments else self.factor
+
+    @property
+    def low(self) -> float:
+        return -self.radius
+
+    @property
+    def high(self) -> float:
+        return self.radius
+
+    @property
+    def reach(self) -> Fraction:
+        """(Δ₂ / 2 radius)² as an exact fraction: the share of the ball's diameter that two vectors can be apart."""
+        c = Fraction(self.factor)
+        if not self.moments:
+            return Fraction(1)
+        if self.features == 1:
+            return min(Fraction(1), Fraction(self.sensitivity) ** 2 * (1 + ULPS) / (4 * (1 + c * c)))
+        own = (2 + c * c) ** 2 / 2 if c * c <= 2 else 4 * c * c
+        return max(own, 2 * (1 + c * c) if self.blocks > 1 else own) / (4 * (1 + c * c))
+
+    @property
+    def sensitivity(self) -> float:
+        """Δ₂, the largest ℓ₂ distance of two clients' vectors; √4.5 for moments, c = 1 and d ≥ 2.
+
+        With a = ‖φ‖, b = ‖φ'‖ and p = ⟨φ, φ'⟩ its square is a⁴ + b⁴ - 2p² + s²a² + s'²b² - 2ss'p, which is largest at
+        p = -ss'/2 where that is at least -ab, and at p = -ab otherwise. Two arms' blocks are orthogonal.
+        """
+        c = self.factor
+        if not self.moments:
+            return 2 * c
+        if self.features == 1:  # p = ±ab; at a = 1 the square is (1 + b)² ((1 - b)² + c²), largest at b = 1 or here:
+            b = (1 - math.sqrt(max(0.0, 1 - 2 * c * c))) / 2
+            own = max(2 * c, (1 + b) * math.hypot(1 - b, c))
+        else:
+            own = (2 + c * c) / math.sqrt(2) if c * c <= 2 else 2 * c
+        apart = math.sqrt(2) * self.radius if self.blocks > 1 else 0.0
+        return max(own, apart)
+
+    def vectors(self, seen: Observation) -> Floats:
+        """Return the clients' vectors, shape (…, n, dimension). Raises BadParameter for NaN and infinities."""
+        return self.vectors_of(self.contents(seen.features), seen.arms, seen.rewards, seen.predictors)
+
+    def contents(self, contexts: Floats) -> Floats:
+        """Return what contexts, shape (…, d), put into a block whatever the reward, shape (…, width).
+
+        That is φ and, with moments, the weighted triangle of φφᵀ. Raises BadParameter for NaN and infinities.
+        """
+        if contexts.shape[-1] != self.features:
+            raise BadParameter("context", contexts.shape[-1], f"must have {self.features} numbers")
+        _check_finite(contexts)
+        short = shortened(contexts)
+        if not self.moments:
+            return short
+        rows, columns = triangle(self.features)
+        products = np.take(short, rows, axis=-1) * np.take(short, columns, axis=-1)
+        return np.concatenate([short, products * _weights(self.features)], axis=-1)
+
+    def vectors_of(self, contents: Floats, arms: Integers, rewards: Floats, predictors: Floats) -> Floats:
+        """Return `vectors` from `contents` of the chosen arms' contexts, shape (…, n, width)."""
+        _check_finite(rewards)
+        low, high = self.rewards
+        factor = np.minimum(np.maximum(rewards, low), high)
+        if self.residual is not None:
+            factor = link_mean(self.residual, np.minimum(np.maximum(predictors, -1), 1)) - factor
+        own: Floats = factor[..., np.newaxis] * contents[..., : self.features]
+        if self.moments:
+            own = np.concatenate([own, contents[..., self.features :]], axis=-1)
+        if self.blocks == 1:
+            return own
+        filled = np.zeros((*own.shape[:-1], self.blocks, self.width))
+        np.put_along_axis(filled, arms[..., np.newaxis, np.newaxis], own[..., np.newaxis, :], axis=-2)
+        return filled.reshape(*own.shape[:-1], self.dimension)
+
+    def parts(self, sums: Floats) -> tuple[Floats, Floats | None]:
+        """Return Σsφ, shape (…, blocks, d), and Σφφᵀ, shape (…, blocks, d, d) or None, of summed vectors."""
+        blocks = sums.reshape(*sums.shape[:-1], self.blocks, self.width)
+        linear = blocks[..., : self.features]
+        if not self.moments:
+            return linear, None
+        return linear, unpacked_triangle(blocks[..., self.features :] / _weights(self.features), self.features)
+
+
+def _check_finite(numbers: Floats) -> None:
+    """Raise BadParameter for NaN and infinities."""
+    if not np.logical_and.reduce(np.isfinite(numbers), axis=None):
+        raise BadParameter("context or reward", "NaN or infinity", "finite numbers are allowed")
+
+
+def shortened(contexts: Floats) -> Floats:
+    """Return contexts, shape (…, d), with ‖φ‖ ≤ 1: longer ones are divided by their length."""
+    lengths = np.sqrt(np.vecdot(contexts, contexts))[..., np.newaxis]
+    short: Floats = contexts / np.maximum(lengths, 1.0)
+    return short

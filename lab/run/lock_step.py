@@ -1,0 +1,336 @@
+"""Plays repetitions of one contextual run in lock step: every array has a leading axis of repetitions.
+
+A round costs about as much for ten repetitions as for one. Nothing is computed by a formula instead: clients choose by
+the policy's rule, the mechanism randomizes their vectors, their messages are added modulo m, and the policy learns from
+the mechanism's estimate. Only the randomness is drawn in large blocks, from the law that each message and sum has.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrust.client.environments import ContextualWorld
+from distrust.client.environments.contextual import Contexts, mean_values
+from distrust.common.bandit.contextual_choice import ChoiceRule, places_of
+from distrust.common.bandit.contextual_sum import ContextualSum
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms import MECHANISMS
+from distrust.common.mechanisms.central.tree import Counter, Tree
+from distrust.common.mechanisms.families.grid import GridMechanism, Randomness
+from distrust.common.messages.contextual_policy import ContextualPolicySpec
+from distrust.common.modular import sum_rows
+from distrust.lab.run.contextual_failures import missed_widths, width_failures
+from distrust.lab.run.lock_step_draws import BlockDraws, LockStepPhase, RunDraws
+from distrust.lab.run.result import Bits, PolicyFailures
+from distrust.lab.run.run_file import RunFile
+from distrust.server.learner.rounds import plan_round
+from distrust.server.learner.run_config import build_policy
+from distrust.server.policies.base import Estimate
+from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, weighted
+
+Floats = NDArray[np.float64]
+
+CHUNK = 1 << 21
+"""Numbers of all repetitions that lie ready at once, 16 MB an array."""
+
+MOST_ROUNDS_READY = 512
+
+FEW = 4096
+"""Numbers of a round up to which computing them for every arm at once costs less than for the chosen ones by round."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockStepResult:
+    """One repetition that was played to its end.
+
+    pulls, regret  cumulated, after each round and at the end, shape (points,).
+    clients        of all cohorts. unfinished: the last pulls, which no cohort takes.
+    indefinite     batches after which noise made the policy's matrix indefinite; None for a policy without one.
+    """
+
+    file: RunFile
+    pulls: NDArray[np.int64]
+    regret: Floats
+    events: PolicyFailures
+    clients: int
+    unfinished: int
+    bits: Bits
+    indefinite: int | None
+
+
+Watch = Callable[[int, Floats], None]
+"""Called with a round's number and its released sums, shape (R, D)."""
+
+MakeDraws = Callable[[RunFile, ContextualWorld, int], RunDraws]
+"""Returns the draws of a run, of its world and for batches of so many clients."""
+
+
+def in_lock_step(file: RunFile) -> bool:
+    """Return whether runs like this one can be played in lock step: all go on round by round, whatever is drawn.
+
+    Not with clients that leave, as cohorts may then be lost, and not with a budget, which may end a run.
+    """
+    config = file.config
+    kind = MECHANISMS[config.mechanism.name]
+    return (
+        isinstance(config.policy, ContextualPolicySpec)
+        and isinstance(build_policy(config), ContextualPolicy)
+        and issubclass(kind, GridMechanism)
+        # A class of the user's own may replace what is drawn and computed together here.
+        and kind.randomize is GridMechanism.randomize
+        and kind.estimate is GridMechanism.estimate
+        and not file.fleet.dropout
+        and config.budget is None
+    )
+
+
+def play_together(
+    files: Sequence[RunFile], draws: MakeDraws = BlockDraws, watch: Watch = lambda _number, _sums: None
+) -> list[LockStepResult]:
+    """Play runs that differ in names and seeds only, to their ends. Raises BadParameter if one cannot be planned."""
+    first = files[0]
+    if any(_apart(file) != _apart(first) for file in files) or not in_lock_step(first):
+        raise BadParameter("run files", first.config.run, "runs in lock step must differ in names and seeds only")
+    return _Group(files, draws, watch).play()
+
+
+def _apart(file: RunFile) -> tuple[Any, ...]:
+    """Return a run file without its name and seeds."""
+    words = file.config.model_dump(exclude={"run", "unsafe"})
+    return words, file.environment.model_dump(exclude={"seed"}), file.fleet, file.config.unsafe is None
+
+
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """What the clients of some rounds meet: c rounds, R runs, n clients a round and run.
+
+    features  shape (c, R, n, A, d). means: of each arm, shape (c, R, n, K). luck: shape (c, R, B).
+    contents  of all contexts, shape (c, R, n, A, width), and rewards, of the shape of `means`, that each arm would pay:
+              where they are computed before the choice, many rounds at once.
+    c and n are 1 in all but `luck` where the clients of a run meet the same contexts.
+    """
+
+    features: Floats
+    means: Floats
+    luck: Floats
+    contents: Floats | None = None
+    rewards: Floats | None = None
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the clients of a run meet the same contexts."""
+        return self.means.shape[:3:2] != self.luck.shape[::2]
+
+    def at(self, step: int) -> "_Met":
+        """Return one round's part, without the axis of rounds."""
+        own = min(step, len(self.features) - 1)
+        contents = None if self.contents is None else self.contents[own]
+        rewards = None if self.rewards is None else self.rewards[own]
+        return _Met(self.features[own], self.means[own], self.luck[step], contents, rewards)
+
+
+class _Group:
+    """Runs in lock step; R of them."""
+
+    def __init__(self, files: Sequence[RunFile], draws: MakeDraws, watch: Watch) -> None:
+        config = files[0].config
+        policy = build_policy(config)
+        assert isinstance(config.policy, ContextualPolicySpec)
+        assert isinstance(policy, ContextualPolicy)
+        self._files, self._config, self._policy, self._watch = files, config, policy, watch
+        self._spec = config.policy
+        self._worlds: list[ContextualWorld] = []
+        for file in files:
+            world = file.world()
+            assert isinstance(world, ContextualWorld)
+            self._worlds.append(world)
+        self._batch = config.policy.batch
+        self._rounds = config.horizon // self._batch
+        self._core = policy.core(len(files))
+        self._draws = [draws(file, world, self._batch) for file, world in zip(files, self._worlds, strict=True)]
+        thetas = [getattr(world, "theta", None) for world in self._worlds]
+        self._theta = np.stack([one for one in thetas if one is not None]) if thetas[0] is not None else None
+        self._counter: Counter | None = None
+        self._widths, self._missed = 0, np.zeros(len(files), dtype=np.int64)
+        self._last: ChoiceRule = self._core.rule
+        self._lost: list[Floats] = []  # regret of each round, shape (c, R)
+        self._weights: list[tuple[LockStepPhase, int]] = []  # phases, and the rounds that each had
+
+    def play(self) -> list[LockStepResult]:
+        done, phase = 0, self._phase(0, 1)
+        while done < self._rounds:
+            if _stage(self._core.rule) != _stage(self._last):
+                phase = self._phase(phase.index + 1, done + 1)
+            ready = range(done + 1, min(done + self._ready(phase), self._rounds) + 1)
+            played = self._play(phase, ready)
+            self._weights.append((phase, played))
+            done += played
+        rest = self._config.horizon - done * self._batch
+        pulls = [self._batch * (1 + np.arange(done))]
+        if rest:
+            met = self._meet([one.leftover(rest) for one in self._draws], 1, rest)
+            arms = self._last.choose(met.features[0])[0][np.newaxis]
+            self._lost.append(_regret(mean_values(self._worlds[0], met.means), met.luck, arms))
+            pulls.append(np.array([self._config.horizon]))
+        return self._results(np.concatenate(pulls), np.concatenate(self._lost), rest)
+
+    def _phase(self, index: int, first: int) -> LockStepPhase:
+        """Plan the mechanism of the rounds from `first` on."""
+        ask = self._policy.ask_by(self._core.rule)
+        mechanism = plan_round(self._config, first, ask).mechanism
+        assert isinstance(ask.statistic, ContextualSum)
+        assert isinstance(mechanism, GridMechanism)
+        estimate = Estimate(
+            None,
+            (),
+            (self._batch,),
+            (mechanism.error(self._batch),),
+            mechanism.rounding,
+            prefix=ask.cumulative and mechanism.stream_length > 1,
+            nodes=mechanism.nodes,
+        )
+        return LockStepPhase(index, first, ask.statistic, mechanism, RoundNoise.of(estimate))
+
+    def _ready(self, phase: LockStepPhase) -> int:
+        """Return for how many rounds everything is drawn at once."""
+        world = self._worlds[0]
+        each = max(phase.mechanism.dimension, world.arms * world.dimension)
+        return max(1, min(MOST_ROUNDS_READY, CHUNK // (len(self._files) * self._batch * each)))
+
+    def _play(self, phase: LockStepPhase, ready: range) -> int:
+        """Play these rounds, or fewer where the phase ends among them. Return how many."""
+        met = self._meet([one.contexts(ready) for one in self._draws], len(ready), self._batch)
+        if phase.statistic.width * met.features[0, ..., 0].size <= FEW or met.fixed:
+            met = replace(met, contents=phase.statistic.contents(met.features))
+        if met.means[0].size <= FEW and not met.fixed:
+            luck = np.broadcast_to(met.luck[..., np.newaxis], met.means.shape)
+            met = replace(met, rewards=self._worlds[0].pay(met.means, luck))
+        randomness = self._stacked([one.messages(phase, ready) for one in self._draws], len(ready))
+        server = [one.server(phase, ready) for one in self._draws]
+        noise = None if server[0] is None else np.stack([one for one in server if one is not None], axis=1)
+        rules: list[ChoiceRule] = []
+        chosen = []
+        for step, number in enumerate(ready):
+            rule = weighted(self._core.rule, self._spec)
+            if step and _stage(rule) != _stage(self._last):
+                break
+            now = met.at(step)
+            arms, predictors = rule.choose(now.features)
+            vectors = self._vectors(phase.statistic, now, arms, predictors)
+            messages = phase.mechanism.randomize_with(
+                vectors.reshape(-1, vectors.shape[-1]), tuple(one[step] for one in randomness)
+            )
+            totals = sum_rows(messages.reshape(vectors.shape), phase.mechanism.modulus)
+            sums = self._opened(phase, number, totals, noise, phase.sums_before(ready.start))
+            self._core.learn(sums, phase.noise)
+            self._watch(number, sums)
+            rules.append(rule)
+            chosen.append(arms)
+            self._last = rule
+        self._lost.append(_regret(mean_values(self._worlds[0], met.means), met.luck, np.stack(chosen)))
+        self._judge(rules)
+        return len(rules)
+
+    def _meet(self, met: Sequence[Contexts], rounds: int, clients: int) -> _Met:
+        """Stack what the clients of each run meet."""
+        fixed = len(met[0].features) == 1 < rounds * clients
+        shape = (1, 1) if fixed else (rounds, clients)
+        features = np.stack([one.features.reshape(*shape, *one.features.shape[1:]) for one in met], axis=1)
+        means = [world.means(one.features) for world, one in zip(self._worlds, met, strict=True)]
+        luck = np.stack([one.luck.reshape(rounds, clients) for one in met], axis=1)
+        return _Met(features, np.stack([one.reshape(*shape, -1) for one in means], axis=1), luck)
+
+    def _stacked(self, draws: Sequence[Randomness], rounds: int) -> Randomness:
+        """Return arrays of shape (rounds, R·B, …) of each run's arrays of shape (rounds·B, …)."""
+        stacks = []
+        for arrays in zip(*draws, strict=True):
+            each = arrays[0].shape[1:]
+            stack = np.stack([one.reshape(rounds, self._batch, *each) for one in arrays], axis=1)
+            stacks.append(stack.reshape(rounds, len(self._files) * self._batch, *each))
+        return tuple(stacks)
+
+    def _vectors(self, statistic: ContextualSum, met: _Met, arms: NDArray[np.int64], predictors: Floats) -> Floats:
+        """Return what the clients report of one round before any noise, shape (R, B, D)."""
+        shape, places = met.luck.shape, places_of(arms, met.means.shape[-1])
+        own = (met.means if met.rewards is None else met.rewards).reshape(-1).take(places)
+        table = met.features if met.contents is None else met.contents
+        single = table.shape[-2] > 1  # a context an arm
+        rows = table.reshape(-1, table.shape[-1]).take(places, axis=0) if single else table[..., 0, :]
+        if met.contents is None:
+            rows = statistic.contents(rows)
+        if arms.shape != shape:  # all clients of a run meet the same contexts, and so choose the same arm
+            arms, rows = np.broadcast_to(arms, shape), np.broadcast_to(rows, (*shape, rows.shape[-1]))
+            own, predictors = np.broadcast_to(own, shape), np.broadcast_to(predictors, shape)
+        rewards = self._worlds[0].pay(own, met.luck) if met.rewards is None else own
+        return statistic.vectors_of(rows, arms, rewards, predictors)
+
+    def _opened(
+        self, phase: LockStepPhase, number: int, totals: NDArray[np.uint64], noise: NDArray[Any] | None, before: int
+    ) -> Floats:
+        """Return the released sums, shape (R, D). `before`: draws of the phase that are not in `noise`."""
+        mechanism = phase.mechanism
+        if noise is None:
+            return mechanism.estimate_with(totals, self._batch, None)
+        draws = iter(noise[phase.sums_before(number) - before :])
+        if not phase.noise.prefix or not isinstance(mechanism, Tree):
+            return mechanism.estimate_with(totals, self._batch, next(draws))
+        counter = self._counter or Counter(mechanism)
+        self._counter, released = counter.add_with(totals, self._batch, lambda: next(draws))
+        return released.prefix
+
+    def _judge(self, rules: Sequence[ChoiceRule]) -> None:
+        """Count one interval a run for each rule that states one."""
+        runs, rules = len(self._files), [rule for rule in rules if rule.inverse is not None]
+        if self._theta is None or not rules:
+            return
+        stacked = ChoiceRule(
+            np.stack([rule.theta for rule in rules]),
+            np.stack([rule.inverse for rule in rules if rule.inverse is not None]),
+            np.stack([np.broadcast_to(np.asarray(rule.beta), (runs,)) for rule in rules]),
+        )
+        missed = missed_widths(stacked, self._theta)
+        if missed is not None:
+            self._widths += len(rules)
+            self._missed += missed.sum(axis=0)
+
+    def _results(self, pulls: NDArray[np.int64], lost: Floats, rest: int) -> list[LockStepResult]:
+        curves = np.cumsum(lost, axis=0)
+        rounds = sum(count for _, count in self._weights)
+        bits = Bits(
+            payload=sum(phase.mechanism.bits * count for phase, count in self._weights) / rounds,
+            modulus=sum((phase.mechanism.modulus - 1).bit_length() * count for phase, count in self._weights) / rounds,
+        )
+        indefinite = getattr(self._core, "indefinite", None)
+        return [
+            LockStepResult(
+                file,
+                pulls,
+                curves[:, run],
+                width_failures(self._config, self._widths, int(self._missed[run])),
+                rounds * self._batch,
+                rest,
+                bits,
+                None if indefinite is None else int(indefinite[run]),
+            )
+            for run, file in enumerate(self._files)
+        ]
+
+
+def _stage(rule: ChoiceRule) -> bool:
+    """Return whether clients choose: the statistic differs where all play one public arm."""
+    return rule.only is None
+
+
+def _regret(means: Floats, luck: Floats, arms: NDArray[np.int64]) -> Floats:
+    """Return each run's regret of the first c rounds, shape (c, R), by their arms, shape (c, R, n).
+
+    means, luck  as in `_Met`; means in what regret is counted in.
+    """
+    values = np.broadcast_to(means, (len(luck), *means.shape[1:]))[: len(arms)]
+    own = np.take_along_axis(values, arms[..., np.newaxis], axis=-1)[..., 0]
+    lost = np.broadcast_to(values.max(axis=-1) - own, (len(arms), *luck.shape[1:]))
+    sums: Floats = np.ascontiguousarray(lost).sum(axis=-1)
+    return sums

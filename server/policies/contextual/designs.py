@@ -1,0 +1,121 @@
+"""Least squares on noisy sums: shifts the matrices of many runs and parameters, and solves them.
+
+A sum of φφᵀ with noise need not be positive definite. Each caller adds a shift that outweighs the noise with high
+probability. A matrix that is not positive definite all the same is counted, and lifted before it is inverted.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrust.server.policies.contextual.base import RoundNoise
+
+Floats = NDArray[np.float64]
+
+SINGULAR = 1e-9
+"""A matrix is not inverted if its least eigenvalue is at most this share of its trace: 1e9 is the worst condition."""
+
+
+class Designs:
+    """Σ sφ and Σ φφᵀ of R runs and b blocks, one for each θ.
+
+    variances   of one entry's noise in the sums so far, by block, shape (b,).
+    clients     whose reports are in the sums, by block, shape (b,).
+    indefinite  how often noise left a matrix that is not positive definite, by run, shape (R,).
+    """
+
+    def __init__(self, features: int, blocks: int, runs: int) -> None:
+        rows, columns = np.triu_indices(features)
+        self._size, self._eye = features, np.eye(features)
+        self._totals = np.zeros((runs, blocks, features + len(rows)))
+        # Where each entry of the matrix stands among a block's numbers, and what undoes the weight √2.
+        self._places = np.empty((features, features), dtype=np.int64)
+        self._places[rows, columns] = self._places[columns, rows] = features + np.arange(len(rows))
+        self._scale = np.where(self._eye == 1, 1.0, np.sqrt(0.5))
+        self.variances, self.clients = np.zeros(blocks), np.zeros(blocks, dtype=np.int64)
+        self.indefinite = np.zeros(runs, dtype=np.int64)
+
+    def add(self, sums: Floats, noise: RoundNoise, block: int | None = None) -> None:
+        """Take a batch's sums: of all blocks, shape (R, D), or of one, shape (R, D/b)."""
+        if block is not None:
+            self._totals[:, block] += sums
+            self.variances[block] += noise.deviation**2
+            self.clients[block] += noise.clients
+            return
+        blocks = sums.reshape(self._totals.shape)
+        self.clients += noise.clients
+        if noise.prefix:
+            self._totals[...] = blocks
+            self.variances[:] = noise.nodes * noise.deviation**2
+        else:
+            self._totals += blocks
+            self.variances += noise.deviation**2
+
+    def unpacked(self, sums: Floats) -> Floats:
+        """Return the matrices, shape (R, b, d, d), that are in sums of shape (R, D) or (R, b, D/b)."""
+        blocks = sums.reshape(self._totals.shape)
+        matrices: Floats = np.take(blocks, self._places, axis=-1) * self._scale
+        return matrices
+
+    def least_eigenvalues(self, shift: Floats) -> Floats:
+        """Return those of the matrices after the shift, shape (R, b)."""
+        lowest: Floats = np.linalg.eigvalsh(self.unpacked(self._totals))[..., 0] + shift
+        return lowest
+
+    def solve(
+        self, shift: Floats | float, linear: Floats | None = None, *, invert: bool = False
+    ) -> tuple[Floats, Floats]:
+        """Return θ̂ = (Σφφᵀ + shift I)⁻¹ u, shape (R, b, d), and the inverses, shape (R, b, d, d).
+
+        shift   by block, shape (b,), or the same for all. linear: u, shape (R, b, d); Σ sφ when absent.
+        invert  whether the inverses are wanted; else they may be empty, shape (0,).
+        """
+        u = self._totals[..., : self._size] if linear is None else linear
+        if self._size == 2:
+            return self._solve_pairs(shift, u, invert=invert)
+        shifts = np.asarray(shift)[..., np.newaxis, np.newaxis] * self._eye
+        matrices = self._lifted(self.unpacked(self._totals) + shifts)
+        inverse = np.linalg.inv(matrices)
+        inverse = (inverse + np.swapaxes(inverse, -1, -2)) / 2
+        return (inverse @ u[..., np.newaxis])[..., 0], inverse
+
+    def _solve_pairs(self, shift: Floats | float, u: Floats, *, invert: bool) -> tuple[Floats, Floats]:
+        """Return the same for d = 2 in closed form."""
+        a, c = self._totals[..., 2] + shift, self._totals[..., 4] + shift
+        b = self._totals[..., 3] * self._scale[0, 1]
+        trace, determinant = a + c, a * c - b * b
+        # The least eigenvalue is at least determinant/trace, and at most twice that, where both are positive.
+        least = np.minimum(determinant - SINGULAR * trace * trace, trace)
+        if least.min() <= 0:
+            lift = self._lift(least <= 0, trace / 2 - np.hypot((a - c) / 2, b))
+            a, c = a + lift, c + lift
+            determinant = a * c - b * b
+        a, b, c = a / determinant, b / determinant, c / determinant
+        theta = np.empty(u.shape)
+        theta[..., 0] = c * u[..., 0] - b * u[..., 1]
+        theta[..., 1] = a * u[..., 1] - b * u[..., 0]
+        if not invert:
+            return theta, np.empty(0)
+        inverse = np.empty((*a.shape, 2, 2))
+        inverse[..., 0, 0], inverse[..., 1, 1] = c, a
+        inverse[..., 0, 1] = inverse[..., 1, 0] = -b
+        return theta, inverse
+
+    def _lifted(self, matrices: Floats) -> Floats:
+        """Return positive definite matrices."""
+        floor = SINGULAR * np.maximum(np.trace(matrices, axis1=-2, axis2=-1), 0)
+        try:
+            np.linalg.cholesky(matrices - floor[..., np.newaxis, np.newaxis] * self._eye)
+        except np.linalg.LinAlgError:
+            lowest: Floats = np.asarray(np.linalg.eigvalsh(matrices)[..., 0], dtype=np.float64)
+            lifted: Floats = matrices + self._lift(lowest <= floor, lowest)[..., np.newaxis, np.newaxis] * self._eye
+            return lifted
+        return matrices
+
+    def _lift(self, singular: NDArray[np.bool_], lowest: Floats) -> Floats:
+        """Return what each matrix is shifted further by, shape (R, b); count those that noise made indefinite.
+
+        Afterwards their least eigenvalue is one standard deviation of an entry's noise, at least 1. Without noise a
+        singular matrix means that too few clients have answered so far, which is no failure.
+        """
+        self.indefinite += (singular & (self.variances > 0)).any(axis=-1)
+        return np.where(singular, np.maximum(np.sqrt(self.variances), 1.0) - lowest, 0.0)

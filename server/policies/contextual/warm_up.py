@@ -1,0 +1,73 @@
+"""The warm-up of many parameters, and the screen that follows from it (GLB Algorithm 2).
+
+The arms take turns in public. Afterwards a client looks only at arms that the frozen estimates do not rule out for its
+context: those with μ(⟨x, θ̂_a⟩) ≥ max - h/2. If every ‖θ̂_a - θ_a‖ ≤ e and ‖x‖ ≤ 1, the best arm stays from
+h/2 = 2Le on, L the largest slope of μ; Lemma D.1 has h/2 = 4Le, by which arms that are worse by h everywhere go, too.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrust.common.bandit.contextual_choice import Screen, largest_slope, link_mean
+from distrust.common.bandit.contextual_sum import shortened
+from distrust.common.errors import BadParameter
+from distrust.common.messages.contextual_policy import GreedySpec
+from distrust.server.policies.base import RunFacts
+from distrust.server.policies.contextual.base import rounds_of
+
+Floats = NDArray[np.float64]
+
+SHARE = 10
+"""A tenth of the rounds warms up where a run file says nothing. The paper's length has an unnamed constant."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """`each` rounds an arm, s₀, for `arms` arms, K; no rounds at all for parameters that all arms share."""
+
+    arms: int
+    each: int
+
+    @classmethod
+    def of(cls, spec: GreedySpec, run: RunFacts) -> "WarmUp":
+        """Return the warm-up of a run. Raises BadParameter where it does not fit the horizon."""
+        rounds = rounds_of(spec, run)
+        if spec.parameters == "single":
+            return cls(run.arms, 0)
+        length = rounds // SHARE if spec.warm_up is None else spec.warm_up
+        if length >= rounds:
+            raise BadParameter("policy.warm_up", length, f"must be less than all {rounds} rounds of horizon / batch")
+        if length < run.arms:
+            given = f"1/{SHARE} of {rounds} rounds" if spec.warm_up is None else length
+            raise BadParameter("policy.warm_up", given, f"each of the {run.arms} arms needs a round")
+        return cls(run.arms, length // run.arms)
+
+    @property
+    def rounds(self) -> int:
+        """K s₀."""
+        return self.arms * self.each
+
+    def arm(self, number: int) -> int | None:
+        """Return the arm that all clients of round `number`, from 1, play; None after the warm-up."""
+        return number % self.arms if number <= self.rounds else None
+
+    def screen(self, spec: GreedySpec, theta: Floats, errors: Floats) -> Screen | None:
+        """Return the screen, None where it would leave every arm.
+
+        theta   estimates at the end of the warm-up, shape (R, K, d). They are projected to the unit ball, where the
+                true parameters are, which takes them no farther away.
+        errors  bounds on their distances from the true ones, shape (R, K).
+        """
+        if spec.margin == "inf":
+            return None
+        if spec.margin is None:
+            # In the unit ball no two points are farther apart than 2.
+            margin = 4 * largest_slope(spec.link) * np.minimum(errors, 2.0).max(axis=-1)
+        else:
+            margin = np.full(len(theta), spec.margin)
+        lowest, highest = link_mean(spec.link, np.array([-1.0, 1.0]))
+        if (margin >= highest - lowest).all():
+            return None
+        return Screen(shortened(theta), spec.link, margin)

@@ -1,0 +1,126 @@
+"""Shuffled actions: what the server sees of them by enumeration, against the bound that calibrates their noise."""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.bandit.statistics import BoundedReward
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms import MechanismSpec, check_parts
+from distrust.common.privacy.amplification.clones import clones_delta
+from distrust.common.run.config import RunConfig
+from distrust.server.learner.rounds import ASSIGNED_ACTION_ASSUMPTIONS, plan_round
+from distrust.server.policies.base import Ask, Query
+from tests.support.shuffled_laws import Array
+
+Data = tuple[int, ...]
+"""What a client would get for each action, as numbers of rows of that action's table."""
+
+
+def opened(tables: Sequence[Array], clients: Sequence[Data], orders: Sequence[tuple[int, ...]]) -> Array:
+    """The law of the messages by place: client order[j] stands at place j, and plays the action of table j."""
+    laws = []
+    for order in orders:
+        rows = [tables[place][clients[client][place]] for place, client in enumerate(order)]
+        law = np.ones(1)
+        for row in rows:
+            law = np.multiply.outer(law, row)
+        laws.append(law.ravel())
+    return np.asarray(np.mean(laws, axis=0))
+
+
+def delta(tables: Sequence[Array], one: Data, other: Data, rest: Sequence[Data], epsilon: float) -> float:
+    """The hockey stick between the views when the first client holds `one` or `other`."""
+    orders = list(itertools.permutations(range(len(tables))))
+    first, second = (opened(tables, [own, *rest], orders) for own in (one, other))
+    return float(np.maximum(first - math.exp(epsilon) * second, 0).sum())
+
+
+def places(seed: int, users: int, local: float) -> tuple[list[Array], list[Data]]:
+    """Each place with a table of its own, three rows of three answers, few and many; and each client's data."""
+    rng = np.random.default_rng(seed)
+    steps = np.where(rng.random((users, 3, 3)) < 0.5, math.exp(local), 1.0)
+    tables = list(steps / steps.sum(axis=2, keepdims=True))
+    return tables, [tuple(rng.integers(0, 3, users).tolist()) for _ in range(users + 1)]
+
+
+def local_epsilon(tables: Sequence[Array]) -> float:
+    return float(max(np.log(rows.max(axis=0) / rows.min(axis=0)).max() for rows in tables))
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("users", [2, 3, 4])
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_messages_by_place_are_within_the_bound_of_the_whole_crowd(seed: int, users: int, share: float) -> None:
+    """Every place has a randomizer of its own, and every client other values at each."""
+    tables, (one, other, *rest) = places(seed, users, 1.5)
+    local = local_epsilon(tables)
+    found = delta(tables, one, other, rest, share * local)
+    assert found <= clones_delta(share * local, local, users)
+
+
+def test_the_enumeration_is_no_empty_comparison() -> None:
+    """It comes within a factor of the bound: the tables are not all harmless."""
+    shares = []
+    for seed in range(12):
+        tables, (one, other, *rest) = places(seed, 2, 1.5)
+        local = local_epsilon(tables)
+        shares.append(delta(tables, one, other, rest, local / 10) / clones_delta(local / 10, local, 2))
+    assert max(shares) > 0.4
+
+
+def test_without_the_permutation_the_bound_is_broken() -> None:
+    """A server that knows who plays what sees one message of the client alone: nothing is amplified."""
+    lie = 1 / (1 + math.exp(1.0))
+    tables = [np.array([[1 - lie, lie], [lie, 1 - lie]])] * 5
+    one, other, rest = (0,) * 5, (1,) * 5, [(0,) * 5] * 4
+    bound = clones_delta(0.3, 1.0, 5)
+    known = [opened(tables, [own, *rest], [tuple(range(5))]) for own in (one, other)]
+    assert delta(tables, one, other, rest, 0.3) <= bound < np.maximum(known[0] - math.exp(0.3) * known[1], 0).sum()
+
+
+def test_who_leaves_because_of_its_action_gives_the_others_away() -> None:
+    """The others all leave from action 0: its only message is the first client's, and no bound of a crowd holds."""
+    lie = 1 / (1 + math.exp(1.0))
+    alone = np.maximum(np.array([1 - lie, lie]) - math.exp(0.3) * np.array([lie, 1 - lie]), 0).sum()
+    assert alone > clones_delta(0.3, 1.0, 5)
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0])
+def test_a_round_of_assigned_actions_is_calibrated_to_its_honest_survivors_and_says_what_it_counts_on(
+    epsilon: float,
+) -> None:
+    spec = {"name": "shuffled-laplace", "epsilon": epsilon, "delta": 1e-6}
+    config = RunConfig.model_validate({"run": "dealt", "arms": 3, "horizon": 1000, "mechanism": spec})
+    deal = AssignedAction(actions=[2, 0], times=[300, 100])
+    ask = Ask(1, (Query(None, deal.plays),), 1e-6, deal, BoundedReward(bound=1.0))
+    record = plan_round(config, 1, ask)
+    promise = record.guarantee
+    assert promise.epsilon == pytest.approx(epsilon, rel=1e-6)
+    assert record.mechanism.via == "shuffler"
+    assert record.mechanism.floor == 320  # a tenth may leave, a tenth may collude
+    assert set(ASSIGNED_ACTION_ASSUMPTIONS) < set(promise.assumptions)
+
+
+WHY = {
+    "shuffled-gaussian": "blanket bound is for one randomizer",
+    "distributed-polya": "a shuffler",
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["shuffled-gaussian", "shuffled-binomial", "distributed-polya", "relaxed-secagg-shuffle", "tree"]
+)
+def test_what_is_proven_for_a_whole_sum_or_one_randomizer_serves_no_assigned_actions(name: str) -> None:
+    with pytest.raises(BadParameter, match=f"shuffled actions need .*{WHY.get(name, 'opened whole')}"):
+        check_parts(MechanismSpec.model_validate({"name": name, "epsilon": 1.0}))
+
+
+def test_a_play_is_an_action_of_the_list() -> None:
+    deal = AssignedAction(actions=[7, 2, 9], times=[2, 1, 3])
+    assert deal.plays == 6
+    assert deal.places().tolist() == [0, 0, 1, 2, 2, 2] == [deal.place(play) for play in range(6)]

@@ -1,0 +1,219 @@
+"""The audit's lower bound stays at or below the claim of every mechanism, through the code that is deployed.
+
+Seeds are fixed. Over all seeds an honest case would fail with probability at most 1e-7, the audits' own false-alarm
+rate, and one of the hundred in this file in less than one of 100 000 suites. Where a claim is held to 99.9 % as well,
+`distrust audit`'s own confidence, the outcomes are the same ones: one seed, not chosen, and so no chance left.
+"""
+
+import numpy as np
+import pytest
+
+from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.errors import BadParameter, TooSmall
+from distrust.common.mechanisms import (
+    MECHANISMS,
+    Mechanism,
+    MechanismSpec,
+    plan,
+)
+from distrust.common.mechanisms.central.tree import Tree
+from distrust.common.privacy.profile import Privacy
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.lab.audit.in_process import audit, outcomes
+from distrust.lab.audit.setting import Setting
+from distrust.lab.audit.verdict import Finding, epsilon_at_least, judge_worlds
+
+EXACT_ONLY = tuple(name for name, kind in MECHANISMS.items() if kind.calibrations == ("exact",))
+
+ALARM = 1e-7
+CLIENTS = 12
+FLOOR = 8
+
+
+def made(name: str, calibration: str, epsilon: float = 1.0, clients: int = CLIENTS, floor: int = FLOOR) -> Mechanism:
+    delta = 1e-2 if MECHANISMS[name].takes_delta else None
+    words = {"name": name, "epsilon": epsilon, "delta": delta, "calibration": calibration}
+    words |= {"batches": 1} if name == "tree" else {}
+    spec = MechanismSpec.model_validate(words if name != "identity" else {"name": name})
+    return plan(
+        spec, clients=clients, min_survivors=floor, min_honest=floor, overflow_probability=1e-6, statistic=Reward()
+    )
+
+
+def kept(mechanism: Mechanism, seed: int, trials: int) -> Finding:
+    """The finding at 1 - ALARM, after the claim has been held to 99.9 % too, on the same outcomes."""
+    setting, stream = Setting(mechanism, mechanism.floor), UnsafeSeededStream(seed)
+    worlds = [outcomes(setting, world, trials, stream) for world in (0, 1)]
+    usual, rare = (judge_worlds(setting, worlds[0], worlds[1], alarm=alarm) for alarm in (1e-3, ALARM))
+    assert usual.claim is not None
+    assert rare.lower <= usual.lower <= usual.claim
+    assert not usual.violated
+    return rare
+
+
+PRIVATE = [name for name in MECHANISMS if name != "identity"]
+# Its theorem wants B ≥ 16 e^ε₀ ln(4/δ) clients and is refused for so few; others have no paper's constants at all.
+UNPROVEN = {("shuffled-gaussian", "paper"), *((name, "paper") for name in EXACT_ONLY)}
+
+
+@pytest.mark.parametrize(
+    ("name", "calibration"),
+    [(name, which) for name in PRIVATE for which in ("exact", "paper") if (name, which) not in UNPROVEN],
+)
+def test_the_lower_bound_stays_at_or_below_the_claim(name: str, calibration: str) -> None:
+    mechanism = made(name, calibration, epsilon=0.9)  # some papers' constants end at 1
+    found = kept(mechanism, 11, 40_000)
+    assert found.claim is not None
+    assert found.reach > found.claim
+
+
+@pytest.mark.parametrize("name", ["distributed-polya", "local-laplace-discrete", "central-laplace-discrete"])
+def test_discrete_laplace_noise_is_shown_to_be_as_weak_as_it_says(name: str) -> None:
+    """The claim is tight, so an audit that is worth something comes near it."""
+    mechanism = made(name, "exact")
+    found = audit(mechanism, stream=UnsafeSeededStream(12), trials=20_000, alarm=ALARM)
+    assert found.claim == pytest.approx(1.0)
+    assert found.lower >= 0.75
+
+
+def test_binomial_bits_come_near_their_claim() -> None:
+    found = audit(made("shuffled-binomial", "exact"), stream=UnsafeSeededStream(13), trials=400_000, alarm=ALARM)
+    assert found.delta == 1e-2
+    assert 0.6 <= found.lower <= (found.claim or 0)
+
+
+@pytest.mark.parametrize("name", ["distributed-polya", "distributed-skellam", "shuffled-binomial"])
+@pytest.mark.parametrize(("survivors", "colluders"), [(CLIENTS, 0), (FLOOR, 3), (FLOOR, FLOOR - 1)])
+def test_the_claim_for_survivors_and_colluders_holds(name: str, survivors: int, colluders: int) -> None:
+    found = audit(
+        made(name, "exact"),
+        stream=UnsafeSeededStream(14),
+        trials=50_000,
+        survivors=survivors,
+        colluders=colluders,
+        alarm=ALARM,
+    )
+    assert not found.violated
+    assert (found.survivors, found.colluders) == (survivors, colluders)
+
+
+def test_colluders_are_seen_to_weaken_the_guarantee_as_it_says() -> None:
+    """Three of eight tell their noise: the claim rises, and the audit proves that it had to."""
+    found = audit(
+        made("distributed-polya", "exact"),
+        stream=UnsafeSeededStream(15),
+        trials=200_000,
+        colluders=3,
+        alarm=ALARM,
+    )
+    assert 1.05 < found.lower <= (found.claim or 0)
+
+
+def test_no_privacy_is_found_out_and_no_claim_is_broken() -> None:
+    found = audit(made("identity", "exact"), stream=UnsafeSeededStream(16), trials=10_000)
+    assert found.claim is None
+    assert not found.violated
+    assert found.lower > 6
+
+
+def vectors(name: str, dimension: int, norm: str, floor: int = FLOOR, **words: object) -> Mechanism:
+    needed = [known for known, kind in MECHANISMS.items() if kind.takes_delta == "needed"]
+    delta = {"delta": 1e-2} if name in needed else {}
+    stream = {"batches": 4} if name == "tree" else {}
+    spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, **delta, **stream, **words})
+    ball = BoundedVector.model_validate({"dimension": dimension, "norm": norm, "bound": 1.0})
+    return plan(spec, clients=CLIENTS, min_survivors=floor, min_honest=floor, overflow_probability=1e-6, statistic=ball)
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
+def test_vectors_of_every_norm_keep_the_claim(name: str, norm: str) -> None:
+    found = kept(vectors(name, 4, norm), 17, 10_000)
+    assert (found.dimension, found.norm, found.violated) == (4, norm, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "norm", "least"),
+    [
+        pytest.param("distributed-polya", "linf", 0.7, id="all-four-coordinates-move"),
+        pytest.param("local-laplace-discrete", "linf", 0.7, id="in-one-message"),
+        pytest.param("central-laplace-discrete", "l1", 0.75, id="one-coordinate-takes-it-all"),
+        pytest.param("distributed-polya", "l2", 0.5, id="along-the-diagonal"),
+        pytest.param("local-sphere", "l2", 0.75, id="the-right-half-of-the-sphere"),
+    ],
+)
+def test_vectors_are_shown_to_be_as_weak_as_they_say(name: str, norm: str, least: float) -> None:
+    """A likelihood ratio over the coordinates: their sum alone shows less than a third for the box."""
+    found = audit(vectors(name, 4, norm), stream=UnsafeSeededStream(19), trials=60_000, alarm=ALARM)
+    assert least < found.lower <= (found.claim or 0)
+
+
+def test_a_stream_is_audited_whole() -> None:
+    """One batch is in four of the nodes of eight: its leaf alone shows less than half of what the prefixes do."""
+    honest = vectors("tree", 1, "linf", batches=8)
+    found = audit(honest, stream=UnsafeSeededStream(20), trials=60_000, alarm=ALARM)
+    assert (found.view, found.evidence) == ("stream", "nodes")
+    assert 0.6 < found.lower <= (found.claim or 0)
+
+
+class LeafOnly(Tree):
+    """Noise that hides one leaf, for a stream that shows eight batches and their prefixes."""
+
+    def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
+        return Tree.model_validate({**self.model_dump(), "batches": 1}).privacy(survivors, colluders)
+
+
+def test_a_tree_with_the_noise_of_one_leaf_is_found_out() -> None:
+    leaf = LeafOnly.model_validate({**made("tree", "exact").model_dump(), "batches": 8})
+    found = audit(leaf, stream=UnsafeSeededStream(21), trials=60_000, alarm=ALARM)
+    assert found.claim == pytest.approx(1.0, rel=1e-6)
+    assert found.lower > 1.5
+
+
+def test_a_cohort_that_must_not_be_opened_is_not_audited() -> None:
+    with pytest.raises(TooSmall, match="nothing is released"):
+        audit(made("distributed-polya", "exact"), stream=UnsafeSeededStream(1), survivors=FLOOR - 1)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"trials": 49}, {"alarm": 0.0}, {"alarm": 1.0}, {"colluders": FLOOR}, {"survivors": CLIENTS + 1}]
+)
+def test_nonsense_is_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(BadParameter):
+        audit(made("distributed-polya", "exact"), stream=UnsafeSeededStream(1), **{"trials": 100, **bad})  # type: ignore[arg-type]
+
+
+def test_equal_worlds_alarm_no_more_often_than_stated() -> None:
+    """1000 audits of ε = 0 at a rate of 5 %: more than 90 alarms would come once in 10⁷ runs even at the full rate."""
+    mechanism = made("distributed-polya", "exact", clients=2, floor=2)
+    setting = Setting(mechanism, 2)
+    rng = np.random.default_rng(18)
+    alarms = 0
+    for _ in range(1000):
+        worlds = rng.poisson(3.0, (2, 200)).astype(float)
+        alarms += judge_worlds(setting, worlds[0], worlds[1], alarm=0.05).lower > 0
+    assert alarms <= 90
+
+
+def a_pair() -> Setting:
+    return Setting(made("distributed-polya", "exact", clients=2, floor=2), 2)
+
+
+def test_the_half_that_chooses_is_not_counted() -> None:
+    """The worlds are far apart in the first half, and one and the same in the second: nothing is shown."""
+    same = np.tile([0.0, 5.0], 500)
+    found = judge_worlds(a_pair(), np.concatenate((np.zeros(1000), same)), np.concatenate((np.full(1000, 5.0), same)))
+    assert found.counted == 1000
+    assert found.lower == 0
+
+
+@pytest.mark.parametrize(("dimension", "columns"), [(1, 1), (4, 2)])
+def test_all_the_events_tried_share_the_alarm(dimension: int, columns: int) -> None:
+    """Eight events for each column of evidence, whose union must stay below the alarm."""
+    setting = Setting(vectors("distributed-polya", dimension, "linf"), FLOOR)
+    rng = np.random.default_rng(3)
+    worlds = [rng.poisson(mean, (4000, columns)).astype(float) for mean in (3.0, 4.0)]
+    found = judge_worlds(setting, worlds[0], worlds[1], alarm=0.01)
+    likely, rare = (np.array([hits]) for hits in found.hits)
+    assert found.lower > 0
+    assert found.lower == epsilon_at_least(likely, rare, 2000, 0.0, 0.01 / (8 * columns))[0]

@@ -1,0 +1,83 @@
+"""What is broken on purpose is found out. Fixed seeds; the bounds hold but for a false-alarm rate of 1e-9."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from distrust.common.bandit.statistics import Reward
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from distrust.common.mechanisms.distributed.additive import DistributedPolya
+from distrust.common.noise.polya import PolyaDifference
+from distrust.common.privacy.hockey_stick import pure_epsilon
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.lab.audit.broken import BROKEN, broken
+from distrust.lab.audit.in_process import audit
+
+ALARM = 1e-9
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("clients", [10, 40])
+def test_the_lower_bound_exceeds_the_claim(name: str, clients: int) -> None:
+    stream, secret = UnsafeSeededStream(21), BROKEN[name].secret
+    found = audit(broken(name, clients), stream=stream, trials=100_000, secret=secret, alarm=ALARM)
+    assert found.claim is not None
+    assert found.lower > 1.2 * found.claim
+    assert found.violated
+
+
+@pytest.mark.parametrize("name", [name for name, one in BROKEN.items() if one.secret is None])
+def test_the_honest_mechanism_with_the_same_fields_is_not_found_out(name: str) -> None:
+    """So that it is the broken line that is found, not the cohort, the range or the modulus around it."""
+    made = broken(name, 10)
+    kind = type(made).__bases__[0]
+    assert issubclass(kind, Mechanism)
+    honest = kind.model_validate(made.model_dump())
+    found = audit(honest, stream=UnsafeSeededStream(27), trials=30_000, alarm=ALARM)
+    assert found.claim == pytest.approx(made.privacy(made.floor).promise.epsilon)
+    assert 0.5 < found.lower <= (found.claim or 0)
+
+
+def test_half_the_survivors_leak_what_the_exact_law_says() -> None:
+    """ε = 2.58 at half the noise: the audit comes to at least three quarters of it, and never above."""
+    found = audit(broken("noise-for-everybody", 10), stream=UnsafeSeededStream(22), trials=400_000, alarm=ALARM)
+    exact = pure_epsilon(PolyaDifference(Fraction(1, 2), 32.0).pmf(), 32)
+    assert exact == pytest.approx(2.58, abs=0.01)
+    assert 0.75 * exact < found.lower <= exact
+
+
+def test_lap_one_over_epsilon_on_a_range_of_two_costs_twice_epsilon() -> None:
+    found = audit(broken("laplace-for-half-the-range", 10), stream=UnsafeSeededStream(23), trials=400_000, alarm=ALARM)
+    assert 1.9 < found.lower <= 2.0
+
+
+def narrow() -> DistributedPolya:
+    spec = MechanismSpec(name="distributed-polya", epsilon=1.0, precision=4)
+    honest = plan(spec, clients=10, min_survivors=10, min_honest=10, overflow_probability=1e-6, statistic=Reward())
+    return DistributedPolya.model_validate({**honest.model_dump(), "modulus": 41})
+
+
+def test_a_modulus_that_only_wraps_costs_accuracy_and_no_privacy() -> None:
+    """Reduction modulo m is post-processing: with no room for noise sums are wrong by m/g, and as private as ever."""
+    found = audit(narrow(), stream=UnsafeSeededStream(24), trials=200_000, alarm=ALARM)
+    assert not found.violated
+    messages = narrow().randomize(np.zeros((1000, 1)), UnsafeSeededStream(25))
+    assert int(messages.max()) > 20  # a negative noise, seen from the other end
+
+
+def test_a_modulus_without_room_gives_wrong_sums_far_more_often_than_stated() -> None:
+    """P(wrong) is at most `wrap` = 1e-6 for an honest modulus; here it is above 1 %."""
+    mechanism = narrow()
+    wrong = 0
+    for seed in range(2000):
+        rows = mechanism.randomize(np.zeros((10, 1)), UnsafeSeededStream(26, seed))
+        total = rows.sum(axis=0) % np.uint64(mechanism.modulus)
+        wrong += abs(mechanism.estimate(total, 10, UnsafeSeededStream(0))[0]) > 5
+    assert wrong > 20 * 5
+
+
+def test_unknown_counter_examples_are_refused() -> None:
+    with pytest.raises(BadParameter, match="noise-for-everybody"):
+        broken("nonsense", 10)

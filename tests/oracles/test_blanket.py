@@ -1,0 +1,143 @@
+"""Amplification of given randomizers: the blanket bound against enumeration, integrals, and the clones bound."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from distrust.common.errors import BadParameter
+from distrust.common.noise.polya import DiscreteLaplace, PolyaDifference
+from distrust.common.privacy.amplification.blanket import blanket_epsilon
+from distrust.common.privacy.amplification.clones import clones_epsilon
+from distrust.common.privacy.amplification.randomizers import added_noise
+from tests.support.randomizers import blanket_delta, gaussian, laplace, tabulated
+from tests.support.shuffled_laws import DELTA, Array, random_table, response_epsilon, responses
+
+
+@pytest.mark.parametrize("local_epsilon", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("users", [20, 1000, 10**4])
+def test_blanket_and_clones_agree_for_randomized_response(local_epsilon: float, users: int) -> None:
+    """Two computations with nothing in common: binomials, and a tilted FFT."""
+    clones = response_epsilon(DELTA, local_epsilon, users)
+    assert blanket_epsilon(tabulated(responses(local_epsilon)), DELTA, users) == pytest.approx(clones, rel=2e-3)
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 4.0])
+def test_a_blanket_knows_more_than_clones_do(scale: float) -> None:
+    grid = added_noise(DiscreteLaplace(4 * scale).pmf(), 4)
+    for users in (100, 3000):
+        smooth, coarse = (blanket_epsilon(randomizer, DELTA, users) for randomizer in (laplace(scale), grid))
+        clones = clones_epsilon(DELTA, 1 / scale, users)
+        assert 0.5 * clones < smooth < clones
+        assert smooth < coarse * 1.001
+        assert coarse <= clones * 1.001
+
+
+def blanket_oracle(masses: Array, users: int, epsilon: float) -> float:
+    """E[(V₁ + … + V_n)₊]/n by enumeration of the counts of each output among the blanket's draws."""
+    blanket = masses.min(axis=0)
+    chances = np.append(blanket, 1 - blanket.sum())
+    outputs = range(chances.size)
+    worst = 0.0
+    for one, other in itertools.permutations(masses, 2):
+        values = np.append((one - math.exp(epsilon) * other) / blanket, 0.0)
+        terms = []
+        for draws in itertools.combinations_with_replacement(outputs, users):
+            counts = np.bincount(draws, minlength=chances.size)
+            terms.append(max(0.0, float(counts @ values)) * float(stats.multinomial.pmf(counts, users, chances)))
+        worst = max(worst, math.fsum(terms) / users)
+    return worst
+
+
+@pytest.mark.parametrize(("seed", "inputs", "outputs", "users"), [(5, 2, 3, 8), (6, 3, 4, 6), (7, 2, 2, 30)])
+@pytest.mark.parametrize("epsilon", [0.1, 0.3])
+def test_the_tilted_transform_is_the_blanket_bound_from_above(
+    seed: int, inputs: int, outputs: int, users: int, epsilon: float
+) -> None:
+    masses = random_table(seed, inputs, outputs)
+    exact = blanket_oracle(masses, users, epsilon)
+    assert 1 - 1e-12 <= blanket_delta(tabulated(masses), epsilon, users) / exact <= 1.01
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
+def test_one_message_alone_is_the_analytic_gaussian(sigma: float, epsilon: float) -> None:
+    upper, lower = 1 / (2 * sigma) - epsilon * sigma, -1 / (2 * sigma) - epsilon * sigma
+    exact = float(stats.norm.cdf(upper) - math.exp(epsilon) * stats.norm.cdf(lower))
+    assert 0 <= blanket_delta(gaussian(sigma), epsilon, 1) - exact <= 1e-5 * exact + 1e-15
+
+
+@pytest.mark.parametrize("sigma", [0.2, 0.5, 1.0, 4.0])
+def test_the_weights_of_the_blankets_are_those_in_closed_form(sigma: float) -> None:
+    assert gaussian(sigma, 4).gamma == pytest.approx(2 * stats.norm.cdf(-1 / (2 * sigma)), rel=1e-9)
+    assert laplace(sigma, 4).gamma == pytest.approx(math.exp(-1 / (2 * sigma)), rel=1e-12)
+
+
+def test_a_gaussian_cut_into_bins_is_hardly_more_private() -> None:
+    """Binning is post-processing; 60 bins of σ/6 lose little."""
+    edges = np.concatenate(([-np.inf], np.linspace(-4.5, 5.5, 61), [np.inf]))
+    masses = np.diff([stats.norm.cdf(edges - x) for x in (0, 1)], axis=1)
+    smooth, binned = (blanket_epsilon(randomizer, 1e-5, 500) for randomizer in (gaussian(1.0), tabulated(masses)))
+    assert 0.97 * smooth < binned < 1.01 * smooth
+
+
+def test_inputs_between_the_ends_are_compared_too_and_add_nothing_for_gaussians() -> None:
+    ends, grid = (blanket_epsilon(gaussian(1.0, precision), DELTA, 300) for precision in (1, 4))
+    assert grid == pytest.approx(ends, rel=1e-4)
+
+
+def test_a_middle_input_that_is_the_worst_is_found() -> None:
+    masses = np.array([[0.4, 0.4, 0.2], [0.05, 0.15, 0.8], [0.4, 0.4, 0.2]])
+    with_middle, ends = tabulated(masses), tabulated(masses[[0, 2]])
+    assert blanket_epsilon(with_middle, DELTA, 200) > 0.2
+    assert blanket_epsilon(ends, DELTA, 200) == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize("kind", [gaussian, laplace])
+def test_blankets_are_monotone(kind: type) -> None:
+    here = blanket_epsilon(kind(1.0), 1e-6, 300)
+    assert blanket_epsilon(kind(1.0), 1e-6, 2000) < here < blanket_epsilon(kind(0.8), 1e-6, 300)
+    assert blanket_epsilon(kind(1.0), 1e-3, 300) < here < blanket_epsilon(kind(1.0), 1e-12, 300)
+
+
+def test_tiny_deltas_are_computed_and_not_lost_in_rounding() -> None:
+    """Relative to the chance of the event: 1e-15 is as good as 1e-6."""
+    clones = response_epsilon(1e-15, 1.0, 3000)
+    assert blanket_epsilon(tabulated(responses(1.0)), 1e-15, 3000) == pytest.approx(clones, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("masses", "field"),
+    [
+        ([[0.5, 0.5]], "masses"),
+        ([[0.5, 0.6], [0.5, 0.5]], "masses"),
+        ([[1.5, -0.5], [0.5, 0.5]], "masses"),
+        ([[math.nan, 1.0], [0.5, 0.5]], "masses"),
+        ([[1.0, 0.0], [0.0, 1.0]], "masses"),
+    ],
+)
+def test_what_is_no_randomizer_is_refused(masses: list[list[float]], field: str) -> None:
+    with pytest.raises(BadParameter) as caught:
+        tabulated(np.array(masses))
+    assert caught.value.field == field
+
+
+def test_a_grid_with_too_many_inputs_is_refused() -> None:
+    for precision in (0, 100):
+        with pytest.raises(BadParameter, match="precision"):
+            added_noise(DiscreteLaplace(4.0).pmf(), precision)
+
+
+def test_outputs_without_a_blanket_count_against_delta() -> None:
+    masses = np.array([[0.5, 0.4, 0.1], [0.5, 0.5, 0.0]])
+    assert blanket_delta(tabulated(masses), 3.0, 50) >= 0.1
+    with pytest.raises(BadParameter, match="delta"):
+        blanket_epsilon(tabulated(masses), DELTA, 50)
+
+
+def test_any_noise_on_the_integers_has_a_blanket() -> None:
+    law = PolyaDifference(Fraction(2), 3.0)
+    assert 0 < blanket_epsilon(added_noise(law.pmf(), 3), DELTA, 300) < 1

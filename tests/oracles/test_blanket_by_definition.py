@@ -1,0 +1,142 @@
+"""The privacy blanket a second time, slowly and from its definition, in rational numbers and without its formula.
+
+Balle et al. 2019: show the others' inputs, and which of them drew from the blanket. Then the one user's message is
+hidden among those m - 1 draws and nothing else, m - 1 ~ Bin(n - 1, γ), and the divergence of the two laws of that
+unordered handful is the bound. Lemma 5.3 is an identity for it, which the code evaluates with a tilted FFT.
+"""
+
+import itertools
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distrust.common.bandit.statistics import Reward
+from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
+from tests.support.randomizers import blanket_delta, tabulated
+from tests.support.shuffled_laws import Array, shuffled
+
+Exact = list[list[Fraction]]
+
+
+def handful(user: list[Fraction], blanket: list[Fraction], others: int) -> dict[tuple[int, ...], Fraction]:
+    """The law of one draw from `user` and `others` from the blanket's own law, as counts of each output."""
+    outputs, gamma = range(len(user)), sum(blanket)
+    law = {tuple(int(i == z) for i in outputs): user[z] for z in outputs}
+    for _ in range(others):
+        grown: dict[tuple[int, ...], Fraction] = {}
+        for counts, mass in law.items():
+            for z in outputs:
+                more = (*counts[:z], counts[z] + 1, *counts[z + 1 :])
+                grown[more] = grown.get(more, Fraction(0)) + mass * blanket[z] / gamma
+        law = grown
+    return law
+
+
+def by_definition(masses: Exact, users: int, factor: Fraction) -> Fraction:
+    """Σ_m Bin(n - 1, γ)(m) D(handful of x ‖ handful of y), the worst x and y; `factor` is e^ε."""
+    blanket = [min(column) for column in zip(*masses, strict=True)]
+    gamma, worst = sum(blanket), Fraction(0)
+    for one, other in itertools.permutations(masses, 2):
+        total = Fraction(0)
+        for m in range(users):
+            chance = math.comb(users - 1, m) * gamma**m * (1 - gamma) ** (users - 1 - m)
+            p, q = (handful(user, blanket, m) for user in (one, other))
+            total += chance * sum(max(Fraction(0), p[counts] - factor * q[counts]) for counts in p)
+        worst = max(worst, total)
+    return worst
+
+
+def truth(masses: Exact, users: int, factor: Fraction) -> Fraction:
+    """δ of the shuffled messages: the worst pair of inputs and the worst inputs of all the others."""
+    inputs, worst = range(len(masses)), Fraction(0)
+    rows: Any = masses
+    for others in itertools.combinations_with_replacement(inputs, users - 1):
+        laws = [_all_messages(rows, (x, *others)) for x in inputs]
+        for p, q in itertools.permutations(laws, 2):
+            worst = max(worst, sum((max(Fraction(0), p[c] - factor * q.get(c, Fraction(0))) for c in p), Fraction(0)))
+    return worst
+
+
+def _all_messages(masses: Exact, inputs: tuple[int, ...]) -> dict[tuple[int, ...], Fraction]:
+    law = {(0,) * len(masses[0]): Fraction(1)}
+    for x in inputs:
+        grown: dict[tuple[int, ...], Fraction] = {}
+        for counts, mass in law.items():
+            for z, p in enumerate(masses[x]):
+                more = (*counts[:z], counts[z] + 1, *counts[z + 1 :])
+                grown[more] = grown.get(more, Fraction(0)) + mass * p
+        law = grown
+    return law
+
+
+def tables(inputs: int, outputs: int) -> st.SearchStrategy[Exact]:
+    """Randomizers with rational probabilities, none of them 0."""
+    row = st.lists(st.integers(1, 40), min_size=outputs, max_size=outputs)
+    whole = st.lists(row, min_size=inputs, max_size=inputs)
+    return whole.map(lambda rows: [[Fraction(part, sum(parts)) for part in parts] for parts in rows])
+
+
+@given(
+    st.sampled_from([(2, 2, 7), (2, 3, 5), (3, 3, 4), (2, 5, 3)]).flatmap(
+        lambda size: st.tuples(tables(size[0], size[1]), st.integers(1, size[2]))
+    ),
+    st.fractions(Fraction(51, 50), 3, max_denominator=50),
+)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_truth_definition_and_code_are_in_this_order(case: tuple[Exact, int], factor: Fraction) -> None:
+    """The code is a percent above the definition at most, never below; and the definition never below the truth."""
+    masses, users = case
+    exact, defined = truth(masses, users, factor), by_definition(masses, users, factor)
+    assert exact <= defined
+    found = blanket_delta(tabulated(np.array(masses, dtype=np.float64)), math.log(factor), users)
+    assert found >= float(defined) * (1 - 1e-12)
+    assert found <= float(defined) * 1.01 + 1e-10
+
+
+def made(name: str, clients: int, **words: Any) -> Mechanism:
+    spec = MechanismSpec.model_validate({"name": name, "precision": 1, **words})
+    return plan(
+        spec, clients=clients, min_survivors=clients, min_honest=clients, overflow_probability=1e-6, statistic=Reward()
+    )
+
+
+def cut(mechanism: Mechanism, reach: int) -> Array:
+    """The messages' law for the two inputs, with what is farther out than `reach` put on one output each side."""
+    pmf = mechanism.client_law().pmf()
+    rows = np.zeros((2, 2 * reach + 2))
+    for x in (0, 1):
+        cells = np.clip(pmf.support + x, -reach, reach + 1) + reach
+        np.add.at(rows[x], cells, pmf.masses)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("shuffled-gaussian", {"epsilon": 1.0, "delta": 0.01}),
+        ("shuffled-gaussian", {"epsilon": 3.0, "delta": 1e-3}),
+        ("shuffled-laplace", {"epsilon": 0.5, "delta": 0.02}),
+        ("shuffled-laplace", {"epsilon": 2.0, "delta": 1e-3}),
+    ],
+)
+@pytest.mark.parametrize("clients", [2, 4])
+def test_shuffled_messages_keep_their_profile(name: str, words: dict[str, float], clients: int) -> None:
+    """All outcomes of the shuffler, all inputs of the others; cutting the tails together is post-processing."""
+    mechanism = made(name, clients, **words)
+    profile = mechanism.privacy().profile(delta=words["delta"])
+    epsilon = profile.approximate.epsilon
+    assert epsilon is not None
+    masses = cut(mechanism, 4)
+    for others in itertools.combinations_with_replacement((0, 1), clients - 1):
+        p, q = (shuffled(masses, (x, *others)) for x in (0, 1))
+        for one, other in ((p, q), (q, p)):
+            spent = math.fsum(max(0.0, a - math.exp(epsilon) * other[counts]) for counts, a in one.items())
+            assert spent <= profile.delta
+            for order, bound in profile.known:
+                logs = [math.log(a) + (order - 1) * math.log(a / other[counts]) for counts, a in one.items()]
+                assert np.logaddexp.reduce(logs) / (order - 1) <= bound * (1 + 1e-12)

@@ -1,0 +1,134 @@
+"""Central and local Laplace and Gaussian noise: calibrated exactly, on the grid and, unsafely, as floating point."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms import (
+    MECHANISMS,
+    Mechanism,
+    MechanismSpec,
+    plan,
+)
+from distrust.common.mechanisms.central.additive import CentralGaussian
+from distrust.common.mechanisms.local.additive import LocalGaussian
+from distrust.common.noise.continuous import Gaussian, Laplace
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian
+from distrust.common.privacy.hockey_stick import hockey_stick
+from distrust.common.randomness import UnsafeSeededStream
+
+REAL = tuple(name for name, kind in MECHANISMS.items() if kind.takes_noise)
+
+FALSE_ALARM = 1e-7
+
+
+def made(name: str, dimension: int | None = None, **words: object) -> Mechanism:
+    spec = MechanismSpec.model_validate({"name": name, "epsilon": 0.8, **words})
+    statistic = Reward() if dimension is None else BoundedVector(dimension=dimension, bound=3.0)
+    return plan(spec, clients=500, min_survivors=400, min_honest=400, overflow_probability=1e-6, statistic=statistic)
+
+
+@pytest.mark.parametrize("terms", [1, 2, 7])
+@pytest.mark.parametrize("p", [0.3, 1e-4, 1e-12])
+def test_laplace_sums_have_the_quantiles_of_forty_digits(terms: int, p: float) -> None:
+    q = Laplace(3.0, terms).quantile(p) / 3
+    with mpmath.workdps(40):
+        # the density of a sum of n: e^-x Σ_k C(n-1+k, k) x^(n-1-k) 2^-(n+k) / (n-1-k)!, integrated term by term
+        tail = mpmath.fsum(
+            mpmath.binomial(terms - 1 + k, k)
+            * mpmath.gammainc(terms - k, q)
+            / (mpmath.mpf(2) ** (terms + k) * mpmath.factorial(terms - 1 - k))
+            for k in range(terms)
+        )
+        assert float(2 * tail) == pytest.approx(p, rel=1e-9)
+
+
+def test_gaussian_quantiles() -> None:
+    for p in (0.5, 1e-3, 1e-12):
+        with mpmath.workdps(40):
+            assert float(mpmath.erfc(Gaussian(2.0).quantile(p) / 2 / mpmath.sqrt(2))) == pytest.approx(p, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("law", "cdf"),
+    [(Gaussian(2.0), stats.norm(scale=2.0).cdf), (Laplace(0.7), stats.laplace(scale=0.7).cdf)],
+)
+def test_continuous_draws_follow_their_law(law: Gaussian | Laplace, cdf: object) -> None:
+    """Kolmogorov and Smirnov; a fixed seed, and a false alarm once in 10⁷."""
+    assert stats.kstest(law.sample(UnsafeSeededStream(5), 200_000), cdf).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("name", ["central-gaussian", "local-gaussian"])
+def test_the_exact_grid_gaussian_is_the_least_that_keeps_its_claim(name: str) -> None:
+    mechanism = made(name, delta=1e-6)
+    assert isinstance(mechanism, CentralGaussian | LocalGaussian)
+    assert hockey_stick(DiscreteGaussian(mechanism.variance).pmf(), mechanism.precision, 0.8) <= 1e-6
+    assert hockey_stick(DiscreteGaussian(mechanism.variance * (1 - 1e-6)).pmf(), mechanism.precision, 0.8) > 1e-6
+    assert mechanism.privacy().promise.epsilon == pytest.approx(0.8, rel=1e-6)
+
+
+@pytest.mark.parametrize("dimension", [None, 6])
+@pytest.mark.parametrize("name", ["central-gaussian", "local-gaussian"])
+def test_the_continuous_gaussian_is_the_analytic_one(name: str, dimension: int | None) -> None:
+    mechanism = made(name, dimension, delta=1e-6, noise="continuous")
+    promise = mechanism.privacy().promise
+    assert promise.kind == "approximate"
+    assert 0.8 * (1 - 1e-6) <= (promise.epsilon or 0.0) <= 0.8
+    with mpmath.workdps(50):
+        deltas = []
+        for square in (mechanism.grid.unrounded, mechanism.grid.squared_l2):  # without rounding, and the worst one
+            ratio = mpmath.sqrt(square / mpmath.mpf(mechanism.variance))
+            tails = mpmath.ncdf(ratio / 2 - 0.8 / ratio), mpmath.ncdf(-ratio / 2 - 0.8 / ratio)
+            deltas.append(float(tails[0] - mpmath.exp(0.8) * tails[1]))
+        assert deltas[0] <= 1e-6
+        assert deltas[1] >= 1e-6 * (1 - 1e-5)
+
+
+def test_the_textbook_gaussian_needs_epsilon_below_one_and_more_noise() -> None:
+    paper, exact = (made("central-gaussian", delta=1e-6, calibration=which) for which in ("paper", "exact"))
+    g = paper.precision
+    assert paper.variance == pytest.approx(g * g * 2 * math.log(1.25e6) / 0.64)
+    assert paper.privacy().promise.epsilon < exact.privacy().promise.epsilon
+    for epsilon in (1.0, 10.0):
+        with pytest.raises(BadParameter, match=r"\(0, 1\)"):
+            made("local-gaussian", delta=1e-6, calibration="paper", epsilon=epsilon)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_continuous_noise_is_loud(name: str) -> None:
+    words = {"delta": 1e-6} if "gaussian" in name else {}
+    assert "UNSAFE" in made(name, **words, noise="continuous").privacy().promise.assumptions[0]
+    assert "UNSAFE" not in " ".join(made(name, **words).privacy().promise.assumptions)
+
+
+def test_continuous_noise_is_refused_where_no_paper_has_it() -> None:
+    with pytest.raises(BadParameter, match=r"mechanism\.noise"):
+        made("distributed-polya", noise="continuous")
+
+
+@pytest.mark.parametrize("delta", [None, 0.0, 0.5])
+@pytest.mark.parametrize("name", ["central-gaussian", "local-gaussian"])
+def test_gaussian_noise_without_a_delta_is_refused(name: str, delta: float | None) -> None:
+    with pytest.raises(BadParameter, match="delta"):
+        made(name, delta=delta)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_grid_adds_a_hundredth_of_the_variance_at_most(name: str) -> None:
+    mechanism = made(name, **({"delta": 1e-6} if "gaussian" in name else {}))
+    rounding = 500 / 4 * ((mechanism.high - mechanism.low) / mechanism.precision) ** 2
+    assert rounding <= 0.0101 * mechanism.error(500).std ** 2
+
+
+def test_rewards_in_minus_one_to_one_have_sensitivity_two() -> None:
+    """FREE prints Lap(1/ε) for them, which would give 2ε."""
+    spec = MechanismSpec(name="central-laplace", epsilon=0.5)
+    signed = BoundedVector(dimension=1, norm="linf", bound=1.0)
+    mechanism = plan(spec, clients=500, min_survivors=400, min_honest=400, overflow_probability=1e-6, statistic=signed)
+    assert mechanism.error(500).std == pytest.approx(math.sqrt(2) * 2 / 0.5, rel=0.01)
+    assert np.isclose(mechanism.privacy().promise.epsilon, 0.5)

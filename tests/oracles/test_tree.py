@@ -1,0 +1,166 @@
+"""The binary tree: every node drawn once, prefix sums right, and the privacy of all nodes together."""
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from distrust.common.bandit.statistics import BoundedVector, Reward
+from distrust.common.errors import BadParameter, TooSmall
+from distrust.common.mechanisms import MechanismSpec, check_spec, plan
+from distrust.common.mechanisms.central.tree import Counter, Tree, TreeRelease
+from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
+from distrust.common.privacy.gaussian import gaussian_epsilon
+from distrust.common.privacy.hockey_stick import hockey_stick
+from distrust.common.randomness import UnsafeSeededStream
+from tests.support.laws import chi_square
+
+
+def made(batches: int = 13, dimension: int | None = None, **words: object) -> Tree:
+    spec = MechanismSpec.model_validate({"name": "tree", "epsilon": 0.9, "delta": 1e-6, "batches": batches, **words})
+    statistic = Reward() if dimension is None else BoundedVector(dimension=dimension, bound=1.5)
+    mechanism = plan(spec, clients=60, min_survivors=50, min_honest=50, overflow_probability=1e-6, statistic=statistic)
+    assert isinstance(mechanism, Tree)
+    return mechanism
+
+
+def run(mechanism: Tree, batches: int, seed: int = 0) -> tuple[Counter, list[TreeRelease], list[np.ndarray]]:
+    counter, released, truth = Counter(mechanism), [], []
+    stream = UnsafeSeededStream(seed, "tree")
+    for batch in range(batches):
+        steps = np.random.default_rng(batch).integers(0, 55 * mechanism.precision, mechanism.dimension)
+        counter, out = counter.add(steps.astype(np.uint64), 55, stream)
+        released.append(out)
+        truth.append(steps * mechanism.step + 55 * mechanism.low)
+    return counter, released, truth
+
+
+def test_the_sum_of_nodes_decides_exactly_as_the_product_does() -> None:
+    """Three nodes by brute force with fifty digits: δ of the product law against the shift of the sum by 3g."""
+    variance, g, epsilon = 3.0, 2, 1.5
+    with mpmath.workdps(50):
+        v = mpmath.mpf(variance)
+        whole = mpmath.fsum(mpmath.exp(-mpmath.mpf(x * x) / (2 * v)) for x in range(-40, 41))
+        by_square: dict[tuple[int, int], int] = {}
+        for triple in itertools.product(range(-22, 23), repeat=3):
+            key = (sum(x * x for x in triple), sum((x - g) ** 2 for x in triple))
+            by_square[key] = by_square.get(key, 0) + 1
+        want = mpmath.fsum(
+            count * max(mpmath.exp(-mpmath.mpf(a) / (2 * v)) - mpmath.exp(epsilon - mpmath.mpf(b) / (2 * v)), 0)
+            for (a, b), count in by_square.items()
+        )
+        want = float(want / whole**3)
+    assert hockey_stick(DiscreteGaussianSum(variance, 3).pmf(), 3 * g, epsilon) == pytest.approx(want, rel=1e-9)
+
+
+@pytest.mark.parametrize(("batches", "depth"), [(1, 1), (2, 2), (3, 2), (4, 3), (13, 4), (1024, 11)])
+def test_a_batch_is_in_as_many_nodes_as_the_depth_says(batches: int, depth: int) -> None:
+    """Counted: complete dyadic intervals of 1 … M around each batch."""
+    assert made(batches).depth == depth
+    most = max(
+        sum(1 for level in range(20) if ((t >> level) + 1) << level <= batches) for t in range(min(batches, 1024))
+    )
+    assert most == depth
+
+
+@pytest.mark.parametrize("batches", [1, 13, 1000])
+def test_exact_noise_is_the_least_for_the_whole_stream(batches: int) -> None:
+    mechanism = made(batches)
+    shift = mechanism.depth * mechanism.precision
+    assert hockey_stick(DiscreteGaussianSum(mechanism.variance, mechanism.depth).pmf(), shift, 0.9) <= 1e-6
+    less = mechanism.variance * (1 - 1e-6)
+    assert hockey_stick(DiscreteGaussianSum(less, mechanism.depth).pmf(), shift, 0.9) > 1e-6
+    promise = mechanism.privacy().promise
+    assert promise.epsilon == pytest.approx(0.9, rel=1e-6)
+    ratio = math.sqrt(mechanism.depth / mechanism.variance) * mechanism.precision
+    assert promise.epsilon == pytest.approx(gaussian_epsilon(ratio, 1e-6), rel=1e-2)
+
+
+def test_paper_noise_is_safe_and_larger_and_needs_epsilon_below_one() -> None:
+    paper, exact = made(calibration="paper"), made()
+    assert paper.privacy().promise.epsilon < exact.privacy().promise.epsilon
+    assert paper.variance == pytest.approx(4 * paper.precision**2 * 2 * math.log(1.25e6) / 0.81)
+    with pytest.raises(BadParameter, match=r"\(0, 1\)"):
+        made(calibration="paper", epsilon=1.5)
+
+
+@pytest.mark.parametrize("dimension", [None, 3])
+def test_prefix_sums_are_right_up_to_their_stated_noise(dimension: int | None) -> None:
+    """Each of 13 prefixes within its exact 1e-9 quantile, leaves too: a false alarm once in 10⁷ runs."""
+    mechanism = made(13, dimension)
+    counter, released, truth = run(mechanism, 13)
+    assert [node.level for node in counter.nodes] == [3, 2, 0]
+    for t, out in enumerate(released, 1):
+        off = np.abs(out.prefix - np.sum(truth[:t], axis=0)).max()
+        assert off <= mechanism.prefix_error(t).quantile(1e-9) + 1e-6
+        assert np.abs(out.batch - truth[t - 1]).max() <= mechanism.error(55).quantile(1e-9) + 1e-6
+
+
+def noises(mechanism: Tree, batches: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The noise in each leaf and each prefix, in grid steps."""
+    _, released, truth = run(mechanism, batches, seed)
+    leaves = [(out.batch - x)[0] / mechanism.step for out, x in zip(released, truth, strict=True)]
+    prefixes = [(out.prefix - np.sum(truth[:t], axis=0))[0] / mechanism.step for t, out in enumerate(released, 1)]
+    return np.rint(leaves), np.rint(prefixes)
+
+
+def test_a_node_s_noise_is_reused_by_every_prefix_that_needs_it() -> None:
+    """In grid steps: prefix 3 is node [1,2] and leaf 3, prefix 2 is the same node alone; 5, 6 and 7 share [1,4]."""
+    leaf, prefix = noises(made(13), 13, 4)
+    assert prefix[0] == leaf[0]
+    assert prefix[2] - prefix[1] == leaf[2]
+    assert prefix[4] - prefix[3] == leaf[4]
+    assert prefix[6] - prefix[5] == leaf[6]
+    assert prefix[8] - prefix[7] == leaf[8]
+
+
+def test_no_node_s_noise_is_used_for_another_node() -> None:
+    """3000 trees: noise of leaves 1, 2, node [1,2] and node [1,4] uncorrelated, and each of the stated law (1e-7)."""
+    mechanism = made(4)
+    law = DiscreteGaussian(mechanism.variance)
+    rows = []
+    for seed in range(3000):
+        leaf, prefix = noises(mechanism, 4, seed)
+        rows.append([leaf[0], leaf[1], prefix[1], prefix[3]])
+    table = np.array(rows).astype(np.int64)
+    correlation = np.corrcoef(table.T)[np.triu_indices(4, 1)]
+    assert np.abs(correlation).max() <= 5.7 / math.sqrt(3000)
+    for column in table.T:
+        assert chi_square(law, column) > 1e-7
+    assert chi_square(DiscreteGaussian(1.5 * mechanism.variance), table[:, 3]) < 1e-7
+
+
+def test_adding_is_pure() -> None:
+    mechanism = made(4)
+    start = Counter(mechanism)
+    total = np.array([100], dtype=np.uint64)
+    first, out = start.add(total, 55, UnsafeSeededStream(1))
+    again, same = start.add(total, 55, UnsafeSeededStream(1))
+    assert start.time == 0
+    assert first.time == again.time == 1
+    assert np.array_equal(out.prefix, same.prefix)
+
+
+def test_the_stream_ends_where_its_calibration_does_and_small_batches_never_enter() -> None:
+    counter, _, _ = run(made(3), 3)
+    total = np.array([100], dtype=np.uint64)
+    with pytest.raises(BadParameter, match="calibrated for 3"):
+        counter.add(total, 55, UnsafeSeededStream(1))
+    with pytest.raises(TooSmall):
+        Counter(made(3)).add(total, 49, UnsafeSeededStream(1))
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ({"name": "tree", "epsilon": 1.0, "delta": 1e-6}, "mechanism.batches"),
+        ({"name": "tree", "epsilon": 1.0, "batches": 4}, "mechanism.delta"),
+        ({"name": "central-laplace", "epsilon": 1.0, "batches": 4}, "mechanism.batches"),
+    ],
+)
+def test_a_tree_knows_its_length_and_no_other_mechanism_has_one(words: dict[str, object], field: str) -> None:
+    with pytest.raises(BadParameter) as caught:
+        check_spec(MechanismSpec.model_validate(words), Reward())
+    assert caught.value.field == field

@@ -1,0 +1,72 @@
+"""An aggregator on a database file with a cohort of real clients, for tests of what it tells and releases."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from distrust.aggregator.service import Aggregator
+from distrust.common.database import Database
+from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.messages.batch import BatchAnswer, ModularSum
+from distrust.common.messages.cohort import Cohort, Masking
+from distrust.common.messages.status import StageView
+from distrust.common.messages.upload import UploadAnswer
+from distrust.common.modular import unpack
+from tests.support.cohorts import MODULUS, Authority, MaskingClients
+from tests.support.manual_clock import ManualClock
+
+STAGES = ("keys", "shares", "confirm", "masked", "unmask")
+server = Authority()
+
+
+class AggregatorHarness:
+    """An aggregator over a file, a clock set by hand, and one cohort of real clients."""
+
+    def __init__(self, folder: Path, cohort: Cohort) -> None:
+        self.url, self.clock, self.cohort, self.clients = (
+            f"sqlite:///{folder}/a.sqlite3",
+            ManualClock(),
+            cohort,
+            MaskingClients(cohort),
+        )
+        self.start()
+        self.service.open(cohort)
+
+    def start(self) -> None:
+        self.database = Database(self.url, METADATA, VERSION)
+        self.service = Aggregator(self.database, self.clock)
+
+    def stop(self) -> None:
+        self.service.close()
+        self.database.close()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def view(self) -> StageView:
+        return self.service.view(self.cohort.cohort, range(self.cohort.clients))
+
+    def say(self, stage: str, slots: Collection[int]) -> UploadAnswer:
+        view = self.view()
+        assert view.stage == stage
+        return self.send(stage, self.clients.answer(view, slots))
+
+    def send(self, stage: str, bodies: dict[int, bytes]) -> UploadAnswer:
+        return self.service.receive(self.cohort.cohort, stage, server.upload(self.cohort, stage, bodies))
+
+    def leave(self, slots: Collection[int]) -> None:
+        self.service.depart(self.cohort.cohort, server.departure(self.cohort, slots))
+
+    def released(self) -> BatchAnswer:
+        """The end, once the mixing thread is done."""
+        self.service.settled(self.cohort.cohort)
+        self.service._mixer.submit(lambda: None).result(timeout=20)
+        found = self.service.batch(self.cohort.cohort)
+        return BatchAnswer.model_validate_json(found) if isinstance(found, bytes) else found
+
+    def sum(self) -> list[int]:
+        answer = self.released()
+        assert answer.batch is not None
+        assert isinstance(answer.batch.content, ModularSum)
+        assert isinstance(self.cohort.channel, Masking)
+        return unpack(answer.batch.content.body, MODULUS, self.cohort.channel.dimension).tolist()

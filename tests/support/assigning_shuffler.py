@@ -1,0 +1,59 @@
+"""A shuffler on a database file that assigns actions, for tests of what it answers and releases."""
+
+from pathlib import Path
+
+from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.crypto.seal import sealed_size
+from distrust.common.database import Database
+from distrust.common.intermediary.store import METADATA, VERSION
+from distrust.common.messages.batch import BatchAnswer, GroupedRecords
+from distrust.common.messages.cohort import Cohort, Dealt
+from distrust.shuffler.service import Shuffler
+from tests.support.cohorts import Authority, report
+from tests.support.manual_clock import ManualClock
+
+server = Authority()
+SIZE = sealed_size(8)
+
+
+class AssigningShuffler:
+    """A shuffler over a file, which can be killed and started again; `told` is what slots know."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.clock, self.plays = folder, ManualClock(), dict[int, int]()
+        self.start()
+
+    def start(self) -> None:
+        self.database = Database(f"sqlite:///{self.folder}/s.sqlite3", METADATA, VERSION)
+        self.service = Shuffler(self.database, self.clock)
+
+    def kill(self) -> None:
+        """Nothing is finished and nothing written."""
+        self.database.close()
+        self.start()
+
+    def ask(self, cohort: Cohort, *slots: int) -> dict[int, int]:
+        answer = self.service.actions(cohort.cohort, server.asking(cohort, slots))
+        assert answer.refused == []
+        self.plays |= dict(zip(answer.slots, answer.plays, strict=True))
+        return {slot: self.plays[slot] for slot in slots}
+
+    def send(self, cohort: Cohort, *slots: int) -> None:
+        bodies = {slot: report(cohort, slot, place=assignment_of(cohort).place(self.plays[slot])) for slot in slots}
+        answer = self.service.receive(cohort.cohort, "report", server.upload(cohort, "report", bodies))
+        assert (answer.accepted, answer.refused) == (len(slots), [])
+
+    def released(self, cohort: Cohort) -> GroupedRecords:
+        self.service.settled(cohort.cohort)
+        self.service._mixer.submit(lambda: None).result(timeout=20)
+        found = self.service.batch(cohort.cohort)
+        assert isinstance(found, bytes)
+        batch = BatchAnswer.model_validate_json(found).batch
+        assert batch is not None
+        assert isinstance(batch.content, GroupedRecords)
+        return batch.content
+
+
+def assignment_of(cohort: Cohort) -> AssignedAction:
+    assert isinstance(cohort.channel, Dealt)
+    return cohort.channel.deal

@@ -1,0 +1,55 @@
+"""Experiments as paired tables: the rows that docs/figures.md publishes.
+
+Nothing is played: `test_published_rows.py` plays a cell of every experiment again, `make replay` all of them.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrust.lab.sweep.row import Row
+from tests.support import published as shown
+
+Floats = NDArray[np.float64]
+
+
+class PublishedRows:
+    """Rows of one experiment by panel and series; repetition r of every pair plays the same world."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+        self.panels = list(dict.fromkeys(row.panel for row in rows))
+
+    def regret(self, panel: str, series: str) -> Floats:
+        """Shape (repetitions,)."""
+        return self.of(panel, series, "regret")
+
+    def bits(self, panel: str, series: str) -> Floats:
+        return self.of(panel, series, "bits")
+
+    def mean(self, panel: str, series: str) -> float:
+        """Of the regrets."""
+        return float(self.regret(panel, series).mean())
+
+    def means(self, series: str) -> Floats:
+        """Panel by panel."""
+        return np.array([self.mean(panel, series) for panel in self.panels])
+
+    def curve(self, panel: str, series: str) -> Floats:
+        """Mean regret at the checkpoints, shape (points,)."""
+        table = [row.curve for row in self.rows if (row.panel, row.series) == (panel, series)]
+        return np.asarray(np.mean(table, axis=0), dtype=np.float64)
+
+    def of(self, panel: str, series: str, column: str) -> Floats:
+        """A column, shape (repetitions,)."""
+        found = [getattr(row, column) for row in self.rows if (row.panel, row.series) == (panel, series)]
+        assert found, f"no rows for {panel!r}, {series!r}"
+        return np.array(found, dtype=np.float64)
+
+
+@cache
+def published(name: str) -> PublishedRows:
+    """Return a whole experiment, as it is in docs/figures/rows."""
+    return PublishedRows(shown.rows(name))

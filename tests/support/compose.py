@@ -1,0 +1,78 @@
+"""docker-compose.yml read as data, and its services as commands on loopback. A test's tool, not a test."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+ENTRYPOINT = [sys.executable, "-m", "distrust.lab"]  # the image's is `distrust`: the console script of the same module
+
+Service = dict[str, Any]
+
+
+def load() -> dict[str, Any]:
+    """The file with its anchors resolved."""
+    parsed: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
+    return parsed
+
+
+def mounts(service: Service) -> dict[str, str]:
+    """Where the service sees each named volume: path in the container → volume."""
+    return {path: volume for volume, path in (entry.split(":")[:2] for entry in service.get("volumes", []))}
+
+
+@dataclass(frozen=True)
+class Loopback:
+    """Stands in for Docker: volumes are folders, service names are 127.0.0.1, ports are free ones.
+
+    files  paths inside the image → files here.
+    """
+
+    folder: Path
+    ports: dict[str, int]
+    files: dict[str, Path]
+
+    def translate(self, text: str, service: Service) -> str:
+        """The same setting on this machine."""
+        for inside, here in self.files.items():
+            text = text.replace(inside, str(here))
+        for inside, volume in mounts(service).items():
+            text = text.replace(f"{inside}", str(self.folder / volume)) if text_names(text, inside) else text
+        for port, free in self.ports.items():
+            text = text.replace(port, str(free))
+        for host in ("server", "shuffler", "aggregator", "0.0.0.0"):
+            text = text.replace(f"//{host}:", "//127.0.0.1:") if text != host else text
+        return "127.0.0.1" if text == "0.0.0.0" else text
+
+    def start(self, service: Service, log: Path) -> subprocess.Popen[bytes]:
+        """The service's command with its environment, nothing else of ours."""
+        for volume in mounts(service).values():
+            (self.folder / volume).mkdir(exist_ok=True)
+        command = [*ENTRYPOINT, *(self.translate(word, service) for word in service["command"])]
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                command, cwd=ROOT, env=self.environment(service), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+
+    def environment(self, service: Service) -> dict[str, str]:
+        """The service's variables; of ours only what Python needs."""
+        ours = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        declared = {name: self.translate(value, service) for name, value in service.get("environment", {}).items()}
+        return {**ours, **declared}
+
+    def healthy(self, service: Service) -> bool:
+        """Run the service's health check once."""
+        kind, program, *words = service["healthcheck"]["test"]
+        assert (kind, program) == ("CMD", "distrust")
+        command = [*ENTRYPOINT, *(self.translate(word, service) for word in words)]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
+def text_names(text: str, inside: str) -> bool:
+    """Whether a setting names a path below `inside`, alone, after an equals sign, or in a database URL."""
+    return text.startswith((inside, f"sqlite:///{inside}")) or f"={inside}" in text

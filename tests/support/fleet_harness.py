@@ -1,0 +1,170 @@
+"""A server without HTTP for a fleet to play with, in front of the real shuffler and the real aggregator."""
+
+import asyncio
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from distrust.aggregator.service import Aggregator
+from distrust.client.fleet import Fleet
+from distrust.common.errors import WrongStage
+from distrust.common.intermediary.service import Intermediary
+from distrust.common.messages.cohort import (
+    Cohort,
+    Grant,
+    KeyHashes,
+    TicketAnswer,
+    TicketRequest,
+    ticket_text,
+)
+from distrust.common.messages.status import StageView, StatementList
+from distrust.common.messages.upload import ActionAnswer, ActionRequest, Departure, Upload, UploadAnswer
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Round, RoundView
+from distrust.shuffler.service import Shuffler
+
+CONFIGS: dict[bytes, RunConfig] = {}
+"""Configurations by digest, as far as rounds of them were made (see `conftest.make_round`)."""
+
+LOOK = 0.005
+PATIENCE = 60.0
+
+
+def serve(*fleets: Fleet) -> list[str]:
+    """All the fleets together to their ends, and how each of them ended."""
+
+    async def together() -> list[str]:
+        return list(await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), PATIENCE))
+
+    return asyncio.run(together())
+
+
+class FleetHarness:
+    """Serves rounds one after another to any number of fleets.
+
+    A round is over when the intermediary has ended all its cohorts.
+    """
+
+    def __init__(self, rounds: list[Round], intermediary: Intermediary, key: Ed25519PrivateKey) -> None:
+        self.rounds, self.intermediary, self._key = rounds, intermediary, key
+        self._given: Counter[str] = Counter()
+        self._at = 0
+        self.hashes: defaultdict[str, bytes] = defaultdict(bytes)
+        self.uploads: list[Upload] = []
+        self.inboxes = 0  # looks that asked for inboxes
+        self.departures: list[Departure] = []
+        self.action_requests: list[ActionRequest] = []
+        self.looks: list[str] = []  # at the cohort as the intermediary knows it
+        self.cancelled = False
+        self._pool = ThreadPoolExecutor(1)  # one at a time, like a service with one writer
+        self.threads: set[int] = set()
+        for cohort in self._cohorts():
+            intermediary.open(cohort)
+
+    async def round(self, after: int, wait: float) -> RoundView:
+        """Never waits: fleets must not rely on it."""
+        await asyncio.sleep(0)
+        while self._at < len(self.rounds) and all(map(self._ended, self._cohorts())):
+            self._at += 1
+            for cohort in self._cohorts():
+                self.intermediary.open(cohort)
+        if self.cancelled or self._at == len(self.rounds):
+            state = "cancelled" if self.cancelled else "finished"
+            return RoundView.model_validate({"run": "demo", "state": state, "config": self._digest})
+        return RoundView(run="demo", state="open", config=self._digest, round=self.rounds[self._at])
+
+    @property
+    def _digest(self) -> bytes:
+        return self.rounds[0].assignments[0].cohort.config
+
+    async def config(self) -> RunConfig:
+        return CONFIGS[self._digest]
+
+    async def key_hashes(self, cohort: Cohort) -> KeyHashes:
+        return KeyHashes(cohort=cohort.cohort, hashes=self.hashes[cohort.cohort])
+
+    async def statements(self, cohort: Cohort, after: int, wait: float) -> StatementList:
+        """What the aggregator states, as the server passes it on."""
+        del wait
+        await asyncio.sleep(LOOK)
+        assert isinstance(self.intermediary, Aggregator)
+        found: StatementList = await self._call(self.intermediary.statements, cohort.cohort, after)
+        return found
+
+    async def tickets(self, request: TicketRequest) -> TicketAnswer:
+        await asyncio.sleep(0)
+        if self._at == len(self.rounds) or request.round != self.rounds[self._at].number:
+            raise WrongStage("another round is open")
+        want, grants = request.want, []
+        for cohort in self._cohorts():
+            count = min(want, cohort.clients - self._given[cohort.cohort])
+            if count:
+                used = request.want - want
+                self.hashes[cohort.cohort] += request.keys[32 * used : 32 * (used + count)]
+                grants.append(self._sign(cohort, self._given[cohort.cohort], count))
+                self._given[cohort.cohort] += count
+                want -= count
+        return TicketAnswer(grants=grants)
+
+    async def terms(self, cohort: Cohort) -> Cohort:
+        self.looks.append(cohort.cohort)
+        return await self._call(self.intermediary.terms, cohort.cohort)
+
+    async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
+        assert isinstance(self.intermediary, Shuffler)
+        self.action_requests.append(request)
+        found: ActionAnswer = await self._call(self.intermediary.actions, cohort.cohort, request)
+        return found
+
+    async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
+        self.threads.add(threading.get_ident())
+        self.uploads.append(upload)
+        return await self._call(self.intermediary.receive, cohort.cohort, upload.stage, upload)
+
+    async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
+        self.inboxes += bool(slots)
+        for _ in range(max(1, int(wait / LOOK))):
+            view = await self._call(self.intermediary.view, cohort.cohort, slots)
+            if view.stage != after:
+                break
+            await asyncio.sleep(LOOK)
+        return view
+
+    async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
+        self.departures.append(departure)
+        return await self._call(self.intermediary.depart, cohort.cohort, departure)
+
+    async def _call(self, function: Any, *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+
+    def _cohorts(self) -> list[Cohort]:
+        return [one.cohort for one in self.rounds[self._at].assignments] if self._at < len(self.rounds) else []
+
+    def _ended(self, cohort: Cohort) -> bool:
+        return self.intermediary.view(cohort.cohort).stage in {"done", "aborted"}
+
+    def _sign(self, cohort: Cohort, first: int, count: int) -> Grant:
+        hashes = self.hashes[cohort.cohort]
+        texts = [ticket_text(cohort, slot, hashes[32 * slot : 32 * (slot + 1)]) for slot in range(first, first + count)]
+        signatures = b"".join(map(self._key.sign, texts))
+        return Grant(cohort=cohort.cohort, first=first, count=count, signatures=signatures)
+
+
+class LyingFleetHarness(FleetHarness):
+    """Tells the users one cohort, and the intermediary another."""
+
+    def __init__(self, round_: Round, shown: Cohort, intermediary: Intermediary, key: Ed25519PrivateKey) -> None:
+        self.shown = shown
+        super().__init__([round_], intermediary, key)
+
+    def _cohorts(self) -> list[Cohort]:
+        return [self.shown]
+
+
+TICKET_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+SEAL_KEY = X25519PrivateKey.from_private_bytes(bytes(range(1, 33)))

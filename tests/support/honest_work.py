@@ -1,0 +1,123 @@
+"""Honest work at each service, and what a caller without a token may ask of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.status import StageView
+from tests.support.cohorts import Authority, MaskingClients, report
+
+SERVER = Authority()
+CLIENTS = 32
+MEMBERS = 4  # of a masked cohort
+WANTED = 32  # tickets
+
+Play = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How one service is attacked, and how it is used.
+
+    poll    a path whose answer waits for what never comes.
+    upload  a path that takes bodies from any caller.
+    open    makes what both paths name.
+    play    prepares one piece of honest work, and returns what plays it.
+    """
+
+    poll: str
+    upload: str
+    open: Callable[[httpx.Client, str], Any]
+    play: Callable[[httpx.Client, str], Play]
+
+
+def _put(client: httpx.Client, cohort: Cohort) -> None:
+    client.put(f"/v1/cohorts/{cohort.cohort}", content=cohort.model_dump_json()).raise_for_status()
+
+
+def _released(client: httpx.Client, cohort: Cohort) -> None:
+    answer = client.get(f"/v1/cohorts/{cohort.cohort}/batch", params={"wait": 30})
+    assert answer.json()["state"] == "released"
+
+
+def _shuffle(client: httpx.Client, name: str) -> Play:
+    """A cohort from its opening to its batch, at the shuffler."""
+    cohort = SERVER.sealed(name=name, clients=CLIENTS)
+    upload = SERVER.upload(cohort, "report", {slot: report(cohort, slot) for slot in range(CLIENTS)})
+    sent = upload.model_dump_json()
+
+    def play() -> None:
+        _put(client, cohort)
+        assert client.post(f"/v1/cohorts/{name}/reports", content=sent).json()["accepted"] == CLIENTS
+        _released(client, cohort)
+
+    return play
+
+
+def _aggregate(client: httpx.Client, name: str) -> Play:
+    """A masked cohort through its five stages, at the aggregator."""
+    cohort = SERVER.masked(name=name, clients=MEMBERS)
+    masking_clients, path, all_slots = MaskingClients(cohort), f"/v1/cohorts/{name}", range(MEMBERS)
+
+    def play() -> None:
+        _put(client, cohort)
+        for stage in ("keys", "shares", "confirm", "masked", "unmask"):
+            answer = client.get(f"{path}/stage", params={"slots": f"0-{MEMBERS - 1}"})
+            view = StageView.model_validate_json(answer.content)
+            assert view.stage == stage
+            upload = SERVER.upload(cohort, stage, masking_clients.answer(view, all_slots))
+            reply = client.post(f"{path}/{stage}", content=upload.model_dump_json())
+            assert reply.json()["accepted"] == MEMBERS
+        _released(client, cohort)
+
+    return play
+
+
+def _create(client: httpx.Client, name: str) -> None:
+    mechanism = {"name": "local-laplace-discrete", "epsilon": 1.0, "via": "shuffler"}
+    config = {"version": 1, "run": name, "arms": 2, "horizon": 2000, "mechanism": mechanism}
+    client.post("/v1/runs", json=config).raise_for_status()
+
+
+def _tickets(client: httpx.Client, run: str, request: int, want: int) -> Any:
+    body = {"version": 1, "request": f"{request:032x}", "round": 1, "want": want}
+    return client.post(f"/v1/runs/{run}/tickets", json=body).json()["grants"]
+
+
+def _create_taken(client: httpx.Client, name: str) -> None:
+    """A run whose first round has no ticket left: who asks for a later round waits."""
+    _create(client, name)
+    assert any(not _tickets(client, name, request, 2000) for request in range(10))
+
+
+def _serve(client: httpx.Client, name: str) -> Play:
+    """A run from its creation to the tickets of its first cohort, at the server, which opens it at a shuffler."""
+
+    def play() -> None:
+        _create(client, name)
+        assert client.get(f"/v1/runs/{name}/round", params={"wait": 30}).json()["round"]["number"] == 1
+        assert _tickets(client, name, 1, WANTED)
+        client.get(f"/v1/runs/{name}/rounds").raise_for_status()
+        client.delete(f"/v1/runs/{name}").raise_for_status()
+
+    return play
+
+
+TARGETS = {
+    "shuffler": Target(
+        "/v1/cohorts/target?wait=60",
+        "/v1/cohorts/target/reports",
+        lambda client, name: _put(client, SERVER.sealed(name=name, clients=8)),
+        _shuffle,
+    ),
+    "aggregator": Target(
+        "/v1/cohorts/target/stage?after=keys&wait=60",
+        "/v1/cohorts/target/keys",
+        lambda client, name: _put(client, SERVER.masked(name=name, clients=8)),
+        _aggregate,
+    ),
+    "server": Target("/v1/runs/target/round?after=999&wait=60", "/v1/runs/target/tickets", _create_taken, _serve),
+}

@@ -1,0 +1,96 @@
+"""Runs over real processes, for the system tests."""
+
+import asyncio
+import io
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from rich.console import Console
+
+from distrust.common.mechanisms import MECHANISMS as KINDS
+from distrust.common.mechanisms import MechanismName
+from distrust.common.messages.cohort import Via
+from distrust.lab.run.fleet_processes import Fleets
+from distrust.lab.run.over_http import HttpRun
+from distrust.lab.run.progress import Progress
+from distrust.lab.run.result import Result
+from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.stack.stack import Stack
+
+
+def _words(name: MechanismName, via: Via, more: str = "") -> str:
+    """What a run file says of a mechanism."""
+    noisy = name.startswith(("local", "shuffled-gaussian", "shuffled-laplace", "tree"))
+    lines = [f'name = "{name}"', f'via = "{via}"', more]
+    lines += [f"epsilon = {8.0 if noisy else 1.0}"] if name != "identity" else []
+    lines += ["delta = 1e-5"] if KINDS[name].takes_delta else []
+    lines += ["batches = 64"] if name == "tree" else []
+    return "\n".join(lines)
+
+
+# Every mechanism there is, in every way that it can travel.
+MECHANISMS = {f"{name}-{via}": _words(name, via) for name, kind in KINDS.items() for via in kind.vias}
+MECHANISMS["distributed-polya-paper"] = _words("distributed-polya", "aggregator", 'calibration = "paper"')
+
+
+def run_file(name: str, mechanism: str, *, horizon: int = 700, first_batch: int = 6, seed: int = 7) -> RunFile:
+    """A small seeded run: two arms far apart, clients that leave at every stage."""
+    return parse(
+        f"""
+run = "{name}"
+horizon = {horizon}
+[policy]
+first_batch = {first_batch}
+[mechanism]
+{MECHANISMS[mechanism]}
+[intermediary]
+dropout = 0.2
+corrupt = 0.05
+minimum = 4
+stage_seconds = 60.0
+[unsafe]
+noise_seed = {seed}
+[environment]
+name = "bernoulli"
+seed = {seed}
+means = [0.05, 0.95, 0.5]
+[fleet]
+processes = 2
+dropout = 0.15
+"""
+    )
+
+
+def over_http(stack: Stack, file: RunFile, alive: Callable[[], None] = lambda: None) -> Result:
+    """Play to the end over running services."""
+    fleets = Fleets(file, stack.urls, stack.data_dir.path / "logs")
+    return asyncio.run(HttpRun(file, stack.urls, fleets, Progress(Console(file=io.StringIO())), alive).run())
+
+
+def in_background(work: Callable[[], Result]) -> Future[Result]:
+    """The same beside the test, which meanwhile breaks something."""
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(work)
+    pool.shutdown(wait=False)
+    return future
+
+
+def until(happened: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait for something that must happen."""
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end
+        threading.Event().wait(0.01)
+
+
+def logs(folder: Path) -> str:
+    """Everything that the services said."""
+    return "\n".join(path.read_text("utf-8", errors="replace") for path in sorted((folder / "logs").glob("*.log")))
+
+
+def learned(result: Result) -> dict[str, object]:
+    """Everything that must agree, whichever way the run was played."""
+    return result.model_dump(exclude={"driver", "seconds", "clients_per_second", "bits"})

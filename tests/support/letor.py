@@ -1,0 +1,13 @@
+"""LETOR rows one by one: the plain reading that the reading in blocks is compared with."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from distrust.client.environments import mslr
+from distrust.client.environments.mslr import LetorRow
+
+
+def letor_rows(path: Path) -> Iterator[LetorRow]:
+    """Yield the rows of a file. Skips blank lines and what follows a #. Raises BadParameter as `letor_blocks` does."""
+    for number, lines in mslr._lines(path):
+        yield from mslr._rows(path, number, lines)

@@ -1,0 +1,38 @@
+"""Answers to what a linear policy asks for, and the widths that the policy computes from them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distrust.common.bandit.error_law import ErrorLaw
+from distrust.server.policies.base import Ask, Estimate
+from distrust.server.policies.linear.phases import Phased
+
+Floats = NDArray[np.float64]
+
+
+def actions(k: int = 25, d: int = 3) -> Floats:
+    drawn = np.random.default_rng(7).normal(size=(k, d))
+    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
+
+
+def played(ask: Ask) -> tuple[list[int], Floats]:
+    """What the clients play, and how many clients each mean is over."""
+    if ask.decision.kind == "play-design":
+        return list(ask.decision.actions), np.full(len(ask.decision.actions), float(ask.queries[0].clients))
+    pulls = [pull for query in ask.queries for pull in ask.pulls(query)]
+    return [arm for arm, _ in pulls], np.array([float(count) for _, count in pulls])
+
+
+def estimates(ask: Ask, sums: Sequence[float], law: ErrorLaw, clients: Floats, rounding: float = 0.0) -> list[Estimate]:
+    """Sums as the learner tells them: in one cohort or in many."""
+    counts = tuple(int(count) for count in clients)
+    if len(ask.queries) == 1 and ask.queries[0].arm is None:
+        return [Estimate(None, tuple(sums), counts, (law,) * len(sums), rounding)]
+    rows = zip(ask.queries, sums, counts, strict=True)
+    return [Estimate(query.arm, (total,), (count,), (law,), rounding) for query, total, count in rows]
+
+
+def widths_of(policy: Phased) -> Floats:
+    return np.array([(one.upper - one.lower) / 2 for one in policy.intervals])

@@ -1,0 +1,374 @@
+"""A whole run recorded in one process: three services, two fleets, HTTP without sockets, each request and answer.
+
+A `Recording` holds all that one party has: each cell of its database, and each request and answer that it took part in,
+with JSON opened and base64 decoded. Tests search it.
+"""
+
+import asyncio
+import json
+import sqlite3
+import struct
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import numpy as np
+import pytest
+from fastapi import FastAPI
+from numpy.typing import NDArray
+
+import distrust.aggregator.app
+import distrust.server.app
+import distrust.shuffler.app
+from distrust.aggregator.app import AggregatorSettings
+from distrust.client.environments import Environment, build_environment, read_spec
+from distrust.client.fleet import Fleet, FleetOptions
+from distrust.client.http_transport import Addresses, HttpTransport, patience
+from distrust.client.randomizer import CohortRandomizer, World, record
+from distrust.client.requirements import PrivacyRequirements
+from distrust.client.secagg import Secrets
+from distrust.common.errors import WrongCohort
+from distrust.common.intermediary.stages import Clock, SystemClock
+from distrust.common.messages.status import Transcript
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import RunView
+from distrust.common.web.client import Http
+from distrust.common.wire import decode_blob
+from distrust.server.app import ServerSettings
+from distrust.server.intermediary import PATIENCE, HttpIntermediaries
+from distrust.shuffler.app import ShufflerSettings
+
+TOKEN, INSPECTOR = "open sesame, says the operator", "only looking, says the inspector"
+SEED = 7_301_964_528_173_045_519
+USUAL = PrivacyRequirements()
+OPTIONS = FleetOptions(block=8)
+PARTIES = ("server", "shuffler", "aggregator")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One request and its answer."""
+
+    caller: str
+    callee: str
+    method: str
+    url: httpx.URL
+    headers: Mapping[str, str]
+    body: bytes
+    answer: bytes
+
+
+Tamper = Callable[[httpx.URL, bytes], bytes]
+
+
+class JumpingClock(SystemClock):
+    """The machine's clock, until clients have sent `messages` messages of a stage; `seconds` ahead from then on.
+
+    With the stage's length as `seconds`, its deadline passes once only clients that will never answer are awaited: the
+    stage is long enough for a slow machine, and nothing waits for its end.
+    """
+
+    def __init__(self, exchanges: list[Exchange], stage: str, messages: int, seconds: float) -> None:
+        self._exchanges, self._stage, self._messages, self._seconds = exchanges, stage, messages, seconds
+        self._jumped = False
+
+    def now(self) -> float:
+        self._jumped = self._jumped or self._accepted() >= self._messages
+        return super().now() + self._seconds * self._jumped
+
+    def _accepted(self) -> int:
+        """Return how many slots of all cohorts have a message in the stage."""
+        slots: set[tuple[str, int]] = set()
+        for one in self._exchanges:
+            if one.method == "POST" and one.url.path.endswith(f"/{self._stage}"):
+                refused = {item["slot"] for item in json.loads(one.answer).get("refused", ())}
+                sent = {item["slot"] for item in json.loads(one.body)["items"]}
+                slots |= {(one.url.path, slot) for slot in sent - refused}
+        return len(slots)
+
+
+class RecordingTransport(httpx.AsyncBaseTransport):
+    """One caller's way to all services; writes down what passes.
+
+    tamper   what the caller gets in place of an answer: a party that lies to this caller alone.
+    """
+
+    def __init__(
+        self,
+        caller: str,
+        apps: Mapping[str, FastAPI],
+        exchanges: list[Exchange],
+        tamper: Tamper = lambda _url, raw: raw,
+    ) -> None:
+        self._caller, self._exchanges, self._tamper = caller, exchanges, tamper
+        self._ways = {name: httpx.ASGITransport(app, raise_app_exceptions=False) for name, app in apps.items()}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        body = await request.aread()
+        host = request.url.host
+        answer = await self._ways[host].handle_async_request(request)
+        content = self._tamper(request.url, await answer.aread())
+        self._exchanges.append(
+            Exchange(self._caller, host, request.method, request.url, dict(request.headers), body, content)
+        )
+        headers = {name: value for name, value in answer.headers.items() if name != "content-length"}
+        return httpx.Response(answer.status_code, headers=headers, content=content)
+
+
+@dataclass
+class Truth:
+    """What clients alone know, by cohort and slot: rewards, messages before they are hidden, seeds and keys.
+
+    Where actions are assigned `rewards` are by play, and `plays` says whose each play was.
+    """
+
+    rewards: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    rows: dict[str, dict[int, NDArray[np.uint64]]] = field(default_factory=lambda: defaultdict(dict))
+    plays: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+    payloads: set[bytes] = field(default_factory=set)
+    moduli: dict[str, int] = field(default_factory=dict)
+    secrets: set[bytes] = field(default_factory=set)
+
+
+@dataclass
+class RecordedRun:
+    """A finished run: what was true, what was said, what is remembered."""
+
+    truth: Truth
+    exchanges: list[Exchange]
+    databases: dict[str, Path]
+    environment: Environment
+    views: dict[str, RunView]
+    transcripts: dict[str, bytes]  # by party: what its operator is shown of all cohorts
+
+    def between(self, caller: str, callee: str) -> list[Exchange]:
+        """What `caller` (or callers whose name begins so) said to `callee`."""
+        return [one for one in self.exchanges if one.caller.startswith(caller) and one.callee == callee]
+
+    def rows(self, party: str, query: str) -> list[tuple[Any, ...]]:
+        """Straight from a party's database."""
+        connection = sqlite3.connect(self.databases[party])
+        try:
+            return connection.execute(query).fetchall()
+        finally:
+            connection.close()
+
+
+APART = b"\xff" * 4
+"""Between two straws; no payload begins so, for its modulus would be all of its bytes."""
+
+
+class Recording:
+    """Everything that a party holds or has heard."""
+
+    def __init__(self, parts: Iterable[bytes]) -> None:
+        self._all = APART.join(parts)
+
+    @classmethod
+    def of(cls, recorded: RecordedRun, party: str) -> Self:
+        parts = [part for cell in _cells(recorded.databases[party]) for part in _opened(cell)]
+        for one in recorded.exchanges:
+            if party in (one.caller, one.callee):
+                parts += [str(one.url).encode(), repr(one.headers).encode(), *_opened(one.body), *_opened(one.answer)]
+        return cls(parts)
+
+    def holds(self, needle: bytes) -> bool:
+        return needle in self._all
+
+    def holds_number(self, value: float) -> bool:
+        """As text, or as a double, whichever way round."""
+        return any(map(self.holds, (repr(value).encode(), struct.pack("<d", value), struct.pack(">d", value))))
+
+    def reads(self, heads: Sequence[bytes], payloads: set[bytes]) -> bool:
+        """Whether most of these heads are followed by one of the payloads: all of them are, if nothing is sealed.
+
+        Payloads may be two bytes long, so that a ciphertext begins like one of them by chance, at most once in 100
+        reports; half of 20 or more do with probability below 1e-12.
+        """
+        assert len(heads) >= 20
+        assert not any(APART.startswith(payload) for payload in payloads)  # a head may be the end of a straw
+        assert len(payloads) < 2 ** (8 * min(map(len, payloads))) / 100
+        return sum(any(self.holds(head + payload) for payload in payloads) for head in heads) > len(heads) / 2
+
+
+def _cells(path: Path) -> Iterator[bytes]:
+    connection = sqlite3.connect(path)
+    try:
+        for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            for row in connection.execute(f'SELECT * FROM "{table}"'):
+                yield from (cell if isinstance(cell, bytes) else str(cell).encode() for cell in row)
+    finally:
+        connection.close()
+
+
+def _opened(raw: bytes) -> Iterator[bytes]:
+    """The bytes, and, where they are JSON, its strings as they are and decoded."""
+    yield raw
+    try:
+        tree = json.loads(raw)
+    except ValueError:
+        return
+    for text in _strings(tree):
+        yield text.encode()
+        try:
+            decoded = decode_blob(text)
+        except ValueError:
+            continue
+        assert isinstance(decoded, bytes)
+        yield decoded
+
+
+def _strings(tree: object) -> Iterator[str]:
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, Mapping):
+        for value in tree.values():
+            yield from _strings(value)
+    elif isinstance(tree, Sequence):
+        for value in tree:
+            yield from _strings(value)
+
+
+def keys(tree: object) -> set[str]:
+    """All the names in a JSON document, however deep."""
+    if isinstance(tree, Mapping):
+        return set(tree) | {name for value in tree.values() for name in keys(value)}
+    if isinstance(tree, list):
+        return {name for value in tree for name in keys(value)}
+    return set()
+
+
+def record_run(
+    folder: Path,
+    configs: Sequence[RunConfig],
+    dropout: float,
+    tap: pytest.MonkeyPatch,
+    *,
+    exchanges: list[Exchange] | None = None,
+    requirements: PrivacyRequirements = USUAL,
+    options: FleetOptions = OPTIONS,
+    clock: Clock | None = None,
+) -> RecordedRun:
+    """Play all runs to their end, at once, on the users' `requirements`.
+
+    exchanges  takes the requests and answers, also of a run that fails.
+    clock      of the intermediaries; None: the machine's.
+    """
+    truth, exchanges = Truth(), [] if exchanges is None else exchanges
+    environment = build_environment(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED}))
+    _listen(truth, tap)
+    databases = {name: folder / f"{name}.sqlite3" for name in PARTIES}
+    fleet = partial(fleet_over, World(environment, SEED), requirements, replace(options, dropout=dropout))
+    views, transcripts = asyncio.run(_record(databases, configs, exchanges, fleet, clock))
+    return RecordedRun(truth, exchanges, databases, environment, views, transcripts)
+
+
+def _listen(truth: Truth, tap: pytest.MonkeyPatch) -> None:
+    """Write down what happens inside the clients; nothing of it leaves them this way."""
+    rows, begin = CohortRandomizer.rows, Secrets.__init__
+
+    def noted_rows(self: CohortRandomizer, slots: Sequence[int]) -> NDArray[np.uint64]:
+        found = rows(self, slots)
+        name = self.assignment.cohort.cohort
+        truth.rewards[name] = self._vectors[:, 0]
+        truth.rows[name] |= dict(zip(slots, found, strict=True))
+        truth.plays[name] |= {} if self._order is None else {slot: int(self._order[slot]) for slot in slots}
+        truth.moduli[name] = self.mechanism.modulus
+        truth.payloads |= {record(row, self.round.mechanism.modulus) for row in found}
+        return found
+
+    def noted_secrets(self: Secrets) -> None:
+        begin(self)
+        keys = (self.mask_pair.private_bytes_raw(), self.channel_pair.private_bytes_raw())
+        truth.secrets.update((self.mask_seed, self.self_seed, *keys))
+
+    tap.setattr(CohortRandomizer, "rows", noted_rows)
+    tap.setattr(Secrets, "__init__", noted_secrets)
+
+
+async def _record(
+    databases: dict[str, Path],
+    configs: Sequence[RunConfig],
+    exchanges: list[Exchange],
+    fleet: Callable[..., Fleet],
+    clock: Clock | None,
+) -> tuple[dict[str, RunView], dict[str, bytes]]:
+    async with services(databases, exchanges, clock) as (apps, operator):
+        peer = operator.peer("http://server", TOKEN)
+        for config in configs:
+            await peer.post("/v1/runs", config, RunView)
+        wires = [(config, RecordingTransport(f"fleet {n}", apps, exchanges)) for config in configs for n in (1, 2)]
+        fleets = [fleet(config, wire) for config, wire in wires]
+        ends = set(await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), 60))
+        assert ends <= {"finished", "failed"}  # failed: nothing was measured
+        views = {config.run: await peer.get(f"/v1/runs/{config.run}", RunView) for config in configs}
+        return views, {party: await _transcripts(operator, party, configs) for party in PARTIES}
+
+
+@asynccontextmanager
+async def services(
+    databases: Mapping[str, Path], exchanges: list[Exchange], clock: Clock | None = None
+) -> AsyncIterator[tuple[dict[str, FastAPI], Http]]:
+    """The three services on these database files, and the operator's client, which is not listened to."""
+    apps: dict[str, FastAPI] = {}
+    own = {name: {"database": f"sqlite:///{path}"} for name, path in databases.items()}
+    folder = databases["server"].parent
+    (folder / "token").write_text(TOKEN)
+    (folder / "inspector").write_text(INSPECTOR)
+    token = {"operator_token_file": folder / "token"}
+    looking = {**token, "inspector_token_file": folder / "inspector"}
+    apps["shuffler"] = distrust.shuffler.app.shuffler_app(ShufflerSettings(**own["shuffler"], **looking), clock)
+    apps["aggregator"] = distrust.aggregator.app.aggregator_app(
+        AggregatorSettings(**own["aggregator"], **looking), clock
+    )
+    http = Http(PATIENCE, transport=RecordingTransport("server", apps, exchanges))
+    both = HttpIntermediaries("http://shuffler", "http://aggregator", TOKEN, http)
+    apps["server"] = distrust.server.app.server_app(ServerSettings(**own["server"], **token), both)
+    async with AsyncExitStack() as stack:
+        for app in apps.values():
+            await stack.enter_async_context(app.router.lifespan_context(app))
+        yield apps, Http(transport=RecordingTransport("operator", apps, []))
+
+
+async def _transcripts(operator: Http, party: str, configs: Sequence[RunConfig]) -> bytes:
+    """Every page of every cohort that the party knows."""
+    peer, pages = operator.peer(f"http://{party}", TOKEN if party == "server" else INSPECTOR), []
+    for config in configs:
+        paths = [f"/v1/cohorts/{config.run}.1.{arm}.1/messages" for arm in range(config.arms)]
+        for path in (
+            [f"/v1/runs/{config.run}{path.removeprefix('/v1')}" for path in paths] if party == "server" else paths
+        ):
+            with suppress(WrongCohort):  # each intermediary knows its own
+                pages.append((await peer.get(path, Transcript, {"limit": 1000})).model_dump_json().encode())
+    return b"\n".join(pages)
+
+
+def fleet_over(
+    world: World, requirements: PrivacyRequirements, options: FleetOptions, config: RunConfig, wire: RecordingTransport
+) -> Fleet:
+    """A fleet of one run, over a wire of its own."""
+    addresses = Addresses(*(f"http://{party}" for party in PARTIES))
+    transport = HttpTransport(Http(patience(20), transport=wire), addresses, config.run)
+    return Fleet(transport, world, requirements, options)
+
+
+__all__ = [
+    "PARTIES",
+    "SEED",
+    "TOKEN",
+    "Exchange",
+    "JumpingClock",
+    "RecordedRun",
+    "Recording",
+    "RecordingTransport",
+    "Truth",
+    "fleet_over",
+    "keys",
+    "record_run",
+    "services",
+]

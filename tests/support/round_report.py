@@ -1,0 +1,37 @@
+"""A round of a small run as the server reports it, with cohorts in each state."""
+
+from distrust.common.run.progress import CohortView, RoundReport
+from distrust.lab.run.run_file import parse
+from distrust.server.learner.learner import Learner
+
+FILE = parse(
+    """
+run = "trial"
+horizon = 3000
+policy.first_batch = 6
+mechanism = {name = "distributed-polya", epsilon = 1.0}
+environment = {name = "bernoulli", seed = 11, means = [0.2, 0.5, 0.9]}
+"""
+)
+LEARNER = Learner(FILE.config)
+RECORD = LEARNER.rounds[0]
+STATES = [
+    {"granted": 64, "state": "released", "survivors": 60, "lost": 4},
+    {"granted": 64, "state": "open"},
+    {"granted": 0, "state": "planned"},
+]
+REPORT = RoundReport(
+    run="trial",
+    number=1,
+    batch=6,
+    state="open",
+    arms=[0, 1, 2],
+    eliminated=[],
+    minimum=RECORD.minimum,
+    mechanism=RECORD.mechanism,
+    guarantee=RECORD.mechanism.privacy().promise,
+    cohorts=[
+        CohortView.model_validate({"cohort": c.cohort, "arm": c.arm, "attempt": 1, "clients": c.clients, **state})
+        for c, state in zip(RECORD.cohorts, STATES, strict=True)
+    ],
+)

@@ -1,0 +1,125 @@
+"""Counts what a reader of the code meets: files, chains of imports, names, comments. A test's tool, not a test.
+
+    python -m tests.support.structure
+
+docs/architecture.md has a table of what it printed.
+"""
+
+import ast
+import subprocess
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("aggregator", "client", "common", "lab", "server", "shuffler")
+
+Graph = dict[str, set[str]]
+
+
+@cache
+def sources() -> dict[str, str]:
+    """Return the text of each module of the package, by its name without `distrust.`."""
+    command = ["git", "ls-files", "-z", "--", *(f"{folder}/*.py" for folder in FOLDERS)]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    paths = [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+    return {module(path): (ROOT / path).read_text("utf-8") for path in paths}
+
+
+def module(path: str) -> str:
+    """Return the dotted name of a file."""
+    return path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Return the syntax tree of each module."""
+    return {name: ast.parse(text) for name, text in sources().items()}
+
+
+def imports() -> Graph:
+    """Return for each module the modules that it imports, also inside functions."""
+    known, graph = trees(), {}
+    for name, tree in known.items():
+        found = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        ours = (dotted.removeprefix("distrust.") for dotted in found if dotted.startswith("distrust."))
+        graph[name] = {target for dotted in ours if (target := nearest(dotted, known)) and target != name}
+    return graph
+
+
+def nearest(dotted: str, known: dict[str, ast.Module]) -> str:
+    """Return the module that a dotted name lies in; empty for none."""
+    while dotted and dotted not in known:
+        dotted = dotted.rpartition(".")[0]
+    return dotted
+
+
+def on_cycles(graph: Graph) -> set[str]:
+    """Return the modules that import themselves in the end."""
+    left = {name: set(others) for name, others in graph.items()}
+    while leaves := {name for name, others in left.items() if not others & left.keys()}:
+        left = {name: others for name, others in left.items() if name not in leaves}
+    return left.keys() & {one for others in left.values() for one in others}
+
+
+def longest_chain(graph: Graph, inside: str = "") -> list[str]:
+    """Return the longest chain of imports among the modules whose names begin so. Needs a graph without cycles."""
+
+    @cache
+    def chain(name: str) -> tuple[str, ...]:
+        below = [chain(other) for other in sorted(graph[name]) if other.startswith(inside)]
+        return (name, *max(below, key=len, default=()))
+
+    return list(max((chain(name) for name in graph if name.startswith(inside)), key=len))
+
+
+def mutual_folders(graph: Graph) -> list[tuple[str, str]]:
+    """Return the pairs of folders that import each other."""
+    edges = {(folder(a), folder(b)) for a, others in graph.items() for b in others if folder(a) != folder(b)}
+    return sorted((a, b) for a, b in edges if a < b and (b, a) in edges)
+
+
+def folder(name: str) -> str:
+    """Return the folder that a module lies in."""
+    return name if (ROOT / name.replace(".", "/")).is_dir() else name.rpartition(".")[0]
+
+
+def figures() -> dict[str, object]:
+    """Return each figure by what it counts."""
+    graph = imports()
+    importers = Counter(other for others in graph.values() for other in others)
+    lines = [len(text.splitlines()) for text in sources().values()]
+    public = Counter(
+        node.name
+        for tree in trees().values()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_")
+    )
+    every = [line.strip() for text in sources().values() for line in text.splitlines()]
+    return {
+        "source files": len(lines),
+        "median lines": median(lines),
+        "files under 60 lines": sum(count < 60 for count in lines),
+        "files over 400 lines": sum(count > 400 for count in lines),
+        "modules with exactly one importer": sum(importers[name] == 1 for name in graph),
+        "modules on cycles": len(on_cycles(graph)),
+        "longest chain of imports": len(longest_chain(graph)),
+        "longest chain inside common/mechanisms": len(longest_chain(graph, "common.mechanisms")),
+        "pairs of folders that import each other": len(mutual_folders(graph)),
+        "public names defined in two or more modules": sum(count > 1 for count in public.values()),
+        "suppressed unused arguments": sum("noqa" in line and "ARG" in line for line in every),
+        "comment lines": sum(line.startswith("#") for line in every),
+    }
+
+
+if __name__ == "__main__":
+    for what, value in figures().items():
+        print(f"{what:46}{value:>6}")  # noqa: T201
+    print(*longest_chain(imports()), sep=" > ")  # noqa: T201
+    print(mutual_folders(imports()))  # noqa: T201

@@ -1,0 +1,165 @@
+"""Assigned actions through real processes: the sums of the in-process driver, whichever clients leave or are killed."""
+
+import asyncio
+import io
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from distrust.client.departures import NEVER
+from distrust.client.http_transport import Addresses, HttpTransport, patience
+from distrust.client.protocols import ShuffleProtocol
+from distrust.client.randomizer import CohortRandomizer, World
+from distrust.client.session import CohortSession
+from distrust.client.stats import FleetStats
+from distrust.client.uploader import Uploader
+from distrust.client.user import User, granted
+from distrust.common.messages.cohort import TicketRequest
+from distrust.common.run.progress import RoundReport, RunView
+from distrust.common.run.round import Round
+from distrust.common.web.client import Http
+from distrust.lab.run import in_process
+from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.run.transcripts import Wanted, gather, print_sights
+from distrust.lab.stack.data_dir import DataDir
+from distrust.lab.stack.stack import Stack
+from tests.support.forked import forking
+from tests.support.http_runs import learned, over_http
+
+pytestmark = pytest.mark.slow
+
+MECHANISMS = {
+    "shuffled-laplace": "epsilon = 1.0\ndelta = 1e-3",
+    "central-laplace-discrete": "epsilon = 5.0",
+}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with forking(), Stack(DataDir(Path(tmp_path_factory.mktemp("stack"))), 0) as running:
+        yield running
+
+
+def run_file(name: str, mechanism: str, horizon: int = 1500, more: str = "") -> RunFile:
+    return parse(
+        f"""
+run = "{name}"
+horizon = {horizon}
+[policy]
+name = "almost-free"
+model = "shuffled"
+{more}
+[mechanism]
+name = "{mechanism}"
+{MECHANISMS[mechanism]}
+[intermediary]
+dropout = 0.2
+corrupt = 0.05
+minimum = 4
+stage_seconds = 60.0
+[unsafe]
+noise_seed = 7
+[environment]
+name = "linear-sphere"
+seed = 7
+arms = 6
+[fleet]
+processes = 2
+dropout = 0.15
+"""
+    )
+
+
+@pytest.mark.parametrize("core_set", [True, False], ids=["core-set", "no-core-set"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_shuffled_actions_give_the_same_sums_in_process_and_over_http(
+    stack: Stack, mechanism: str, *, core_set: bool
+) -> None:
+    reports = str(core_set).lower()
+    file = run_file(f"dealt-{mechanism}-{reports}", mechanism, more=f"core_set = {reports}")
+    here, there = in_process.run(file), over_http(stack, file)
+    assert learned(there) == learned(here)
+    assert len(here.rounds) >= 5
+    for one in here.rounds:
+        assert one.decision.kind == "assigned-action"
+        assert (one.cohorts[0].arm, one.cohorts[0].clients) == (None, sum(one.decision.times))
+    last = here.rounds[-1].cohorts[0]
+    assert last.survivors is not None
+    assert 0 < last.survivors < last.clients
+
+
+def test_the_shuffler_is_killed_between_the_play_and_the_report(stack: Stack) -> None:
+    """Its clients ask again and are told the same; the round's sums are those of the in-process driver."""
+    file = run_file("killed", "shuffled-laplace", more="core_set = false")
+    report = asyncio.run(_first_round(file, stack))
+    here = in_process.run(RunFile(file.config, file.environment, file.fleet.model_copy(update={"dropout": 0.0})))
+    assert (report.cohorts[0].state, report.cohorts[0].lost) == ("released", 0)
+    assert report.cohorts[0].estimate == here.rounds[0].cohorts[0].estimate
+
+
+async def _first_round(file: RunFile, stack: Stack) -> RoundReport:
+    """All clients of the first round by hand, with a kill in the middle."""
+    assert file.config.unsafe is not None
+    assert file.environment.seed is not None
+    addresses = Addresses(stack.urls.server, stack.urls.shuffler, stack.urls.aggregator)
+    world = World(file.world(), file.environment.seed, file.config.unsafe.noise_seed)
+    async with Http(patience(30)) as http:
+        operator = http.peer(stack.urls.server, stack.urls.token)
+        await operator.post("/v1/runs", file.config, RunView)
+        transport = HttpTransport(http, addresses, file.config.run)
+        round_ = (await transport.round(0, 10)).round
+        assert round_ is not None
+        users = await _users(round_, transport)
+        with ThreadPoolExecutor(1) as worker:
+            sessions = [_session(round_, world, transport, worker) for _ in range(2)]
+            await sessions[0].join(users)
+            items = await sessions[0].begin(users)
+            before = await sessions[0].uploader.request_actions(sessions[0].cohort, users)
+            await sessions[0].open(items[:5])
+            stack.restart("shuffler")  # in this thread: a service lives no longer than the thread that started it
+            again = await sessions[1].uploader.request_actions(sessions[1].cohort, users[5:])
+            assert again == {user.slot: before[user.slot] for user in users[5:]}
+            await sessions[1].join(users[5:])
+            await sessions[1].open(await sessions[1].begin(users[5:]))
+        path = f"/v1/runs/{file.config.run}/rounds/1"
+        for _ in range(300):
+            report = await operator.get(path, RoundReport)
+            if report.cohorts[0].state != "open":
+                break
+            await asyncio.sleep(0.1)
+        await operator.delete(f"/v1/runs/{file.config.run}", RunView)
+        return report
+
+
+async def _users(round_: Round, transport: HttpTransport) -> list[User]:
+    clients = round_.assignments[0].cohort.clients
+    answer = await transport.tickets(TicketRequest(request="0" * 32, round=1, want=clients))
+    assert [(grant.first, grant.count) for grant in answer.grants] == [(0, clients)]
+    return granted(answer.grants[0], np.full(clients, NEVER))
+
+
+def _session(round_: Round, world: World, transport: HttpTransport, worker: ThreadPoolExecutor) -> CohortSession:
+    protocol = ShuffleProtocol(CohortRandomizer(round_, round_.assignments[0], world))
+    return CohortSession(round_.assignments[0].cohort, protocol, Uploader(transport, FleetStats()), worker, 512)
+
+
+def test_inspect_shows_who_plays_what_to_the_shuffler_alone(stack: Stack) -> None:
+    """Client by client on its side; on the server's side records by action, and no client."""
+    file = run_file("looked-at", "central-laplace-discrete", horizon=200)
+    over_http(stack, file)
+    (sight,) = asyncio.run(gather(stack.urls, Wanted("looked-at", 1, None, 1000)))
+    reports = [seen for seen in sight.by_intermediary.messages if seen.stage == "report"]
+    assert {seen.view["action"] for seen in reports} <= set(sight.report.arms)
+    assert all(seen.peer.startswith("client ") for seen in reports)
+    assert not [seen for seen in sight.by_server.messages if "action" in seen.view or "client" in seen.peer]
+    (batch,) = [seen for seen in sight.by_server.messages if seen.stage == "batch"]
+    assert isinstance(batch.view["by_action"], list)
+    assert sum(map(int, batch.view["by_action"])) == len(reports)
+    text = io.StringIO()
+    print_sights([sight], Console(file=text, width=400, color_system=None))
+    assert "order" in text.getvalue()
+    assert "by action" in text.getvalue()

@@ -1,0 +1,60 @@
+"""The table of docs/privacy/impossible-sums.md: the share of masked sums that the check refuses, residue by residue."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from distrust.common.bandit.statistics import Reward
+from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
+from distrust.common.mechanisms.families.grid import GridMechanism
+from distrust.server.analyzer import IMPOSSIBLE, possible
+
+LINES = (Path(__file__).parents[2] / "docs/privacy/impossible-sums.md").read_text("utf-8").splitlines()
+DELTAS = {"distributed-polya": None, "distributed-skellam": 1e-6, "distributed-discrete-gaussian": 1e-6}
+CASES = [(name, clients) for name in DELTAS for clients in (100, 1000, 10_000)]
+USUAL = 1e-4
+
+
+@cache
+def planned(name: str, clients: int, wrap: float) -> AnyMechanism:
+    spec = MechanismSpec.model_validate({"name": name, "epsilon": 1.0, "delta": DELTAS[name]})
+    least = clients - clients // 10
+    return plan(
+        spec, clients=clients, min_survivors=least, min_honest=least, overflow_probability=wrap, statistic=Reward()
+    )
+
+
+def refused(mechanism: AnyMechanism, survivors: int) -> float:
+    """Share of all residues that are decoded to a sum outside what is possible."""
+    assert isinstance(mechanism, GridMechanism)
+    lowest, highest = possible(mechanism, np.array([survivors]))
+    residues = np.arange(mechanism.modulus, dtype=np.uint64)
+    sums = mechanism._decode(residues, survivors) * mechanism.step + survivors * mechanism.origin
+    return float(np.mean((sums < lowest) | (sums > highest)))
+
+
+def row(name: str, clients: int) -> str:
+    shown = [f"`{name}`", f"{clients:,}"]
+    for wrap in (USUAL, IMPOSSIBLE):
+        mechanism = planned(name, clients, wrap)
+        shares = [refused(mechanism, survivors) for survivors in (clients, clients * 99 // 100, clients * 9 // 10)]
+        shown += [f"{np.log2(mechanism.modulus):.2f}", str(mechanism.bits), *(f"{share:.1%}" for share in shares)]
+    return f"| {' | '.join(shown)} |"
+
+
+@pytest.mark.parametrize(("name", "clients"), CASES)
+def test_the_documented_row_is_what_is_counted(name: str, clients: int) -> None:
+    assert row(name, clients) in LINES
+
+
+@pytest.mark.parametrize("wrap", [USUAL, IMPOSSIBLE])
+@pytest.mark.parametrize(("name", "clients"), CASES)
+def test_the_check_refuses_no_more_residues_than_vanished_clients_left_room_for(
+    name: str, clients: int, wrap: float
+) -> None:
+    """Not one if no client vanished, however small the probability that the modulus was sized for."""
+    mechanism = planned(name, clients, wrap)
+    for survivors in (clients, clients * 99 // 100, clients * 9 // 10):
+        assert refused(mechanism, survivors) <= 1 - survivors / clients

@@ -1,0 +1,79 @@
+"""A learner that tells the shuffler a lower minimum than its clients, over real services: no client sends anything.
+
+The noise of a cohort is shared out among the survivors that clients were promised; who may release at fewer sees
+less of it. What clients check is the cohort as the shuffler itself serves it.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from distrust.common.errors import Refused
+from distrust.common.messages.cohort import Cohort
+from distrust.common.run.config import RunConfig
+from distrust.server.intermediary import HttpIntermediaries
+from tests.support.recording import Exchange, record_run
+
+FIRST_BATCH, LEAST = 5, 28
+CLIENTS = 2**FIRST_BATCH
+ACTIONS = {"kind": "given", "vectors": [[1.0, 0.0], [0.0, 1.0]]}
+ELIMINATION = {"name": "successive-elimination", "first_batch": FIRST_BATCH}
+RUNS = {
+    "sealed": ({"name": "shuffled-laplace", "delta": 1e-3}, ELIMINATION),
+    "bits": ({"name": "shuffled-binomial", "delta": 1e-3}, ELIMINATION),
+    "dealt": (
+        {"name": "shuffled-laplace", "delta": 1e-3, "precision": 1000},
+        {"name": "almost-free", "model": "shuffled", "actions": ACTIONS},
+    ),
+}
+
+
+def config(kind: str) -> RunConfig:
+    mechanism, policy = RUNS[kind]
+    return RunConfig.model_validate(
+        {
+            "run": "run",
+            "arms": 2,
+            "horizon": 2 * CLIENTS,
+            "policy": policy,
+            "mechanism": {"epsilon": 1.0, **mechanism},
+            "intermediary": {"dropout": 0.1, "corrupt": 0.1, "minimum": LEAST},
+        }
+    )
+
+
+def uploads(exchanges: list[Exchange]) -> list[str]:
+    """Return the endpoints of the shuffler to which fleets sent anything that depends on a reward."""
+    sent = [one.url.path.rpartition("/")[2] for one in exchanges if (one.callee, one.method) == ("shuffler", "POST")]
+    # Requests for plays bear tickets only. Departures bear tickets and keys: a fleet that refuses gives tickets back.
+    return [path for path in sent if path not in {"actions", "departures"}]
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_minimum_that_only_the_shuffler_hears_of_is_found_out_before_anything_is_sent(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = HttpIntermediaries.open
+
+    async def lie(self: HttpIntermediaries, cohort: Cohort) -> None:
+        assert cohort.minimum >= LEAST
+        await honest(self, cohort.model_copy(update={"minimum": 1}))
+
+    monkeypatch.setattr(HttpIntermediaries, "open", lie)
+    exchanges: list[Exchange] = []
+    with pytest.raises(Refused, match=r"the shuffler was told cohort\.minimum = 1, and its clients"):
+        record_run(tmp_path, [config(kind)], 0.1, monkeypatch, exchanges=exchanges)
+    assert uploads(exchanges) == []
+    assert any(one.url.path.endswith("/tickets") for one in exchanges)  # clients were there, and ready
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_without_the_lie_they_look_once_a_cohort_and_send(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchanges: list[Exchange] = []
+    record_run(tmp_path, [config(kind)], 0.1, monkeypatch, exchanges=exchanges)
+    looks = [(one.caller, one.url.path) for one in exchanges if one.url.path.endswith("/terms")]
+    assert "reports" in uploads(exchanges)
+    assert len(looks) == len(set(looks))
+    assert looks

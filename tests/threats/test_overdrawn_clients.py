@@ -1,0 +1,118 @@
+"""A learner that overdraws the budget that its run declared: the clients of `distrust run` refuse by themselves.
+
+The server refuses such a plan too (`tests/unit/server/test_budget.py`); here it does not look.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from distrust.client.requirements import PrivacyRequirements
+from distrust.client.settings import FleetSettings
+from distrust.common.errors import BudgetExceeded
+from distrust.lab.run import in_process
+from distrust.lab.run.fleet_processes import fleet_environment
+from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.stack.stack import Urls
+from tests.support.recording import Exchange, record_run
+
+NOWHERE = Urls("http://server", "http://shuffler", "http://aggregator", token=None)
+
+
+def file(contributions: int, mechanism: str, epsilon: float | None = 2.0, delta: float = 0.0) -> RunFile:
+    """ε = 0.5 a cohort, and for each client what the budget says, if there is one."""
+    budget = "" if epsilon is None else f"[budget]\nepsilon = {epsilon}\ndelta = {delta}"
+    return parse(
+        f"""
+run = "run"
+horizon = 192
+[policy]
+first_batch = 5
+[mechanism]
+epsilon = 0.5
+{mechanism}
+[intermediary]
+minimum = 20
+[returning]
+contributions = {contributions}
+{budget}
+[environment]
+name = "gaussian-easy"
+arms = 2
+seed = 1
+"""
+    )
+
+
+def requirements(file: RunFile, monkeypatch: pytest.MonkeyPatch) -> PrivacyRequirements:
+    """What users insist on whose fleet was started for this run file, through the very variables."""
+    for name, value in fleet_environment(file, NOWHERE).items():
+        monkeypatch.setenv(name, value)
+    return FleetSettings().requirements()
+
+
+MECHANISMS = {"masked": 'name = "distributed-polya"', "sealed": 'name = "local-laplace-discrete"\nvia = "shuffler"'}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS)
+def test_a_contribution_that_would_overdraw_is_refused_by_the_client_before_anything_is_sent(
+    mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overdrawn = file(5, mechanism)
+    monkeypatch.setattr("distrust.server.learner.learner.check_budget", lambda *_: None)
+    exchanges: list[Exchange] = []
+    with pytest.raises(BudgetExceeded, match=r"5 contributions would cost ε = 2.5 at δ = 0, and the budget is ε = 2"):
+        record_run(
+            tmp_path,
+            [overdrawn.config],
+            0.0,
+            monkeypatch,
+            exchanges=exchanges,
+            requirements=requirements(overdrawn, monkeypatch),
+        )
+    sent = [one.url.path.rpartition("/")[2] for one in exchanges if one.caller.startswith("fleet")]
+    assert set(sent) == {"round", "config"}  # they looked, and took not even a ticket
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS)
+def test_what_the_budget_covers_is_played_to_its_end(
+    mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last contribution spends the budget to the last digit."""
+    covered = file(4, mechanism)
+    recorded = record_run(tmp_path, [covered.config], 0.0, monkeypatch, requirements=requirements(covered, monkeypatch))
+    assert recorded.views["run"].state == "finished"
+    assert recorded.views["run"].snapshot.guarantee.epsilon == pytest.approx(2.0)
+
+
+def test_a_budget_at_a_smaller_delta_than_a_guarantee_is_shown_at_is_kept_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rényi guarantees hold at every δ, and are shown at 1e-6: the budget asks at 1e-9."""
+    covered = file(1, 'name = "distributed-skellam"', 4.0, 1e-9)
+    held = requirements(covered, monkeypatch)
+    assert (held.max_epsilon, held.max_delta) == (4.0, 1e-9)
+    recorded = record_run(tmp_path, [covered.config], 0.0, monkeypatch, requirements=held)
+    assert recorded.views["run"].state == "finished"
+
+
+def test_where_nothing_was_declared_returning_clients_play_over_http_what_they_play_in_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 contributions of ε = 0.5 are above what a user accepts in one cohort: that limits no sum."""
+    undeclared = file(40, MECHANISMS["masked"], epsilon=None)
+    held = requirements(undeclared, monkeypatch)
+    assert held == PrivacyRequirements(config_digest=undeclared.config.digest())
+    recorded = record_run(tmp_path, [undeclared.config], 0.0, monkeypatch, requirements=held)
+    spent = [recorded.views["run"].snapshot.guarantee, in_process.run(undeclared).guarantee]
+    assert recorded.views["run"].state == "finished"
+    assert spent[0] == spent[1]
+
+
+def test_a_user_told_of_contributions_alone_calls_its_own_limit_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No budget was declared, so that none is said to be overdrawn."""
+    undeclared = file(40, MECHANISMS["masked"], epsilon=None)
+    with pytest.raises(BudgetExceeded, match=r"40 contributions would cost .*, and this user's limit is ε = 10"):
+        record_run(tmp_path, [undeclared.config], 0.0, monkeypatch, requirements=PrivacyRequirements(contributions=40))

@@ -1,0 +1,265 @@
+"""DESIGN's table "What a party may know", line by line, over real services and everything that they said and stored."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from distrust.common.crypto.seal import REPORT_ID
+from distrust.common.messages.batch import BatchAnswer, ModularSum, PermutedBits, Records
+from distrust.common.messages.cohort import Cohort, LabelledBits, Masking
+from distrust.common.messages.upload import Upload
+from distrust.common.modular import pack, sum_rows, unpack
+from distrust.common.run.config import RunConfig
+from distrust.common.wire import decode_blob, encode_blob
+from distrust.server.keys import load_or_make
+from tests.support.recording import PARTIES, SEED, RecordedRun, Recording, keys, record_run
+
+MECHANISMS = {
+    "masked": {"name": "distributed-polya", "epsilon": 2.0, "precision": 1000},
+    "sealed": {"name": "local-laplace-discrete", "epsilon": 2.0, "precision": 1000, "via": "shuffler"},
+    "bits": {"name": "shuffled-binomial", "epsilon": 2.0, "delta": 1e-3, "precision": 40},
+}
+CLIENTS = 16
+
+
+def config(run: str) -> RunConfig:
+    """One round of two cohorts; clients leave at every stage."""
+    whole = {"run": run, "arms": 2, "horizon": 2 * CLIENTS, "policy": {"first_batch": 4}, "mechanism": MECHANISMS[run]}
+    return RunConfig.model_validate({**whole, "intermediary": {"dropout": 0.3, "corrupt": 0.1}})
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordedRun]:
+    with pytest.MonkeyPatch.context() as tap:
+        yield record_run(tmp_path_factory.mktemp("parties"), [config(run) for run in MECHANISMS], 0.2, tap)
+
+
+@pytest.fixture(scope="module")
+def recordings(recorded: RecordedRun) -> dict[str, Recording]:
+    return {party: Recording.of(recorded, party) for party in PARTIES}
+
+
+def cohorts(recorded: RecordedRun, run: str) -> list[Cohort]:
+    """The run's cohorts, as the server opened them."""
+    rows = recorded.rows("server", f"SELECT message FROM cohorts WHERE run = '{run}' ORDER BY cohort")
+    return [Cohort.model_validate_json(text) for (text,) in rows]
+
+
+def batch(recorded: RecordedRun, cohort: Cohort) -> BatchAnswer:
+    ((text,),) = recorded.rows("server", f"SELECT body FROM batches WHERE cohort = '{cohort.cohort}'")
+    return BatchAnswer.model_validate_json(text)
+
+
+def bodies(recorded: RecordedRun, party: str, cohort: Cohort, stage: str) -> dict[int, bytes]:
+    """What clients sent, by slot, in the order of arrival."""
+    where = f"cohort = '{cohort.cohort}' AND stage = '{stage}' AND slot >= 0"
+    return dict(recorded.rows(party, f"SELECT slot, body FROM messages WHERE {where} ORDER BY number"))
+
+
+def test_the_runs_were_real(recorded: RecordedRun, recordings: dict[str, Recording]) -> None:
+    """Every cohort was released with clients lost; and a needle that must be in the hay is found."""
+    for run in MECHANISMS:
+        assert [batch(recorded, cohort).state for cohort in cohorts(recorded, run)] == ["released"] * 2
+        assert all(batch(recorded, cohort).lost > 0 for cohort in cohorts(recorded, run))
+    masked, sealed = cohorts(recorded, "masked")[0], cohorts(recorded, "sealed")[0]
+    assert all(recordings["aggregator"].holds(body) for body in bodies(recorded, "aggregator", masked, "keys").values())
+    assert all(recordings["shuffler"].holds(body) for body in bodies(recorded, "shuffler", sealed, "report").values())
+    content = batch(recorded, sealed).batch
+    assert content is not None
+    assert recordings["server"].holds(content.content.body)
+
+
+# Column "reward" and column "arms' means": only the clients.
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_no_service_ever_holds_a_reward(recorded: RecordedRun, recordings: dict[str, Recording], party: str) -> None:
+    rewards = {float(reward) for row in recorded.truth.rewards.values() for reward in row if 0 < reward < 1}
+    assert len(rewards) > 3 * CLIENTS
+    assert not [reward for reward in rewards if recordings[party].holds_number(reward)]
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_no_service_ever_holds_the_environments_means_or_seed(
+    recorded: RecordedRun, recordings: dict[str, Recording], party: str
+) -> None:
+    assert not any(recordings[party].holds_number(float(mean)) for mean in recorded.environment.means)
+    forms = (str(SEED).encode(), SEED.to_bytes(8), SEED.to_bytes(8, "little"))
+    assert not any(recordings[party].holds(form) for form in forms)
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_no_service_ever_holds_a_clients_seed_or_private_key(
+    recorded: RecordedRun, recordings: dict[str, Recording], party: str
+) -> None:
+    """Lost clients' mask seeds are rebuilt in the aggregator's memory; they are written down nowhere."""
+    assert len(recorded.truth.secrets) > 6 * CLIENTS
+    assert not [secret for secret in recorded.truth.secrets if recordings[party].holds(secret)]
+
+
+# The client.
+
+
+def test_clients_are_told_rounds_tickets_and_stages_and_never_a_sum(recorded: RecordedRun) -> None:
+    stages = {"keys", "shares", "confirm", "masked", "unmask", "reports"}
+    paths = {"config", "round", "tickets", "terms", "stage", "statements", "departures"} | stages
+    exchanges = [one for one in recorded.exchanges if one.caller.startswith("fleet")]
+    assert {one.url.path.rpartition("/")[2] for one in exchanges} <= paths
+    answered = set().union(*(keys(json.loads(one.answer)) for one in exchanges))
+    assert not answered & {"sum", "estimate", "mean", "lower", "upper", "batch", "survivors"}
+    assert not any(name == "authorization" for one in exchanges for name in one.headers)
+
+
+# The shuffler.
+
+
+def test_the_shuffler_holds_no_plaintext_of_a_sealed_record_and_no_key_to_it(
+    recorded: RecordedRun, recordings: dict[str, Recording]
+) -> None:
+    """The report id is outside too; behind it comes a ciphertext, never the payload."""
+    seal = load_or_make(recorded.databases["server"].with_suffix(".keys")).seal.private_bytes_raw()
+    assert not recordings["shuffler"].holds(seal)
+    reports = [
+        body for one in cohorts(recorded, "sealed") for body in bodies(recorded, "shuffler", one, "report").values()
+    ]
+    heads, payloads = [body[:REPORT_ID] for body in reports], recorded.truth.payloads
+    assert not recordings["shuffler"].reads(heads, payloads)
+    assert Recording([head + min(payloads) for head in heads]).reads(heads, payloads)
+
+
+def test_the_shuffler_knows_who_sent_labelled_bits_and_reads_them(recorded: RecordedRun) -> None:
+    """The trusted-shuffler model: the one clear message that an intermediary may see. The guarantee says so."""
+    for cohort in cohorts(recorded, "bits"):
+        for slot, body in bodies(recorded, "shuffler", cohort, "report").items():
+            ones = int.from_bytes(body).bit_count()
+            assert ones == int(recorded.truth.rows[cohort.cohort][slot][0])
+    assert "trusted with labelled bits" in " ".join(recorded.views["bits"].snapshot.guarantee.assumptions)
+
+
+# The aggregator.
+
+
+def test_the_aggregators_masked_inputs_are_not_the_inputs(recorded: RecordedRun) -> None:
+    """Of 25 or so values below m > 16,000 four would have to agree by chance: less than 1e-12."""
+    for cohort in cohorts(recorded, "masked"):
+        assert isinstance(cohort.channel, Masking)
+        m, rows = cohort.channel.modulus, recorded.truth.rows[cohort.cohort]
+        found = {slot: unpack(body, m, 1) for slot, body in bodies(recorded, "aggregator", cohort, "masked").items()}
+        assert len(found) >= cohort.minimum
+        assert m > 16_000
+        assert sum(bool((found[slot] == rows[slot]).all()) for slot in found) < 4
+
+
+def test_the_aggregators_sum_is_the_survivors_noised_sum_modulo_m(recorded: RecordedRun) -> None:
+    for cohort in cohorts(recorded, "masked"):
+        assert isinstance(cohort.channel, Masking)
+        m, rows = cohort.channel.modulus, recorded.truth.rows[cohort.cohort]
+        survivors = bodies(recorded, "aggregator", cohort, "masked")
+        summed = sum_rows(np.stack([rows[slot] for slot in survivors]), m)
+        found = batch(recorded, cohort).batch
+        assert found is not None
+        assert found.content == ModularSum(body=pack(summed, m))
+
+
+# The server.
+
+
+def test_the_server_is_told_by_clients_which_round_and_how_many_and_nothing_else(recorded: RecordedRun) -> None:
+    sent = recorded.between("fleet", "server")
+    assert {one.url.path.rpartition("/")[2] for one in sent} == {"config", "round", "tickets", "keys", "statements"}
+    assert set().union(*(set(one.url.params) for one in sent)) <= {"after", "wait"}
+    requests = [json.loads(one.body) for one in sent if one.body]
+    assert requests
+    assert all(set(request) == {"version", "request", "round", "want", "keys"} for request in requests)
+
+
+def test_intermediaries_tell_the_server_a_count_and_a_mixture_and_no_slot_ticket_or_order(
+    recorded: RecordedRun,
+) -> None:
+    sent = [one for party in ("shuffler", "aggregator") for one in recorded.between("server", party)]
+    assert {(one.method, one.url.path.count("/")) for one in sent} == {("PUT", 3), ("GET", 4)}
+    collected = [one for one in sent if one.method == "GET"]
+    assert {one.url.path.rpartition("/")[2] for one in collected} == {"batch", "statements"}
+    names = set().union(*(keys(json.loads(one.answer)) for one in collected))
+    answer = {"version", "cohort", "state", "batch", "reason", "lost"}
+    report = {"liars", "disputes", "statements", "stage", "digest", "over"}  # slots of liars only; here there are none
+    assert names <= answer | report | {"survivors", "content", "kind", "body", "count", "checksum"}
+    batches = [json.loads(one.answer)["batch"] for one in collected if one.url.path.endswith("/batch")]
+    assert all(batch["liars"] == [] for batch in batches if batch)
+
+
+def test_the_server_never_meets_a_message_as_a_client_sent_it(
+    recorded: RecordedRun, recordings: dict[str, Recording]
+) -> None:
+    """Neither keys nor shares nor report ids; masked inputs and bits are too short to be told from chance."""
+    sent = [*recorded.between("fleet", "shuffler"), *recorded.between("fleet", "aggregator")]
+    sent = [one for one in sent if one.method == "POST" and not one.url.path.endswith("/departures")]
+    items = [item.body for one in sent for item in Upload.model_validate_json(one.body).items]
+    long = [body for body in items if len(body) > REPORT_ID]
+    assert len(long) > 4 * CLIENTS
+    assert not [body for body in long if recordings["server"].holds(body[:REPORT_ID])]
+
+
+def test_sealed_records_reach_the_server_in_an_order_that_tells_nothing(recorded: RecordedRun) -> None:
+    """Neither by slot nor by arrival: 11 records or more agree with either by chance below 1e-7."""
+    for cohort in cohorts(recorded, "sealed"):
+        found = batch(recorded, cohort).batch
+        assert found is not None
+        assert isinstance(found.content, Records)
+        size = len(found.content.body) // found.content.count
+        released = [found.content.body[at : at + size] for at in range(0, len(found.content.body), size)]
+        arrived = {slot: body[REPORT_ID:] for slot, body in bodies(recorded, "shuffler", cohort, "report").items()}
+        assert sorted(released) == sorted(arrived.values())
+        assert released != list(arrived.values())
+        assert released != [arrived[slot] for slot in sorted(arrived)]
+        ids = [body[:REPORT_ID] for body in bodies(recorded, "shuffler", cohort, "report").values()]
+        mixed = np.bitwise_xor.reduce([list(hashlib.sha256(one).digest()) for one in ids])
+        assert found.content.checksum == bytes(mixed.tolist())
+
+
+def test_labelled_bits_reach_the_server_as_one_heap(recorded: RecordedRun) -> None:
+    """As many ones as were sent, and no client's run of ones and then zeros left in it: by chance, below 1e-9."""
+    for cohort in cohorts(recorded, "bits"):
+        found = batch(recorded, cohort).batch
+        assert found is not None
+        assert isinstance(found.content, PermutedBits)
+        assert isinstance(cohort.channel, LabelledBits)
+        assert cohort.channel.width > 48
+        sent = bodies(recorded, "shuffler", cohort, "report")
+        ones = sum(int.from_bytes(body).bit_count() for body in sent.values())
+        assert int.from_bytes(found.content.body).bit_count() == ones
+        assert not any(body in found.content.body for body in sent.values())
+
+
+def test_a_record_that_the_server_opens_is_noised(recorded: RecordedRun) -> None:
+    """Noise of scale 500 on a grid of 1000: five of 26 within one step of the truth happen with 2e-8 at most."""
+    for cohort in cohorts(recorded, "sealed"):
+        rewards, rows = recorded.truth.rewards[cohort.cohort], recorded.truth.rows[cohort.cohort]
+        bare = [slot for slot, row in rows.items() if abs(int(row[0]) - 1000 * rewards[slot]) <= 1]
+        assert len(bare) < 5 < len(rows)
+
+
+# All parties.
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_no_ticket_is_ever_shown_by_a_transcript(recorded: RecordedRun, party: str) -> None:
+    """A reader of a transcript could otherwise speak for a client while the cohort is open."""
+    grants = [
+        grant for one in recorded.between("fleet", "server") for grant in json.loads(one.answer).get("grants", [])
+    ]
+    raw = b"".join(_blob(grant["signatures"]) for grant in grants)
+    tickets = [raw[at : at + 64] for at in range(0, len(raw), 64)]
+    assert len(tickets) == 6 * CLIENTS
+    shown = recorded.transcripts[party]
+    assert shown.count(b'"direction":"in"') > 2
+    assert not [one for one in tickets if one[:8].hex().encode() in shown or encode_blob(one[:9]).encode() in shown]
+
+
+def _blob(text: str) -> bytes:
+    raw = decode_blob(text)
+    assert isinstance(raw, bytes)
+    return raw

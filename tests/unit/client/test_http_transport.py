@@ -1,0 +1,165 @@
+"""The transport over HTTP uses the paths that the services have."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+
+from distrust.aggregator.app import AggregatorSettings, aggregator_app, parse_slots
+from distrust.aggregator.service import Aggregator
+from distrust.client.fleet import Fleet, FleetOptions
+from distrust.client.http_transport import Addresses, HttpTransport, newest_running, patience, ranges
+from distrust.client.randomizer import World
+from distrust.client.requirements import PrivacyRequirements
+from distrust.common.errors import Aborted, Unavailable
+from distrust.common.messages.cohort import Cohort, TicketRequest
+from distrust.common.messages.status import StageView
+from distrust.common.messages.upload import Departure, Upload, UploadAnswer
+from distrust.common.run.round import Round
+from distrust.common.web.client import Http, Patience
+from distrust.common.web.intermediary import close
+from distrust.common.web.problems import Problem
+from tests.support.fleet_harness import TICKET_KEY, FleetHarness
+
+MakeRound = Callable[..., Round]
+PLACES = Addresses("http://server", "http://shuffler", "http://aggregator")
+QUICK = Patience(first=0.001, longest=0.001, total=0.05)
+
+
+@pytest.mark.parametrize(
+    ("slots", "text"),
+    [([], ""), ([5], "5"), ([0, 1, 2], "0-2"), ([0, 2, 3, 9], "0,2-3,9"), (list(range(99)), "0-98")],
+)
+def test_slots_travel_as_ranges_that_the_aggregator_reads(slots: list[int], text: str) -> None:
+    assert ranges(slots) == text
+    assert parse_slots(text) == slots
+
+
+class _Wired(FleetHarness):
+    """Tickets from the harness; everything for the intermediary goes through the transport."""
+
+    transport: HttpTransport
+
+    async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
+        return await self.transport.upload(cohort, upload)
+
+    async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
+        return await self.transport.stage(cohort, after, slots, wait)
+
+    async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
+        return await self.transport.depart(cohort, departure)
+
+
+def test_a_fleet_plays_a_masked_cohort_over_the_aggregators_own_routes(
+    make_round: MakeRound, world: World, tmp_path: Path
+) -> None:
+    round_ = make_round(clients=40, dropout=0.2)
+    app = aggregator_app(AggregatorSettings(database=f"sqlite:///{tmp_path}/a.sqlite3"))
+    service: Aggregator = app.state.service
+    harness = _Wired([round_], service, TICKET_KEY)
+
+    async def play() -> tuple[str, Http]:
+        async with Http(QUICK, transport=httpx.ASGITransport(app)) as http:
+            harness.transport = HttpTransport(http, PLACES, "demo")
+            return await Fleet(harness, world, PrivacyRequirements(), FleetOptions(block=11, dropout=0.2)).serve(), http
+
+    state, http = asyncio.run(play())
+    assert state == "finished"
+    assert isinstance(service.batch("demo.1.0.1"), bytes)
+    assert http.sent > 40 * 64
+    assert http.received > 40 * 64
+    close(app)
+
+
+def _answering(*answers: tuple[int, str]) -> tuple[httpx.MockTransport, list[httpx.Request]]:
+    """A transport that gives the answers one after another, the last one for ever."""
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        status, body = answers[min(len(seen), len(answers) - 1)]
+        seen.append(request)
+        return httpx.Response(status, text=body)
+
+    return httpx.MockTransport(answer), seen
+
+
+def test_rounds_and_tickets_come_from_the_server_of_the_run() -> None:
+    view = '{"run":"demo","state":"finished","config":""}'
+    transport, seen = _answering((200, view), (200, '{"grants":[]}'))
+
+    async def ask() -> None:
+        async with Http(QUICK, transport=transport) as http:
+            own = HttpTransport(http, PLACES, "demo")
+            assert (await own.round(3, 25.0)).state == "finished"
+            assert (await own.tickets(TicketRequest(request="0" * 32, round=3, want=9))).grants == []
+
+    asyncio.run(ask())
+    assert [str(request.url) for request in seen] == [
+        "http://server/v1/runs/demo/round?after=3&wait=25.0",
+        "http://server/v1/runs/demo/tickets",
+    ]
+    assert all("authorization" not in request.headers for request in seen)
+
+
+def test_reports_go_to_the_shuffler_and_are_sent_again_unchanged_until_it_is_back(make_round: MakeRound) -> None:
+    transport, seen = _answering((503, ""), (502, ""), (200, '{"accepted":0,"refused":[]}'))
+    cohort = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort
+
+    async def send() -> UploadAnswer:
+        async with Http(QUICK, transport=transport) as http:
+            upload = Upload(cohort=cohort.cohort, stage="report", items=[])
+            return await HttpTransport(http, PLACES, "demo").upload(cohort, upload)
+
+    assert asyncio.run(send()).accepted == 0
+    assert {str(request.url) for request in seen} == {"http://shuffler/v1/cohorts/demo.1.0.1/reports"}
+    assert len({request.content for request in seen}) == 1
+    assert len(seen) == 3
+
+
+def test_a_refusal_is_not_repeated(make_round: MakeRound) -> None:
+    transport, seen = _answering(
+        (410, Problem(type=Aborted("").urn, title="aborted", status=410, detail="too few").model_dump_json())
+    )
+    cohort = make_round().assignments[0].cohort
+
+    async def look() -> None:
+        async with Http(QUICK, transport=transport) as http:
+            await HttpTransport(http, PLACES, "demo").stage(cohort, "keys", [], 0.0)
+
+    with pytest.raises(Aborted, match="too few"):
+        asyncio.run(look())
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("states", "found"),
+    [
+        (["running", "running"], "run-1"),
+        (["running", "finished"], "run-0"),
+        (["cancelled", "failed"], None),
+        ([], None),
+    ],
+)
+def test_auto_is_the_newest_run_that_is_not_over(states: list[str], found: str | None) -> None:
+    lines = [
+        f'{{"run":"run-{i}","state":"{state}","arms":2,"horizon":9,"mechanism":"identity"}}'
+        for i, state in enumerate(states)
+    ]
+    transport, _ = _answering((200, f'{{"runs":[{",".join(lines)}]}}'))
+
+    async def ask() -> str:
+        async with Http(Patience(total=-1), transport=transport) as http:
+            return await newest_running(http, "http://server")
+
+    if found is None:
+        with pytest.raises(Unavailable, match="no run is open"):
+            asyncio.run(ask())
+    else:
+        assert asyncio.run(ask()) == found
+
+
+def test_patience_is_bounded() -> None:
+    assert patience(60.0).total == 60.0
+    assert patience(60.0).longest < 60.0

@@ -1,0 +1,80 @@
+"""The fleet as a process: it always ends with a status, a line, and a report."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from distrust.client.__main__ import main
+
+WORLD = '{"name":"bernoulli","means":[0.2,0.8],"seed":4}'
+
+
+def _arguments(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["client", *arguments])
+    monkeypatch.setattr(
+        "distrust.client.__main__.configure", lambda _level: None
+    )  # the logs of this process are pytest's
+
+
+def test_a_server_that_stays_away_is_status_2_with_a_line_and_a_report(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as unheard:  # bound and never listening: connections are refused
+        unheard.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unheard.getsockname()[1]}"
+        report = tmp_path / "fleet.json"
+        options = ["--run", "demo", "--environment", WORLD, "--server-url", url, "--patience", "0.4"]
+        _arguments(monkeypatch, *options, "--report", str(report), "--log-level", "error", "--process", "f1")
+        assert main() == 2
+    assert "distrust fleet: unavailable:" in capsys.readouterr().err
+    written = json.loads(report.read_text())
+    assert (written["process"], written["run"], written["state"]) == ("f1", "demo", "failed")
+    assert written["clients"]["joined"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        pytest.param([], "environment: is required", id="no-environment"),
+        pytest.param(["--environment", WORLD, "--dropout", "2"], "dropout = ", id="out-of-range"),
+        pytest.param(["--environment", WORLD, "--noise-seed", "1"], "noise_seed = 1", id="unsafe"),
+        pytest.param(
+            ["--environment", '{"name":"bernoulli","means":[0,2],"seed":1}'], "environment.means[1] = 2", id="mean"
+        ),
+    ],
+)
+def test_bad_settings_are_status_2_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], line: str
+) -> None:
+    _arguments(monkeypatch, *options)
+    assert main() == 2
+    error = capsys.readouterr().err
+    assert line in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_fleet_that_is_told_to_stop_writes_its_report_and_ends_with_0(tmp_path: Path, number: int) -> None:
+    """The server takes the connection and never answers, as in a long poll."""
+    report = tmp_path / "fleet.json"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        options = ["--run", "demo", "--environment", WORLD, "--server-url", url, "--report", str(report)]
+        fleet = subprocess.Popen(
+            [sys.executable, "-m", "distrust.client", *options], env={**os.environ}, stderr=subprocess.DEVNULL
+        )
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(100)
+            fleet.send_signal(number)
+            started = time.monotonic()
+            assert fleet.wait(20) == 0
+    assert time.monotonic() - started < 5
+    assert json.loads(report.read_text())["state"] == "stopped"

@@ -1,0 +1,225 @@
+"""A user refuses what would weaken its privacy, whatever the server says."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from distrust.client.requirements import PrivacyRequirements
+from distrust.common.bandit.decisions import AssignedAction
+from distrust.common.errors import BudgetExceeded, Refused
+from distrust.common.modular import packed_size
+from distrust.common.run.config import RunConfig
+from distrust.common.run.round import Assignment, Round, cohort_terms
+from tests.support.fleet_harness import CONFIGS
+
+MakeRound = Callable[..., Round]
+
+
+def config(round_: Round) -> RunConfig:
+    return CONFIGS[round_.assignments[0].cohort.config]
+
+
+def _check(terms: PrivacyRequirements, round_: Round) -> None:
+    terms.check(config(round_), round_, round_.assignments[0])
+
+
+def _with_cohort(round_: Round, **changes: Any) -> Round:
+    cohort = round_.assignments[0].cohort.model_copy(update=changes)
+    return round_.model_copy(update={"assignments": [Assignment(arm=0, cohort=cohort)]})
+
+
+def _with_channel(round_: Round, **changes: Any) -> Round:
+    return _with_cohort(round_, channel=round_.assignments[0].cohort.channel.model_copy(update=changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("distributed-polya", {}),
+        ("distributed-skellam", {}),
+        ("local-laplace-discrete", {"via": "shuffler"}),
+        ("shuffled-binomial", {"delta": 1e-6}),
+    ],
+)
+def test_an_honest_round_is_accepted(make_round: MakeRound, name: str, more: dict[str, Any]) -> None:
+    _check(PrivacyRequirements(min_survivors=16), make_round(name, **more))
+
+
+def test_a_weaker_guarantee_than_the_users_own_is_refused(make_round: MakeRound) -> None:
+    _check(PrivacyRequirements(max_epsilon=1.0), make_round())
+    with pytest.raises(Refused, match=r"ε = 1 is above this user's 0\.99"):
+        _check(PrivacyRequirements(max_epsilon=0.99), make_round())
+
+
+def test_a_larger_delta_than_the_users_own_is_refused(make_round: MakeRound) -> None:
+    round_ = make_round("shuffled-binomial", delta=1e-3)
+    _check(PrivacyRequirements(max_delta=1e-3), round_)
+    with pytest.raises(Refused, match="δ"):
+        _check(PrivacyRequirements(max_delta=1e-4), round_)
+
+
+def test_a_floor_below_the_users_own_is_refused(make_round: MakeRound) -> None:
+    with pytest.raises(Refused, match="counts on 16 survivors, and this user on 17"):
+        _check(PrivacyRequirements(min_survivors=17), make_round())
+
+
+def test_a_round_without_privacy_needs_a_user_that_allows_it(make_round: MakeRound) -> None:
+    with pytest.raises(Refused, match="no privacy"):
+        _check(PrivacyRequirements(), make_round("identity"))
+    _check(PrivacyRequirements(allow_unsafe=True), make_round("identity"))
+
+
+def test_even_an_unsafe_user_insists_on_its_floor(make_round: MakeRound) -> None:
+    with pytest.raises(Refused, match="counts on"):
+        _check(PrivacyRequirements(min_survivors=17, allow_unsafe=True), make_round("identity"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({"clients": 40}, r"cohort\.clients = 40: .* mechanism\.clients = 20", id="inflated-n"),
+        pytest.param({"minimum": 15}, r"cohort\.minimum = 15: .* gives 18", id="opens-early"),
+        pytest.param({"round": 2}, r"cohort\.round = 2: the round says round\.number = 1", id="another-round"),
+        pytest.param({"run": "other"}, r"cohort\.run = 'other'", id="another-run"),
+    ],
+)
+def test_a_cohort_that_contradicts_its_round_is_refused(
+    make_round: MakeRound, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(Refused, match=words):
+        _check(PrivacyRequirements(), _with_cohort(make_round(), **changes))
+
+
+@pytest.mark.parametrize("changes", [{"neighbours": 2}, {"threshold": 1}])
+def test_a_thinner_graph_or_a_lower_threshold_is_refused(make_round: MakeRound, changes: dict[str, int]) -> None:
+    with pytest.raises(Refused, match="the run's rates give k = "):
+        _check(PrivacyRequirements(), _with_channel(make_round(), **changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "changes"),
+    [
+        pytest.param("distributed-polya", {}, {"modulus": 7}, id="modulus"),
+        pytest.param("distributed-polya", {}, {"dimension": 2}, id="dimension"),
+        pytest.param("local-laplace-discrete", {"via": "shuffler"}, {"size": 9}, id="size"),
+        pytest.param("shuffled-binomial", {"delta": 1e-6}, {"width": 1}, id="width"),
+    ],
+)
+def test_a_channel_that_does_not_fit_the_mechanism_is_refused(
+    make_round: MakeRound, name: str, more: dict[str, Any], changes: dict[str, int]
+) -> None:
+    with pytest.raises(Refused, match="does not fit"):
+        _check(PrivacyRequirements(), _with_channel(make_round(name, **more), **changes))
+
+
+def test_labelled_bits_may_not_travel_as_another_channel(make_round: MakeRound) -> None:
+    bits, records = make_round("shuffled-binomial", delta=1e-6), make_round("local-laplace-discrete", via="shuffler")
+    swapped = _with_cohort(bits, channel=records.assignments[0].cohort.channel)
+    with pytest.raises(Refused, match="does not fit"):
+        _check(PrivacyRequirements(), swapped)
+
+
+@pytest.mark.parametrize("name", ["distributed-polya", "distributed-skellam", "central-laplace-discrete"])
+def test_a_share_of_noise_that_counts_on_a_sum_is_never_sealed_to_the_server_alone(
+    make_round: MakeRound, name: str
+) -> None:
+    """A client's own share of the noise is next to nothing: the server would read single records almost in clear."""
+    round_ = make_round(name)
+    size = packed_size(round_.mechanism.modulus, 1)
+    records = make_round("local-laplace-discrete", via="shuffler").assignments[0].cohort.channel
+    with pytest.raises(Refused, match=r"via the aggregator, and cohort demo\.1\.0\.1 is served by the shuffler"):
+        _check(PrivacyRequirements(), _with_cohort(round_, channel=records.model_copy(update={"size": size})))
+
+
+def test_noise_that_counts_on_the_clients_who_may_collude_is_refused(make_round: MakeRound) -> None:
+    """18 of 20 are sure to answer and 2 may collude: the noise of 16 must do, and a server may not count on 17."""
+    round_ = make_round()
+    spread = round_.mechanism.model_copy(update={"floor": 17})
+    with pytest.raises(Refused, match=r"mechanism\.floor = 17: .* gives 16"):
+        _check(PrivacyRequirements(), round_.model_copy(update={"mechanism": spread}))
+
+
+def test_noise_spread_over_more_clients_than_the_user_believes_in_is_refused(make_round: MakeRound) -> None:
+    """An inflated n: with a thousand invented clients the few real ones would add a hundredth of the noise."""
+    _check(PrivacyRequirements(max_survivors=16), make_round())
+    with pytest.raises(Refused, match="spreads its noise over 800 survivors, and this user believes in 16 at most"):
+        _check(PrivacyRequirements(max_survivors=16), make_round(clients=1000))
+
+
+def test_a_returning_user_refuses_what_would_overdraw_its_own_budget(make_round: Callable[..., Round]) -> None:
+    """ε = 1 a round: three of them are ε = 3, and a fourth is too much. Terms are read before anything is sent."""
+    _check(PrivacyRequirements(max_epsilon=3.0, contributions=3), make_round())
+    _check(PrivacyRequirements(max_epsilon=3.0, max_delta=1.0, contributions=3), make_round())
+    with pytest.raises(BudgetExceeded, match="4 contributions"):
+        _check(PrivacyRequirements(max_epsilon=3.0, max_delta=1e-9, contributions=4), make_round())
+
+
+def test_a_returning_user_adds_up_rounds_of_different_kinds(make_round: MakeRound) -> None:
+    """Twice the one costs ε = 2, twice the other 1.93, and once each 2.2: pure ε joins no Rényi curve for nothing."""
+    terms = PrivacyRequirements(max_epsilon=2.0, max_delta=1e-6, contributions=2)
+    rounds = [make_round(), make_round("distributed-skellam", epsilon=1.2, delta=1e-6)]
+    for first, then in (rounds, rounds[::-1]):
+        agreed = [terms.check(config(first), first, first.assignments[0])]
+        assert terms.check(config(first), first, first.assignments[0], agreed) == agreed[0]
+        with pytest.raises(BudgetExceeded, match="2 contributions"):
+            terms.check(config(then), then, then.assignments[0], agreed)
+
+
+def test_a_renyi_guarantee_is_read_at_the_users_own_delta(make_round: MakeRound) -> None:
+    """It is shown at 1e-6 and holds at every δ: at 1e-9 it costs ε = 6.01 instead of 4.98."""
+    round_ = make_round("distributed-skellam")
+    assert round_.mechanism.privacy().promise.kind == "renyi"
+    _check(PrivacyRequirements(max_epsilon=7.0, max_delta=1e-9), round_)
+    with pytest.raises(Refused, match=r"ε = \d\.\d+ is above this user's 5\.5"):
+        _check(PrivacyRequirements(max_epsilon=5.5, max_delta=1e-9), round_)
+    with pytest.raises(Refused, match="δ = 1e-06 is above this user's 0"):
+        _check(PrivacyRequirements(max_delta=0.0), round_)
+
+
+@pytest.mark.parametrize("name", ["local-laplace-discrete", "shuffled-laplace"])
+def test_an_honest_deal_is_accepted(make_assigned: MakeRound, name: str) -> None:
+    _check(PrivacyRequirements(), make_assigned(name, **({"delta": 1e-6} if name.startswith("shuffled") else {})))
+
+
+def test_noise_by_the_blanket_of_one_randomizer_is_refused_for_dealt_actions(make_assigned: MakeRound) -> None:
+    round_ = make_assigned("shuffled-laplace", delta=1e-6)
+    for_all = round_.mechanism.model_copy(update={"dealt": False})
+    with pytest.raises(Refused, match=r"mechanism\.dealt = False"):
+        _check(PrivacyRequirements(), round_.model_copy(update={"mechanism": for_all}))
+
+
+def test_actions_dealt_from_a_seed_need_a_user_that_allows_it(make_assigned: MakeRound) -> None:
+    with pytest.raises(Refused, match="dealt from a seed"):
+        _check(PrivacyRequirements(), make_assigned(seed=7))
+    _check(PrivacyRequirements(allow_unsafe=True), make_assigned(seed=7))
+
+
+def test_a_deal_that_is_not_the_rounds_is_refused(make_round: MakeRound, make_assigned: MakeRound) -> None:
+    """Another list; a list where all clients play one arm; no list where actions are to be hidden."""
+    round_, open_to_all = make_assigned(), make_round("local-laplace-discrete", via="shuffler")
+    other = AssignedAction(actions=[0, 1, 2], times=[6, 8, 6])
+    for broken in (
+        round_.model_copy(update={"decision": other}),
+        round_.model_copy(update={"decision": open_to_all.decision}),
+        open_to_all.model_copy(update={"decision": round_.decision}),
+    ):
+        with pytest.raises(Refused, match="decision"):
+            _check(PrivacyRequirements(), broken)
+
+
+def test_a_deal_must_have_a_play_for_each_slot(make_assigned: MakeRound) -> None:
+    round_ = make_assigned()
+    retold = round_.model_copy(update={"decision": AssignedAction(actions=[0, 1], times=[9, 9])})
+    cohort = round_.assignments[0].cohort
+    channel = cohort.channel.model_copy(update={"deal": retold.decision})
+    shown = {"channel": channel, "terms": cohort_terms(retold, None, round_.mechanism)}
+    assignment = Assignment(cohort=cohort.model_copy(update=shown))
+    with pytest.raises(Refused, match="deals 18 plays to 20 slots"):
+        _check(PrivacyRequirements(), retold.model_copy(update={"assignments": [assignment]}))
+
+
+def test_what_is_proven_for_a_whole_sum_is_not_opened_by_action(make_assigned: MakeRound) -> None:
+    round_ = make_assigned("shuffled-gaussian", delta=1e-3)
+    with pytest.raises(Refused, match="protects a whole sum"):
+        _check(PrivacyRequirements(), round_)

@@ -1,0 +1,108 @@
+"""Every counter-example contradicts what is printed, our resolution holds, and the document says the same."""
+
+import json
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from typer.testing import CliRunner
+
+from distrust.common.errors import BadParameter
+from distrust.common.mechanisms import MECHANISMS
+from distrust.lab.__main__ import app
+from distrust.lab.papers.errata import ERRATA, checked_errata, errata_markdown
+from distrust.lab.papers.erratum import CheckedErratum, Paper
+
+ROOT = Path(__file__).parents[3]
+ERRATA_PAGE = (ROOT / "docs/privacy/errata.md").read_text("utf-8")
+DOCUMENT = "\n".join(page.read_text("utf-8") for page in sorted((ROOT / "docs/privacy").glob("*.md")))
+TOLERANCE = 1e-9
+
+
+@cache
+def found() -> dict[str, CheckedErratum]:
+    return {one.key: one for one in checked_errata()}
+
+
+KEYS = [erratum.key for erratum in ERRATA]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_counter_example_contradicts_the_print_and_our_resolution_holds(key: str) -> None:
+    one = found()[key]
+    if one.verdict == "harmless":
+        assert one.computed == one.claimed
+    else:
+        assert one.computed > one.claimed * (1 + 1e-8)
+    assert one.ours <= one.claimed * (1 + TOLERANCE)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_an_erratum_says_where_it_stands_and_where_its_resolution_lives(key: str) -> None:
+    one = found()[key]
+    assert (ROOT / one.code).is_file()
+    assert all((one.place, one.printed, one.wrong, one.setting, one.measure, one.instead))
+    assert not one.printed.endswith(".")
+    assert json.loads(json.dumps(asdict(one), allow_nan=False))["key"] == key
+
+
+def test_keys_are_unique_and_every_paper_has_errata() -> None:
+    assert len(set(KEYS)) == len(KEYS) == len(found())
+    for paper in get_args(Paper):
+        assert checked_errata(paper) == [one for one in found().values() if one.paper == paper] != []
+
+
+def test_an_unknown_paper_is_refused() -> None:
+    with pytest.raises(BadParameter, match="paper"):
+        checked_errata("XYZ")
+
+
+def printed(*words: str) -> str:
+    done = CliRunner().invoke(app, ["errata", *words])
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def test_the_command_speaks_to_people_to_programs_and_to_the_document() -> None:
+    assert json.loads(printed("--json", "-")) == json.loads(json.dumps([asdict(one) for one in found().values()]))
+    assert {one["paper"] for one in json.loads(printed("--paper", "CTX", "--json", "-"))} == {"CTX"}
+    table = printed("--paper", "FREE")
+    assert "Pr[x̄ ≥ t]" in table
+    assert "999.8" in table
+    assert printed("--paper", "GLB", "--markdown").count("- **GLB") == len(checked_errata("GLB"))
+
+
+def test_the_command_writes_a_file(tmp_path: Path) -> None:
+    printed("--paper", "DLB", "--json", str(tmp_path / "dlb.json"))
+    assert len(json.loads((tmp_path / "dlb.json").read_text("utf-8"))) == len(checked_errata("DLB"))
+
+
+def test_the_document_shows_what_the_command_computes() -> None:
+    shown = ERRATA_PAGE.split("<!-- errata -->\n")[1].split("<!-- /errata -->")[0]
+    assert shown.strip() == errata_markdown(list(found().values())).strip()
+
+
+@pytest.mark.parametrize("row", [row for row in DOCUMENT.splitlines() if row.startswith("| `distrust privacy ")])
+def test_a_figure_of_the_document_is_what_its_command_prints(row: str) -> None:
+    command, path, value = (cell.strip(" `") for cell in row.strip("|").split("|"))
+    done = CliRunner().invoke(app, command.split()[1:])
+    found: Any = json.loads(done.stdout)
+    for step in path.split("."):
+        found = found[int(step)] if isinstance(found, list) else found[step]
+    assert f"{found:d}" == value if isinstance(found, int) else f"{found:.4g}" == value
+
+
+def test_the_document_has_figures() -> None:
+    assert DOCUMENT.count("| `distrust privacy ") > 10
+
+
+def test_the_document_has_a_row_for_every_mechanism() -> None:
+    rows = [line for line in DOCUMENT.splitlines() if line.startswith("| `")]
+    assert [name for name in MECHANISMS if not any(row.startswith(f"| `{name}`") for row in rows)] == []
+
+
+def test_the_document_names_files_that_are_there() -> None:
+    named = {word for word in DOCUMENT.split("`") if word.startswith(("common/", "lab/", "client/", "server/"))}
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []

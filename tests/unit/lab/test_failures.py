@@ -1,0 +1,103 @@
+import pytest
+
+from distrust.lab.run import in_process
+from distrust.lab.run.failures import tracker_of
+from distrust.lab.run.run_file import RunFile, parse
+
+
+def run_file(means: list[float], policy: str = "", mechanism: str = 'name = "identity"', more: str = "") -> RunFile:
+    return parse(
+        f"""
+run = "trial"
+horizon = 6000
+[policy]
+{policy or "first_batch = 5"}
+[mechanism]
+{mechanism}
+[environment]
+name = "bernoulli"
+seed = 5
+means = {means}
+[unsafe]
+noise_seed = 2
+{more}
+"""
+    )
+
+
+def test_a_run_says_how_many_widths_it_formed_and_that_they_held() -> None:
+    result = in_process.run(run_file([0.1, 0.4, 0.9]))
+    assert result.events is not None
+    assert result.events.widths == sum(len(one.arms) for one in result.rounds)
+    assert (result.events.width_failures, result.events.best_dropped, result.events.failure) == (0, False, 0.1)
+    assert result.fault is None
+
+
+def test_a_witness_of_another_world_sees_every_failure() -> None:
+    """The policy plays [0.1, 0.9]; with [0.9, 0.1] for true it must find all widths wrong, and the best arm gone."""
+    file, believed = run_file([0.1, 0.9]), run_file([0.9, 0.1])
+    tracker = tracker_of(believed)
+    learner = in_process.play_learner(file, tracker)
+    events = tracker.events(learner)
+    result = in_process.run(file)
+    dropped = next(place for place, one in enumerate(result.rounds) if 0 in one.eliminated)
+    assert events.best_dropped
+    assert events.best_dropped_at == result.regret.curve[dropped][0]
+    assert events.widths == sum(len(one.arms) for one in result.rounds)
+    assert events.width_failures == events.widths
+
+
+def test_of_two_best_arms_one_may_go() -> None:
+    file, believed = run_file([0.1, 0.9, 0.9]), run_file([0.9, 0.9, 0.1])
+    tracker = tracker_of(believed)
+    learner = in_process.play_learner(file, tracker)
+    assert 0 not in learner.policy.active
+    assert not tracker.events(learner).best_dropped
+
+
+PUBLISHED = 'constants = "published-code"\nfirst_batch = 3'
+PAPER = 'name = "distributed-polya"\nepsilon = 1.0\ncalibration = "paper"'
+
+
+@pytest.mark.parametrize(
+    ("policy", "mechanism", "expected"),
+    [
+        pytest.param("failure = 0.02", 'name = "identity"', 0.02, id="p"),
+        pytest.param("failure = 0.02", PAPER, 0.06, id="lemma-2-states-3p"),
+        pytest.param("failure = 0.5", PAPER, 1.0, id="never-more-than-certain"),
+        pytest.param(PUBLISHED, PAPER, None, id="published-code-states-nothing"),
+        pytest.param('name = "ucb1"', 'name = "identity"', None, id="ucb1-states-nothing"),
+        pytest.param('name = "dp-se"', 'name = "central-laplace"\nepsilon = 1.0', 0.1, id="dp-se"),
+        pytest.param('name = "vb-sdp-ae"', PAPER, 0.1, id="vb-sdp-ae"),
+    ],
+)
+def test_the_stated_level_is_the_policys_own(policy: str, mechanism: str, expected: float | None) -> None:
+    result = in_process.run(run_file([0.2, 0.8], policy, mechanism))
+    assert result.events is not None
+    assert result.events.failure == pytest.approx(expected)
+
+
+LINEAR = """
+run = "trial"
+horizon = 20000
+[policy]
+name = "dp-pe"
+beta = 0.001
+[mechanism]
+name = "central-laplace"
+epsilon = 1.0
+[environment]
+name = "linear-sphere"
+seed = 5
+[unsafe]
+noise_seed = 2
+"""
+
+
+def test_a_linear_policy_states_beta_for_every_event_of_its_phases() -> None:
+    result = in_process.run(parse(LINEAR))
+    assert result.events is not None
+    closed = [one for one in result.rounds if all(cohort.survivors is not None for cohort in one.cohorts)]
+    sums = sum(len(one.cohorts) for one in closed)
+    assert result.events.failure == pytest.approx(0.001 * (2 * result.events.widths + sums))
+    assert result.events.width_failures == 0

@@ -1,0 +1,131 @@
+"""The light record of a million one-client rounds is the ordinary one, added up."""
+
+from dataclasses import replace
+
+import pytest
+
+from distrust.lab.run import in_process
+from distrust.lab.run.failures import tracker_of
+from distrust.lab.run.in_process import OneByOne
+from distrust.lab.run.result import Result
+from distrust.lab.run.run_file import RunFile, parse
+from distrust.server.learner.learner import Learner
+from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
+
+UNTIMED = {"seconds", "clients_per_second"}
+FINER = {*UNTIMED, "rounds", "regret", "bits"}
+"""What tells rounds from blocks."""
+
+
+def run_file(horizon: int = 400, dropout: float = 0.2, more: str = "") -> RunFile:
+    return parse(
+        f"""
+run = "alone"
+horizon = {horizon}
+[policy]
+name = "ucb1"
+[mechanism]
+name = "identity"
+[unsafe]
+noise_seed = 5
+[environment]
+name = "gaussian-easy"
+arms = 4
+seed = 3
+[fleet]
+dropout = {dropout}
+{more}
+"""
+    )
+
+
+def played(file: RunFile, learner: Learner, monkeypatch: pytest.MonkeyPatch) -> Result:
+    """The result of the driver when it plays with this learner."""
+    monkeypatch.setattr(in_process, "OneByOne", lambda _config: learner)
+    return in_process.run(file)
+
+
+def test_a_short_run_is_the_ordinary_learners_in_every_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = run_file()
+    light, ordinary = in_process.run(file), played(file, Learner(file.config), monkeypatch)
+    assert len(light.rounds) == len(ordinary.rounds) == 400
+    assert light.model_dump(exclude=UNTIMED) == ordinary.model_dump(exclude=UNTIMED)
+
+
+@pytest.mark.parametrize("block", [2, 7, 400, 1000])
+def test_blocks_add_up_to_the_ordinary_run(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = run_file()
+    ordinary = played(file, Learner(file.config), monkeypatch)
+    joined = played(file, OneByOne(file.config, block), monkeypatch)
+    assert len(joined.rounds) == -(-400 // block)
+    assert joined.model_dump(exclude=FINER) == ordinary.model_dump(exclude=FINER)
+    assert joined.bits.payload == pytest.approx(ordinary.bits.payload)
+    assert joined.regret.final == ordinary.regret.final
+    ends = dict(ordinary.regret.curve)
+    for pulls, regret in joined.regret.curve:
+        assert regret == pytest.approx(ends[pulls], abs=1e-9)
+    assert total(joined) == pytest.approx(total(ordinary))
+
+
+def total(result: Result) -> list[float]:
+    """Clients, survivors and rewards of each arm."""
+    sums = [0.0] * 12
+    for cohort in (cohort for one in result.rounds for cohort in one.cohorts):
+        assert cohort.arm is not None
+        found = (cohort.clients, cohort.survivors or 0, *(cohort.estimate or [0.0]))
+        for place, value in enumerate(found):
+            sums[3 * cohort.arm + place] += value
+    return sums
+
+
+def test_cohorts_that_are_lost_are_replaced_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every third cohort is lost; in blocks as one by one."""
+    calls = iter(range(10**6))
+
+    def outcome(plan: RoundPlan, cohort: CohortPlan) -> ReleasedCohort | LostCohort:
+        del plan
+        if next(calls) % 3 == 2:
+            return LostCohort(cohort=cohort.cohort, reason="gone")
+        return ReleasedCohort(cohort=cohort.cohort, sum=[0.5], survivors=1)
+
+    monkeypatch.setattr(in_process, "CohortsInProcess", lambda _file, _world: outcome)
+    file = run_file(dropout=0.0)
+    joined = played(file, OneByOne(file.config, 7), monkeypatch)
+    calls = iter(range(10**6))
+    ordinary = played(file, Learner(file.config), monkeypatch)
+    assert joined.model_dump(exclude=FINER) == ordinary.model_dump(exclude=FINER)
+    assert joined.aborted == 133
+    assert sum(joined.pulls) == 400
+    assert total(joined) == pytest.approx(total(ordinary))
+
+
+def test_a_long_run_keeps_a_thousand_records_at_most() -> None:
+    seen = []
+    file = run_file(horizon=5_003, dropout=0.0)
+    learner = in_process.play_learner(file, lambda one: seen.append(len(one.rounds)))
+    assert len(learner.rounds) <= 1000
+    assert sum(record.clients for record in learner.rounds) == sum(learner.pulls) == 5_003
+    assert max(seen) <= 1006
+    assert learner.snapshot().round == 5_003
+
+
+def test_every_pull_forms_an_interval_and_one_that_misses_is_seen_within_its_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A world that believes in other means than it plays: t makes a narrow interval wide again before a block ends."""
+    file = run_file(dropout=0.0)
+    believed = replace(file, environment=file.environment.model_copy(update={"seed": 4}))
+    counts = []
+    for learner in (Learner(file.config), OneByOne(file.config, 400)):
+        monkeypatch.setattr(in_process, "OneByOne", lambda _config, learner=learner: learner)
+        tracker = tracker_of(believed)
+        events = tracker.events(in_process.play_learner(file, tracker))
+        counts.append((events.widths, events.width_failures))
+    assert counts[0] == counts[1]
+    assert counts[0][0] == 400
+    assert counts[0][1] > counted_at_the_end(learner, believed)
+
+
+def counted_at_the_end(learner: Learner, file: RunFile) -> int:
+    means = file.world().means
+    return sum(not one.lower <= means[one.arm] <= one.upper for one in learner.policy.intervals)
