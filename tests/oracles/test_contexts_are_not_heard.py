@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.support.wiretap import PARTIES, SEED, TOKEN, Hay, Tape, Truth, Wire, fleet_over, keys, services
 
 from distrust.client.environments.contextual import Contexts, GeneralizedLinear
 from distrust.client.fleet import FleetOptions
@@ -29,6 +28,19 @@ from distrust.common.randomness import Stream
 from distrust.common.run.progress import RunView
 from distrust.common.run.round import Round
 from distrust.lab.run.run_file import RunFile, parse_table
+from tests.support.recording import (
+    PARTIES,
+    SEED,
+    TOKEN,
+    Exchange,
+    RecordedRun,
+    Recording,
+    RecordingTransport,
+    Truth,
+    fleet_over,
+    keys,
+    services,
+)
 
 MECHANISMS: dict[str, dict[str, Any]] = {
     "masked": {"name": "distributed-discrete-gaussian", "epsilon": 2.0, "delta": 1e-2},
@@ -73,8 +85,8 @@ class Heard:
     """The finished runs: what only clients know, and what was said and stored."""
 
     known: Known
-    tape: Tape
-    hay: dict[str, Hay]
+    recorded: RecordedRun
+    recordings: dict[str, Recording]
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +94,8 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Heard]:
     with pytest.MonkeyPatch.context() as tap:
         known, files = Known(), [run_file(run) for run in MECHANISMS]
         listen(known, tap)
-        tape = asyncio.run(play(tmp_path_factory.mktemp("contexts"), files))
-        yield Heard(known, tape, {party: Hay.of(tape, party) for party in PARTIES})
+        recorded = asyncio.run(play(tmp_path_factory.mktemp("contexts"), files))
+        yield Heard(known, recorded, {party: Recording.of(recorded, party) for party in PARTIES})
 
 
 def listen(known: Known, tap: pytest.MonkeyPatch) -> None:
@@ -114,32 +126,33 @@ def listen(known: Known, tap: pytest.MonkeyPatch) -> None:
     tap.setattr(CohortRandomizer, "rows", noted_rows)
 
 
-async def play(folder: Path, files: Sequence[RunFile]) -> Tape:
+async def play(folder: Path, files: Sequence[RunFile]) -> RecordedRun:
     """Play all runs at once, each with two fleets, some of whose clients leave at every stage."""
-    databases, said = {name: folder / f"{name}.sqlite3" for name in PARTIES}, []
+    databases = {name: folder / f"{name}.sqlite3" for name in PARTIES}
+    exchanges: list[Exchange] = []
     options = FleetOptions(block=8, dropout=0.1)
-    async with services(databases, said) as (apps, operator):
+    async with services(databases, exchanges) as (apps, operator):
         peer, fleets, views = operator.peer("http://server", TOKEN), [], {}
         for file in files:
             await peer.post("/v1/runs", file.config, RunView)
             for number in (1, 2):
-                wire = Wire(f"fleet {number}", apps, said)
+                wire = RecordingTransport(f"fleet {number}", apps, exchanges)
                 fleets.append(fleet_over(World(file.world(), SEED), PrivacyRequirements(), options, file.config, wire))
         ends = await asyncio.wait_for(asyncio.gather(*(fleet.serve() for fleet in fleets)), 60)
         assert set(ends) == {"finished"}
         for file in files:
             views[file.config.run] = await peer.get(f"/v1/runs/{file.config.run}", RunView)
-        return Tape(Truth(), said, databases, files[0].world(), views, {})
+        return RecordedRun(Truth(), exchanges, databases, files[0].world(), views, {})
 
 
-def cohorts(tape: Tape, run: str) -> list[Cohort]:
-    rows = tape.rows("server", f"SELECT message FROM cohorts WHERE run = '{run}' ORDER BY cohort")
+def cohorts(recorded: RecordedRun, run: str) -> list[Cohort]:
+    rows = recorded.rows("server", f"SELECT message FROM cohorts WHERE run = '{run}' ORDER BY cohort")
     return [Cohort.model_validate_json(text) for (text,) in rows]
 
 
-def rounds(tape: Tape, run: str) -> list[Round]:
+def rounds(recorded: RecordedRun, run: str) -> list[Round]:
     """The rounds that the server told the clients of a run, in order."""
-    answers = [one.answer for one in tape.said("fleet", "server") if one.url.path == f"/v1/runs/{run}/round"]
+    answers = [one.answer for one in recorded.between("fleet", "server") if one.url.path == f"/v1/runs/{run}/round"]
     told = [Round.model_validate(found) for text in answers if (found := json.loads(text)["round"]) is not None]
     return list({one.number: one for one in told}.values())
 
@@ -147,45 +160,45 @@ def rounds(tape: Tape, run: str) -> list[Round]:
 @pytest.mark.parametrize("run", MECHANISMS)
 def test_the_runs_were_real_and_a_number_that_was_said_is_found(heard: Heard, run: str) -> None:
     """The second round's parameters, which come from the first one's sums, are in what the server holds."""
-    first, second = rounds(heard.tape, run)
+    first, second = rounds(heard.recorded, run)
     assert isinstance(first.decision, ContextualChoice)
     assert isinstance(second.decision, ContextualChoice)
     theta = second.decision.theta[0]
     assert any(theta)
     assert theta != first.decision.theta[0]
-    assert all(heard.hay["server"].holds_number(value) for value in theta)
-    assert Hay([b"before", struct.pack(">d", theta[0]), b"behind"]).holds_number(theta[0])
+    assert all(heard.recordings["server"].holds_number(value) for value in theta)
+    assert Recording([b"before", struct.pack(">d", theta[0]), b"behind"]).holds_number(theta[0])
 
 
 @pytest.mark.parametrize("party", PARTIES)
 def test_no_service_ever_holds_a_context_a_reward_or_a_number_of_a_true_vector(heard: Heard, party: str) -> None:
     numbers = heard.known.numbers()
     assert len(numbers) > len(MECHANISMS) * ROUNDS * CLIENTS * 15
-    assert not [value for value in numbers if heard.hay[party].holds_number(value)]
+    assert not [value for value in numbers if heard.recordings[party].holds_number(value)]
 
 
 def test_clients_tell_the_server_how_many_tickets_they_want_and_nothing_of_their_round(heard: Heard) -> None:
-    asked = [json.loads(one.body) for one in heard.tape.said("fleet", "server") if one.body]
+    asked = [json.loads(one.body) for one in heard.recorded.between("fleet", "server") if one.body]
     assert asked
     assert set().union(*(keys(request) for request in asked)) == {"version", "request", "round", "want", "keys"}
 
 
 @pytest.mark.parametrize("run", MECHANISMS)
 def test_neither_a_round_nor_a_cohort_names_the_arm_of_a_client(heard: Heard, run: str) -> None:
-    for told in rounds(heard.tape, run):
+    for told in rounds(heard.recorded, run):
         assert isinstance(told.decision, ContextualChoice)
         assert told.decision.only is None
         assert [assignment.arm for assignment in told.assignments] == [None]
-    terms = [json.loads(cohort.terms) for cohort in cohorts(heard.tape, run)]
+    terms = [json.loads(cohort.terms) for cohort in cohorts(heard.recorded, run)]
     assert [(one["decision"]["kind"], one.get("arm")) for one in terms] == [("contextual-choice", None)] * ROUNDS
 
 
 @pytest.mark.parametrize(("run", "party"), [("masked", "aggregator"), ("sealed", "shuffler"), ("bits", "shuffler")])
 def test_all_reports_of_a_cohort_have_one_length(heard: Heard, run: str, party: str) -> None:
     stage = "masked" if party == "aggregator" else "report"
-    for cohort in cohorts(heard.tape, run):
+    for cohort in cohorts(heard.recorded, run):
         where = f"cohort = '{cohort.cohort}' AND stage = '{stage}' AND slot >= 0"
-        sizes = [len(body) for (body,) in heard.tape.rows(party, f"SELECT body FROM messages WHERE {where}")]
+        sizes = [len(body) for (body,) in heard.recorded.rows(party, f"SELECT body FROM messages WHERE {where}")]
         assert len(sizes) >= cohort.minimum
         assert len(set(sizes)) == 1
 
@@ -197,7 +210,7 @@ def test_every_number_of_a_record_that_the_server_opens_is_noised(heard: Heard) 
     """
     near = total = 0
     share = 0.0
-    for cohort in cohorts(heard.tape, "sealed"):
+    for cohort in cohorts(heard.recorded, "sealed"):
         mechanism, rows = heard.known.mechanisms[cohort.cohort], heard.known.rows[cohort.cohort]
         clean = mechanism.on_grid(heard.known.vectors[cohort.cohort])
         apart = np.array([rows[slot].astype(float) - clean[slot] for slot in sorted(rows)])
