@@ -97,6 +97,9 @@ class BoundedReward(Symmetric, Box, Message):
 class BoundedVector(Symmetric, Message):
     """A client's vector of `dimension` coordinates whose `norm` is at most `bound`, in data units.
 
+    No policy of ours asks for it: the calculator, audits, errata and policies of a user's own do. It is the only one
+    with ℓ₁ balls.
+
     Domain  float64, shape (n, dimension); NaN and infinities are refused, longer vectors are shortened later.
     """
 

@@ -1,26 +1,41 @@
 """The structure does not fall back: no cycles, no file too long, no name that is worse shared than it is."""
 
+import re
+
 import pytest
 
-from tests.support.structure import figures, longest_chain, mutual_folders, on_cycles
+from tests.repo.structure import ROOT, figures, longest_chain, mutual_folders, on_cycles
 
 MOST = {
     "files over 400 lines": 0,
     "modules on cycles": 0,
     "suppressed unused arguments": 0,
-    "files under 60 lines": 40,
-    "modules with exactly one importer": 42,
+    "files under 60 lines": 39,
+    "modules with exactly one importer": 39,
     "longest chain of imports": 22,
     "longest chain inside common/mechanisms": 6,
     "pairs of folders that import each other": 0,
     "public names defined in two or more modules": 3,
 }
-"""Upper limits, a little above today's figures. docs/architecture.md has these."""
+"""Upper limits: those that the structure was planned for, or today's figures where these are less."""
+
+GROWING = {"source files", "median lines", "comment lines"}
+"""Figures that any change moves; the page's may be a tenth off."""
 
 
 @pytest.mark.parametrize("what", MOST)
 def test_a_figure_of_the_structure_stays_within_its_limit(what: str) -> None:
     assert figures()[what] <= MOST[what]  # type: ignore[operator]  # counts
+
+
+def test_the_page_has_todays_figures() -> None:
+    page = (ROOT / "docs/architecture.md").read_text("utf-8").replace("`", "").replace(" of a file", "")
+    shown = dict(re.findall(r"^\| ([^|]+?) \| [^|]+ \| (\d+) \|", page, re.MULTILINE))
+    known = figures()
+    assert len(shown.keys() & known.keys()) >= 12
+    for what, now in shown.items():
+        if what in known:
+            assert int(now) == pytest.approx(known[what], rel=0.1 if what in GROWING else 0)
 
 
 def test_the_counts_find_what_they_look_for() -> None:

@@ -1,6 +1,6 @@
 """Counts what a reader of the code meets: files, chains of imports, names, comments. A test's tool, not a test.
 
-    python -m tests.support.structure
+    python -m tests.repo.structure
 
 docs/architecture.md has a table of what it printed.
 """
@@ -115,7 +115,21 @@ def figures() -> dict[str, object]:
         "public names defined in two or more modules": sum(count > 1 for count in public.values()),
         "suppressed unused arguments": sum("noqa" in line and "ARG" in line for line in every),
         "comment lines": sum(line.startswith("#") for line in every),
+        "median lines of a function's body": median(bodies()),
+        "ninth decile of them": sorted(bodies())[9 * len(bodies()) // 10],
     }
+
+
+@cache
+def bodies() -> list[int]:
+    """Return the lines of every function's body, without its docstring."""
+    found = []
+    for tree in trees().values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                own = node.body[1:] if ast.get_docstring(node) is not None else node.body
+                found.append(own[-1].end_lineno - own[0].lineno + 1 if own else 0)  # type: ignore[operator]
+    return found
 
 
 if __name__ == "__main__":
