@@ -113,8 +113,8 @@ def judge_shares(sharing: Sharing, bodies: Mapping[int, bytes]) -> Verdict:
         held = [c for c, value in zip(columns, values, strict=True) if value < PRIME]
         opened[row, held] = True
         if slot in bodies:
-            shown = [value for value in values if value < PRIME]
-            agrees[row, held] = comparison.agreeing(read_elements(bodies[slot][:size]), held, shown)
+            below = [value for value in values if value < PRIME]
+            agrees[row, held] = comparison.agreeing(read_elements(bodies[slot][:size]), held, below)
     confirmed = roster.flags(bodies)
     disputed = entries.present & ~agrees & (confirmed[:, np.newaxis] | ~opened)
     members = roster.slots[_settle(sharing, confirmed, agrees)].tolist()

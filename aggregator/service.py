@@ -323,5 +323,7 @@ def _values(channel: Masking, body: bytes) -> list[int]:
 
 
 def _entry(direction: Literal["in", "out"], peer: str, stage: str, body: bytes, view: View) -> TranscriptEntry:
-    shown = body[:_HEX_BYTES].hex()
-    return TranscriptEntry(number=0, direction=direction, peer=peer, stage=stage, bytes=len(body), view=view, hex=shown)
+    printed = body[:_HEX_BYTES].hex()
+    return TranscriptEntry(
+        number=0, direction=direction, peer=peer, stage=stage, bytes=len(body), view=view, hex=printed
+    )

@@ -6,18 +6,22 @@ one that the intermediary serves; `client.uploader` calls it.
 """
 
 import json
+import math
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from distrust.client.environments import AnyWorld, ContextualWorld
 from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.errors import BadParameter, Refused
 from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
 from distrust.common.messages.cohort import Cohort
+from distrust.common.messages.contextual_policy import ContextualPolicySpec
+from distrust.common.messages.policy_spec import RoundSize
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.searches import SNAPPED_BITS
 from distrust.common.run.config import RunConfig
@@ -133,7 +137,7 @@ def first_difference(own: Any, received: Any, path: str) -> tuple[str, Any, Any]
 
 
 def _check_policy(config: RunConfig, round_: Round, assignment: Assignment) -> None:
-    """The decision and the statistic must be ones that the run's policy asks for."""
+    """Raise Refused unless the run's policy asks for this decision and this statistic."""
     policy, decision = config.policy, round_.decision
     if decision.kind not in policy.decisions:
         raise Refused(f"decision = {decision.kind!r}: {policy.name} asks for {' or '.join(policy.decisions)}")
@@ -155,9 +159,66 @@ def _check_policy(config: RunConfig, round_: Round, assignment: Assignment) -> N
     if round_.statistic.kind == "action-means":
         _same("statistic.actions", round_.statistic.actions, len(actions))
     if isinstance(decision, ContextualChoice):
-        weights: list[float] | None = getattr(policy, "weights", None)
-        _same("decision.weights", decision.weights, weights)
-        _same("decision.link", decision.link, "identity" if weights is None else getattr(policy, "link", None))
+        _check_choice(config, round_.number, decision)
+
+
+LARGEST = 1e100
+"""Largest number of a decision. Products of larger ones overflow for some contexts, and which ones would show."""
+
+UNIT = 1 + 1e-9
+"""Largest length of the parameters that a residual is taken at, which every policy projects to the unit ball."""
+
+
+def _check_choice(config: RunConfig, number: int, decision: ContextualChoice) -> None:
+    """Raise Refused for a decision by which a client could not choose whatever its context is.
+
+    A client that fails for some contexts only discloses, by not answering, which kind it has. So every size and every
+    field that the policy has no use for is checked before any context is looked at.
+    """
+    policy = config.policy
+    if not isinstance(policy, ContextualPolicySpec):
+        raise Refused(f"decision = {decision.kind!r}: {policy.name} is no contextual policy")
+    size = RoundSize(config.arms, config.horizon, config.mechanism.calibration, number, config.arms)
+    rows = 1 if policy.parameters == "single" else config.arms
+    screen = None if decision.screen is None else decision.screen.theta
+    fields = {
+        "theta": (decision.theta, True),
+        "inverse": (decision.inverse, policy.has_bonus),
+        "anchor": (decision.anchor, policy.has_anchor),
+        "screen": (screen, policy.has_screen),
+    }
+    for field, (vectors, known) in fields.items():
+        if vectors is None:
+            continue
+        if not known or len(vectors) != rows:
+            raise Refused(f"decision.{field} = {len(vectors)} rows: {policy.name} asks for {rows if known else 'none'}")
+        if any(abs(one) > LARGEST for vector in vectors for one in vector):
+            raise Refused(f"decision.{field}: no number may exceed {LARGEST:g}")
+    _same("decision.theta: numbers a row", len(decision.theta[0]), policy.features)
+    taken = decision.anchor or decision.theta
+    if decision.beta > LARGEST or (policy.residual is not None and any(math.hypot(*one) > UNIT for one in taken)):
+        raise Refused(f"decision: β may not exceed {LARGEST:g}, and a residual's parameters lie in the unit ball")
+    if decision.screen is not None:
+        _same("decision.screen.link", decision.screen.link, policy.link)
+    _same("decision.only", decision.only, policy.public_arm(size))
+    _same("decision.weights", decision.weights, policy.weights)
+    _same("decision.link", decision.link, "identity" if policy.weights is None else policy.link)
+
+
+def check_world(config: RunConfig, world: AnyWorld) -> None:
+    """Raise Refused unless a client's own world has the sizes that the run's configuration says.
+
+    They are public, and compared before any ticket is taken: whether a client answers may not depend on its data.
+    """
+    _same("config.arms", config.arms, world.arms)
+    policy = config.policy
+    if not isinstance(world, ContextualWorld):
+        return
+    if not isinstance(policy, ContextualPolicySpec):
+        raise Refused(f"config.policy.name = {policy.name!r}: {world.name} is a world of contexts")
+    _same("config.policy.features", policy.features, world.dimension)
+    _same("config.policy.parameters", policy.parameters, world.parameters)
+    _same("config.policy.rewards", list(policy.rewards), list(world.rewards))
 
 
 def _played(decision: Decision) -> tuple[str, list[int]]:

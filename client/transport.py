@@ -44,11 +44,11 @@ class Transport(Protocol):
         ...
 
     async def actions(self, cohort: Cohort, request: ActionRequest) -> ActionAnswer:
-        """Request the plays of clients, in a cohort whose actions the shuffler assigns."""
+        """Return the plays of clients, in a cohort whose actions the shuffler assigns."""
         ...
 
     async def upload(self, cohort: Cohort, upload: Upload) -> UploadAnswer:
-        """Send one stage's messages of many clients to the cohort's intermediary."""
+        """Send one stage's messages of many clients to the cohort's intermediary. Return its answer."""
         ...
 
     async def stage(self, cohort: Cohort, after: str, slots: Sequence[int], wait: float) -> StageView:
@@ -59,5 +59,5 @@ class Transport(Protocol):
         ...
 
     async def depart(self, cohort: Cohort, departure: Departure) -> UploadAnswer:
-        """Announce to the intermediary that clients leave."""
+        """Announce to the intermediary that clients leave. Return its answer."""
         ...

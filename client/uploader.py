@@ -144,7 +144,7 @@ class Uploader:
             answer = await self.transport.actions(cohort, request)
             if answer.digest != cohort_digest(cohort):
                 await self.agree(cohort)  # names the field
-                raise Refused(f"the {cohort.via} deals the actions of another cohort {cohort.cohort}")
+                raise Refused(f"the {cohort.via} assigns the actions of another cohort {cohort.cohort}")
             plays |= _plays_by_slot(cohort, slots, answer)
             self._count_refused(cohort, "actions", answer.refused)
         return plays

@@ -31,7 +31,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
 
     To iterate is to see the project's, in the order of the tables that are printed. A class of the user's own is
     imported when it is asked for (`distrust.common.extensions`), and checked by `complaint`, which says what the class
-    lacks or returns None. `shown` writes a name in a message.
+    lacks or returns None. `printed` writes a name in a message.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class Catalogue(Mapping[str, T], Generic[T]):
         kind: str,
         plural: str,
         complaint: Callable[[Any], str | None],
-        shown: Callable[[str], str] = repr,
+        printed: Callable[[str], str] = repr,
     ) -> None:
-        self.kind, self.group, self._complaint, self._shown = kind, f"distrust.{plural}", complaint, shown
+        self.kind, self.group, self._complaint, self._printed = kind, f"distrust.{plural}", complaint, printed
         self._named: dict[str, T] = {}
         self._found: dict[str, tuple[T, Extension]] = {}
 
@@ -74,7 +74,7 @@ class Catalogue(Mapping[str, T], Generic[T]):
         """Return the class. Raises BadParameter that names the missing class, and that it is missing here."""
         if isinstance(name, str) and (name in self or ":" in name):
             return self[name] if name in self else self._own(name)[0]
-        known = ", ".join(map(self._shown, self))
+        known = ", ".join(map(self._printed, self))
         raise BadParameter(f"{self.kind}.name", name, f"must be one of {known}, {self._elsewhere}")
 
     def extension(self, name: str) -> Extension | None:

@@ -170,7 +170,10 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Read and write: commits at the end, rolls back on any error; SQLite takes its write lock at once."""
+        """Yield a connection that reads and writes: it commits at the end, and rolls back on any error.
+
+        SQLite takes its write lock at once.
+        """
         if self._writer is None:
             with self._begin(write=True) as connection:
                 yield connection
@@ -180,7 +183,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A consistent snapshot to read from; never waits for a writer on SQLite."""
+        """Yield a connection that reads a consistent snapshot. It never waits for a writer on SQLite."""
         with self._begin(write=False) as connection:
             yield connection
 

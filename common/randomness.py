@@ -13,11 +13,11 @@ class Stream(Protocol):
     """A source of uniform bits."""
 
     def bytes(self, count: int) -> bytes:
-        """`count` uniform bytes."""
+        """Return `count` uniform bytes."""
         ...
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        """`count` uniform 64-bit words."""
+        """Return `count` uniform 64-bit words."""
         ...
 
 

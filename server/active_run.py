@@ -28,7 +28,7 @@ from distrust.common.errors import (
 from distrust.common.mechanisms import Mechanism
 from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.messages.batch import BatchAnswer
-from distrust.common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
+from distrust.common.messages.cohort import AssignedRecords, Channel, Cohort, LabelledBits, Masking, Sealed
 from distrust.common.modular import packed_size
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.run.config import RunConfig
@@ -180,7 +180,7 @@ def cohort_channel(
 ) -> Channel:
     """Return how the mechanism's messages travel: as masked sums, sealed records or labelled bits.
 
-    The shuffler deals assigned actions, and returns their sealed records by action.
+    The shuffler assigns actions, and returns their sealed records by action.
     """
     if mechanism.via == "aggregator":
         spec = config.intermediary
@@ -193,7 +193,7 @@ def cohort_channel(
     size = packed_size(mechanism.modulus, mechanism.dimension)
     if isinstance(decision, AssignedAction):
         seed = None if config.unsafe is None else config.unsafe.noise_seed
-        return Dealt(size=size, server_key=keys.seal, deal=decision, noise_seed=seed)
+        return AssignedRecords(size=size, server_key=keys.seal, deal=decision, noise_seed=seed)
     return Sealed(size=size, server_key=keys.seal)
 
 
@@ -279,7 +279,7 @@ class Settlement:
         stream = analyzer_stream(active.config, cohort.cohort)
         try:
             opener = partial(open_record, self._key, cohort)
-            if isinstance(cohort.channel, Dealt):
+            if isinstance(cohort.channel, AssignedRecords):
                 sums, counts = analyze_parts(mechanism, cohort, answer.batch, stream, opener)
                 return _released_by_action(cohort, sums, counts), None
             after = None

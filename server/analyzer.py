@@ -11,7 +11,7 @@ from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.mechanisms import Mechanism
 from distrust.common.mechanisms.central.tree import Counter
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
-from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, Masking, Sealed, SealedRecords
+from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, Masking, Sealed, SealedRecords
 from distrust.common.modular import sum_rows, unpack, unpack_rows
 from distrust.common.randomness import Stream
 
@@ -21,7 +21,7 @@ OpenRecord = Callable[[bytes], tuple[bytes, bytes]]
 IMPOSSIBLE = 1e-9
 """Probability that noise which does not wrap carries a sum of honest clients outside its bounds."""
 
-OpenDealt = Callable[[bytes, int], tuple[bytes, bytes]]
+OpenAssigned = Callable[[bytes, int], tuple[bytes, bytes]]
 """Opens a sealed record of assigned actions, given the place of its action: it opens at no other place."""
 
 
@@ -65,7 +65,7 @@ def check_possible_prefix(after: Counter, prefix: NDArray[np.float64]) -> None:
 
 
 def analyze_parts(
-    mechanism: Mechanism, cohort: Cohort, batch: Batch, stream: Stream, open_record: OpenDealt
+    mechanism: Mechanism, cohort: Cohort, batch: Batch, stream: Stream, open_record: OpenAssigned
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return for assigned actions the estimated true sums and the survivors by action, each of shape (s,).
 
@@ -73,7 +73,7 @@ def analyze_parts(
     """
     check_count(cohort, batch)
     content, channel = batch.content, cohort.channel
-    if not isinstance(channel, Dealt) or not isinstance(content, GroupedRecords):
+    if not isinstance(channel, AssignedRecords) or not isinstance(content, GroupedRecords):
         raise BadMessage(f"cohort {cohort.cohort}: a batch of kind {content.kind} in a {channel.kind} channel")
     rows = unpack_rows(open_groups(channel, content, batch.survivors, open_record), mechanism.modulus, 1)
     counts = np.array(content.counts, dtype=np.int64)
@@ -143,12 +143,12 @@ def open_all(channel: Sealed, records: Records, survivors: int, open_record: Ope
     return _payloads([open_record(record) for record in cut], records.checksum)
 
 
-def open_groups(channel: Dealt, records: GroupedRecords, survivors: int, open_record: OpenDealt) -> bytes:
+def open_groups(channel: AssignedRecords, records: GroupedRecords, survivors: int, open_record: OpenAssigned) -> bytes:
     """Return the payloads, group after group. Every record must open at its group's action."""
     if len(records.counts) != len(channel.deal.times):
-        raise BadMessage(f"{len(records.counts)} groups, and {len(channel.deal.times)} actions were dealt")
+        raise BadMessage(f"{len(records.counts)} groups, and {len(channel.deal.times)} actions were assigned")
     if any(count > times for count, times in zip(records.counts, channel.deal.times, strict=True)):
-        raise BadMessage("a group has more records than its action was dealt times")
+        raise BadMessage("a group has more records than plays were assigned to its action")
     cut = _cut(channel, records.body, sum(records.counts), survivors)
     places = np.repeat(np.arange(len(records.counts)), records.counts).tolist()
     opened = [open_record(record, place) for record, place in zip(cut, places, strict=True)]

@@ -12,7 +12,7 @@ from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import BadMessage
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum, PermutedBits, Records
-from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, Sealed, SealedRecords
+from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, Sealed, SealedRecords
 from distrust.common.messages.status import Statement, Transcript, TranscriptEntry
 from distrust.common.modular import unpack
 from distrust.common.run.progress import (
@@ -198,7 +198,7 @@ def _opening(number: int, cohort: Cohort) -> TranscriptEntry:
     view: View = {"round": cohort.round, "clients": cohort.clients, "minimum": cohort.minimum}
     channel = cohort.channel.model_dump(mode="json", exclude={"server_key", "deal", "noise_seed"})
     view |= {name: value for name, value in channel.items() if value is not None}
-    if isinstance(cohort.channel, Dealt):
+    if isinstance(cohort.channel, AssignedRecords):
         assigned = cohort.channel.deal
         view |= {"actions": assigned.actions[:MOST_VALUES], "times": assigned.times[:MOST_VALUES]}
     return _entry(number, "out", cohort.via, "cohort", cohort.model_dump_json().encode(), view)
@@ -247,7 +247,7 @@ def _content(cohort: Cohort, batch: Batch, mechanism: Mechanism, key: X25519Priv
         return {"bits": batch.survivors * channel.width, "ones": counts}
     if isinstance(content, Records) and isinstance(channel, Sealed):
         return {"records": content.count, "values": _values(cohort, channel, content.body, mechanism, key)}
-    if isinstance(content, GroupedRecords) and isinstance(channel, Dealt):
+    if isinstance(content, GroupedRecords) and isinstance(channel, AssignedRecords):
         values = _values(cohort, channel, content.body, mechanism, key, content.counts)
         return {"by_action": content.counts[:MOST_VALUES], "values": values}
     raise BadMessage(f"kind {content.kind} in a {channel.kind} channel")
@@ -263,10 +263,10 @@ def _values(  # noqa: PLR0917  what it takes to open a record, and where each gr
 ) -> list[int]:
     """Return the first records' values, in the shuffler's random order; of assigned actions group after group."""
     size = sealed_size(channel.size)
-    shown = max(1, MOST_VALUES // mechanism.dimension)
+    records = max(1, MOST_VALUES // mechanism.dimension)
     ends = list(accumulate(groups))
     values: list[int] = []
-    for number, at in enumerate(range(0, min(len(body), shown * size), size)):
+    for number, at in enumerate(range(0, min(len(body), records * size), size)):
         place = bisect_right(ends, number) if ends else None
         _, payload = open_record(key, cohort, body[at : at + size], place)
         values += unpack(payload, mechanism.modulus, mechanism.dimension)[:MOST_VALUES].tolist()
@@ -276,7 +276,7 @@ def _values(  # noqa: PLR0917  what it takes to open a record, and where each gr
 def _entry(  # noqa: PLR0917  the fields of the message, in their order
     number: int, direction: Literal["in", "out"], peer: str, stage: str, body: bytes, view: View
 ) -> TranscriptEntry:
-    shown = body[:PREFIX].hex()
+    printed = body[:PREFIX].hex()
     return TranscriptEntry(
-        number=number, direction=direction, peer=peer, stage=stage, bytes=len(body), view=view, hex=shown
+        number=number, direction=direction, peer=peer, stage=stage, bytes=len(body), view=view, hex=printed
     )

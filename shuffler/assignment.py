@@ -16,13 +16,18 @@ from distrust.common.crypto.seal import REPORT_ID
 from distrust.common.errors import BadMessage, BadParameter, BadTicket, Conflict, ProtocolError
 from distrust.common.intermediary.intake import Fault, body_digest, ticketed
 from distrust.common.messages.batch import GroupedRecords
-from distrust.common.messages.cohort import Cohort, Dealt
+from distrust.common.messages.cohort import AssignedRecords, Cohort
 from distrust.common.messages.upload import ActionRequest, Item
 from distrust.common.randomness import Stream, UnsafeSeededStream
 from distrust.shuffler.permutation import random_order
 
 CLAIMED = "asked"
 """The stage in which commitments are stored that came with the first request for a slot's play."""
+
+_STORED = np.dtype("<u4")
+
+Order = NDArray[np.int64]
+"""Entry i is the play of slot i, shape (n,)."""
 
 
 def claimants(request: ActionRequest) -> Iterator[Item]:
@@ -56,16 +61,10 @@ def claimed_by_reporter(cohort: Cohort, stored: Mapping[int, bytes]) -> Fault:
     return fault
 
 
-_STORED = np.dtype("<u4")
-
-Order = NDArray[np.int64]
-"""Entry i is the play of slot i, shape (n,)."""
-
-
 def order_stream(cohort: Cohort, fresh: Callable[[], Stream]) -> Stream:
     """Return a `fresh` stream; in a run that is named unsafe the seeded one, as in process."""
     channel = cohort.channel
-    if isinstance(channel, Dealt) and channel.noise_seed is not None:
+    if isinstance(channel, AssignedRecords) and channel.noise_seed is not None:
         return UnsafeSeededStream(channel.noise_seed, cohort.run, cohort.cohort, "order")
     return fresh()
 
@@ -85,7 +84,7 @@ def unpack_order(raw: bytes) -> Order:
     return np.frombuffer(raw, dtype=_STORED).astype(np.int64)
 
 
-def check_assignment(cohort: Cohort, channel: Dealt) -> None:
+def check_assignment(cohort: Cohort, channel: AssignedRecords) -> None:
     """Raise BadParameter unless there is one play for each slot."""
     if channel.deal.plays != cohort.clients:
         raise BadParameter("deal", channel.deal.plays, f"its times must add up to clients = {cohort.clients}")

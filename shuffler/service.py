@@ -22,7 +22,7 @@ from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.stages import Clock, silence
 from distrust.common.intermediary.store import BATCH, DEPARTED, SELF, Span, State
 from distrust.common.messages.batch import Batch, BatchAnswer, Content, GroupedRecords, PermutedBits, Records
-from distrust.common.messages.cohort import Cohort, Dealt, LabelledBits, SealedRecords
+from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBits, SealedRecords
 from distrust.common.messages.status import StageView, TranscriptEntry
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, Item
 from distrust.common.randomness import Stream, SystemStream
@@ -49,7 +49,7 @@ View = dict[str, str | int | float | bool | list[int] | list[str]]
 
 REPORT: Final = "report"
 ORDER = "order"
-"""The stage that stores the order in which the shuffler deals a cohort's actions. It is drawn once, on opening."""
+"""The stage that stores the order in which the shuffler assigns a cohort's actions. It is drawn once, on opening."""
 
 _ORDERS = 32  # cohorts whose order is in memory
 
@@ -83,7 +83,7 @@ class Shuffler(Intermediary):
         self._order = lru_cache(maxsize=_ORDERS)(self._read_order)
 
     def actions(self, name: str, request: ActionRequest) -> ActionAnswer:
-        """Return the plays of slots, for their tickets. Idempotent; only a slot's first claimant is told.
+        """Return the plays of slots, for their tickets. Idempotent; only a slot's first claimant receives its play.
 
         Raises WrongCohort; Aborted, WrongStage when reports are not taken any more; BadMessage for a request of another
         cohort, or a cohort whose clients all know what to play.
@@ -91,8 +91,8 @@ class Shuffler(Intermediary):
         if request.cohort != name:
             raise BadMessage(f"a request for plays of {request.cohort} was sent to {name}")
         state = self.settled(name)
-        if not isinstance(state.cohort.channel, Dealt):
-            raise BadMessage(f"cohort {name} deals no actions")
+        if not isinstance(state.cohort.channel, AssignedRecords):
+            raise BadMessage(f"cohort {name} assigns no actions")
         intake = Intake(list(claimants(request)))
         self._admit(state, intake)
         with self._database.transaction() as tx:
@@ -102,7 +102,7 @@ class Shuffler(Intermediary):
         return ActionAnswer(cohort=name, digest=state.cohort.digest(), slots=slots, plays=plays, refused=intake.refused)
 
     def _bind(self, tx: Connection, state: State, intake: Intake) -> None:
-        """Commit new claims before any play is told; refuse clients that left, and second claims of a slot."""
+        """Commit new claims before any play is sent; refuse clients that left, and second claims of a slot."""
         if state.stage != REPORT:
             raise self._shut(state, REPORT)
         intake.require_members(store.departed(tx, state.name), None)
@@ -126,12 +126,12 @@ class Shuffler(Intermediary):
     def _check(self, cohort: Cohort) -> None:
         if isinstance(cohort.channel, SealedRecords):
             check_size("server_key", cohort.channel.server_key, 32)
-        if isinstance(cohort.channel, Dealt):
+        if isinstance(cohort.channel, AssignedRecords):
             check_assignment(cohort, cohort.channel)
 
     def _opening(self, tx: Connection, cohort: Cohort) -> None:
         """Commit the order with the cohort, before a client can claim a play."""
-        if isinstance(cohort.channel, Dealt):
+        if isinstance(cohort.channel, AssignedRecords):
             order = draw_order(cohort.channel.deal, order_stream(cohort, self._stream))
             store.put_statement(tx, cohort.cohort, ORDER, pack_order(order))
 
@@ -139,12 +139,12 @@ class Shuffler(Intermediary):
         with self._database.reading() as tx:
             raw = store.statement(tx, name, ORDER)
         if raw is None:
-            raise BadMessage(f"cohort {name} deals no actions")
+            raise BadMessage(f"cohort {name} assigns no actions")
         return unpack_order(raw)
 
     def _fault(self, tx: Connection, state: State, span: Span) -> Fault:
         sized = measured(report_size(state.cohort))
-        if not isinstance(state.cohort.channel, Dealt):
+        if not isinstance(state.cohort.channel, AssignedRecords):
             return sized
         theirs = claimed_by_reporter(state.cohort, store.digests(tx, state.name, CLAIMED, span))
         return lambda item: sized(item) or theirs(item)
@@ -162,7 +162,7 @@ class Shuffler(Intermediary):
         if isinstance(channel, LabelledBits):
             clients, ones = count_ones((body for _, body in reports), channel.labels, channel.width)
             content: Content = permute_bits(ones.tolist(), clients * channel.width, self._stream())
-        elif isinstance(channel, Dealt):
+        elif isinstance(channel, AssignedRecords):
             whole = list(reports)
             order, clients = self._order(state.name), len(whole)
             content = records_by_action(whole, channel.deal, order, self._stream())
@@ -185,14 +185,15 @@ class Shuffler(Intermediary):
         return Batch(cohort=state.name, survivors=len(records), content=content)
 
     def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
-        play = int(self._order(state.name)[slot]) if isinstance(state.cohort.channel, Dealt) and slot >= 0 else None
+        assigned = isinstance(state.cohort.channel, AssignedRecords) and slot >= 0
+        play = int(self._order(state.name)[slot]) if assigned else None
         return shuffler_entry(state.cohort, stage, slot, body, play)
 
 
 def report_size(cohort: Cohort) -> int:
     """Return the bytes of one client's report. Raises BadParameter for a channel that is not the shuffler's."""
     match cohort.channel:
-        case Dealt(size=size):
+        case AssignedRecords(size=size):
             return REPORT_ID + sealed_size(size) + SECRET
         case SealedRecords(size=size):
             return REPORT_ID + sealed_size(size)
@@ -217,7 +218,7 @@ def permute_bits(ones: list[int], size: int, stream: Stream) -> PermutedBits:
 def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, play: int | None = None) -> TranscriptEntry:
     """Return a stored message as the shuffler can read it. The caller fills in `number`, its position.
 
-    play  the position in the dealt order that the shuffler told this slot.
+    play  the position in the assigned order that the shuffler sent to this slot.
     """
     if slot == SELF:
         return _batch(cohort, stage, body) if stage == BATCH else _order(cohort, stage, body)
@@ -234,7 +235,7 @@ def shuffler_entry(cohort: Cohort, stage: str, slot: int, body: bytes, play: int
 
 def _order(cohort: Cohort, stage: str, body: bytes) -> TranscriptEntry:
     """Return the order as an entry with its actions and times; each client's own action stands beside its report."""
-    assert isinstance(cohort.channel, Dealt)
+    assert isinstance(cohort.channel, AssignedRecords)
     assigned = cohort.channel.deal
     view: View = {"actions": assigned.actions[:_MOST_LABELS], "times": assigned.times[:_MOST_LABELS]}
     return TranscriptEntry(
@@ -243,7 +244,7 @@ def _order(cohort: Cohort, stage: str, body: bytes) -> TranscriptEntry:
 
 
 def _action(cohort: Cohort, play: int | None) -> View:
-    if play is None or not isinstance(cohort.channel, Dealt):
+    if play is None or not isinstance(cohort.channel, AssignedRecords):
         return {}
     return {"action": cohort.channel.deal.actions[cohort.channel.deal.place(play)]}
 

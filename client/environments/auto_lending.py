@@ -98,7 +98,7 @@ class AutoLendingSpec(ContextualSpec):
     theta_norm: Annotated[float, Field(gt=0, le=1e6)] | None = None
 
     def build(self) -> "AutoLending":
-        """Raises BadParameter: no such file, a broken one, or a long context that is refused."""
+        """Return the world. Raises BadParameter: no such file, a broken one, or a long context that is refused."""
         if self.file is None:
             raise BadParameter("environment.file", None, _OBTAINED)
         path = Path(self.file)

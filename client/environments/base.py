@@ -25,12 +25,12 @@ class Environment(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that a run file calls it by."""
+        """Return the name that a run file has for it."""
         ...
 
     @property
     def arms(self) -> int:
-        """K."""
+        """Return K, the number of arms."""
         ...
 
     @property
@@ -83,7 +83,7 @@ def _complaint(candidate: object) -> str | None:
     return missing
 
 
-ENVIRONMENTS: Catalogue[type[EnvironmentSpec]] = Catalogue("environment", "environments", _complaint, shown=str)
+ENVIRONMENTS: Catalogue[type[EnvironmentSpec]] = Catalogue("environment", "environments", _complaint, printed=str)
 """The classes by name; `distrust.client.environments` lists them."""
 
 

@@ -26,6 +26,15 @@ Floats = NDArray[np.float64]
 Parameters = Literal["single", "multi"]
 """single: all arms share θ, and each has a context. multi: a client has one context, and each arm a θ of its own."""
 
+LongContexts = Literal["clip", "refuse"]
+"""What becomes of contexts of real data that are longer than 1: they are shortened and counted, or refused."""
+
+COVERED = 0.95
+"""Part of a data set's contexts that are not longer than the default radius."""
+
+LARGEST_ENTRY = 1e9
+"""Largest size of a number in a data set. Squares and their sums stay far from overflow."""
+
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
@@ -46,42 +55,42 @@ class ContextualWorld(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that a run file calls it by."""
+        """Return the name that a run file has for it."""
         ...
 
     @property
     def arms(self) -> int:
-        """K."""
+        """Return K, the number of arms."""
         ...
 
     @property
     def dimension(self) -> int:
-        """Numbers of a context, d."""
+        """Return d, the numbers of a context."""
         ...
 
     @property
     def link(self) -> Link:
-        """μ, the link that policies are told."""
+        """Return μ, the link that the run's policies assume."""
         ...
 
     @property
     def parameters(self) -> Parameters:
-        """Whether the arms share θ."""
+        """Return whether the arms share θ ("single") or have one each ("multi")."""
         ...
 
     @property
     def rewards(self) -> tuple[float, float]:
-        """The range of a reward."""
+        """Return the least and the largest value of a reward."""
         ...
 
     @property
     def weights(self) -> tuple[float, ...] | None:
-        """The value of a reward of 1 of each arm, in [0, 1], shape (K,), which is public; None: all are worth 1."""
+        """Return the public value of a reward of 1 of each arm, in [0, 1], shape (K,); None where all are worth 1."""
         ...
 
     @property
     def clipped(self) -> int:
-        """Contexts of the world's data that were longer than 1, and were shortened. 0 for drawn ones."""
+        """Return how many contexts of the data were longer than 1 and were shortened; 0 for drawn contexts."""
         ...
 
     def contexts(self, count: int, stream: Stream) -> Contexts:
@@ -152,7 +161,7 @@ class GeneralizedLinear:
 
     @property
     def dimension(self) -> int:
-        """Numbers of a context, d."""
+        """Return d, the numbers of a context."""
         return int(self.theta.shape[1])
 
     def contexts(self, count: int, stream: Stream) -> Contexts:
@@ -267,17 +276,6 @@ def experience(world: ContextualWorld, rule: ChoiceRule, count: int, stream: Str
     values = mean_values(world, means)
     lost = values.max(axis=1) - np.take_along_axis(values, arms[:, np.newaxis], axis=1)[:, 0]
     return Observation(arms, chosen, world.pay(own, met.luck), predictors), lost
-
-
-LongContexts = Literal["clip", "refuse"]
-"""What becomes of contexts of real data that are longer than 1: they are shortened and counted, or refused."""
-
-
-COVERED = 0.95
-"""Part of a data set's contexts that are not longer than the default radius."""
-
-LARGEST_ENTRY = 1e9
-"""Largest size of a number in a data set. Squares and their sums stay far from overflow."""
 
 
 def within_ball(contexts: Floats, how: LongContexts, first_line: int) -> tuple[Floats, int]:

@@ -75,7 +75,10 @@ class ContextualMslrSpec(ContextualSpec):
     long_contexts: LongContexts = "clip"
 
     def build(self) -> "ContextualMslr":
-        """Raises BadParameter: no such table, a broken one, too few components, a long context that is refused."""
+        """Return the world.
+
+        Raises BadParameter: no such table, a broken one, too few components, a long context that is refused.
+        """
         table = _table(self.file)
         several = self.dimension - 1
         if several > table.components.shape[1]:
@@ -108,7 +111,7 @@ class ContextualMslr:
 
     @property
     def dimension(self) -> int:
-        """Numbers of a context, d."""
+        """Return d, the numbers of a context."""
         return int(self.rows.shape[1])
 
     def contexts(self, count: int, stream: Stream) -> Contexts:
@@ -134,7 +137,7 @@ class ContextualMslr:
 
     @cached_property
     def _paid(self) -> tuple[NDArray[np.void], Floats]:
-        """The different contexts, as sorted bytes, and the average relevance of each."""
+        """Return the different contexts, as sorted bytes, and the average relevance of each."""
         known, which, counts = np.unique(_whole(self.rows), return_inverse=True, return_counts=True)
         return known, np.bincount(which, weights=self.relevance) / counts
 

@@ -36,7 +36,7 @@ class LinearEnvironmentSpec(EnvironmentSpec):
     @property
     @abstractmethod
     def spread(self) -> tuple[float, float, float]:
-        """B, σ and R that a policy assumes."""
+        """Return B, σ and R that a policy assumes."""
 
     def policy_defaults(self, policy: type[ArmSpec]) -> dict[str, object]:
         bound, deviation, noise = self.spread

@@ -45,6 +45,13 @@ MANY = 100_000
 
 SAMPLE = 20_000
 
+INDICES = np.arange(1, FEATURES + 1)
+DIGITS = np.array([len(str(index)) for index in INDICES])
+
+BEGINNING = re.compile(rb"^[0-4][ \t]+qid:[0-9]+[ \t]", re.MULTILINE)
+
+Points = NDArray[np.floating[Any]]
+
 
 def write_counts(table: NDArray[np.int64], path: Path) -> None:
     """Write `table`, int64 of shape (K, 5), as CSV with a header; an existing file is replaced as a whole."""
@@ -143,15 +150,6 @@ def _counts(spec: MslrSpec) -> NDArray[np.int64]:
         raise BadParameter("environment.arms", arms, allowed)
     with resources.as_file(resources.files("distrust.client.environments") / "data" / f"mslr-{arms}.csv") as path:
         return read_counts(path, "environment.arms")
-
-
-INDICES = np.arange(1, FEATURES + 1)
-DIGITS = np.array([len(str(index)) for index in INDICES])
-
-BEGINNING = re.compile(rb"^[0-4][ \t]+qid:[0-9]+[ \t]", re.MULTILINE)
-
-
-Points = NDArray[np.floating[Any]]
 
 
 class LetorRow(NamedTuple):

@@ -25,10 +25,11 @@ Link = Literal["identity", "logistic", "poisson"]
 """μ of a generalized linear model: the mean reward of an arm is μ(⟨φ, θ⟩)."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+
 Range = Annotated[list[Finite], Field(min_length=2, max_length=2)]
 """Least and largest value of a reward."""
-Vector = Annotated[list[Finite], Field(min_length=1, max_length=20_100)]
 
+Vector = Annotated[list[Finite], Field(min_length=1, max_length=20_100)]
 
 Weights = Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=10_000)]
 """Values of a reward of 1, one an arm, as parts of the largest."""
@@ -256,7 +257,7 @@ class ContextualChoice(Message):
 
     @property
     def rule(self) -> ChoiceRule:
-        """The rule that clients compute with."""
+        """Return the rule that clients compute with."""
         size = len(self.theta[0])
         inverse = None if self.inverse is None else unpacked_triangle(np.array(self.inverse), size)
         screen = None

@@ -21,6 +21,9 @@ from distrust.common.bandit.contextual_choice import (
 from distrust.common.errors import BadParameter
 from distrust.common.wire import Message
 
+MOST_NUMBERS = 1_000_000
+"""Most numbers of one report."""
+
 ULPS = Fraction(1, 2**40)
 """Relative excess that covers the rounding of a few operations in floating point."""
 
@@ -65,6 +68,12 @@ class ContextualSum(Message):
     rewards: Range = Field(default_factory=lambda: [0.0, 1.0])
 
     @model_validator(mode="after")
+    def _vector_fits(self) -> Self:
+        if self.dimension > MOST_NUMBERS:
+            raise ValueError(f"blocks = {self.blocks}: {self.dimension} numbers a report, at most {MOST_NUMBERS}")
+        return self
+
+    @model_validator(mode="after")
     def _rewards_rise(self) -> Self:
         low, high = self.rewards
         if not -1e6 <= low < high <= 1e6:
@@ -77,7 +86,7 @@ class ContextualSum(Message):
 
     @property
     def width(self) -> int:
-        """Numbers of a block: d, and d(d+1)/2 more with moments."""
+        """Return the numbers of a block: d, and d(d+1)/2 more with moments."""
         return self.features + (self.features * (self.features + 1) // 2 if self.moments else 0)
 
     @property
@@ -86,7 +95,7 @@ class ContextualSum(Message):
 
     @property
     def factor(self) -> float:
-        """Largest |s|: of a reward, or of μ(z) - r over z in [-1, 1], which ‖φ‖ ≤ 1 and ‖θ̂‖ ≤ 1 give."""
+        """Return the largest |s|: of a reward, or of μ(z) - r over z in [-1, 1], which ‖φ‖ ≤ 1 and ‖θ̂‖ ≤ 1 give."""
         low, high = self.rewards
         if self.residual is None:
             return max(abs(low), abs(high))
@@ -107,7 +116,7 @@ class ContextualSum(Message):
 
     @property
     def reach(self) -> Fraction:
-        """(Δ₂ / 2 radius)² as an exact fraction: the share of the ball's diameter that two vectors can be apart."""
+        """Return (Δ₂ / 2 radius)², exactly: the share of the ball's diameter that two vectors can be apart, squared."""
         c = Fraction(self.factor)
         if not self.moments:
             return Fraction(1)
@@ -118,7 +127,7 @@ class ContextualSum(Message):
 
     @property
     def sensitivity(self) -> float:
-        """Δ₂, the largest ℓ₂ distance of two clients' vectors; √4.5 for moments, c = 1 and d ≥ 2.
+        """Return Δ₂, the largest ℓ₂ distance of two clients' vectors; √4.5 for moments, c = 1 and d ≥ 2.
 
         With a = ‖φ‖, b = ‖φ'‖ and p = ⟨φ, φ'⟩ its square is a⁴ + b⁴ - 2p² + s²a² + s'²b² - 2ss'p, which is largest at
         p = -ss'/2 where that is at least -ab, and at p = -ab otherwise. Two arms' blocks are orthogonal.

@@ -38,8 +38,8 @@ class Sealed(SealedRecords):
     kind: Literal["sealed"] = "sealed"
 
 
-class Dealt(SealedRecords):
-    """Sealed records of actions that the shuffler deals. It tells each slot its play, and groups records by action.
+class AssignedRecords(SealedRecords):
+    """Sealed records of assigned actions. The shuffler tells each slot its play, and groups records by action.
 
     deal        the public list of actions; how many clients play each.
     noise_seed  only in runs that are named unsafe: the order can be computed, and hides no client.
@@ -58,15 +58,15 @@ class LabelledBits(Message):
     width: Annotated[int, Field(ge=1, le=50_000_000, description="bits a client sends for each label")]
 
 
-Channel = Annotated[Masking | Sealed | Dealt | LabelledBits, Field(discriminator="kind")]
+Channel = Annotated[Masking | Sealed | AssignedRecords | LabelledBits, Field(discriminator="kind")]
 
 
 class Cohort(Message):
     """One private sum: `clients` slots, opened at an intermediary by the server, closed once.
 
-    The intermediary stores `terms` and shows them to clients, and does not read them. A client compares them with what
-    the server told it, and a server that tells two clients two rounds is found out (`common.crypto.context` binds every
-    key to them).
+    The intermediary stores `terms` and shows them to clients, and does not read them. A client compares them with
+    those that the server sent it, so a server that sends two clients two rounds is detected (`common.crypto.context`
+    binds every key to them).
     """
 
     version: Version = 1
@@ -89,7 +89,7 @@ class Cohort(Message):
     def digest(self) -> bytes:
         """Return SHA-256 of the message's JSON, 32 bytes.
 
-        Two parties compare whether they were told the same cohort.
+        Two parties compare digests to see whether they hold the same cohort.
         """
         return hashlib.sha256(self.model_dump_json().encode()).digest()
 

@@ -1,4 +1,4 @@
-"""The `[policy]` tables of contextual policies: clients choose their arms on their own devices."""
+"""Defines the `[policy]` tables of contextual policies, whose clients choose arms on their own devices."""
 
 import math
 from collections.abc import Iterable
@@ -12,6 +12,9 @@ from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
 from distrust.common.messages.policy_spec import LARGEST_COHORT, MOST_ROUNDS, ArmSpec, RoundSize
+
+WARM_UP_SHARE = 10
+"""One part in so many of the rounds warms up where a run file says nothing. The paper leaves a constant unnamed."""
 
 EVENTS = 4
 """Failure events of a contextual run: the self-normalized bound, the noise of V, the noise of u, a wrapped sum."""
@@ -33,7 +36,7 @@ Step = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class ContextualPolicySpec(ArmSpec):
-    """What all contextual policies are told. A run file leaves out what its environment fills in.
+    """The numbers that all contextual policies have. A run file leaves out those that its environment fills in.
 
     features    d. parameters: single, θ for all arms and a context an arm; multi, a θ an arm and one context.
     link        μ. rewards: the range of a reward, which clients clamp to.
@@ -69,13 +72,33 @@ class ContextualPolicySpec(ArmSpec):
         return ("contextual-choice",)
 
     @property
+    def has_bonus(self) -> bool:
+        """Return whether decisions come with V⁻¹ and β."""
+        return True
+
+    @property
+    def has_anchor(self) -> bool:
+        """Return whether decisions come with an anchor of the residual."""
+        return False
+
+    @property
+    def has_screen(self) -> bool:
+        """Return whether decisions may leave arms out."""
+        return False
+
+    def public_arm(self, size: RoundSize) -> int | None:
+        """Return the arm that all clients of a round play in a warm-up; None where each client chooses."""
+        del size
+        return None
+
+    @property
     def residual(self) -> Link | None:
-        """The link of the residual that clients report in place of the reward; None for the reward."""
+        """Return the link of the residual that clients report in place of the reward; None for the reward."""
         return None
 
     @property
     def moments(self) -> bool:
-        """Whether clients report φφᵀ as well."""
+        """Return whether clients report φφᵀ as well."""
         return True
 
     @override
@@ -137,6 +160,25 @@ class GreedySpec(ContextualPolicySpec):
 
     warm_up: Annotated[int, Field(ge=1, le=10**9)] | None = None
     margin: Margin | None = None
+
+    @property
+    def has_bonus(self) -> bool:
+        return False
+
+    @property
+    def has_screen(self) -> bool:
+        return self.parameters == "multi"
+
+    def warm_up_length(self, horizon: int) -> int:
+        """Return the rounds that a run file grants the warm-up, a tenth of all when it says nothing; 0 for single."""
+        if self.parameters == "single":
+            return 0
+        return horizon // self.batch // WARM_UP_SHARE if self.warm_up is None else self.warm_up
+
+    @override
+    def public_arm(self, size: RoundSize) -> int | None:
+        rounds = self.warm_up_length(size.horizon) // size.arms * size.arms
+        return size.number % size.arms if size.number <= rounds else None
 
     @model_validator(mode="after")
     def _only_many_parameters_warm_up(self) -> Self:
@@ -210,6 +252,10 @@ class LdpGlocSpec(ContextualPolicySpec):
 
     name: Literal["ldp-gloc"]
     step: Step = 1.0
+
+    @property
+    def has_anchor(self) -> bool:
+        return True
 
     @property
     def residual(self) -> Link:

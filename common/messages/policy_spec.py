@@ -1,4 +1,4 @@
-"""What a policy states of itself: the base class of the `[policy]` tables, and the size of a round's events.
+"""Defines the base class of the `[policy]` tables, and the size of a round's events.
 
 A spec is what servers and clients know of a policy. It names the class that plays it, which only the server imports.
 """
@@ -23,6 +23,16 @@ LEAST_BETA = 1e-12
 NO_EVENT = 1e-6
 """p' of a policy without noise: nothing wraps around, and no event has this probability."""
 
+Failure = Annotated[float, Field(gt=0, lt=1, description="p: probability that a confidence interval fails")]
+FirstBatch = Annotated[int, Field(ge=1, le=30)]
+"""The number of the batch that a run begins with."""
+
+LARGEST_COHORT = 1_000_000
+"""Slots, as in distrust.common.messages.cohort."""
+
+MOST_ROUNDS = 10_000
+"""Of one client each over services: every one of them takes a few requests to each intermediary."""
+
 
 def event_share(arms: int, batch: int, failure: float) -> float:
     """Return what each event of one arm and batch may cost: p / (5|Φ|b²).
@@ -35,7 +45,7 @@ def event_share(arms: int, batch: int, failure: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RoundSize:
-    """What the failure probability of a round's events may depend on.
+    """The facts on which the failure probability of a round's events may depend.
 
     arms, horizon  K and T of the run. calibration: of its mechanism.
     number         of the round, from 1. active: arms still in the race.
@@ -46,17 +56,6 @@ class RoundSize:
     calibration: Literal["exact", "paper"]
     number: int
     active: int
-
-
-Failure = Annotated[float, Field(gt=0, lt=1, description="p: probability that a confidence interval fails")]
-FirstBatch = Annotated[int, Field(ge=1, le=30)]
-
-
-LARGEST_COHORT = 1_000_000
-"""Slots, as in distrust.common.messages.cohort."""
-
-MOST_ROUNDS = 10_000
-"""Of one client each over services: every one of them takes a few requests to each intermediary."""
 
 
 class ArmSpec(Message):
@@ -88,7 +87,7 @@ class ArmSpec(Message):
 
     @property
     def sequential(self) -> bool:
-        """Whether every round of this run is one cohort of one client."""
+        """Return whether every round of this run is one cohort of one client."""
         return self.SEQUENTIAL
 
     def statistic(self, arms: int, decision: Decision) -> Statistic | None:
@@ -110,7 +109,7 @@ class ArmSpec(Message):
 
     @property
     def longest(self) -> int:
-        """The first horizon that is too long for services: the last batches must fit cohorts."""
+        """Return the first horizon that is too long for services: the last batches must fit cohorts."""
         return 2 * LARGEST_COHORT
 
     def check_calibration(self, calibration: str) -> None:

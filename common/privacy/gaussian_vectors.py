@@ -28,6 +28,8 @@ from distrust.common.privacy.hockey_stick import FAINT, least_epsilon
 from distrust.common.privacy.searches import least_root, snap_up
 from distrust.common.privacy.sensitivity import Grid
 
+Numbers = NDArray[np.float64]
+
 NOT_ZERO = 1e-300  # of a mass whose logarithm is taken
 ROUNDED = 1.5  # v₂ of `lattice_log_delta`
 BLUR = 7 * math.exp(-2 * math.pi**2 * ROUNDED)  # above 3τ
@@ -171,9 +173,6 @@ def lattice_variance(move: Move, epsilon: float, delta: float) -> float:
 def gaussian_divergence(move: Move, variance: float, order: float) -> float:
     """Return a bound on the Rényi divergence of N_Z(0, variance) on every coordinate: ρ-zCDP, rounding averaged."""
     return move.log_moment(order * (order - 1) / (2 * variance)) / (order - 1)
-
-
-Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

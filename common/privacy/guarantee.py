@@ -16,6 +16,15 @@ GUARANTEE_ORDERS = (1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 24.0, 3
 RenyiCurve = tuple[tuple[float, float], ...]
 """Pairs of an order α and the ε at α."""
 
+OWN_DEVICE = "each client's own device draws its noise"
+"""The assumption of noise that a client adds to its own message."""
+
+TRUSTED_SERVER = "the server is trusted: it sees the sum and adds the noise"
+"""The assumption of noise that the server adds."""
+
+SAMPLER = "noise is drawn within statistical distance 2^-100 of its law"
+"""The assumption of every guarantee whose noise is drawn on the integers."""
+
 
 class Guarantee(Message):
     """A differential privacy guarantee for the unit "one client's data"; neighbours replace one client.
@@ -59,16 +68,6 @@ class BudgetSpec(Message):
 
     epsilon: Annotated[float, Field(gt=0, description="ε, in nats")]
     delta: Annotated[float, Field(ge=0, lt=0.5, description="0: pure privacy only")] = 0.0
-
-
-OWN_DEVICE = "each client's own device draws its noise"
-"""The assumption of noise that a client adds to its own message."""
-
-TRUSTED_SERVER = "the server is trusted: it sees the sum and adds the noise"
-"""The assumption of noise that the server adds."""
-
-SAMPLER = "noise is drawn within statistical distance 2^-100 of its law"
-"""The assumption of every guarantee whose noise is drawn on the integers."""
 
 
 def sum_assumptions(honest: int) -> tuple[str, ...]:

@@ -119,7 +119,7 @@ class Visit:
         await self._send(message)
 
     def close(self) -> None:
-        """The request is over: its body is not in memory any more."""
+        """Release the body's memory when the request is over."""
         self._bodies.remove(self)
 
     def _too_large(self) -> str:
@@ -182,7 +182,7 @@ class Bodies:
         slowest.evict()
 
     def remove(self, visit: Visit) -> None:
-        """The request is over, or its body was given up."""
+        """Forget the body: its request is over, or it was given up."""
         self._total -= self._held.pop(visit, 0)
         self._room.set()
 

@@ -168,7 +168,7 @@ class Entrance:
             connection, _ = await loop.sock_accept(self._listener)
         except OSError as error:
             if error.errno in _EXHAUSTED:
-                _log.error("no_connection", why=error.strerror)
+                _log.error("accept_failure", why=error.strerror)
                 await asyncio.sleep(_RETRY_SECONDS)
                 return None
             if self._listener.fileno() < 0:

@@ -66,7 +66,7 @@ def give_memory_back() -> None:
     try:
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, LARGE_BLOCK)
     except (AttributeError, OSError, TypeError):
-        _log.debug("allocator_unchanged")
+        _log.debug("allocator_default")
 
 
 def _built(build: Callable[[S], FastAPI], settings: S) -> FastAPI:
@@ -112,7 +112,7 @@ def allow_connections(wanted: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     if files < need:
         allowed = max(files - SPARE_FILES, files // 2)
-        _log.warning("fewer_connections", wanted=wanted, allowed=allowed, files=files)
+        _log.warning("connection_limit", wanted=wanted, allowed=allowed, files=files)
         return allowed
     return wanted
 
@@ -173,7 +173,7 @@ class _Server(uvicorn.Server):
     def _entrance_closed(self, task: "asyncio.Task[None]") -> None:
         """Exit: a service that accepts no more connections must not look alive."""
         if not task.cancelled():
-            _log.error("no_entrance", exc_info=task.exception())
+            _log.error("listener_failure", exc_info=task.exception())
             self.should_exit = True
 
     def _protocol(self) -> asyncio.BaseProtocol:

@@ -50,7 +50,7 @@ class ServiceSettings(BaseSettings):
         return self.operator_token()
 
     def check(self) -> None:
-        """Raise BadParameter for a service that anyone on the network could operate, or that can take no body."""
+        """Raise BadParameter for a service that any caller on the network could operate, or that can take no body."""
         if self.max_bodies < self.max_body:
             raise BadParameter("max_bodies", self.max_bodies, f"must be at least max_body = {self.max_body}")
         if self.body_rate * self.body_seconds < self.max_body:

@@ -73,8 +73,8 @@ class AuditQuery:
         """
         secret = self._secret() if self.counter_example is None else counter_example(self.counter_example).secret
         mechanism = self._calibrated(secret) if self.counter_example is None else self._broken(self.counter_example)
-        least = mechanism.clients // MAJORITY + 1 if self.http else 1
-        survivors = max(mechanism.floor, least) if self.survivors is None else self.survivors
+        majority = mechanism.clients // MAJORITY + 1 if self.http else 1
+        survivors = max(mechanism.floor, majority) if self.survivors is None else self.survivors
         return Setting(mechanism, survivors, self.colluders, "http" if self.http else "in-process", secret)
 
     def _secret(self) -> Secret | None:
@@ -89,9 +89,9 @@ class AuditQuery:
                 if value is not None:
                     raise BadParameter(word, value, "is for --secret: leave it out")
             return None
-        for word, given, usual in (("dimension", self.cohort.dimension, 1), ("norm", self.cohort.norm, "linf")):
-            if given != usual:
-                raise BadParameter(word, given, "--secret brings its own vectors: leave it out")
+        for word, value, usual in (("dimension", self.cohort.dimension, 1), ("norm", self.cohort.norm, "linf")):
+            if value != usual:
+                raise BadParameter(word, value, "--secret brings its own vectors: leave it out")
         own = {word: value for word, value in words if value is not None}
         return named_secret(self.secret, **own, low=self.cohort.low, high=self.cohort.high)
 

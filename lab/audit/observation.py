@@ -140,8 +140,8 @@ def evidence_names(setting: Setting) -> tuple[str, ...]:
     if setting.view == "stream":
         return ("nodes", "everything")
     finer = setting.view == "records" or setting.telling.size > 1
-    told = ("likelihood",) if finer and likelihood_ratio(setting) is not None else ()
-    return ("sum", *told) if setting.secret is None else ("projection", *told, "unnoised")
+    by_likelihood = ("likelihood",) if finer and likelihood_ratio(setting) is not None else ()
+    return ("sum", *by_likelihood) if setting.secret is None else ("projection", *by_likelihood, "unnoised")
 
 
 def evidence(setting: Setting, seen: Observation) -> NDArray[np.float64]:

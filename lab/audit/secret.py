@@ -1,4 +1,4 @@
-"""What a contextual client hides, as the two worlds of an audit: which arm it pulled, or its context.
+"""Defines the secrets of a contextual client, as the two worlds of an audit: its arm, or its context.
 
 A client's vector follows from what it experienced. Here that is an `Observation` for either world, and a
 `ContextualSum` turns both into vectors. The vectors are the farthest apart that such a secret allows.

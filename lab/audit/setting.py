@@ -25,8 +25,10 @@ LONGEST_STREAM = 1024  # batches of `tree` that a trial runs through
 class Setting:
     """A mechanism, how many clients answered, how many of these reveal their noise, and how the messages travel.
 
-    Neighbours  one client holds `ends[0]` in world 0 and `ends[1]` in world 1, the others the same in both.
-    secret      what a contextual client hides, whose vectors these are; None for the worst pair of the ball.
+    The worlds are neighbours: one client holds `ends[0]` in world 0 and `ends[1]` in world 1, the others the same in
+    both.
+
+    secret  what a contextual client hides, whose vectors these are; None for the worst pair of the ball.
     """
 
     mechanism: Mechanism

@@ -1,4 +1,4 @@
-"""CTX: LinUCB from one private sum of vectors and matrices. Its sensitivity, its radius, and returning users."""
+"""Computes errata of CTX's LinUCB: the sensitivity of its one private sum, its radius, and returning users."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""DLB (Li, Zhou & Ji, DP-DPE): Gaussian noise beyond its theorem; ranges, roundings and variances of the appendix."""
+"""Computes errata of DLB (Li, Zhou & Ji, DP-DPE): Gaussian noise; the appendix's ranges, roundings, variances."""
 
 import math
 from functools import partial

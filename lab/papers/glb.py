@@ -1,4 +1,4 @@
-"""GLB, generalized linear bandits with local privacy: noise for OLS, gradients and their steps, blocks of many arms."""
+"""Computes errata of GLB, locally private generalized linear bandits: noise for OLS, gradients, blocks of arms."""
 
 import math
 from functools import partial

@@ -12,6 +12,7 @@ from distrust.common.privacy.hockey_stick import pure_epsilon, rdp
 from distrust.lab.papers.erratum import Erratum, Figures, divergence_of, epsilon_of, planned
 
 CLIENTS, EPSILON, GRID = 1000, 1.0, 32  # g = ⌈ε√n⌉
+BASEL = math.pi**2 / 6  # Σ 1/b²
 
 
 def _theorem_1_survivors() -> Figures:
@@ -78,13 +79,13 @@ def _rdp(variance: float, shift: int, order: float) -> float:
 def _theorem_3_scale() -> Figures:
     clients, epsilon = 10_000, 1.0
     grid = math.ceil(epsilon / 2 * math.sqrt(clients))
-    relaxed = 2 * epsilon / 4  # both directions of the relaxed secure sum cost ε̂ = ε/4
+    secure_sum_cost = 2 * epsilon / 4  # both directions of the relaxed secure sum cost ε̂ = ε/4
     return Figures(
         setting=f"n = {clients}, ε = {epsilon:g}, g = {grid}",
         claimed=epsilon,
-        computed=_laplace(9 / epsilon, grid) + relaxed,
-        ours=_laplace(2 * grid / epsilon, grid) + relaxed,
-        facts=(("ε if 9 is read as g", _laplace(grid / epsilon, grid) + relaxed),),
+        computed=_laplace(9 / epsilon, grid) + secure_sum_cost,
+        ours=_laplace(2 * grid / epsilon, grid) + secure_sum_cost,
+        facts=(("ε if 9 is read as g", _laplace(grid / epsilon, grid) + secure_sum_cost),),
     )
 
 
@@ -104,9 +105,6 @@ def _footnote_3() -> Figures:
         ours=epsilon_of(planned("distributed-polya", CLIENTS, EPSILON)),
         facts=(("its standard deviation over the intended one", inverted.std / meant.std),),
     )
-
-
-BASEL = math.pi**2 / 6  # Σ 1/b²
 
 
 def _lemma_2() -> Figures:

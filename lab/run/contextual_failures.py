@@ -18,6 +18,9 @@ from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import RoundRecord
 
+ROUNDED = 1 + 1e-9
+"""Factor that a distance may exceed β by: at first θ̂ = 0 and β = ‖θ*‖ = 1, up to rounding."""
+
 
 class ContextualTracker:
     """Watches a learner from cohort to cohort. A round's regret is counted when its cohorts are planned.
@@ -83,7 +86,9 @@ class ContextualTracker:
         return experience(self._world, rule, clients, stream)[1]
 
     def _judge(self, rule: ChoiceRule) -> None:
-        """Count one interval if the rule states one."""
+        """Count one interval if the rule has one and the policy's theorem states it."""
+        if not states_widths(self._file.config):
+            return
         missed = missed_widths(rule, getattr(self._world, "theta", None))
         if missed is not None:
             self._widths += 1
@@ -94,18 +99,19 @@ def width_failures(config: RunConfig, widths: int, missed: int) -> PolicyFailure
     """Return the failures of a contextual run, with α where its policy's theorem states it for the widths."""
     policy = config.policy
     assert isinstance(policy, ContextualPolicySpec)
-    stated = widths > 0 and policy.states_widths(config.mechanism.calibration)
     return PolicyFailures(
         best_dropped=False,
         best_dropped_at=None,
         widths=widths,
         width_failures=missed,
-        failure=policy.failure_of(config.horizon) if stated else None,
+        failure=policy.failure_of(config.horizon) if widths else None,
     )
 
 
-ROUNDED = 1 + 1e-9
-"""Factor that a distance may exceed β by: at first θ̂ = 0 and β = ‖θ*‖ = 1, up to rounding."""
+def states_widths(config: RunConfig) -> bool:
+    """Return whether a theorem of the run's policy bounds the probability that a decision's width misses θ*."""
+    policy = config.policy
+    return isinstance(policy, ContextualPolicySpec) and policy.states_widths(config.mechanism.calibration)
 
 
 def missed_widths(rule: ChoiceRule, theta: NDArray[np.float64] | None) -> NDArray[np.bool_] | None:

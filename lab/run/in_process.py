@@ -43,7 +43,7 @@ MOST_RECORDS = 1000
 
 
 def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
-    """Play a run file to its end; `watch` is called after every cohort."""
+    """Play a run file to its end and return the result; `watch` is called after every cohort."""
     began, tracker = time.perf_counter(), tracker_of(file)
 
     def track_and_watch(learner: Learner) -> None:

@@ -22,7 +22,7 @@ from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.mechanisms.families.grid import GridMechanism, Randomness
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.modular import sum_rows
-from distrust.lab.run.contextual_failures import missed_widths, width_failures
+from distrust.lab.run.contextual_failures import missed_widths, states_widths, width_failures
 from distrust.lab.run.lock_step_draws import BlockDraws, LockStepPhase, RunDraws
 from distrust.lab.run.result import Bits, PolicyFailures
 from distrust.lab.run.run_file import RunFile
@@ -90,7 +90,10 @@ def in_lock_step(file: RunFile) -> bool:
 def play_together(
     files: Sequence[RunFile], draws: MakeDraws = BlockDraws, watch: Watch = lambda _number, _sums: None
 ) -> list[LockStepResult]:
-    """Play runs that differ in names and seeds only, to their ends. Raises BadParameter if one cannot be planned."""
+    """Play runs that differ in names and seeds only, to their ends. Return their results in order.
+
+    Raises BadParameter if one cannot be planned.
+    """
     first = files[0]
     if any(_apart(file) != _apart(first) for file in files) or not in_lock_step(first):
         raise BadParameter("run files", first.config.run, "runs in lock step must differ in names and seeds only")
@@ -121,7 +124,7 @@ class _Met:
 
     @property
     def fixed(self) -> bool:
-        """Whether the clients of a run meet the same contexts."""
+        """Return whether the clients of a run meet the same contexts."""
         return self.means.shape[:3:2] != self.luck.shape[::2]
 
     def at(self, step: int) -> "_Met":
@@ -178,7 +181,7 @@ class _Group:
         return self._results(np.concatenate(pulls), np.concatenate(self._lost), rest)
 
     def _phase(self, index: int, first: int) -> LockStepPhase:
-        """Plan the mechanism of the rounds from `first` on."""
+        """Plan the mechanism of the rounds from `first` on. Return the phase."""
         ask = self._policy.ask_by(self._core.rule)
         mechanism = plan_round(self._config, first, ask).mechanism
         assert isinstance(ask.statistic, ContextualSum)
@@ -235,7 +238,7 @@ class _Group:
         return len(rules)
 
     def _meet(self, met: Sequence[Contexts], rounds: int, clients: int) -> _Met:
-        """Stack what the clients of each run meet."""
+        """Return what the clients of each run meet, stacked."""
         fixed = len(met[0].features) == 1 < rounds * clients
         shape = (1, 1) if fixed else (rounds, clients)
         features = np.stack([one.features.reshape(*shape, *one.features.shape[1:]) for one in met], axis=1)
@@ -284,7 +287,7 @@ class _Group:
     def _judge(self, rules: Sequence[ChoiceRule]) -> None:
         """Count one interval a run for each rule that states one."""
         runs, rules = len(self._files), [rule for rule in rules if rule.inverse is not None]
-        if self._theta is None or not rules:
+        if self._theta is None or not rules or not states_widths(self._config):
             return
         stacked = ChoiceRule(
             np.stack([rule.theta for rule in rules]),

@@ -95,7 +95,7 @@ class HttpRun:
 
     async def _watch(self) -> RunView:
         """Return the run's view once it is over."""
-        with self.progress.shown():
+        with self.progress.running():
             while True:
                 deserted = self.fleets is not None and not self.fleets.running  # looked at first
                 view = await self._server.get(f"/v1/runs/{self.file.config.run}", RunView)

@@ -26,8 +26,8 @@ Standings = Mapping[str, CohortEntry]
 def working(what: str, err: Console) -> Iterator[None]:
     """Show on a terminal that `what` is being computed, and for how long, until the block ends."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Columns(*columns, console=err, transient=True, disable=not err.is_terminal) as shown:
-        shown.add_task(f"computing {what}", total=None)
+    with Columns(*columns, console=err, transient=True, disable=not err.is_terminal) as spinner:
+        spinner.add_task(f"computing {what}", total=None)
         yield
 
 
@@ -39,7 +39,7 @@ class Progress:
         self._line, self._next = "", 0.0
 
     @contextmanager
-    def shown(self) -> Iterator["Progress"]:
+    def running(self) -> Iterator["Progress"]:
         """Keep the moving table on the terminal until the block ends."""
         if self._live is None:
             yield self

@@ -73,7 +73,7 @@ class RunFile:
         return extensions({kind: {"name": name} for kind, name in names.items()})
 
     def world(self) -> AnyWorld:
-        """Build the environment."""
+        """Return the environment, built."""
         return build_environment(self.environment)
 
     def renamed(self, run: str) -> "RunFile":

@@ -38,8 +38,18 @@ from distrust.lab.sweep.result_store import ResultStore, write_failures
 from distrust.lab.sweep.row import Cell, Row
 from distrust.lab.sweep.table import check_format, write_rows
 
+Backend = Literal["loky", "dask", "ray"]
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+NEEDS = {"dask": "distributed", "ray": "ray"}
+
+Task = TypeVar("Task")
+Value = TypeVar("Value")
+
 LEAST_CHUNK = 4
 """Cells a worker and chunk, where a backend hands over results in chunks only."""
+
+MOST_TOGETHER = 64
+"""Cells of a group at most. More make a round no cheaper for one of them, and need more memory."""
 
 EXPECTED = ("A worker stopped while some jobs were given", ".*tasks which were still being processed")
 """Warnings of joblib that are ignored: a worker that had grown was replaced; a sweep was stopped."""
@@ -91,10 +101,6 @@ def run_sweep(
     return SweepOutcome(finished, failures, path)
 
 
-MOST_TOGETHER = 64
-"""Cells of a group at most. More make a round no cheaper for one of them, and need more memory."""
-
-
 def grouped(experiment: Experiment, cells: Sequence[Cell], workers: int) -> list[tuple[Cell, ...]]:
     """Return the cells in groups that one worker plays at once, in their order.
 
@@ -131,15 +137,6 @@ def _note(
     store.keep(end)
     rows[end.cell] = end
     return standing._replace(done=standing.done + 1)
-
-
-Backend = Literal["loky", "dask", "ray"]
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
-NEEDS = {"dask": "distributed", "ray": "ray"}
-
-
-Task = TypeVar("Task")
-Value = TypeVar("Value")
 
 
 class WorkerLost(ProtocolError):

@@ -83,12 +83,12 @@ class Learner:
 
     @property
     def left(self) -> int:
-        """Pulls that may still be asked for."""
+        """Return how many pulls the horizon leaves."""
         return self.config.horizon - self.spent
 
     @property
     def spent(self) -> int:
-        """Pulls that were asked for."""
+        """Return how many pulls were planned."""
         return sum(self.pulls) + self.hidden
 
     def plan(self) -> RoundPlan | None:
@@ -253,6 +253,8 @@ def _estimate(record: RoundRecord, query: Query) -> Estimate:
         joint=mechanism.joint,
         prefix=record.ask.cumulative and mechanism.stream_length > 1,
         nodes=mechanism.nodes,
+        clients=query.clients,
+        whole=mechanism.error(query.clients),
     )
 
 

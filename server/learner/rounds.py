@@ -17,6 +17,8 @@ from distrust.common.run.progress import LedgerClass
 from distrust.common.wire import Identifier, Message
 from distrust.server.policies.base import Ask, Key, Query
 
+SEEDED = "unsafe.noise_seed: the privacy noise can be computed by every party that knows the seed"
+
 
 class ReleasedCohort(Message):
     """Outcome of a released cohort: the analyzer's estimate of the survivors' true sum.
@@ -119,12 +121,12 @@ class RoundRecord:
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """The weakest guarantee of the mechanisms, each at its least number of honest survivors."""
+        """Return the weakest guarantee of the mechanisms, each at its least number of honest survivors."""
         return self._weakest([promise_of(mechanism) for mechanism in self.mechanisms.values()])
 
     @cached_property
     def composable(self) -> Guarantee:
-        """The weakest guarantee for clients that return, in the form that several of them compose by."""
+        """Return the weakest guarantee for clients that return, in the form that several of them compose by."""
         return self._weakest([promise_of(mechanism, composable=True) for mechanism in self.mechanisms.values()])
 
     def _weakest(self, guarantees: Sequence[Guarantee]) -> Guarantee:
@@ -187,9 +189,6 @@ def attempt_cohorts(run: str, record: RoundRecord, queries: tuple[Query, ...], a
         )
         for query in queries
     )
-
-
-SEEDED = "unsafe.noise_seed: the privacy noise can be computed by every party that knows the seed"
 
 
 def promise_to_survivors(mechanism: Mechanism, survivors: int) -> str:

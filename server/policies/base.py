@@ -32,7 +32,7 @@ class Ask:
                noise, a wrapped sum. A policy chooses it so that all events of all batches stay below its own p.
     decision   what the clients play: their cohort's arm, or what the decision lists, in a single cohort of all.
     statistic  how their rewards become a vector.
-    cumulative  whether the policy wants sums over all batches so far: a mechanism that counts a stream then releases
+    cumulative whether the policy wants sums over all batches so far: a mechanism that counts a stream then releases
                its prefix sums (`Estimate.prefix`). The others release a batch's own sum, and the policy adds.
     """
 
@@ -45,7 +45,7 @@ class Ask:
 
     @property
     def arms(self) -> tuple[int, ...]:
-        """The arms that are played, as far as the server knows them."""
+        """Return the arms that are played, as far as the server knows them."""
         return tuple(arm for query in self.queries for arm, _ in self.pulls(query) if arm is not None)
 
     @property
@@ -89,6 +89,7 @@ class Estimate:
               has ‖c‖₂ times the law of one. Else they are independent, and what is rounded is the client's value.
     prefix    the sums and their noise are over all batches so far, of a mechanism that counts a stream.
     nodes     then: the most terms of noise that any prefix sum of the stream has. Else the batch's own noise is one.
+    clients   n, of whom `counts` answered; 0 where it does not matter. whole: the law of the noise if all answer.
     """
 
     arm: Key
@@ -99,6 +100,8 @@ class Estimate:
     joint: bool = False
     prefix: bool = False
     nodes: int = 1
+    clients: int = 0
+    whole: ErrorLaw | None = None
 
     @classmethod
     def scalar(cls, arm: int, total: float, survivors: int, law: ErrorLaw) -> "Estimate":
@@ -145,22 +148,22 @@ class Policy(Protocol):
 
     @property
     def active(self) -> tuple[int, ...]:
-        """Arms that are not dropped, ascending."""
+        """Return the arms that are not dropped, ascending."""
         ...
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """The latest interval of every arm that has one, by arm; a dropped arm keeps its last."""
+        """Return the latest interval of every arm that has one, by arm; a dropped arm keeps its last."""
         ...
 
     @property
     def formed(self) -> tuple[Interval, ...]:
-        """The `intervals` that the last `tell` put around an estimate; the others are older, or only grew wider."""
+        """Return the `intervals` that the last `tell` put around an estimate; others are older, or only grew wider."""
         ...
 
     @property
     def chosen(self) -> int | None:
-        """The arm to play from now on: the best estimate among the active; None before the first batch is over."""
+        """Return the arm to play from now on: the best estimate among the active. None before the first batch ends."""
         ...
 
     def ask(self, left: int) -> Ask | None:

@@ -55,7 +55,7 @@ class DpSe(Elimination):
         return total / survivors, sampled + law.quantile(self._each) / survivors
 
     def leftover(self, left: int) -> dict[Key, int]:
-        """Share the last pulls evenly, as an epoch plays the arms in turn; the last active arm gets all."""
+        """Return the last pulls, shared evenly as an epoch plays the arms in turn; the last active arm gets all."""
         each, more = divmod(left, len(self._active))
         counts = {arm: each + (place < more) for place, arm in enumerate(self._active)}
         return {arm: count for arm, count in counts.items() if count}

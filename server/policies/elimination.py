@@ -144,19 +144,19 @@ class Elimination(EliminationBase):
         self._batch += 1
 
     def leftover(self, left: int) -> dict[Key, int]:
-        """Play the unfinished batch, arm after arm, until the horizon."""
+        """Return the last pulls: the unfinished batch, arm after arm, until the horizon."""
         ask = self._next()
         return ask.spend(ask.queries, left)
 
     @property
     @abstractmethod
     def clients(self) -> int:
-        """Clients of one arm in the next batch."""
+        """Return the clients of one arm in the next batch."""
 
     @property
     @abstractmethod
     def share(self) -> float:
-        """The failure probability of each event of the next batch, as in `Ask`."""
+        """Return the failure probability of each event of the next batch, as in `Ask`."""
 
     @abstractmethod
     def read(self, arm: int, estimate: Estimate) -> tuple[float, float]:

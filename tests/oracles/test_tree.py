@@ -11,6 +11,7 @@ from distrust.common.bandit.statistics import BoundedVector, Reward
 from distrust.common.errors import BadParameter, TooSmall
 from distrust.common.mechanisms import MechanismSpec, check_spec, plan
 from distrust.common.mechanisms.central.tree import Counter, Tree, TreeRelease
+from distrust.common.modular import sum_rows
 from distrust.common.noise.discrete_gaussian import DiscreteGaussian, DiscreteGaussianSum
 from distrust.common.privacy.gaussian import gaussian_epsilon
 from distrust.common.privacy.hockey_stick import hockey_stick
@@ -164,3 +165,25 @@ def test_a_tree_knows_its_length_and_no_other_mechanism_has_one(words: dict[str,
     with pytest.raises(BadParameter) as caught:
         check_spec(MechanismSpec.model_validate(words), Reward())
     assert caught.value.field == field
+
+
+def test_a_counter_restored_from_what_is_stored_goes_on_as_if_it_had_never_stopped() -> None:
+    """From the true sums of the stored batches and the released prefixes: nothing is drawn again."""
+    statistic = BoundedVector(dimension=3)
+    words = MechanismSpec(name="tree", epsilon=1.0, delta=1e-3, batches=20)
+    size = {"clients": 5, "min_survivors": 4, "min_honest": 4}
+    mechanism = plan(words, **size, overflow_probability=1e-9, statistic=statistic)
+    assert isinstance(mechanism, Tree)
+    stream, counter, stored = UnsafeSeededStream(7, "restored"), Counter(mechanism), []
+    for number in range(20):
+        survivors = 4 + number % 2
+        rows = mechanism.randomize(np.full((survivors, 3), 0.3), stream)
+        total = sum_rows(rows, mechanism.modulus)
+        counter, released = counter.add(total, survivors, stream)
+        stored.append((mechanism.true_steps(total, survivors), survivors, released.prefix))
+        again = Counter.restored(mechanism, stored)
+        assert again.time == counter.time
+        assert [(one.level, one.survivors) for one in again.nodes] == [(n.level, n.survivors) for n in counter.nodes]
+        for one, node in zip(again.nodes, counter.nodes, strict=True):
+            assert (one.true == node.true).all()
+            assert (one.noisy == node.noisy).all()

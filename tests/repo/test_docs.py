@@ -1,11 +1,12 @@
-"""The pages of docs/ and the README: line lengths, links, anchors, plain words."""
+"""The pages of docs/ and the READMEs: line lengths, links, anchors, plain words."""
 
 import re
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TABLES = ROOT / "client/environments/data/README.md"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", TABLES, *sorted((ROOT / "docs").rglob("*.md"))]
 WIDTH = 100
 PEOPLE = re.compile(r"(?<![-\w])(nobody|somebody|anybody|everybody|whoever)(?![-\w])", re.IGNORECASE)
 """Words for people. A page names the party: client, shuffler, aggregator, server, operator."""

@@ -7,7 +7,7 @@ from distrust.common.crypto.seal import sealed_size
 from distrust.common.database import Database
 from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords
-from distrust.common.messages.cohort import Cohort, Dealt
+from distrust.common.messages.cohort import AssignedRecords, Cohort
 from distrust.shuffler.service import Shuffler
 from tests.support.cohorts import Authority, report
 from tests.support.manual_clock import ManualClock
@@ -55,5 +55,5 @@ class AssigningShuffler:
 
 
 def assignment_of(cohort: Cohort) -> AssignedAction:
-    assert isinstance(cohort.channel, Dealt)
+    assert isinstance(cohort.channel, AssignedRecords)
     return cohort.channel.deal

@@ -15,9 +15,9 @@ from distrust.common.crypto.keys import key_hash
 from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.crypto.seal import REPORT_ID, seal
 from distrust.common.messages.cohort import (
+    AssignedRecords,
     Channel,
     Cohort,
-    Dealt,
     LabelledBits,
     Masking,
     Sealed,
@@ -52,7 +52,9 @@ class Authority:
     def assigned(self, actions: Sequence[int] = (4, 1), times: Sequence[int] = (3, 2), **more: Any) -> Cohort:
         deal = AssignedAction(actions=list(actions), times=list(times))
         seed, key = more.pop("noise_seed", None), self.seals.public_key().public_bytes_raw()
-        return self.cohort(Dealt(size=8, server_key=key, deal=deal, noise_seed=seed), **{"clients": deal.plays, **more})
+        return self.cohort(
+            AssignedRecords(size=8, server_key=key, deal=deal, noise_seed=seed), **{"clients": deal.plays, **more}
+        )
 
     def bits(self, labels: int = 3, width: int = 5, **more: Any) -> Cohort:
         return self.cohort(LabelledBits(labels=labels, width=width), **more)
@@ -121,7 +123,7 @@ def report(cohort: Cohort, slot: int, mark: int | None = None, place: int | None
     assert isinstance(cohort.channel, SealedRecords)
     payload = slot.to_bytes(cohort.channel.size, "big")
     message = report_id + seal(cohort.channel.server_key, cohort, report_id, payload, place)
-    return message + secret(slot) if isinstance(cohort.channel, Dealt) else message
+    return message + secret(slot) if isinstance(cohort.channel, AssignedRecords) else message
 
 
 def secret(slot: int) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 from distrust.common.crypto.context import SECRET
 from distrust.common.crypto.seal import REPORT_ID, open_record, sealed_size
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords
-from distrust.common.messages.cohort import Cohort, Dealt
+from distrust.common.messages.cohort import AssignedRecords, Cohort
 from distrust.common.messages.upload import ActionAnswer, ActionRequest, Upload
 from distrust.common.modular import unpack
 from distrust.common.run.config import RunConfig
@@ -69,7 +69,7 @@ def groups(cohort: Cohort, released: BatchAnswer) -> list[list[bytes]]:
     """The sealed records of each action, as the server got them."""
     assert released.batch is not None
     assert isinstance(released.batch.content, GroupedRecords)
-    assert isinstance(cohort.channel, Dealt)
+    assert isinstance(cohort.channel, AssignedRecords)
     body, size, found = released.batch.content.body, sealed_size(cohort.channel.size), []
     for count in released.batch.content.counts:
         found.append([body[at : at + size] for at in range(0, count * size, size)])
@@ -197,7 +197,7 @@ def test_records_reach_the_server_by_action_in_an_order_that_tells_nothing(
     recorded: RecordedRun, cohort: Cohort, released: BatchAnswer
 ) -> None:
     """Neither by slot nor by arrival: nine records or more agree with either by chance in 1 of 300,000 each, 3e-11."""
-    assert isinstance(cohort.channel, Dealt)
+    assert isinstance(cohort.channel, AssignedRecords)
     places, arrived = cohort.channel.deal.places(), reports(recorded)
     plays = recorded.truth.plays["dealt.1.0.1"]
     agree = []

@@ -10,9 +10,9 @@ from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.errors import BadParameter, ProtocolError, TooSmall, Unavailable
 from distrust.common.messages.batch import Batch, BatchAnswer, GroupedRecords, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import (
+    AssignedRecords,
     Channel,
     Cohort,
-    Dealt,
     KeyHashes,
     LabelledBits,
     Masking,
@@ -87,7 +87,7 @@ GOLDEN: list[tuple[str, Message, str]] = [
     ),
     (
         "a cohort of dealt actions",
-        cohort(Dealt(size=8, server_key=b"key", deal=AssignedAction(actions=[7, 2], times=[3, 2]))),
+        cohort(AssignedRecords(size=8, server_key=b"key", deal=AssignedAction(actions=[7, 2], times=[3, 2]))),
         COHORT
         % (
             '{"kind":"dealt","size":8,"server_key":"a2V5","deal":{"actions":[7,2],"times":[3,2],'
@@ -250,7 +250,7 @@ def test_a_field_too_many_or_of_another_type_is_refused(message: Message, text: 
 
 
 def test_a_cohorts_digest_is_that_of_its_bytes() -> None:
-    assigned = cohort(Dealt(size=8, server_key=b"key", deal=AssignedAction(actions=[7, 2], times=[3, 2])))
+    assigned = cohort(AssignedRecords(size=8, server_key=b"key", deal=AssignedAction(actions=[7, 2], times=[3, 2])))
     assert assigned.digest() == hashlib.sha256(assigned.model_dump_json().encode()).digest()
     assert assigned.digest().hex() == "a7b136edebcd6931bcee3e3830a7580a7fd53f67e51c419dd841179041b60bf4"
 

@@ -19,6 +19,9 @@ from distrust.common.privacy.guarantee import SAMPLER, Model, sum_assumptions
 from distrust.common.privacy.profile import Privacy, no_privacy
 from distrust.common.privacy.sensitivity import laplace_scale
 
+PAPER_SCALE = 10.0
+"""The scale s of the paper's experiments, taken when a run file states none."""
+
 
 class DistributedPolya(LaplaceLike):
     """Each client adds γ⁺ - γ⁻ with Pólya(1/t, e^(-ε/(gD))); t such shares add up to Lap_Z(gD/ε).
@@ -57,10 +60,6 @@ class DistributedPolya(LaplaceLike):
     def error(self, survivors: int) -> ErrorLaw:
         law = PolyaDifference(Fraction(survivors, self.floor), self.scale)
         return self.scaled(law, survivors / self.floor)
-
-
-PAPER_SCALE = 10.0
-"""The scale s of the paper's experiments, taken when a run file states none."""
 
 
 class DistributedDiscreteGaussian(GaussianLike):

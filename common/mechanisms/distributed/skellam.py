@@ -58,6 +58,9 @@ from distrust.common.privacy.sensitivity import ROUNDING, WHOLE, Grid, grid_for,
 from distrust.common.privacy.vector_bounds import grid_by_moments, vector_epsilon, vector_rdp, vector_variance, whole
 from distrust.common.wire import Norm
 
+PAPER_SCALE = 10.0
+"""The scale s of the paper's experiments, taken when a run file states none."""
+
 
 @dataclass(frozen=True, slots=True)
 class SkellamTarget:
@@ -227,10 +230,6 @@ def skellam_profile(variance: float, grid: Grid, delta: float) -> Profile:
         rdp=curve,
         rdp_how="exact" if grid.is_box else "bound",
     )
-
-
-PAPER_SCALE = 10.0
-"""The scale s of the paper's experiments, taken when a run file states none."""
 
 
 class DistributedSkellam(GridMechanism):

@@ -27,6 +27,18 @@ from distrust.common.privacy.sensitivity import WHOLE, Grid, steps_moved
 from distrust.common.randomness import Stream
 from distrust.common.wire import Message, Norm
 
+EPSILONS = (1e-4, 50.0)
+"""Smallest and largest accepted ε, in nats.
+
+Below the smallest the noise would not fit its table; above the largest hardly any privacy is left.
+"""
+
+LEAST_DELTA = 1e-18
+"""Smallest accepted δ. Truncated tails (1e-22) and sampler error (2^-100) must be negligible against it."""
+
+EPSILON_RULE = f"must lie in [{EPSILONS[0]:g}, {EPSILONS[1]:g}]"
+DELTA_RULE = f"must lie in [{LEAST_DELTA:g}, 1/2)"
+
 
 def _complaint(candidate: object) -> str | None:
     missing = subclass_of(Mechanism, candidate)
@@ -40,6 +52,8 @@ MECHANISMS: "Catalogue[type[Mechanism]]" = Catalogue("mechanism", "mechanisms", 
 
 MechanismName = Annotated[str, MECHANISMS]
 Need = Literal["needed", "optional"]
+"""Whether a spec must state a δ, or may leave it out."""
+
 Noise = Literal["grid", "continuous"]
 """Discrete noise on the grid, which is exact; or continuous noise in floating point, which is unsafe."""
 
@@ -56,19 +70,6 @@ class MechanismSpec(Message):
     batches: Annotated[int, Field(ge=1, le=2**30)] | None = None  # length of the stream that `tree` counts
     noise: Noise = "grid"  # "continuous" is unsafe, and only where a paper has reals
     via: Via | None = None  # the mechanism's own choice when absent
-
-
-EPSILONS = (1e-4, 50.0)
-"""Smallest and largest accepted ε, in nats.
-
-Below the smallest the noise would not fit its table; above the largest hardly any privacy is left.
-"""
-
-LEAST_DELTA = 1e-18
-"""Smallest accepted δ. Truncated tails (1e-22) and sampler error (2^-100) must be negligible against it."""
-
-EPSILON_RULE = f"must lie in [{EPSILONS[0]:g}, {EPSILONS[1]:g}]"
-DELTA_RULE = f"must lie in [{LEAST_DELTA:g}, 1/2)"
 
 
 def epsilon_allowed(epsilon: float) -> bool:
@@ -237,8 +238,8 @@ class Mechanism(Message):
     precision: Annotated[int, Field(ge=1, description="g: steps of the grid between low and high")]
     modulus: Annotated[int, Field(ge=2, lt=2**63, description="m")]
     wrap: Annotated[float, Field(gt=0, lt=1, description="p': bound on the probability that a sum wraps around")]
-    moved: Annotated[int, Field(ge=1, description="steps that a client can move, in ℓ₂, below g")] | None = (
-        Field(default=None, exclude_if=lambda moved: moved is None)
+    moved: Annotated[int, Field(ge=1, description="steps that a client can move, in ℓ₂, below g")] | None = Field(
+        default=None, exclude_if=lambda moved: moved is None
     )
 
     @classmethod
@@ -265,7 +266,7 @@ class Mechanism(Message):
 
     @property
     def nodes(self) -> int:
-        """Most terms of noise that a prefix sum of its stream has: 1 unless it `takes_batches`."""
+        """Return the most terms of noise that a prefix sum of its stream has: 1 unless it `takes_batches`."""
         return 1
 
     @property

@@ -24,6 +24,17 @@ from distrust.common.randomness import Stream
 MARGIN = 2.0**-30
 """Share by which `clamp` shrinks a ball: more than the floating-point rounding of all coordinates can add."""
 
+FINE = 0.01
+"""Share of the noise's variance that rounding to the grid may add, where the paper has no grid."""
+
+INFLATED = FINE / 2
+"""Share that rounding may add to a ball's sensitivity there. The noise's scale grows as much, its variance by FINE."""
+
+UNSAFE = (
+    "UNSAFE: continuous noise in floating point, whose low bits can tell the data (Mironov 2012); "
+    "the guarantee is that of real numbers"
+)
+
 Randomness: TypeAlias = tuple[NDArray[Any], ...]
 """What the messages of some clients are drawn with, before their values are known: arrays, a row a message."""
 
@@ -218,18 +229,6 @@ def fractions(words: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Return the first 53 bits of uniform words as numbers in [0, 1)."""
     numbers: NDArray[np.float64] = np.multiply(words >> np.uint64(11), 2.0**-53, dtype=np.float64)
     return numbers
-
-
-FINE = 0.01
-"""Share of the noise's variance that rounding to the grid may add, where the paper has no grid."""
-
-INFLATED = FINE / 2
-"""Share that rounding may add to a ball's sensitivity there. The noise's scale grows as much, its variance by FINE."""
-
-UNSAFE = (
-    "UNSAFE: continuous noise in floating point, whose low bits can tell the data (Mironov 2012); "
-    "the guarantee is that of real numbers"
-)
 
 
 class Draws(Spread, Protocol):

@@ -36,6 +36,8 @@ from distrust.common.privacy.profile import Privacy, of_pure
 from distrust.common.randomness import Stream
 from distrust.common.wire import Norm
 
+WORD = 2**64
+
 
 def directions(stream: Stream, count: int, dimension: int) -> NDArray[np.float64]:
     """Return unit vectors, shape (count, dimension), whose law is symmetric under u → -u to the last bit.
@@ -144,9 +146,6 @@ def _rising(start: float, k: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the logarithm of start (start + 1) … (start + k - 1)."""
     logs: NDArray[np.float64] = gammaln(start + k) - gammaln(start)
     return logs
-
-
-WORD = 2**64
 
 
 class LocalSphere(GridMechanism):

@@ -159,7 +159,7 @@ class ShuffledLaplace(LaplaceLike):
     delta: float
     local: Annotated[float, Field(description="ε₀ in nats: what a message alone promises")]
     dealt: Annotated[
-        bool, Field(description="whether the shuffler deals actions, and opens what was played of each")
+        bool, Field(description="whether the shuffler assigns actions, and opens what was played of each")
     ] = False
 
     @model_validator(mode="after")

@@ -62,6 +62,11 @@ ROOM = 3.0
 COARSE = (0.998, 0.99, 0.95, 0.85, 0.7, 0.5)
 """FRACTIONS of the searches from LONG on, which also try few shares."""
 
+UNPRINTED = "must be exact: MAB Theorem 3 rests on a protocol of Cheu & Yan, and no paper here prints its constants"
+
+THEOREM = 0.5
+"""The rounding's share of the noise's variance at the g of MAB Theorem 3."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Try:
@@ -192,12 +197,6 @@ def _shortest(one: _Try, epsilon: float, honest: int, limit: float) -> BitDesign
     return certified(shortest(lambda reach: certified(reach) is not None))
 
 
-UNPRINTED = "must be exact: MAB Theorem 3 rests on a protocol of Cheu & Yan, and no paper here prints its constants"
-
-THEOREM = 0.5
-"""The rounding's share of the noise's variance at the g of MAB Theorem 3."""
-
-
 class Uncut(PolyaDifference):
     """The law of the noise if every γ were sent.
 
@@ -247,7 +246,7 @@ class RelaxedSecaggShuffle(GridMechanism):
             chance = self.design.uniform_chance() * self.clients * self.dimension
         except BadParameter as error:
             raise ValueError(error.detail) from error
-        rare = f"anyone's uniform answer must have probability at most wrap = {self.wrap}"
+        rare = f"a client's uniform answer must have probability at most wrap = {self.wrap}"
         require(chance <= self.wrap, "escape", self.escape, rare)
         most = self.clients * self.length
         require(self.modulus > most, "modulus", self.modulus, f"must be above clients * length = {most}")

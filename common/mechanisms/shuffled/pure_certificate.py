@@ -4,11 +4,11 @@ Fix which k of the other n - 1 users escape; their x̂ then only translate the l
 sum of their noises and U₁, …, U_k uniform on {0..d}, the sum is, up to a translation, V + D_m + U₁ + … + U_k: the
 user's own V is uniform with probability q, else x̂ + noise. Let E and N_x̂ be these two parts of the law for k = 0.
 
-1. Worst pair. N is symmetric and unimodal, E too, about the mirror axis g/2: a symmetric unimodal law convolved with
-   log-concave ones (Ibragimov 1956), and so they stay after U₁ … U_k. Let N_0 have its centre at 0. At s ≥ g the
-   largest N_x̂ is N_g, the least is N_0. At 0 ≤ s < g the largest is at most N_0(0) = N_g(g), the least at least
-   N_0(g), and E(s) ≥ E(g): a smaller ratio than that of N_g and N_0 at g. The rest is the mirror image. So g against
-   0 is the worst.
+1. Worst pair. N is symmetric and unimodal, E too, about the mirror axis g/2: each is a symmetric unimodal law convolved
+   with log-concave ones (Ibragimov 1956). So they stay after U₁ … U_k. Let N_0 have its centre at 0. At s ≥ g the
+   largest N_x̂ is N_g, the least is N_0. At 0 ≤ s < g the largest is at most N_0(0) = N_g(g), the least at least N_0(g),
+   and E(s) ≥ E(g). That ratio is smaller than the one of N_g and N_0 at g. The rest is the mirror image. So g against 0
+   is the worst.
    Moves of m < g. N_(x+m)(s) is above N_x(s) for y = s - x ≥ m/2 only, by a ratio that y decides. E(s) is the less, the
    farther s is from g/2: y + g/2 - m at x = g - m, which is farther than any other x ≤ g - m puts it. So g against
    g - m is the worst.
@@ -44,6 +44,21 @@ FARTHEST = 4_000
 
 LEAST_ESCAPE = 2.0**-50
 """Smallest probability of a uniform answer that the sampler draws."""
+
+Array = NDArray[np.float64]
+Terms = TypeVar("Terms", NDArray[np.float64], NDArray[np.complex128])
+
+LONG = 400
+"""The number of entries from which laws are not convolved term by term."""
+
+SINGLES = 20  # numbers of escaped users that are certified one by one
+GROWTH = 1.25  # factor from one block of such numbers to the next, after SINGLES
+MARGIN = 8  # scales of the noise beyond which the window's edge hardly loosens the bound
+MOST_ESCAPES = 64  # the most escapes that are convolved; with more of them the certificate counts on these
+WORTHWHILE = 300_000  # entries of a law up to which more escapes than SINGLES are convolved
+DIGITS = 250  # powers of ten that (d+1)^k may take in a double
+LEAST = 1e-250  # mass of E below which a point is left out: only beyond W + g, which step 2 covers
+UNIT = 2.0**-53  # relative rounding error of a double
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +123,6 @@ class BitDesign:
     def uniform_chance(self) -> float:
         """Return a bound on the probability that a user's answer is uniform: an escape, or a γ above W."""
         return self.escape + 2 * self.overflow()
-
-
-Array = NDArray[np.float64]
-Terms = TypeVar("Terms", NDArray[np.float64], NDArray[np.complex128])
-
-LONG = 400
-"""The number of entries from which laws are not convolved term by term."""
 
 
 def window_sums(terms: Terms, width: int) -> Terms:
@@ -184,16 +192,6 @@ def _polya(shape: float, design: BitDesign, last: int) -> Array:
     ratios = (x + shape) / (x + 1) * design.beta
     law: Array = (-math.expm1(-1 / design.scale)) ** shape * np.concatenate(([1.0], np.cumprod(ratios)))
     return law
-
-
-SINGLES = 20  # numbers of escaped users that are certified one by one
-GROWTH = 1.25  # factor from one block of such numbers to the next, after SINGLES
-MARGIN = 8  # scales of the noise beyond which the window's edge hardly loosens the bound
-MOST_ESCAPES = 64  # the most escapes that are convolved; with more of them the certificate counts on these
-WORTHWHILE = 300_000  # entries of a law up to which more escapes than SINGLES are convolved
-DIGITS = 250  # powers of ten that (d+1)^k may take in a double
-LEAST = 1e-250  # mass of E below which a point is left out: only beyond W + g, which step 2 covers
-UNIT = 2.0**-53  # relative rounding error of a double
 
 
 @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""What contextual policies share: the learner of a run as arrays, and the policy that asks rounds for it.
+"""Defines what contextual policies share: learning as arrays, and the policy that plans its rounds.
 
 A `Core` learns several runs in lock step: all its arrays begin with an axis of runs. Services and runs in process have
 one run; figures play all repetitions of a series as one core.
@@ -26,21 +26,33 @@ class RoundNoise:
     """What is known of a released sum besides its value.
 
     clients    that it is over: of this batch, also for a prefix sum.
-    deviation  standard deviation of one entry's noise, rounding included; of one node for a prefix sum.
+    deviation  standard deviation of one entry's noise, rounding included; for a prefix sum of one node, without it.
     prefix     the sum is over all batches so far. nodes: the most terms of noise that any prefix sum has.
+    most       `deviation` if every client answers, as noise that clients add grows with their number. 0: the same.
+    rounded    variance that rounding a whole batch adds to an entry of a prefix sum.
     """
 
     clients: int
     deviation: float
     prefix: bool = False
     nodes: int = 1
+    most: float = 0.0
+    rounded: float = 0.0
 
     @classmethod
     def of(cls, estimate: Estimate) -> "RoundNoise":
         """Return what an estimate says of itself."""
-        clients, law = estimate.counts[0], estimate.laws[0]
-        variance = law.std**2 + clients * estimate.rounding**2
-        return cls(clients, float(np.sqrt(variance)), estimate.prefix, estimate.nodes)
+        survivors, law, square = estimate.counts[0], estimate.laws[0], estimate.rounding**2
+        clients, whole = max(estimate.clients, survivors), estimate.whole or law
+        if estimate.prefix:
+            return cls(survivors, law.std, True, estimate.nodes, whole.std, clients * square)
+        own, most = law.std**2 + survivors * square, whole.std**2 + clients * square
+        return cls(survivors, float(np.sqrt(own)), False, estimate.nodes, float(np.sqrt(most)))
+
+    def variance_after(self, batches: int) -> float:
+        """Return the largest variance of one entry's noise in the sum over `batches` batches, rounding included."""
+        terms = self.nodes if self.prefix else batches
+        return terms * max(self.deviation, self.most) ** 2 + batches * self.rounded
 
 
 class Core(Protocol):
@@ -52,7 +64,7 @@ class Core(Protocol):
 
     @property
     def rule(self) -> ChoiceRule:
-        """The rule that the next batch's clients choose by; its arrays begin with the axis of runs."""
+        """Return the rule that the next batch's clients choose by; its arrays begin with the axis of runs."""
         ...
 
     def learn(self, sums: Floats, noise: RoundNoise) -> None:

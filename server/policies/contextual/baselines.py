@@ -1,9 +1,9 @@
 """The baselines of GLB section 5: LDP-UCB and LDP-GLOC, after Zheng et al. 2020.
 
-Their own paper's text is not at hand: the `paper` numbers are those of GLB's published code, with the noise that is
-really there, of standard deviation σ in every entry of one batch and of N = tσ² after t of them. D = d, or dK where
-each arm has parameters of its own: then the contexts are e_a ⊗ x in R^{dK}, and V has one block an arm. With A = ΣM +
-2Υ_t I and clients that choose argmax ⟨x, θ̃⟩ + β_t ‖x‖ in the norm of A⁻¹,
+Their own paper's text is not at hand: the `paper` numbers are those of GLB's published code. The noise is that which is
+really there: σ is its standard deviation in every entry of one batch, and N = tσ² its variance after t of them. D = d,
+or dK where each arm has parameters of its own. Then the contexts are e_a ⊗ x in R^{dK}, and V has one block an arm. Let
+A = ΣM + 2Υ_t I. Clients choose argmax ⟨x, θ̃⟩ + β_t ‖x‖ in the norm of A⁻¹.
 
     UCB, paper   Υ_t = √N (4√D + 2 ln(2T/α)), β_t = 2σ√(D ln T) + (√(3Υ_t) + √(N D/Υ_t)) D ln T, θ̃ = A⁻¹ Σu
     UCB, exact   CTX Lemma A.2 for this A, so that 2Υ_t is twice the bound on the noise so far
@@ -48,7 +48,7 @@ class GrowingRegularizer:
         else:
             self._matrix = 4 * math.sqrt(self._size) + 2 * math.log(2 * batches / self._failure)
         low, high = spec.rewards
-        self._spread = (high - low) / 2 if self._exact else 1.0
+        self._spread = (high - low) / 2 if self._exact else max(1.0, (high - low) / 2)
 
     def value(self, variance: float) -> float:
         """Return λ_t: twice the bound on the noise. At least 1 for `exact`, and without any noise."""

@@ -33,6 +33,7 @@ class Designs:
         self._scale = np.where(self._eye == 1, 1.0, np.sqrt(0.5))
         self.variances, self.clients = np.zeros(blocks), np.zeros(blocks, dtype=np.int64)
         self.indefinite = np.zeros(runs, dtype=np.int64)
+        self._batches = 0
 
     def add(self, sums: Floats, noise: RoundNoise, block: int | None = None) -> None:
         """Take a batch's sums: of all blocks, shape (R, D), or of one, shape (R, D/b)."""
@@ -43,9 +44,10 @@ class Designs:
             return
         blocks = sums.reshape(self._totals.shape)
         self.clients += noise.clients
+        self._batches += 1
         if noise.prefix:
             self._totals[...] = blocks
-            self.variances[:] = noise.nodes * noise.deviation**2
+            self.variances[:] = noise.variance_after(self._batches)
         else:
             self._totals += blocks
             self.variances += noise.deviation**2

@@ -8,9 +8,9 @@ entry of one batch, the shift is ς√n times
     paper   4√d + 2 ln(2TK/α), Theorems 3.1 and 4.1 (ς is their 2σ; K = 1 for parameters that all arms share)
     exact   q of `matrix_bound`, failing with probability α/(2MK) in each of M batches
 
-after n batches that carry the block's noise. Batches of more than one client are summed: the theorems are for single
-clients, and a batch of B reports at one θ̂ has the same mean and covariance as B single ones, so that the shift's event
-and Lemma C.3 hold unchanged, while θ̂ is older by up to B clients.
+after n batches that carry the block's noise. The theorems are for single clients; here batches of several are summed. A
+batch of B reports at one θ̂ has the same mean and covariance as B single ones. So the shift's event and Lemma C.3 hold
+unchanged. θ̂ is older by up to B clients.
 """
 
 import math
@@ -88,7 +88,7 @@ class OlsCore:
         size, arms = self._spec.features, self._blocks
         each = self._failure / (6 * arms)  # three events an arm
         low, high = self._spec.rewards
-        spread = (high - low) / 2 if self._exact else 1.0
+        spread = (high - low) / 2 if self._exact else max(1.0, (high - low) / 2)
         noise = np.sqrt(self._designs.variances)
         rewards = spread * np.sqrt(self._designs.clients) * (1 + math.sqrt(2 * math.log(1 / each)))
         vector = noise * vector_bound(size, each, exact=self._exact)

@@ -1,7 +1,7 @@
 """LinUCB on private sums (CTX, Algorithm 1): regularized by as much as the noise can take away.
 
-Lemma A.2. If the noise N_m of the summed matrix and h_m of the summed vector keep ‖N_m‖ ≤ q and ‖h_m‖ ≤ q_h in all
-batches m, then with λ = 2q the noisy V lies between λ_min = q and λ_max = 3q above the true Σφφᵀ, and
+Lemma A.2. Let N_m be the noise of the summed matrix and h_m that of the summed vector, with ‖N_m‖ ≤ q and ‖h_m‖ ≤ q_h
+in all batches m. With λ = 2q the noisy V lies between λ_min = q and λ_max = 3q above the true Σφφᵀ. Then
 ‖θ* - θ̂‖ ≤ β_m in the norm of V, with ν = q_h/√λ_min and
 
     β_m = R √(2 ln(2/α) + d ln(1 + t_m/(d λ_min))) + √λ_max + ν.
@@ -24,6 +24,10 @@ from distrust.server.policies.contextual.noise_bounds import Regularizer
 Floats = NDArray[np.float64]
 
 
+SINGULAR = 1e-9
+"""Share of λ - q below which a least eigenvalue counts as none: it is there by rounding."""
+
+
 class LinUcbCore:
     """LinUCB of R runs. `indefinite` counts the batches after which noise made V indefinite, by run, shape (R,)."""
 
@@ -34,7 +38,7 @@ class LinUcbCore:
         self._batches, self._exact = run.horizon // spec.batch, run.calibration == "exact"
         self._failure = spec.failure_of(run.horizon)
         low, high = spec.rewards
-        self._spread = (high - low) / 2 if self._exact else 1.0
+        self._spread = (high - low) / 2 if self._exact else max(1.0, (high - low) / 2)
         self._regularizer: Regularizer | None = None
         self.indefinite = np.zeros(runs, dtype=np.int64)
         # Before anything is known all scores are 0, and the first arm is chosen. Bonuses of equally long contexts would
@@ -65,8 +69,9 @@ class LinUcbCore:
             np.linalg.cholesky(matrix)
         except np.linalg.LinAlgError:
             lowest = np.linalg.eigvalsh(matrix)[:, 0]
-            self.indefinite += lowest <= 0
-            lift = np.where(lowest <= 0, least - lowest, 0.0)
+            broken = lowest <= SINGULAR * least
+            self.indefinite += broken
+            lift = np.where(broken, least - lowest, 0.0)
             matrix = matrix + lift[:, np.newaxis, np.newaxis] * np.eye(self._size)
         return matrix
 

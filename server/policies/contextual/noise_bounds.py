@@ -1,4 +1,4 @@
-"""How large the noise of a summed matrix and of a summed vector can be, in operator norm and in length.
+"""Bounds the noise of a summed matrix in operator norm, and of a summed vector in length.
 
 A released sum has independent noise of standard deviation ς in every entry. The matrix is symmetric, and its
 off-diagonal entries were weighted by √2, so that its noise N has entries of deviation ς on the diagonal and ς/√2 off
@@ -19,6 +19,9 @@ from distrust.server.policies.contextual.base import RoundNoise
 
 DRAWS = 20_000
 """Monte Carlo draws of a matrix's norm."""
+
+LARGEST = 30
+"""Rows of a matrix above which a proven bound on the mean stands for the draws, which would take seconds."""
 
 CONFIDENCE = 1e-6
 """Probability that a Monte Carlo bound is too small; the draws have a fixed seed."""
@@ -43,6 +46,8 @@ def matrix_bound(size: int, failure: float, *, exact: bool) -> float:
     """
     if not exact:
         return math.sqrt(2) * (math.sqrt(size) + math.sqrt(math.log(2 / failure)))
+    if size > LARGEST:  # N = (G + Gᵀ)/2 for a square G of standard normal entries, whose norm is at most 2√d on average
+        return 2 * math.sqrt(size) + math.sqrt(2 * math.log(1 / failure))
     norms = _norms(size)
     # The mean of the draws is off by more than this with probability CONFIDENCE, as one draw's law is sub-Gaussian.
     mean = float(norms.mean()) + math.sqrt(2 * math.log(1 / CONFIDENCE) / DRAWS)
@@ -81,10 +86,9 @@ class Regularizer:
         noise  of one batch; the sums over all batches are what counts. `paper` uses a union over the batches, and for
                prefix sums the constants of Shariff & Sheffet's code (2018). `exact` splits the failure in two.
         """
-        if noise.deviation == 0:
+        largest = math.sqrt(noise.variance_after(batches))  # of one entry's noise, after any batch
+        if largest == 0:
             return cls()
-        terms = noise.nodes if noise.prefix else batches
-        largest = noise.deviation * math.sqrt(terms)  # of one entry's noise, after any batch
         if exact:
             # Sums of symmetric independent batches: Lévy's inequality, P(max_m ‖N_m‖ > x) ≤ 2 P(‖N_M‖ > x). Prefix
             # sums of a tree have at most `nodes` terms each, and a union over the batches.

@@ -1,8 +1,8 @@
 """The warm-up of many parameters, and the screen that follows from it (GLB Algorithm 2).
 
 The arms take turns in public. Afterwards a client looks only at arms that the frozen estimates do not rule out for its
-context: those with μ(⟨x, θ̂_a⟩) ≥ max - h/2. If every ‖θ̂_a - θ_a‖ ≤ e and ‖x‖ ≤ 1, the best arm stays from
-h/2 = 2Le on, L the largest slope of μ; Lemma D.1 has h/2 = 4Le, by which arms that are worse by h everywhere go, too.
+context: those with μ(⟨x, θ̂_a⟩) ≥ max - h/2. Let L be the largest slope of μ, every ‖θ̂_a - θ_a‖ ≤ e and ‖x‖ ≤ 1. Then
+the best arm stays from h/2 = 2Le on. Lemma D.1 has h/2 = 4Le: arms that are worse by h everywhere then go, too.
 """
 
 from dataclasses import dataclass
@@ -13,14 +13,11 @@ from numpy.typing import NDArray
 from distrust.common.bandit.contextual_choice import Screen, largest_slope, link_mean
 from distrust.common.bandit.contextual_sum import shortened
 from distrust.common.errors import BadParameter
-from distrust.common.messages.contextual_policy import GreedySpec
+from distrust.common.messages.contextual_policy import WARM_UP_SHARE, GreedySpec
 from distrust.server.policies.base import RunFacts
 from distrust.server.policies.contextual.base import rounds_of
 
 Floats = NDArray[np.float64]
-
-SHARE = 10
-"""A tenth of the rounds warms up where a run file says nothing. The paper's length has an unnamed constant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +33,17 @@ class WarmUp:
         rounds = rounds_of(spec, run)
         if spec.parameters == "single":
             return cls(run.arms, 0)
-        length = rounds // SHARE if spec.warm_up is None else spec.warm_up
+        length = spec.warm_up_length(run.horizon)
         if length >= rounds:
             raise BadParameter("policy.warm_up", length, f"must be less than all {rounds} rounds of horizon / batch")
         if length < run.arms:
-            given = f"1/{SHARE} of {rounds} rounds" if spec.warm_up is None else length
+            given = f"1/{WARM_UP_SHARE} of {rounds} rounds" if spec.warm_up is None else length
             raise BadParameter("policy.warm_up", given, f"each of the {run.arms} arms needs a round")
         return cls(run.arms, length // run.arms)
 
     @property
     def rounds(self) -> int:
-        """K s₀."""
+        """Return K s₀, the rounds of the warm-up."""
         return self.arms * self.each
 
     def arm(self, number: int) -> int | None:

@@ -162,7 +162,7 @@ class Phased(EliminationBase):
         self.__dict__.pop("_ask", None)
 
     def leftover(self, left: int) -> dict[Key, int]:
-        """Play the unfinished phase until the horizon; after the last phase, the best action."""
+        """Return the last pulls: the unfinished phase until the horizon; after the last phase, the best action."""
         if self.going_on:
             return self._ask.spend(self._ask.queries, left)
         assert self._chosen is not None

@@ -16,7 +16,7 @@ from distrust.common.database import Database
 from distrust.common.intermediary.service import Intermediary
 from distrust.common.intermediary.store import METADATA, VERSION
 from distrust.common.mechanisms import Mechanism, plan
-from distrust.common.messages.cohort import Channel, Cohort, Dealt, LabelledBits, Masking, Sealed
+from distrust.common.messages.cohort import AssignedRecords, Channel, Cohort, LabelledBits, Masking, Sealed
 from distrust.common.modular import packed_size
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round, cohort_terms
@@ -50,7 +50,7 @@ def _channel(
     key = SEAL_KEY.public_key().public_bytes_raw()
     size = packed_size(mechanism.modulus, 1)
     if deal is not None:
-        return Dealt(size=size, server_key=key, deal=deal, noise_seed=seed)
+        return AssignedRecords(size=size, server_key=key, deal=deal, noise_seed=seed)
     return Sealed(size=size, server_key=key)
 
 

@@ -15,7 +15,7 @@ from distrust.client.uploader import Limits
 from distrust.common.crypto.seal import open_record, sealed_size
 from distrust.common.errors import BadMessage, Refused, WrongCohort
 from distrust.common.messages.batch import BatchAnswer, GroupedRecords
-from distrust.common.messages.cohort import Cohort, Dealt
+from distrust.common.messages.cohort import AssignedRecords, Cohort
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import ActionAnswer, ActionRequest
 from distrust.common.modular import unpack
@@ -36,7 +36,7 @@ def _groups(shuffler: Shuffler, round_: Round) -> list[list[int]]:
     batch = BatchAnswer.model_validate_json(answer).batch
     assert batch is not None
     assert isinstance(batch.content, GroupedRecords)
-    assert isinstance(cohort.channel, Dealt)
+    assert isinstance(cohort.channel, AssignedRecords)
     size, body = sealed_size(cohort.channel.size), batch.content.body
     groups: list[list[int]] = []
     for place, count in enumerate(batch.content.counts):

@@ -29,7 +29,7 @@ STANDINGS = {
 def shown(width: int, *, terminal: bool, looks: int = 1) -> str:
     text = io.StringIO()
     progress = Progress(Console(file=text, force_terminal=terminal, width=width, color_system=None, soft_wrap=True))
-    with progress.shown():
+    with progress.running():
         for _ in range(looks):
             progress.show(VIEW, REPORT, STANDINGS)
     return text.getvalue()

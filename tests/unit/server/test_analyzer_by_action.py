@@ -13,7 +13,7 @@ from distrust.common.crypto.seal import open_record, seal, sealed_size
 from distrust.common.errors import BadMessage, TooSmall
 from distrust.common.mechanisms import MechanismSpec, plan
 from distrust.common.messages.batch import Batch, Content, GroupedRecords, Records
-from distrust.common.messages.cohort import Cohort, Dealt, Sealed
+from distrust.common.messages.cohort import AssignedRecords, Cohort, Sealed
 from distrust.common.modular import pack, packed_size, sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.analyzer import analyze, analyze_parts
@@ -35,7 +35,7 @@ MECHANISM = plan(
 ROWS = MECHANISM.randomize(np.linspace(-1, 1, N)[:, np.newaxis], UnsafeSeededStream(1, "rows"))
 SIZE = packed_size(MECHANISM.modulus, 1)
 STREAM = UnsafeSeededStream(1, "analyzer")
-CHANNEL = Dealt(size=SIZE, server_key=KEYS.public.seal, deal=AssignedAction(actions=[4, 0, 2], times=TIMES))
+CHANNEL = AssignedRecords(size=SIZE, server_key=KEYS.public.seal, deal=AssignedAction(actions=[4, 0, 2], times=TIMES))
 COHORT = demo_cohort(CHANNEL, KEYS.public.ticket)
 
 

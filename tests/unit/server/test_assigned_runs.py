@@ -6,7 +6,7 @@ import pytest
 
 from distrust.common.errors import BadParameter
 from distrust.common.messages.batch import Batch, BatchAnswer, GroupedRecords
-from distrust.common.messages.cohort import Cohort, Dealt
+from distrust.common.messages.cohort import AssignedRecords, Cohort
 from distrust.common.run.config import RunConfig
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import ASSIGNED_ACTION_ASSUMPTIONS, LostCohort, ReleasedCohort
@@ -35,7 +35,7 @@ def opened(harness: ServerHarness) -> Cohort:
 
 def answer(cohort: Cohort, survivors: int) -> BatchAnswer:
     """Records that do not open."""
-    assert isinstance(cohort.channel, Dealt)
+    assert isinstance(cohort.channel, AssignedRecords)
     counts = [survivors] + [0] * (len(cohort.channel.deal.times) - 1)
     content = GroupedRecords(counts=counts, body=b"", checksum=bytes(32))
     return BatchAnswer(
@@ -55,7 +55,7 @@ def test_a_cohort_deals_the_rounds_own_list_and_names_a_seed_only_in_unsafe_runs
     assert round_ is not None
     (assignment,) = round_.assignments
     channel = assignment.cohort.channel
-    assert isinstance(channel, Dealt)
+    assert isinstance(channel, AssignedRecords)
     assert (channel.deal, channel.noise_seed, assignment.arm) == (round_.decision, seed, None)
     assert channel.deal.plays == assignment.cohort.clients == round_.mechanism.clients
 

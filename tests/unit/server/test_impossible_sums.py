@@ -13,7 +13,7 @@ from distrust.common.crypto.seal import open_record, seal
 from distrust.common.errors import BadMessage
 from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum
-from distrust.common.messages.cohort import Dealt, Masking
+from distrust.common.messages.cohort import AssignedRecords, Masking
 from distrust.common.modular import pack, packed_size, sum_rows
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.server.analyzer import IMPOSSIBLE, analyze, analyze_parts
@@ -86,7 +86,9 @@ def test_a_modulus_for_a_likelier_wrap_leaves_no_masked_sum_that_is_impossible()
 def test_dealt_actions_are_checked_action_by_action(place: int) -> None:
     modulus = BY_ACTION.modulus
     deal = AssignedAction(actions=[4, 0, 2], times=TIMES)
-    of = demo_cohort(Dealt(size=packed_size(modulus, 1), server_key=KEYS.public.seal, deal=deal), KEYS.public.ticket)
+    of = demo_cohort(
+        AssignedRecords(size=packed_size(modulus, 1), server_key=KEYS.public.seal, deal=deal), KEYS.public.ticket
+    )
     places = np.repeat(np.arange(3), TIMES)
 
     def sums(rows: NDArray[np.uint64]) -> list[float]:

@@ -92,4 +92,4 @@ def test_the_openapi_document_describes_it(party: AssigningShufflerParty) -> Non
     assert route["requestBody"]["content"]["application/json"]["schema"]["title"] == "ActionRequest"
     assert {"200", "404", "409", "410", "422"} <= route["responses"].keys()
     names = document["components"]["schemas"].keys()
-    assert {"ActionAnswer", "Dealt", "GroupedRecords", "AssignedAction"} <= names
+    assert {"ActionAnswer", "AssignedRecords", "GroupedRecords", "AssignedAction"} <= names

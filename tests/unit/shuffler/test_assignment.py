@@ -144,7 +144,7 @@ def test_a_ticket_is_not_used_up_by_asking_and_is_by_reporting(shuffler: Assigni
 
 def test_where_nothing_is_assigned_nothing_can_be_asked(shuffler: AssigningShuffler) -> None:
     cohort = shuffler.service.open(server.sealed())
-    with pytest.raises(BadMessage, match="deals no actions"):
+    with pytest.raises(BadMessage, match="assigns no actions"):
         shuffler.service.actions("c1", server.asking(cohort, [0]))
     with pytest.raises(WrongCohort):
         shuffler.service.actions("c9", server.asking(cohort, [0]).model_copy(update={"cohort": "c9"}))

@@ -173,3 +173,21 @@ def test_a_single_dimension_and_more_dimensions_than_rounds_are_played() -> None
         assert result.hidden == 400
     with pytest.raises(ProtocolError, match=r"environment\.arms = 1: must be at least 2"):
         run_file('name = "identity"', world="arms = 1")
+
+
+def test_widths_are_for_the_most_noise_that_a_batch_can_have_not_for_the_first_ones() -> None:
+    """Noise that clients add grows with the survivors: a first batch of few must not set the widths of later ones."""
+    few = RoundNoise(60, 4.3, most=5.55)
+    assert few.variance_after(50) == pytest.approx(50 * 5.55**2)
+    short = Regularizer.against(RoundNoise(60, 4.3), 5, 50, 0.1, exact=True)
+    assert Regularizer.against(few, 5, 50, 0.1, exact=True).value == pytest.approx(short.value * 5.55 / 4.3)
+
+
+def test_a_prefix_sum_has_the_rounding_of_all_its_clients_and_the_noise_of_its_nodes() -> None:
+    node = RoundNoise(1, 3.0, True, 15, most=3.0, rounded=0.25)
+    assert node.variance_after(20_000) == pytest.approx(15 * 9.0 + 20_000 * 0.25)
+
+
+def test_large_matrices_have_a_proven_bound_without_draws() -> None:
+    assert matrix_bound(200, 1e-6, exact=True) == pytest.approx(2 * math.sqrt(200) + math.sqrt(2 * math.log(1e6)))
+    assert matrix_bound(30, 0.01, exact=True) < 2 * math.sqrt(30) + math.sqrt(2 * math.log(100))
