@@ -114,7 +114,9 @@ class Fleet:
             if view.round is not None:
                 await self._configure(view)
                 after = view.round.number
-                pause = SHORTEST_PAUSE if await self._play(view.round, group) else pause
+                if await self._play(view.round, group):
+                    pause = SHORTEST_PAUSE
+                    continue  # the next call waits for another round, or for free slots
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE, 2 * pause)
         return view.state
@@ -127,7 +129,10 @@ class Fleet:
         check_config(self._config, view.run, view.config)
 
     async def _play(self, round_: Round, group: asyncio.TaskGroup) -> bool:
-        """Take the round's tickets until there are none. Return whether there were any."""
+        """Take the round's tickets until no slot is free. Return whether there were any.
+
+        The server grants whatever is free, so a grant of less than the block is the last one for now.
+        """
         await self._agree(round_)
         self._forget_before(round_.number)
         took = False
@@ -143,6 +148,8 @@ class Fleet:
             joining = [joined for grant in grants if (joined := self._join(round_, grant, keys)) is not None]
             taken = [(session, users) for session, users in joining if await session.join(users)]
             group.create_task(self._begin(taken, group))
+            if sum(grant.count for grant in grants) < self._options.block:
+                return True
 
     async def _with_cohorts(self, round_: Round, grants: list[Grant]) -> Round:
         """Return the round with the cohorts of these tickets. The server may have replaced a cohort that aborted."""

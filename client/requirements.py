@@ -3,11 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from distrust.client.agreement import check_round
 from distrust.common.crypto.parameters import neighbourhood
 from distrust.common.errors import BudgetExceeded, Refused
-from distrust.common.mechanisms import AnyMechanism
+from distrust.common.mechanisms import AnyMechanism, promise_of
 from distrust.common.messages.cohort import Channel, Cohort
 from distrust.common.modular import packed_size
 from distrust.common.privacy.composition import compose
@@ -65,14 +66,13 @@ class PrivacyRequirements:
         _check_survivors(round_, mechanism, cohort)
         if mechanism.floor < self.min_survivors:
             raise Refused(f"the noise counts on {mechanism.floor} survivors, and this user on {self.min_survivors}")
-        privacy = mechanism.privacy()
-        promised = privacy.promise
+        promised = promise_of(mechanism)
         if promised.model in _SPREAD and mechanism.floor > self.max_survivors:
             reason = f"the round spreads its noise over {mechanism.floor} survivors"
             raise Refused(f"{reason}, and this user believes in {self.max_survivors} at most")
         self._check_guarantee(promised)
         if self.contributions > 1 and not self.allow_unsafe:
-            promised = privacy.composable
+            promised = promise_of(mechanism, composable=True)
             self._check_budget([*agreed, promised])
         if cohort.channel.kind == "dealt" and cohort.channel.noise_seed is not None and not self.allow_unsafe:
             raise Refused("the actions are dealt from a seed: a party that knows the seed knows each client's action")
@@ -87,7 +87,7 @@ class PrivacyRequirements:
         if self.allow_unsafe:
             return
         if promised.kind == "renyi" and promised.delta > self.max_delta > 0:
-            promised = compose(((promised, 1),), self.max_delta)  # it holds at every δ, and is shown at one
+            promised = _shown_at(promised, self.max_delta)  # it holds at every δ, and is shown at one
         if promised.kind == "none" or promised.epsilon is None:
             raise Refused("this round has no privacy, and this user does not take part in such rounds")
         if promised.epsilon > self.max_epsilon * (1 + _ROUNDING):
@@ -106,6 +106,12 @@ class PrivacyRequirements:
             raise BudgetExceeded(
                 error.epsilon, self.contributions, error.budget, error.delta, limit="this user's limit"
             ) from None
+
+
+@lru_cache(maxsize=256)
+def _shown_at(promised: Guarantee, delta: float) -> Guarantee:
+    """Return a guarantee at this δ. Rounds repeat their mechanism, so this is asked again and again."""
+    return compose(((promised, 1),), delta)
 
 
 def most_colluders(round_: Round, cohort: Cohort) -> int:

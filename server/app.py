@@ -138,9 +138,9 @@ async def open_round(
     run: str, service: ServiceDep, notifier: NotifierDep, wait: Wait = 0, after: After = 0
 ) -> RoundView:
     """Return the open round. With `wait` and `after`, wait for a later round, free tickets, or the run's end."""
-    newest = lambda: service.newest_round(run)  # noqa: E731
-    await notifier.until(run, newest, lambda number: number > after, wait, question="round")
-    return await run_in_threadpool(service.round_view, run)
+    look = lambda: service.standing(run)  # noqa: E731
+    _, view = await notifier.until(run, look, lambda standing: standing[0] > after, wait, question="round")
+    return view
 
 
 @round_routes.post(

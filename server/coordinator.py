@@ -66,12 +66,14 @@ class RunCoordinator:
         """Open the cohorts that the request needs, and return its tickets. Raises Unavailable without them."""
         self._service.active_run(run)  # an unknown run gets no lock
         async with self._ticket_locks.setdefault(run, asyncio.Lock()):
-            while cohort := await asyncio.to_thread(self._service.to_open, run, request):
+            step, _ = await asyncio.to_thread(self._service.advance, run, request)
+            while isinstance(step, Cohort):
+                cohort = step
                 await self._intermediaries.open(cohort)
-                if not await asyncio.to_thread(self._service.opened, cohort):
-                    break  # the run moved on meanwhile
-                self._watch(cohort)
-            return await asyncio.to_thread(self._service.grant, run, request)
+                step, recorded = await asyncio.to_thread(self._service.advance, run, request, cohort)
+                if recorded:
+                    self._watch(cohort, opened=True)
+            return step
 
     def forget(self, run: str) -> None:
         """Stop collecting for a run that was cancelled."""
@@ -80,14 +82,16 @@ class RunCoordinator:
             if name.startswith(prefix) and name[len(prefix) :].count(".") == 2:
                 task.cancel()
 
-    def _watch(self, cohort: Cohort) -> None:
-        task = asyncio.create_task(self._collect(cohort), name=f"collect {cohort.cohort}")
+    def _watch(self, cohort: Cohort, *, opened: bool = False) -> None:
+        task = asyncio.create_task(self._collect(cohort, opened=opened), name=f"collect {cohort.cohort}")
         self._collectors[cohort.cohort] = task
         task.add_done_callback(lambda _done: self._collectors.pop(cohort.cohort, None))
 
-    async def _collect(self, cohort: Cohort) -> None:
-        """Collect until the cohort's outcome is committed; the intermediary and the disk may fail meanwhile."""
-        opened = False
+    async def _collect(self, cohort: Cohort, *, opened: bool) -> None:
+        """Collect until the cohort's outcome is committed; the intermediary and the disk may fail meanwhile.
+
+        opened  whether this process has opened the cohort at its intermediary.
+        """
         while True:
             try:
                 if not opened:

@@ -106,29 +106,30 @@ class Service:
         with active.lock:
             return active.view()
 
-    def newest_round(self, run: str) -> float:
-        """Return the newest round's number, or infinity when slots are free or the run is over.
+    def standing(self, run: str) -> tuple[float, RoundView]:
+        """Return the newest round's number, or infinity when slots are free or the run is over; and the open round.
 
         A fleet that knows an earlier round asks for the round again.
         """
         active = self.active_run(run)
         with active.lock:
+            view = self.round_view(run)
             over = active.state != "running"
-            return math.inf if over or self._issuer.grantable(active) else len(active.learner.rounds)
+            newest = math.inf if over or self._issuer.grantable(active) else len(active.learner.rounds)
+            return newest, view
 
-    def to_open(self, run: str, request: TicketRequest) -> Cohort | None:
-        """Return the cohort that must be opened before this request can be served in full; None if none must."""
-        return self._issuer.next_to_open(self.active_run(run), request)
+    def advance(
+        self, run: str, request: TicketRequest, opened: Cohort | None = None
+    ) -> tuple[Cohort | TicketAnswer, bool]:
+        """Return the cohort that must be opened before this request can be served in full, or else its tickets.
 
-    def opened(self, cohort: Cohort) -> bool:
-        """Record that the intermediary has opened the cohort. Return False if it was known, or is no longer needed."""
-        changed = self._issuer.opened(self.active_run(cohort.run), cohort)
-        self._notify(cohort.run)
-        return changed
-
-    def grant(self, run: str, request: TicketRequest) -> TicketAnswer:
-        """Return issued tickets; none while no slot is free."""
-        return self._issuer.grant(self.active_run(run), request)
+        There are none while no slot is free. Return also whether this call recorded that `opened` is open: the cohort
+        that the last call returned, which its intermediary has opened by now.
+        """
+        step, recorded = self._issuer.advance(self.active_run(run), request, opened)
+        if recorded:
+            self._notify(run)
+        return step, recorded
 
     def key_hashes(self, run: str, cohort: str) -> KeyHashes:
         """Return the hashes of the keys of a cohort's clients. Raises WrongCohort."""

@@ -18,15 +18,16 @@ from typing import Any, TypedDict, Unpack
 from pydantic import ValidationError
 from sqlalchemy import (
     Column,
-    ColumnElement,
     Connection,
     Integer,
     LargeBinary,
     MetaData,
+    Select,
     String,
     Table,
     Text,
     UniqueConstraint,
+    bindparam,
     func,
     insert,
     select,
@@ -112,6 +113,25 @@ EVENTS = Table(
 )
 
 
+# Each statement is built once: building and naming one for SQLAlchemy's cache costs more than running it.
+_RUN_COHORTS = select(*(COHORTS.c[name] for name in ("cohort", "round", "clients", "granted", "state", "lost")))
+_RUN_COHORTS = _RUN_COHORTS.where(COHORTS.c.run == bindparam("run"))
+_ROUND_COHORTS = _RUN_COHORTS.where(COHORTS.c.round == bindparam("round"))
+_MESSAGE = select(COHORTS.c.message).where(COHORTS.c.cohort == bindparam("cohort"))
+_OUTCOME = select(OUTCOMES.c.body).where(OUTCOMES.c.cohort == bindparam("cohort"))
+_BATCH = select(BATCHES.c.body).where(BATCHES.c.cohort == bindparam("cohort"))
+_GRANT_COLUMNS = [GRANTS.c[name] for name in ("round", "want", "cohort", "first", "count", "key_hashes")]
+_GRANTS = select(*_GRANT_COLUMNS).order_by(GRANTS.c.number)
+_REQUEST_GRANTS = _GRANTS.where(GRANTS.c.run == bindparam("run"), GRANTS.c.request == bindparam("request"))
+_COHORT_GRANTS = _GRANTS.where(GRANTS.c.cohort == bindparam("cohort"))
+_STATEMENTS = select(STATEMENTS.c.stage, STATEMENTS.c.digest).where(STATEMENTS.c.cohort == bindparam("cohort"))
+_STATEMENTS = _STATEMENTS.order_by(STATEMENTS.c.number)
+_NEWEST_EVENT = select(func.max(EVENTS.c.number)).where(EVENTS.c.run == bindparam("run"))
+_ADD_COHORT, _ADD_GRANT, _ADD_STATEMENT = insert(COHORTS), insert(GRANTS), insert(STATEMENTS)
+_ADD_OUTCOME, _ADD_BATCH, _ADD_EVENT = insert(OUTCOMES), insert(BATCHES), insert(EVENTS)
+_CHANGE_COHORT = update(COHORTS).where(COHORTS.c.cohort == bindparam("changed"))
+
+
 @dataclass(frozen=True, slots=True)
 class CohortRow:
     """A cohort that was opened. `granted`: slots 0 … granted - 1 have tickets."""
@@ -185,29 +205,27 @@ class Writing:
 
     def cohort(self, cohort: Cohort) -> None:
         row = {"cohort": cohort.cohort, "run": cohort.run, "round": cohort.round, "clients": cohort.clients}
-        self._do(insert(COHORTS).values({**row, "granted": 0, "state": "open", "message": cohort.model_dump_json()}))
+        self._do(_ADD_COHORT, {**row, "granted": 0, "state": "open", "message": cohort.model_dump_json()})
 
     def grant(self, run: str, request: TicketRequest, grant: GrantRow) -> None:
         row = {"run": run, "request": request.request, **asdict(grant)}
-        self._do(insert(GRANTS).values(row))
-        granted = grant.first + grant.count
-        self._do(update(COHORTS).where(COHORTS.c.cohort == grant.cohort).values(granted=granted))
+        self._do(_ADD_GRANT, row)
+        self._do(_CHANGE_COHORT, {"changed": grant.cohort, "granted": grant.first + grant.count})
 
     def statement(self, cohort: str, statement: Statement) -> None:
-        self._do(insert(STATEMENTS).values({"cohort": cohort, **statement.model_dump()}))
+        self._do(_ADD_STATEMENT, {"cohort": cohort, **statement.model_dump()})
 
     def outcome(self, run: str, outcome: ReleasedCohort | LostCohort, answer: BatchAnswer) -> None:
         body = outcome.model_dump_json()
-        self._do(insert(OUTCOMES).values({"run": run, "cohort": outcome.cohort, "body": body}))
+        self._do(_ADD_OUTCOME, {"run": run, "cohort": outcome.cohort, "body": body})
         if answer.batch is not None:
-            self._do(insert(BATCHES).values({"cohort": outcome.cohort, "body": answer.model_dump_json()}))
-        changes = {"state": outcome.kind, "lost": answer.lost}
-        self._do(update(COHORTS).where(COHORTS.c.cohort == outcome.cohort).values(changes))
+            self._do(_ADD_BATCH, {"cohort": outcome.cohort, "body": answer.model_dump_json()})
+        self._do(_CHANGE_COHORT, {"changed": outcome.cohort, "state": outcome.kind, "lost": answer.lost})
 
     def event(self, run: str, kind: EventKind, **details: Unpack[EventDetails]) -> None:
         """Add an event. Its row's number becomes its own when it is read; the stored text has a 1 there."""
         body = RunEvent(number=1, run=run, kind=kind, **details).model_dump_json(exclude_none=True)
-        self._do(insert(EVENTS).values({"run": run, "body": body}))
+        self._do(_ADD_EVENT, {"run": run, "body": body})
 
 
 class Store:
@@ -238,11 +256,9 @@ class Store:
 
     def cohorts(self, run: str, number: int | None = None) -> dict[str, CohortRow]:
         """Return the opened cohorts of a run, or of one of its rounds."""
-        one = COHORTS.c
-        query = select(one.cohort, one.round, one.clients, one.granted, one.state, one.lost).where(one.run == run)
-        query = query if number is None else query.where(one.round == number)
+        query = _RUN_COHORTS if number is None else _ROUND_COHORTS
         with self._database.reading() as connection:
-            rows = [CohortRow(*row) for row in connection.execute(query)]
+            rows = [CohortRow(*row) for row in connection.execute(query, {"run": run, "round": number})]
         return {row.cohort: row for row in rows}
 
     def cohort_counts(self, run: str) -> dict[str, tuple[int, int]]:
@@ -254,36 +270,32 @@ class Store:
 
     def cohort_message(self, cohort: str) -> Cohort | None:
         """Return the cohort as it was opened at its intermediary, byte for byte."""
-        query = select(COHORTS.c.message).where(COHORTS.c.cohort == cohort)
         with self._database.reading() as connection:
-            text = connection.execute(query).scalar_one_or_none()
+            text = connection.execute(_MESSAGE, {"cohort": cohort}).scalar_one_or_none()
         return None if text is None else Cohort.model_validate_json(text)
 
     def outcome(self, cohort: str) -> ReleasedCohort | LostCohort | None:
-        query = select(OUTCOMES.c.body).where(OUTCOMES.c.cohort == cohort)
         with self._database.reading() as connection:
-            body = connection.execute(query).scalar_one_or_none()
+            body = connection.execute(_OUTCOME, {"cohort": cohort}).scalar_one_or_none()
         return None if body is None else OUTCOME_JSON.validate_json(body)
 
     def batch(self, cohort: str) -> BatchAnswer | None:
-        query = select(BATCHES.c.body).where(BATCHES.c.cohort == cohort)
         with self._database.reading() as connection:
-            body = connection.execute(query).scalar_one_or_none()
+            body = connection.execute(_BATCH, {"cohort": cohort}).scalar_one_or_none()
         return None if body is None else BatchAnswer.model_validate_json(body)
 
     def grants(self, run: str, request: str) -> list[GrantRow]:
         """Return the slots that this request got before, in order."""
-        return self._grants((GRANTS.c.run == run) & (GRANTS.c.request == request))
+        return self._grants(_REQUEST_GRANTS, {"run": run, "request": request})
 
     def cohort_grants(self, cohort: str) -> list[GrantRow]:
-        return self._grants(GRANTS.c.cohort == cohort)
+        return self._grants(_COHORT_GRANTS, {"cohort": cohort})
 
     def statements(self, cohort: str) -> list[Statement]:
         """Return a cohort's statements in the order of its stages."""
-        one = STATEMENTS.c
-        query = select(one.stage, one.digest).where(one.cohort == cohort).order_by(one.number)
         with self._database.reading() as connection:
-            return [Statement(stage=stage, digest=digest) for stage, digest in connection.execute(query)]
+            rows = connection.execute(_STATEMENTS, {"cohort": cohort})
+            return [Statement(stage=stage, digest=digest) for stage, digest in rows]
 
     def events(self, run: str, after: int, limit: int) -> list[RunEvent]:
         """Return the events with a number above `after`, in order."""
@@ -294,23 +306,12 @@ class Store:
 
     def newest_event(self, run: str) -> int:
         """Return the number of the run's newest event, 0 before the first."""
-        query = select(func.max(EVENTS.c.number)).where(EVENTS.c.run == run)
         with self._database.reading() as connection:
-            return connection.execute(query).scalar_one() or 0
+            return connection.execute(_NEWEST_EVENT, {"run": run}).scalar_one() or 0
 
-    def _grants(self, which: ColumnElement[bool]) -> list[GrantRow]:
-        columns = (
-            GRANTS.c.round,
-            GRANTS.c.want,
-            GRANTS.c.cohort,
-            GRANTS.c.first,
-            GRANTS.c.count,
-            GRANTS.c.key_hashes,
-        )
+    def _grants(self, query: Select[Any], values: dict[str, str]) -> list[GrantRow]:
         with self._database.reading() as connection:
-            return [
-                GrantRow(*row) for row in connection.execute(select(*columns).where(which).order_by(GRANTS.c.number))
-            ]
+            return [GrantRow(*row) for row in connection.execute(query, values)]
 
 
 def _run(run: str, text: str, digest: bytes, state: RunState, reason: str | None) -> RunRow | UnreadRun:

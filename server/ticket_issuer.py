@@ -39,32 +39,36 @@ class TicketIssuer:
     def __init__(self, store: Store, key: Ed25519PrivateKey, window: int) -> None:
         self._store, self._key, self._window = store, key, window
 
-    def next_to_open(self, active: ActiveRun, request: TicketRequest) -> Cohort | None:
-        """Return the cohort that must be opened before this request can be served in full; None: serve it now."""
-        with active.lock:
-            if active.state != "running" or self._store.grants(active.config.run, request.request):
-                return None
-            return self._cohort_to_open(active, request)
+    def advance(
+        self, active: ActiveRun, request: TicketRequest, opened: Cohort | None = None
+    ) -> tuple[Cohort | TicketAnswer, bool]:
+        """Return the cohort that must be opened before this request can be served in full, or else its tickets.
 
-    def opened(self, active: ActiveRun, cohort: Cohort) -> bool:
-        """Commit that the cohort is open. Return False if that was known, or if the cohort is no longer needed."""
-        with active.lock:
-            wanted = active.state == "running" and cohort in active.pending()
-            if not wanted or cohort.cohort in self._rows(active):
-                return False
-            with self._store.writing() as writing:
-                writing.cohort(cohort)
-                writing.event(active.config.run, kind="cohort-opened", round=cohort.round, cohort=cohort.cohort)
-            return True
+        opened  the cohort that the last call returned. Its intermediary has opened it by now.
 
-    def grant(self, active: ActiveRun, request: TicketRequest) -> TicketAnswer:
-        """Return issued tickets of open cohorts.
-
-        Raises WrongStage for a round that is over, Conflict for a changed request.
+        Return also whether `opened` was recorded. It is not if that was known, or if the cohort is no longer needed.
+        The record and the grants are one transaction. Raises WrongStage for a round that is over, Conflict for a
+        changed request.
         """
         with active.lock:
-            grants = self._granted(active, request) or self._assign(active, request)
-        return TicketAnswer(grants=[self._sign(one) for one in grants])
+            rows, pending = self._rows(active), active.pending()
+            wanted = opened is not None and active.state == "running" and opened in pending
+            fresh = opened if wanted and opened is not None and opened.cohort not in rows else None
+            if fresh is not None:
+                rows[fresh.cohort] = CohortRow(fresh.cohort, fresh.round, fresh.clients, 0, "open", None)
+            grants, missing = self._granted(active, request), None
+            repeated = bool(grants)
+            if not repeated:
+                _check_open(active, request)
+                _check_keys(pending, request)
+                grants = _free(pending, rows, request)
+                if opened is None or fresh is not None:  # else the run moved on meanwhile: grant what there is
+                    missing = self._missing(pending, rows, grants, request)
+            self._commit(active, request, fresh, [] if repeated or missing is not None else grants)
+        if missing is not None:
+            return missing, fresh is not None
+        known = {cohort.cohort: cohort for cohort in pending}
+        return TicketAnswer(grants=[self._sign(one, known.get(one.cohort)) for one in grants]), fresh is not None
 
     def key_hashes(self, cohort: Cohort) -> KeyHashes:
         """Return the hashes of the clients' keys that came with their ticket requests, slot by slot."""
@@ -86,21 +90,20 @@ class TicketIssuer:
             raise Conflict(f"ticket request {request.request} was made before, for another round, count or keys")
         return before
 
-    def _assign(self, active: ActiveRun, request: TicketRequest) -> list[GrantRow]:
-        _check_open(active, request)
-        _check_keys(active.pending(), request)
-        grants = _free(active.pending(), self._rows(active), request)
-        if grants:
-            with self._store.writing() as writing:
-                for one in grants:
-                    writing.grant(active.config.run, request, one)
-        return grants
+    def _commit(self, active: ActiveRun, request: TicketRequest, fresh: Cohort | None, grants: list[GrantRow]) -> None:
+        if fresh is None and not grants:
+            return
+        with self._store.writing() as writing:
+            if fresh is not None:
+                writing.cohort(fresh)
+                writing.event(active.config.run, kind="cohort-opened", round=fresh.round, cohort=fresh.cohort)
+            for one in grants:
+                writing.grant(active.config.run, request, one)
 
-    def _cohort_to_open(self, active: ActiveRun, request: TicketRequest) -> Cohort | None:
-        _check_open(active, request)
-        _check_keys(active.pending(), request)
-        rows, pending = self._rows(active), active.pending()
-        free = sum(one.count for one in _free(pending, rows, request))
+    def _missing(
+        self, pending: Sequence[Cohort], rows: dict[str, CohortRow], grants: list[GrantRow], request: TicketRequest
+    ) -> Cohort | None:
+        free = sum(one.count for one in grants)
         if free >= min(request.want, MOST_GRANTED) or not self._may_begin(pending, rows):
             return None
         return next(cohort for cohort in pending if cohort.cohort not in rows)
@@ -114,8 +117,9 @@ class TicketIssuer:
         number = len(active.learner.rounds)
         return self._store.cohorts(active.config.run, number)
 
-    def _sign(self, grant: GrantRow) -> Grant:
-        cohort = self._store.cohort_message(grant.cohort)
+    def _sign(self, grant: GrantRow, pending: Cohort | None) -> Grant:
+        """Sign a grant. `pending` is its cohort, unless that has an outcome."""
+        cohort = pending or self._store.cohort_message(grant.cohort)
         if cohort is None:
             raise WrongCohort(f"cohort {grant.cohort} was never opened")
         return sign(self._key, cohort, grant.first, grant.count, grant.key_hashes)

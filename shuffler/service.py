@@ -1,10 +1,14 @@
-"""Holds reports until all clients answered, left or are late; releases them in random order, once."""
+"""Holds reports until all clients answered, left or are late; releases them in random order, once.
+
+Log event: `permutation_delayed`, when few reports could not be permuted with the last one; the mixer tries again.
+"""
 
 from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
+import structlog
 from sqlalchemy import Connection
 
 from distrust.common.crypto.context import SECRET
@@ -48,6 +52,11 @@ ORDER = "order"
 """The stage that stores the order in which the shuffler assigns a cohort's actions. It is drawn once, on opening."""
 
 _ORDERS = 32  # cohorts whose order is in memory
+
+_log = structlog.get_logger("distrust.shuffler")
+
+SMALL_BATCH = 64 * 1024
+"""Bytes of sealed reports that are permuted in the transaction that takes the last one: one commit instead of two."""
 
 
 class Shuffler(Intermediary):
@@ -161,6 +170,19 @@ class Shuffler(Intermediary):
             records = [body for _, body in reports]
             clients, content = len(records), permute_records(records, self._stream())
         return Batch(cohort=state.name, survivors=clients, content=content)
+
+    def _small_batch(self, tx: Connection, state: State) -> Batch | None:
+        """Return the batch of a cohort with few sealed records. Its reports are committed with it."""
+        cohort = state.cohort
+        if cohort.channel.kind != "sealed" or cohort.clients * report_size(cohort) > SMALL_BATCH:
+            return None
+        records = [body for _, body in store.bodies(tx, state.name, REPORT, SELF, cohort.clients)]
+        try:
+            content = permute_records(records, self._stream())
+        except Exception:  # noqa: BLE001  the mixer tries again, and ends the cohort if it fails too
+            _log.exception("permutation_delayed", cohort=state.name)
+            return None
+        return Batch(cohort=state.name, survivors=len(records), content=content)
 
     def _transcript_entry(self, state: State, stage: str, slot: int, body: bytes) -> TranscriptEntry:
         assigned = isinstance(state.cohort.channel, AssignedRecords) and slot >= 0

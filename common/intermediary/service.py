@@ -9,21 +9,29 @@ from typing import ClassVar, Literal
 
 from sqlalchemy import Connection
 
+from distrust.common.database import Database
 from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, WrongStage
 from distrust.common.intermediary import store
 from distrust.common.intermediary.intake import Fault, Intake, admitted, check_cohort, known_slots, ticketed
-from distrust.common.intermediary.stages import MIXING, StageMachine
+from distrust.common.intermediary.stages import MIXING, Clock, StageMachine, silence
 from distrust.common.intermediary.store import Span, State
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import CohortEntry, CohortList, CohortStage, StageView, Transcript, TranscriptEntry
 from distrust.common.messages.upload import Departure, Item, Upload, UploadAnswer
 
+REMEMBERED, SHORT_TERMS = 128, 64 * 1024
+"""Cohorts in memory, so that clients can compare them quickly; a cohort with longer terms, in characters, is not."""
+
 
 class Intermediary(StageMachine):
     """A shuffler or an aggregator, without its way of mixing messages."""
 
     party: ClassVar[Literal["shuffler", "aggregator"]]
+
+    def __init__(self, database: Database, clock: Clock, notify: Callable[[str], None] = silence) -> None:
+        super().__init__(database, clock, notify)
+        self._committed: dict[str, Cohort] = {}  # cohorts that were opened lately
 
     @abstractmethod
     def _check(self, cohort: Cohort) -> None:
@@ -66,11 +74,23 @@ class Intermediary(StageMachine):
                 self._opening(tx, cohort)
             elif known.cohort != cohort:
                 raise Conflict(f"cohort {cohort.cohort} is open already, and differs", cohort=cohort.cohort)
+        self._remember(cohort)
         return cohort
+
+    def _remember(self, cohort: Cohort) -> None:
+        if len(cohort.terms) <= SHORT_TERMS:
+            with self._guard:
+                self._committed[cohort.cohort] = cohort
+                while len(self._committed) > REMEMBERED:
+                    del self._committed[next(iter(self._committed))]
 
     def terms(self, name: str) -> Cohort:
         """Return the cohort as the server opened it here; it never changes. Raises WrongCohort."""
         return self.settled(name).cohort
+
+    def known_terms(self, name: str) -> Cohort | None:
+        """Return the cohort if this process committed it lately: that takes no look at the database."""
+        return self._committed.get(name)
 
     def cohorts(self, *, only_open: bool = False) -> CohortList:
         """Return every cohort and where it stands, oldest first; or only those that are not over."""
@@ -123,8 +143,11 @@ class Intermediary(StageMachine):
         state = self.settled(name)
         if state.stage == "aborted":
             return BatchAnswer(cohort=name, state="aborted", reason=state.reason, lost=state.cohort.clients)
+        waiting = BatchAnswer(cohort=name, state="waiting")
+        if state.stage != "done":
+            return waiting
         with self._database.reading() as tx:
-            return store.statement(tx, name, store.BATCH) or BatchAnswer(cohort=name, state="waiting")
+            return store.statement(tx, name, store.BATCH) or waiting
 
     def transcript(self, name: str, after: int, limit: int) -> Transcript:
         """Return a page of the cohort's messages in the order of arrival, from position `after` on.

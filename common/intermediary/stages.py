@@ -4,7 +4,8 @@ A cohort passes its party's `stages`, then `MIXING` (no message is taken any mor
 A stage is over `stage_seconds` after it began. The first stage begins with its first message, or `stage_seconds` after
 the cohort was opened, so it does not wait without end for clients that crashed with their tickets.
 Deadlines are checked at every request, so a restart changes nothing. The batch is computed from committed messages,
-outside every transaction, so a crash in between only repeats it.
+outside every transaction, so a crash in between only repeats it. A party may compute a small one in the transaction
+that takes the last message: messages and batch are committed together then, or neither.
 
 Log events: `cohort_aborted`; `release_delayed`, when a batch is tried again at the next request; `release_failed`, when
 an unexpected error ended the cohort.
@@ -74,6 +75,10 @@ class StageMachine(ABC):
     def _closing(self, tx: Connection, state: State) -> None:
         """Store this party's data for clients once the open stage closes. A TooSmall ends the cohort."""
 
+    def _small_batch(self, _tx: Connection, _state: State) -> Batch | None:
+        """Return the batch of a cohort whose last stage closes, if it is small enough to be computed at once."""
+        return None
+
     def _members(self, _tx: Connection, _state: State) -> Collection[int] | None:
         """Return the slots that take part in the open stage; None when all do."""
         return None
@@ -124,7 +129,11 @@ class StageMachine(ABC):
         except TooSmall as error:
             return self._abort(tx, state, error)
         following = (*self.stages, MIXING)[self._position(state.stage) + 1]
-        store.move(tx, state.name, following, self._clock.now())
+        batch = self._small_batch(tx, state) if following == MIXING else None
+        if batch is None:
+            store.move(tx, state.name, following, self._clock.now())
+        else:
+            self._put_batch(tx, state, batch)
         return store.need(tx, state.name)
 
     def _abort(self, tx: Connection, state: State, why: ProtocolError) -> State:
@@ -164,9 +173,7 @@ class StageMachine(ABC):
 
     def _release(self, state: State) -> None:
         try:
-            batch = self._mix(state)
-            lost = state.cohort.clients - batch.survivors
-            self._publish(state, BatchAnswer(cohort=state.name, state="released", batch=batch, lost=lost))
+            self._publish(state, self._mix(state))
         except Unavailable:
             _log.exception("release_delayed", cohort=state.name)  # the next request tries again
         except ProtocolError as error:
@@ -178,13 +185,18 @@ class StageMachine(ABC):
             with self._guard:
                 self._mixing.discard(state.name)
 
-    def _publish(self, state: State, answer: BatchAnswer) -> None:
+    def _publish(self, state: State, batch: Batch) -> None:
         """Commit the batch, unless another worker has committed one."""
         with self._database.transaction() as tx:
             if store.need(tx, state.name, lock=True).stage == MIXING:
-                store.put_statement(tx, state.name, store.BATCH, answer.model_dump_json().encode())
-                store.move(tx, state.name, "done", None)
+                self._put_batch(tx, state, batch)
         self._notify(state.name)
+
+    def _put_batch(self, tx: Connection, state: State, batch: Batch) -> None:
+        lost = state.cohort.clients - batch.survivors
+        answer = BatchAnswer(cohort=state.name, state="released", batch=batch, lost=lost)
+        store.put_statement(tx, state.name, store.BATCH, answer.model_dump_json().encode())
+        store.move(tx, state.name, "done", None)
 
     def _end_without(self, state: State, why: ProtocolError) -> None:
         with self._database.transaction() as tx:

@@ -6,6 +6,7 @@ A message's body is kept until its cohort is forgotten, because restarts and `in
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -17,10 +18,12 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     Row,
+    Select,
     String,
     Table,
     Text,
     UniqueConstraint,
+    bindparam,
     func,
     insert,
     select,
@@ -77,6 +80,25 @@ DEPARTED = "departed"
 
 _IN_LIST = 500  # values in one SQL list, well below every database's limit
 
+# Each statement is built once: building and naming one for SQLAlchemy's cache costs more than running it.
+_ONE_COHORT = COHORTS.c.cohort == bindparam("cohort")
+_FIND = select(COHORTS).where(_ONE_COHORT)
+_FIND_LOCKED = _FIND.with_for_update()
+_MOVE = update(COHORTS).where(COHORTS.c.cohort == bindparam("moved"))
+_OF_STAGE = MESSAGES.c.cohort == bindparam("cohort"), MESSAGES.c.stage == bindparam("stage")
+_SLOTS = select(MESSAGES.c.slot).where(*_OF_STAGE, MESSAGES.c.slot >= 0).order_by(MESSAGES.c.slot)
+_COUNT_ANSWERS = select(func.count()).where(*_OF_STAGE, MESSAGES.c.slot >= 0)
+_BODIES = select(MESSAGES.c.slot, MESSAGES.c.body).where(*_OF_STAGE, MESSAGES.c.slot > bindparam("after"))
+_BODIES = _BODIES.order_by(MESSAGES.c.slot).limit(bindparam("limit"))
+_IN_SPAN = *_OF_STAGE, MESSAGES.c.slot.between(bindparam("first"), bindparam("last"))
+_DIGESTS = select(MESSAGES.c.slot, MESSAGES.c.digest).where(*_IN_SPAN)
+_TICKETS = select(MESSAGES.c.slot, MESSAGES.c.ticket).where(*_IN_SPAN)
+_MARKS = select(MESSAGES.c.mark).where(
+    MESSAGES.c.cohort == bindparam("cohort"), MESSAGES.c.mark.in_(bindparam("wanted", expanding=True))
+)
+_STATEMENT = select(MESSAGES.c.body).where(*_OF_STAGE, MESSAGES.c.slot == SELF)
+_ADD_COHORT, _ADD_MESSAGE = insert(COHORTS), insert(MESSAGES)
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -95,13 +117,12 @@ class State:
 def add_cohort(tx: Connection, cohort: Cohort, stage: str, since: float) -> None:
     """Add a new cohort, in its first stage."""
     body = cohort.model_dump_json().encode()
-    tx.execute(insert(COHORTS), [{"cohort": cohort.cohort, "body": body, "stage": stage, "since": since}])
+    tx.execute(_ADD_COHORT, [{"cohort": cohort.cohort, "body": body, "stage": stage, "since": since}])
 
 
 def find_cohort(tx: Connection, cohort: str, *, lock: bool = False) -> State | None:
     """Return a cohort's state, or None. `lock` keeps other workers of a database out until the transaction ends."""
-    query = select(COHORTS).where(COHORTS.c.cohort == cohort)
-    row = tx.execute(query.with_for_update() if lock else query).one_or_none()
+    row = tx.execute(_FIND_LOCKED if lock else _FIND, {"cohort": cohort}).one_or_none()
     return None if row is None else _state(row)
 
 
@@ -121,45 +142,42 @@ def every(tx: Connection, without: Collection[str] = ()) -> list[State]:
 
 def move(tx: Connection, cohort: str, stage: str, since: float | None, reason: str | None = None) -> None:
     """Put a cohort into a stage."""
-    change = update(COHORTS).where(COHORTS.c.cohort == cohort)
-    tx.execute(change.values(stage=stage, since=since, reason=reason))
+    tx.execute(_MOVE, {"moved": cohort, "stage": stage, "since": since, "reason": reason})
 
 
 def add_messages(tx: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
     """Add messages as rows: cohort, stage, slot, digest, ticket, mark, body."""
     if rows:
-        tx.execute(insert(MESSAGES), list(rows))
+        tx.execute(_ADD_MESSAGE, list(rows))
 
 
 def digests(tx: Connection, cohort: str, stage: str, span: Span) -> dict[int, bytes]:
     """Return slot to digest of the messages of a stage, within a span."""
-    return _pairs(tx, MESSAGES.c.digest, cohort, stage, span)
+    return _pairs(tx, _DIGESTS, cohort, stage, span)
 
 
 def stored_tickets(tx: Connection, cohort: str, stage: str, span: Span) -> dict[int, bytes]:
     """Return slot to ticket, as they came with the messages of a stage, within a span."""
-    return {slot: ticket for slot, ticket in _pairs(tx, MESSAGES.c.ticket, cohort, stage, span).items() if ticket}
+    return {slot: ticket for slot, ticket in _pairs(tx, _TICKETS, cohort, stage, span).items() if ticket}
 
 
 def marks(tx: Connection, cohort: str, wanted: Sequence[bytes]) -> set[bytes]:
     """Return those of the wanted marks that the cohort has already."""
     known: set[bytes] = set()
     for start in range(0, len(wanted), _IN_LIST):
-        inside = MESSAGES.c.mark.in_(wanted[start : start + _IN_LIST])
-        known.update(tx.execute(select(MESSAGES.c.mark).where(MESSAGES.c.cohort == cohort, inside)).scalars())
+        part = wanted[start : start + _IN_LIST]
+        known.update(tx.execute(_MARKS, {"cohort": cohort, "wanted": part}).scalars())
     return known
 
 
 def slots(tx: Connection, cohort: str, stage: str) -> list[int]:
     """Return the slots that sent a message in a stage, ascending."""
-    query = select(MESSAGES.c.slot).where(MESSAGES.c.cohort == cohort, MESSAGES.c.stage == stage, MESSAGES.c.slot >= 0)
-    return list(tx.execute(query.order_by(MESSAGES.c.slot)).scalars())
+    return list(tx.execute(_SLOTS, {"cohort": cohort, "stage": stage}).scalars())
 
 
 def count_answers(tx: Connection, cohort: str, stage: str) -> int:
     """Return how many clients sent a message in a stage."""
-    query = select(func.count()).where(MESSAGES.c.cohort == cohort, MESSAGES.c.stage == stage, MESSAGES.c.slot >= 0)
-    return tx.execute(query).scalar_one()
+    return tx.execute(_COUNT_ANSWERS, {"cohort": cohort, "stage": stage}).scalar_one()
 
 
 def awaited(tx: Connection, state: State, members: Collection[int] | None) -> bool:
@@ -174,8 +192,7 @@ def awaited(tx: Connection, state: State, members: Collection[int] | None) -> bo
 
 def bodies(tx: Connection, cohort: str, stage: str, after: int, limit: int) -> list[tuple[int, bytes]]:
     """Return slot and body of clients' messages of a stage, ascending by slot, behind slot `after`."""
-    query = select(MESSAGES.c.slot, MESSAGES.c.body).where(MESSAGES.c.cohort == cohort, MESSAGES.c.stage == stage)
-    rows = tx.execute(query.where(MESSAGES.c.slot > after).order_by(MESSAGES.c.slot).limit(limit))
+    rows = tx.execute(_BODIES, {"cohort": cohort, "stage": stage, "after": after, "limit": limit})
     return [(row.slot, row.body) for row in rows]
 
 
@@ -193,13 +210,12 @@ def departed(tx: Connection, cohort: str) -> set[int]:
 def put_statement(tx: Connection, cohort: str, stage: str, body: bytes) -> None:
     """Store a statement of the intermediary itself, one a stage."""
     fields = {"cohort": cohort, "stage": stage, "slot": SELF, "digest": hashlib.sha256(body).digest()}
-    tx.execute(insert(MESSAGES), [{**fields, "body": body}])
+    tx.execute(_ADD_MESSAGE, [{**fields, "body": body}])
 
 
 def statement(tx: Connection, cohort: str, stage: str) -> bytes | None:
     """Return the intermediary's own statement of a stage, or None."""
-    query = select(MESSAGES.c.body).where(MESSAGES.c.cohort == cohort, MESSAGES.c.stage == stage)
-    return tx.execute(query.where(MESSAGES.c.slot == SELF)).scalar_one_or_none()
+    return tx.execute(_STATEMENT, {"cohort": cohort, "stage": stage}).scalar_one_or_none()
 
 
 def count(tx: Connection, cohort: str) -> int:
@@ -215,9 +231,22 @@ def message_page(tx: Connection, cohort: str, after: int, limit: int) -> list[tu
 
 
 def _state(row: Row[Any]) -> State:
-    return State(Cohort.model_validate_json(row.body), row.stage, row.since, row.reason)
+    return State(_cohort(row.body), row.stage, row.since, row.reason)
 
 
-def _pairs(tx: Connection, column: Any, cohort: str, stage: str, span: Span) -> dict[int, Any]:
-    query = select(MESSAGES.c.slot, column).where(MESSAGES.c.cohort == cohort, MESSAGES.c.stage == stage)
-    return {row[0]: row[1] for row in tx.execute(query.where(MESSAGES.c.slot.between(*span)))}
+_KEPT_BYTES = 64 * 1024  # of a cohort's JSON: one with longer terms is parsed at every request
+
+
+def _cohort(body: bytes) -> Cohort:
+    """Return the stored cohort. A cohort never changes, and every request about it reads it."""
+    return _parsed(body) if len(body) <= _KEPT_BYTES else Cohort.model_validate_json(body)
+
+
+@lru_cache(maxsize=128)
+def _parsed(body: bytes) -> Cohort:
+    return Cohort.model_validate_json(body)
+
+
+def _pairs(tx: Connection, query: Select[Any], cohort: str, stage: str, span: Span) -> dict[int, Any]:
+    rows = tx.execute(query, {"cohort": cohort, "stage": stage, "first": span[0], "last": span[1]})
+    return {row[0]: row[1] for row in rows}

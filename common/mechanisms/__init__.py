@@ -4,6 +4,7 @@ Names, the type on the wire, checks, tables and audits follow from `CLASSES`. To
 (`distrust.common.mechanisms.families.base.Mechanism` says which facts it states), and add a line here.
 """
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field, ValidationError
@@ -38,7 +39,7 @@ from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian
 from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
 from distrust.common.mechanisms.shuffled.pure import RelaxedSecaggShuffle
 from distrust.common.messages.explain import first
-from distrust.common.privacy.guarantee import Calibration
+from distrust.common.privacy.guarantee import Calibration, Guarantee
 from distrust.common.privacy.sensitivity import WHOLE
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "check_returning",
     "check_spec",
     "plan",
+    "promise_of",
 ]
 
 CLASSES: tuple[type[Mechanism], ...] = (
@@ -128,6 +130,22 @@ def plan(
     if mechanism.name != spec.name:
         raise BadParameter("mechanism.name", spec.name, f"{kind.__name__}.plan made a value named {mechanism.name!r}")
     return mechanism
+
+
+def promise_of(mechanism: Mechanism, *, composable: bool = False) -> Guarantee:
+    """Return `mechanism.privacy().promise`, or its `composable`. Computed once: rounds repeat their mechanism."""
+    try:
+        return _cached_promise(mechanism, composable)
+    except TypeError:  # an extension's mechanism may have fields that cannot be hashed
+        return _promise(mechanism, composable)
+
+
+def _promise(mechanism: Mechanism, composable: bool) -> Guarantee:  # noqa: FBT001  an argument of the cached function
+    privacy = mechanism.privacy()
+    return privacy.composable if composable else privacy.promise
+
+
+_cached_promise = lru_cache(maxsize=256)(_promise)
 
 
 def check_spec(spec: MechanismSpec, statistic: Statistic) -> None:

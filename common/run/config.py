@@ -96,4 +96,15 @@ class RunConfig(Message):
 
     def digest(self) -> bytes:
         """Return SHA-256 of the canonical form, 32 bytes."""
-        return hashlib.sha256(self.canonical()).digest()
+        known = _digests.get(id(self))
+        if known is not None and known[0] is self:  # the entry keeps its configuration alive: the id is not used again
+            return known[1]
+        if len(_digests) >= _KEPT:
+            _digests.clear()
+        digest = hashlib.sha256(self.canonical()).digest()
+        _digests[id(self)] = self, digest
+        return digest
+
+
+_KEPT = 64  # digests of configurations in memory: every round and every cohort names one
+_digests: dict[int, tuple[RunConfig, bytes]] = {}

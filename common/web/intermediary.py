@@ -40,6 +40,7 @@ class IntermediaryApi(Protocol):
 
     def open(self, cohort: Cohort) -> Cohort: ...
     def terms(self, name: str) -> Cohort: ...
+    def known_terms(self, name: str) -> Cohort | None: ...
     def cohorts(self, *, only_open: bool = False) -> CohortList: ...
     def receive(self, name: str, stage: str, upload: Upload) -> UploadAnswer: ...
     def depart(self, name: str, departure: Departure) -> UploadAnswer: ...
@@ -73,9 +74,10 @@ def open_cohort(
 
 
 @router.get("/cohorts/{cohort}/terms", responses=problems(WrongCohort))
-def terms(cohort: str, party: PartyDep) -> Cohort:
+async def terms(cohort: str, party: PartyDep) -> Cohort:
     """Return the cohort as it was opened here. A client compares it with the server's copy before it sends."""
-    return party.terms(cohort)
+    known = party.known_terms(cohort)
+    return await run_in_threadpool(party.terms, cohort) if known is None else known
 
 
 @router.get("/cohorts", dependencies=[OperatorOnly], responses=problems(Unauthorized))

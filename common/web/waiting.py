@@ -19,7 +19,7 @@ T = TypeVar("T")
 LOOK_SECONDS = 0.25  # between two looks of a watch without a notification: how late a passed deadline may be noticed
 LONGEST_WAIT = 60.0  # seconds that one request may wait
 JOIN_SECONDS = 0.02
-"""Before a watch looks again for requests that joined it: many requests cost 50 looks a second, not one each."""
+"""Between two looks of a watch for requests that joined it: many requests cost 50 looks a second, not one each."""
 
 MOST_WAITS = 512  # requests that wait at once in one service, unless its settings say otherwise
 
@@ -163,6 +163,7 @@ class _Watch(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._soon: asyncio.TimerHandle | None = None  # the next look, for requests that joined
+        self._looked = 0.0  # when the last look began
 
     def add(self, wait: _Wait[T]) -> None:
         """Let a request wait. It gets no value that was looked up before it came."""
@@ -170,7 +171,7 @@ class _Watch(Generic[T]):
         if self._task is None:
             self._task = self._loop.create_task(self._run())
         elif self._soon is None:
-            self._soon = self._loop.call_later(JOIN_SECONDS, self._changed.set)
+            self._soon = self._loop.call_at(self._looked + JOIN_SECONDS, self._changed.set)
 
     def wake(self) -> None:
         """Look again, or end when no request waits. Thread-safe."""
@@ -183,7 +184,7 @@ class _Watch(Generic[T]):
             if self._soon is not None:
                 self._soon.cancel()
                 self._soon = None
-            waiting = list(self.waits)
+            waiting, self._looked = list(self.waits), self._loop.time()
             try:
                 value = await run_in_threadpool(self._look)
             except Exception as error:  # noqa: BLE001  every request that asked gets it

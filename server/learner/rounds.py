@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
-from distrust.common.mechanisms import AnyMechanism, Mechanism, plan
+from distrust.common.mechanisms import AnyMechanism, Mechanism, plan, promise_of
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.ledger import Entry, PrivacyLedger, parallel
 from distrust.common.run.config import RunConfig
@@ -122,12 +122,12 @@ class RoundRecord:
     @cached_property
     def guarantee(self) -> Guarantee:
         """Return the weakest guarantee of the mechanisms, each at its least number of honest survivors."""
-        return self._weakest([mechanism.privacy().promise for mechanism in self.mechanisms.values()])
+        return self._weakest([promise_of(mechanism) for mechanism in self.mechanisms.values()])
 
     @cached_property
     def composable(self) -> Guarantee:
         """Return the weakest guarantee for clients that return, in the form that several of them compose by."""
-        return self._weakest([mechanism.privacy().composable for mechanism in self.mechanisms.values()])
+        return self._weakest([promise_of(mechanism, composable=True) for mechanism in self.mechanisms.values()])
 
     def _weakest(self, guarantees: Sequence[Guarantee]) -> Guarantee:
         weakest = guarantees[0] if len(guarantees) == 1 else parallel(guarantees)
@@ -211,18 +211,29 @@ def round_guarantee(config: RunConfig, record: RoundRecord) -> Guarantee:
     """Return one round's guarantee at its least number of honest survivors; none if its noise comes from a seed."""
     if config.unsafe is None:
         return record.guarantee if config.contributions == 1 else record.composable
-    return record.guarantee.model_copy(
+    return _without_privacy(record.guarantee)
+
+
+@lru_cache(maxsize=64)
+def _without_privacy(promise: Guarantee) -> Guarantee:
+    return promise.model_copy(
         update={"kind": "none", "epsilon": None, "delta": 0.0, "rdp": (), "assumptions": (SEEDED,)}
     )
 
 
 def run_ledger(config: RunConfig, records: Sequence[RoundRecord]) -> PrivacyLedger:
-    """Return the ledger of all rounds. Aborted cohorts count too: their clients may have reported."""
-    entries = tuple(
-        Entry(f"round {one.number}", one.clients, max(1, len(one.cohorts)), round_guarantee(config, one))
-        for one in records
-    )
-    return PrivacyLedger(config.contributions, config.budget, entries)
+    """Return the ledger of all rounds. Aborted cohorts count too: their clients may have reported.
+
+    Consecutive rounds with one and the same guarantee are one entry: a run may have as many rounds as clients.
+    """
+    entries: list[Entry] = []
+    for one in records:
+        guarantee, clients, cohorts = round_guarantee(config, one), one.clients, max(1, len(one.cohorts))
+        if entries and entries[-1].guarantee is guarantee:
+            last = entries.pop()
+            clients, cohorts = last.clients + clients, last.cohorts + cohorts
+        entries.append(Entry(f"rounds to {one.number}", clients, cohorts, guarantee))
+    return PrivacyLedger(config.contributions, config.budget, tuple(entries))
 
 
 def ledger_classes(ledger: PrivacyLedger) -> tuple[LedgerClass, ...]:

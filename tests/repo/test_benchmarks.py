@@ -23,6 +23,8 @@ pytestmark = pytest.mark.slow
         pytest.param("policies", "results", {"policy", "mechanism", "first", "again", "limit", "ratio"}, id="policies"),
         pytest.param("samplers", "results", {"law", "rate", "ratio", "table"}, id="samplers"),
         pytest.param("calculator", "calls", {"words", "cpu", "ended"}, id="calculator"),
+        pytest.param("contextual", "rounds", {"rate", "after", "ratio", "limit", "cpu"}, id="contextual-rounds"),
+        pytest.param("contextual", "cohorts", {"dimension", "cpu", "rate", "ratio", "limit"}, id="contextual-cohorts"),
         pytest.param("memory", "runs", {"mechanism", "start", "peak", "fleet"}, id="memory"),
     ],
 )
@@ -41,6 +43,6 @@ def test_a_quick_benchmark_writes_its_figures(script: str, listed: str, fields: 
 def test_every_benchmark_is_tried_and_documented() -> None:
     scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text("utf-8")}
     page = (ROOT / "docs" / "performance.md").read_text("utf-8")
-    tried = {"secagg", "secagg_http", "shuffle", "simulate", "policies", "memory", "samplers"}
+    tried = {"secagg", "secagg_http", "shuffle", "simulate", "policies", "memory", "samplers", "contextual"}
     assert scripts == tried | {"pure_shuffle_table", "calculator"}
     assert all(f"benchmarks.{script} " in page or f"benchmarks.{script}\n" in page for script in scripts)

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from distrust.common.messages.cohort import Cohort, Sealed, TicketAnswer, Ticket
 from distrust.common.messages.upload import RefusedItem, Upload, UploadAnswer
 from distrust.common.modular import unpack
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
-from distrust.common.run.round import Round
+from distrust.common.run.round import Round, RoundView
 from distrust.shuffler.service import Shuffler
 from tests.support.fleet_harness import SEAL_KEY, TICKET_KEY, FleetHarness, LyingFleetHarness, serve
 from tests.support.manual_clock import ManualClock
@@ -295,3 +296,33 @@ def test_a_cancelled_run_ends_the_fleet(make_round: MakeRound, world: World, shu
     harness = FleetHarness([make_round("local-laplace-discrete", via="shuffler")], shuffler, TICKET_KEY)
     harness.cancelled = True
     assert serve(Fleet(harness, world, PrivacyRequirements())) == ["cancelled"]
+
+
+class _Listing(FleetHarness):
+    """Lists the calls for rounds and tickets."""
+
+    def __init__(self, first: Round, shuffler: Shuffler) -> None:
+        super().__init__([first], shuffler, TICKET_KEY)
+        self.calls: list[str] = []
+
+    async def round(self, after: int, wait: float) -> RoundView:
+        self.calls.append("round")
+        return await super().round(after, wait)
+
+    async def tickets(self, request: TicketRequest) -> TicketAnswer:
+        self.calls.append("tickets")
+        return await super().tickets(request)
+
+
+def test_a_fleet_that_got_fewer_tickets_than_it_asked_for_waits_for_the_next_round(
+    make_round: MakeRound, world: World, shuffler: Shuffler
+) -> None:
+    """It got all that was free, so its next call is the one that waits for more."""
+    first = make_round("identity", via="shuffler")
+    harness = _Listing(first, shuffler)
+    clients = sum(one.cohort.clients for one in first.assignments)
+    fleet = Fleet(harness, world, UNSAFE, FleetOptions(block=clients + 1))
+    serve(fleet)
+    assert fleet.stats.clients["served"] == clients
+    assert harness.calls[:3] == ["round", "tickets", "round"]
+    assert ("tickets", "tickets") not in pairwise(harness.calls)

@@ -84,3 +84,20 @@ def test_the_ledger_counts_what_returning_clients_can_have_spent() -> None:
     assert kept.total.epsilon == pytest.approx(1.5)
     assert {times: one.epsilon for times, one in kept.classes.items()} == pytest.approx({1: 0.5, 2: 1.0, 3: 1.5})
     assert learner.snapshot().guarantee.epsilon == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("unsafe", [None, {"noise_seed": 1}])
+def test_rounds_that_repeat_a_mechanism_are_one_entry_of_the_ledger(unsafe: dict[str, int] | None) -> None:
+    """A run of one client a round has as many rounds as clients, and its ledger is read at every look."""
+    policy, mechanism = {"name": "linucb", "features": 5}, {"name": "local-gaussian", "epsilon": 1.0, "delta": 0.1}
+    rates = {"dropout": 0.0, "corrupt": 0.0, "minimum": 1}
+    words = {"run": "many", "arms": 5, "horizon": 20, "policy": policy, "mechanism": mechanism, "intermediary": rates}
+    learner = Learner(RunConfig.model_validate({**words, "unsafe": unsafe}))
+    lone = run_ledger(learner.config, learner.rounds)
+    while (plan := learner.plan()) is not None:
+        for cohort in plan.cohorts:
+            learner.absorb(ReleasedCohort(cohort=cohort.cohort, sum=[0.0] * 20, survivors=1))
+    ledger = run_ledger(learner.config, learner.rounds)
+    assert len(learner.rounds) == 20
+    assert [(one.clients, one.cohorts) for one in ledger.entries] == [(20, 20)]
+    assert ledger.total == lone.total

@@ -44,7 +44,8 @@ def cohort(harness: ServerHarness) -> Cohort:
     """A masked cohort that is open at the aggregator."""
     harness.service.create(config())
     found = next(one for one in harness.service.active_run("demo").pending() if one.cohort == NAME)
-    assert harness.service.opened(found)
+    with harness.service.store.writing() as writing:
+        writing.cohort(found)
     return found
 
 
@@ -125,11 +126,11 @@ def test_an_aggregator_that_lies_about_its_statements_ends_the_cohort_as_aborted
 def test_the_same_request_with_other_keys_is_a_conflict(harness: ServerHarness, cohort: Cohort) -> None:
     name = "ab" * 16
     first = TicketRequest(request=name, round=1, want=2, keys=bytes(64))
-    granted = harness.service.grant("demo", first)
-    assert harness.service.grant("demo", first) == granted
+    granted = harness.service.advance("demo", first)
+    assert harness.service.advance("demo", first) == granted
     for keys in (b"\x01" + bytes(63), bytes(63) + b"\x01", b""):
         with pytest.raises(Conflict, match="round, count or keys"):
-            harness.service.grant("demo", first.model_copy(update={"keys": keys}))
+            harness.service.advance("demo", first.model_copy(update={"keys": keys}))
     assert harness.service.key_hashes("demo", cohort.cohort).hashes == bytes(64)
 
 
@@ -139,5 +140,5 @@ def test_a_request_with_a_wrong_number_of_key_bytes_gets_no_ticket(
 ) -> None:
     wanted = TicketRequest(request="ab" * 16, round=1, want=2, keys=bytes(size))
     with pytest.raises(BadMessage, match=f"keys: {size} bytes, expected 64"):
-        harness.service.grant("demo", wanted)
+        harness.service.advance("demo", wanted)
     assert harness.service.key_hashes("demo", cohort.cohort).hashes == b""

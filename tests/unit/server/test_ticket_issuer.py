@@ -1,9 +1,11 @@
 """Tickets: in cohort order, once, only from cohorts that the intermediary knows, and not too many at a time."""
 
 import asyncio
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection
 
 from distrust.common.errors import Conflict, Unavailable, WrongStage
 from distrust.server.ticket_issuer import MOST_GRANTED
@@ -107,3 +109,27 @@ def test_a_window_of_one_cohort_still_finishes(tmp_path: Path, intermediaries: I
     harness.service.create(config(horizon=400))
     assert serve(harness, "demo", InMemoryClients(intermediaries, REWARDS)).state == "finished"
     harness.database.close()
+
+
+def test_a_fresh_cohort_is_opened_once_and_recorded_with_its_first_tickets(
+    harness: ServerHarness, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call to the intermediary and one commit for each cohort that a request needs."""
+    commits: list[int] = []
+    transaction = harness.database.transaction
+
+    def counted() -> AbstractContextManager[Connection]:
+        commits.append(1)
+        return transaction()
+
+    async def round_() -> None:
+        harness.service.create(config())
+        monkeypatch.setattr(harness.database, "transaction", counted)
+        grants = (await harness.ask("demo", 40)).grants
+        assert [grant.count for grant in grants] == [32, 8]
+        await asyncio.sleep(0.05)  # both collectors ask for their batch meanwhile
+        await harness.coordinator.stop()
+
+    asyncio.run(round_())
+    assert intermediaries.opened == ["demo.1.0.1", "demo.1.1.1"]
+    assert len(commits) == 2

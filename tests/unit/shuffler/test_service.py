@@ -42,6 +42,11 @@ class ShufflerHarness:
         found = self.service.batch(cohort.cohort)
         return BatchAnswer.model_validate_json(found) if isinstance(found, bytes) else found
 
+    def released_at_once(self, cohort: Cohort) -> BatchAnswer:
+        found = self.service.batch(cohort.cohort)
+        assert isinstance(found, bytes)
+        return BatchAnswer.model_validate_json(found)
+
     def close(self) -> None:
         self.service.close()
         self.database.close()
@@ -167,3 +172,27 @@ def test_the_transcript_shows_what_the_shuffler_could_read_and_no_more(harness: 
     assert (last.direction, last.peer, last.stage, last.view["survivors"]) == ("out", "server", "batch", 5)
     readable = {"report_id", "sealed_bytes"} if cohort.channel.kind == "sealed" else {"labels", "width", "ones"}
     assert first.view.keys() == readable
+
+
+def test_few_reports_are_permuted_in_the_transaction_that_takes_the_last_one(harness: ShufflerHarness) -> None:
+    """The mixer is never asked, and a cohort that is done has its batch."""
+    cohort = server.sealed(clients=4)
+    harness.service.open(cohort)
+    harness.service._mixer.shutdown()
+    harness.send(cohort, range(3))
+    assert isinstance(harness.service.batch(cohort.cohort), BatchAnswer)
+    harness.send(cohort, [3])
+    assert harness.service.view(cohort.cohort).stage == "done"
+    assert len(records(harness.released_at_once(cohort))) == 4
+
+
+def test_a_permutation_that_fails_releases_nothing_and_ends_the_cohort(harness: ShufflerHarness) -> None:
+    def broken() -> UnsafeSeededStream:
+        raise RuntimeError("no randomness")
+
+    cohort = server.sealed(clients=2, minimum=2)
+    harness.service.open(cohort)
+    harness.service._stream = broken
+    assert harness.send(cohort, range(2)).accepted == 2
+    answer = harness.released(cohort)
+    assert (answer.state, answer.batch) == ("aborted", None)
