@@ -176,5 +176,5 @@ def test_the_command_takes_all_of_it() -> None:
 
 
 def test_a_floor_is_what_is_left_and_at_least_one() -> None:
-    assert PrivacyQuery(clients=10, epsilon=1.0, dropout=0.4, corrupt=0.4).floor == 2
-    assert PrivacyQuery(clients=1, epsilon=1.0, dropout=0.4, corrupt=0.4).floor == 1
+    assert PrivacyQuery(clients=10, epsilon=1.0, dropout=0.4, corrupt=0.4).min_honest == 2
+    assert PrivacyQuery(clients=1, epsilon=1.0, dropout=0.4, corrupt=0.4).min_honest == 1
