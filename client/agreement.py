@@ -205,7 +205,7 @@ def _check_choice(config: RunConfig, number: int, decision: ContextualChoice) ->
     _same("decision.link", decision.link, "identity" if policy.weights is None else policy.link)
 
 
-def check_world(config: RunConfig, world: AnyWorld) -> None:
+def check_own_world(config: RunConfig, world: AnyWorld) -> None:
     """Raise Refused unless a client's own world has the sizes that the run's configuration says.
 
     They are public, and compared before any ticket is taken: whether a client answers may not depend on its data.

@@ -13,7 +13,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from distrust.client.agreement import check_config, check_world
+from distrust.client.agreement import check_config, check_own_world
 from distrust.client.departures import departures
 from distrust.client.protocols import SecAggProtocol, ShuffleProtocol
 from distrust.client.randomizer import CohortRandomizer, World
@@ -125,7 +125,7 @@ class Fleet:
         """Get the run's configuration, once. Raises Refused when the round names another one, now or later."""
         if self._config is None:
             self._config = await self._transport.config()
-            check_world(self._config, self._world.environment)
+            check_own_world(self._config, self._world.environment)
         check_config(self._config, view.run, view.config)
 
     async def _play(self, round_: Round, group: asyncio.TaskGroup) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from distrust.client.agreement import _check_policy, check_world
+from distrust.client.agreement import _check_policy, check_own_world
 from distrust.client.environments import build_environment, read_spec
 from distrust.common.bandit.contextual_choice import ContextualChoice
 from distrust.common.errors import Refused
@@ -84,7 +84,7 @@ def test_a_decision_that_some_contexts_could_not_answer_is_refused_by_all(lie: s
 def test_a_configuration_of_another_world_is_refused_before_any_ticket() -> None:
     world = build_environment(read_spec({"name": "glm-sphere", "seed": 1, "arms": 3, "dimension": 2}))
     config = SimpleNamespace(arms=3, policy=LdpOlsSpec(name="ldp-ols", features=2, rewards=[-1.0, 1.0]))
-    check_world(config, world)  # type: ignore[arg-type]  # only what is read
+    check_own_world(config, world)  # type: ignore[arg-type]  # only what is read
     for field, value in (("arms", 4), ("features", 3), ("parameters", "multi"), ("rewards", [0.0, 1.0])):
         changed = SimpleNamespace(arms=config.arms, policy=config.policy)
         if field == "arms":
@@ -92,7 +92,7 @@ def test_a_configuration_of_another_world_is_refused_before_any_ticket() -> None
         else:
             changed.policy = config.policy.model_copy(update={field: value})
         with pytest.raises(Refused, match=field):
-            check_world(changed, world)  # type: ignore[arg-type]
+            check_own_world(changed, world)  # type: ignore[arg-type]
 
 
 def test_the_weights_of_the_configuration_are_accepted() -> None:
