@@ -112,7 +112,7 @@ ERRATA = (
         verdict="unproved",
         measure="√λ_max + ν of the proof over √λ",
         instead="Lemma A.2's √λ_max + ν in full, wherever there is noise",
-        code="lab/papers/ctx_linucb.py",
+        code="server/policies/contextual/noise_bounds.py",
         figures=_lemma_a4_radius,
     ),
     Erratum(

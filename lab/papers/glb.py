@@ -246,7 +246,7 @@ ERRATA = (
         verdict="misprint",
         measure="share of the squared error after the warm-up that (D.8) keeps until T",
         instead="the proof's steps",
-        code="lab/papers/glb.py",
+        code="server/policies/contextual/glm_sgd.py",
         figures=_step,
     ),
     Erratum(

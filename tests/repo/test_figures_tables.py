@@ -134,11 +134,30 @@ def free_3() -> Iterator[str]:
         yield line(series, repetitions, *cells)
 
 
+def by_series(name: str) -> Iterator[str]:
+    """Lines of regrets, a series each, panel by panel."""
+    panels = list(dict.fromkeys(panel for panel, _ in table(name)))
+    for series in dict.fromkeys(series for _, series in table(name)):
+        yield line(series, *(regret(name, panel, series) for panel in panels))
+
+
+def ctx_1() -> Iterator[str]:
+    return by_series("ctx-1")
+
+
+def ctx_2() -> Iterator[str]:
+    return by_series("ctx-2")
+
+
+def glb_1() -> Iterator[str]:
+    return by_series("glb-1")
+
+
 MAB = (mab_2_200, mab_scale, mab_shuffle, mab_returning)
 DLB = (dlb_2a, dlb_2c, dlb_table_1, dlb_table_1_regret, dlb_table_2_regret)
 
 
-@pytest.mark.parametrize("lines", [*MAB, *DLB, free_2, free_3])
+@pytest.mark.parametrize("lines", [*MAB, *DLB, free_2, free_3, ctx_1, ctx_2, glb_1])
 def test_a_table_is_what_the_published_rows_come_to(lines: Callable[[], Iterator[str]]) -> None:
     expected = list(lines())
     assert expected

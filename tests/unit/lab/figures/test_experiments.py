@@ -29,10 +29,10 @@ def loaded() -> dict[str, Experiment]:
         return {name: load_experiment(name) for name in PAPERS}
 
 
-def test_every_figure_of_mab_dlb_and_free_is_there() -> None:
+def test_every_figure_of_the_papers_is_there() -> None:
     mab = [f"mab-{number}" for number in range(1, 6)]
     dlb = ["dlb-2a", "dlb-2b", "dlb-2c", "dlb-table-1", "dlb-table-2"]
-    assert sorted([*mab, *dlb, "free-2", "free-3", "free-4", *OURS]) == PAPERS
+    assert sorted(["ctx-1", "ctx-2", *mab, *dlb, "free-2", "free-3", "free-4", "glb-1", *OURS]) == PAPERS
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,9 @@ def test_every_figure_of_mab_dlb_and_free_is_there() -> None:
         ("free-2", 10**6, 10),
         ("free-3", 10**7, 1000),
         ("free-4", 10**6, 1000),
+        ("ctx-1", 20_000, 100),
+        ("ctx-2", 20_000, 100),
+        ("glb-1", 10**5, 10),
     ],
 )
 def test_a_figure_has_the_papers_horizon_arms_and_repetitions(
@@ -57,14 +60,14 @@ def test_a_figure_has_the_papers_horizon_arms_and_repetitions(
     tables = [experiment.table(panel, series) for panel, series in experiment.all_pairs()]
     assert {table["horizon"] for table in tables} == {horizon}
     assert {table["environment"].get("arms", 10) for table in tables} == {arms}
-    assert experiment.repetitions == 20
+    assert experiment.repetitions == {"ctx-1": 50, "ctx-2": 50, "glb-1": 10}.get(name, 20)
 
 
 def test_a_figure_says_what_it_shows_and_how_it_is_drawn(loaded: dict[str, Experiment]) -> None:
     for experiment in loaded.values():
         assert experiment.source
         assert experiment.claim
-        assert drawing(experiment).kind in {"time-average", "by-panel", "finals"}
+        assert drawing(experiment).kind in {"time-average", "by-panel", "finals", "regret"}
 
 
 @pytest.mark.parametrize(("series", "delta"), [(PURE, 0.0), (f"{PURE}, composed at δ", 1e-6), (RENYI, 1e-6)])
