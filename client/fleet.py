@@ -89,6 +89,9 @@ class Fleet:
             self.stats.refuse(max(1, holding), f"{error.code}: {error.detail}")
             await self.farewell()  # other fleets' clients need not wait for these
             raise
+        except BaseExceptionGroup:  # a fault of this code: the other fleets' clients need not wait for it either
+            await self.farewell()
+            raise
         finally:
             self._worker.shutdown(wait=False, cancel_futures=True)
 
@@ -125,8 +128,8 @@ class Fleet:
         """Get the run's configuration, once. Raises Refused when the round names another one, now or later."""
         if self._config is None:
             self._config = await self._transport.config()
-            check_own_world(self._config, self._world.environment)
         check_config(self._config, view.run, view.config)
+        check_own_world(self._config, self._world.environment)
 
     async def _play(self, round_: Round, group: asyncio.TaskGroup) -> bool:
         """Take the round's tickets until no slot is free. Return whether there were any.

@@ -241,6 +241,8 @@ def names_of_config(reason: str, path: Path_, *, whole: bool) -> bool:
         return found == ("version" if path == ("version",) else "config.run")
     if not whole:
         return found == "config"
+    if path == ("arms",):  # compared with the client's own world
+        return found == "config.arms"
     if path[0] == "mechanism" and own not in SHOWN:
         return found.startswith("mechanism.")
     return found in SHOWN.get(own, {"cohort.config", "mechanism.wrap"})  # the policy decides how often sums may wrap
