@@ -23,6 +23,8 @@ from distrust.lab.audit.in_process import audit, outcomes
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import Finding, epsilon_at_least, judge_worlds
 
+pytestmark = pytest.mark.slow
+
 EXACT_ONLY = tuple(name for name, kind in MECHANISMS.items() if kind.calibrations == ("exact",))
 
 ALARM = 1e-7

@@ -12,6 +12,8 @@ from distrust.common.mechanisms import MECHANISMS, Mechanism, MechanismSpec, pla
 from distrust.common.privacy.profile import PROFILE_ORDERS, Profile
 from tests.support import exact_laws as laws
 
+pytestmark = pytest.mark.slow
+
 NINE_DIGITS = 1e-9
 DELTA = 1e-6
 

@@ -23,6 +23,8 @@ from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking
 
+pytestmark = pytest.mark.slow
+
 ALARM = 1e-7
 WEAK: dict[str, Any] = {"epsilon": 0.5, "delta": 0.3}
 """For mechanisms with a δ, which a counting test takes off what it counts."""

@@ -121,15 +121,15 @@ def test_a_linear_run_is_the_same_in_process_and_over_http(
 
 def test_a_policy_that_believes_in_too_little_noise_fails_as_often_over_http_as_in_process(stack: Stack) -> None:
     """Rewards spread forty times as far as it was told; no run file can say so, and so the world is changed later."""
-    file = run_file("too-sure", 'name = "dp-dpe"\nbound = 40.0', 'name = "identity"', DISTRIBUTED, 1500)
-    file = replace(file, environment=file.environment.model_copy(update={"noise": 4.0, "bound": 40.0}))
+    plain = run_file("too-sure", 'name = "dp-dpe"\nbound = 40.0', 'name = "identity"', DISTRIBUTED, 1500)
+    file = replace(plain, environment=plain.environment.model_copy(update={"noise": 4.0, "bound": 40.0}))
     here, there = in_process.run(file), over_http(stack, file)
     assert learned(there) == learned(here)
     assert here.events.width_failures > here.events.widths / 2
     assert here.events.best_dropped_at == 3
     assert here.events.failure is not None
     assert here.events.failure < 0.01
-    assert in_process.run(file).events.width_failures == 0
+    assert in_process.run(plain).events.width_failures == 0
 
 
 def test_the_kind_of_an_unseeded_runs_guarantee_is_that_of_its_rounds_in_process_and_over_http(stack: Stack) -> None:

@@ -17,6 +17,8 @@ from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.attacks import attacked, begin, refusal, until
 
+pytestmark = pytest.mark.slow
+
 WAYS = {
     "as-a-module": [sys.executable, "-m", "distrust.server"],
     "by-the-command": [sys.executable, "-P", "-m", "distrust.lab", "serve", "server"],

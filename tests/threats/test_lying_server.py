@@ -41,6 +41,8 @@ from tests.support.server_lies import (
     names_of_config,
 )
 
+pytestmark = pytest.mark.slow
+
 ELIMINATION = {"name": "successive-elimination", "first_batch": 5}
 CHANNELS: dict[str, dict[str, Any]] = {
     "masked": {"mechanism": {"name": "distributed-polya"}, "policy": ELIMINATION},

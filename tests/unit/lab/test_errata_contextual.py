@@ -17,6 +17,8 @@ from distrust.lab.papers import ctx, ctx_linucb, dlb, glb
 from distrust.lab.papers.ctx_linucb import joint_sensitivity
 from distrust.lab.papers.erratum import CheckedErratum, gaussian_failure
 
+pytestmark = pytest.mark.slow
+
 Array = NDArray[np.float64]
 DELTA = 0.1
 

@@ -17,6 +17,8 @@ from distrust.lab.run.lock_step import in_lock_step, play_together
 from distrust.lab.run.lock_step_draws import BlockDraws, Blocks, LockStepPhase
 from distrust.lab.run.run_file import RunFile, parse
 
+pytestmark = pytest.mark.slow
+
 APPROXIMATE = "epsilon = 1.0, delta = 0.1"
 SYNTHETIC = 'name = "contextual-synthetic", arms = 20'
 SPHERE = 'name = "glm-sphere", noiseless = false'

@@ -12,6 +12,8 @@ from distrust.lab.run.run_file import RunFile, parse
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
 
+pytestmark = pytest.mark.slow
+
 UNTIMED = {"seconds", "clients_per_second"}
 FINER = {*UNTIMED, "rounds", "regret", "bits"}
 """What tells rounds from blocks."""

@@ -12,6 +12,8 @@ from distrust.lab.privacy.calculator import guaranteed, released
 from distrust.lab.privacy.query import PrivacyQuery
 from tests.support.calculator import answer, read
 
+pytestmark = pytest.mark.slow
+
 
 def planned_mechanism(name: str, **words: object):  # noqa: ANN201 - one of sixteen kinds
     return PrivacyQuery(**{"clients": 1000, "epsilon": 1.0, **words}).planned(name, "exact")

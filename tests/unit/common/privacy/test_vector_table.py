@@ -15,6 +15,8 @@ from distrust.common.mechanisms.families.base import Calibration, MechanismName
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.wire import Norm
 
+pytestmark = pytest.mark.slow
+
 NORMS: tuple[Norm, ...] = ("l1", "l2", "linf")
 DIMENSIONS = (1, 3, 20)
 CLIENTS, FLOOR, BOUND = 60, 50, 2.0

@@ -22,6 +22,8 @@ from distrust.server.policies.contextual.warm_up import WarmUp
 from tests.support.laws import Laplace
 from tests.support.lockstep import Lockstep, facts, mechanism_for, spec_for, sphere, uniform_regret
 
+pytestmark = pytest.mark.slow
+
 CORES = {LdpOlsSpec: OlsCore, LdpSgdSpec: SgdCore}
 POLICIES = {LdpOlsSpec: LdpOls, LdpSgdSpec: LdpSgd}
 KINDS = pytest.mark.parametrize("kind", CORES, ids=["ols", "sgd"])
