@@ -3,9 +3,12 @@
 import hashlib
 import json
 
+import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.errors import BadParameter, ProtocolError, TooSmall, Unavailable
 from distrust.common.messages.batch import Batch, BatchAnswer, GroupedRecords, ModularSum, PermutedBits, Records
@@ -298,3 +301,26 @@ def test_every_error_of_ours_survives_its_problem_document() -> None:
         ProtocolError.__init__(error, "why", cohort="c1")
         back = from_document(bytes(render(error).body), kind.status)
         assert (type(back), back.detail, back.extra) == (kind, "why", {"cohort": "c1"})
+
+
+CHOICE = (
+    '{"kind":"contextual-choice","theta":[[0.5,-0.25]],"inverse":[[1.0,0.0,2.0]],"beta":1.5,"screen":null,"only":null}'
+)
+WARM_UP = '{"kind":"contextual-choice","theta":[[0.0],[0.0]],"inverse":null,"beta":0.0,"screen":null,"only":1}'
+SUM = (
+    '{"kind":"contextual-sum","features":2,"blocks":1,"moments":true,"residual":null,"rewards":[0.0,1.0]}',
+    '{"kind":"contextual-sum","features":1,"blocks":2,"moments":false,"residual":"logistic","rewards":[0.0,1.0]}',
+)
+
+
+def test_a_choice_by_context_and_its_statistic_are_these_bytes() -> None:
+    rule = ChoiceRule(np.array([[0.5, -0.25]]), np.array([[[1.0, 0.0], [0.0, 2.0]]]), 1.5)
+    assert ContextualChoice.of(rule).model_dump_json() == CHOICE
+    assert ContextualChoice.of(ChoiceRule(np.zeros((2, 1)), only=1)).model_dump_json() == WARM_UP
+    statistics = (
+        ContextualSum(features=2),
+        ContextualSum(features=1, blocks=2, moments=False, residual="logistic"),
+    )
+    assert tuple(one.model_dump_json() for one in statistics) == SUM
+    for text in (CHOICE, WARM_UP):
+        assert ContextualChoice.model_validate_json(text).model_dump_json() == text
