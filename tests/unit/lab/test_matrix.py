@@ -12,8 +12,6 @@ from distrust.common.messages import policy as specs
 from distrust.lab.run import in_process
 from distrust.lab.run.run_file import RunFile, parse
 
-pytestmark = pytest.mark.slow
-
 EXACT_ONLY = tuple(name for name, kind in MECHANISMS.items() if kind.calibrations == ("exact",))
 
 HORIZON = 1500
