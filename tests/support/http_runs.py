@@ -38,31 +38,47 @@ MECHANISMS = {
 MECHANISMS["distributed-polya-paper"] = _words("distributed-polya", "aggregator", 'calibration = "paper"')
 
 
-def run_file(name: str, mechanism: str, *, horizon: int = 700, first_batch: int = 6, seed: int = 7) -> RunFile:
-    """A small seeded run: two arms far apart, clients that leave at every stage."""
+def seeded_run(
+    name: str, *, horizon: int, policy: str, mechanism: str, world: str, seed: int = 7, leaving: float = 0.15
+) -> RunFile:
+    """Return a run whose noise has a seed, so that both drivers draw alike.
+
+    policy, mechanism, world  lines of these tables of the run file. leaving: share of the clients that leave, at every
+                              stage; 0 also for rounds of one client, which survive no loss.
+    """
+    survives = "dropout = 0.2\ncorrupt = 0.05\nminimum = 4" if leaving else "dropout = 0.0\ncorrupt = 0.0\nminimum = 1"
     return parse(
         f"""
 run = "{name}"
 horizon = {horizon}
 [policy]
-first_batch = {first_batch}
+{policy}
 [mechanism]
-{MECHANISMS[mechanism]}
+{mechanism}
 [intermediary]
-dropout = 0.2
-corrupt = 0.05
-minimum = 4
+{survives}
 stage_seconds = 60.0
 [unsafe]
 noise_seed = {seed}
 [environment]
-name = "bernoulli"
 seed = {seed}
-means = [0.05, 0.95, 0.5]
+{world}
 [fleet]
 processes = 2
-dropout = 0.15
+dropout = {leaving}
 """
+    )
+
+
+def run_file(name: str, mechanism: str, *, horizon: int = 700, first_batch: int = 6, seed: int = 7) -> RunFile:
+    """Return a small run: two arms far apart, clients that leave at every stage."""
+    return seeded_run(
+        name,
+        horizon=horizon,
+        policy=f"first_batch = {first_batch}",
+        mechanism=MECHANISMS[mechanism],
+        world='name = "bernoulli"\nmeans = [0.05, 0.95, 0.5]',
+        seed=seed,
     )
 
 

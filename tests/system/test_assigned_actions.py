@@ -23,12 +23,12 @@ from distrust.common.run.progress import RoundReport, RunView
 from distrust.common.run.round import Round
 from distrust.common.web.client import Http
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.run.run_file import RunFile
 from distrust.lab.run.transcripts import Wanted, gather, print_sights
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking
-from tests.support.http_runs import learned, over_http
+from tests.support.http_runs import learned, over_http, seeded_run
 
 pytestmark = pytest.mark.slow
 
@@ -45,32 +45,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def run_file(name: str, mechanism: str, horizon: int = 1500, more: str = "") -> RunFile:
-    return parse(
-        f"""
-run = "{name}"
-horizon = {horizon}
-[policy]
-name = "almost-free"
-model = "shuffled"
-{more}
-[mechanism]
-name = "{mechanism}"
-{MECHANISMS[mechanism]}
-[intermediary]
-dropout = 0.2
-corrupt = 0.05
-minimum = 4
-stage_seconds = 60.0
-[unsafe]
-noise_seed = 7
-[environment]
-name = "linear-sphere"
-seed = 7
-arms = 6
-[fleet]
-processes = 2
-dropout = 0.15
-"""
+    """Return a run of shuffled actions, whose clients leave at every stage."""
+    return seeded_run(
+        name,
+        horizon=horizon,
+        policy=f'name = "almost-free"\nmodel = "shuffled"\n{more}',
+        mechanism=f'name = "{mechanism}"\n{MECHANISMS[mechanism]}',
+        world='name = "linear-sphere"\narms = 6',
     )
 
 

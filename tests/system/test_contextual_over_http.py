@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking
-from tests.support.http_runs import learned, over_http
+from tests.support.http_runs import learned, over_http, seeded_run
 
 pytestmark = pytest.mark.slow
 
@@ -21,53 +20,40 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield running
 
 
-def run_file(name: str, mechanism: str, batch: int, horizon: int, dropout: float) -> RunFile:
-    """Clients that leave at every stage, a noise seed so that both drivers draw alike."""
-    minimum = 4 if batch > 1 else 1
-    return parse(
-        f"""
-run = "{name}"
-horizon = {horizon}
-[policy]
-name = "linucb"
-batch = {batch}
-[mechanism]
-{mechanism}
-[intermediary]
-dropout = {0.2 if batch > 1 else 0.0}
-corrupt = {0.05 if batch > 1 else 0.0}
-minimum = {minimum}
-stage_seconds = 60.0
-[unsafe]
-noise_seed = 7
-[environment]
-seed = 7
-name = "contextual-synthetic"
-arms = 20
-dimension = 3
-[fleet]
-processes = 2
-dropout = {dropout}
-"""
-    )
+CONTEXTS = 'name = "contextual-synthetic"\narms = 20\ndimension = 3'
+ONE = 'name = "glm-sphere"\narms = 5\ndimension = 3'
+MANY = f'{ONE}\nparameters = "multi"'
+GAUSSIAN = 'name = "local-gaussian"\nepsilon = 5.0\ndelta = 1e-2'
+AGGREGATED = 'name = "distributed-discrete-gaussian"\nepsilon = 5.0\ndelta = 1e-2'
+BITS = 'name = "shuffled-binomial"\nepsilon = 5.0\ndelta = 1e-2'
+TREE = 'name = "tree"\nepsilon = 5.0\ndelta = 1e-2\nbatches = 8\nvia = "shuffler"'
+SPHERE = 'name = "local-sphere"\nepsilon = 5.0'
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "batch", "horizon"),
+    ("policy", "mechanism", "world", "horizon"),
     [
-        pytest.param('name = "distributed-discrete-gaussian"\nepsilon = 5.0\ndelta = 1e-2', 40, 240, id="aggregated"),
-        pytest.param('name = "shuffled-binomial"\nepsilon = 5.0\ndelta = 1e-2', 40, 120, id="labelled-bits"),
-        pytest.param('name = "tree"\nepsilon = 5.0\ndelta = 1e-2\nbatches = 8\nvia = "shuffler"', 40, 240, id="tree"),
-        pytest.param('name = "local-gaussian"\nepsilon = 5.0\ndelta = 1e-2', 1, 40, id="one-client-a-round"),
+        pytest.param('name = "linucb"\nbatch = 40', AGGREGATED, CONTEXTS, 240, id="aggregated"),
+        pytest.param('name = "linucb"\nbatch = 40', BITS, CONTEXTS, 120, id="labelled-bits"),
+        pytest.param('name = "linucb"\nbatch = 40', TREE, CONTEXTS, 240, id="tree"),
+        pytest.param('name = "linucb"', GAUSSIAN, CONTEXTS, 40, id="one-client-a-round"),
+        pytest.param('name = "ldp-ols"', GAUSSIAN, ONE, 30, id="ols"),
+        pytest.param('name = "ldp-sgd"', SPHERE, f'{ONE}\nlink = "logistic"', 30, id="sgd-logistic"),
+        pytest.param('name = "ldp-ols"\nwarm_up = 15\nmargin = 0.5', GAUSSIAN, MANY, 30, id="ols-multi-screened"),
+        pytest.param('name = "ldp-sgd"\nwarm_up = 15', SPHERE, MANY, 30, id="sgd-multi-on-blocks"),
+        pytest.param('name = "ldp-ucb"', GAUSSIAN, MANY, 30, id="ucb-multi"),
+        pytest.param('name = "ldp-gloc"\nbatch = 40', AGGREGATED, ONE, 120, id="gloc-in-mini-cohorts"),
     ],
 )
 def test_a_contextual_run_over_services_learns_what_the_same_run_in_process_learns(
-    mechanism: str, batch: int, horizon: int, stack: Stack
+    request: pytest.FixtureRequest, policy: str, mechanism: str, world: str, *, horizon: int, stack: Stack
 ) -> None:
-    name = f"context-{mechanism.split(chr(34))[1]}"
-    file = run_file(name, mechanism, batch, horizon, 0.05 if batch > 1 else 0.0)
+    leaving = 0.05 if "batch" in policy else 0.0
+    name = f"context-{request.node.callspec.id}"
+    file = seeded_run(name, horizon=horizon, policy=policy, mechanism=mechanism, world=world, leaving=leaving)
     ours, theirs = in_process.run(file), over_http(stack, file)
     assert learned(theirs) == learned(ours)
     assert theirs.regret == ours.regret
-    assert (theirs.best, theirs.chosen, theirs.hidden) == (None, None, horizon)
-    assert len(theirs.rounds) > 1
+    assert (theirs.best, theirs.chosen) == (None, None)
+    assert (theirs.hidden + sum(theirs.pulls), len(theirs.rounds)) == (horizon, len(ours.rounds))
+    assert theirs.hidden == horizon - (15 if "warm_up" in policy else 0)  # in a warm-up the arm is public

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from distrust.lab.run import in_process
-from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.run.run_file import RunFile
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking
-from tests.support.http_runs import learned, over_http
+from tests.support.http_runs import learned, over_http, seeded_run
 
 pytestmark = pytest.mark.slow
 
@@ -23,30 +23,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def run_file(name: str, policy: str, mechanism: str, world: str, horizon: int) -> RunFile:
-    """Clients that leave at every stage, a noise seed so that both drivers draw alike."""
-    return parse(
-        f"""
-run = "{name}"
-horizon = {horizon}
-[policy]
-{policy}
-[mechanism]
-{mechanism}
-[intermediary]
-dropout = 0.2
-corrupt = 0.05
-minimum = 4
-stage_seconds = 60.0
-[unsafe]
-noise_seed = 7
-[environment]
-seed = 7
-{world}
-[fleet]
-processes = 2
-dropout = 0.1
-"""
-    )
+    """Return a run whose clients leave at every stage."""
+    return seeded_run(name, horizon=horizon, policy=policy, mechanism=mechanism, world=world, leaving=0.1)
 
 
 DISTRIBUTED = 'name = "linear-distributed"\narms = 12\ndimension = 3'
