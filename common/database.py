@@ -52,7 +52,7 @@ CONNECTIONS = 48  # the web's thread pool runs 40 routes at once, and each holds
 _PROBE_BYTES = 16 * 1024  # some pages, so that a database that may not grow is noticed
 
 _POSTGRES_DRIVER = "psycopg"
-"""That of the extra `postgres`, for URLs that name none: SQLAlchemy's own choice is its predecessor."""
+"""Driver of the extra `postgres`, for URLs that name none: SQLAlchemy's own choice is its predecessor."""
 
 
 class FileHold:

@@ -81,7 +81,7 @@ class BadTicket(ProtocolError):
 
 
 class Conflict(ProtocolError):
-    """The same identifier came a second time, with another body."""
+    """An identifier came a second time, with another body."""
 
     code, status = "conflict", 409
 

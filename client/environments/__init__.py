@@ -72,7 +72,7 @@ def seeded(spec: EnvironmentSpec) -> EnvironmentSpec:
 
 
 AnyWorld = Environment | ContextualWorld
-"""What a spec builds: arms with rewards of their own, or arms whose rewards depend on a client's context."""
+"""The worlds that a spec builds: arms with rewards of their own, or arms whose rewards depend on a client's context."""
 
 
 def build_environment(spec: EnvironmentSpec) -> AnyWorld:

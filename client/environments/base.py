@@ -15,7 +15,7 @@ from distrust.common.randomness import Stream
 from distrust.common.wire import Message
 
 Seed = Annotated[int, Field(ge=0, lt=2**63, description="rewards (and drawn means) from a seed")] | None
-"""None: the driver of the run draws one."""
+"""Seed of the world. If it is None, the driver of the run draws one."""
 
 MEMBERS = ("name", "arms", "means", "best", "rewards")
 

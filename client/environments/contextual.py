@@ -27,7 +27,7 @@ Parameters = Literal["single", "multi"]
 """single: all arms share θ, and each has a context. multi: a client has one context, and each arm a θ of its own."""
 
 LongContexts = Literal["clip", "refuse"]
-"""What becomes of contexts of real data that are longer than 1: they are shortened and counted, or refused."""
+"""Treatment of contexts of real data that are longer than 1: `clip` shortens and counts them, `refuse` raises."""
 
 COVERED = 0.95
 """Part of a data set's contexts that are not longer than the default radius."""
@@ -38,7 +38,7 @@ LARGEST_ENTRY = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """What `n` clients meet.
+    """Contexts of `n` clients.
 
     features  contexts, shape (n, A, d), or (1, A, d) where all clients meet the same; A = K for "single", 1 for
               "multi".

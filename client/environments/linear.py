@@ -25,7 +25,7 @@ SPREADS = 3
 
 @dataclass(frozen=True, slots=True)
 class RewardBounds:
-    """What a policy assumes of rewards, in their units: |reward| ≤ B = `bound`, σ = `deviation`, R = `noise`."""
+    """A policy's assumptions on rewards, in their units: |reward| ≤ B = `bound`, σ = `deviation`, R = `noise`."""
 
     bound: float
     deviation: float

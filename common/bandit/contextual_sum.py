@@ -37,7 +37,7 @@ def _weights(size: int) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What clients experienced, one row a client. It never leaves the device.
+    """Contexts, arms and rewards of clients, one row a client. They never leave the device.
 
     arms        chosen, shape (…, n). features: the contexts φ of the chosen arms, shape (…, n, d).
     rewards     shape (…, n). predictors: ⟨φ, θ̂⟩ by the parameters that the client was given, shape (…, n).
@@ -50,7 +50,7 @@ class Observation:
 
 
 class ContextualSum(Message):
-    """One vector a client: sφ, and with `moments` the upper triangle of φφᵀ, its off-diagonal entries times √2.
+    """A vector a client: sφ, and with `moments` the upper triangle of φφᵀ, its off-diagonal entries times √2.
 
     Contexts are shortened to ‖φ‖ ≤ 1, rewards are clamped to [low, high]. s is the reward r, or, with `residual`,
     μ(⟨φ, θ̂⟩) - r, the factor of the gradient; |s| ≤ c.

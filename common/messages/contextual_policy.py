@@ -14,7 +14,7 @@ from distrust.common.bandit.statistics import Statistic
 from distrust.common.messages.policy_spec import LARGEST_COHORT, MOST_ROUNDS, ArmSpec, RoundSize
 
 WARM_UP_SHARE = 10
-"""One part in so many of the rounds warms up where a run file says nothing. The paper leaves a constant unnamed."""
+"""The warm-up takes rounds / WARM_UP_SHARE where a run file says nothing. The paper leaves a constant unnamed."""
 
 EVENTS = 4
 """Failure events of a contextual run: the self-normalized bound, the noise of V, the noise of u, a wrapped sum."""

@@ -31,7 +31,7 @@ LARGEST_COHORT = 1_000_000
 """Slots, as in distrust.common.messages.cohort."""
 
 MOST_ROUNDS = 10_000
-"""Of one client each over services: every one of them takes a few requests to each intermediary."""
+"""Most rounds of one client each over services: each of them takes a few requests to each intermediary."""
 
 
 def event_share(arms: int, batch: int, failure: float) -> float:
@@ -59,7 +59,7 @@ class RoundSize:
 
 
 class ArmSpec(Message):
-    """What every policy states of itself; clients check a round against it.
+    """Facts that every policy states of itself. Clients check a round against them.
 
     POLICY      the class that plays it, as `module:Name`.
     REWARDS     "arms": rewards in [0, 1] of arms that tell nothing of each other. "linear": rewards in [-B, B] whose

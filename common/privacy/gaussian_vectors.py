@@ -83,7 +83,7 @@ def _log_delta(pmf: Pmf, shift: int, epsilon: float) -> float:
 
 
 class Move(Protocol):
-    """One client's largest move of all coordinates together, in grid steps."""
+    """The largest move of one client, all coordinates together, in grid steps."""
 
     @property
     def dimension(self) -> int:

@@ -89,7 +89,7 @@ class Profile(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """What one release promises each client whose data is in it. Figures are computed when they are asked for.
+    """The promise of one release to each client whose data is in it. Figures are computed when they are asked for.
 
     compute_promise  returns the guarantee of the release.
     compute_profile  returns its profile at a δ in (0, 1).

@@ -21,7 +21,7 @@ from distrust.common.messages.explain import wanted
 Hidden = Literal["arm", "context"]
 
 MOST_COORDINATES = 20_000
-"""Of a vector that an audit draws again and again."""
+"""Most coordinates of a vector that an audit draws again and again."""
 
 MOST_REWARD = 1e6
 """Largest absolute value of a reward that `ContextualSum` takes."""
@@ -29,7 +29,7 @@ MOST_REWARD = 1e6
 
 @dataclass(frozen=True, eq=False)
 class Secret:
-    """What one client experienced in either world, and the statistic that it reports.
+    """One client's experience in either world, and the statistic that it reports.
 
     hidden       arm: the arm differs; context and reward are the same. context: the context differs, all else is the
                  same.

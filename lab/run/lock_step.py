@@ -108,7 +108,7 @@ def _apart(file: RunFile) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Met:
-    """What the clients of some rounds meet: c rounds, R runs, n clients a round and run.
+    """Contexts of the clients of some rounds: c rounds, R runs, n clients a round and run.
 
     features  shape (c, R, n, A, d). means: of each arm, shape (c, R, n, K). luck: shape (c, R, B).
     contents  of all contexts, shape (c, R, n, A, width), and rewards, of the shape of `means`, that each arm would pay:

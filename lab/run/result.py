@@ -112,7 +112,7 @@ class PolicyFailures(Message):
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What only the clients' side knows of a run. `best` is None where the best arm depends on the client.
+    """Facts of a run that only the clients' side knows. `best` is None where the best arm depends on the client.
 
     clipped  contexts of the world's data that were shortened to length 1.
     """

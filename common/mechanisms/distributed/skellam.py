@@ -64,7 +64,7 @@ PAPER_SCALE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class SkellamTarget:
-    """What the noise must promise for one client's vector of `dimension` coordinates, bounded in `norm`.
+    """The promise that calibration aims at, for one client's vector of `dimension` coordinates, bounded in `norm`.
 
     With δ it is (ε, δ); without, RDP(α) ≤ αε²/2 at every order of GUARANTEE_ORDERS.
     """

@@ -1,1 +1,1 @@
-"""What mechanisms have in common: the base class, noise on the grid, Gaussian and Laplace families."""
+"""Defines the base class of mechanisms, noise on the grid, and the Gaussian and Laplace families."""

@@ -52,7 +52,7 @@ MECHANISMS: "Catalogue[type[Mechanism]]" = Catalogue("mechanism", "mechanisms", 
 
 MechanismName = Annotated[str, MECHANISMS]
 Need = Literal["needed", "optional"]
-"""Whether a spec must state a δ, or may leave it out."""
+"""`needed`: a spec must state a δ. `optional`: it may."""
 
 Noise = Literal["grid", "continuous"]
 """Discrete noise on the grid, which is exact; or continuous noise in floating point, which is unsafe."""
@@ -110,7 +110,7 @@ class Quantiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CohortParams:
-    """What a cohort fixes before a mechanism is calibrated to it.
+    """A cohort's facts that are fixed before a mechanism is calibrated to it.
 
     clients               n.
     min_honest            t: honest survivors, whose noise the guarantee counts on. A paper's n stands for the clients
@@ -201,31 +201,31 @@ class Mechanism(Message):
     """The calibrations that it has: `paper` only where a paper prints the constants."""
 
     takes_delta: ClassVar[Need | None] = None
-    """Whether a run file must or may give δ; None: it must not."""
+    """`needed` or `optional`: a run file must or may give δ. None: it must not."""
 
     takes_scale: ClassVar[bool] = False
-    """Whether a run file may give s."""
+    """True if a run file may give s."""
 
     takes_noise: ClassVar[bool] = False
-    """Whether a run file may ask for continuous noise."""
+    """True if a run file may ask for continuous noise."""
 
     takes_batches: ClassVar[bool] = False
-    """Whether it counts a stream, whose length the run file gives. Its guarantee is then for one batch a client."""
+    """True if it counts a stream, whose length the run file gives. Its guarantee is then for one batch a client."""
 
     parts: ClassVar[bool] = False
-    """Whether disjoint parts of a batch are as safe as the whole, as with noise in every message or opened sum."""
+    """True if disjoint parts of a batch are as safe as the whole, as with noise in every message or opened sum."""
 
     whole_because: ClassVar[str] = "its sums are opened whole, and these action by action"
-    """Why a mechanism without `parts` cannot carry shuffled actions."""
+    """The reason for which a mechanism without `parts` cannot carry shuffled actions."""
 
     joint: ClassVar[bool] = False
-    """Whether one draw of noise is for a client's whole vector, not for each coordinate on its own."""
+    """True if one draw of noise is for a client's whole vector, not for each coordinate on its own."""
 
     letters: ClassVar[Mapping[str, str]] = {}
     """Its own fields, each with the letter or the words that its theorem or page has for it."""
 
     has_room: ClassVar[bool] = True
-    """Whether `modulus` leaves room τ for noise on both sides of the sums."""
+    """True if `modulus` leaves room τ for noise on both sides of the sums."""
 
     if TYPE_CHECKING:  # each class has it as a Literal of its own, which on the wire comes after these fields
         name: str

@@ -36,7 +36,7 @@ UNSAFE = (
 )
 
 Randomness: TypeAlias = tuple[NDArray[Any], ...]
-"""What the messages of some clients are drawn with, before their values are known: arrays, a row a message."""
+"""Randomness of some clients' messages, drawn before their values are known: arrays, a row a message."""
 
 
 class GridMechanism(Mechanism):
@@ -249,10 +249,10 @@ class RealNoise(GridMechanism):
     """The assumption that says which party draws the noise."""
 
     as_drawn: ClassVar[How] = "exact"
-    """Whether a figure of continuous noise is exact for what is released, or a bound because less is released."""
+    """`exact` if figures of continuous noise hold for the release itself, `bound` if less is released."""
 
     rounds_first: ClassVar[bool] = True
-    """Whether values are on the grid before continuous noise is added."""
+    """True if values are on the grid before continuous noise is added."""
 
     noise: Noise = "grid"
 

@@ -49,7 +49,7 @@ FRACTIONS = (0.999, 0.995, 0.99, 0.98, 0.97, 0.95, 0.93, 0.91, 0.88, 0.85, 0.82,
 """Shares of ε̂ that the noise alone may spend; the rest pays for escapes and truncation."""
 
 FEW = 3
-"""How many numbers of escaped users, from none on, a W is tried with first."""
+"""Numbers of escaped users, from none on, with which the search tries a W first."""
 
 REMEDY = "raise epsilon or wrap, or lower the precision or dimension"
 

@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RoundNoise:
-    """What is known of a released sum besides its value.
+    """Facts of a released sum besides its value.
 
     clients    that it is over: of this batch, also for a prefix sum.
     deviation  standard deviation of one entry's noise, rounding included; for a prefix sum of one node, without it.
