@@ -6,13 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-fast test-slow test-alone postgresql check lint types contracts replay lock clean
+.PHONY: help demo test test-fast test-slow test-alone postgresql check lint types contracts replay dist dist-check lock clean
 
 help:
 	@echo "make demo    the main job: three services and two fleets on loopback, real data, a result"
 	@echo "make test    every test (test-fast, test-slow, test-alone)"
 	@echo "make check   ruff, mypy, import contracts"
 	@echo "make replay  the figures' experiments again, compared with docs/figures/rows (three hours of a core)"
+	@echo "make dist    wheel, sdist and bill of materials in dist/ (dist-check: installed in clean environments)"
 	@echo "make lock    write requirements.lock and requirements-runtime.lock again from pyproject.toml"
 	@echo "make clean   remove the environment, caches and .distrust/"
 
@@ -52,6 +53,18 @@ replay: $(STAMP)
 	@for rows in docs/figures/rows/*.parquet; do \
 	    $(BIN)/distrust sweep "$$(basename "$$rows" .parquet)" --check "$$rows" $(SWEEP) || failed=1; \
 	done; exit $${failed:-0}
+
+# The commit's time stands for the time of building, so that two builds of a commit give the same wheel.
+dist: $(STAMP)
+	@rm -rf dist build
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist . >.build.log 2>&1 || \
+	    { cat .build.log; exit 1; }
+	@$(BIN)/cyclonedx-py requirements --output-reproducible -o dist/distrust-sbom.json requirements-runtime.lock
+	@rm .build.log; cd dist && sha256sum *
+
+# Wheel and sdist in clean environments, on the oldest and the newest supported Python of this machine.
+dist-check: dist
+	@$(BIN)/python tests/repo/clean_install.py
 
 # requirements.lock is for work on the project; requirements-runtime.lock is what a party runs with, for its image.
 COMPILE := $(BIN)/pip-compile -q --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-find-links \

@@ -1,0 +1,94 @@
+"""Checks dist/: the same bytes from a clone, and both archives in clean environments that play a run.
+
+usage: python tests/repo/clean_install.py
+
+Environments are made by the oldest and the newest Python of this machine that the project supports, with the
+libraries of requirements-runtime.lock. Needs `make dist` and the package index.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SUPPORTED = ("3.11", "3.12", "3.13")
+RUN = """
+run = "clean"
+horizon = 2000
+policy = {first_batch = 6}
+mechanism = {name = "distributed-polya", epsilon = 1.0}
+environment = {name = "bernoulli", seed = 4, means = [0.1, 0.9]}
+"""
+
+
+def call(*command: str | Path, cwd: Path, **variables: str) -> str:
+    """Return what a command prints. Raise CalledProcessError if it fails; its stderr is shown."""
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def interpreters() -> dict[str, str]:
+    """Return version and path of each supported Python: this one, those on PATH, and those of pyenv."""
+    found = {f"{sys.version_info[0]}.{sys.version_info[1]}": sys.executable}
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for version in SUPPORTED:
+        for candidate in (f"python{version}", *map(str, pyenv.glob(f"{version}.*/bin/python3"))):
+            code = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
+            try:
+                answer = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=True).stdout
+            except (OSError, subprocess.CalledProcessError):
+                continue  # not here, or it cannot make environments
+            if answer.strip() == version:
+                found.setdefault(version, candidate)
+    return found
+
+
+def check_bytes(folder: Path, wheel: Path) -> None:
+    """Build the wheel again from a clone in another folder, under another umask, and compare."""
+    call("git", "clone", "-q", ROOT, "clone", cwd=folder)
+    stamp = call("git", "log", "-1", "--format=%ct", cwd=ROOT).strip()
+    build = f"umask 027; {sys.executable} -m build -w --no-isolation --outdir .. . >/dev/null 2>&1"
+    call("sh", "-c", build, cwd=folder / "clone", SOURCE_DATE_EPOCH=stamp)
+    first, second = (hashlib.sha256(path.read_bytes()).hexdigest() for path in (wheel, folder / wheel.name))
+    if first != second:
+        sys.exit(f"{wheel.name} is not reproducible: {first} in dist/, {second} from a clone")
+    print(f"{wheel.name}: the same bytes from a clone, sha256 {first}")
+
+
+def check_archives(folder: Path, version: str, python: str, archives: list[Path]) -> None:
+    """Install each archive in turn in a clean environment and play a run with it."""
+    call(python, "-m", "venv", folder / version, cwd=folder)
+    binaries = folder / version / "bin"
+    pip = (binaries / "python", "-m", "pip", "install", "-qq", "--disable-pip-version-check")
+    call(*pip, "--require-hashes", "-r", ROOT / "requirements-runtime.lock", cwd=folder)
+    (folder / "run.toml").write_text(RUN)
+    for archive in archives:
+        call(*pip, "--no-deps", "--no-build-isolation", "--force-reinstall", archive, cwd=folder)
+        answer = call(binaries / "distrust", "run", "run.toml", "--in-process", "--json", "-", cwd=folder)
+        result = json.loads(answer)
+        if result["chosen"] != 1 or sum(result["pulls"]) != result["horizon"]:
+            sys.exit(f"{archive.name} on Python {version} played a wrong run: {answer}")
+        print(f"{archive.name}: installed on Python {version}, played {result['horizon']} clients")
+
+
+def main() -> None:
+    """Check the archives of dist/ on the oldest and on the newest Python."""
+    wheels, sdists = sorted((ROOT / "dist").glob("*.whl")), sorted((ROOT / "dist").glob("*.tar.gz"))
+    if len(wheels) != 1 or len(sdists) != 1:
+        sys.exit("dist/ needs one wheel and one sdist: make dist")
+    found = interpreters()
+    versions = sorted(found, key=lambda version: int(version.partition(".")[2]))
+    if len(versions) == 1:
+        print(f"Python {versions[0]} is the only one here that is supported: it is the oldest and the newest")
+    with tempfile.TemporaryDirectory() as folder:
+        check_bytes(Path(folder), wheels[0])
+        for version in dict.fromkeys((versions[0], versions[-1])):
+            check_archives(Path(folder), version, found[version], [*wheels, *sdists])
+
+
+if __name__ == "__main__":
+    main()
