@@ -54,13 +54,15 @@ replay: $(STAMP)
 	    $(BIN)/distrust sweep "$$(basename "$$rows" .parquet)" --check "$$rows" $(SWEEP) || failed=1; \
 	done; exit $${failed:-0}
 
-# The commit's time stands for the time of building, so that two builds of a commit give the same wheel.
+# Builds the last commit, not the work tree. The commit's time and one umask stand for those of the machine, so that
+# two builds of a commit give the same wheel.
 dist: $(STAMP)
-	@rm -rf dist build
-	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist . >.build.log 2>&1 || \
-	    { cat .build.log; exit 1; }
+	@rm -rf dist && mkdir -p dist/commit
+	@umask 022 && git archive HEAD | tar -x --no-same-permissions -C dist/commit
+	@umask 022 && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+	    $(BIN)/python -m build --no-isolation --outdir dist dist/commit >dist/log 2>&1 || { cat dist/log; exit 1; }
 	@$(BIN)/cyclonedx-py requirements --output-reproducible -o dist/distrust-sbom.json requirements-runtime.lock
-	@rm .build.log; cd dist && sha256sum *
+	@rm -r dist/commit dist/log && cd dist && sha256sum *
 
 # Wheel and sdist in clean environments, on the oldest and the newest supported Python of this machine.
 dist-check: dist

@@ -134,6 +134,6 @@ def bodies() -> list[int]:
 
 if __name__ == "__main__":
     for what, value in figures().items():
-        print(f"{what:46}{value:>6}")  # noqa: T201
-    print(*longest_chain(imports()), sep=" > ")  # noqa: T201
-    print(mutual_folders(imports()))  # noqa: T201
+        print(f"{what:46}{value:>6}")
+    print(*longest_chain(imports()), sep=" > ")
+    print(mutual_folders(imports()))
