@@ -59,6 +59,17 @@ def check_bytes(folder: Path, wheel: Path) -> None:
     print(f"{wheel.name}: the same bytes from a clone, sha256 {first}")
 
 
+def check_bill() -> None:
+    """Compare the bill of materials with the lock of a party's image."""
+    bill = json.loads((ROOT / "dist" / "distrust-sbom.json").read_text("utf-8"))
+    listed = {f"{part['name']}=={part['version']}" for part in bill["components"]}
+    lock = (ROOT / "requirements-runtime.lock").read_text("utf-8")
+    pinned = {line.split()[0] for line in lock.splitlines() if "==" in line and not line.startswith(" ")}
+    if listed != pinned:
+        sys.exit(f"the bill of materials and the lock differ in {sorted(listed ^ pinned)}")
+    print(f"distrust-sbom.json: the {len(listed)} libraries of requirements-runtime.lock")
+
+
 def check_archives(folder: Path, version: str, python: str, archives: list[Path]) -> None:
     """Install each archive in turn in a clean environment and play a run with it."""
     call(python, "-m", "venv", folder / version, cwd=folder)
@@ -84,6 +95,7 @@ def main() -> None:
     versions = sorted(found, key=lambda version: int(version.partition(".")[2]))
     if len(versions) == 1:
         print(f"Python {versions[0]} is the only one here that is supported: it is the oldest and the newest")
+    check_bill()
     with tempfile.TemporaryDirectory() as folder:
         check_bytes(Path(folder), wheels[0])
         for version in dict.fromkeys((versions[0], versions[-1])):

@@ -4,11 +4,13 @@ import resource
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 
 import distrust
 
@@ -79,10 +81,25 @@ def test_a_wheel_holds_the_package_and_no_bare_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_sdist_holds_every_module_of_the_package(tmp_path: Path) -> None:
+def test_an_sdist_holds_every_module_the_tests_and_the_documentation(tmp_path: Path) -> None:
     with tarfile.open(build("sdist", tmp_path)) as sdist:
         held = {name.partition("/")[2] for name in sdist.getnames()}
     assert {f"src/{name}" for name in tracked(*FOLDERS)} <= held
+    others = tracked("tests", "docs", "benchmarks", ".ci", "Makefile", "CHANGELOG.md", "requirements.lock")
+    assert {name.removeprefix("distrust/") for name in others} <= held, (
+        "a reader of the sdist has the tests and the documentation"
+    )
+
+
+def test_the_citation_and_the_changelog_name_the_version_of_the_package() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation["version"] == version
+    assert f"\n## {version}\n" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    papers = (ROOT / "docs" / "papers.md").read_text("utf-8")
+    for reference in citation["references"]:
+        assert f"| {reference['title']} |" in papers
+        assert f"({reference['url']})" in papers
 
 
 def pins(lock: str) -> set[str]:
