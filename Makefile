@@ -6,13 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-fast test-slow test-alone postgresql check lint types contracts replay dist dist-check lock clean
+.PHONY: help demo test test-fast test-slow test-alone postgresql check lint types contracts replay docs dist dist-check lock clean
 
 help:
 	@echo "make demo    the main job: three services and two fleets on loopback, real data, a result"
 	@echo "make test    every test (test-fast, test-slow, test-alone)"
 	@echo "make check   ruff, mypy, import contracts"
 	@echo "make replay  the figures' experiments again, compared with docs/figures/rows (three hours of a core)"
+	@echo "make docs    the documentation as a site, in site/"
 	@echo "make dist    wheel, sdist and bill of materials in dist/ (dist-check: installed in clean environments)"
 	@echo "make lock    write requirements.lock and requirements-runtime.lock again from pyproject.toml"
 	@echo "make clean   remove the environment, caches and .distrust/"
@@ -54,6 +55,10 @@ replay: $(STAMP)
 	    $(BIN)/distrust sweep "$$(basename "$$rows" .parquet)" --check "$$rows" $(SWEEP) || failed=1; \
 	done; exit $${failed:-0}
 
+docs: $(STAMP)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "site/index.html"
+
 # Builds the last commit, not the work tree. The commit's time and one umask stand for those of the machine, so that
 # two builds of a commit give the same wheel.
 dist: $(STAMP)
@@ -89,5 +94,5 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .distrust .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info
+	rm -rf $(VENV) .distrust .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist site *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

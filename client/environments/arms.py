@@ -19,7 +19,10 @@ RANGES = {"gaussian-easy": (0.25, 0.75), "gaussian-hard": (0.45, 0.55)}
 
 
 class BernoulliSpec(EnvironmentSpec):
-    """`[environment] name = "bernoulli"`: the means, one an arm."""
+    """`[environment] name = "bernoulli"`: rewards 0 and 1.
+
+    means  P(reward = 1), one an arm.
+    """
 
     name: Literal["bernoulli"]
     seed: Seed = None
@@ -61,7 +64,10 @@ class Bernoulli:
 
 
 class GaussianSpec(EnvironmentSpec):
-    """`[environment] name = "gaussian-easy"` or `"gaussian-hard"`: the centres are drawn from the seed."""
+    """`[environment] name = "gaussian-easy"` or `"gaussian-hard"`: the centres are drawn from the seed.
+
+    arms  K.
+    """
 
     name: Literal["gaussian-easy", "gaussian-hard"]
     seed: Seed = None

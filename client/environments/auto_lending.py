@@ -79,6 +79,7 @@ class Demand(NamedTuple):
 class AutoLendingSpec(ContextualSpec):
     """`[environment] name = "auto-lending"`: an arm is a price, a reward is 1 where the customer applies for the loan.
 
+    file           the user's CRPM-12-001 table.
     arms           K prices, evenly from 0 to 25,000 dollars.
     value          revenue: regret is of price times P(apply), and customers are offered the price of the largest such
                    product by the published parameters. apply: of P(apply) alone.

@@ -191,6 +191,8 @@ class ContextualSyntheticSpec(ContextualSpec):
 
     θ* and the features of each arm are a vector of norm 1/√2, uniform on its sphere of R^{d-1}, and an entry 1/√2. They
     are the same for all clients; the environment's seed draws them. Means lie in [0, 1], contexts have length 1.
+
+    arms  K.
     """
 
     name: Literal["contextual-synthetic"]
@@ -216,9 +218,13 @@ class ContextualSyntheticSpec(ContextualSpec):
 class GlmSphereSpec(ContextualSpec):
     """`[environment] name = "glm-sphere"`: contexts and θ uniform on the unit sphere of R^d (GLB section 5).
 
-    link     identity: rewards ±1 of mean z, or z itself with `noiseless`, as the published code has it. logistic:
-             Bernoulli(μ(z)). poisson: counts of mean e^z, at most `largest`.
-    largest  r_max of the Poisson link, at least e, the largest mean. Regret is by e^z: the truncation is not in it.
+    arms        K.
+    dimension   d, the length of a context.
+    parameters  single: θ for all arms and a context an arm. multi: a θ an arm and one context.
+    link        identity: rewards ±1 of mean z, or z itself with `noiseless`, as the published code has it. logistic:
+                Bernoulli(μ(z)). poisson: counts of mean e^z, at most `largest`.
+    noiseless   identity link: a reward is its mean.
+    largest     r_max of the Poisson link, at least e, the largest mean. Regret is by e^z: the truncation is not in it.
     """
 
     name: Literal["glm-sphere"]

@@ -61,7 +61,9 @@ class ContextTable(NamedTuple):
 class ContextualMslrSpec(ContextualSpec):
     """`[environment] name = "contextual-mslr"`: the shipped table, or a table of the user's.
 
-    arms           K rows that a client meets. dimension: d, the first d - 1 components and a constant.
+    arms           K rows that a client meets.
+    dimension      d: the first d - 1 components and a constant. 1 would leave the constant only.
+    file           a table of the user's, as `distrust data mslr-contexts` writes it.
     radius         length of components that becomes 1; that of 95 % of the held-back rows when absent.
     long_contexts  what becomes of longer ones.
     """
@@ -69,7 +71,7 @@ class ContextualMslrSpec(ContextualSpec):
     name: Literal["contextual-mslr"]
     seed: Seed = None
     arms: Annotated[int, Field(ge=2, le=10_000)] = 10
-    dimension: Annotated[int, Field(ge=2, le=137, description="1 would leave the constant only")] = 10
+    dimension: Annotated[int, Field(ge=2, le=137)] = 10
     file: str | None = None
     radius: Annotated[float, Field(gt=0, le=1e6)] | None = None
     long_contexts: LongContexts = "clip"

@@ -69,7 +69,10 @@ class LinearDistributedSpec(LinearEnvironmentSpec):
     """`[environment] name = "linear-distributed"`: clients differ (DLB section 7).
 
     actions    k = `arms` vectors of the unit sphere of R^dimension from the seed, unless a set is given.
-    deviation  σ: client u's own θ_u is θ* + N(0, σ² I). noise: R, a reward is N(⟨θ_u, x⟩, R²).
+    arms       k, actions to choose from.
+    dimension  d, of actions and θ.
+    deviation  σ: client u's own θ_u is θ* + N(0, σ² I).
+    noise      R: a reward is N(⟨θ_u, x⟩, R²).
     bound      B that a policy assumes; rewards beyond it are clamped. At least `smallest_bound`.
     """
 
@@ -93,7 +96,12 @@ class LinearDistributedSpec(LinearEnvironmentSpec):
 
 
 class LinearSphereSpec(LinearEnvironmentSpec):
-    """`[environment] name = "linear-sphere"`: actions and θ* uniform on the sphere, rewards ±1 (FREE section 6)."""
+    """`[environment] name = "linear-sphere"`: actions and θ* uniform on the sphere, rewards ±1 (FREE section 6).
+
+    arms       k, actions to choose from.
+    dimension  d, of actions and θ.
+    actions    drawn from the seed, unless a set is given.
+    """
 
     name: Literal["linear-sphere"]
     seed: Seed = None

@@ -94,7 +94,11 @@ def _row(cells: list[str], arm: int, path: Path, field: str) -> list[int]:
 
 
 class MslrSpec(EnvironmentSpec):
-    """`[environment] name = "mslr"`: one of the shipped tables by its number of arms, or a table of the user's."""
+    """`[environment] name = "mslr"`: one of the shipped tables by its number of arms, or a table of the user's.
+
+    arms  K; picks the shipped table of that size.
+    file  a table of the user's, as `distrust data mslr` writes it.
+    """
 
     name: Literal["mslr"]
     seed: Seed = None

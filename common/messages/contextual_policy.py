@@ -38,8 +38,10 @@ Step = Annotated[float, Field(gt=0, le=1e6)]
 class ContextualPolicySpec(ArmSpec):
     """The numbers that all contextual policies have. A run file leaves out those that its environment fills in.
 
-    features    d. parameters: single, θ for all arms and a context an arm; multi, a θ an arm and one context.
-    link        μ. rewards: the range of a reward, which clients clamp to.
+    features    d, the length of a context.
+    parameters  single: θ for all arms and a context an arm. multi: a θ an arm and one context.
+    link        μ, from a score to a mean reward.
+    rewards     the range of a reward, which clients clamp to.
     batch       B: fresh clients of each round, one cohort. 1 is the papers' sequential play.
     failure     α: probability that the widths fail in the whole run; 1/T when absent.
     weights     value of a reward of 1 of each arm, where they differ: clients then choose by value. Public.

@@ -171,6 +171,7 @@ class LinearPolicySpec(ArmSpec):
 class DpDpeSpec(LinearPolicySpec):
     """Distributed phased elimination: ⌈2^{αl}⌉ clients play phase l side by side (DLB Algorithm 1).
 
+    alpha      α: phase l has ⌈2^{αl}⌉ clients.
     deviation  σ: standard deviation (sub-Gaussian) of a client's ⟨θ_u - θ*, x⟩ for ‖x‖ ≤ 1.
     noise      R: that of a single local reward around ⟨θ_u, x⟩.
     clients    a fixed number of clients a phase: DPE-FixedU; 2^{αl} when absent.

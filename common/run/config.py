@@ -26,7 +26,7 @@ class IntermediarySpec(Message):
     dropout: Annotated[float, Field(ge=0, lt=0.5, description="clients that may vanish, as a share of a cohort")] = 0.1
     corrupt: Annotated[float, Field(ge=0, lt=0.5, description="clients that may collude with the intermediary")] = 0.1
     minimum: Annotated[int, Field(ge=1, description="smallest cohort that may ever be released")] = 2
-    stage_seconds: Annotated[float, Field(gt=0, le=86_400)] = 120.0
+    stage_seconds: Annotated[float, Field(gt=0, le=86_400, description="time that a stage waits for clients")] = 120.0
 
     def least_survivors(self, clients: int) -> int:
         """Return the fewest clients of a cohort that may answer: n - ⌊d·n⌋, and never below `minimum`."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import structlog
 from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.security import HTTPBearer
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
@@ -25,28 +26,27 @@ READY_SECONDS = 0.5
 _log = structlog.get_logger("distrust.web")
 
 
-async def require_operator(request: Request) -> None:
-    """Raise Unauthorized unless the request carries the operator's token. Without a token only loopback is served."""
-    _require(request, request.app.state.operator_token, "operator's")
+class TokenRequired(HTTPBearer):
+    """A dependency of routes that need a token. OpenAPI lists it as a security scheme of those routes."""
+
+    def __init__(self, owner: str, description: str) -> None:
+        super().__init__(scheme_name=owner, description=description, auto_error=False)
+        self._owner = owner
+
+    async def __call__(self, request: Request) -> None:  # type: ignore[override]  # routes need no credentials
+        """Raise Unauthorized unless the request carries the token. Without a token file only loopback is served."""
+        token: str | None = getattr(request.app.state, f"{self._owner}_token")
+        if token is None:
+            return
+        scheme, _, received = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(received.strip().encode(), token.encode()):
+            raise Unauthorized(f"this call needs the {self._owner}'s token: Authorization: Bearer …")
 
 
-async def require_inspector(request: Request) -> None:
-    """Raise Unauthorized unless the request carries the token that reads an intermediary's transcripts."""
-    _require(request, request.app.state.inspector_token, "inspector's")
-
-
-def _require(request: Request, token: str | None, owner: str) -> None:
-    if token is None:
-        return
-    scheme, _, received = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(received.strip().encode(), token.encode()):
-        raise Unauthorized(f"this call needs the {owner} token: Authorization: Bearer …")
-
-
-InspectorOnly = Depends(require_inspector)
+InspectorOnly = Depends(TokenRequired("inspector", "Token that opens an intermediary's transcripts."))
 """Dependency of routes that show which client sent which message."""
 
-OperatorOnly = Depends(require_operator)
+OperatorOnly = Depends(TokenRequired("operator", "Token that starts and stops runs, and opens and collects cohorts."))
 """Dependency of routes for the operator: `dependencies=[OperatorOnly]`, with `Unauthorized` in `problems(…)`."""
 
 

@@ -19,7 +19,7 @@ class ServiceSettings(BaseSettings):
 
     service: ClassVar[str] = "service"
 
-    host: str = "127.0.0.1"
+    host: Annotated[str, Field(description="address to listen on; not loopback only with a token file")] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535, description="0 takes any free port")] = 8000
     database: Annotated[str, Field(description="SQLAlchemy URL")] = ""
     operator_token_file: Annotated[Path | None, Field(description="file that holds the operator's token")] = None
@@ -34,7 +34,9 @@ class ServiceSettings(BaseSettings):
     body_seconds: Annotated[float, Field(gt=0, description="time for a request's body to arrive whole")] = 60.0
     idle_seconds: Annotated[int, Field(ge=1, description="time that a connection stays open without a request")] = 15
     min_free: Annotated[int, Field(ge=0, description="bytes of free disk below which a service is not ready")] = 2**24
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Field(description="least severe event that is logged")
+    ] = "info"
 
     @property
     def database_url(self) -> str:

@@ -59,17 +59,28 @@ Noise = Literal["grid", "continuous"]
 
 
 class MechanismSpec(Message):
-    """The table `[mechanism]` of a run file. `plan` checks the ranges that depend on the mechanism."""
+    """The table `[mechanism]` of a run file. `plan` checks the ranges that depend on the mechanism.
+
+    name         the mechanism.
+    epsilon      nats a client; every mechanism but `identity` needs it.
+    delta        in [1e-18, 1/2), for the mechanisms whose theorem has one.
+    calibration  exact: least noise whose law keeps the promise. paper: the theorem's constants, within its range.
+    precision    g, steps of the grid; computed when absent.
+    scale        s of MAB Theorems 2 and 4; 10 when absent.
+    batches      length of the stream that `tree` counts.
+    noise        grid, or continuous, which is unsafe and only where a paper has reals.
+    via          the intermediary, where there is a choice; the mechanism's own when absent.
+    """
 
     name: MechanismName
-    epsilon: float | None = None  # nats, per client; every mechanism but `identity` needs it
-    delta: float | None = None  # in [1e-18, 1/2); for the mechanisms whose theorem has one
+    epsilon: float | None = None
+    delta: float | None = None
     calibration: Calibration = "exact"
-    precision: Annotated[int, Field(ge=1, le=2**31)] | None = None  # g; computed when absent
-    scale: Annotated[float, Field(gt=0)] | None = None  # s of MAB Theorems 2 and 4; 10 when absent
-    batches: Annotated[int, Field(ge=1, le=2**30)] | None = None  # length of the stream that `tree` counts
-    noise: Noise = "grid"  # "continuous" is unsafe, and only where a paper has reals
-    via: Via | None = None  # the mechanism's own choice when absent
+    precision: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    scale: Annotated[float, Field(gt=0)] | None = None
+    batches: Annotated[int, Field(ge=1, le=2**30)] | None = None
+    noise: Noise = "grid"
+    via: Via | None = None
 
 
 def epsilon_allowed(epsilon: float) -> bool:

@@ -17,7 +17,8 @@ from distrust.lab.papers.erratum import CheckedErratum, Paper
 
 ROOT = Path(__file__).parents[3]
 ERRATA_PAGE = (ROOT / "docs/privacy/errata.md").read_text("utf-8")
-DOCUMENT = "\n".join(page.read_text("utf-8") for page in sorted((ROOT / "docs/privacy").glob("*.md")))
+PAGES = [page for folder in ("concepts", "privacy") for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
+DOCUMENT = "\n".join(page.read_text("utf-8") for page in PAGES)
 TOLERANCE = 1e-9
 
 

@@ -1,0 +1,238 @@
+"""Writes the reference pages of the documentation from the code: command line, HTTP API, run file, settings.
+
+MkDocs calls `on_files` as a hook each time it builds, so no such page can fall behind the code.
+"""
+
+import inspect
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import typer
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from distrust.aggregator.app import AggregatorSettings, aggregator_app
+from distrust.client.environments import ENVIRONMENTS
+from distrust.common.mechanisms import MECHANISMS, MechanismSpec
+from distrust.common.messages.policy import POLICIES
+from distrust.common.privacy.guarantee import BudgetSpec
+from distrust.common.run.config import IntermediarySpec, ReturningSpec, RunConfig, UnsafeSpec
+from distrust.lab.__main__ import COMMANDS
+from distrust.lab.run.run_file import FleetSpec
+from distrust.server.app import ServerSettings, server_app
+from distrust.shuffler.app import ShufflerSettings, shuffler_app
+
+Schema = Mapping[str, Any]
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table in Markdown; empty without rows."""
+    lines = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    if not lines:
+        return ""
+    names = list(head)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (names, ["---"] * len(names), *lines)) + "\n"
+
+
+def command_line() -> str:
+    """Return the page of the `distrust` command: every command with its arguments and options."""
+    parts = ["# Command line\n", "`distrust --help` prints the same. Written from the code.\n"]
+    for name, (module, _) in COMMANDS.items():
+        group = typer.main.get_group(import_module(f"distrust.lab.cli.{module}").app)
+        parts += _command(f"distrust {name}", group.commands[name])
+    return "\n".join(parts)
+
+
+def _command(path: str, command: Any) -> Iterator[str]:
+    """Yield the help of a command, as it is printed, and of the commands below it."""
+    with command.make_context(path, [], resilient_parsing=True) as context:
+        yield f"\n## {path}\n\n```text\n{command.get_help(context)}\n```\n"
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from _command(f"{path} {name}", inner)
+
+
+def _allowed(schema: Schema) -> str:
+    """Return in words which values a schema allows."""
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema["enum"])
+    branches = [branch for branch in schema.get("anyOf", schema.get("oneOf", ())) if branch.get("type") != "null"]
+    if branches:
+        return " or ".join(dict.fromkeys(_allowed(branch) for branch in branches))
+    if "$ref" in schema:
+        return f"a `{schema['$ref'].rpartition('/')[2]}`"
+    kind = {"integer": "integer", "number": "number", "boolean": "`true` or `false`", "string": "text"}.get(
+        schema.get("type", ""), str(schema.get("type", "any"))
+    )
+    if kind == "array":
+        items = schema.get("items") or {}
+        return f"list of {_allowed(items)}" if items else "list"
+    bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    limits = [f"{sign} {schema[key]:,}" for key, sign in bounds.items() if key in schema]
+    return " ".join([kind, ", ".join(limits)]).strip()
+
+
+def _meaning(model: type[BaseModel], key: str, field: Schema) -> str:
+    """Return what a key means: the field's description, else its line in the docstring of a class that has it."""
+    said = [field.get("description", ""), *(one.get("description", "") for one in field.get("anyOf", ()))]
+    for kind in model.__mro__:
+        found = re.search(rf"^{key} {{2,}}(.+(?:\n {{6,}}.+)*)", inspect.cleandoc(kind.__doc__ or ""), re.MULTILINE)
+        said += [" ".join(found[1].split())] if found else []
+    return next(filter(None, said), "")
+
+
+def _fields(model: type[BaseModel], *left_out: str) -> str:
+    """Return the table of a model's keys: values, default, meaning."""
+    schema = model.model_json_schema()
+    required = schema.get("required", ())
+    rows = []
+    for key, field in schema["properties"].items():
+        if key in left_out:
+            continue
+        default = field.get("default")
+        shown = (
+            "required" if key in required else "" if default is None or isinstance(default, dict) else f"`{default}`"
+        )
+        rows.append((f"`{key}`", _allowed(field), shown, _meaning(model, key, field)))
+    return table(("key", "value", "default", "meaning"), rows)
+
+
+def _prose(model: type[object], *, lists: bool = False) -> str:
+    """Return the sentences of a docstring; with `lists`, its lists of names and meanings too, as they stand."""
+    first, _, rest = inspect.cleandoc(model.__doc__ or "").partition("\n\n")
+    return f"{first}\n\n```text\n{inspect.cleandoc(rest)}\n```\n" if lists and rest else f"{first}\n"
+
+
+def run_file() -> str:
+    """Return the page of the run file: every table and key."""
+    parts = [
+        "# Run file\n",
+        "A run is a TOML file. The server gets all of it but `[environment]` and `[fleet]`. Written from the code.\n",
+        "## Top level\n",
+        _fields(RunConfig, "version", "policy", "mechanism", "intermediary", "unsafe", "budget", "returning"),
+    ]
+    tables: dict[str, type[BaseModel]] = {
+        "mechanism": MechanismSpec,
+        "intermediary": IntermediarySpec,
+        "returning": ReturningSpec,
+        "budget": BudgetSpec,
+        "unsafe": UnsafeSpec,
+        "fleet": FleetSpec,
+    }
+    for name, model in tables.items():
+        parts += [f"\n## [{name}]\n", _prose(model), _fields(model)]
+    parts.append("\nThe names of `[mechanism]` are on the page of the [mechanisms](../privacy/mechanisms.md).\n")
+    for kind, catalogue in (("policy", POLICIES), ("environment", ENVIRONMENTS)):
+        parts.append(f"\n## [{kind}]\n")
+        for name in catalogue:
+            parts += [f'\n### {kind} name = "{name}"\n', _prose(catalogue[name]), _fields(catalogue[name], "name")]
+    return "\n".join(parts)
+
+
+def mechanisms() -> str:
+    """Return the page of the mechanisms: what each class says of itself."""
+    parts = ["# Mechanisms in the code\n", "Each section is the mechanism's own docstring and what it accepts.\n"]
+    for name in MECHANISMS:
+        kind = MECHANISMS[name]
+        facts = (
+            ("model", getattr(kind, "model", "")),
+            ("channel", ", ".join(getattr(kind, "channels", ()))),
+            ("calibrations", ", ".join(kind.calibrations)),
+            ("δ", kind.takes_delta or "not taken"),
+        )
+        parts += [
+            f"\n## {name}\n",
+            _prose(kind, lists=True),
+            table(("fact", "value"), [row for row in facts if row[1]]),
+        ]
+    return "\n".join(parts)
+
+
+def http_api() -> str:
+    """Return the page of the three services' HTTP APIs, from their OpenAPI documents."""
+    parts = [
+        "# HTTP API\n",
+        "Each service serves its OpenAPI document at `/openapi.json`, with every field of every body. This page lists",
+        "operations, who may call them, and their problems. Written from the code.\n",
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        for service, app in _apps(Path(folder)):
+            document = app.openapi()
+            parts.append(f"\n## {service}\n")
+            schemes = document.get("components", {}).get("securitySchemes", {})
+            for name, scheme in schemes.items():
+                parts.append(f"- **{name}**: {scheme.get('description') or scheme['type']}")
+            rows = [
+                _operation(method, path, operation)
+                for path, methods in document["paths"].items()
+                for method, operation in methods.items()
+            ]
+            parts += ["", table(("operation", "meaning", "needs", "problems"), rows)]
+    return "\n".join(parts)
+
+
+def _operation(method: str, path: str, operation: Schema) -> tuple[str, str, str, str]:
+    """Return one row: the operation, its summary, its security schemes, the statuses of its problems."""
+    text = operation.get("description") or operation.get("summary", "")
+    needs = ", ".join(name for scheme in operation.get("security", ()) for name in scheme)
+    problems = ", ".join(sorted(code for code in operation["responses"] if code.startswith(("4", "5"))))
+    return f"`{method.upper()} {path}`", text.partition("\n\n")[0], needs, problems
+
+
+def _apps(folder: Path) -> Iterator[tuple[str, FastAPI]]:
+    """Yield name and app of each service, with databases in a folder that is thrown away."""
+    database = {name: f"sqlite:///{folder}/{name}.sqlite3" for name in ("server", "shuffler", "aggregator")}
+    yield "Server", server_app(ServerSettings(database=database["server"]))
+    yield "Shuffler", shuffler_app(ShufflerSettings(database=database["shuffler"]))
+    yield "Aggregator", aggregator_app(AggregatorSettings(database=database["aggregator"]))
+
+
+def settings() -> str:
+    """Return the page of the services' settings, as environment variables."""
+    parts = ["# Settings\n", "A service reads these environment variables when it starts. Written from the code.\n"]
+    for kind in (ServerSettings, ShufflerSettings, AggregatorSettings):
+        schema = kind.model_json_schema()
+        rows = [
+            (
+                f"`DISTRUST_{key.upper()}`",
+                _allowed(field),
+                f"`{field['default']}`" if field.get("default") else "",
+                _meaning(kind, key, field),
+            )
+            for key, field in schema["properties"].items()
+        ]
+        parts += [f"\n## {kind.service}\n", table(("variable", "value", "default", "meaning"), rows)]
+    return "\n".join(parts)
+
+
+PAGES = {
+    "reference/command-line.md": command_line,
+    "reference/http-api.md": http_api,
+    "reference/run-file.md": run_file,
+    "reference/mechanisms.md": mechanisms,
+    "reference/settings.md": settings,
+}
+"""Generated pages, and the functions that write them."""
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the generated pages to a build. MkDocs calls it."""
+    from mkdocs.structure.files import File  # noqa: PLC0415  only MkDocs has it at hand
+
+    for path, write in PAGES.items():
+        files.append(File.generated(config, path, content=re.sub(r"\n{3,}", "\n\n", write())))
+    return files
+
+
+def on_post_page(output: str, *, page: Any, config: Any) -> str:
+    """Return a page as it is. Raises ValueError if it loads something from another host. MkDocs calls it."""
+    del config
+    for tag in re.findall(r"<(?:script|img|iframe|link|source)\b[^>]*>", output):
+        if re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag) and 'rel="canonical"' not in tag:
+            raise ValueError(f"{page} loads {tag} from another host")
+    return output

@@ -1,0 +1,75 @@
+"""The documentation's site: generated pages say all, examples print what they show. `make docs` builds it strictly."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from distrust.client.environments import ENVIRONMENTS
+from distrust.common.mechanisms import MECHANISMS
+from distrust.common.messages.policy import POLICIES
+from distrust.lab.__main__ import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+EXAMPLES = re.compile(r"```python\n(.*?)```\n+```text\n(.*?)```", re.DOTALL)
+
+
+@cache
+def generator() -> ModuleType:
+    """Return the module that writes the generated pages."""
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def page(name: str) -> str:
+    text: str = generator().PAGES[f"reference/{name}.md"]()
+    return text
+
+
+def test_the_reference_has_every_command_policy_environment_and_mechanism() -> None:
+    assert [name for name in COMMANDS if f"\n## distrust {name}\n" not in page("command-line")] == []
+    assert [name for name in POLICIES if f'\n### policy name = "{name}"\n' not in page("run-file")] == []
+    assert [name for name in ENVIRONMENTS if f'\n### environment name = "{name}"\n' not in page("run-file")] == []
+    assert [name for name in MECHANISMS if f"\n## {name}\n" not in page("mechanisms")] == []
+
+
+@pytest.mark.parametrize("name", ["run-file", "settings"])
+def test_every_key_of_a_run_file_and_every_setting_has_a_meaning(name: str) -> None:
+    rows = [line for line in page(name).splitlines() if line.startswith("| `")]
+    assert len(rows) > 30
+    assert [row for row in rows if not row.split(" | ")[-1].strip(" |")] == []
+
+
+def test_operations_that_refuse_without_a_token_name_it_in_openapi() -> None:
+    rows = [line.split(" | ") for line in page("http-api").splitlines() if line.startswith("| `")]
+    assert len(rows) > 40
+    assert {needs for _, _, needs, problems in rows if "401" in problems} == {"operator", "inspector"}
+    assert {needs for _, _, needs, problems in rows if "401" not in problems} == {""}
+
+
+def test_examples_in_python_print_what_the_pages_show() -> None:
+    found = [example for page in sorted(DOCS.rglob("*.md")) for example in EXAMPLES.findall(page.read_text("utf-8"))]
+    assert len(found) > 1
+    for code, shown in found:
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == shown.strip()
+
+
+def test_a_page_that_loads_something_from_another_host_is_an_error() -> None:
+    check = generator().on_post_page
+    for fine in ('<img src="../pictures/a.svg">', '<a href="https://arxiv.org/abs/1905.08023">a paper</a>'):
+        assert check(fine, page="index", config=None) == fine
+    for bad in ('<script src="https://cdn.example/a.js">', '<link href="//fonts.example/a" rel="stylesheet">'):
+        with pytest.raises(ValueError, match="index loads .* from another host"):
+            check(f"<p>{bad}</p>", page="index", config=None)
