@@ -16,7 +16,7 @@ from distrust.lab.sweep.experiment import Experiment, Overlay, merged
 from distrust.server.learner.learner import Learner
 
 ROOT = Path(__file__).parents[4]
-OURS = ["mab-2-200", "mab-returning", "mab-scale", "mab-shuffle"]  # claims of MAB that no figure of it shows
+OURS = ["ctx-bits", "mab-2-200", "mab-returning", "mab-scale", "mab-shuffle"]  # what no figure of the papers shows
 PAPERS = [name for name in known_experiments() if name != "smoke"]
 
 
@@ -67,7 +67,7 @@ def test_a_figure_says_what_it_shows_and_how_it_is_drawn(loaded: dict[str, Exper
     for experiment in loaded.values():
         assert experiment.source
         assert experiment.claim
-        assert drawing(experiment).kind in {"time-average", "by-panel", "finals", "regret"}
+        assert drawing(experiment).kind in {"time-average", "by-panel", "finals", "regret", "trade-off"}
 
 
 @pytest.mark.parametrize(("series", "delta"), [(PURE, 0.0), (f"{PURE}, composed at δ", 1e-6), (RENYI, 1e-6)])
