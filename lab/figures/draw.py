@@ -213,9 +213,9 @@ def _bits_and_regret(axes: Axes, experiment: Experiment, rows: Sequence[Row], pa
     for name, way in ways.items():
         axes.plot(*zip(*way, strict=True), color=looks[name].colour, linewidth=0.6, zorder=1)
     axes.set(xscale=how.x, yscale=how.y)
-    for axis, ends, scale in ((axes.xaxis, axes.get_xlim(), how.x), (axes.yaxis, axes.get_ylim(), how.y)):
+    for axis, limits, scale in ((axes.xaxis, axes.get_xlim(), how.x), (axes.yaxis, axes.get_ylim(), how.y)):
         if scale == "log":
-            _plain_ticks(axis, ends)
+            _plain_ticks(axis, limits)
     axes.set_title(panel.label, fontsize=10)
     axes.set_xlabel(VALUES["payload_bits"])
     axes.grid(visible=True, which="both", alpha=0.2, linewidth=0.6)
@@ -296,9 +296,9 @@ def _name_ticks(axes: Axes) -> None:
     _plain_ticks(axes.yaxis, axes.get_ylim())
 
 
-def _plain_ticks(axis: Axis, ends: tuple[float, float]) -> None:
+def _plain_ticks(axis: Axis, limits: tuple[float, float]) -> None:
     """Put plain numbers on a logarithmic axis of few decades: at 1, 2 and 5 of each, or evenly on less than one."""
-    low, high = ends
+    low, high = limits
     if high < low * 10**FEW_DECADES:
         locator = LogLocator(subs=(1, 2, 5)) if high > NARROW * low else MaxNLocator(5, steps=[1, 2, 5, 10])
         axis.set_major_locator(locator)
