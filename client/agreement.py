@@ -165,8 +165,8 @@ def _check_policy(config: RunConfig, round_: Round, assignment: Assignment) -> N
 LARGEST = 1e100
 """Largest number of a decision. Products of larger ones overflow for some contexts, and which ones would show."""
 
-UNIT = 1 + 1e-9
-"""Largest length of the parameters that a residual is taken at, which every policy projects to the unit ball."""
+ROUNDED = 1 + 1e-9
+"""Factor on the largest length of the parameters that a residual is taken at, which every policy projects to a ball."""
 
 
 def _check_choice(config: RunConfig, number: int, decision: ContextualChoice) -> None:
@@ -196,8 +196,11 @@ def _check_choice(config: RunConfig, number: int, decision: ContextualChoice) ->
             raise Refused(f"decision.{field}: no number may exceed {LARGEST:g}")
     _same("decision.theta: numbers a row", len(decision.theta[0]), policy.features)
     taken = decision.anchor or decision.theta
-    if decision.beta > LARGEST or (policy.residual is not None and any(math.hypot(*one) > UNIT for one in taken)):
-        raise Refused(f"decision: β may not exceed {LARGEST:g}, and a residual's parameters lie in the unit ball")
+    most = policy.largest_theta
+    outside = policy.residual is not None and any(math.hypot(*one) > most * ROUNDED for one in taken)
+    if decision.beta > LARGEST or outside:
+        words = f"a residual's parameters lie in the ball of radius {most:g}"
+        raise Refused(f"decision: β may not exceed {LARGEST:g}, and {words}")
     if decision.screen is not None:
         _same("decision.screen.link", decision.screen.link, policy.link)
     _same("decision.only", decision.only, policy.public_arm(size))

@@ -9,10 +9,13 @@ The price that a customer was offered is not in the data. It is the present valu
     p = mp · Σ (1 + rate)^-τ over τ = 1..Term, less Amount_Approved; rate = onemonth/1200 a month.
 
 `onemonth` is a yearly rate in percent: its average of 1.4 gives the 0.12 % a month of Ban & Keskin.
+
+Where the data set is not at hand, `made_up` customers stand in for it. `made_up_customers` draws them from a population
+of our own invention: nothing in it was fitted to the data set, and figures on it say nothing about car loans.
 """
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,7 +37,8 @@ from distrust.client.environments.contextual import (
 )
 from distrust.common.bandit.contextual_choice import Floats
 from distrust.common.errors import BadParameter
-from distrust.common.randomness import Stream, generator
+from distrust.common.messages.policy_spec import ArmSpec
+from distrust.common.randomness import Stream, UnsafeSeededStream, generator
 
 HIGHEST_PRICE = 25_000.0
 """Dollars. Prices are parts of it, so that they and the values of rewards lie in [0, 1]."""
@@ -46,6 +50,12 @@ CATEGORY, PAYMENT, ANSWER = "CarType", "mp", "apply"
 """Columns with the type of car, one-hot encoded; the monthly payment in dollars; and 1 for customers who applied."""
 
 MOST_CATEGORIES = 50
+
+MADE_UP_SEED = 1
+"""Of the made-up customers: they are one population, as a file is, whatever the environment's seed."""
+
+DIGITS = 6
+"""Decimals of θ*. The last bits of a fit differ between processors, and answers must not."""
 
 STEPS = 20  # of a bisection for the penalty: its logarithm to 1e-5
 
@@ -79,19 +89,22 @@ class Demand(NamedTuple):
 class AutoLendingSpec(ContextualSpec):
     """`[environment] name = "auto-lending"`: an arm is a price, a reward is 1 where the customer applies for the loan.
 
-    file           the user's CRPM-12-001 table.
+    file           the user's copy of the data set.
+    made_up        in its place, so many customers of `made_up_customers`.
     arms           K prices, evenly from 0 to 25,000 dollars.
     value          revenue: regret is of price times P(apply), and customers are offered the price of the largest such
                    product by the published parameters. apply: of P(apply) alone.
     radius         length of standardized features that becomes 1; that of 95 % of the customers when absent.
     long_contexts  what becomes of longer ones.
-    theta_norm     largest ‖θ*‖, kept by a stronger penalty. Policies assume 1, at which demand hardly depends on the
-                   price. Absent: the fit as it is, and the policies' widths and projections do not fit θ*.
+    theta_norm     largest ‖θ*‖, kept by a stronger penalty. Policies that have a `theta_norm` take it from here. The
+                   others assume 1, at which demand hardly depends on the price. Absent: the fit as it is, and the
+                   policies' widths and projections do not fit θ*.
     """
 
     name: Literal["auto-lending"]
     seed: Seed = None
     file: str | None = None
+    made_up: Annotated[int, Field(ge=100, le=1_000_000)] | None = None
     arms: Annotated[int, Field(ge=2, le=10_000)] = 25
     value: Literal["revenue", "apply"] = "revenue"
     radius: Annotated[float, Field(gt=0, le=1e6)] | None = None
@@ -100,14 +113,7 @@ class AutoLendingSpec(ContextualSpec):
 
     def build(self) -> "AutoLending":
         """Return the world. Raises BadParameter: no such file, a broken one, or a long context that is refused."""
-        if self.file is None:
-            raise BadParameter("environment.file", None, _OBTAINED)
-        path = Path(self.file)
-        try:
-            changed = path.stat().st_mtime_ns
-        except OSError as error:
-            raise BadParameter("environment.file", self.file, f"{error.strerror}; {_OBTAINED}") from error
-        demand = _demand(path, changed, self.radius, self.long_contexts, self.theta_norm)
+        demand = _demand(self._source(), self.radius, self.long_contexts, self.theta_norm)
         prices = np.linspace(0, 1, self.arms)
         weights = tuple(prices.tolist()) if self.value == "revenue" else None
         return AutoLending(
@@ -122,6 +128,26 @@ class AutoLendingSpec(ContextualSpec):
             customers=demand.customers,
             prices=prices,
         )
+
+    def _source(self) -> "Source":
+        """Return where the customers come from. Raises BadParameter without one, with two, and for a missing file."""
+        if self.made_up is not None:
+            if self.file is not None:
+                raise BadParameter("environment.made_up", self.made_up, "stands in for environment.file: leave one out")
+            return Source(made_up=self.made_up)
+        if self.file is None:
+            raise BadParameter("environment.file", None, _OBTAINED)
+        try:
+            changed = Path(self.file).stat().st_mtime_ns
+        except OSError as error:
+            raise BadParameter("environment.file", self.file, f"{error.strerror}; {_OBTAINED}") from error
+        return Source(Path(self.file), changed)
+
+    def policy_defaults(self, policy: type[ArmSpec]) -> Mapping[str, object]:
+        words = super().policy_defaults(policy)
+        if self.theta_norm is None or not 1 <= self.theta_norm <= 100 or "theta_norm" not in policy.model_fields:
+            return words
+        return {**words, "theta_norm": self.theta_norm}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,11 +176,18 @@ def offers(customers: Floats, prices: Floats) -> Floats:
     return both
 
 
+class Source(NamedTuple):
+    """Where customers come from: a file, as it was when it last changed, in nanoseconds; or so many made-up ones."""
+
+    path: Path = Path()
+    changed: int = 0
+    made_up: int = 0
+
+
 @lru_cache(maxsize=4)
-def _demand(path: Path, changed: int, radius: float | None, how: LongContexts, bound: float | None) -> Demand:
-    """Return the model that is fitted to the file; it is kept while the file does not change."""
-    del changed
-    rows = read_customers(path, "environment.file")
+def _demand(source: Source, radius: float | None, how: LongContexts, bound: float | None) -> Demand:
+    """Return the model that is fitted to the customers; it is kept while their file does not change."""
+    rows = made_up_customers(source.made_up) if source.made_up else read_customers(source.path, "environment.file")
     spread = rows.numbers.std(axis=0)
     standard = (rows.numbers - rows.numbers.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
     several = np.concatenate([standard, np.eye(rows.categories.max() + 1)[rows.categories]], axis=1)
@@ -178,7 +211,7 @@ def _fitted(contexts: Floats, applied: NDArray[np.int64], least: float, bound: f
 
     theta = fit(least)
     if bound is None or np.linalg.norm(theta) <= bound:
-        return theta
+        return _towards_zero(theta)
     # At the minimum penalty · θ = Σ (y - μ) φ, at most Σ ‖φ‖ long: that penalty over the bound is enough.
     low, high = float(np.log(least)), float(np.log(np.sqrt((contexts * contexts).sum(axis=1)).sum() / bound))
     for _ in range(STEPS):  # the norm falls as the penalty grows
@@ -187,7 +220,42 @@ def _fitted(contexts: Floats, applied: NDArray[np.int64], least: float, bound: f
         low, high = (middle, high) if long else (low, middle)
     theta = fit(float(np.exp(high)))
     theta *= min(1.0, bound / float(np.linalg.norm(theta)))  # what the solver's tolerance leaves
-    return theta
+    return _towards_zero(theta)
+
+
+def _towards_zero(theta: Floats) -> Floats:
+    """Return numbers cut to DIGITS decimals: none grows, so that a bound of their length still holds."""
+    cut: Floats = np.trunc(theta * 10**DIGITS) / 10**DIGITS
+    return cut
+
+
+def made_up_customers(count: int) -> Customers:
+    """Return customers of a made-up population, the same ones for the same `count`.
+
+    Score        normal, 720 ± 45, cut to [580, 850]; s is its standardized value.
+    Contract     36, 48, 60 or 72 months; a loan whose logarithm is normal, about 23,000 dollars ± 45 %, in hundreds.
+    Rates        percent a year. Prime 1.1 to 1.8; competitor 5.5 - 0.8 s ± 0.5, at least 2.5. The customer's own is the
+                 competitor's plus 4 ± 4, at least 2 and at most 25, and the price follows from it.
+    Type of car  new, used or a loan that is paid off: 40, 35 and 25 %.
+    Answer       1 with probability 1/(1 + e^-v), v = 1.5 - 0.3 s + 0.2 (competitor - 5.5) - (12 + 2 s - 2 used) p for
+                 the price p as a part of 25,000 dollars.
+    """
+    rng = generator(UnsafeSeededStream(MADE_UP_SEED, "auto-lending", "made-up", count))
+    score = np.clip(rng.normal(720, 45, count).round(), 580, 850)
+    term = rng.choice([36.0, 48.0, 60.0, 72.0], count, p=[0.2, 0.15, 0.45, 0.2])
+    loan = np.clip(np.exp(rng.normal(10.05, 0.45, count)), 5_000, 80_000).round(-2)
+    prime = rng.choice([1.1, 1.2, 1.3, 1.5, 1.8], count)
+    s = (score - 720) / 45
+    rival = np.maximum(2.5, 5.5 - 0.8 * s + rng.normal(0, 0.5, count)).round(2)
+    car = rng.choice(3, count, p=[0.4, 0.35, 0.25])
+    monthly = np.clip(rival + rng.normal(4, 4, count), 2, 25) / 1200
+    payment = (loan * monthly / -np.expm1(-term * np.log1p(monthly))).round(2)
+    prices = _imputed(np.stack([score, term, loan, prime, rival, payment], axis=1))
+    slope = 12 + 2 * s - 2 * (car == 1)
+    chance = 1.5 - 0.3 * s + 0.2 * (rival - 5.5) - slope * prices / HIGHEST_PRICE
+    answers = rng.random(count) < 1 / (1 + np.exp(-chance))
+    numbers = np.stack([score, term, loan, prime, rival], axis=1)
+    return Customers(numbers, car.astype(np.int64), prices, answers.astype(np.int64))
 
 
 def read_customers(path: Path, field: str = "file") -> Customers:

@@ -29,6 +29,10 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Range = Annotated[list[Finite], Field(min_length=2, max_length=2)]
 """Least and largest value of a reward."""
 
+ThetaNorm = Annotated[
+    float, Field(ge=1, le=100, allow_inf_nan=False, description="S: a bound on ‖θ*‖, kept by ‖θ̂‖ as well")
+]
+
 Vector = Annotated[list[Finite], Field(min_length=1, max_length=20_100)]
 
 Weights = Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=10_000)]

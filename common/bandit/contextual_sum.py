@@ -14,6 +14,7 @@ from distrust.common.bandit.contextual_choice import (
     Integers,
     Link,
     Range,
+    ThetaNorm,
     link_mean,
     triangle,
     unpacked_triangle,
@@ -57,6 +58,7 @@ class ContextualSum(Message):
 
     features   d. blocks: K where every arm has parameters of its own; the block of the chosen arm is filled, the others
                are zero, so that after noise all look alike (the synthetic updates of GLB, Algorithm 2).
+    theta_norm S, a bound on ‖θ̂‖: predictors of residuals are clamped to [-S, S].
     radius     the vectors' largest ℓ₂ norm: √(1 + c²) with moments, else c. The weights √2 make it the Frobenius norm.
     """
 
@@ -66,6 +68,7 @@ class ContextualSum(Message):
     moments: bool = True
     residual: Link | None = None
     rewards: Range = Field(default_factory=lambda: [0.0, 1.0])
+    theta_norm: ThetaNorm = Field(default=1.0, exclude_if=lambda norm: norm == 1)
 
     @model_validator(mode="after")
     def _vector_fits(self) -> Self:
@@ -95,11 +98,11 @@ class ContextualSum(Message):
 
     @property
     def factor(self) -> float:
-        """Return the largest |s|: of a reward, or of μ(z) - r over z in [-1, 1], which ‖φ‖ ≤ 1 and ‖θ̂‖ ≤ 1 give."""
+        """Return the largest |s|: of a reward, or of μ(z) - r over z in [-S, S], which ‖φ‖ ≤ 1 and ‖θ̂‖ ≤ S give."""
         low, high = self.rewards
         if self.residual is None:
             return max(abs(low), abs(high))
-        ends = link_mean(self.residual, np.array([-1.0, 1.0]))
+        ends = link_mean(self.residual, np.array([-self.theta_norm, self.theta_norm]))
         return float(max(ends[1] - low, high - ends[0]))
 
     @property
@@ -168,7 +171,8 @@ class ContextualSum(Message):
         low, high = self.rewards
         factor = np.minimum(np.maximum(rewards, low), high)
         if self.residual is not None:
-            factor = link_mean(self.residual, np.minimum(np.maximum(predictors, -1), 1)) - factor
+            most = self.theta_norm
+            factor = link_mean(self.residual, np.minimum(np.maximum(predictors, -most), most)) - factor
         own: Floats = factor[..., np.newaxis] * contents[..., : self.features]
         if self.moments:
             own = np.concatenate([own, contents[..., self.features :]], axis=-1)
@@ -193,8 +197,8 @@ def _check_finite(numbers: Floats) -> None:
         raise BadParameter("context or reward", "NaN or infinity", "finite numbers are allowed")
 
 
-def shortened(contexts: Floats) -> Floats:
-    """Return contexts, shape (…, d), with ‖φ‖ ≤ 1: longer ones are divided by their length."""
-    lengths = np.sqrt(np.vecdot(contexts, contexts))[..., np.newaxis]
-    short: Floats = contexts / np.maximum(lengths, 1.0)
+def shortened(vectors: Floats, longest: float = 1.0) -> Floats:
+    """Return vectors, shape (…, d), at most `longest` long: longer ones are shortened to it."""
+    lengths = np.sqrt(np.vecdot(vectors, vectors))[..., np.newaxis]
+    short: Floats = vectors / np.maximum(lengths / longest, 1.0)
     return short

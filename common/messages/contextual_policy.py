@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import override
 
-from distrust.common.bandit.contextual_choice import Link, Range, Weights
+from distrust.common.bandit.contextual_choice import Link, Range, ThetaNorm, Weights
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.bandit.decisions import Decision
 from distrust.common.bandit.statistics import Statistic
@@ -99,6 +99,11 @@ class ContextualPolicySpec(ArmSpec):
         return None
 
     @property
+    def largest_theta(self) -> float:
+        """Return S, the bound on ‖θ̂‖ that the residual's range follows from."""
+        return 1.0
+
+    @property
     def moments(self) -> bool:
         """Return whether clients report φφᵀ as well."""
         return True
@@ -113,6 +118,7 @@ class ContextualPolicySpec(ArmSpec):
             moments=self.moments,
             residual=self.residual,
             rewards=self.rewards,
+            theta_norm=self.largest_theta,
         )
 
     def failure_of(self, horizon: int) -> float:
@@ -210,20 +216,37 @@ class LdpOlsSpec(GreedySpec):
 
 
 class LdpSgdSpec(GreedySpec):
-    """LDP-SGD: one step a round along a noisy gradient, then the projection to the unit ball.
+    """LDP-SGD: one step a round along a noisy gradient, then the projection to the ball of radius S.
 
-    step  c'd/(κ_l p_*) of Theorem 3.1: the steps are step/(ζt). When absent, by the curvature of contexts that are
-          uniform on the sphere.
+    step        c'd/(κ_l p_*) of Theorem 3.1: the steps are step/(ζt), ζ the least slope of μ on [-1, 1]. When absent,
+                by the curvature of contexts that are uniform on the sphere.
+    theta_norm  S ≥ ‖θ*‖: GLB's C_B, as contexts of length C_B with ‖θ*‖ ≤ 1 are contexts of length 1 with ‖θ*‖ ≤ C_B.
     """
 
     POLICY: ClassVar[str] = "distrust.server.policies.contextual.glm_sgd:LdpSgd"
 
     name: Literal["ldp-sgd"]
     step: Step | None = None
+    theta_norm: ThetaNorm = Field(default=1.0, exclude_if=lambda norm: norm == 1)
 
     @property
     def residual(self) -> Link:
         return self.link
+
+    @property
+    def largest_theta(self) -> float:
+        return self.theta_norm
+
+    @model_validator(mode="after")
+    def _numbers_of_theory_hold(self) -> Self:
+        """Refuse defaults whose ζ is the least slope on [-1, 1], where predictors reach S and slopes are e^-S."""
+        if self.theta_norm == 1 or self.link == "identity":
+            return self
+        for field in ("step", *(("margin",) if self.parameters == "multi" else ())):
+            if getattr(self, field) is None:
+                words = f"its default is proven for theta_norm = 1, and theta_norm = {self.theta_norm:g}: give a number"
+                raise ValueError(f"{field} = None: {words}")
+        return self
 
     @property
     def moments(self) -> bool:
@@ -247,13 +270,19 @@ class LdpUcbSpec(ContextualPolicySpec):
 class LdpGlocSpec(ContextualPolicySpec):
     """LDP-GLOC (Zheng et al. 2020, after Jun et al. 2017): a ridge estimate of an online learner's predictions.
 
-    step  the online learner's steps are step/√T.
+    step        the online learner's steps are step/√T.
+    theta_norm  S ≥ ‖θ*‖, to which the online learner projects; ζ is the least slope of μ on [-1, 1] for any S.
     """
 
     POLICY: ClassVar[str] = "distrust.server.policies.contextual.baselines:LdpGloc"
 
     name: Literal["ldp-gloc"]
     step: Step = 1.0
+    theta_norm: ThetaNorm = Field(default=1.0, exclude_if=lambda norm: norm == 1)
+
+    @property
+    def largest_theta(self) -> float:
+        return self.theta_norm
 
     @property
     def has_anchor(self) -> bool:

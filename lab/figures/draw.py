@@ -1,4 +1,4 @@
-"""Draws an experiment: curves with bands and points with bars, over time, at the horizon, or over the panels."""
+"""Draws an experiment: curves with bands and points with bars, over time, at T, over the panels, or over the bits."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -40,6 +41,8 @@ VALUES: dict[Value, str] = {
 SPREADS: dict[Spread, str] = {"deviation": "standard deviation", "error": "its standard error"}
 FEW_DECADES, NARROW = 2.2, 8.0
 """Decades of a y axis below which its ticks are plain numbers, and ratio below which they are evenly spaced."""
+LARGEST, SMALLEST = 9.0, 4.0
+"""Points: markers of the first and the last name of a trade-off."""
 DODGE = 0.16
 """Distance of a variant from its name's place, as a share of a column's width."""
 
@@ -56,7 +59,8 @@ def figure(experiment: Experiment, rows: Sequence[Row]) -> Figure:
     """Return the figure of an experiment's rows (`matched`) with its caption. Raises BadParameter."""
     how = drawing(experiment)
     sheet = Sheet(*_size(experiment, how), experiment.title, _caption(experiment, rows, how))
-    (_by_panel if how.kind == "by-panel" else _over_time)(sheet.above, experiment, rows, how)
+    kinds = {"by-panel": _by_panel, "trade-off": _trade_off}
+    kinds.get(how.kind, _over_time)(sheet.above, experiment, rows, how)
     sheet.legend()
     return sheet.figure
 
@@ -69,7 +73,8 @@ def _size(experiment: Experiment, how: Drawing) -> tuple[float, float]:
     if panels == 1 and not (how.split or how.finals):
         return 6.8, 5.0
     across, down = min(COLUMNS, panels), _lines(experiment, how)
-    return 1.0 + 3.2 * across, 1.3 + 2.7 * down
+    legend = 2.6 if how.kind == "trade-off" else 1.3
+    return 1.0 + 3.2 * across, legend + 2.7 * down
 
 
 def _lines(experiment: Experiment, how: Drawing) -> int:
@@ -156,24 +161,64 @@ def _finals(axes: Axes, experiment: Experiment, rows: Sequence[Row], panel: Over
         mine = [other for other in looks if name_of(other) == name_of(label)]
         beside = DODGE * (2 * mine.index(label) - (len(mine) - 1))
         ends = band(repetitions_of(rows, panel.label, label), lambda row: [row.regret], spread)
-        axes.errorbar(
-            [names.index(name_of(label)) + beside],
-            ends.mean,
-            yerr=_within(ends),
-            label=label,
-            color=look.colour,
-            marker=look.marker,
-            markerfacecolor=look.face,
-            markersize=5,
-            capsize=2.5,
-            linewidth=1.2,
-        )
+        _point(axes, names.index(name_of(label)) + beside, ends, look, label, size=5.0)
     axes.set_yscale("log")
     _name_ticks(axes)
     axes.set_xlim(-0.6, len(names) - 0.4)
     axes.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=8)
     axes.set_title(f"{panel.label}, at T", fontsize=10)
     axes.grid(visible=True, axis="y", which="both", alpha=0.2, linewidth=0.6)
+
+
+def _point(axes: Axes, x: float, ends: Band, look: Style, label: str, *, size: float) -> None:
+    """Draw the one mean of `ends`, with its bar; `size` is the marker's, in points."""
+    axes.errorbar(
+        [x],
+        ends.mean,
+        yerr=_within(ends),
+        label=label,
+        color=look.colour,
+        marker=look.marker,
+        markerfacecolor=look.face,
+        markersize=size,
+        capsize=2.5,
+        linewidth=1.2,
+    )
+
+
+def _trade_off(above: SubFigure, experiment: Experiment, rows: Sequence[Row], how: Drawing) -> None:
+    """Draw axes for each panel, three in a line: the regret at T over the bits of one report."""
+    panels, across = experiment.panels, min(COLUMNS, len(experiment.panels))
+    grid = above.subplots(_lines(experiment, how), across, squeeze=False, sharex=True, sharey=True)
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        _bits_and_regret(axes, experiment, rows, panel, how)
+    for axes in grid.flat[len(panels) :]:
+        axes.remove()
+    for axes in grid[:, 0]:
+        axes.set_ylabel(VALUES["regret"])
+
+
+def _bits_and_regret(axes: Axes, experiment: Experiment, rows: Sequence[Row], panel: Overlay, how: Drawing) -> None:
+    """Draw a point for each series of a panel, and a thin line between the variants of a name."""
+    looks = styles([series.label for series in experiment.series])
+    names = list(dict.fromkeys(name_of(label) for label in looks))
+    sizes = dict(zip(names, np.linspace(LARGEST, SMALLEST, len(names)), strict=True))  # of equal points both show
+    ways: dict[str, list[tuple[float, float]]] = {}
+    for label, look in looks.items():
+        mine = repetitions_of(rows, panel.label, label)
+        bits = float(np.mean([row.payload_bits for row in mine]))
+        ends = band(mine, lambda row: [row.regret], how.spread)
+        ways.setdefault(name_of(label), []).append((bits, float(ends.mean[0])))
+        _point(axes, bits, ends, look, label, size=sizes[name_of(label)])
+    for name, way in ways.items():
+        axes.plot(*zip(*way, strict=True), color=looks[name].colour, linewidth=0.6, zorder=1)
+    axes.set(xscale=how.x, yscale=how.y)
+    for axis, limits, scale in ((axes.xaxis, axes.get_xlim(), how.x), (axes.yaxis, axes.get_ylim(), how.y)):
+        if scale == "log":
+            _plain_ticks(axis, limits)
+    axes.set_title(panel.label, fontsize=10)
+    axes.set_xlabel(VALUES["payload_bits"])
+    axes.grid(visible=True, which="both", alpha=0.2, linewidth=0.6)
 
 
 def _within(ends: Band) -> Floats:
@@ -247,10 +292,15 @@ def _finish(axes: Axes, how: Drawing) -> None:
 
 
 def _name_ticks(axes: Axes) -> None:
-    """Put plain numbers on a logarithmic y axis of few decades: at 1, 2 and 5 of each, or evenly on less than one."""
-    low, high = axes.get_ylim()
+    """Put plain numbers on a logarithmic y axis of few decades."""
+    _plain_ticks(axes.yaxis, axes.get_ylim())
+
+
+def _plain_ticks(axis: Axis, limits: tuple[float, float]) -> None:
+    """Put plain numbers on a logarithmic axis of few decades: at 1, 2 and 5 of each, or evenly on less than one."""
+    low, high = limits
     if high < low * 10**FEW_DECADES:
         locator = LogLocator(subs=(1, 2, 5)) if high > NARROW * low else MaxNLocator(5, steps=[1, 2, 5, 10])
-        axes.yaxis.set_major_locator(locator)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        axis.set_major_locator(locator)
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 10 else f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())

@@ -31,6 +31,8 @@ class Drawing(Message):
     kind    time-average: regret(t)/t over t, axes for each panel. regret: the same without the division.
             finals: the regret at T alone, axes for each panel, a column for each algorithm.
             by-panel: one number a run over what tells the panels apart, on axes for all of them.
+            trade-off: the regret at T over the bits of one report, axes for each panel, a point for each series, and a
+            thin line between the variants of one algorithm.
     x, y    scales of the axes.
     unit    what t and T count: pulls of an arm, or rounds.
     spread  of bands and bars: the standard deviation of one repetition, or the standard error of the mean.
@@ -41,7 +43,7 @@ class Drawing(Message):
     slope   by-panel: the least-squares exponents of each series' means, in the legend; for two log axes.
     """
 
-    kind: Literal["time-average", "regret", "finals", "by-panel"]
+    kind: Literal["time-average", "regret", "finals", "by-panel", "trade-off"]
     x: Scale = "linear"
     y: Scale = "log"
     unit: Literal["pulls", "rounds"] = "pulls"

@@ -149,15 +149,26 @@ def ctx_2() -> Iterator[str]:
     return by_series("ctx-2")
 
 
+def ctx_bits() -> Iterator[str]:
+    for batch, variant in ((381, ""), (20, ", B = 20")):
+        for one in dict.fromkeys(series.partition(", ")[0] for _, series in table("ctx-bits")):
+            cells = [cell("ctx-bits", f"ε = {epsilon:g}", one + variant) for epsilon in (0.2, 1, 10)]
+            yield line(one, batch, *cells)
+
+
 def glb_1() -> Iterator[str]:
     return by_series("glb-1")
+
+
+def glb_f1() -> Iterator[str]:
+    return by_series("glb-f1")
 
 
 MAB = (mab_2_200, mab_scale, mab_shuffle, mab_returning)
 DLB = (dlb_2a, dlb_2c, dlb_table_1, dlb_table_1_regret, dlb_table_2_regret)
 
 
-@pytest.mark.parametrize("lines", [*MAB, *DLB, free_2, free_3, ctx_1, ctx_2, glb_1])
+@pytest.mark.parametrize("lines", [*MAB, *DLB, free_2, free_3, ctx_1, ctx_2, ctx_bits, glb_1, glb_f1])
 def test_a_table_is_what_the_published_rows_come_to(lines: Callable[[], Iterator[str]]) -> None:
     expected = list(lines())
     assert expected

@@ -8,7 +8,7 @@ A = ΣM + 2Υ_t I. Clients choose argmax ⟨x, θ̃⟩ + β_t ‖x‖ in the nor
     UCB, paper   Υ_t = √N (4√D + 2 ln(2T/α)), β_t = 2σ√(D ln T) + (√(3Υ_t) + √(N D/Υ_t)) D ln T, θ̃ = A⁻¹ Σu
     UCB, exact   CTX Lemma A.2 for this A, so that 2Υ_t is twice the bound on the noise so far
     GLOC         the same A, β_t = √(√(N D)/ζ) and θ̃ = A⁻¹ Σ M_t θ̂ʰ_{t-1}: of an online learner's predictions, which
-                 steps θ̂ʰ_t = Π(θ̂ʰ_{t-1} - step g_t/√T), g the noisy gradient at θ̂ʰ
+                 steps θ̂ʰ_t = Π(θ̂ʰ_{t-1} - step g_t/√T), g the noisy gradient at θ̂ʰ, Π to the ball of radius S
 
 GLOC's regressand is public, so that clients report xxᵀ and the gradient only. Its published code does not project θ̂ʰ;
 without that no gradient would be bounded. Batches of more than one client count as one step of their mean gradient.
@@ -121,7 +121,8 @@ class GlocCore:
         designs.add(sums, noise)
         blocks = sums.reshape(len(sums), before.shape[1], -1)
         self._predicted += (designs.unpacked(sums) @ before[..., np.newaxis])[..., 0]
-        anchor = shortened(before - (self._step / noise.clients) * blocks[..., : before.shape[2]])
+        stepped = before - (self._step / noise.clients) * blocks[..., : before.shape[2]]
+        anchor = shortened(stepped, self._statistic.theta_norm)
         variance = designs.variances.item(0)
         theta, inverse = designs.solve(self._regularizer.value(variance), self._predicted, invert=True)
         beta = math.sqrt(math.sqrt(variance * self._size) / self._slope)

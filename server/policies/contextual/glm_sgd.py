@@ -1,8 +1,8 @@
 """LDP-SGD: greedy play by noisy gradient steps (GLB Algorithms 1 and 2, equations 3.5 and 3.6).
 
-    θ̂_t = Π(θ̂_{t-1} - η_t Z_t),   Π the projection to the unit ball
+    θ̂_t = Π(θ̂_{t-1} - η_t Z_t),   Π the projection to the ball of radius S, 1 unless a run file says more
 
-Z_t estimates the gradient (μ(xᵀθ̂) - r)x without bias. The projection keeps |xᵀθ̂| ≤ 1, which the gradients' bound R
+Z_t estimates the gradient (μ(xᵀθ̂) - r)x without bias. The projection keeps |xᵀθ̂| ≤ S, which the gradients' bound R
 rests on; the paper has none (docs/privacy/errata.md). With `step` = 1/(κ_l p_*/d), the curvature's inverse,
 
     single          η_t = step/(ζt), Theorem 3.1 with c' = 1
@@ -69,13 +69,14 @@ class SgdCore:
             gradients = sums.reshape(self.rule.theta.shape)
             t = self._done - (warm.arms - 1) * warm.each
             size = self._step * self._blocks / t
-            theta = shortened(self.rule.theta - (size / noise.clients) * gradients)
+            theta = shortened(self.rule.theta - (size / noise.clients) * gradients, self._spec.theta_norm)
         else:
             self._loudest = max(self._loudest, noise.deviation / noise.clients)
             self._fewest = min(self._fewest, noise.clients)
             size = self._step / (1 + (self._done - 1) // warm.arms)  # each arm's updates are one of every K rounds
             theta = self.rule.theta.copy()
-            theta[:, arm] = shortened(theta[:, arm] - (size / noise.clients) * sums)
+            stepped = theta[:, arm] - (size / noise.clients) * sums
+            theta[:, arm] = shortened(stepped, self._spec.theta_norm)
         after = warm.arm(self._done + 1)
         if self._done == warm.rounds:
             errors = np.full(theta.shape[:2], self._error())

@@ -53,18 +53,19 @@ class WarmUp:
     def screen(self, spec: GreedySpec, theta: Floats, errors: Floats) -> Screen | None:
         """Return the screen, None where it would leave every arm.
 
-        theta   estimates at the end of the warm-up, shape (R, K, d). They are projected to the unit ball, where the
-                true parameters are, which takes them no farther away.
+        theta   estimates at the end of the warm-up, shape (R, K, d). They are projected to the ball of radius S, where
+                the true parameters are, which takes them no farther away.
         errors  bounds on their distances from the true ones, shape (R, K).
         """
         if spec.margin == "inf":
             return None
+        most = spec.largest_theta
         if spec.margin is None:
-            # In the unit ball no two points are farther apart than 2.
-            margin = 4 * largest_slope(spec.link) * np.minimum(errors, 2.0).max(axis=-1)
+            # In a ball of radius S no two points are farther apart than 2S.
+            margin = 4 * largest_slope(spec.link) * np.minimum(errors, 2 * most).max(axis=-1)
         else:
             margin = np.full(len(theta), spec.margin)
-        lowest, highest = link_mean(spec.link, np.array([-1.0, 1.0]))
+        lowest, highest = link_mean(spec.link, np.array([-most, most]))
         if (margin >= highest - lowest).all():
             return None
-        return Screen(shortened(theta), spec.link, margin)
+        return Screen(shortened(theta, most), spec.link, margin)

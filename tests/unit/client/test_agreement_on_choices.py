@@ -41,6 +41,7 @@ def check(policy: ContextualPolicySpec, number: int, **received: Any) -> None:
 OLS = LdpOlsSpec(name="ldp-ols", features=2, parameters="multi", warm_up=6, margin=0.1)
 SGD = LdpSgdSpec(name="ldp-sgd", features=2, link="logistic")
 GLOC = LdpGlocSpec(name="ldp-gloc", features=2)
+LONG = LdpSgdSpec(name="ldp-sgd", features=2, link="logistic", step=1.0, theta_norm=5.0)
 LINUCB = LinUcbSpec(name="linucb", features=2)
 SCREEN = {"theta": [[0.0, 0.0]] * 3, "link": "identity", "margin": 0.1}
 
@@ -50,6 +51,7 @@ def test_what_the_servers_policies_publish_is_accepted() -> None:
     check(OLS, 4, only=1)
     check(OLS, 7, screen=SCREEN)
     check(SGD, 3)
+    check(LONG, 3, theta=[[3.0, 4.0]])
     check(GLOC, 3, inverse=[[1.0, 0.0, 1.0]], anchor=[[0.6, 0.8]], beta=2.0)
 
 
@@ -65,8 +67,9 @@ LIES: dict[str, tuple[ContextualPolicySpec, int, dict[str, Any], str]] = {
     "an anchor for linucb": (LINUCB, 2, {"anchor": [[0.0, 0.0]]}, "asks for none"),
     "numbers that overflow": (LINUCB, 2, {"theta": [[1.7e308, -1.7e308]]}, "no number may exceed"),
     "a bonus that overflows": (LINUCB, 2, {"inverse": [[1.0, 0.0, 1.0]], "beta": 1e300}, "β may not exceed"),
-    "a residual outside the ball": (SGD, 2, {"theta": [[3.0, 0.0]]}, "unit ball"),
-    "an anchor outside the ball": (GLOC, 2, {"anchor": [[3.0, 0.0]]}, "unit ball"),
+    "a residual outside the ball": (SGD, 2, {"theta": [[3.0, 0.0]]}, "in the ball of radius 1"),
+    "an anchor outside the ball": (GLOC, 2, {"anchor": [[3.0, 0.0]]}, "in the ball of radius 1"),
+    "a residual outside a larger ball": (LONG, 2, {"theta": [[3.0, 4.1]]}, "in the ball of radius 5"),
     "a public arm without a warm-up": (LINUCB, 2, {"only": 1}, "decision.only = 1"),
     "a public arm after the warm-up": (OLS, 7, {"only": 1}, "decision.only = 1"),
     "another arm than the warm-up's": (OLS, 4, {"only": 2}, "decision.only = 2"),

@@ -60,7 +60,7 @@ BAD = [
     ("figure mab-1 --results nowhere.csv", "results", "'nowhere.csv'", "No such file"),
     ("figure ''", "figure", "''", "one of composition, "),
     ("figure ../../etc/passwd", "figure", "'../../etc/passwd'", "one of composition, "),
-    ("sweep ''", "experiment", "''", "one of ctx-1, ctx-2, dlb-2a, "),
+    ("sweep ''", "experiment", "''", "one of ctx-1, ctx-2, ctx-bits, "),
     ("sweep /tmp", "experiment", "'/tmp'", "path of a .toml file"),
     ("errata --paper NONSENSE", "paper", "'NONSENSE'", "one of MAB, "),
     ("errata --paper ''", "paper", "''", "one of MAB, "),

@@ -93,6 +93,18 @@ def test_the_parts_of_summed_reports_are_the_sums_of_their_parts(blocks: int, re
         np.testing.assert_allclose(moments[block], short[own].T @ short[own], atol=1e-12)
 
 
+@pytest.mark.parametrize(("link", "largest"), [("identity", 4.0), ("logistic", 1 / (1 + math.exp(-3)))])
+def test_a_residual_is_clamped_to_its_bound_whatever_parameters_the_server_sent(link: str, largest: float) -> None:
+    """S = 3: |μ(z) - r| is at most that of z = ±3 and the other end of the rewards, and ±50 are taken as ±3."""
+    words = {"features": 2, "moments": False, "residual": link, "rewards": [-1.0 if link == "identity" else 0.0, 1.0]}
+    statistic = ContextualSum.model_validate({**words, "theta_norm": 3.0})
+    assert statistic.radius == pytest.approx(largest)
+    contexts, rewards = np.array([[0.6, 0.8]] * 2), np.array([statistic.rewards[0], 1.0])
+    vectors = statistic.vectors(Observation(np.zeros(2, np.int64), contexts, rewards, np.array([50.0, -50.0])))
+    assert vectors == pytest.approx(np.array([[0.6, 0.8], [-0.6, -0.8]]) * largest)
+    assert "theta_norm" not in ContextualSum.model_validate(words).model_dump_json()
+
+
 def test_contexts_and_rewards_that_are_no_numbers_are_refused() -> None:
     statistic = ContextualSum(features=2)
     for contexts, rewards in (([[np.nan, 0]], [1.0]), ([[0, 0]], [np.inf])):

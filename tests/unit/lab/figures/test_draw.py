@@ -159,6 +159,20 @@ def test_the_ends_alone_have_a_column_for_each_name_and_a_legend() -> None:
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["A", "A, exact"]
 
 
+def test_a_trade_off_has_the_bits_of_a_report_across_and_the_regret_at_t_upwards() -> None:
+    shown = experiment(kind="trade-off", x="log")
+    table = [one.model_copy(update={"payload_bits": 32.0}) if one.series == "A" else one for one in rows(shown)]
+    first, second = axes_of(shown, table)
+    assert [axes.get_title() for axes in (first, second)] == ["ε = 0.5", "ε = 2.0"]
+    assert (first.get_xlabel(), first.get_ylabel()) == ("bits of one report", "regret at T")
+    points = [container.lines[0].get_xydata().tolist() for container in second.containers]
+    assert points == [[[32, 2000]], [[8, 4000]]]
+    (way,) = (line for line in second.get_lines() if len(line.get_xydata()) == 2)
+    assert way.get_xydata().tolist() == [[32, 2000], [8, 4000]]  # between the variants of A
+    (low, high) = second.containers[0].lines[2][0].get_segments()[0][:, 1]
+    assert (low, high) == (1000, 3000)  # one deviation of 1000, 2000 and 3000
+
+
 @pytest.mark.parametrize(("spread", "half"), [("deviation", 100.0), ("error", 100 / np.sqrt(3))])
 def test_a_band_is_one_deviation_or_one_standard_error_and_the_caption_says_which(spread: str, half: float) -> None:
     shown = experiment(kind="regret", spread=spread)

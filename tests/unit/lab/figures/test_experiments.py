@@ -16,7 +16,7 @@ from distrust.lab.sweep.experiment import Experiment, Overlay, merged
 from distrust.server.learner.learner import Learner
 
 ROOT = Path(__file__).parents[4]
-OURS = ["mab-2-200", "mab-returning", "mab-scale", "mab-shuffle"]  # claims of MAB that no figure of it shows
+OURS = ["ctx-bits", "mab-2-200", "mab-returning", "mab-scale", "mab-shuffle"]  # what no figure of the papers shows
 PAPERS = [name for name in known_experiments() if name != "smoke"]
 
 
@@ -32,7 +32,7 @@ def loaded() -> dict[str, Experiment]:
 def test_every_figure_of_the_papers_is_there() -> None:
     mab = [f"mab-{number}" for number in range(1, 6)]
     dlb = ["dlb-2a", "dlb-2b", "dlb-2c", "dlb-table-1", "dlb-table-2"]
-    assert sorted(["ctx-1", "ctx-2", *mab, *dlb, "free-2", "free-3", "free-4", "glb-1", *OURS]) == PAPERS
+    assert sorted(["ctx-1", "ctx-2", *mab, *dlb, "free-2", "free-3", "free-4", "glb-1", "glb-f1", *OURS]) == PAPERS
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,7 @@ def test_every_figure_of_the_papers_is_there() -> None:
         ("ctx-1", 20_000, 100),
         ("ctx-2", 20_000, 100),
         ("glb-1", 10**5, 10),
+        ("glb-f1", 10**5, 25),
     ],
 )
 def test_a_figure_has_the_papers_horizon_arms_and_repetitions(
@@ -59,15 +60,16 @@ def test_a_figure_has_the_papers_horizon_arms_and_repetitions(
     experiment = loaded[name]
     tables = [experiment.table(panel, series) for panel, series in experiment.all_pairs()]
     assert {table["horizon"] for table in tables} == {horizon}
-    assert {table["environment"].get("arms", 10) for table in tables} == {arms}
-    assert experiment.repetitions == {"ctx-1": 50, "ctx-2": 50, "glb-1": 10}.get(name, 20)
+    worlds = [table["environment"] for table in tables]
+    assert {world.get("arms", 25 if world["name"] == "auto-lending" else 10) for world in worlds} == {arms}
+    assert experiment.repetitions == {"ctx-1": 50, "ctx-2": 50, "glb-1": 10, "glb-f1": 10}.get(name, 20)
 
 
 def test_a_figure_says_what_it_shows_and_how_it_is_drawn(loaded: dict[str, Experiment]) -> None:
     for experiment in loaded.values():
         assert experiment.source
         assert experiment.claim
-        assert drawing(experiment).kind in {"time-average", "by-panel", "finals", "regret"}
+        assert drawing(experiment).kind in {"time-average", "by-panel", "finals", "regret", "trade-off"}
 
 
 @pytest.mark.parametrize(("series", "delta"), [(PURE, 0.0), (f"{PURE}, composed at δ", 1e-6), (RENYI, 1e-6)])

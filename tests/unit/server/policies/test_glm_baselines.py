@@ -64,28 +64,31 @@ def test_ucb_has_the_printed_theta_and_width(parameters: str, size: int) -> None
         assert core.rule.beta == pytest.approx(np.array([beta]))
 
 
-@pytest.mark.parametrize("link", ["identity", "logistic"])
+@pytest.mark.parametrize(("link", "most"), [("identity", 1.0), ("logistic", 1.0), ("logistic", 1.5)])
 @pytest.mark.parametrize("parameters", ["single", "multi"])
-def test_gloc_regresses_on_its_own_predictions(parameters: str, link: str) -> None:
+def test_gloc_regresses_on_its_own_predictions(parameters: str, link: str, most: float) -> None:
     arms = 3
     blocks = arms if parameters == "multi" else 1
-    spec = table(LdpGlocSpec, parameters=parameters, link=link, rewards=[0.0, 1.0], step=2.0)
+    spec = table(LdpGlocSpec, parameters=parameters, link=link, rewards=[0.0, 1.0], step=8.0, theta_norm=most)
     core = GlocCore(spec, facts(arms, T, paper=True))  # type: ignore[arg-type]
     rng, whole = np.random.default_rng(2), 2 * blocks
     zeta = 1.0 if link == "identity" else math.exp(1) / (1 + math.exp(1)) ** 2
+    longest = 0.0
     online, predicted, matrix = np.zeros((blocks, 2)), np.zeros(whole), np.zeros((whole, whole))
     for t in range(1, 30):
         sums, gradient, more = draw(rng, blocks, 2)
         core.learn(sums, RoundNoise(1, SIGMA))
         matrix = matrix + big(more)
         predicted = predicted + big(more) @ online.reshape(-1)
-        online = online - 2 / math.sqrt(T) * gradient
-        online = online / np.maximum(np.linalg.norm(online, axis=1, keepdims=True), 1)
+        online = online - 8 / math.sqrt(T) * gradient
+        online = online / np.maximum(np.linalg.norm(online, axis=1, keepdims=True) / most, 1)
         a = matrix + 2 * upsilon(t, whole) * np.eye(whole)
         assert core.rule.theta.reshape(-1) == pytest.approx(np.linalg.solve(a, predicted))
         assert core.rule.anchor is not None
         assert core.rule.anchor[0] == pytest.approx(online)
         assert core.rule.beta == pytest.approx(np.array([math.sqrt(SIGMA * math.sqrt(whole * t) / zeta)]))
+        longest = max(longest, float(np.linalg.norm(online, axis=1).max()))
+    assert longest == pytest.approx(most)
 
 
 def test_clients_of_gloc_take_the_gradient_at_the_online_learner() -> None:

@@ -79,12 +79,15 @@ def test_steps_of_many_parameters_follow_the_proof() -> None:
     assert updates == [each] * arms
 
 
-def test_estimates_stay_in_the_unit_ball_whatever_the_noise() -> None:
-    """The gradients' bound R rests on |⟨φ, θ̂⟩| ≤ 1."""
-    core, rng = SgdCore(spec(features=3), facts(4, 400), runs=50), np.random.default_rng(4)
+@pytest.mark.parametrize("most", [1.0, 7.0])
+def test_estimates_stay_in_their_ball_whatever_the_noise(most: float) -> None:
+    """The gradients' bound R rests on |⟨φ, θ̂⟩| ≤ S."""
+    core, rng = SgdCore(spec(features=3, theta_norm=most), facts(4, 400), runs=50), np.random.default_rng(4)
     for _ in range(100):
         core.learn(1000 * rng.standard_normal((50, 3)), RoundNoise(1, 1000.0))
-        assert np.linalg.norm(core.rule.theta, axis=-1).max() <= 1 + 1e-12
+        lengths = np.linalg.norm(core.rule.theta, axis=-1)
+        assert lengths.max() <= most * (1 + 1e-12)
+    assert lengths.max() > 0.9 * most
 
 
 @pytest.mark.parametrize(
@@ -172,6 +175,9 @@ def test_the_error_bound_falls_with_the_root_of_the_warm_up() -> None:
         ("rewards = [0.0, 3.0]", 'link = "poisson"\nlargest = 5.0', "policy.rewards = [0.0, 3.0]: the environment has"),
         ("step = 0.0", "", "policy.step = 0.0"),
         ("step = nan", "", "policy.step"),
+        ("theta_norm = 0.5", "", "policy.theta_norm = 0.5"),
+        ("theta_norm = 4.0", 'link = "logistic"', "step = None: its default is proven for theta_norm = 1"),
+        ("theta_norm = 4.0\nstep = 1.0", 'link = "logistic"\nparameters = "multi"', "margin = None: its default is"),
     ],
 )
 def test_a_run_file_with_unbounded_rewards_or_steps_is_refused(policy: str, world: str, refusal: str) -> None:
