@@ -23,7 +23,7 @@ def check_run_config(config: RunConfig) -> None:
     if len(config.run) > LONGEST_RUN:
         raise BadParameter("run", config.run, f"must have at most {LONGEST_RUN} characters")
     _check_pair(config)
-    check_returning(config.mechanism.name, config.contributions)
+    check_returning(config.mechanism.name, config.contributions, config.mechanism.batches)
     first = _first(config)
     check_spec(config.mechanism, first.statistic)
     _check_stream(config, first)
