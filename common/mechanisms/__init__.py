@@ -122,6 +122,7 @@ def plan(
         norm=statistic.norm,
         reach=getattr(statistic, "reach", WHOLE),
         blocks=getattr(statistic, "blocks", 1),
+        apart=getattr(statistic, "apart", None),
         assigned=assigned,
     )
     try:
