@@ -14,7 +14,7 @@ from distrust.common.modular import packed_size
 from distrust.common.privacy.composition import compose
 from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
 from distrust.common.privacy.ledger import Entry, PrivacyLedger
-from distrust.common.privacy.profile import Stream
+from distrust.common.privacy.profile import BatchStream
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round
 
@@ -110,7 +110,7 @@ class PrivacyRequirements:
             ) from None
 
 
-def _cost(promised: Guarantee, *streams: Stream) -> Entry:
+def _cost(promised: Guarantee, *streams: BatchStream) -> Entry:
     """Return what one cohort costs a user."""
     return Entry("a cohort", 1, 1, promised, streams)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from distrust.common.errors import BadParameter, BudgetExceeded
 from distrust.common.privacy.composition import compose, without_privacy
 from distrust.common.privacy.guarantee import BudgetSpec, Guarantee, Kind
-from distrust.common.privacy.profile import Stream
+from distrust.common.privacy.profile import BatchStream
 
 UNIQUE = "every client takes part in one cohort of the run"
 OWN = "what each round assumes of its own cohorts holds; the ledger has it round by round"
@@ -33,7 +33,7 @@ class Entry:
     clients: int
     cohorts: int
     guarantee: Guarantee
-    streams: tuple[Stream, ...] = ()
+    streams: tuple[BatchStream, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class PrivacyLedger:
         return None if self.budget.delta < times * weakest.delta else self.budget.delta
 
     @property
-    def _streams(self) -> frozenset[Stream]:
+    def _streams(self) -> frozenset[BatchStream]:
         return frozenset(stream for entry in self.entries for stream in entry.streams)
 
     def _several(self, weakest: Guarantee, times: int, delta: float | None) -> Guarantee:

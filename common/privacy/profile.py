@@ -91,7 +91,7 @@ SEVERAL_BATCHES = "what several batches of one client cost is one release of the
 """The reason why a guarantee for one batch of a stream does not compose."""
 
 
-class Stream(Protocol):
+class BatchStream(Protocol):
     """A stream of batches that share noise, of which one client may be in several. A frozen value.
 
     Two streams are equal if they promise the same.
@@ -119,7 +119,7 @@ class Privacy:
     compute_promise: Callable[[], Guarantee]
     compute_profile: Callable[[float], Profile]
     law: Law | None = None
-    stream: Stream | None = None
+    stream: BatchStream | None = None
 
     @cached_property
     def promise(self) -> Guarantee:
@@ -130,7 +130,7 @@ class Privacy:
     def composable(self) -> Guarantee:
         """Return `promise` in the form that several of them add up by: an (ε, δ) gets its Rényi curve as well.
 
-        Of a batch of a stream, return a guarantee of kind "none": `Stream.joint` says what several cost.
+        Of a batch of a stream, return a guarantee of kind "none": `BatchStream.joint` says what several cost.
         """
         promise = self.promise
         if self.stream is not None:

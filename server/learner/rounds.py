@@ -12,7 +12,7 @@ from distrust.common.bandit.statistics import Statistic
 from distrust.common.mechanisms import AnyMechanism, Mechanism, plan, promise_of
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.ledger import Entry, PrivacyLedger, parallel
-from distrust.common.privacy.profile import Stream
+from distrust.common.privacy.profile import BatchStream
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import LedgerClass
 from distrust.common.wire import Identifier, Message
@@ -131,7 +131,7 @@ class RoundRecord:
         return self._weakest([promise_of(mechanism, composable=True) for mechanism in self.mechanisms.values()])
 
     @cached_property
-    def streams(self) -> tuple[Stream, ...]:
+    def streams(self) -> tuple[BatchStream, ...]:
         """Return the streams that the cohorts are batches of; none where a mechanism's releases compose."""
         streams = [mechanism.privacy().stream for mechanism in self.mechanisms.values()]
         return tuple(stream for stream in streams if stream is not None) if all(streams) else ()

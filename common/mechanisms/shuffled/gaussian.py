@@ -165,8 +165,8 @@ class ShuffledGaussian(GaussianLike):
 
     variance   paper: by σ of CTX Theorem B.1, which is made for ε/2 and Δ₂ = 2 for each of two vectors: σ² as printed
                for a contextual statistic, (Δ₂σ/4)² for one vector alone. Inside its range only (ε₀ ≤ 1, B ≥ 16 e^ε₀
-               ln(4/δ)), where the guarantee that is computed for it may still be above ε. exact: the least for t messages; one coordinate by
-               the privacy blanket of the grid's own law, a vector by the clones bound of its (ε₀, δ₀).
+               ln(4/δ)). exact: the least for t messages; one coordinate by the privacy blanket of the grid's own law,
+               a vector by the clones bound of its (ε₀, δ₀).
     Guarantee  (ε, δ) for the permuted messages of t honest clients, never worse than one message's own.
     Source     CTX P_Amp, Algorithms 2 to 4; Balle et al. 2019; Feldman, McMillan & Talwar 2021.
     """

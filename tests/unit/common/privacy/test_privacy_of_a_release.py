@@ -7,7 +7,15 @@ import pytest
 from distrust.common.bandit.statistics import Reward
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.privacy.profile import SEVERAL_BATCHES, SHOWN_DELTA, Privacy, Profile, Stream, no_privacy, of_pure
+from distrust.common.privacy.profile import (
+    SEVERAL_BATCHES,
+    SHOWN_DELTA,
+    BatchStream,
+    Privacy,
+    Profile,
+    no_privacy,
+    of_pure,
+)
 
 
 def guarantee(kind: str, delta: float = 0.0, rdp: tuple[tuple[float, float], ...] = ()) -> Guarantee:
@@ -26,7 +34,7 @@ class Counted:
         return of_pure(1.0, delta, "exact")
 
 
-def stated(promise: Callable[[], Guarantee], counted: Counted, stream: Stream | None = None) -> Privacy:
+def stated(promise: Callable[[], Guarantee], counted: Counted, stream: BatchStream | None = None) -> Privacy:
     return Privacy(compute_promise=promise, compute_profile=counted.profile, stream=stream)
 
 
