@@ -192,7 +192,7 @@ def composable_of(mechanism: Mechanism, privacy: Privacy) -> Guarantee:
 def check_returning(name: str, contributions: int, batches: int | None) -> None:
     """Raise BadParameter for more contributions of one client than a stream of `batches` has batches."""
     if MECHANISMS[name].takes_batches and batches is not None and contributions > batches:
-        allowed = f"must be at most mechanism.batches = {batches}: a client is in a batch of {name}'s stream once"
+        allowed = f"must be at most mechanism.batches = {batches}, the batches of {name}'s stream"
         raise BadParameter("contributions", contributions, allowed)
 
 

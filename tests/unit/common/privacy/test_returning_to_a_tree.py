@@ -13,7 +13,7 @@ from distrust.common.mechanisms import MECHANISMS, check_returning, composable_o
 from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.noise.discrete_gaussian import DiscreteGaussianSum
 from distrust.common.privacy.composition import compose
-from distrust.common.privacy.gaussian import gaussian_delta, gaussian_epsilon
+from distrust.common.privacy.gaussian import gaussian_delta, gaussian_epsilon, largest_ratio
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.privacy.ledger import Entry, PrivacyLedger
 from distrust.common.privacy.profile import Privacy
@@ -95,6 +95,16 @@ def test_what_several_batches_cost_holds_for_the_released_law_of_one_coordinate(
     assert delta <= 1e-3
     lower = float(table @ np.maximum(0.0, -np.expm1(0.98 * promise.epsilon - loss)))
     assert lower > 1e-3
+
+
+@pytest.mark.parametrize(("times", "total"), [(2, 1.0), (5, 1.0), (8, 3.0)])
+def test_the_epsilon_of_one_batch_for_a_total_is_the_page_s(times: int, total: float) -> None:
+    """docs/contextual.md: r(ε, δ) √(D/W) is the ratio of one batch. Discrete noise takes 1 % of ε more at most."""
+    weight = Visits(Grid(1, 1, "linf"), 8, times).weight
+    own = gaussian_epsilon(largest_ratio(total, 1e-6) * math.sqrt(4 / weight), 1e-6)
+    stream = tree(epsilon=own).privacy().stream
+    assert stream is not None
+    assert stream.joint(times).promise.epsilon == pytest.approx(total, rel=0.01)
 
 
 def test_one_batch_of_the_stream_costs_what_the_mechanism_promises() -> None:

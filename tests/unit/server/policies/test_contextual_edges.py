@@ -48,7 +48,7 @@ def rules(file: RunFile) -> Iterable[ChoiceRule]:
 
 @pytest.mark.parametrize("mechanism", [QUIET, LOUD], ids=["quiet", "loud"])
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name != "ldp-ols"])
-@pytest.mark.parametrize("features", [1, 30])
+@pytest.mark.parametrize("features", [1, 31])
 def test_one_feature_and_more_features_than_clients_are_learned_with_finite_numbers(
     policy: str, mechanism: str, features: int
 ) -> None:
