@@ -75,6 +75,9 @@ class PrivacyRequirements:
         cost = _cost(promised)
         if self.contributions > 1 and not self.allow_unsafe:
             stream = mechanism.privacy().stream
+            if stream is not None and self.contributions > mechanism.stream_length:
+                reason = f"the stream of {mechanism.name} has {mechanism.stream_length} batches"
+                raise Refused(f"{reason}, and this user takes part in {self.contributions} cohorts")
             cost = _cost(promise_of(mechanism, composable=True)) if stream is None else _cost(promised, stream)
             self._check_budget([*agreed, cost])
         if cohort.channel.kind == "dealt" and cohort.channel.noise_seed is not None and not self.allow_unsafe:

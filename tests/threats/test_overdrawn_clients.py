@@ -3,13 +3,14 @@
 The server refuses such a plan too (`tests/unit/server/test_budget.py`); here it does not look.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from distrust.client.requirements import PrivacyRequirements
 from distrust.client.settings import FleetSettings
-from distrust.common.errors import BudgetExceeded
+from distrust.common.errors import BudgetExceeded, Refused
 from distrust.lab.run import in_process
 from distrust.lab.run.fleet_processes import fleet_environment
 from distrust.lab.run.run_file import RunFile, parse
@@ -128,6 +129,16 @@ def test_all_batches_of_a_stream_are_charged_as_one_release_by_server_and_client
     assert (spent.kind, spent.delta) == ("approximate", 1e-3)
     assert spent == in_process.run(covered).guarantee
     assert spent.epsilon == pytest.approx(1.529, rel=1e-3)
+
+
+def test_clients_that_come_more_often_than_a_stream_has_batches_refuse_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their own setting says nine. The run's does not, which has eight batches."""
+    covered = stream(3, 1.55)
+    held = replace(requirements(covered, monkeypatch), contributions=9)
+    with pytest.raises(Refused, match="the stream of tree has 8 batches, and this user takes part in 9 cohorts"):
+        record_run(tmp_path, [covered.config], 0.0, monkeypatch, requirements=held, world=covered.world())
 
 
 def test_clients_refuse_a_stream_whose_batches_together_overdraw_their_budget(

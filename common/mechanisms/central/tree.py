@@ -35,7 +35,7 @@ from distrust.common.privacy.gaussian_sums import (
 )
 from distrust.common.privacy.gaussian_vectors import gaussian_divergence, lattice_epsilon, lattice_variance
 from distrust.common.privacy.guarantee import SAMPLER, Guarantee, Kind, Model
-from distrust.common.privacy.profile import RAISED, Privacy, Profile, bound, curve, exact, spent_as
+from distrust.common.privacy.profile import RAISED, Privacy, Profile, bound, curve, exact, no_privacy, spent_as
 from distrust.common.privacy.searches import coarsest, snap_up
 from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUNDING, Copies, Grid, Visits, grid_for
 from distrust.common.randomness import Stream
@@ -176,16 +176,17 @@ class Batches:
     mechanism: Tree
 
     def joint(self, times: int) -> Privacy:
-        """Return the privacy of all nodes for a client in at most `times` batches. No client is in more than M."""
+        """Return the privacy of all nodes for a client in at most `times` batches; none for more than M."""
         tree = self.mechanism
-        count = min(times, tree.batches)
-        if count == 1:
+        if times == 1:
             return replace(tree.privacy(), stream=None)
-        move = Visits(tree.grid, tree.batches, count)
+        if times > tree.batches:  # W is for at most M: batches that a policy releases alone may be more
+            return no_privacy(tree.calibration)
+        move = Visits(tree.grid, tree.batches, times)
 
         def promise() -> Guarantee:
             assert tree.delta is not None
-            assumptions = tree.assumptions(f"one client is in at most {count} batches, with one vector in each")
+            assumptions = tree.assumptions(f"one client is in at most {times} batches, with one vector in each")
             spent = tree.make_guarantee(
                 "approximate", _moved_epsilon(tree.variance, move, tree.delta), assumptions, delta=tree.delta
             )

@@ -154,7 +154,7 @@ def test_several_batches_cost_what_continuous_noise_tells_and_the_worst_rounding
         assert isinstance(mechanism, Tree)
         least = gaussian_epsilon(math.sqrt(visits.weight * mechanism.grid.unrounded / mechanism.variance), 1e-6)
         assert least <= epsilon <= most * least
-    assert stream.joint(100).promise == stream.joint(1000).promise  # aborted cohorts release no batch
+    assert stream.joint(101).promise.kind == "none"
 
 
 def test_a_ledger_charges_all_batches_of_a_stream_as_one_release() -> None:
