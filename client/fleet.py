@@ -27,7 +27,7 @@ from distrust.client.user import User, granted
 from distrust.common.crypto.keys import key_hash
 from distrust.common.errors import BudgetExceeded, ProtocolError, Refused, WrongCohort, WrongStage
 from distrust.common.messages.cohort import Cohort, Grant, TicketRequest
-from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.ledger import Entry
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round, RoundView
@@ -72,7 +72,7 @@ class Fleet:
         self._config: RunConfig | None = None
         self._keys: list[Secrets] = []  # made, and not yet in any cohort
         self._agreed: dict[str, tuple[Round, Assignment]] = {}
-        self._promised: list[Guarantee] = []  # of all cohorts that this process has seen, each guarantee once
+        self._costs: list[Entry] = []  # of all cohorts that this process has seen, each cost once
         self._sessions: dict[str, CohortSession] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -181,8 +181,8 @@ class Fleet:
             name = assignment.cohort.cohort
             before = self._agreed.get(name)
             if before is None:
-                promised = self._requirements.check(self._config, round_, assignment, self._promised)
-                self._promised = [*(one for one in self._promised if one != promised), promised]
+                cost = self._requirements.check(self._config, round_, assignment, self._costs)
+                self._costs = [*(one for one in self._costs if one != cost), cost]
                 self._agreed[name] = bare, assignment
             elif before != (bare, assignment):
                 raise Refused(f"cohort {name} is not what users have agreed to: its round has changed")

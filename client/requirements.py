@@ -14,6 +14,7 @@ from distrust.common.modular import packed_size
 from distrust.common.privacy.composition import compose
 from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
 from distrust.common.privacy.ledger import Entry, PrivacyLedger
+from distrust.common.privacy.profile import BatchStream
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round
 
@@ -47,12 +48,12 @@ class PrivacyRequirements:
     config_digest: bytes | None = None
 
     def check(
-        self, config: RunConfig, round_: Round, assignment: Assignment, agreed: Sequence[Guarantee] = ()
-    ) -> Guarantee:
-        """Return a cohort's guarantee. Raises Refused unless it meets these requirements and fits the configuration.
+        self, config: RunConfig, round_: Round, assignment: Assignment, agreed: Sequence[Entry] = ()
+    ) -> Entry:
+        """Return a cohort's cost. Raises Refused unless it meets these requirements and fits the configuration.
 
         config  the run's, whose digest the round names; what follows from it is computed again.
-        agreed  guarantees of the run's cohorts that a user may have been in before.
+        agreed  costs of the run's cohorts that a user may have been in before.
 
         Raises BudgetExceeded when all `contributions`, at the weakest of `agreed` and this one, would overdraw. Nothing
         has been sent yet.
@@ -71,12 +72,17 @@ class PrivacyRequirements:
             reason = f"the round spreads its noise over {mechanism.floor} survivors"
             raise Refused(f"{reason}, and this user believes in {self.max_survivors} at most")
         self._check_guarantee(promised)
+        cost = _cost(promised)
         if self.contributions > 1 and not self.allow_unsafe:
-            promised = promise_of(mechanism, composable=True)
-            self._check_budget([*agreed, promised])
+            stream = mechanism.privacy().stream
+            if stream is not None and self.contributions > mechanism.stream_length:
+                reason = f"the stream of {mechanism.name} has {mechanism.stream_length} batches"
+                raise Refused(f"{reason}, and this user takes part in {self.contributions} cohorts")
+            cost = _cost(promise_of(mechanism, composable=True)) if stream is None else _cost(promised, stream)
+            self._check_budget([*agreed, cost])
         if cohort.channel.kind == "dealt" and cohort.channel.noise_seed is not None and not self.allow_unsafe:
             raise Refused("the actions are dealt from a seed: a party that knows the seed knows each client's action")
-        return promised
+        return cost
 
     def _check_config_digest(self, config: RunConfig) -> None:
         if self.config_digest is not None and config.digest() != self.config_digest:
@@ -95,17 +101,21 @@ class PrivacyRequirements:
         if promised.delta > self.max_delta:
             raise Refused(f"δ = {promised.delta:.3g} is above this user's {self.max_delta:g}")
 
-    def _check_budget(self, guarantees: Sequence[Guarantee]) -> None:
+    def _check_budget(self, costs: Sequence[Entry]) -> None:
         budget = BudgetSpec(epsilon=self.max_epsilon, delta=min(self.max_delta, _LARGEST_DELTA))
-        entries = tuple(Entry("a cohort", 1, 1, one) for one in guarantees)
         try:
-            PrivacyLedger(self.contributions, budget, entries).check(budget)
+            PrivacyLedger(self.contributions, budget, tuple(costs)).check(budget)
         except BudgetExceeded as error:
             if (self.max_epsilon, self.max_delta) != (MAX_EPSILON, MAX_DELTA):
                 raise
             raise BudgetExceeded(
                 error.epsilon, self.contributions, error.budget, error.delta, limit="this user's limit"
             ) from None
+
+
+def _cost(promised: Guarantee, *streams: BatchStream) -> Entry:
+    """Return what one cohort costs a user."""
+    return Entry("a cohort", 1, 1, promised, streams)
 
 
 @lru_cache(maxsize=256)

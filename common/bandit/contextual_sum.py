@@ -129,6 +129,16 @@ class ContextualSum(Message):
         return max(own, 2 * (1 + c * c) if self.blocks > 1 else own) / (4 * (1 + c * c))
 
     @property
+    def apart(self) -> float | None:
+        """Return 2 max(1, c)/Δ₂: what CTX charges for each of sφ and φφᵀ, in units of Δ₂. None without moments.
+
+        CTX releases the two apart, with one σ for every entry and without the weights. Together they are one release
+        that moves by no more than ours, and by Δ₂ in the basis in which φφᵀ - φ'φ'ᵀ is diagonal. So one release of
+        ours with the same σ promises exactly what the two promise together.
+        """
+        return 2 * max(1.0, self.factor) / self.sensitivity if self.moments else None
+
+    @property
     def sensitivity(self) -> float:
         """Return Δ₂, the largest ℓ₂ distance of two clients' vectors; √4.5 for moments, c = 1 and d ≥ 2.
 

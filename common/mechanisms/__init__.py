@@ -39,7 +39,8 @@ from distrust.common.mechanisms.shuffled.gaussian import ShuffledGaussian
 from distrust.common.mechanisms.shuffled.laplace import ShuffledLaplace
 from distrust.common.mechanisms.shuffled.pure import RelaxedSecaggShuffle
 from distrust.common.messages.explain import first
-from distrust.common.privacy.guarantee import Calibration, Guarantee
+from distrust.common.privacy.guarantee import Calibration, Guarantee, no_guarantee
+from distrust.common.privacy.profile import SEVERAL_BATCHES, Privacy
 from distrust.common.privacy.sensitivity import WHOLE
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "check_parts",
     "check_returning",
     "check_spec",
+    "composable_of",
     "plan",
     "promise_of",
 ]
@@ -120,6 +122,7 @@ def plan(
         norm=statistic.norm,
         reach=getattr(statistic, "reach", WHOLE),
         blocks=getattr(statistic, "blocks", 1),
+        apart=getattr(statistic, "apart", None),
         assigned=assigned,
     )
     try:
@@ -142,7 +145,7 @@ def promise_of(mechanism: Mechanism, *, composable: bool = False) -> Guarantee:
 
 def _promise(mechanism: Mechanism, composable: bool) -> Guarantee:  # noqa: FBT001  an argument of the cached function
     privacy = mechanism.privacy()
-    return privacy.composable if composable else privacy.promise
+    return composable_of(mechanism, privacy) if composable else privacy.promise
 
 
 _cached_promise = lru_cache(maxsize=256)(_promise)
@@ -179,14 +182,18 @@ def check_parts(spec: MechanismSpec) -> None:
         raise BadParameter("mechanism.name", spec.name, allowed)
 
 
-def check_returning(name: str, contributions: int) -> None:
-    """Raise BadParameter for several contributions of one client to one stream.
+def composable_of(mechanism: Mechanism, privacy: Privacy) -> Guarantee:
+    """Return `privacy.composable`; of kind "none" for a stream whose class does not say what several batches cost."""
+    if mechanism.takes_batches and privacy.stream is None:  # its guarantees would compose, and claim too little
+        return no_guarantee(mechanism.calibration, SEVERAL_BATCHES)
+    return privacy.composable
 
-    Composing the stream's guarantees would claim too little.
-    """
-    if MECHANISMS[name].takes_batches and contributions > 1:
-        why = f"{name}'s promise is for one batch a client, and several move the nodes that they share by their sum"
-        raise BadParameter("contributions", contributions, f"must be 1: {why}; take another mechanism")
+
+def check_returning(name: str, contributions: int, batches: int | None) -> None:
+    """Raise BadParameter for more contributions of one client than a stream of `batches` has batches."""
+    if MECHANISMS[name].takes_batches and batches is not None and contributions > batches:
+        allowed = f"must be at most mechanism.batches = {batches}, the batches of {name}'s stream"
+        raise BadParameter("contributions", contributions, allowed)
 
 
 def _check_epsilon(spec: MechanismSpec, kind: type[Mechanism]) -> None:

@@ -1,7 +1,8 @@
 """The ledger of a run: what its clients have spent, and a budget that they never overdraw. Spending gives a new ledger.
 
 What a client has spent depends on how often it took part: once, twice, … up to `contributions` times. Rounds with
-disjoint clients compose in parallel, one client's own contributions in sequence.
+disjoint clients compose in parallel, one client's own contributions in sequence. Contributions to one stream, whose
+batches share noise, are one release: the stream says what they cost together.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from distrust.common.errors import BadParameter, BudgetExceeded
 from distrust.common.privacy.composition import compose, without_privacy
 from distrust.common.privacy.guarantee import BudgetSpec, Guarantee, Kind
+from distrust.common.privacy.profile import BatchStream
 
 UNIQUE = "every client takes part in one cohort of the run"
 OWN = "what each round assumes of its own cohorts holds; the ledger has it round by round"
@@ -21,12 +23,17 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One round. `guarantee` is what each of its `cohorts` cost the clients that took part in that cohort."""
+    """One round.
+
+    guarantee  what each of its `cohorts` cost the clients that took part in that cohort.
+    streams    where its cohorts are batches of streams: of each stream, what several batches of it cost.
+    """
 
     label: str
     clients: int
     cohorts: int
     guarantee: Guarantee
+    streams: tuple[BatchStream, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,7 @@ class PrivacyLedger:
     def check(self, budget: BudgetSpec) -> None:
         """Raise BudgetExceeded unless R contributions, at the weakest guarantee so far, stay within a budget."""
         weakest = parallel([entry.guarantee for entry in self.entries])
-        spent = compose(((weakest, self.contributions),), budget.delta)
+        spent = self._several(weakest, self.contributions, budget.delta)
         if spent.kind == "none" or spent.epsilon is None or spent.epsilon > budget.epsilon * (1 + ROUNDING):
             raise BudgetExceeded(spent.epsilon, self.contributions, budget.epsilon, budget.delta)
 
@@ -73,7 +80,7 @@ class PrivacyLedger:
         most = min(times, self._cohorts)
         if most == 1:
             return _assuming(weakest, self.contributions)
-        return _assuming(compose(((weakest, most),), self._delta(weakest, most)), self.contributions)
+        return _assuming(self._several(weakest, most, self._delta(weakest, most)), self.contributions)
 
     @property
     def total(self) -> Guarantee:
@@ -96,9 +103,25 @@ class PrivacyLedger:
 
     def _delta(self, weakest: Guarantee, times: int) -> float | None:
         """Return the δ of a composed guarantee: the budget's, or None where that cannot hold."""
-        if self.budget is None or self.budget.delta < times * weakest.delta:
+        if self.budget is None:
             return None
-        return self.budget.delta
+        if self._streams:  # one release: an ε is known at every δ above 0
+            return self.budget.delta or None
+        return None if self.budget.delta < times * weakest.delta else self.budget.delta
+
+    @property
+    def _streams(self) -> frozenset[BatchStream]:
+        return frozenset(stream for entry in self.entries for stream in entry.streams)
+
+    def _several(self, weakest: Guarantee, times: int, delta: float | None) -> Guarantee:
+        """Return what `times` contributions cost together at most, each at the weakest guarantee so far."""
+        streams = self._streams
+        if times == 1 or not streams:
+            return compose(((weakest, times),), delta)
+        if weakest.kind == "none" or not all(entry.streams for entry in self.entries):  # no sum of both is known
+            return without_privacy(weakest)
+        joint = [stream.joint(times) for stream in streams]
+        return parallel([one.promise if delta is None else one.at(delta) for one in joint])
 
 
 def parallel(guarantees: Sequence[Guarantee]) -> Guarantee:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Self
+from typing import Annotated, Protocol, Self
 
 import numpy as np
 from pydantic import Field
@@ -87,6 +87,21 @@ class Profile(Message):
         return self.model_copy(update=change)
 
 
+SEVERAL_BATCHES = "what several batches of one client cost is one release of their stream, and not composed"
+"""The reason why a guarantee for one batch of a stream does not compose."""
+
+
+class BatchStream(Protocol):
+    """A stream of batches that share noise, of which one client may be in several. A frozen value.
+
+    Two streams are equal if they promise the same.
+    """
+
+    def joint(self, times: int) -> "Privacy":
+        """Return the privacy of all that the stream releases, for a client in at most `times` ≥ 1 of its batches."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
     """The promise of one release to each client whose data is in it. Figures are computed when they are asked for.
@@ -97,13 +112,14 @@ class Privacy:
                      law of integers. The largest shift is then the worst pair of inputs at every ε, and several
                      releases may be composed from the law itself. None for all else, such as shuffled messages, which
                      the server sees one by one.
-    once_only        the assumption that a client would break by coming back. Empty: several releases compose.
+    stream           the stream that the release is a batch of: batches of one client do not compose. None: several
+                     releases about one client compose.
     """
 
     compute_promise: Callable[[], Guarantee]
     compute_profile: Callable[[float], Profile]
     law: Law | None = None
-    once_only: str = ""
+    stream: BatchStream | None = None
 
     @cached_property
     def promise(self) -> Guarantee:
@@ -114,14 +130,25 @@ class Privacy:
     def composable(self) -> Guarantee:
         """Return `promise` in the form that several of them add up by: an (ε, δ) gets its Rényi curve as well.
 
-        Where clients may not come back (`once_only`), return a guarantee of kind "none".
+        Of a batch of a stream, return a guarantee of kind "none": `BatchStream.joint` says what several cost.
         """
         promise = self.promise
-        if self.once_only:
-            return no_guarantee(promise.calibration, self.once_only)
+        if self.stream is not None:
+            return no_guarantee(promise.calibration, SEVERAL_BATCHES)
         if promise.kind != "approximate" or promise.rdp:
             return promise
         return promise.model_copy(update={"rdp": self.profile(promise.delta).known})
+
+    def at(self, delta: float) -> Guarantee:
+        """Return the promise as (ε, δ) at another δ in [0, 1), of kind "none" where no ε is known there."""
+        promise = self.promise
+        if promise.kind == "none" or delta == promise.delta:
+            return promise
+        epsilon = self.profile(delta).approximate.epsilon if delta > 0 else None
+        if epsilon is None:
+            return no_guarantee(promise.calibration, f"no ε is known at δ = {delta:g}")
+        change = {"kind": "approximate", "epsilon": epsilon, "delta": delta, "rdp": ()}
+        return promise.model_copy(update=change)
 
     def profile(self, delta: float = SHOWN_DELTA) -> Profile:
         """Return pure ε, ε at `delta` and Rényi divergences by order, all from the law that is released."""

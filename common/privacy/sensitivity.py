@@ -66,6 +66,57 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True)
+class Visits:
+    """What a client of several batches moves in all the nodes of a binary tree over a stream of batches.
+
+    grid     a client's moves in one batch.
+    batches  M. The nodes of level l are the ⌊M/2ˡ⌋ complete runs of 2ˡ batches.
+    times    batches that the client is in, in [1, M].
+    """
+
+    grid: "Grid"
+    batches: int
+    times: int
+
+    @property
+    def weight(self) -> int:
+        """Return the largest Σ k² over the nodes, a node having k of the client's batches.
+
+        That is Σ_l (⌊t/2ˡ⌋ 4ˡ + r_l²), r_l = t mod 2ˡ, or 0 where the tree has no more than ⌊t/2ˡ⌋ nodes of level l.
+        """
+        # A level's nodes are disjoint, k ≤ 2ˡ in each and Σk ≤ t. Moving a batch from a node to another that has as
+        # many only adds to Σk², so as many nodes as possible are full, and one more has the rest if there is one more.
+        # The first t batches of the stream do this on every level at once: the sum over the levels is reached.
+        total = 0
+        for level in range(self.batches.bit_length()):
+            full, rest = divmod(self.times, 1 << level)
+            total += full << 2 * level
+            if full < self.batches >> level:
+                total += rest * rest
+        return total
+
+    @property
+    def dimension(self) -> int:
+        """Return a bound on the number of coordinates that the client moves."""
+        return self.times * self.batches.bit_length() * self.grid.dimension
+
+    @property
+    def unrounded(self) -> int:
+        """Return `squared_l2`: the worst rounding counts, as a client's later vector may depend on earlier releases."""
+        return self.squared_l2
+
+    @property
+    def squared_l2(self) -> int:
+        """Return a bound on the squared ℓ₂ length, rounding included."""
+        # k vectors of squared length S at most add up to one of k²S at most.
+        return self.weight * self.grid.squared_l2
+
+    def log_moment(self, rate: float) -> float:
+        """Return a bound on ln E[e^(rate · S)], S the squared ℓ₂ length after rounding."""
+        return rate * self.squared_l2
+
+
+@dataclass(frozen=True, slots=True)
 class Grid:
     """A client's range of moves: a vector of `dimension` coordinates, at most `precision` steps in `norm`.
 

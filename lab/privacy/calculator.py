@@ -8,7 +8,7 @@ from typing import Any
 
 from distrust.common.bandit.error_law import How, ScaledErrorLaw
 from distrust.common.errors import BadParameter
-from distrust.common.mechanisms import Calibration, Mechanism, check_returning
+from distrust.common.mechanisms import Calibration, Mechanism, check_returning, composable_of
 from distrust.common.mechanisms.families.base import delta_allowed
 from distrust.common.noise.law import Pmf
 from distrust.common.privacy.composition import LONGEST, compose, compose_exactly
@@ -131,8 +131,11 @@ def promised(mechanism: Mechanism, query: PrivacyQuery) -> Promise:
     """Return the guarantee and the profile of all the contributions. Raises BadParameter as `guaranteed` does."""
     promise = guaranteed(mechanism, query)
     delta = query.target_delta or (promise.delta if 0 < promise.delta < 1 else SHOWN_DELTA)
-    profile = mechanism.privacy(query.answers, query.colluders).profile(delta)
-    if query.contributions > 1:
+    privacy = mechanism.privacy(query.answers, query.colluders)
+    profile = privacy.profile(delta)
+    if query.contributions > 1 and privacy.stream is not None:
+        profile = privacy.stream.joint(query.contributions).profile(delta)
+    elif query.contributions > 1:
         whole = promise if promise.delta == delta else _composed(mechanism, query, delta)
         profile = _repeated(profile, query.contributions, whole)
         promise = _better(promise, profile)
@@ -179,11 +182,14 @@ def guaranteed(mechanism: Mechanism, query: PrivacyQuery) -> Guarantee:
 def _composed(mechanism: Mechanism, query: PrivacyQuery, target_delta: float | None) -> Guarantee:
     """Return `guaranteed` at another target."""
     contributions = query.contributions
-    check_returning(mechanism.name, contributions)
+    check_returning(mechanism.name, contributions, mechanism.stream_length)
     privacy = mechanism.privacy(query.answers, query.colluders)
     if contributions == 1:
         return compose(((privacy.promise, 1),), target_delta)
-    once = privacy.composable
+    if privacy.stream is not None:
+        joint = privacy.stream.joint(contributions)
+        return joint.promise if target_delta is None else joint.at(target_delta)
+    once = composable_of(mechanism, privacy)
     composed = compose(((once, contributions),), target_delta)
     if target_delta is not None and target_delta < contributions * once.delta:
         composed = _below(composed, privacy, contributions, target_delta)

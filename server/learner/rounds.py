@@ -12,6 +12,7 @@ from distrust.common.bandit.statistics import Statistic
 from distrust.common.mechanisms import AnyMechanism, Mechanism, plan, promise_of
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.ledger import Entry, PrivacyLedger, parallel
+from distrust.common.privacy.profile import BatchStream
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import LedgerClass
 from distrust.common.wire import Identifier, Message
@@ -129,6 +130,12 @@ class RoundRecord:
         """Return the weakest guarantee for clients that return, in the form that several of them compose by."""
         return self._weakest([promise_of(mechanism, composable=True) for mechanism in self.mechanisms.values()])
 
+    @cached_property
+    def streams(self) -> tuple[BatchStream, ...]:
+        """Return the streams that the cohorts are batches of; none where a mechanism's releases compose."""
+        streams = [mechanism.privacy().stream for mechanism in self.mechanisms.values()]
+        return tuple(stream for stream in streams if stream is not None) if all(streams) else ()
+
     def _weakest(self, guarantees: Sequence[Guarantee]) -> Guarantee:
         weakest = guarantees[0] if len(guarantees) == 1 else parallel(guarantees)
         if self.ask.decision.kind != "assigned-action" or weakest.model != "shuffle":
@@ -210,7 +217,7 @@ def _promise(guarantee: Guarantee) -> str:
 def round_guarantee(config: RunConfig, record: RoundRecord) -> Guarantee:
     """Return one round's guarantee at its least number of honest survivors; none if its noise comes from a seed."""
     if config.unsafe is None:
-        return record.guarantee if config.contributions == 1 else record.composable
+        return record.guarantee if config.contributions == 1 or record.streams else record.composable
     return _without_privacy(record.guarantee)
 
 
@@ -229,10 +236,11 @@ def run_ledger(config: RunConfig, records: Sequence[RoundRecord]) -> PrivacyLedg
     entries: list[Entry] = []
     for one in records:
         guarantee, clients, cohorts = round_guarantee(config, one), one.clients, max(1, len(one.cohorts))
+        streams = one.streams if config.contributions > 1 and config.unsafe is None else ()
         if entries and entries[-1].guarantee is guarantee:
             last = entries.pop()
             clients, cohorts = last.clients + clients, last.cohorts + cohorts
-        entries.append(Entry(f"rounds to {one.number}", clients, cohorts, guarantee))
+        entries.append(Entry(f"rounds to {one.number}", clients, cohorts, guarantee, streams))
     return PrivacyLedger(config.contributions, config.budget, tuple(entries))
 
 

@@ -23,7 +23,7 @@ def check_run_config(config: RunConfig) -> None:
     if len(config.run) > LONGEST_RUN:
         raise BadParameter("run", config.run, f"must have at most {LONGEST_RUN} characters")
     _check_pair(config)
-    check_returning(config.mechanism.name, config.contributions)
+    check_returning(config.mechanism.name, config.contributions, config.mechanism.batches)
     first = _first(config)
     check_spec(config.mechanism, first.statistic)
     _check_stream(config, first)
@@ -41,9 +41,14 @@ def _check_pair(config: RunConfig) -> None:
 
 
 def _check_stream(config: RunConfig, first: Ask) -> None:
-    """Refuse a stream that is shorter than the run, of a policy whose rounds are all like the first."""
+    """Refuse a stream that is shorter than the run, of a contextual policy: its rounds are all as large as the first.
+
+    A policy that is not cumulative takes the batches alone, which are private in any number. It is refused all the
+    same, as the guarantee says that there are at most so many batches. Other policies' rounds grow, and are few.
+    """
     batches, rounds = config.mechanism.batches, config.horizon // first.size
-    if first.cumulative and batches is not None and batches < rounds:
+    alike = first.cumulative or first.decision.kind == "contextual-choice"
+    if alike and batches is not None and batches < rounds:
         raise BadParameter("mechanism.batches", batches, f"must be at least {rounds}, the rounds of this run")
 
 

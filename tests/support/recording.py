@@ -26,7 +26,7 @@ import distrust.aggregator.app
 import distrust.server.app
 import distrust.shuffler.app
 from distrust.aggregator.app import AggregatorSettings
-from distrust.client.environments import Environment, build_environment, read_spec
+from distrust.client.environments import AnyWorld, Environment, build_environment, read_spec
 from distrust.client.fleet import Fleet, FleetOptions
 from distrust.client.http_transport import Addresses, HttpTransport, patience
 from distrust.client.randomizer import CohortRandomizer, World, record
@@ -253,17 +253,19 @@ def record_run(
     requirements: PrivacyRequirements = USUAL,
     options: FleetOptions = OPTIONS,
     clock: Clock | None = None,
+    world: AnyWorld | None = None,
 ) -> RecordedRun:
     """Play all runs to their end, at once, on the users' `requirements`.
 
     exchanges  takes the requests and answers, also of a run that fails.
     clock      of the intermediaries; None: the machine's.
+    world      of the clients; None: two arms with Gaussian rewards, which the recorded environment always is.
     """
     truth, exchanges = Truth(), [] if exchanges is None else exchanges
     environment = build_environment(read_spec({"name": "gaussian-easy", "arms": 2, "seed": SEED}))
     _listen(truth, tap)
     databases = {name: folder / f"{name}.sqlite3" for name in PARTIES}
-    fleet = partial(fleet_over, World(environment, SEED), requirements, replace(options, dropout=dropout))
+    fleet = partial(fleet_over, World(world or environment, SEED), requirements, replace(options, dropout=dropout))
     views, transcripts = asyncio.run(_record(databases, configs, exchanges, fleet, clock))
     return RecordedRun(truth, exchanges, databases, environment, views, transcripts)
 

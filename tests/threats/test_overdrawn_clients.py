@@ -3,13 +3,14 @@
 The server refuses such a plan too (`tests/unit/server/test_budget.py`); here it does not look.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from distrust.client.requirements import PrivacyRequirements
 from distrust.client.settings import FleetSettings
-from distrust.common.errors import BudgetExceeded
+from distrust.common.errors import BudgetExceeded, Refused
 from distrust.lab.run import in_process
 from distrust.lab.run.fleet_processes import fleet_environment
 from distrust.lab.run.run_file import RunFile, parse
@@ -39,6 +40,37 @@ contributions = {contributions}
 [environment]
 name = "gaussian-easy"
 arms = 2
+seed = 1
+"""
+    )
+
+
+def stream(contributions: int, epsilon: float) -> RunFile:
+    """Eight batches of a tree, ε = 0.5 for one of them, and a budget for each client at δ = 1e-3."""
+    return parse(
+        f"""
+run = "run"
+horizon = 96
+[policy]
+name = "linucb"
+batch = 12
+[mechanism]
+name = "tree"
+epsilon = 0.5
+delta = 1e-3
+batches = 8
+precision = 2000
+[returning]
+contributions = {contributions}
+[budget]
+epsilon = {epsilon}
+delta = 1e-3
+[intermediary]
+dropout = 0.0
+[environment]
+name = "contextual-synthetic"
+arms = 4
+dimension = 2
 seed = 1
 """
     )
@@ -83,6 +115,53 @@ def test_what_the_budget_covers_is_played_to_its_end(
     recorded = record_run(tmp_path, [covered.config], 0.0, monkeypatch, requirements=requirements(covered, monkeypatch))
     assert recorded.views["run"].state == "finished"
     assert recorded.views["run"].snapshot.guarantee.epsilon == pytest.approx(2.0)
+
+
+def test_all_batches_of_a_stream_are_charged_as_one_release_by_server_and_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three batches of the tree move it by √26 of a vector, where one moves it by 2: ε = 1.53, above 3 · 0.5."""
+    covered = stream(3, 1.55)
+    held = requirements(covered, monkeypatch)
+    recorded = record_run(tmp_path, [covered.config], 0.0, monkeypatch, requirements=held, world=covered.world())
+    spent = recorded.views["run"].snapshot.guarantee
+    assert recorded.views["run"].state == "finished"
+    assert (spent.kind, spent.delta) == ("approximate", 1e-3)
+    assert spent == in_process.run(covered).guarantee
+    assert spent.epsilon == pytest.approx(1.529, rel=1e-3)
+
+
+def test_clients_that_come_more_often_than_a_stream_has_batches_refuse_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their own setting says nine. The run's does not, which has eight batches."""
+    covered = stream(3, 1.55)
+    held = replace(requirements(covered, monkeypatch), contributions=9)
+    with pytest.raises(Refused, match="the stream of tree has 8 batches, and this user takes part in 9 cohorts"):
+        record_run(tmp_path, [covered.config], 0.0, monkeypatch, requirements=held, world=covered.world())
+
+
+def test_clients_refuse_a_stream_whose_batches_together_overdraw_their_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overdrawn = stream(3, 1.5)
+    with pytest.raises(BudgetExceeded, match="3 contributions"):
+        in_process.run(overdrawn)
+    monkeypatch.setattr("distrust.server.learner.learner.check_budget", lambda *_: None)
+    exchanges: list[Exchange] = []
+    held = requirements(overdrawn, monkeypatch)
+    with pytest.raises(BudgetExceeded, match="3 contributions would cost"):
+        record_run(
+            tmp_path,
+            [overdrawn.config],
+            0.0,
+            monkeypatch,
+            exchanges=exchanges,
+            requirements=held,
+            world=overdrawn.world(),
+        )
+    sent = [one.url.path.rpartition("/")[2] for one in exchanges if one.caller.startswith("fleet")]
+    assert set(sent) == {"round", "config"}  # they looked, and took not even a ticket
 
 
 def test_a_budget_at_a_smaller_delta_than_a_guarantee_is_shown_at_is_kept_all_the_same(

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
@@ -32,11 +33,11 @@ from distrust.common.privacy.gaussian_sums import (
     sum_profile,
     sum_variance,
 )
-from distrust.common.privacy.gaussian_vectors import lattice_epsilon, lattice_variance
+from distrust.common.privacy.gaussian_vectors import gaussian_divergence, lattice_epsilon, lattice_variance
 from distrust.common.privacy.guarantee import SAMPLER, Guarantee, Kind, Model
-from distrust.common.privacy.profile import Privacy, Profile, spent_as
+from distrust.common.privacy.profile import RAISED, Privacy, Profile, bound, curve, exact, no_privacy, spent_as
 from distrust.common.privacy.searches import coarsest, snap_up
-from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUNDING, Copies, Grid, grid_for
+from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUNDING, Copies, Grid, Visits, grid_for
 from distrust.common.randomness import Stream
 
 
@@ -51,7 +52,7 @@ class Tree(GaussianLike):
     Guarantee  (ε, δ) for the whole stream, with one client in one batch: `depth` discrete Gaussians, each moved by the
                same vector. In the box their likelihood ratio is that of the sum of all their coordinates, moved by
                depth · D · g, so that δ is exact. Balls count as continuous noise of 3/2 less. By the billboard lemma
-               what clients are told is jointly private.
+               what clients are told is jointly private. `Batches` has the guarantee of a client of several batches.
     Source     Chan, Shi & Song 2010; Shariff & Sheffet 2018; CTX Appendix F.
     """
 
@@ -114,21 +115,20 @@ class Tree(GaussianLike):
 
     @override
     def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:
-        # A client in two batches of the stream moves the nodes that hold both twice as far.
-        return Privacy(
-            compute_promise=self._promise,
-            compute_profile=self._profile,
-            once_only="one client is in one batch of the stream",
+        return Privacy(compute_promise=self._promise, compute_profile=self._profile, stream=Batches(self))
+
+    def assumptions(self, of_a_client: str) -> tuple[str, ...]:
+        """Return what the guarantee assumes, besides what it assumes of one client."""
+        return (
+            "the server is trusted: it sees the sums and adds the noise",
+            f"{of_a_client}, and there are at most {self.batches} of them",
+            "each node's noise is drawn once, and never again for a question that was answered",
+            SAMPLER,
         )
 
     def _promise(self) -> Guarantee:
         assert self.delta is not None
-        assumptions = (
-            "the server is trusted: it sees the sums and adds the noise",
-            f"one client is in one batch, and there are at most {self.batches} of them",
-            "each node's noise is drawn once, and never again for a question that was answered",
-            SAMPLER,
-        )
+        assumptions = self.assumptions("one client is in one batch")
         epsilon = _epsilon(self.variance, self.depth, self.grid, self.delta)
         one_node = sum_divergences(self.variance, 1, self.grid) if math.isfinite(epsilon) else ()
         curve = tuple((order, self.depth * one) for order, one in one_node)
@@ -154,6 +154,61 @@ class Tree(GaussianLike):
         """
         nodes = max(1, batches.bit_count())
         return self.scaled(DiscreteGaussianSum(self.variance, nodes), nodes * self.variance)
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """The stream of one tree, of which a client may be in several batches, with one vector in each.
+
+    Guarantee  (ε, δ) of all nodes together for a client of t batches, whichever they are: that of one Gaussian release
+               which moves by Δ₂√W, W = `Visits.weight`. A client's later vectors may depend on what was released
+               before. W is at least t: a policy that releases leaves only, also of trees of its own for each round,
+               moves less.
+    Source     our own; CTX Appendix E prints t² · depth in place of W, which is more.
+    """
+
+    # The moves of the nodes are fixed one after the other, by what was released before, and their squared lengths add
+    # up to S ≤ W Δ₂². One more release that moves by the rest makes it W Δ₂² for certain. With Gaussian noise of
+    # variance v the privacy loss is then a sum of martingale differences whose moment of order a is e^(a² W Δ₂²/(2v))
+    # exactly: it has the law of one release's loss. What `lattice_log_delta` loses to discrete noise is a factor for
+    # each coordinate that moves, whatever the others are.
+
+    mechanism: Tree
+
+    def joint(self, times: int) -> Privacy:
+        """Return the privacy of all nodes for a client in at most `times` batches; none for more than M."""
+        tree = self.mechanism
+        if times == 1:
+            return replace(tree.privacy(), stream=None)
+        if times > tree.batches:  # W is for at most M: batches that a policy releases alone may be more
+            return no_privacy(tree.calibration)
+        move = Visits(tree.grid, tree.batches, times)
+
+        def promise() -> Guarantee:
+            assert tree.delta is not None
+            assumptions = tree.assumptions(f"one client is in at most {times} batches, with one vector in each")
+            spent = tree.make_guarantee(
+                "approximate", _moved_epsilon(tree.variance, move, tree.delta), assumptions, delta=tree.delta
+            )
+            return spent.model_copy(update={"claimed": None})  # the ε that was asked for is that of one batch
+
+        def profile(delta: float) -> Profile:
+            return Profile(
+                delta=delta,
+                pure=exact(None),
+                approximate=bound(_moved_epsilon(tree.variance, move, delta)),
+                rdp=curve(lambda order: gaussian_divergence(move, tree.variance, order) * RAISED),
+                rdp_how="bound",
+                notes=("of the whole stream of batches",),
+            )
+
+        return Privacy(compute_promise=promise, compute_profile=profile)
+
+
+@lru_cache(maxsize=256)
+def _moved_epsilon(variance: float, move: Visits, delta: float) -> float:
+    """Return ε at δ of a client that moves all nodes by `move`; inf where none is proven."""
+    return lattice_epsilon(move, variance, delta)
 
 
 def _all(depth: int, grid: Grid) -> Grid:

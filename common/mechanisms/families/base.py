@@ -133,6 +133,8 @@ class CohortParams:
     reach                 (Δ₂ / diameter)², below 1 where a statistic does not fill its ℓ₂ ball.
     blocks                equal parts of a vector, of which a client fills at most one; the others are zero.
     assigned              whether the shuffler assigns the actions, and opens what was played of each.
+    apart                 for `paper`: sensitivity that the paper charges for each of the two parts that it releases
+                          apart, in units of the whole vector's. None: it releases the vector whole.
     """
 
     clients: int
@@ -147,6 +149,7 @@ class CohortParams:
     assigned: bool = False
     reach: Fraction = WHOLE
     blocks: int = 1
+    apart: float | None = None
 
     def shared(self, precision: int, modulus: int, *, full_ball: bool = False) -> dict[str, Any]:
         """Return the fields that every mechanism has. Raises BadParameter for a modulus of 2^62 or more.

@@ -83,7 +83,8 @@ class GaussianLike(GridMechanism):
 class RealGaussian(RealNoise, GaussianLike):
     """A mechanism with one draw of Gaussian noise on every coordinate.
 
-    variance    of the draw. paper: Δ₂² · 2 ln(1.25/δ)/ε², for ε < 1 only. exact: the least that is (ε, δ).
+    variance    of the draw. paper: Δ₂² · 2 ln(1.25/δ)/ε², for ε < 1 only; at clients, of a vector that CTX releases in
+                two parts, as `two_releases`. exact: the least that is (ε, δ).
     grid        N_Z(0, variance): (ε, δ) exactly for one coordinate and for the box; for a ball by `lattice_epsilon`.
     continuous  N(0, variance): the analytic Gaussian mechanism, exact for vectors too.
     """
@@ -109,7 +110,9 @@ class RealGaussian(RealNoise, GaussianLike):
         sharp = math.inf if paper else sharpness(target)
         precision = spec.precision or max(fine, grid_for(cohort.dimension, cohort.norm, sharp, INFLATED))
         grid = cohort.grid(precision, rounded=cls.rounds_first or spec.noise == "grid")
-        if paper:
+        if paper and cohort.apart is not None and cls.model == "local":
+            variance = grid.squared_l2 * cohort.apart**2 * two_releases(epsilon, delta)
+        elif paper:
             variance = grid.squared_l2 * textbook(epsilon, delta)
         elif spec.noise == "continuous":
             variance = rounded_variance(grid, epsilon, delta)
@@ -146,3 +149,14 @@ def textbook(epsilon: float, delta: float) -> float:
         rule = "must lie in (0, 1) for the paper's Gaussian constants; calibration exact has no such limit"
         raise BadParameter("mechanism.epsilon", epsilon, rule)
     return 2 * math.log(1.25 / delta) / epsilon**2
+
+
+def two_releases(epsilon: float, delta: float) -> float:
+    """Return σ²/Δ² of two releases that are (ε/2, δ/2) each, Δ being the sensitivity of either.
+
+    At Δ = 2 it is the σ = 4√(2 ln(2.5/δ))/ε of CTX Proposition F.1. Raises BadParameter for ε above 1, its range.
+    """
+    if epsilon > 1:
+        rule = "must lie in (0, 1] for the constants of CTX Proposition F.1; calibration exact has no such limit"
+        raise BadParameter("mechanism.epsilon", epsilon, rule)
+    return textbook(epsilon / 2, delta / 2)

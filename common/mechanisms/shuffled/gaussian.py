@@ -45,6 +45,7 @@ from distrust.common.privacy.searches import least_on_grid, snap_up
 from distrust.common.privacy.sensitivity import INFLATION, PAPER_INFLATION, ROUNDING, Grid, grid_for
 
 GUESS = 1.03  # relative accuracy of the search for where to begin
+LEAST_EPSILON = 1e-9  # nats: no smaller ε is searched for
 COARSE = 6  # steps of the grid on which it is done, where the noise is less than that wide
 LEAST_SIZE = 0.1  # of Gaussian noise, in units of the range
 FARTHEST = 1e-280  # mass of a message's law that Rényi divergences may leave out
@@ -59,6 +60,8 @@ def shuffled_gaussian_epsilon(variance: float, grid: Grid, delta: float, honest:
     requested  the ε to return where it is met, without a search for less; 0: search.
     """
     local = _local_epsilon(variance, grid, delta)
+    if local == 0:
+        return 0.0
     if grid.dimension > 1:
         if 0 < requested <= local and _vector_delta(variance, grid, delta, honest, requested) <= delta:
             return requested
@@ -123,7 +126,7 @@ def _vector_epsilon(variance: float, grid: Grid, delta: float, honest: int, loca
     low, high = 0.0, min(local, 50.0)
     if _vector_delta(variance, grid, delta, honest, high) > delta:
         return math.inf
-    while high - low > 1e-6 * high:
+    while high - low > max(1e-6 * high, LEAST_EPSILON):
         middle = (low + high) / 2
         low, high = (low, middle) if _vector_delta(variance, grid, delta, honest, middle) <= delta else (middle, high)
     return high
@@ -160,9 +163,10 @@ def _share(epsilon: float, delta: float, honest: int) -> float:
 class ShuffledGaussian(GaussianLike):
     """Each client adds N_Z(0, variance) to every coordinate of its vector; messages are sealed and permuted.
 
-    variance   paper: (Δ₂σ/4)² with σ of CTX Theorem B.1, which is made for Δ₂ = 2 and ε/2 for each of two vectors;
-               inside its range only (ε₀ ≤ 1, B ≥ 16 e^ε₀ ln(4/δ)). exact: the least for t messages; one coordinate by
-               the privacy blanket of the grid's own law, a vector by the clones bound of its (ε₀, δ₀).
+    variance   paper: by σ of CTX Theorem B.1, which is made for ε/2 and Δ₂ = 2 for each of two vectors: σ² as printed
+               for a contextual statistic, (Δ₂σ/4)² for one vector alone. Inside its range only (ε₀ ≤ 1, B ≥ 16 e^ε₀
+               ln(4/δ)). exact: the least for t messages; one coordinate by the privacy blanket of the grid's own law,
+               a vector by the clones bound of its (ε₀, δ₀).
     Guarantee  (ε, δ) for the permuted messages of t honest clients, never worse than one message's own.
     Source     CTX P_Amp, Algorithms 2 to 4; Balle et al. 2019; Feldman, McMillan & Talwar 2021.
     """
@@ -185,7 +189,8 @@ class ShuffledGaussian(GaussianLike):
     def plan(cls, spec: MechanismSpec, cohort: CohortParams) -> Self:
         epsilon, delta = needed(spec), needed_delta(spec)
         paper = spec.calibration == "paper"
-        size = gaussian_noise(epsilon, delta, cohort.min_honest) / 4 if paper else 0.0
+        share = 4 if cohort.apart is None else 2 / cohort.apart
+        size = gaussian_noise(epsilon, delta, cohort.min_honest) / share if paper else 0.0
         precision = spec.precision or _precision(epsilon, delta, cohort, size)
         if cohort.dimension == 1 and precision > FINEST:
             raise BadParameter("mechanism.precision", precision, f"at most {FINEST} for one coordinate")

@@ -6,7 +6,8 @@ in all batches m. With λ = 2q the noisy V lies between λ_min = q and λ_max = 
 
     β_m = R √(2 ln(2/α) + d ln(1 + t_m/(d λ_min))) + √λ_max + ν.
 
-Lemma A.4, which takes one λ for both ends and no ν, is asymptotic: its √λ is up to 1.93 times too short.
+Lemma A.4, which takes one λ for both ends and no ν, is unproved: its derivation leaves √λ 1.93 times too short where
+q_h = q, and noise within its bounds reaches 4/√6 = 1.633.
 """
 
 from typing import Self

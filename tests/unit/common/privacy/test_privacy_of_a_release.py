@@ -7,7 +7,15 @@ import pytest
 from distrust.common.bandit.statistics import Reward
 from distrust.common.mechanisms import Mechanism, MechanismSpec, plan
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.privacy.profile import SHOWN_DELTA, Privacy, Profile, no_privacy, of_pure
+from distrust.common.privacy.profile import (
+    SEVERAL_BATCHES,
+    SHOWN_DELTA,
+    BatchStream,
+    Privacy,
+    Profile,
+    no_privacy,
+    of_pure,
+)
 
 
 def guarantee(kind: str, delta: float = 0.0, rdp: tuple[tuple[float, float], ...] = ()) -> Guarantee:
@@ -26,8 +34,8 @@ class Counted:
         return of_pure(1.0, delta, "exact")
 
 
-def stated(promise: Callable[[], Guarantee], counted: Counted, once_only: str = "") -> Privacy:
-    return Privacy(compute_promise=promise, compute_profile=counted.profile, once_only=once_only)
+def stated(promise: Callable[[], Guarantee], counted: Counted, stream: BatchStream | None = None) -> Privacy:
+    return Privacy(compute_promise=promise, compute_profile=counted.profile, stream=stream)
 
 
 def test_nothing_is_computed_before_it_is_asked_for() -> None:
@@ -64,10 +72,28 @@ def test_an_approximate_promise_composes_by_the_curve_of_its_profile_at_its_own_
     assert curved.composable is curved.promise
 
 
-def test_a_release_that_holds_once_only_promises_nothing_to_clients_that_return() -> None:
-    privacy = stated(lambda: guarantee("pure"), Counted(), once_only="one client is in one batch")
+class Twice:
+    """A stream in which a second batch costs as much again."""
+
+    def joint(self, times: int) -> Privacy:
+        return stated(lambda: guarantee("pure").model_copy(update={"epsilon": float(times)}), Counted())
+
+
+def test_a_batch_of_a_stream_does_not_compose() -> None:
+    privacy = stated(lambda: guarantee("pure"), Counted(), Twice())
     assert privacy.promise.kind == "pure"
-    assert (privacy.composable.kind, privacy.composable.assumptions) == ("none", ("one client is in one batch",))
+    assert (privacy.composable.kind, privacy.composable.assumptions) == ("none", (SEVERAL_BATCHES,))
+    assert privacy.stream is not None
+    assert privacy.stream.joint(2).promise.epsilon == 2.0
+
+
+def test_a_promise_at_another_delta_is_the_profiles_and_is_none_where_that_knows_no_epsilon() -> None:
+    privacy = stated(lambda: guarantee("approximate", 1e-4, ((2.0, 0.5),)), Counted())
+    assert privacy.at(1e-4) is privacy.promise
+    moved = privacy.at(1e-3)
+    assert (moved.kind, moved.delta, moved.rdp) == ("approximate", 1e-3, ())
+    assert moved.epsilon == of_pure(1.0, 1e-3, "exact").approximate.epsilon
+    assert privacy.at(0.0).kind == no_privacy("exact").at(1e-3).kind == "none"
 
 
 def test_without_honest_noise_no_figure_is_finite() -> None:
