@@ -102,12 +102,17 @@ _ADD_COHORT, _ADD_MESSAGE = insert(COHORTS), insert(MESSAGES)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One cohort's state. `since` is when the open stage's deadline begins to run; None when no stage is open."""
+    """One cohort's state.
+
+    since     when the open stage's deadline begins to run; None when no stage is open.
+    released  the batch as JSON, in the state of the transaction that releases it; None in every other.
+    """
 
     cohort: Cohort
     stage: CohortStage | Literal["mixing"]
     since: float | None
     reason: str | None
+    released: bytes | None = None
 
     @property
     def name(self) -> str:
