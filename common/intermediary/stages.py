@@ -115,12 +115,24 @@ class StageMachine(ABC):
             state = self._close(tx, state)
         return state
 
+    def _advance_late(self, tx: Connection, state: State) -> State:
+        """Return the state after every deadline that has passed.
+
+        A stage that all have answered is closed already: every transaction that takes messages ends with `_advance`.
+        """
+        return self._advance(tx, state) if self._late(state) else state
+
+    def _late(self, state: State) -> bool:
+        """Return whether the open stage's deadline has passed."""
+        if state.stage not in self.stages or state.since is None:
+            return False
+        return self._clock.now() >= state.since + state.cohort.stage_seconds
+
     def _due(self, tx: Connection, state: State) -> bool:
         """Return whether the open stage is over: its deadline passed, or every member has answered or left."""
         if state.stage not in self.stages or state.since is None:
             return False
-        late = self._clock.now() >= state.since + state.cohort.stage_seconds
-        return late or not store.awaited(tx, state, self._members(tx, state))
+        return self._late(state) or not store.awaited(tx, state, self._members(tx, state))
 
     def _close(self, tx: Connection, state: State) -> State:
         """Close the open stage and return the new state: the next stage, mixing, or aborted."""
@@ -136,8 +148,7 @@ class StageMachine(ABC):
         if batch is None:
             store.move(tx, state.name, following, self._clock.now())
             return store.need(tx, state.name)
-        released = self._put_batch(tx, state, batch)
-        return replace(store.need(tx, state.name), released=released)
+        return replace(state, stage="done", since=None, released=self._put_batch(tx, state, batch))
 
     def _abort(self, tx: Connection, state: State, why: ProtocolError) -> State:
         store.move(tx, state.name, "aborted", None, why.detail)
@@ -147,9 +158,10 @@ class StageMachine(ABC):
     def _started(self, tx: Connection, state: State) -> State:
         """Return the state after a message. The first one starts the first stage's deadline, if it comes in time."""
         now = self._clock.now()
-        if state.stage == self.stages[0] and state.since is not None and now < state.since:
-            store.move(tx, state.name, state.stage, now)
-        return store.need(tx, state.name)
+        if state.stage != self.stages[0] or state.since is None or now >= state.since:
+            return state
+        store.move(tx, state.name, state.stage, now)
+        return replace(state, since=now)
 
     def _changed(self, state: State) -> None:
         """Wake waiting requests after a commit, and mix a frozen cohort."""

@@ -189,8 +189,11 @@ def awaited(tx: Connection, state: State, members: Collection[int] | None) -> bo
     """Return whether a member of the open stage has neither answered nor left; `members` None: every slot is one."""
     expected = state.cohort.clients if members is None else len(members)
     left = departed(tx, state.name)
-    if count_answers(tx, state.name, state.stage) + len(left) < expected:
+    answers = count_answers(tx, state.name, state.stage)
+    if answers + len(left) < expected:
         return True  # counting is cheap, and mostly enough
+    if members is None and not left:
+        return False  # as many as there are slots
     present = set(range(expected)) if members is None else set(members)
     return bool(present.difference(left, slots(tx, state.name, state.stage)))
 
