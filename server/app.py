@@ -250,7 +250,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     if intermediaries is None:
         http = HttpIntermediaries(settings.shuffler_url, settings.aggregator_url, settings.operator_token())
         intermediaries = http
-    awaited = lambda run: app.state.notifier.awaited(run, ROUND)  # noqa: E731
+    awaited = lambda run: app.state.notifier.is_awaited(run, ROUND)  # noqa: E731
     app.state.coordinator = RunCoordinator(app.state.service, intermediaries, awaited=awaited)
     await app.state.coordinator.start()
     try:

@@ -59,7 +59,9 @@ class RunCoordinator:
         self._service, self._intermediaries, self._retry, self._awaited = service, intermediaries, retry, awaited
         self._collectors: dict[str, asyncio.Task[None]] = {}
         self._ticket_locks: dict[str, asyncio.Lock] = {}
-        self._ahead: dict[str, asyncio.Task[Cohort | None]] = {}  # by run: its next cohort, opened before it is needed
+        self._ahead: dict[
+            str, tuple[Cohort, asyncio.Task[bool]]
+        ] = {}  # by run: its next cohort, and whether it is open
 
     async def start(self) -> None:
         """Collect every cohort that was open when the server stopped."""
@@ -69,7 +71,7 @@ class RunCoordinator:
 
     async def stop(self) -> None:
         """Stop collecting. Nothing is lost: the intermediaries keep what they have."""
-        tasks = [*self._collectors.values(), *self._ahead.values()]
+        tasks = [*self._collectors.values(), *(task for _, task in self._ahead.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -78,17 +80,21 @@ class RunCoordinator:
         """Open the cohorts that the request needs, and return its tickets. Raises Unavailable without them."""
         self._service.active_run(run)  # an unknown run gets no lock
         async with self._ticket_locks.setdefault(run, asyncio.Lock()):
-            opened = await asyncio.shield(self._ahead[run]) if run in self._ahead else None
+            opened = await self._opened_ahead(run)
             step, recorded = await asyncio.to_thread(self._service.advance, run, request, opened)
-            while True:
-                if recorded and opened is not None:
-                    self._ahead.pop(run, None)
+            if opened is not None:
+                self._ahead.pop(run, None)
+                if recorded:
                     self._watch(opened, opened=True)
-                if not isinstance(step, Cohort):
-                    return step
-                opened = step
-                await self._intermediaries.open(opened)
-                step, recorded = await asyncio.to_thread(self._service.advance, run, request, opened)
+                else:  # an earlier request needed it already: this one may need another cohort
+                    step, _ = await asyncio.to_thread(self._service.advance, run, request)
+            while isinstance(step, Cohort):
+                cohort = step
+                await self._intermediaries.open(cohort)
+                step, recorded = await asyncio.to_thread(self._service.advance, run, request, cohort)
+                if recorded:
+                    self._watch(cohort, opened=True)
+            return step
 
     def forget(self, run: str) -> None:
         """Stop collecting for a run that was cancelled."""
@@ -130,10 +136,7 @@ class RunCoordinator:
             return False
         awaited = self._awaited(cohort.run)  # before the outcome answers those that wait
         following = await asyncio.to_thread(self._settle, cohort, answer)
-        self._ahead.pop(cohort.run, None)
-        if awaited and following is not None:
-            opening = self._open_ahead(following)
-            self._ahead[cohort.run] = asyncio.create_task(opening, name=f"open {following.cohort}")
+        self._open_ahead(cohort.run, following if awaited else None)
         return True
 
     def _settle(self, cohort: Cohort, answer: BatchAnswer) -> Cohort | None:
@@ -141,14 +144,30 @@ class RunCoordinator:
         self._service.settle(cohort, answer)
         return self._service.following(cohort.run)
 
-    async def _open_ahead(self, cohort: Cohort) -> Cohort | None:
-        """Open a cohort and return it; None if that failed: the request that needs it opens it, and gets the error."""
+    def _open_ahead(self, run: str, cohort: Cohort | None) -> None:
+        """Begin to open a run's next cohort, unless that has begun. None: forget what was opened ahead."""
+        known = self._ahead.pop(run, None)
+        if cohort is None:
+            return
+        if known is None or known[0] != cohort:
+            known = cohort, asyncio.create_task(self._open(cohort), name=f"open {cohort.cohort}")
+        self._ahead[run] = known
+
+    async def _open(self, cohort: Cohort) -> bool:
+        """Return whether the cohort was opened. If not, the request that needs it opens it, and gets the error."""
         try:
             await self._intermediaries.open(cohort)
-        except Exception as error:  # noqa: BLE001  whatever it is, the request that needs the cohort meets it too
+        except Exception as error:  # noqa: BLE001  whatever it is, that request meets it too
             _log.info("cohort_unopened", cohort=cohort.cohort, why=describe_error(error))
+            return False
+        return True
+
+    async def _opened_ahead(self, run: str) -> Cohort | None:
+        """Return the run's cohort that was opened ahead, once it is open."""
+        if run not in self._ahead:
             return None
-        return cohort
+        cohort, opening = self._ahead[run]
+        return cohort if await asyncio.shield(opening) else None
 
     async def _last_word(self, cohort: Cohort) -> BatchAnswer | None:
         """Return the intermediary's last answer; None: ask again. A cohort that it cannot release counts as aborted."""

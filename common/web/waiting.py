@@ -44,7 +44,7 @@ class ChangeNotifier:
         for watch in watches:
             watch.wake()
 
-    def awaited(self, topic: str, question: Hashable) -> bool:
+    def is_awaited(self, topic: str, question: Hashable) -> bool:
         """Return whether a request waits for the answer to this question."""
         with self._lock:
             return question in self._watches.get(topic, {})
