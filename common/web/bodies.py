@@ -250,7 +250,7 @@ class MessageRoute(APIRoute):
     """A route that documents the body its `JsonBody` reads, and writes the message that its endpoint returns."""
 
     def __init__(self, path: str, endpoint: Any, **options: Any) -> None:
-        super().__init__(path, writing(endpoint), **options)
+        super().__init__(path, _writing(endpoint), **options)
         for inner in self.dependant.dependencies:
             if isinstance(inner.call, JsonBody):
                 schema = inner.call.model.model_json_schema(ref_template=_REF)
@@ -258,7 +258,7 @@ class MessageRoute(APIRoute):
                 self.openapi_extra = {**(self.openapi_extra or {}), "requestBody": body}
 
 
-def writing(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+def _writing(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     """Return an endpoint whose message is written where it is made.
 
     FastAPI would check the message again, and for a plain function in another thread. An asynchronous endpoint, and one
