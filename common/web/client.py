@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import Self, TypeVar
 
 import h11
 import httpx
@@ -252,7 +252,8 @@ class _Connection(asyncio.Protocol):
         self._wire.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._wire = cast("asyncio.Transport", transport)  # other event loops have classes of their own
+        assert isinstance(transport, asyncio.Transport)
+        self._wire = transport
         self._open.add(self)
 
     def data_received(self, data: bytes) -> None:
