@@ -1,12 +1,11 @@
 """The pool of connections: whole answers however they arrive, no answer to another request, no connection too many."""
 
 import asyncio
-import datetime as dt
+import datetime
 import ipaddress
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Self
 
 import httpx
 import pytest
@@ -30,7 +29,7 @@ class Service:
         self.requests: list[bytes] = []
         self.connections = self.now = self.peak = 0
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> "Service":
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
         scheme = "http" if self._tls is None else "https"
         self.url = f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
@@ -105,7 +104,7 @@ EARLY_HINT = b"HTTP/1.1 103 Early Hints\r\n\r\n", HELLO
     ],
 )
 def test_an_answer_is_whole_however_it_arrives_and_open_connections_are_used_again(
-    parts: tuple[bytes, ...], connections: int, *, close: bool
+    parts: tuple[bytes, ...], close: bool, connections: int
 ) -> None:
     answers, service = converse(answering(*parts, close=close), calls=3)
     assert [isinstance(one, httpx.Response) and one.content for one in answers] == [b"hello"] * 3
@@ -162,12 +161,9 @@ def test_an_idle_connection_to_one_service_gives_way_to_another_service() -> Non
 
 
 def test_the_connection_of_a_caller_that_is_cancelled_is_not_used_again() -> None:
-    arrived = asyncio.Event()
-
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, requests: list[bytes]) -> None:
         while True:
             requests.append(await reader.readuntil(b"\r\n\r\n"))
-            arrived.set()
             await asyncio.sleep(0.05 if len(requests) == 1 else 0)
             path = requests[-1].split()[1]
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(path), path))
@@ -176,7 +172,8 @@ def test_the_connection_of_a_caller_that_is_cancelled_is_not_used_again() -> Non
         pool = Pool(1, 5.0)
         async with Service(talk) as service:
             first = asyncio.create_task(pool.handle_async_request(httpx.Request("GET", f"{service.url}/first")))
-            await arrived.wait()
+            while not service.requests:
+                await asyncio.sleep(0.001)
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
             second = await pool.handle_async_request(httpx.Request("GET", f"{service.url}/second"))
@@ -201,8 +198,8 @@ def test_a_service_over_tls_must_have_a_certificate_that_is_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, trusted: bool
 ) -> None:
     key, name = Ed25519PrivateKey.generate(), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = dt.datetime.now(dt.UTC)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + dt.timedelta(hours=1))
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(hours=1))
     address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
     file = tmp_path / "service.pem"
