@@ -42,6 +42,7 @@ from distrust.server.store import open_database
 Url = Annotated[str, Field(pattern=r"^https?://")]
 
 HEARTBEAT_SECONDS = 15.0
+ROUND = "round"  # what requests for the open round wait for
 
 
 class ServerSettings(ServiceSettings):
@@ -138,9 +139,10 @@ async def open_round(
     run: str, service: ServiceDep, notifier: NotifierDep, wait: Wait = 0, after: After = 0
 ) -> RoundView:
     """Return the open round. With `wait` and `after`, wait for a later round, free tickets, or the run's end."""
-    look = lambda: service.standing(run)  # noqa: E731
-    _, view = await notifier.until(run, look, lambda standing: standing[0] > after, wait, question="round")
-    return view
+    look, known = lambda: service.standing(run), lambda: service.known_standing(run)
+    later = lambda standing: standing[0] > after  # noqa: E731
+    standing: tuple[float, RoundView] = await notifier.until(run, look, later, wait, question=ROUND, known=known)
+    return standing[1]
 
 
 @round_routes.post(
@@ -248,7 +250,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     if intermediaries is None:
         http = HttpIntermediaries(settings.shuffler_url, settings.aggregator_url, settings.operator_token())
         intermediaries = http
-    app.state.coordinator = RunCoordinator(app.state.service, intermediaries)
+    awaited = lambda run: app.state.notifier.is_awaited(run, ROUND)  # noqa: E731
+    app.state.coordinator = RunCoordinator(app.state.service, intermediaries, awaited=awaited)
     await app.state.coordinator.start()
     try:
         yield

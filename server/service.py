@@ -118,6 +118,16 @@ class Service:
             newest = math.inf if over or self._issuer.grantable(active) else len(active.learner.rounds)
             return newest, view
 
+    def known_standing(self, run: str) -> tuple[float, RoundView] | None:
+        """Return what `standing` does; None where that waits for another thread or reads the database."""
+        active = self.active_run(run)
+        if not active.lock.acquire(blocking=False):
+            return None
+        try:
+            return self.standing(run) if active.in_memory else None
+        finally:
+            active.lock.release()
+
     def advance(
         self, run: str, request: TicketRequest, opened: Cohort | None = None
     ) -> tuple[Cohort | TicketAnswer, bool]:
@@ -170,6 +180,11 @@ class Service:
         changed = self._settlement.settle(self.active_run(cohort.run), cohort, answer)
         self._notify(cohort.run)
         return changed
+
+    def following(self, run: str) -> Cohort | None:
+        """Return the cohort that must be opened before the run's next request for tickets gets any; None: none must."""
+        active = self.active_run(run)
+        return self._issuer.following(active) if active.state == "running" else None
 
     def rounds(self, run: str, after: int, limit: int) -> RoundList:
         return views.round_list(self.active_run(run), self.store, after, limit)
