@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Tests and services start hundreds of processes, and without compiled modules each compiles the project anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test test-fast test-slow test-alone postgresql check lint types contracts replay docs dist dist-check lock clean
 
 help:
