@@ -134,7 +134,7 @@ class ContextualSpec(EnvironmentSpec):
         """Raise BadParameter where the policy's table says something else than the world is."""
         for field in ("features", "parameters", "rewards", "weights"):
             if field in policy and policy[field] != defaults.get(field):
-                allowed = f"the environment has {defaults.get(field)}: leave it out"
+                allowed = f"the environment has {defaults.get(field, 'none')}: leave it out"
                 raise BadParameter(f"policy.{field}", policy[field], allowed)
 
 
