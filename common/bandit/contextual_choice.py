@@ -35,12 +35,19 @@ Weights = Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=
 """Values of a reward of 1, one an arm, as parts of the largest."""
 
 
+LARGEST_EXPONENT = 700.0
+"""Largest exponent of the Poisson link. Larger ones overflow, for some contexts only, and 0 times infinity is no score.
+
+A warning or an error that a client meets for some contexts only would disclose which it has.
+"""
+
+
 def link_mean(link: Link, predictor: Floats) -> Floats:
-    """Return μ of linear predictors, elementwise, of the same shape."""
+    """Return μ of linear predictors, elementwise, of the same shape; e^z only up to z = `LARGEST_EXPONENT`."""
     if link == "identity":
         return predictor
     if link == "poisson":
-        return np.exp(predictor)
+        return np.exp(np.minimum(predictor, LARGEST_EXPONENT))
     return 0.5 * (1 + np.tanh(predictor / 2))  # 1/(1 + e^-z) without overflow
 
 
