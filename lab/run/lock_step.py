@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.client.environments import ContextualWorld
-from distrust.client.environments.contextual import Contexts, mean_values
+from distrust.client.environments.contextual import Contexts, clipped_contexts, mean_values
 from distrust.common.bandit.contextual_choice import ChoiceRule, places_of
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.errors import BadParameter
@@ -110,7 +110,7 @@ def _apart(file: RunFile) -> tuple[Any, ...]:
 class _Met:
     """What the clients of some rounds meet: c rounds, R runs, n clients a round and run.
 
-    features  shape (c, R, n, A, d). means: of each arm, shape (c, R, n, K). luck: shape (c, R, B).
+    features  as clients shorten them, shape (c, R, n, A, d). means: of each arm, shape (c, R, n, K). luck: (c, R, B).
     contents  of all contexts, shape (c, R, n, A, width), and rewards, of the shape of `means`, that each arm would pay:
               where they are computed before the choice, many rounds at once.
     c and n are 1 in all but `luck` where the clients of a run meet the same contexts.
@@ -241,7 +241,8 @@ class _Group:
         """Return what the clients of each run meet, stacked."""
         fixed = len(met[0].features) == 1 < rounds * clients
         shape = (1, 1) if fixed else (rounds, clients)
-        features = np.stack([one.features.reshape(*shape, *one.features.shape[1:]) for one in met], axis=1)
+        short = [clipped_contexts(one.features) for one in met]
+        features = np.stack([one.reshape(*shape, *one.shape[1:]) for one in short], axis=1)
         means = [world.means(one.features) for world, one in zip(self._worlds, met, strict=True)]
         luck = np.stack([one.luck.reshape(rounds, clients) for one in met], axis=1)
         return _Met(features, np.stack([one.reshape(*shape, -1) for one in means], axis=1), luck)

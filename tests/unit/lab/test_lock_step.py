@@ -182,6 +182,23 @@ def test_regret_is_by_the_weights_of_the_arms(monkeypatch: pytest.MonkeyPatch) -
     assert played.regret[-1] == in_process.run(file).regret.final != without
 
 
+@pytest.mark.parametrize("case", ["bonus", "predictions"])
+def test_contexts_that_are_longer_than_1_are_shortened_alike(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = GeneralizedLinear.contexts
+
+    def longer(world: GeneralizedLinear, count: int, stream: Stream) -> Contexts:
+        met = plain(world, count, stream)
+        return replace(met, features=met.features * (0.5 + 2.5 * met.luck[:, np.newaxis, np.newaxis]))
+
+    policy, mechanism, world = GREEDY[case]
+    file = run_file(mechanism, world=world, policy=policy, horizon=60)
+    before = in_process.run(file).regret.final
+    monkeypatch.setattr(GeneralizedLinear, "contexts", longer)
+    (played,), alone = play_together([file], ServiceDraws), in_process.run(file)
+    assert list(zip(played.pulls.tolist(), played.regret.tolist(), strict=True)) == alone.regret.curve
+    assert alone.regret.final != before
+
+
 def test_all_series_of_a_panel_meet_the_same_clients() -> None:
     """In block draws the contexts and the luck of client i depend on the environment's seed and on i alone."""
     file, world = run_file('name = "identity"', world=SPHERE), run_file('name = "identity"', world=SPHERE).world()
