@@ -29,7 +29,7 @@ from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.rounds import plan_round
 from distrust.server.learner.run_config import build_policy
 from distrust.server.policies.base import Estimate
-from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, weighted
+from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, counts_of, weighted
 
 Floats = NDArray[np.float64]
 
@@ -48,7 +48,6 @@ class LockStepResult:
 
     pulls, regret  cumulated, after each round and at the end, shape (points,).
     clients        of all cohorts. unfinished: the last pulls, which no cohort takes.
-    indefinite     batches after which noise made the policy's matrix indefinite; None for a policy without one.
     """
 
     file: RunFile
@@ -58,7 +57,6 @@ class LockStepResult:
     clients: int
     unfinished: int
     bits: Bits
-    indefinite: int | None
 
 
 Watch = Callable[[int, Floats], None]
@@ -307,17 +305,17 @@ class _Group:
             payload=sum(phase.mechanism.bits * count for phase, count in self._weights) / rounds,
             modulus=sum((phase.mechanism.modulus - 1).bit_length() * count for phase, count in self._weights) / rounds,
         )
-        indefinite = getattr(self._core, "indefinite", None)
+        counts = counts_of(self._core)
+        indefinite = [None] * len(self._files) if counts is None else counts.tolist()
         return [
             LockStepResult(
                 file=file,
                 pulls=pulls,
                 regret=curves[:, run],
-                events=width_failures(self._config, self._widths, int(self._missed[run])),
+                events=width_failures(self._config, self._widths, int(self._missed[run]), indefinite[run]),
                 clients=rounds * self._batch,
                 unfinished=rest,
                 bits=bits,
-                indefinite=None if indefinite is None else int(indefinite[run]),
             )
             for run, file in enumerate(self._files)
         ]
