@@ -166,7 +166,10 @@ class ChoiceRule:
             arms = np.full(predictors.shape[:-1], self.only, dtype=np.int64)
             return arms, np.asarray(predictors[..., column])
         if self.inverse is not None:
-            scores = scores + _over_clients(self.beta) * self._lengths(features)
+            bonus = self._lengths(features)
+            bonus *= _over_clients(self.beta)
+            bonus += scores
+            scores = bonus
         if self.weights is not None:
             scores = self.weights * link_mean(self.link, scores)
         if self.screen is not None:
@@ -181,8 +184,8 @@ class ChoiceRule:
             squares = np.vecdot(features @ self.inverse, features)
         else:
             squares = np.einsum("...nd,...kde,...ne->...nk", features[..., 0, :], self.inverse, features[..., 0, :])
-        lengths: Floats = np.sqrt(np.maximum(squares, 0))
-        return lengths
+        lengths: Floats = np.maximum(squares, 0)
+        return np.sqrt(lengths, out=lengths)
 
 
 def _over_clients(numbers: Floats | float) -> Floats | float:
@@ -192,7 +195,7 @@ def _over_clients(numbers: Floats | float) -> Floats | float:
 
 def _predictors(theta: Floats, features: Floats) -> Floats:
     """Return ⟨φ_a, θ_a⟩ for every client and arm, shape (…, n, K)."""
-    products = features @ np.swapaxes(theta, -1, -2)[..., np.newaxis, :, :]
+    products = features @ theta.mT[..., np.newaxis, :, :]
     predictors: Floats = products[..., 0] if theta.shape[-2] == 1 else products[..., 0, :]
     return predictors
 
