@@ -322,4 +322,4 @@ def _run(run: str, text: str, digest: bytes, state: RunState, reason: str | None
             words = json.loads(text)
         except ValueError:
             words = {}
-        return UnreadRun(run, words if isinstance(words, dict) else {}, first(error))
+        return UnreadRun(run, words if isinstance(words, dict) else {}, first(error, RunConfig))
