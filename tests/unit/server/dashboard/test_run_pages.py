@@ -1,5 +1,6 @@
 """A run's page and a comparison: what was played is what is shown, after a restart too."""
 
+import asyncio
 import html
 import json
 import re
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from distrust.common.messages.cohort import Masking
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import RegretCurve
 from distrust.server.app import ServerSettings, server_app
@@ -236,3 +238,30 @@ def test_a_round_of_too_many_intervals_is_served_without_them(tmp_path: Path, mo
         arms = [len(one["arms"]) for one in client.get("/v1/runs/demo/rounds").json()["rounds"]]
     assert [len(one["intervals"]) for one in rounds] == [0 if count > 2 else count for count in arms[: len(rounds)]]
     assert {0, 2} <= {len(one["intervals"]) for one in rounds}
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "stage"), [("distributed-polya", "keys or shares"), ("local-laplace-discrete", "report")]
+)
+def test_open_cohorts_show_who_joined_and_the_least_that_must_answer(
+    tmp_path: Path, mechanism: str, stage: str
+) -> None:
+    harness = ServerHarness(tmp_path, InMemoryIntermediaries())
+    harness.service.create(config(mechanism={"name": mechanism, "epsilon": 2.0}))
+
+    async def three_join() -> None:
+        await harness.ask("demo", want=3)
+        await harness.coordinator.stop()
+
+    asyncio.run(three_join())
+    (first, second, _) = harness.service.active_run("demo").pending()
+    harness.database.close()
+    with playing(tmp_path) as client:
+        shown = words(client.get("/runs/demo").text)
+        joined = client.get("/v1/runs/demo/rounds/1").json()["cohorts"][0]["granted"]
+    assert joined == 3
+    channel = first.channel
+    shares = f" {channel.threshold} of {channel.neighbours}" if isinstance(channel, Masking) else ""
+    assert f"{first.cohort} 0 {stage} 3 of {first.clients} {first.minimum}{shares}" in shown
+    assert f"{second.cohort} 1 waits for clients 0 of {second.clients} {second.minimum}{shares}" in shown
+    assert "No client has asked for a ticket yet" not in shown
