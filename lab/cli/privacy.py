@@ -9,6 +9,9 @@ from typing import Annotated, Any, cast
 import typer
 from rich.table import Table
 
+from distrust.common.calculator.compare import TAIL, Comparison, Offer, compared
+from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.calculator.report import LabelledGuarantee, MechanismFigures, Report, SumError, json_of, report_on
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import Noise
 from distrust.common.privacy.profile import Profile
@@ -16,9 +19,6 @@ from distrust.common.privacy.searches import one_thread
 from distrust.common.wire import Norm
 from distrust.lab.cli.console import err, out
 from distrust.lab.cli.run import JsonOption
-from distrust.lab.privacy.calculator import LabelledGuarantee, MechanismFigures, Report, SumError, json_of, report_on
-from distrust.lab.privacy.compare import TAIL, Comparison, Offer, compared
-from distrust.lab.privacy.query import PrivacyQuery
 from distrust.lab.run.progress import working
 from distrust.lab.stack.data_dir import write_result
 

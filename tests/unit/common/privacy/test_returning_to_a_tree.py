@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.calculator.report import report_on
 from distrust.common.errors import BadParameter, BudgetExceeded
 from distrust.common.mechanisms import MECHANISMS, check_returning
 from distrust.common.mechanisms.central.tree import Tree
@@ -15,8 +17,6 @@ from distrust.common.privacy.gaussian import gaussian_epsilon
 from distrust.common.privacy.guarantee import BudgetSpec
 from distrust.common.privacy.ledger import Entry, PrivacyLedger
 from distrust.common.run.config import RunConfig
-from distrust.lab.privacy.calculator import report_on
-from distrust.lab.privacy.query import PrivacyQuery
 from distrust.server.learner.run_config import check_run_config
 
 COHORT: dict[str, Any] = {"clients": 100, "epsilon": 0.8, "delta": 1e-6, "batches": 8}

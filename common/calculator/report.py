@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distrust.common.bandit.error_law import How, ScaledErrorLaw
+from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Calibration, Mechanism, check_returning
 from distrust.common.mechanisms.families.base import delta_allowed
@@ -15,7 +16,6 @@ from distrust.common.privacy.composition import LONGEST, compose, compose_exactl
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.profile import SHOWN_DELTA, Privacy, Profile, bound
 from distrust.common.wire import Message
-from distrust.lab.privacy.query import PrivacyQuery
 
 NINE_DIGITS = 1e-9
 """Relative difference up to which exact figures of one law agree, whatever they were computed by."""
