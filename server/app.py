@@ -34,6 +34,8 @@ from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.settings import ServiceSettings
 from distrust.common.web.waiting import LONGEST_WAIT, ChangeNotifier, Waiting, waiting
 from distrust.server.coordinator import Intermediaries, RunCoordinator
+from distrust.server.dashboard import static_routes
+from distrust.server.dashboard.routes import pages
 from distrust.server.intermediary import HttpIntermediaries
 from distrust.server.keys import load_or_make
 from distrust.server.service import WINDOW, Service
@@ -261,7 +263,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 def server_app(settings: ServerSettings, intermediaries: Intermediaries | None = None) -> FastAPI:
     """Return the server's app. Raises Unavailable or BadParameter when its database or key file cannot be used."""
-    app = make_app("distrust server", _lifespan, [run_routes, round_routes, watch_routes], settings)
+    routers = [run_routes, round_routes, watch_routes, pages, static_routes]
+    app = make_app("distrust server", _lifespan, routers, settings)
     app.state.intermediaries = intermediaries
     allow(*map(str.strip, settings.extensions.split(",")))
     app.state.database = open_database(settings.database_url)
