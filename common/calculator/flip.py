@@ -304,5 +304,5 @@ def _gathered(law: Pmf, first: int, width: int, count: int) -> NDArray[np.float6
     """Return the law's probabilities of `count` intervals."""
     places = (law.support - first) // width
     inside = (places >= 0) & (places < count)
-    masses: NDArray[np.float64] = np.bincount(places[inside], weights=law.masses[inside], minlength=count)
-    return masses
+    masses = np.bincount(places[inside], weights=law.masses[inside], minlength=count)
+    return np.asarray(masses, dtype=np.float64)

@@ -26,6 +26,24 @@ NOISE = {"variance": "variance", "scale": "scale"}
 """Size of the noise that the guarantee rests on, in grid steps: every mechanism that has the field."""
 
 
+UNKNOWN = {"exact": "∞", "bound": "not known"}
+"""Text for a missing ε: none is enough, or none was proven."""
+
+
+def six_digits(value: float | None) -> str:
+    """Return six digits of a number; whole numbers keep all of theirs, and none is a dash."""
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def labelled(epsilon: float | None, how: str) -> str:
+    """Return a figure with its label: "≤" before a bound."""
+    if epsilon is None:
+        return UNKNOWN[how]
+    return six_digits(epsilon) if how == "exact" else f"≤ {six_digits(epsilon)}"
+
+
 class LabelledGuarantee(Guarantee):
     """A guarantee; `how` is "exact" where its ε is the profile's own exact one, else "bound"."""
 
@@ -55,8 +73,12 @@ class SumError(Message):
 
 @dataclass(frozen=True, slots=True)
 class MechanismFigures:
-    """One calibrated mechanism in numbers. parameters: the theorem's letters. bits: of one client's message."""
+    """One calibrated mechanism in numbers. parameters: the theorem's letters. bits: of one client's message.
 
+    mechanism  the calibrated value itself, which is no part of what is described.
+    """
+
+    mechanism: Mechanism
     parameters: Mapping[str, float]
     bits: int
     intermediary: str
@@ -112,7 +134,14 @@ def figures_of(name: str, query: PrivacyQuery, calibration: Calibration) -> Mech
         quantiles=tuple((p, law.quantile(p)) for p in TAILS),
         quantiles_how=law.quantile_how if isinstance(law, ScaledErrorLaw) else "bound",
     )
-    return MechanismFigures(_parameters(mechanism), mechanism.bits, mechanism.via, error, promised(mechanism, query))
+    return MechanismFigures(
+        mechanism=mechanism,
+        parameters=_parameters(mechanism),
+        bits=mechanism.bits,
+        intermediary=mechanism.via,
+        error=error,
+        promise=promised(mechanism, query),
+    )
 
 
 def _parameters(mechanism: Mechanism) -> dict[str, float]:
