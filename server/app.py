@@ -27,7 +27,15 @@ from distrust.common.extensions import allow
 from distrust.common.messages.cohort import KeyHashes, TicketAnswer, TicketRequest, Via
 from distrust.common.messages.status import StatementList, Transcript
 from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunList, RunView
+from distrust.common.run.progress import (
+    IntervalList,
+    LedgerView,
+    RegretCurve,
+    RoundList,
+    RoundReport,
+    RunList,
+    RunView,
+)
 from distrust.common.run.round import RoundView
 from distrust.common.web.app import OperatorOnly, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
@@ -232,6 +240,33 @@ def show_transcript(run: str, cohort: str, service: ServiceDep, after: After = 0
 def show_ledger(run: str, service: ServiceDep) -> LedgerView:
     """Return the cost of each round to its clients, and the total."""
     return service.ledger(run)
+
+
+@watch_routes.get("/runs/{run}/intervals", responses=problems(WrongCohort))
+def show_intervals(run: str, service: ServiceDep, after: After = 0, limit: Limit = 50) -> IntervalList:
+    """Return the confidence intervals that each closed round formed, page by page; `after` is a round's number."""
+    return service.intervals(run, after, limit)
+
+
+@watch_routes.get("/runs/{run}/regret", responses=problems(WrongCohort))
+def show_regret(run: str, service: ServiceDep) -> RegretCurve:
+    """Return the regret curve that a driver of simulated clients posted; 404 without one."""
+    return service.regret(run)
+
+
+@watch_routes.put(
+    "/runs/{run}/regret",
+    dependencies=[OperatorOnly],
+    responses=problems(Unauthorized, WrongCohort, BadMessage),
+)
+def post_regret(
+    run: str, regret: Annotated[RegretCurve, JsonBody.of(RegretCurve, OPERATORS_VALUES)], service: ServiceDep
+) -> RegretCurve:
+    """Keep a driver's regret curve for readers of the run's page; a later one takes its place. No policy reads it.
+
+    It tells about true means: only a driver of simulated clients has it, and posts it on its operator's wish.
+    """
+    return service.keep_regret(run, regret)
 
 
 @watch_routes.get("/runs/{run}/events", responses=problems(WrongCohort), response_class=StreamingResponse)

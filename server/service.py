@@ -13,7 +13,16 @@ from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, KeyHashes, TicketAnswer, TicketRequest
 from distrust.common.messages.status import STATED, STATEMENT, Statement, StatementList, Transcript
 from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunEvent, RunList, RunView
+from distrust.common.run.progress import (
+    IntervalList,
+    LedgerView,
+    RegretCurve,
+    RoundList,
+    RoundReport,
+    RunEvent,
+    RunList,
+    RunView,
+)
 from distrust.common.run.round import RoundView
 from distrust.server import views
 from distrust.server.active_run import ActiveRun, Settlement
@@ -185,6 +194,23 @@ class Service:
 
     def ledger(self, run: str) -> LedgerView:
         return views.ledger_view(self.active_run(run))
+
+    def intervals(self, run: str, after: int, limit: int) -> IntervalList:
+        return views.interval_list(self.active_run(run), after, limit)
+
+    def keep_regret(self, run: str, regret: RegretCurve) -> RegretCurve:
+        """Store a driver's regret curve in place of an earlier one. No policy reads it. Raises WrongCohort."""
+        self.active_run(run)
+        with self.store.writing() as writing:
+            writing.regret(run, regret)
+        return regret
+
+    def regret(self, run: str) -> RegretCurve:
+        """Return the regret curve that a driver posted. Raises WrongCohort where none did."""
+        posted = self.store.regret(self.active_run(run).config.run)
+        if posted is None:
+            raise WrongCohort(f"no driver posted the regret of run {run}")
+        return posted
 
     def events(self, run: str, after: int, limit: int = 500) -> tuple[list[RunEvent], bool]:
         """Return the events after number `after`, and whether there will be no others."""

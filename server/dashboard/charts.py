@@ -244,6 +244,11 @@ def curves(title: str, x: str, y: str, lines: Sequence[Line], *, zero: bool = Tr
     return plot.markup()
 
 
+def regret(curve: Sequence[tuple[int, float]]) -> Markup:
+    """Return the chart of a regret curve, (pulls, regret) from the origin on."""
+    return curves("Regret against pulls", "pulls", "regret", [Line("regret", "first", [(0, 0.0), *curve])])
+
+
 def _free(ends: list[float]) -> float:
     """Return where the newest label goes, so that it does not cover an earlier one."""
     at = ends[-1]
