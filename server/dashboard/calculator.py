@@ -25,7 +25,7 @@ from distrust.common.web.app import require_operator
 from distrust.server.dashboard import PageRoute, page
 from distrust.server.dashboard.laws import Drawn, law_chart
 
-MOST_CLIENTS = 100_000
+MOST_CLIENTS = 20_000
 """Largest cohort of the page. The command line takes larger ones, on the reader's own CPU."""
 
 ANSWERS = 128  # kept in memory
