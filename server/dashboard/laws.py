@@ -72,7 +72,7 @@ def stairs(drawn: Drawn, bins: Bins) -> list[list[tuple[float, float]]]:
 
 def _stairs(drawn: Drawn, bins: Bins, words: str) -> Markup:
     outlines = stairs(drawn, bins)
-    unit = "probability" if bins.width == 1 else f"probability of {bins.width:,} neighbours"
+    unit = "probability" if bins.width == 1 else f"probability of {bins.width:,} values"
     plot = Plot(
         title=drawn.title,
         description=words,
@@ -80,7 +80,8 @@ def _stairs(drawn: Drawn, bins: Bins, words: str) -> Markup:
         y=unit,
         xs=nice_ticks(outlines[0][0][0], outlines[0][-1][0]),
         ys=nice_ticks(0.0, max(mass for outline in outlines for _, mass in outline)),
-        height=260,
+        width=440,
+        height=230,
     )
     for (kind, name), outline in zip(drawn.names, outlines, strict=True):
         plot.area(outline, kind)

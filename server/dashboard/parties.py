@@ -85,7 +85,7 @@ ABORTED = Step(
     "The cohort is aborted",
     "Its reward stays its own. Nothing that holds it was opened.",
     "The messages that came until then. It opens none of them, and hands over no batch.",
-    "The reason. It gets no batch of this cohort, publishes no estimate, and asks fresh clients.",
+    "The reason. It gets no batch of this cohort, and publishes no estimate of it.",
 )
 
 MASKED = (
@@ -147,7 +147,7 @@ UNLINKED = Step(
     "batch",
     "The shuffler hands the records over in random order",
     RELEASED.client,
-    "The order that it drew, and forgot. It never saw what is in a record.",
+    "Which record is whose, as before. It never saw what is in one.",
     "Each noisy number, in random order. Which client sent which is known to the shuffler only.",
 )
 SEALED = (OPENED, TICKETS, SEALED_REPORT, LEFT, UNLINKED, ESTIMATE)
@@ -266,7 +266,7 @@ def _loss(cohort: CohortView, message: Cohort) -> list[str]:
         f"Reason: {cohort.reason or 'none was kept'}.",
         f"{slots} {rule}",
         "Nothing was released: the server got no batch, and no estimate was published.",
-        "The tickets count as pulls all the same. Fresh clients are asked in a cohort that replaces this one.",
+        "The tickets count as pulls all the same. While the horizon lasts, fresh clients are asked in its place.",
     ]
 
 
@@ -316,8 +316,10 @@ def distance(view: FlipView) -> str:
     if view.epsilon is None:
         return "No ε bounds it: some numbers come with one reward only." if view.change == "law" else "No ε bounds it."
     sign = "=" if view.how == "exact" else "≤"
-    tail = f", but for δ = {view.delta:.3g}" if view.delta else ""
-    return f"ε {sign} {view.epsilon:.4g}{tail}: no event is more than {_factor(view.epsilon)} times as likely."
+    figures, tail = f"ε {sign} {view.epsilon:.4g}", ""
+    if view.delta:
+        figures, tail = f"{figures} at δ = {view.delta:.3g}", ", but for events of probability δ"
+    return f"{figures}: no event is more than {_factor(view.epsilon)} times as likely with one reward{tail}."
 
 
 def _factor(epsilon: float) -> str:

@@ -15,7 +15,7 @@ from tests.support.http_runs import in_background, over_http
 
 SMALL = """
 run = "{name}"
-horizon = {horizon}
+horizon = 32
 [policy]
 first_batch = 4
 [mechanism]
@@ -36,11 +36,9 @@ MASKED = 'name = "distributed-polya"\nepsilon = 1.0'
 SHUFFLED = 'name = "shuffled-binomial"\nepsilon = 4.0\ndelta = 1e-2'
 
 
-def small_run(
-    name: str, mechanism: str, *, horizon: int = 32, stage_seconds: float = 60.0, unsafe: str = ""
-) -> RunFile:
-    """Return a run of two arms with a first cohort of 16 clients each."""
-    return parse(SMALL.format(name=name, horizon=horizon, mechanism=mechanism, stage_seconds=stage_seconds) + unsafe)
+def small_run(name: str, mechanism: str, *, stage_seconds: float = 60.0, more: str = "") -> RunFile:
+    """Return a run of two arms and two cohorts of 16 clients. more: further tables."""
+    return parse(SMALL.format(name=name, mechanism=mechanism, stage_seconds=stage_seconds) + more)
 
 
 @dataclass(frozen=True)

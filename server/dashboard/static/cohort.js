@@ -120,13 +120,14 @@ function fill() {
     for (const place of step.querySelectorAll(".seen")) {
       const { party } = place.dataset;
       const lines = party === "client" ? ofClient(stage, client) : ofParty(party, stage, client);
-      place.replaceChildren(...lines.map(line));
+      place.replaceChildren(...lines);
     }
   }
 }
 
 function ofClient(stage, client) {
   const lines = [];
+  const closed = [];
   const known = held?.get(client);
   const early = ["masked", "report"].includes(stage);
   if (early && known) {
@@ -134,21 +135,21 @@ function ofClient(stage, client) {
     if (known.message) lines.push(`Its number before it was masked or sealed: ${known.message.slice(0, MOST_VALUES).join(", ")}.`);
   }
   const sent = transcripts.get(via)?.filter((one) => one.stage === stage && one.direction === "in" && one.peer === `client ${client}`);
-  for (const one of sent ?? []) lines.push(`It sent ${count(one.bytes)} B: ${short(one.hex) || "nothing else"}`);
-  if (early && !known) lines.push("Its reward is known to the client only.");
-  return lines;
+  for (const one of sent ?? []) lines.push(`Client ${client} sent ${count(one.bytes)} B: ${short(one.hex) || "nothing else"}`);
+  if (early && !known) closed.push("Its reward is known to the client only.");
+  return [...lines.map(line), ...closed.map(absent)];
 }
 
 function ofParty(party, stage, client) {
   const messages = transcripts.get(party);
-  if (!messages) return ["Closed. Enter its token above."];
+  if (!messages) return [absent(`Closed: enter the ${party}'s token above.`)];
   const here = messages.filter((one) => one.stage === stage);
   const own = here.filter((one) => one.peer === `client ${client}`);
   const others = here.filter((one) => one.peer.startsWith("client ") && !own.includes(one));
   const rest = here.filter((one) => !one.peer.startsWith("client "));
   const lines = [...rest, ...own, ...others.slice(0, SHOWN)].map((one) => `${from(one)}${read(one)}`);
   if (others.length > SHOWN) lines.push(`… and ${count(others.length - SHOWN)} more messages of clients`);
-  return lines.length ? lines : ["It has no message of this stage."];
+  return lines.length ? lines.map(line) : [absent("It has no message of this stage.")];
 }
 
 function from(entry) {
@@ -175,6 +176,12 @@ function short(text) {
 function line(text) {
   const made = document.createElement("p");
   made.textContent = text;
+  return made;
+}
+
+function absent(text) {
+  const made = line(text);
+  made.className = "none";
   return made;
 }
 
