@@ -318,8 +318,9 @@ def distance(view: FlipView) -> str:
     sign = "=" if view.how == "exact" else "≤"
     figures, tail = f"ε {sign} {view.epsilon:.4g}", ""
     if view.delta:
-        figures, tail = f"{figures} at δ = {view.delta:.3g}", ", but for events of probability δ"
-    return f"{figures}: no event is more than {_factor(view.epsilon)} times as likely with one reward{tail}."
+        figures, tail = f"{figures} at δ = {view.delta:.3g}", ", plus δ"
+    factor = _factor(view.epsilon)
+    return f"{figures}: what it sees is at most {factor} times as probable with one reward as with the other{tail}."
 
 
 def _factor(epsilon: float) -> str:
