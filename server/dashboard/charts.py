@@ -22,6 +22,9 @@ MOST_ROUNDS = 120
 MOST_ARMS = 24
 """Arms drawn in a chart; of more, those with the largest estimates."""
 
+NAMED_ARMS = 12
+"""Arms of which each has its name above its last bar."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -188,18 +191,27 @@ def intervals(rounds: Sequence[tuple[int, Sequence[Bar]]]) -> Markup:
     for place, (number, group) in enumerate(drawn):
         here = [bar for bar in group if bar.arm in places]
         for bar in here:
-            offset = (places[bar.arm] + 0.5) / len(places) - 0.5
-            x = round(plot.sx(place) + offset * slot * 0.86, 2)
+            x = _beside(plot.sx(place), places[bar.arm], len(places), slot)
             hint = f"arm {bar.arm}, round {number}: {bar.mean:.4f} in [{bar.lower:.4f}, {bar.upper:.4f}]"
             plot.segment(x, bar.lower, bar.upper, f"bar {bar.kind}", hint)
             if bar.last and bar.kind == "dropped":
                 plot.cross(x, bar.mean, "fell", f"arm {bar.arm} was dropped after round {number}")
             else:
                 plot.dot(x, bar.mean, bar.kind, hint)
+    if len(places) <= NAMED_ARMS:
+        ends = {bar.arm: (place, bar) for place, (_, group) in enumerate(drawn) for bar in group if bar.arm in places}
+        for arm, (place, bar) in ends.items():
+            x = _beside(plot.sx(place), places[arm], len(places), slot)
+            plot.label(x, plot.sy(bar.upper) - 6, f"arm {arm}", "arm")
     every = max(1, math.ceil(len(numbers) / 16))
     for place in range(0, len(numbers), every):
         plot.label(plot.sx(place), HEIGHT - BOTTOM + 18, str(numbers[place]), "tick")
     return plot.markup()
+
+
+def _beside(middle: float, place: int, places: int, slot: float) -> float:
+    """Return where an arm's bar stands in the slot of a round, which is centred at `middle`."""
+    return round(middle + ((place + 0.5) / places - 0.5) * slot * 0.86, 2)
 
 
 def shown_rounds(rounds: Sequence[tuple[int, Sequence[Bar]]]) -> list[tuple[int, Sequence[Bar]]]:
@@ -238,9 +250,9 @@ def curves(title: str, x: str, y: str, lines: Sequence[Line], *, zero: bool = Tr
         last_x, last_y = line.points[-1]
         for point in line.points if len(line.points) <= MOST_ROUNDS else ():
             plot.dot(plot.sx(point[0]), point[1], line.kind)
-        ends.append(plot.sy(last_y))
-        at = _free(ends)
-        plot.label(plot.sx(last_x) - 6, at - 8, line.name, f"mark {line.kind}", "end")
+        falls = last_y < line.points[0][1]  # then the curve comes from above, and its name goes below
+        ends.append(plot.sy(last_y) + (20 if falls else -8))
+        plot.label(plot.sx(last_x) - 6, _free(ends), line.name, f"mark {line.kind}", "end")
     return plot.markup()
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import ConsoleMessage, Page, Request, expect, sync_playwright
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -27,6 +27,7 @@ class Browser:
     """`with Browser() as browser: with browser.page(url) as page: …`. One process for all pages of a module."""
 
     def __enter__(self) -> Self:
+        expect.set_options(timeout=PATIENCE_MS)
         found = shutil.which("chromium")
         assert found is not None, "apt-get install chromium"
         with ExitStack() as undo:
