@@ -109,7 +109,7 @@ def _message(mechanism: Mechanism, delta: float) -> FlipView:
     why = f"{own}. No other party gets the number bare, unless its column says so."
     if laws is None:
         return FlipView(party="client", sees=sees, why=f"{why} {NO_PICTURE}", change="unknown")
-    epsilon = pair_epsilon(*laws, delta)
+    epsilon = law_pair_epsilon(*laws, delta)
     return FlipView(
         party="client",
         sees=sees,
@@ -238,7 +238,7 @@ def moved(law: Pmf, steps: int) -> Pmf:
     return Pmf(law.first + steps, law.logs, law.lost)
 
 
-def pair_epsilon(one: Pmf, other: Pmf, delta: float) -> float:
+def law_pair_epsilon(one: Pmf, other: Pmf, delta: float) -> float:
     """Return the least ε with P ≤ e^ε Q + δ both ways for every event, rounded up in its tenth digit.
 
     inf where no ε below 10⁴ will do. What one law's stored support lacks counts as impossible there, which only adds.

@@ -40,17 +40,18 @@ def law_chart(drawn: Drawn) -> Markup:
         f"{tick_label((_mode(law) - drawn.center) * drawn.step)}"
         for (_, name), mean, law in zip(drawn.names, means, drawn.laws, strict=True)
     ]
-    return _stairs(drawn, bins, "; ".join(words) + ".")
+    outlines = stairs(drawn, bins)
+    xs = nice_ticks(outlines[0][0][0], outlines[0][-1][0])
+    unit = "probability" if bins.width == 1 else f"probability of {bins.width:,} values"
+    return _plot(drawn, outlines, xs, unit, "; ".join(words) + ".")
 
 
 def uniform_chart(title: str, modulus: int) -> Markup:
     """Return the chart of a number that is uniform in 0 … `modulus` - 1 with either reward: two laws, one picture."""
-    count = min(modulus, 60)
-    width = -(-modulus // count)
-    masses = np.full(count, width / modulus)
-    drawn = Drawn(title, (), FLIPPED, "masked number")
+    outline = [(-0.5, 1 / modulus), (modulus - 0.5, 1 / modulus)]
     words = f"With either reward each of the {modulus:,} numbers has the probability 1/{modulus:,}."
-    return _stairs(drawn, Bins(0, width, (masses, masses)), words)
+    xs = nice_ticks(0, modulus - 1)
+    return _plot(Drawn(title, (), FLIPPED, "masked number"), [outline, outline], xs, "probability", words)
 
 
 def flip_chart(view: FlipView, title: str) -> Markup | None:
@@ -70,15 +71,15 @@ def stairs(drawn: Drawn, bins: Bins) -> list[list[tuple[float, float]]]:
     ]
 
 
-def _stairs(drawn: Drawn, bins: Bins, words: str) -> Markup:
-    outlines = stairs(drawn, bins)
-    unit = "probability" if bins.width == 1 else f"probability of {bins.width:,} values"
+def _plot(
+    drawn: Drawn, outlines: Sequence[Sequence[tuple[float, float]]], xs: Sequence[float], unit: str, words: str
+) -> Markup:
     plot = Plot(
         title=drawn.title,
         description=words,
         x=drawn.x,
         y=unit,
-        xs=nice_ticks(outlines[0][0][0], outlines[0][-1][0]),
+        xs=xs,
         ys=nice_ticks(0.0, max(mass for outline in outlines for _, mass in outline)),
         width=440,
         height=230,

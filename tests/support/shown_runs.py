@@ -6,6 +6,7 @@ import secrets
 import time
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import httpx
 
@@ -43,28 +44,32 @@ def small_run(name: str, mechanism: str, *, stage_seconds: float = 60.0, more: s
 
 @dataclass(frozen=True)
 class ShownRuns:
-    """Runs of a stack: `masked` and `shuffled` are finished, and `lost` has an aborted cohort."""
+    """Runs of a stack: `masked` and `shuffled` are finished, and `lost` has an aborted cohort.
+
+    The noise of `shuffled` has a seed, so that the lab can tell what its clients sent.
+    """
 
     stack: Stack
-    masked: RunFile
-    lost: str
+    files: dict[str, RunFile]
 
     def cohort(self, run: str) -> str:
         """Return the address of the page of a run's first cohort."""
         name = self.report(run)["cohorts"][0]["cohort"]
         return f"{self.stack.urls.server}/runs/{run}/cohorts/{name}"
 
-    def report(self, run: str) -> dict[str, object]:
+    def report(self, run: str) -> dict[str, Any]:
         """Return a run's first round, as the API has it."""
-        return httpx.get(f"{self.stack.urls.server}/v1/runs/{run}/rounds/1", trust_env=False).json()
+        answer: dict[str, Any] = httpx.get(f"{self.stack.urls.server}/v1/runs/{run}/rounds/1", trust_env=False).json()
+        return answer
 
 
 def play(stack: Stack) -> ShownRuns:
     """Play the runs. The last one's clients take tickets and never answer."""
-    masked = small_run("masked", MASKED)
-    for file in (masked, small_run("shuffled", SHUFFLED)):
-        in_background(partial(over_http, stack, file)).result()  # a browser's own event loop may run in this thread
     lost = small_run("lost", MASKED, stage_seconds=0.2)
+    shuffled = small_run("shuffled", SHUFFLED, more="[unsafe]\nnoise_seed = 5\n")
+    files = {"masked": small_run("masked", MASKED), "shuffled": shuffled}
+    for file in files.values():
+        in_background(partial(over_http, stack, file)).result()  # a browser's own event loop may run in this thread
     with httpx.Client(base_url=stack.urls.server, trust_env=False) as client:
         operator = {"Authorization": f"Bearer {stack.urls.token}"}
         body = lost.config.model_dump(mode="json")
@@ -76,7 +81,7 @@ def play(stack: Stack) -> ShownRuns:
         while client.get("/v1/runs/lost").json()["cohorts_aborted"] == 0:
             assert time.monotonic() < end
             time.sleep(0.1)
-    return ShownRuns(stack, masked, "lost")
+    return ShownRuns(stack, files)
 
 
 def _text(raw: bytes) -> str:

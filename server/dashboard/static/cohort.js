@@ -250,8 +250,12 @@ function choose(kind) {
   const same = cards.filter((card) => card.dataset.change === "nothing").map((card) => card.dataset.name);
   const moved = cards.filter((card) => card.dataset.change !== "nothing").map((card) => card.dataset.name);
   const high = kind === "second" ? "highest" : "lowest";
-  const still = same.length ? ` Nothing changes for ${same.join(" and ")}.` : "";
-  document.getElementById("flip-told").textContent = `The reward is the ${high}. The law moves for ${moved.join(", ")}.${still}`;
+  const still = same.length ? ` Nothing changes for ${list(same)}.` : "";
+  document.getElementById("flip-told").textContent = `The reward is the ${high}. The law moves for ${list(moved)}.${still}`;
+}
+
+function list(names) {
+  return names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : names.join("");
 }
 
 // The followed client's own reward, where the reader's file tells it, is the world that the page starts from.

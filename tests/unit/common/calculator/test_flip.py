@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from distrust.common.calculator.compare import suited
-from distrust.common.calculator.flip import FlipView, binned, flip_views, noise_law, pair_epsilon
+from distrust.common.calculator.flip import FlipView, binned, flip_views, law_pair_epsilon, noise_law
 from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.mechanisms import MECHANISMS, Mechanism
 from distrust.common.mechanisms.families.grid import GridMechanism
@@ -68,7 +68,7 @@ def test_every_party_has_a_view_and_none_claims_more_than_the_promise(name: str)
         if view.epsilon is not None:
             assert (view.epsilon, view.delta, view.how) == (promise.epsilon, promise.delta, "bound")
             if view.laws is not None:  # they are no more than what the promise counts
-                assert pair_epsilon(*view.laws, view.delta or SHOWN_DELTA) <= view.epsilon * (1 + 1e-9)
+                assert law_pair_epsilon(*view.laws, view.delta or SHOWN_DELTA) <= view.epsilon * (1 + 1e-9)
         else:
             assert view.change == "everything"
 
@@ -77,7 +77,7 @@ def test_every_party_has_a_view_and_none_claims_more_than_the_promise(name: str)
 def test_where_only_a_sum_is_released_its_two_laws_lie_exactly_the_promise_apart(name: str) -> None:
     server = by_party(calibrated(name))["server"]
     assert server.laws is not None
-    assert server.epsilon == pytest.approx(pair_epsilon(*server.laws, server.delta), rel=1e-9)
+    assert server.epsilon == pytest.approx(law_pair_epsilon(*server.laws, server.delta), rel=1e-9)
 
 
 def test_the_aggregator_and_a_sealed_shuffler_see_one_law_whatever_the_reward() -> None:
@@ -126,9 +126,9 @@ def test_the_distance_of_two_coins_is_that_of_randomized_response() -> None:
     for epsilon, delta in ((1.0, 1e-6), (0.1, 0.01), (5.0, 1e-12)):
         heads = 1 / (1 + math.exp(-epsilon))
         coins = [Pmf(0, np.log([p, 1 - p]), 0.0) for p in (heads, 1 - heads)]
-        assert pair_epsilon(coins[0], coins[1], delta) == pytest.approx(response_epsilon(epsilon, delta), rel=1e-8)
+        assert law_pair_epsilon(coins[0], coins[1], delta) == pytest.approx(response_epsilon(epsilon, delta), rel=1e-8)
     apart = [Pmf(place, np.zeros(1), 0.0) for place in (0, 7)]
-    assert pair_epsilon(apart[0], apart[1], 1e-6) == math.inf
+    assert law_pair_epsilon(apart[0], apart[1], 1e-6) == math.inf
 
 
 @pytest.mark.parametrize("name", ["distributed-polya", "central-gaussian", "identity", "shuffled-binomial"])
