@@ -82,10 +82,13 @@ def run_file(name: str, mechanism: str, *, horizon: int = 700, first_batch: int 
     )
 
 
-def over_http(stack: Stack, file: RunFile, alive: Callable[[], None] = lambda: None) -> Result:
+def over_http(
+    stack: Stack, file: RunFile, alive: Callable[[], None] = lambda: None, *, post_regret: bool = False
+) -> Result:
     """Play to the end over running services."""
     fleets = Fleets(file, stack.urls, stack.data_dir.path / "logs")
-    return asyncio.run(HttpRun(file, stack.urls, fleets, Progress(Console(file=io.StringIO())), alive).run())
+    progress = Progress(Console(file=io.StringIO()))
+    return asyncio.run(HttpRun(file, stack.urls, fleets, progress, alive, post_regret).run())
 
 
 def in_background(work: Callable[[], Result]) -> Future[Result]:

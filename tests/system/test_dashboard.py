@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 
 from distrust.common.errors import RunFailed
 from distrust.lab.run.fleet_processes import Fleets
+from distrust.lab.run.result import Result
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
@@ -52,18 +53,22 @@ DESERTED = run_file("deserted", LARGE, "dropout = 0.1\ncorrupt = 0.05\nminimum =
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Services on which two runs were played: one that finished, and one that its clients left."""
     with Stack(DataDir(tmp_path_factory.mktemp("dashboard")), 0) as running:
-        over_http(running, SHUFFLED)
-        with pytest.raises(RunFailed, match="nothing was measured"):
-            over_http(running, DESERTED)
         yield running
 
 
 @pytest.fixture(scope="module")
-def browser(stack: Stack) -> Iterator[Browser]:
+def played(stack: Stack) -> Result:
+    """Play two runs: one that finishes, whose driver posts its regret, and one that its clients leave."""
+    with pytest.raises(RunFailed, match="nothing was measured"):
+        over_http(stack, DESERTED)
+    return over_http(stack, SHUFFLED, post_regret=True)
+
+
+@pytest.fixture(scope="module")
+def browser(played: Result) -> Iterator[Browser]:
     """A browser, started after the runs: Playwright keeps an event loop in this thread, and they need their own."""
-    del stack
+    del played
     with Browser() as chromium:
         yield chromium
 
@@ -127,6 +132,17 @@ def test_each_refusal_of_the_form_stands_beside_its_field(browser: Browser, stac
         page.locator("#f-run").fill("shuffled")
         go.click()
         expect(page.locator("#f-run-error")).to_contain_text("exists with another configuration")
+
+
+def test_regret_is_shown_where_the_driver_posted_it_and_nowhere_else(
+    browser: Browser, stack: Stack, played: Result
+) -> None:
+    with browser.page(f"{stack.urls.server}/runs/shuffled") as page:
+        final = f"{played.regret.final:,.0f}" if played.regret.final.is_integer() else f"{played.regret.final:,.4g}"
+        expect(page.get_by_text(f"Posted by the driver: {final} after 340 pulls.")).to_be_visible()
+        expect(page.get_by_role("img", name="Regret against pulls")).to_be_visible()
+        page.goto(f"{stack.urls.server}/runs/deserted")
+        expect(page.get_by_text("Unknown to this server: regret needs the true means")).to_be_visible()
 
 
 def test_two_runs_are_compared_by_the_keyboard_alone(browser: Browser, stack: Stack) -> None:
