@@ -89,11 +89,11 @@ class ServerSettings(ServiceSettings):
     ] = "operator"
 
     def readers_url(self, party: Via) -> str:
-        """Return the origin of an intermediary for readers' browsers: scheme, host and port."""
+        """Return the origin of an intermediary for readers' browsers: scheme, host and port, and no password."""
         inner = {"shuffler": self.shuffler_url, "aggregator": self.aggregator_url}
         outer = {"shuffler": self.shuffler_readers_url, "aggregator": self.aggregator_readers_url}
         parts = urlsplit(outer[party] or inner[party])
-        return f"{parts.scheme}://{parts.netloc}"
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
     @property
     def key_file(self) -> Path:

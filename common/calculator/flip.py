@@ -5,7 +5,7 @@ The mechanism and the cohort's public numbers decide all of it: no reward, messa
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -66,7 +66,8 @@ class FlipView:
     sees, why   a sentence each: what the party holds of it, and why it cannot know more.
     change      "nothing": one law for both rewards. "law": the law moves. "everything": the reward itself shows.
                 "unknown": the law is not computed here.
-    laws        the laws of the number that the party holds, with the least and with the largest reward, in grid steps.
+    laws        the laws of the number that the party holds, with the least and with the largest reward, in grid steps;
+                of vectors, those of one coordinate.
     step        one grid step in the data's units; None where the number is a message, counted in steps modulo m.
     center      where the noise has its mean, in grid steps: the sum of the other clients' rewards is counted from it.
     epsilon     in nats, at `delta`: between the two worlds, for all that the party sees. None: no ε is enough, where
@@ -109,17 +110,13 @@ def _message(mechanism: Mechanism, delta: float) -> FlipView:
     why = f"{own}. No other party gets the number bare, unless its column says so."
     if laws is None:
         return FlipView(party="client", sees=sees, why=f"{why} {NO_PICTURE}", change="unknown")
-    epsilon = law_pair_epsilon(*laws, delta)
-    return FlipView(
-        party="client",
-        sees=sees,
-        why=why,
-        change="everything" if laws[0].logs.size == 1 else "law",
-        laws=laws,
-        epsilon=None if math.isinf(epsilon) else epsilon,
-        delta=delta,
-        how="exact",
+    view = FlipView(
+        party="client", sees=sees, why=why, change="everything" if laws[0].logs.size == 1 else "law", laws=laws
     )
+    if mechanism.dimension > 1:  # the laws are of one coordinate, and all of them may move
+        return view
+    epsilon = law_pair_epsilon(*laws, delta)
+    return replace(view, epsilon=None if math.isinf(epsilon) else epsilon, delta=delta, how="exact")
 
 
 def _carried(mechanism: Mechanism, message: FlipView, *, assigned: bool) -> FlipView:

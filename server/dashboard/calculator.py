@@ -31,8 +31,11 @@ MOST_CLIENTS = 20_000
 ANSWERS = 128  # kept in memory
 WAITING = 4  # questions that may wait or be computed; each takes a thread of the server
 
-DEFAULTS = {"mechanism": "distributed-polya", "n": "1000", "epsilon": "1", "delta": "1e-6", "dropout": "0.1"}
-DEFAULTS |= {"corrupt": "0.05", "batches": "64"}
+FIRST = next(name for name, kind in MECHANISMS.items() if kind.model == "distributed")
+"""The mechanism that the page begins with: the first one that trusts no single party."""
+
+DEFAULTS = {"mechanism": FIRST, "n": "1000", "epsilon": "1", "delta": "1e-6", "dropout": "0.1", "corrupt": "0.05"}
+DEFAULTS |= {"batches": "64"}
 """The page's first question, and what its fields hold where an address leaves them out."""
 
 SLIDERS = (

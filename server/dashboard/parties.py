@@ -314,7 +314,8 @@ def distance(view: FlipView) -> str:
     if view.change == "nothing":
         return "ε = 0: it cannot tell the two rewards apart."
     if view.epsilon is None:
-        return "No ε bounds it: some numbers come with one reward only." if view.change == "law" else "No ε bounds it."
+        exact = "No ε bounds it: some numbers come with one reward only."
+        return exact if view.how == "exact" else "No ε is known for what it sees."
     sign = "=" if view.how == "exact" else "≤"
     figures, tail = f"ε {sign} {view.epsilon:.4g}", ""
     if view.delta:

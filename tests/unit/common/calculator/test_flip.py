@@ -73,6 +73,15 @@ def test_every_party_has_a_view_and_none_claims_more_than_the_promise(name: str)
             assert view.change == "everything"
 
 
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_of_a_vector_no_view_claims_an_epsilon_of_one_coordinate(name: str) -> None:
+    query = replace(QUERY, epsilon=4.0, dimension=8, norm="l2", low=-1.0)
+    mechanism = calibrated(name, query)
+    promise = mechanism.privacy().promise
+    for view in flip_views(mechanism):
+        assert view.change == "nothing" or view.epsilon in {None, promise.epsilon}
+
+
 @pytest.mark.parametrize("name", ["distributed-skellam", "distributed-discrete-gaussian", "shuffled-binomial"])
 def test_where_only_a_sum_is_released_its_two_laws_lie_exactly_the_promise_apart(name: str) -> None:
     server = by_party(calibrated(name))["server"]

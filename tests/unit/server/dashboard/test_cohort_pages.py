@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from pydantic import ValidationError
 
 from distrust.common.calculator.flip import binned, flip_views
 from distrust.common.calculator.query import PrivacyQuery
@@ -142,6 +143,16 @@ def test_unknown_cohorts_and_those_of_other_runs_are_refused_as_pages(tmp_path: 
             page = client.get(path)
             assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
             assert "<b>" not in page.text
+
+
+def test_the_address_that_readers_get_is_an_origin_without_a_password() -> None:
+    inner = {"shuffler_url": "http://me:secret@shuffler:8702/path?x", "aggregator_url": "http://[::1]:8703"}
+    settings = ServerSettings(**inner)
+    assert settings.readers_url("shuffler") == "http://shuffler:8702"
+    assert settings.readers_url("aggregator") == "http://[::1]:8703"
+    for bad in ("http://a; script-src *", "http://a/path", "http://me@a", "*"):
+        with pytest.raises(ValidationError):
+            ServerSettings(aggregator_readers_url=bad)
 
 
 def test_the_stairs_of_a_picture_are_the_laws_exact_probabilities() -> None:
