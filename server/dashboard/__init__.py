@@ -7,6 +7,7 @@ browser, with the reader's own tokens: the server never fetches them.
 import hashlib
 import mimetypes
 from collections.abc import Callable, Coroutine, Sequence
+from http import HTTPStatus
 from importlib import resources
 from typing import Any
 
@@ -76,7 +77,7 @@ def page(
 
 def error_page(error: ProtocolError) -> Response:
     """Return a refusal as a page, with the status of the error."""
-    return page("error.html", error.status, title=error.code.replace("-", " "), error=error)
+    return page("error.html", error.status, title=HTTPStatus(error.status).phrase, error=error)
 
 
 class PageRoute(APIRoute):

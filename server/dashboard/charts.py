@@ -9,8 +9,11 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TypeVar
 
 from markupsafe import Markup, escape
+
+T = TypeVar("T")
 
 WIDTH, HEIGHT = 720, 340
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 12, 44
@@ -170,9 +173,9 @@ def intervals(rounds: Sequence[tuple[int, Sequence[Bar]]]) -> Markup:
     """Return the chart of intervals, round by round: an upright bar for each, a dot at the estimate.
 
     rounds  (number, bars) in their order; a bar with `last` gets a × if its arm was dropped after that round. There
-            must be a bar. Of many rounds and arms only some are drawn: `shown_rounds`, `shown_arms`.
+            must be a bar. Of many rounds and arms only some are drawn: `thinned`, `shown_arms`.
     """
-    drawn = shown_rounds(rounds)
+    drawn = thinned(rounds)
     arms = shown_arms(drawn)
     places = {arm: place for place, arm in enumerate(sorted(arms))}
     bars = [bar for _, group in drawn for bar in group if bar.arm in places]
@@ -214,12 +217,12 @@ def _beside(middle: float, place: int, places: int, slot: float) -> float:
     return round(middle + ((place + 0.5) / places - 0.5) * slot * 0.86, 2)
 
 
-def shown_rounds(rounds: Sequence[tuple[int, Sequence[Bar]]]) -> list[tuple[int, Sequence[Bar]]]:
-    """Return the rounds that are drawn: all, or MOST_ROUNDS evenly spread ones with the last."""
-    if len(rounds) <= MOST_ROUNDS:
-        return list(rounds)
-    step = (len(rounds) - 1) / (MOST_ROUNDS - 1)
-    return [rounds[round(place * step)] for place in range(MOST_ROUNDS)]
+def thinned(whole: Sequence[T]) -> list[T]:
+    """Return what is drawn of rounds or points: all, or MOST_ROUNDS evenly spread ones with the first and the last."""
+    if len(whole) <= MOST_ROUNDS:
+        return list(whole)
+    step = (len(whole) - 1) / (MOST_ROUNDS - 1)
+    return [whole[round(place * step)] for place in range(MOST_ROUNDS)]
 
 
 def shown_arms(rounds: Sequence[tuple[int, Sequence[Bar]]]) -> set[int]:
@@ -246,10 +249,11 @@ def curves(title: str, x: str, y: str, lines: Sequence[Line], *, zero: bool = Tr
     )
     ends: list[float] = []
     for line in lines:
-        plot.curve(line.points, line.kind, line.name)
-        last_x, last_y = line.points[-1]
-        for point in line.points if len(line.points) <= MOST_ROUNDS else ():
-            plot.dot(plot.sx(point[0]), point[1], line.kind)
+        points = thinned(line.points)
+        plot.curve(points, line.kind, line.name)
+        last_x, last_y = points[-1]
+        for x_value, y_value in points if len(points) < MOST_ROUNDS else ():
+            plot.dot(plot.sx(x_value), y_value, line.kind)
         falls = last_y < line.points[0][1]  # then the curve comes from above, and its name goes below
         ends.append(plot.sy(last_y) + (20 if falls else -8))
         plot.label(plot.sx(last_x) - 6, _free(ends), line.name, f"mark {line.kind}", "end")

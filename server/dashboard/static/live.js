@@ -3,6 +3,7 @@
 // shows what was true when it was loaded.
 
 const SOONEST = 700; // ms between two fetches: a run may have thousands of events a second
+const REST = 4; // times as long as the last answer took: a page of a long run costs the server more
 
 const live = document.getElementById("live");
 const news = document.getElementById("news");
@@ -16,6 +17,7 @@ async function refresh() {
     return;
   }
   fetching = true;
+  const began = performance.now();
   try {
     const answer = await fetch(live.dataset.fragment, { headers: { "X-Fragment": "1" } });
     if (answer.ok) swap(await answer.text());
@@ -28,7 +30,7 @@ async function refresh() {
       again = false;
       refresh();
     }
-  }, SOONEST);
+  }, Math.max(SOONEST, REST * (performance.now() - began)));
 }
 
 function swap(html) {
@@ -74,7 +76,10 @@ function listen(address) {
       told ||= performance.now() - began > 1000;
       if (words && told) say(words);
       refresh();
-      if (LAST.has(kind)) source.close();
+      if (LAST.has(kind)) {
+        source.close();
+        setTimeout(refresh, 3000); // a driver may post the regret a moment later
+      }
     });
   }
 }

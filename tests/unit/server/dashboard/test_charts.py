@@ -15,7 +15,7 @@ from distrust.server.dashboard.charts import (
     curves,
     intervals,
     nice_ticks,
-    shown_rounds,
+    thinned,
 )
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -62,7 +62,7 @@ def test_the_picture_is_described_for_readers_who_do_not_see_it() -> None:
 
 def test_of_many_rounds_and_arms_the_last_round_and_the_best_arms_are_drawn() -> None:
     rounds = [(number, [Bar(arm, 0.0, arm / 100, 1.0, "active") for arm in range(40)]) for number in range(1, 1001)]
-    kept = shown_rounds(rounds)
+    kept = thinned(rounds)
     assert (len(kept), kept[0][0], kept[-1][0]) == (MOST_ROUNDS, 1, 1000)
     markup = intervals(rounds)
     assert len(shapes(markup, "bar")) == MOST_ROUNDS * MOST_ARMS
@@ -76,6 +76,13 @@ def test_a_curve_goes_through_its_points() -> None:
     ends = nice_ticks(0, 15)
     x, y = Scale(0, 100, 56, 720 - 16), Scale(ends[0], ends[-1], 340 - 44, 12)
     assert path["d"] == "M" + "L".join(f"{x(a)} {y(b)}" for a, b in line.points)
+
+
+def test_a_long_curve_is_drawn_to_its_end_with_fewer_points() -> None:
+    line = Line("a", "first", [(pulls, float(pulls)) for pulls in range(1, 10_001)])
+    (path,) = shapes(curves("t", "pulls", "regret", [line]), "curve")
+    assert path["d"].count("L") == MOST_ROUNDS - 1
+    assert path["d"].endswith("L704.0 12.0")
 
 
 def test_names_are_escaped_in_a_chart() -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from distrust.common.mechanisms import MECHANISMS, MechanismSpec
+from distrust.common.messages.policy import POLICIES
 from distrust.server.app import ServerSettings, server_app
 from tests.support.asgi import AsgiClient
 from tests.support.in_memory_intermediaries import InMemoryIntermediaries
@@ -66,3 +68,35 @@ def test_static_files_are_fetched_again_only_when_they_changed(client: AsgiClien
     assert (again.status_code, again.content) == (304, b"")
     assert client.get("/static/nothing").status_code == 404
     assert client.get("/static/..%2fviews.py").status_code == 404
+
+
+def test_the_form_offers_every_policy_and_mechanism_with_the_keys_of_its_table(client: AsgiClient) -> None:
+    page = client.get("/start").text
+    options = set(re.findall(r"<option[^>]*>([^<]+)</option>", page))
+    assert set(POLICIES) | set(MECHANISMS) <= options
+    for name, spec in POLICIES.items():
+        _, _, own = page.partition(f'data-policy="{name}"')
+        own = own.partition("</fieldset>")[0].partition('<div class="policy"')[0]
+        names = re.findall(r' name="(policy\.\w+)"', own)
+        assert names == [f"policy.{key}" for key in spec.model_fields if key != "name"]
+    for key in MechanismSpec.model_fields:
+        assert f'name="mechanism.{key}"' in page
+
+
+def test_each_input_of_the_form_has_a_label_a_hint_and_a_place_for_its_error(client: AsgiClient) -> None:
+    page = client.get("/start").text
+    ids = re.findall(r'\sid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    inputs = re.findall(r'<(?:input|select|textarea) id="([^"]+)"', page)
+    assert len(inputs) > 60
+    for one in inputs:
+        assert f'<label for="{one}">' in page
+        assert f'id="{one}-error"' in page
+
+
+def test_the_form_asks_for_nothing_that_only_clients_may_know_and_for_no_unsafe_switch(client: AsgiClient) -> None:
+    names = set(re.findall(r' name="([\w.]+)"', client.get("/start").text))
+    assert {"run", "arms", "horizon", "token"} <= names
+    assert {name.partition(".")[0] for name in names - {"viewport", "color-scheme"}} == {
+        *("run", "arms", "horizon", "policy", "mechanism", "intermediary", "budget", "returning", "token")
+    }

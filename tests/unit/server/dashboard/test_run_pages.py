@@ -1,5 +1,6 @@
 """A run's page and a comparison: what was played is what is shown, after a restart too."""
 
+import asyncio
 import html
 import json
 import re
@@ -10,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from distrust.common.messages.cohort import Masking
 from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import RegretCurve
 from distrust.server.app import ServerSettings, server_app
+from distrust.server.learner import learner
 from tests.support.asgi import AsgiClient
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import ServerHarness, config, serve
@@ -210,3 +214,54 @@ def test_a_contextual_run_shows_its_parameters_in_place_of_arms(tmp_path: Path) 
     assert "No client has asked for a ticket yet" in shown
 
 
+
+
+def test_a_posted_regret_changes_nothing_that_the_run_does(tmp_path: Path) -> None:
+    """Noise has a seed in both runs, so that they are equal to the last digit unless the curve is read."""
+    ends = []
+    for folder, curve in (("with", [(10, 1.0), (20, 9.0)]), ("without", None)):
+        (tmp_path / folder).mkdir()
+        intermediaries = InMemoryIntermediaries()
+        harness = ServerHarness(tmp_path / folder, intermediaries)
+        harness.service.create(config(horizon=400))
+        if curve is not None:
+            harness.service.keep_regret("demo", RegretCurve(curve=curve))
+        ends.append(serve(harness, "demo", InMemoryClients(intermediaries, FAR)))
+        harness.database.close()
+    assert ends[0] == ends[1]
+
+
+def test_a_round_of_too_many_intervals_is_served_without_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner, "MOST_FORMED", 2)
+    with playing(tmp_path, config(horizon=3000, mechanism={"name": "identity"})) as client:
+        rounds = client.get("/v1/runs/demo/intervals").json()["rounds"]
+        arms = [len(one["arms"]) for one in client.get("/v1/runs/demo/rounds").json()["rounds"]]
+    assert [len(one["intervals"]) for one in rounds] == [0 if count > 2 else count for count in arms[: len(rounds)]]
+    assert {0, 2} <= {len(one["intervals"]) for one in rounds}
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "stage"), [("distributed-polya", "keys or shares"), ("local-laplace-discrete", "report")]
+)
+def test_open_cohorts_show_who_joined_and_the_least_that_must_answer(
+    tmp_path: Path, mechanism: str, stage: str
+) -> None:
+    harness = ServerHarness(tmp_path, InMemoryIntermediaries())
+    harness.service.create(config(mechanism={"name": mechanism, "epsilon": 2.0}))
+
+    async def three_join() -> None:
+        await harness.ask("demo", want=3)
+        await harness.coordinator.stop()
+
+    asyncio.run(three_join())
+    (first, second, _) = harness.service.active_run("demo").pending()
+    harness.database.close()
+    with playing(tmp_path) as client:
+        shown = words(client.get("/runs/demo").text)
+        joined = client.get("/v1/runs/demo/rounds/1").json()["cohorts"][0]["granted"]
+    assert joined == 3
+    channel = first.channel
+    shares = f" {channel.threshold} of {channel.neighbours}" if isinstance(channel, Masking) else ""
+    assert f"{first.cohort} 0 {stage} 3 of {first.clients} {first.minimum}{shares}" in shown
+    assert f"{second.cohort} 1 waits for clients 0 of {second.clients} {second.minimum}{shares}" in shown
+    assert "No client has asked for a ticket yet" not in shown
