@@ -116,7 +116,7 @@ MASKED = (
         "masked",
         "Clients send masked numbers",
         "Its reward, plus its part of the noise, plus masks.",
-        "A number that is uniform modulo m, whatever the reward: it lacks the masks of neighbours.",
+        "A number that is uniform modulo m, whatever the reward. It knows none of the masks on it.",
         DIGEST,
     ),
     Step(

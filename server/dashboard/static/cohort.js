@@ -215,7 +215,10 @@ function go(to) {
     return;
   }
   position.textContent = `Step ${current + 1} of ${steps.length}: ${steps[current].dataset.title}`;
-  steps[current].scrollIntoView({ block: "nearest" });
+  const above = document.getElementById("controls").offsetHeight; // it stays at the top of the window
+  steps[current].style.scrollMarginTop = `${above + 8}px`;
+  const tall = steps[current].offsetHeight > innerHeight - above;
+  steps[current].scrollIntoView({ block: tall ? "start" : "nearest" });
 }
 
 function followed() {
