@@ -159,6 +159,18 @@ def test_a_wrong_token_is_explained_and_forgotten(browser: Browser, runs: ShownR
         expect(page.locator("form.token[data-party=aggregator] .told")).to_contain_text("messages of this cohort")
 
 
+def test_a_partys_words_are_shown_as_text(browser: Browser, runs: ShownRuns) -> None:
+    urls, markup = runs.stack.urls, '<img src="x" onerror="alert(1)">'
+    entry = {"number": 0, "direction": "in", "peer": markup, "stage": "keys", "bytes": 1, "hex": markup}
+    told = {"total": 1, "next": None, "messages": [{**entry, "view": {markup: [markup, markup]}}]}
+    allowed = {"Access-Control-Allow-Origin": urls.server, "Access-Control-Allow-Headers": "Authorization"}
+    with browser.page(runs.cohort("masked"), others=[urls.aggregator]) as page:
+        page.route(f"{urls.aggregator}/**", lambda route: route.fulfill(json=told, headers=allowed))
+        enter(page, "aggregator", "any")
+        assert markup in column(page, "keys", "aggregator")
+        assert page.locator("main img").count() == 0
+
+
 def test_an_aborted_cohort_is_explained(browser: Browser, runs: ShownRuns) -> None:
     with browser.page(runs.cohort("lost")) as page:
         words = page.inner_text("section.problem")

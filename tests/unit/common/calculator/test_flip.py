@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from distrust.common.calculator.compare import suited
 from distrust.common.calculator.flip import FlipView, binned, flip_views, law_pair_epsilon, noise_law
 from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.mechanisms import MECHANISMS, Mechanism
-from distrust.common.mechanisms.families.grid import GridMechanism
+from distrust.common.mechanisms.families.grid import GridMechanism, Randomness
+from distrust.common.mechanisms.local.additive import LocalLaplaceDiscrete
 from distrust.common.noise.law import Pmf
 from distrust.common.privacy.profile import SHOWN_DELTA, response_epsilon
 from distrust.common.randomness import UnsafeSeededStream
@@ -129,6 +131,18 @@ def test_continuous_noise_has_no_picture_and_says_so() -> None:
     client = by_party(mechanism)["client"]
     assert (client.change, client.laws) == ("unknown", None)
     assert "no law on the integers" in client.why
+
+
+def test_a_class_that_makes_messages_in_a_way_of_its_own_has_no_law_unless_it_states_one() -> None:
+    class Doubled(LocalLaplaceDiscrete):
+        def randomize_with(self, vectors: NDArray[np.float64], randomness: Randomness) -> NDArray[np.uint64]:
+            return 2 * super().randomize_with(vectors, randomness)
+
+    known = calibrated("local-laplace-discrete")
+    doubled = Doubled.model_validate(known.model_dump())
+    assert known.message_law(high=True) is not None
+    assert doubled.message_law(high=True) is None
+    assert by_party(doubled)["client"].change == "unknown"
 
 
 def test_the_distance_of_two_coins_is_that_of_randomized_response() -> None:
