@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Page, Request, expect
+from playwright.sync_api import Page, Request, Route, expect
 
 from distrust.client.environments import build_environment
 from distrust.common.randomness import UnsafeSeededStream
@@ -162,11 +162,20 @@ def test_a_wrong_token_is_explained_and_forgotten(browser: Browser, runs: ShownR
 def test_a_partys_words_are_shown_as_text(browser: Browser, runs: ShownRuns) -> None:
     urls, markup = runs.stack.urls, '<img src="x" onerror="alert(1)">'
     entry = {"number": 0, "direction": "in", "peer": markup, "stage": "keys", "bytes": 1, "hex": markup}
-    told = {"total": 1, "next": None, "messages": [{**entry, "view": {markup: [markup, markup]}}]}
+    told = {"total": 50_000, "next": 1, "messages": [{**entry, "view": {markup: [markup, markup]}}]}
     allowed = {"Access-Control-Allow-Origin": urls.server, "Access-Control-Allow-Headers": "Authorization"}
+    asked: list[str] = []
+
+    def answer(route: Route) -> None:
+        if route.request.method == "GET":
+            asked.append(route.request.url.partition("?")[2])
+        route.fulfill(json=told, headers=allowed)
+
     with browser.page(runs.cohort("masked"), others=[urls.aggregator]) as page:
-        page.route(f"{urls.aggregator}/**", lambda route: route.fulfill(json=told, headers=allowed))
+        page.route(f"{urls.aggregator}/**", answer)
         enter(page, "aggregator", "any")
+        # Of a long transcript evenly spread parts are read, with the first and the last.
+        assert (len(asked), asked[0], asked[-1]) == (20, "after=0&limit=1000", "after=49000&limit=1000")
         assert markup in column(page, "keys", "aggregator")
         assert page.locator("main img").count() == 0
 

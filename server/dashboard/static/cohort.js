@@ -2,7 +2,7 @@
 // the messages beside the sentences that the server rendered. Texts are set as text: nothing is read as markup.
 
 const PAGE = 1000; // messages in one request
-const MOST = 20000; // messages of one party that are read
+const PARTS = 20; // requests for one transcript; of a longer one evenly spread parts are read, the first and the last too
 const SHOWN = 3; // messages of other clients beside the followed one
 const MOST_DIGITS = 12; // of a hexadecimal text
 const MOST_VALUES = 6; // of a list
@@ -15,19 +15,21 @@ let held = null; // what simulated clients held, by slot
 // Transcripts
 
 async function transcript(form, token) {
-  const messages = [];
-  let total = 0;
-  for (let after = 0; after !== null && messages.length < MOST; ) {
-    const address = `${form.dataset.origin}${form.dataset.path}?after=${after}&limit=${PAGE}`;
-    const headers = token ? { Authorization: `Bearer ${token}` } : {};
-    const answer = await fetch(address, { headers, credentials: "omit", referrerPolicy: "no-referrer", cache: "no-store" });
-    if (!answer.ok) throw new Refused(answer.status, await detail(answer));
-    const part = await answer.json();
-    messages.push(...part.messages);
-    total = part.total;
-    after = part.next;
+  const { messages, total } = await part(form, token, 0);
+  const parts = Math.min(PARTS, Math.ceil(total / PAGE));
+  const apart = total > PARTS * PAGE ? (total - PAGE) / (PARTS - 1) : PAGE;
+  for (let number = 1; number < parts; number += 1) {
+    messages.push(...(await part(form, token, Math.round(number * apart))).messages);
   }
   return { messages, total };
+}
+
+async function part(form, token, after) {
+  const address = `${form.dataset.origin}${form.dataset.path}?after=${after}&limit=${PAGE}`;
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const answer = await fetch(address, { headers, credentials: "omit", referrerPolicy: "no-referrer", cache: "no-store" });
+  if (!answer.ok) throw new Refused(answer.status, await detail(answer));
+  return answer.json();
 }
 
 class Refused extends Error {
@@ -54,7 +56,7 @@ async function open(form, token) {
     const { messages, total } = await transcript(form, token);
     transcripts.set(party, messages);
     sessionStorage.setItem(`distrust.token.${origin}`, token);
-    const rest = messages.length < total ? ` The first ${count(messages.length)} are shown.` : "";
+    const rest = messages.length < total ? ` ${count(messages.length)} of them, evenly spread, are read.` : "";
     told.textContent = `The ${party} has ${count(total)} ${total === 1 ? "message" : "messages"} of this cohort.${rest}`;
   } catch (error) {
     transcripts.delete(party);
