@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.meter import deliver, options, write
+from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.mechanisms.local.sphere import directions
 from distrust.common.noise.binomial import Binomial
 from distrust.common.noise.continuous import Gaussian, Laplace
@@ -24,7 +25,6 @@ from distrust.common.noise.law import CHUNK
 from distrust.common.noise.polya import DiscreteLaplace, Polya, PolyaDifference
 from distrust.common.noise.skellam import Poisson, Skellam
 from distrust.common.randomness import Stream, SystemStream
-from distrust.lab.privacy.query import PrivacyQuery
 
 
 class Sampler(Protocol):

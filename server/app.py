@@ -4,7 +4,8 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -23,7 +24,7 @@ from distrust.common.errors import (
     WrongStage,
 )
 from distrust.common.extensions import allow
-from distrust.common.messages.cohort import KeyHashes, TicketAnswer, TicketRequest
+from distrust.common.messages.cohort import KeyHashes, TicketAnswer, TicketRequest, Via
 from distrust.common.messages.status import StatementList, Transcript
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import (
@@ -43,6 +44,8 @@ from distrust.common.web.settings import ServiceSettings
 from distrust.common.web.waiting import LONGEST_WAIT, ChangeNotifier, Waiting, waiting
 from distrust.server.coordinator import Intermediaries, RunCoordinator
 from distrust.server.dashboard import static_routes
+from distrust.server.dashboard.calculator import calculator_pages
+from distrust.server.dashboard.parties import cohort_pages
 from distrust.server.dashboard.routes import pages
 from distrust.server.intermediary import HttpIntermediaries
 from distrust.server.keys import load_or_make
@@ -50,13 +53,18 @@ from distrust.server.service import WINDOW, Service
 from distrust.server.store import open_database
 
 Url = Annotated[str, Field(pattern=r"^https?://")]
+ReadersUrl = Annotated[str, Field(pattern=r"^(https?://[^/?#@*,;\s]+)?$")]
 
 HEARTBEAT_SECONDS = 15.0
 ROUND = "round"  # what requests for the open round wait for
 
 
 class ServerSettings(ServiceSettings):
-    """Variables DISTRUST_SHUFFLER_URL, _AGGREGATOR_URL, _EXTENSIONS, _KEYS, _WINDOW, and those of every service."""
+    """Variables of the server, and those of every service.
+
+    They are DISTRUST_SHUFFLER_URL, _AGGREGATOR_URL, _SHUFFLER_READERS_URL, _AGGREGATOR_READERS_URL, _CALCULATOR,
+    _EXTENSIONS, _KEYS and _WINDOW.
+    """
 
     service: ClassVar[str] = "server"
 
@@ -70,6 +78,23 @@ class ServerSettings(ServiceSettings):
     window: Annotated[int, Field(ge=1, description="clients of a run in flight before another cohort is begun")] = (
         WINDOW
     )
+
+    shuffler_readers_url: Annotated[
+        ReadersUrl, Field(description="the shuffler, as the browsers of readers reach it; unset: shuffler_url")
+    ] = ""
+    aggregator_readers_url: Annotated[
+        ReadersUrl, Field(description="the aggregator, as the browsers of readers reach it; unset: aggregator_url")
+    ] = ""
+    calculator: Annotated[
+        Literal["operator", "open"], Field(description="who may have the privacy page compute, which costs CPU")
+    ] = "operator"
+
+    def readers_url(self, party: Via) -> str:
+        """Return the origin of an intermediary for readers' browsers: scheme, host and port, and no password."""
+        inner = {"shuffler": self.shuffler_url, "aggregator": self.aggregator_url}
+        outer = {"shuffler": self.shuffler_readers_url, "aggregator": self.aggregator_readers_url}
+        parts = urlsplit(outer[party] or inner[party])
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
     @property
     def key_file(self) -> Path:
@@ -301,7 +326,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 def server_app(settings: ServerSettings, intermediaries: Intermediaries | None = None) -> FastAPI:
     """Return the server's app. Raises Unavailable or BadParameter when its database or key file cannot be used."""
-    routers = [run_routes, round_routes, watch_routes, pages, static_routes]
+    routers = [run_routes, round_routes, watch_routes, pages, cohort_pages, calculator_pages, static_routes]
     app = make_app("distrust server", _lifespan, routers, settings)
     app.state.intermediaries = intermediaries
     allow(*map(str.strip, settings.extensions.split(",")))

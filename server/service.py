@@ -8,6 +8,7 @@ import structlog
 
 from distrust.common.database import Database
 from distrust.common.errors import BadMessage, Conflict, RunFailed, WrongCohort, WrongStage
+from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, KeyHashes, TicketAnswer, TicketRequest
 from distrust.common.messages.status import STATED, STATEMENT, Statement, StatementList, Transcript
@@ -239,11 +240,18 @@ class Service:
         with active.lock:
             return self.store.newest_event(run) if active.state == "running" else math.inf
 
+    def cohort_terms(self, run: str, cohort: str) -> tuple[Cohort, Mechanism]:
+        """Return a cohort as it was opened, and its mechanism: all of it is public.
+
+        Raises WrongCohort, WrongStage while it is not open.
+        """
+        message = self._opened(run, cohort)
+        return message, self.active_run(run).learner.rounds[message.round - 1].mechanisms[message.clients]
+
     def transcript(self, run: str, cohort: str, after: int, limit: int) -> Transcript:
         """Return this server's transcript of a cohort. Raises WrongCohort, WrongStage while it is not open."""
         active = self.active_run(run)
-        message = self._opened(run, cohort)
-        mechanism = active.learner.rounds[message.round - 1].mechanisms[message.clients]
+        message, mechanism = self.cohort_terms(run, cohort)
         seeded = active.config.unsafe is not None
         return views.cohort_transcript(
             self.store, self._keys.seal, message, mechanism, seeded=seeded, after=after, limit=limit

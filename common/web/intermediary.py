@@ -1,12 +1,15 @@
 """Serves the routes that both intermediaries have, and builds their app: settings, database, service."""
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Collection, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from distrust.common.database import Database
 from distrust.common.errors import (
@@ -131,6 +134,47 @@ def _final(answer: BatchAnswer | bytes) -> bool:
     return isinstance(answer, bytes) or answer.state != "waiting"
 
 
+class TranscriptReaders:
+    """Lets pages of named origins read transcripts with a reader's own token: GET alone, and no other path (CORS).
+
+    The page of a cohort comes from the server. A reader's browser puts the parties' transcripts together, so that the
+    server never asks an intermediary for them. For any other origin the answers have no header that opens them.
+    """
+
+    _PATH = re.compile(r"/v1/cohorts/[^/]+/messages")
+    _PREFLIGHT_SECONDS = "600"
+
+    def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
+        self._app, self._origins = app, frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or self._PATH.fullmatch(scope["path"]) is None:
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        known = origin in self._origins
+
+        async def opened(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                answer = MutableHeaders(scope=message)
+                answer.add_vary_header("Origin")
+                if known and origin is not None:
+                    answer["Access-Control-Allow-Origin"] = origin
+            await send(message)
+
+        asked = headers.get("access-control-request-method")
+        if known and scope["method"] == "OPTIONS" and asked == "GET":
+            allowed = {
+                "Access-Control-Allow-Methods": "GET",
+                "Access-Control-Allow-Headers": "Authorization",
+                "Access-Control-Max-Age": self._PREFLIGHT_SECONDS,
+            }
+            await Response(status_code=204, headers=allowed)(scope, receive, opened)
+            return
+        await self._app(scope, receive, opened)
+
+
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     yield
@@ -142,6 +186,8 @@ def wire(
 ) -> FastAPI:
     """Return the app of an intermediary with its `own` routes. Raises Unavailable, BadParameter for its database."""
     app = make_app(f"distrust {kind.party}", _lifespan, [intermediary.router, own], settings)
+    if settings.dashboard_origins:
+        app.add_middleware(TranscriptReaders, origins=settings.dashboard_origins)
     database = Database(settings.database_url, METADATA, VERSION)
     database.hold()
     app.state.database = database

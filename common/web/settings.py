@@ -72,6 +72,19 @@ class IntermediarySettings(ServiceSettings):
         Path | None, Field(description="file with the token that reads transcripts; unset: no caller may read them")
     ] = None
 
+    dashboard_origin: Annotated[
+        str,
+        Field(
+            pattern=r"^(https?://[^/?#@*,\s]+(,https?://[^/?#@*,\s]+)*)?$",
+            description="http(s)://host:port of the server's pages, commas between; unset: no page reads transcripts",
+        ),
+    ] = ""
+
+    @property
+    def dashboard_origins(self) -> tuple[str, ...]:
+        """Return the origins whose pages may read transcripts with a reader's token, as browsers send them."""
+        return tuple(filter(None, self.dashboard_origin.lower().split(",")))
+
     def inspector_token(self) -> str | None:
         """Return the token of the file. Without a file, return a token that no one has, or None without an operator's.
 

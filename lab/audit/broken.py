@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from distrust.common.bandit.statistics import Reward
+from distrust.common.calculator.query import OVERFLOW_PROBABILITY, PrivacyQuery
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism, plan
 from distrust.common.mechanisms.distributed.additive import DistributedPolya
@@ -19,7 +20,6 @@ from distrust.common.mechanisms.shuffled.binomial import ShuffledBinomial
 from distrust.common.noise.polya import PolyaDifference
 from distrust.common.privacy.profile import Privacy
 from distrust.lab.audit.secret import Secret, named_secret
-from distrust.lab.privacy.query import OVERFLOW_PROBABILITY, PrivacyQuery
 
 
 class NoiseForEverybody(DistributedPolya):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.explain import wanted
@@ -21,7 +22,6 @@ from distrust.lab.audit.observation import evidence, observed
 from distrust.lab.audit.secret import Secret, named_secret
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import ALARM, Finding, check_trials, judge_worlds
-from distrust.lab.privacy.query import PrivacyQuery
 
 DEFAULT_TRIALS = 100_000
 MAJORITY = 2

@@ -8,6 +8,7 @@ from typing import Annotated, cast
 import typer
 from rich.table import Table
 
+from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import Noise
 from distrust.common.wire import Norm
@@ -35,7 +36,6 @@ from distrust.lab.cli.privacy import (
     Survivors,
 )
 from distrust.lab.cli.run import JsonOption
-from distrust.lab.privacy.query import PrivacyQuery
 from distrust.lab.stack.data_dir import DataDir, write_result
 from distrust.lab.stack.stack import Stack
 

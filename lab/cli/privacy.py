@@ -9,6 +9,18 @@ from typing import Annotated, Any, cast
 import typer
 from rich.table import Table
 
+from distrust.common.calculator.compare import TAIL, Comparison, Offer, compared
+from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.calculator.report import (
+    LabelledGuarantee,
+    MechanismFigures,
+    Report,
+    SumError,
+    json_of,
+    labelled,
+    report_on,
+    six_digits,
+)
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.base import Noise
 from distrust.common.privacy.profile import Profile
@@ -16,9 +28,6 @@ from distrust.common.privacy.searches import one_thread
 from distrust.common.wire import Norm
 from distrust.lab.cli.console import err, out
 from distrust.lab.cli.run import JsonOption
-from distrust.lab.privacy.calculator import LabelledGuarantee, MechanismFigures, Report, SumError, json_of, report_on
-from distrust.lab.privacy.compare import TAIL, Comparison, Offer, compared
-from distrust.lab.privacy.query import PrivacyQuery
 from distrust.lab.run.progress import working
 from distrust.lab.stack.data_dir import write_result
 
@@ -132,9 +141,6 @@ def errata_command(*, paper: PaperOption = None, markdown: Markdown = False, jso
         write_result(json_text.dumps([asdict(one) for one in errata], indent=2, ensure_ascii=False) + "\n", json)
 
 
-UNKNOWN = {"exact": "∞", "bound": "not known"}
-"""Text for a missing ε: none is enough, or none was proven."""
-
 WIDE = 128
 """Columns of the comparison; a narrower terminal wraps its lines."""
 
@@ -165,20 +171,6 @@ def report_table(report: Report) -> Table:
     notes = [*report.query.notes, *promises[0].assumptions, *profiles[0].notes]
     table.caption = "; ".join(dict.fromkeys([*notes, *refused]))
     return table
-
-
-def six_digits(value: float | None) -> str:
-    """Return six digits of a number; whole numbers keep all of theirs, and none is a dash."""
-    if value is None:
-        return "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def labelled(epsilon: float | None, how: str) -> str:
-    """Return a figure with its label: "≤" before a bound."""
-    if epsilon is None:
-        return UNKNOWN[how]
-    return six_digits(epsilon) if how == "exact" else f"≤ {six_digits(epsilon)}"
 
 
 def _title(mechanism: str, query: PrivacyQuery) -> str:

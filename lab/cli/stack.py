@@ -1,6 +1,8 @@
 """Implements `distrust up`, `token` and `inspect`: starts the services on loopback; shows each party's messages."""
 
 import asyncio
+import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +23,10 @@ PortOption = Annotated[int, typer.Option("--port-base", min=0, max=65_000, help=
 LOOK_SECONDS = 0.5
 RoundOption = Annotated[int | None, typer.Option("--round", min=1, help="Which round; else the cohort's, or the first")]
 CohortOption = Annotated[str | None, typer.Option("--cohort", help="Only this cohort")]
+HeldOption = Annotated[
+    Path | None,
+    typer.Option("--held", metavar="FILE", help="Run file of a simulated run: print as JSON what its clients held"),
+]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Messages shown of each stage")]
 
 
@@ -56,15 +62,20 @@ def inspect_command(
     round_number: RoundOption = None,
     cohort: CohortOption = None,
     limit: LimitOption = 3,
+    held: HeldOption = None,
     data: DataOption = DEFAULT,
 ) -> None:
     """Print a run's messages side by side, as each party saw them."""
     # The analyzer's code takes a second to import, and `up` and `token` need none of it.
-    from distrust.lab.run.transcripts import Wanted, gather, print_sights  # noqa: PLC0415
+    from distrust.lab.run.run_file import read  # noqa: PLC0415
+    from distrust.lab.run.transcripts import Wanted, gather, gather_held, print_sights  # noqa: PLC0415
 
     wanted = Wanted(run, round_number or _round_of(cohort), cohort, limit)
     data_dir = DataDir(data)
     with _running_or_started(data_dir) as urls:
+        if held is not None:
+            sys.stdout.write(json.dumps(asyncio.run(gather_held(urls, wanted, read(held)))) + "\n")
+            return
         print_sights(asyncio.run(gather(urls, wanted)), out)
 
 

@@ -1,24 +1,35 @@
-"""Shows the parties' views of a cohort side by side."""
+"""Shows the parties' views of a cohort side by side, and computes what simulated clients held."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from string import hexdigits
+from typing import Any
 
+from pydantic import TypeAdapter
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from distrust.common.errors import WrongCohort
+from distrust.client.randomizer import true_vectors
+from distrust.common.bandit.decisions import AssignedAction, Decision
+from distrust.common.bandit.statistics import Statistic
+from distrust.common.errors import BadParameter, WrongCohort
+from distrust.common.mechanisms import AnyMechanism
+from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import Transcript, TranscriptEntry
+from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.progress import CohortView, RoundReport
 from distrust.common.web.client import Http, Patience, Peer
+from distrust.lab.run.run_file import RunFile
 from distrust.lab.stack.stack import Urls
 
 PAGE = 500
 OPENING = ("cohort", "tickets")
 MOST_DIGITS, MOST_VALUES = 12, 6  # of a hexadecimal text, of a list
+HELD_VALUES = 12  # coordinates of a client's vector in a file of what clients held
 PATIENCE = Patience(first=0.2, longest=1.0, total=5.0)
 
 
@@ -66,6 +77,47 @@ async def gather(urls: Urls, wanted: Wanted) -> list[Sight]:
             )
             for cohort in _chosen(report, wanted)
         ]
+
+
+async def gather_held(urls: Urls, wanted: Wanted, file: RunFile) -> dict[str, Any]:
+    """Return what the simulated clients of the chosen cohorts held, JSON-able: the lab knows, no party does.
+
+    Raises WrongCohort for an unknown cohort, and BadParameter as `held` does.
+    """
+    async with Http(PATIENCE) as http:
+        report = await http.peer(urls.server, None).get(f"/v1/runs/{wanted.run}/rounds/{wanted.round}", RoundReport)
+        party = http.peer(urls.aggregator if report.mechanism.via == "aggregator" else urls.shuffler, None)
+        chosen = [one.cohort for one in _chosen(report, wanted) if one.state != "planned"]
+        opened = [await party.get(f"/v1/cohorts/{cohort}/terms", Cohort) for cohort in chosen]
+    return {"run": wanted.run, "cohorts": [held(file, cohort) for cohort in opened]}
+
+
+def held(file: RunFile, cohort: Cohort) -> dict[str, Any]:
+    """Return the reward of each simulated client of a cohort, drawn again from the environment's seed.
+
+    With a noise seed also the number that the client sent before it was masked or sealed; without one only the client
+    knew it. Raises BadParameter for a file of another run, one without a seed, and actions that the shuffler assigned.
+    """
+    if file.config.digest() != cohort.config:
+        raise BadParameter("held", file.config.run, f"must be the run file that {cohort.cohort} is of")
+    if file.drawn or file.environment.seed is None:
+        raise BadParameter("environment.seed", None, "must be stated: without it no process knows what clients held")
+    terms = json.loads(cohort.terms)
+    decision = TypeAdapter[Decision](Decision).validate_python(terms["decision"])
+    if isinstance(decision, AssignedAction):
+        raise BadParameter("held", cohort.cohort, "the shuffler assigned the actions: it alone knows who played what")
+    statistic = TypeAdapter[Statistic](Statistic).validate_python(terms["statistic"])
+    stream = UnsafeSeededStream(file.environment.seed, cohort.run, cohort.cohort, "rewards")
+    vectors = true_vectors(file.world(), decision, statistic, arm=terms["arm"], clients=cohort.clients, stream=stream)
+    clients: list[dict[str, Any]] = [
+        {"slot": slot, "reward": row} for slot, row in enumerate(vectors[:, :HELD_VALUES].tolist())
+    ]
+    if file.config.unsafe is not None:
+        mechanism = TypeAdapter[AnyMechanism](AnyMechanism).validate_python(terms["mechanism"])
+        noise = UnsafeSeededStream(file.config.unsafe.noise_seed, cohort.run, cohort.cohort)
+        rows = mechanism.randomize(vectors, noise)[:, :HELD_VALUES].tolist()
+        clients = [{**one, "message": row} for one, row in zip(clients, rows, strict=True)]
+    return {"cohort": cohort.cohort, "config": cohort.config.hex(), "clients": clients}
 
 
 def _chosen(report: RoundReport, wanted: Wanted) -> list[CohortView]:

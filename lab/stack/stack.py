@@ -129,7 +129,10 @@ class Stack:
             "DISTRUST_LOG_LEVEL": os.environ.get("DISTRUST_LOG_LEVEL", "info"),
         }
         if name != "server":
-            return {**own, "DISTRUST_INSPECTOR_TOKEN_FILE": str(self.data_dir.inspector_file.resolve())}
+            inspector = {"DISTRUST_INSPECTOR_TOKEN_FILE": str(self.data_dir.inspector_file.resolve())}
+            pages = f"{self._url('server')},http://localhost:{self._ports['server']}"
+            return {**own, **inspector, "DISTRUST_DASHBOARD_ORIGIN": pages}
+        own |= {"DISTRUST_CALCULATOR": "open"}  # the stack serves this machine only
         own |= extensions_variable(self._extensions)
         return {**own, **{f"DISTRUST_{peer.upper()}_URL": self._url(peer) for peer in ("shuffler", "aggregator")}}
 

@@ -46,7 +46,7 @@ def security_headers(connect: Sequence[str] = ()) -> dict[str, str]:
     return {**_HEADERS, "Content-Security-Policy": "; ".join(policy)}
 
 
-NAVIGATION = [("/", "Runs"), ("/compare", "Compare"), ("/start", "Start a run")]
+NAVIGATION = [("/", "Runs"), ("/compare", "Compare"), ("/start", "Start a run"), ("/privacy", "Privacy")]
 """Paths and names of the pages that every page links to."""
 
 _templates = Environment(

@@ -144,7 +144,7 @@ class Plot:
         yield Markup('<line class="axis" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(left, right, bottom, bottom)
         yield _text("name", (left + right) / 2, self.height - 6, self.x, "middle")
         middle = (TOP + bottom) / 2
-        turned = '<text class="name" x="14" y="{0}" text-anchor="middle" transform="rotate(-90 14 {0})">{1}</text>'
+        turned = '<text class="name" x="11" y="{0}" text-anchor="middle" transform="rotate(-90 11 {0})">{1}</text>'
         yield Markup(turned).format(middle, self.y)  # noqa: S704 - a constant; `format` escapes
 
 

@@ -8,12 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from distrust.common.calculator.query import PrivacyQuery as PrivacyQuery
     from distrust.common.errors import BadParameter as BadParameter
     from distrust.common.privacy.guarantee import Guarantee as Guarantee
     from distrust.common.randomness import SystemStream as SystemStream
     from distrust.lab.audit.in_process import audit as audit
     from distrust.lab.audit.verdict import Finding as Finding
-    from distrust.lab.privacy.query import PrivacyQuery as PrivacyQuery
     from distrust.lab.run.in_process import run as run
     from distrust.lab.run.result import Result as Result
     from distrust.lab.run.run_file import BadRunFile as BadRunFile
@@ -26,7 +26,7 @@ MODULES = {
     "BadRunFile": "lab.run.run_file",
     "Finding": "lab.audit.verdict",
     "Guarantee": "common.privacy.guarantee",
-    "PrivacyQuery": "lab.privacy.query",
+    "PrivacyQuery": "common.calculator.query",
     "Result": "lab.run.result",
     "RunFile": "lab.run.run_file",
     "SystemStream": "common.randomness",

@@ -15,6 +15,7 @@ from scipy.stats import norm
 from typer.testing import CliRunner
 
 from distrust.common.bandit.contextual_sum import ContextualSum, Observation
+from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism
 from distrust.common.mechanisms.families.grid import GridMechanism
@@ -27,7 +28,6 @@ from distrust.lab.audit.observation import evidence, evidence_names
 from distrust.lab.audit.secret import Secret, arm_secret, context_secret, named_secret
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import epsilon_at_least, judge_worlds
-from distrust.lab.privacy.query import PrivacyQuery
 
 ALARM = 1e-7
 ARMS = ContextualSum(features=2, blocks=3)

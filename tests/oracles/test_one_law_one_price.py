@@ -6,9 +6,9 @@ import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
+from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.calculator.report import guaranteed, released
 from distrust.common.mechanisms import MECHANISMS, Mechanism
-from distrust.lab.privacy.calculator import guaranteed, released
-from distrust.lab.privacy.query import PrivacyQuery
 
 LAPLACE = ("central-laplace-discrete", "central-laplace", "local-laplace-discrete", "local-laplace")
 GAUSSIAN = ("central-gaussian", "local-gaussian", "distributed-discrete-gaussian", "distributed-skellam")

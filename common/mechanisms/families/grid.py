@@ -16,7 +16,7 @@ from typing_extensions import override
 from distrust.common.bandit.error_law import How, Spread
 from distrust.common.errors import BadParameter, TooSmall
 from distrust.common.mechanisms.families.base import Mechanism, Noise, require
-from distrust.common.noise.law import Law
+from distrust.common.noise.law import Law, Pmf
 from distrust.common.privacy.guarantee import OWN_DEVICE, SAMPLER, TRUSTED_SERVER
 from distrust.common.privacy.sensitivity import Grid
 from distrust.common.randomness import Stream
@@ -95,6 +95,23 @@ class GridMechanism(Mechanism):
     def client_law(self) -> Law | None:
         """Return the law of one client's noise in one coordinate, in grid steps; None: clients add none."""
         return None
+
+    def message_law(self, *, high: bool) -> Pmf | None:
+        """Return the law of one client's number in a coordinate, before it is reduced modulo m, masked or sealed.
+
+        high  whether the value is the largest of the data's range; else it is the smallest.
+        None  where the class has no law on the integers for it, or one that is too long to store.
+        """
+        # A class with a way of its own to make messages states their law itself.
+        makers = (getattr(type(self), name) for name in ("randomize", "client_randomness", "randomize_with"))
+        if any(maker.__module__ != __name__ for maker in makers):
+            return None
+        law, place = self.client_law(), self.precision if high else 0
+        try:
+            pmf = Pmf(0, np.zeros(1), 0.0) if law is None else law.pmf()
+        except BadParameter:  # longer than any that is stored
+            return None
+        return Pmf(pmf.first + place, pmf.logs, pmf.lost)
 
     def server_law(self) -> Law | None:
         """Return the law of what the analyzer adds to a coordinate of the sum, in grid steps; None: it adds none."""
@@ -317,6 +334,10 @@ class ClientNoise(RealNoise):
     @override
     def client_law(self) -> Law:
         return self.grid_law()
+
+    @override
+    def message_law(self, *, high: bool) -> Pmf | None:
+        return None if self.continuous else super().message_law(high=high)
 
     @override
     def client_randomness(self, stream: Stream, count: int) -> Randomness:

@@ -30,7 +30,7 @@ from distrust.common.mechanisms.families.base import (
 from distrust.common.mechanisms.families.grid import FINE, GridMechanism, Randomness, fractions
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.binomial import MOST, worst_quantile
-from distrust.common.noise.law import check_probability
+from distrust.common.noise.law import Pmf, check_probability
 from distrust.common.privacy.guarantee import Model
 from distrust.common.privacy.profile import Privacy, of_pure
 from distrust.common.randomness import Stream
@@ -250,6 +250,17 @@ class LocalSphere(GridMechanism):
         answers = (np.clip(unit, -1, 1) + 1) * (self.precision / 2)
         whole = np.floor(answers)
         return (whole + (chances < answers - whole)).astype(np.uint64)
+
+    @override
+    def message_law(self, *, high: bool) -> Pmf | None:
+        # One coordinate has the answers 0 and g. The coin says whether the answer is on the value's side.
+        if self.size > 1 or self.blocks > 1:
+            return None
+        cases = coin(self.epsilon)
+        logs = np.full(self.precision + 1, -np.inf)
+        logs[self.precision if high else 0] = math.log(cases / WORD)
+        logs[0 if high else self.precision] = math.log((WORD - cases) / WORD)
+        return Pmf(0, logs, 0.0)
 
     @override
     def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:

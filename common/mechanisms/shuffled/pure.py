@@ -37,7 +37,7 @@ from distrust.common.mechanisms.shuffled.pure_certificate import (
     splits,
 )
 from distrust.common.messages.cohort import Via
-from distrust.common.noise.law import Table, tabulate
+from distrust.common.noise.law import Pmf, Table, tabulate
 from distrust.common.noise.polya import Polya, PolyaDifference
 from distrust.common.privacy.guarantee import SAMPLER, Calibration, Model, bits_assumptions
 from distrust.common.privacy.profile import Privacy, no_privacy, of_pure
@@ -357,6 +357,10 @@ class RelaxedSecaggShuffle(GridMechanism):
         del noise  # there is none: the clients' bits are all of it
         ones = totals.astype(np.float64) - survivors * self.design.center
         return ones * self.step + survivors * self.low
+
+    @override
+    def message_law(self, *, high: bool) -> Pmf:
+        return self.design.answer_law(self.precision if high else 0)
 
     @override
     def privacy(self, survivors: int | None = None, colluders: int = 0) -> Privacy:

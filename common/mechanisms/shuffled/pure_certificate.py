@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.common.errors import BadParameter
+from distrust.common.noise.law import Pmf
 from distrust.common.noise.polya import check_shape_and_scale
 
 FARTHEST = 4_000
@@ -123,6 +124,14 @@ class BitDesign:
     def uniform_chance(self) -> float:
         """Return a bound on the probability that a user's answer is uniform: an escape, or a γ above W."""
         return self.escape + 2 * self.overflow()
+
+    def answer_law(self, steps: int) -> Pmf:
+        """Return the law of one user's number of ones for x̂ = `steps`, with `uniform_chance` as the uniform part."""
+        one, uniform = self.one_sided(), self.uniform_chance()
+        masses = np.full(self.length + 1, uniform / (self.length + 1))
+        start = self.center + steps - self.reach
+        masses[start : start + 2 * self.reach + 1] += (1 - uniform) * np.convolve(one, one[::-1])
+        return Pmf(0, np.log(masses), 0.0)
 
 
 def window_sums(terms: Terms, width: int) -> Terms:

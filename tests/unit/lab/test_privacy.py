@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.calculator.report import Report, guaranteed
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.privacy.composition import compose
 from distrust.lab.cli.privacy import comparison_table, report_table
-from distrust.lab.privacy.calculator import Report, guaranteed
-from distrust.lab.privacy.query import PrivacyQuery
 from tests.support.calculator import answer, comparison, read, text
 
 EXACT_ONLY = tuple(name for name, kind in MECHANISMS.items() if kind.calibrations == ("exact",))

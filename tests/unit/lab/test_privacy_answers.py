@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from distrust.common.calculator.compare import Comparison
+from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.errors import BadParameter
 from distrust.common.privacy import composition
 from distrust.lab.cli.privacy import comparison_table, report_table
-from distrust.lab.privacy.compare import Comparison
-from distrust.lab.privacy.query import PrivacyQuery
 from tests.support.calculator import answer, comparison, read, text
 
 COHORT: dict[str, Any] = {"clients": 1000, "dropout": 0.1, "corrupt": 0.1}

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS
 from distrust.common.privacy.profile import PROFILE_ORDERS
 from distrust.lab.__main__ import app
 from distrust.lab.cli.privacy import report_table
-from distrust.lab.privacy.query import PrivacyQuery
 from tests.support.calculator import answer, comparison, read, text
 
 COHORT: dict[str, Any] = {"clients": 200, "epsilon": 0.9}

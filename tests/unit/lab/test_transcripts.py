@@ -3,11 +3,20 @@
 import io
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
+from distrust.common.errors import BadParameter
+from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import TranscriptEntry
-from distrust.lab.run.transcripts import Pages, Sight, print_sights
+from distrust.common.randomness import SystemStream
+from distrust.lab.run import in_process
+from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.run.transcripts import Pages, Sight, held, print_sights
+from distrust.server.active_run import round_message
+from distrust.server.keys import PublicKeys
+from distrust.server.learner.learner import Learner
 from tests.support.round_report import REPORT
 
 KEY = bytes(range(32)).hex()
@@ -77,3 +86,63 @@ def test_the_batch_that_was_sent_stands_beside_what_the_server_read_in_it() -> N
 
 def test_it_says_how_much_is_not_shown() -> None:
     assert "8 of 9,003 messages" in "\n".join(printed(80))
+
+
+SIMULATED = """
+run = "trial"
+horizon = 3000
+policy.first_batch = 4
+mechanism = {name = "distributed-polya", epsilon = 1.0}
+environment = {name = "bernoulli", means = [0.2, 0.9]SEED}
+"""
+
+ASSIGNED = """
+run = "assigned"
+horizon = 2000
+policy = {name = "almost-free", model = "shuffled"}
+mechanism = {name = "identity", via = "shuffler"}
+environment = {name = "linear-sphere", seed = 3, arms = 8}
+"""
+
+
+def simulated(more: str = "", seed: str = ", seed = 11", text: str = SIMULATED) -> RunFile:
+    return parse(text.replace("SEED", seed) + more)
+
+
+def first_cohort(file: RunFile) -> Cohort:
+    """A run's first cohort as an intermediary serves it."""
+    plan = Learner(file.config).plan()
+    assert plan is not None
+    return round_message(file.config, plan, PublicKeys(bytes(32), bytes(32))).assignments[0].cohort
+
+
+def test_what_simulated_clients_held_adds_up_to_what_the_run_released() -> None:
+    file = simulated("[unsafe]\nnoise_seed = 3\n")
+    told = held(file, first_cohort(file))
+    plan = Learner(file.config).plan()
+    assert plan is not None
+    mechanism = plan.cohorts[0].mechanism
+    rows = np.array([client["message"] for client in told["clients"]], dtype=np.uint64)
+    total = rows.sum(axis=0) % np.uint64(mechanism.modulus)
+    released = in_process.run(file).rounds[0].cohorts[0]
+    assert mechanism.estimate(total, len(rows), SystemStream()).tolist() == released.estimate
+    assert [client["slot"] for client in told["clients"]] == list(range(released.clients))
+    assert {reward for client in told["clients"] for reward in client["reward"]} == {0.0, 1.0}
+
+
+def test_without_a_noise_seed_no_process_can_tell_what_a_client_sent() -> None:
+    file = simulated()
+    told = held(file, first_cohort(file))
+    assert all(set(client) == {"slot", "reward"} for client in told["clients"])
+
+
+def test_held_is_refused_for_another_run_file_an_unknown_seed_and_assigned_actions() -> None:
+    file = simulated()
+    other = simulated(text=SIMULATED.replace("epsilon = 1.0", "epsilon = 2.0"))
+    with pytest.raises(BadParameter, match=r"must be the run file that trial\.1\.0\.1 is of"):
+        held(other, first_cohort(file))
+    with pytest.raises(BadParameter, match="without it no process knows what clients held"):
+        held(simulated(seed=""), first_cohort(file))
+    assigned = parse(ASSIGNED)
+    with pytest.raises(BadParameter, match="it alone knows who played what"):
+        held(assigned, first_cohort(assigned))

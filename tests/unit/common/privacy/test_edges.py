@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
+from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.calculator.report import guaranteed, released
 from distrust.common.errors import BadParameter
 from distrust.common.privacy.composition import compose
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.lab.privacy.calculator import guaranteed, released
-from distrust.lab.privacy.query import PrivacyQuery
 from tests.support.calculator import answer, read
 
 pytestmark = pytest.mark.slow

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from distrust.common.bandit.contextual_sum import ContextualSum
+from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.calculator.report import report_on
 from distrust.common.errors import BadParameter, BudgetExceeded
 from distrust.common.mechanisms import MECHANISMS, check_returning, composable_of
 from distrust.common.mechanisms.central.tree import Counter, Tree
@@ -19,8 +21,6 @@ from distrust.common.privacy.ledger import Entry, PrivacyLedger
 from distrust.common.privacy.profile import Privacy
 from distrust.common.privacy.sensitivity import Grid, Visits
 from distrust.common.run.config import RunConfig
-from distrust.lab.privacy.calculator import report_on
-from distrust.lab.privacy.query import PrivacyQuery
 from distrust.server.learner.run_config import check_run_config
 
 COHORT: dict[str, Any] = {"clients": 100, "epsilon": 0.8, "delta": 1e-6, "batches": 8}

@@ -6,13 +6,13 @@ from itertools import product
 from typing import Any, get_args
 
 from distrust.common.bandit.error_law import How, ScaledErrorLaw
+from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.calculator.report import Promise, promised
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, MechanismName
 from distrust.common.mechanisms.families.base import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed
 from distrust.common.privacy.composition import own_delta
 from distrust.common.wire import Message
-from distrust.lab.privacy.calculator import Promise, promised
-from distrust.lab.privacy.query import PrivacyQuery
 
 TAIL = 1e-3
 """The probability whose quantile is shown."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distrust.common.bandit.error_law import How, ScaledErrorLaw
+from distrust.common.calculator.query import PrivacyQuery
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Calibration, Mechanism, check_returning, composable_of
 from distrust.common.mechanisms.families.base import delta_allowed
@@ -15,7 +16,6 @@ from distrust.common.privacy.composition import LONGEST, compose, compose_exactl
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.profile import SHOWN_DELTA, Privacy, Profile, bound
 from distrust.common.wire import Message
-from distrust.lab.privacy.query import PrivacyQuery
 
 NINE_DIGITS = 1e-9
 """Relative difference up to which exact figures of one law agree, whatever they were computed by."""
@@ -24,6 +24,24 @@ TAILS = (0.5, 0.1, 0.01, 1e-3, 1e-6, 1e-9, 1e-12)
 
 NOISE = {"variance": "variance", "scale": "scale"}
 """Size of the noise that the guarantee rests on, in grid steps: every mechanism that has the field."""
+
+
+UNKNOWN = {"exact": "∞", "bound": "not known"}
+"""Text for a missing ε: none is enough, or none was proven."""
+
+
+def six_digits(value: float | None) -> str:
+    """Return six digits of a number; whole numbers keep all of theirs, and none is a dash."""
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def labelled(epsilon: float | None, how: str) -> str:
+    """Return a figure with its label: "≤" before a bound."""
+    if epsilon is None:
+        return UNKNOWN[how]
+    return six_digits(epsilon) if how == "exact" else f"≤ {six_digits(epsilon)}"
 
 
 class LabelledGuarantee(Guarantee):
@@ -55,8 +73,12 @@ class SumError(Message):
 
 @dataclass(frozen=True, slots=True)
 class MechanismFigures:
-    """One calibrated mechanism in numbers. parameters: the theorem's letters. bits: of one client's message."""
+    """One calibrated mechanism in numbers. parameters: the theorem's letters. bits: of one client's message.
 
+    mechanism  the calibrated value itself, which is no part of what is described.
+    """
+
+    mechanism: Mechanism
     parameters: Mapping[str, float]
     bits: int
     intermediary: str
@@ -112,7 +134,14 @@ def figures_of(name: str, query: PrivacyQuery, calibration: Calibration) -> Mech
         quantiles=tuple((p, law.quantile(p)) for p in TAILS),
         quantiles_how=law.quantile_how if isinstance(law, ScaledErrorLaw) else "bound",
     )
-    return MechanismFigures(_parameters(mechanism), mechanism.bits, mechanism.via, error, promised(mechanism, query))
+    return MechanismFigures(
+        mechanism=mechanism,
+        parameters=_parameters(mechanism),
+        bits=mechanism.bits,
+        intermediary=mechanism.via,
+        error=error,
+        promise=promised(mechanism, query),
+    )
 
 
 def _parameters(mechanism: Mechanism) -> dict[str, float]:

@@ -1,0 +1,221 @@
+"""The privacy page: what a mechanism promises and costs for one cohort, computed by `distrust.common.calculator`.
+
+Computing takes seconds of CPU at worst, beside the server's runs. So one question is computed at a time, few may wait,
+answers are kept, sizes are bounded, and only the operator may ask, unless the settings open the page to everyone.
+"""
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Annotated, Any, Generic, TypeVar
+
+from fastapi import APIRouter, Depends, Header, Request
+from starlette.responses import Response
+
+from distrust.common.calculator.compare import suited, trusted
+from distrust.common.calculator.flip import noise_law
+from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.calculator.report import MechanismFigures, Report, labelled, report_on, six_digits
+from distrust.common.errors import BadParameter, Unauthorized, Unavailable
+from distrust.common.mechanisms import MECHANISMS
+from distrust.common.privacy.searches import one_thread
+from distrust.common.web.app import require_operator
+from distrust.server.dashboard import PageRoute, page
+from distrust.server.dashboard.laws import Drawn, law_chart
+
+MOST_CLIENTS = 20_000
+"""Largest cohort of the page. The command line takes larger ones, on the reader's own CPU."""
+
+ANSWERS = 128  # kept in memory
+WAITING = 4  # questions that may wait or be computed; each takes a thread of the server
+
+FIRST = next(name for name, kind in MECHANISMS.items() if kind.model == "distributed")
+"""The mechanism that the page begins with: the first one that trusts no single party."""
+
+DEFAULTS = {"mechanism": FIRST, "n": "1000", "epsilon": "1", "delta": "1e-6", "dropout": "0.1", "corrupt": "0.05"}
+DEFAULTS |= {"batches": "64"}
+"""The page's first question, and what its fields hold where an address leaves them out."""
+
+SLIDERS = (
+    # field, name, what it means, least, largest, step, logarithmic
+    ("n", "n, clients", "clients of the cohort", 2, MOST_CLIENTS, 1, True),
+    ("epsilon", "ε", "budget of a client, in nats", 0.01, 10, 0.01, True),
+    ("delta", "δ", "where the mechanism's theorem has one", 1e-12, 0.01, 1e-12, True),
+    ("dropout", "dropout", "share of the clients that may vanish", 0, 0.45, 0.01, False),
+    ("corrupt", "corrupt", "share of the clients that may collude", 0, 0.45, 0.01, False),
+)
+
+CLOSED = (
+    "This server computes for its operator only: enter the operator's token. "
+    "`distrust privacy` computes the same figures on your own machine."
+)
+
+T = TypeVar("T")
+
+
+class OneAtATime(Generic[T]):
+    """Computes values by key, one at a time, and keeps the latest `most`. Few callers may wait; others are refused."""
+
+    def __init__(self, most: int, waiting: int = WAITING) -> None:
+        self._most, self._kept = most, OrderedDict[str, T]()
+        self._turn, self._places = threading.Lock(), threading.BoundedSemaphore(waiting)
+
+    def get(self, key: str, compute: Callable[[], T]) -> T:
+        """Return the value of a key. Raises Unavailable when too many callers wait, and what `compute` raises."""
+        known = self._kept.get(key)
+        if known is not None:
+            return known
+        if not self._places.acquire(blocking=False):
+            raise Unavailable("the server computes for other readers: try again in a few seconds")
+        try:
+            with self._turn:
+                known = self._kept.get(key)  # computed while this caller waited
+                if known is None:
+                    known = self._kept[key] = compute()
+                    while len(self._kept) > self._most:
+                        self._kept.popitem(last=False)
+                return known
+        finally:
+            self._places.release()
+
+
+_reports: OneAtATime[Report] = OneAtATime(ANSWERS)
+
+
+def question(words: dict[str, str]) -> tuple[str, PrivacyQuery]:
+    """Return the mechanism's name and the question of the page's fields. Raises BadParameter, naming the field.
+
+    Fields that the mechanism has no use for are not read.
+    """
+    name = words["mechanism"]
+    if name not in MECHANISMS:
+        raise BadParameter("mechanism", name, f"must be one of {', '.join(MECHANISMS)}")
+    kind = MECHANISMS[name]
+    clients = int(_number("n", words["n"], whole=True))
+    if not 2 <= clients <= MOST_CLIENTS:
+        raise BadParameter("n", clients, f"must lie in [2, {MOST_CLIENTS}]; `distrust privacy` takes larger cohorts")
+    query = PrivacyQuery(
+        clients=clients,
+        epsilon=None if kind.model == "none" else _number("epsilon", words["epsilon"]),
+        delta=_number("delta", words["delta"]) if kind.takes_delta else None,
+        dropout=_number("dropout", words["dropout"]),
+        corrupt=_number("corrupt", words["corrupt"]),
+        batches=int(_number("batches", words["batches"], whole=True)) if kind.takes_batches else None,
+    )
+    return name, suited(query, name)
+
+
+def _number(field: str, text: str, *, whole: bool = False) -> float:
+    try:
+        value = float(text[:40])
+    except ValueError:
+        raise BadParameter(field, text[:40], "must be a number") from None
+    if not math.isfinite(value) or (whole and value != int(value)):
+        raise BadParameter(field, text[:40], "must be a whole number" if whole else "must be a finite number")
+    return value
+
+
+def answered(name: str, query: PrivacyQuery) -> Report:
+    """Return the report, computed once. Raises BadParameter, and Unavailable while too many questions wait."""
+
+    def compute() -> Report:
+        with one_thread():
+            return report_on(name, query)
+
+    return _reports.get(f"{name} {asdict(query)}", compute)
+
+
+def answer_context(report: Report) -> dict[str, Any]:
+    """Return the context of an answer: a column for each calibration, or why there is none."""
+    columns: list[dict[str, Any]] = []
+    for calibration, side in report.sides.items():
+        if isinstance(side, str):
+            columns.append({"calibration": calibration, "refused": side})
+        else:
+            columns.append({"calibration": calibration, "rows": _rows(side), "chart": _chart(calibration, side)})
+    query = report.query
+    exact = report.sides["exact"]
+    assert isinstance(exact, MechanismFigures)  # the report is refused as a whole without it
+    notes = [*query.notes, *exact.promise.guarantee.assumptions, *exact.promise.profile.notes]
+    return {
+        "name": report.mechanism,
+        "query": query,
+        "columns": columns,
+        "notes": list(dict.fromkeys(notes)),
+        "trust": trusted(exact.mechanism),
+    }
+
+
+def _rows(side: MechanismFigures) -> list[tuple[str, str]]:
+    """Return names and figures, in the order of `distrust privacy`."""
+    guarantee, profile, error = side.promise.guarantee, side.promise.profile, side.error
+    rows = [
+        ("guarantee", guarantee.kind),
+        ("ε", labelled(guarantee.epsilon, guarantee.how)),
+        ("δ", six_digits(guarantee.delta)),
+        ("pure ε", labelled(profile.pure.epsilon, profile.pure.how)),
+        (f"ε at δ = {profile.delta:g}", labelled(profile.approximate.epsilon, profile.approximate.how)),
+        ("bits a client", f"{side.bits:,}"),
+        (f"error of {error.of}: standard deviation", six_digits(error.std)),
+        ("rounding: standard deviation at most", six_digits(error.rounding_std)),
+    ]
+    shown = {0.1, 0.001, 1e-6}
+    tails = [(p, value) for p, value in error.quantiles if p in shown]
+    rows += [(f"|noise| above, with probability {p:g}", labelled(value, error.quantiles_how)) for p, value in tails]
+    return [*rows, *((letter, six_digits(value)) for letter, value in side.parameters.items())]
+
+
+def _chart(calibration: str, side: MechanismFigures) -> Any:
+    law = noise_law(side.mechanism)
+    if law is None:
+        return None
+    center = float(law.masses @ law.support)
+    title = f"The noise in the sum, calibration {calibration}"
+    step = float(getattr(side.mechanism, "step", 1.0))
+    return law_chart(Drawn(title, [law], [("first", "noise")], "noise in the sum, in rewards", step, center))
+
+
+calculator_pages = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+
+async def _may_compute(request: Request) -> bool:
+    """Return whether this caller may have an answer computed."""
+    if request.app.state.settings.calculator == "open":
+        return True
+    try:
+        await require_operator(request)
+    except Unauthorized:
+        return False
+    return True
+
+
+@calculator_pages.get("/privacy")
+def privacy_page(
+    request: Request,
+    allowed: Annotated[bool, Depends(_may_compute)],
+    part: Annotated[str | None, Header(alias="X-Fragment", description="only the part that changes")] = None,
+) -> Response:
+    """Return the calculator's page, with the answer to the question in its address."""
+    words = {field: request.query_params.get(field) or value for field, value in DEFAULTS.items()}
+    context: dict[str, Any] = {"answer": None, "refused": "", "field": "", "closed": ""}
+    try:
+        name, query = question(words)
+        if allowed:
+            context["answer"] = answer_context(answered(name, query))
+        else:
+            context["closed"] = CLOSED
+    except (BadParameter, Unavailable) as error:
+        context |= {"refused": error.detail, "field": getattr(error, "field", "").removeprefix("mechanism.")}
+    return page(
+        "privacy.html",
+        part=part,
+        title="Privacy",
+        here="/privacy",
+        words=words,
+        sliders=SLIDERS,
+        mechanisms=MECHANISMS,
+        guarded=request.app.state.settings.calculator != "open" and request.app.state.operator_token is not None,
+        **context,
+    )

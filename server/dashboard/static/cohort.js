@@ -1,0 +1,281 @@
+// The page of one cohort. It asks each party for its own transcript, with the reader's token for that party, and puts
+// the messages beside the sentences that the server rendered. Texts are set as text: nothing is read as markup.
+
+const PAGE = 1000; // messages in one request
+const PARTS = 20; // requests for one transcript; of a longer one evenly spread parts are read, the first and the last too
+const SHOWN = 3; // messages of other clients beside the followed one
+const MOST_DIGITS = 12; // of a hexadecimal text
+const MOST_VALUES = 6; // of a list
+
+const steps = [...document.querySelectorAll("#steps .step")];
+const via = [...document.querySelectorAll("form.token")].map((form) => form.dataset.party).find((party) => party !== "server");
+const transcripts = new Map(); // party: its messages
+let held = null; // what simulated clients held, by slot
+
+// Transcripts
+
+async function transcript(form, token) {
+  const { messages, total } = await part(form, token, 0);
+  const parts = Math.min(PARTS, Math.ceil(total / PAGE));
+  const apart = total > PARTS * PAGE ? (total - PAGE) / (PARTS - 1) : PAGE;
+  for (let number = 1; number < parts; number += 1) {
+    messages.push(...(await part(form, token, Math.round(number * apart))).messages);
+  }
+  return { messages, total };
+}
+
+async function part(form, token, after) {
+  const address = `${form.dataset.origin}${form.dataset.path}?after=${after}&limit=${PAGE}`;
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const answer = await fetch(address, { headers, credentials: "omit", referrerPolicy: "no-referrer", cache: "no-store" });
+  if (!answer.ok) throw new Refused(answer.status, await detail(answer));
+  return answer.json();
+}
+
+class Refused extends Error {
+  constructor(status, text) {
+    super(text);
+    this.status = status;
+  }
+}
+
+async function detail(answer) {
+  try {
+    return (await answer.json()).detail;
+  } catch {
+    return `HTTP ${answer.status}`;
+  }
+}
+
+async function open(form, token) {
+  const { party, origin } = form.dataset;
+  const told = form.querySelector(".told");
+  told.classList.remove("bad");
+  told.textContent = "Reading …";
+  try {
+    const { messages, total } = await transcript(form, token);
+    transcripts.set(party, messages);
+    sessionStorage.setItem(`distrust.token.${origin}`, token);
+    const rest = messages.length < total ? ` ${count(messages.length)} of them, evenly spread, are read.` : "";
+    told.textContent = `The ${party} has ${count(total)} ${total === 1 ? "message" : "messages"} of this cohort.${rest}`;
+  } catch (error) {
+    transcripts.delete(party);
+    sessionStorage.removeItem(`distrust.token.${origin}`);
+    told.classList.add("bad");
+    told.textContent = reason(error, party, origin);
+  }
+  fill();
+}
+
+function reason(error, party, origin) {
+  if (error instanceof Refused && error.status === 401) {
+    const kind = party === "server" ? "operator's" : "inspector's";
+    const other = party === "server" ? "inspector's" : "operator's";
+    return `The ${party} refused this token. It wants the ${kind} token, and not the ${other}.`;
+  }
+  if (error instanceof Refused) return `The ${party} refused: ${error.message}`;
+  return `No answer from ${origin || "the server"} that this page may read. Is the ${party} running, and does its DISTRUST_DASHBOARD_ORIGIN name ${location.origin}?`;
+}
+
+for (const form of document.querySelectorAll("form.token")) {
+  const field = form.querySelector("input");
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    open(form, field.value.trim());
+  });
+  const known = sessionStorage.getItem(`distrust.token.${form.dataset.origin}`);
+  if (known) {
+    field.value = known;
+    open(form, known);
+  }
+}
+
+// What simulated clients held: a file that the reader opens. It is read here, and sent to no party.
+
+const heldForm = document.querySelector("form.held");
+heldForm?.querySelector("input").addEventListener("change", async (event) => {
+  const told = heldForm.querySelector(".told");
+  told.classList.remove("bad");
+  held = null;
+  try {
+    const file = event.target.files[0];
+    if (!file) return;
+    const found = JSON.parse(await file.text()).cohorts?.find((one) => one.cohort === heldForm.dataset.cohort);
+    if (!found) throw new Error(`the file has no cohort ${heldForm.dataset.cohort}`);
+    if (found.config !== heldForm.dataset.digest) throw new Error("the file is of another run with this name");
+    held = new Map(found.clients.map((one) => [one.slot, one]));
+    told.textContent = `The file tells what ${count(held.size)} simulated clients held.`;
+    world();
+  } catch (error) {
+    told.classList.add("bad");
+    told.textContent = `This file cannot be used: ${error.message}`;
+  }
+  fill();
+});
+
+// The columns
+
+function fill() {
+  const client = followed();
+  for (const step of steps) {
+    const { stage } = step.dataset;
+    for (const place of step.querySelectorAll(".seen")) {
+      const { party } = place.dataset;
+      const lines = party === "client" ? ofClient(stage, client) : ofParty(party, stage, client);
+      place.replaceChildren(...lines);
+    }
+  }
+}
+
+function ofClient(stage, client) {
+  const lines = [];
+  const closed = [];
+  const known = held?.get(client);
+  const early = ["masked", "report"].includes(stage);
+  if (early && known) {
+    lines.push(`Client ${client} held the reward ${known.reward.map(number).join(", ")}.`);
+    if (known.message) lines.push(`Its number before it was masked or sealed: ${known.message.slice(0, MOST_VALUES).join(", ")}.`);
+  }
+  const sent = transcripts.get(via)?.filter((one) => one.stage === stage && one.direction === "in" && one.peer === `client ${client}`);
+  for (const one of sent ?? []) lines.push(`Client ${client} sent ${count(one.bytes)} B: ${short(one.hex) || "nothing else"}`);
+  if (early && !known) closed.push("Its reward is known to the client only.");
+  return [...lines.map(line), ...closed.map(absent)];
+}
+
+function ofParty(party, stage, client) {
+  const messages = transcripts.get(party);
+  if (!messages) return [absent(`Closed: enter the ${party}'s token above.`)];
+  const here = messages.filter((one) => one.stage === stage);
+  const own = here.filter((one) => one.peer === `client ${client}`);
+  const others = here.filter((one) => one.peer.startsWith("client ") && !own.includes(one));
+  const rest = here.filter((one) => !one.peer.startsWith("client "));
+  const lines = [...rest, ...own, ...others.slice(0, SHOWN)].map((one) => `${from(one)}${read(one)}`);
+  if (others.length > SHOWN) lines.push(`… and ${count(others.length - SHOWN)} more messages of clients`);
+  return lines.length ? lines.map(line) : [absent("It has no message of this stage.")];
+}
+
+function from(entry) {
+  if (entry.direction === "out") return `To ${entry.peer}, ${count(entry.bytes)} B: `;
+  return `${entry.peer[0].toUpperCase()}${entry.peer.slice(1)}, ${count(entry.bytes)} B: `;
+}
+
+function read(entry) {
+  const facts = Object.entries(entry.view).map(([name, value]) => `${name.replaceAll("_", " ")} ${shown(value)}`);
+  return facts.join(", ") || "nothing that it can read";
+}
+
+function shown(value) {
+  if (!Array.isArray(value)) return short(String(value));
+  if (value.length === 1) return String(value[0]);
+  const rest = value.length > MOST_VALUES ? `, … ${count(value.length - MOST_VALUES)} more` : "";
+  return `[${value.slice(0, MOST_VALUES).join(", ")}${rest}]`;
+}
+
+function short(text) {
+  return text.length > MOST_DIGITS && /^[0-9a-f]+$/i.test(text) ? `${text.slice(0, MOST_DIGITS)}…` : text;
+}
+
+function line(text) {
+  const made = document.createElement("p");
+  made.textContent = text;
+  return made;
+}
+
+function absent(text) {
+  const made = line(text);
+  made.className = "none";
+  return made;
+}
+
+function count(value) {
+  return value.toLocaleString("en");
+}
+
+function number(value) {
+  return String(Math.round(value * 1e6) / 1e6);
+}
+
+// Replay: step by step, by buttons and arrow keys
+
+const replay = document.getElementById("replay");
+const position = document.getElementById("position");
+const clientField = document.getElementById("client");
+let current = -1; // -1: all steps are shown
+
+function go(to) {
+  current = Math.max(-1, Math.min(steps.length - 1, to));
+  steps.forEach((step, place) => {
+    step.classList.toggle("current", place === current);
+    step.classList.toggle("later", current >= 0 && place > current);
+    if (place === current) step.setAttribute("aria-current", "step");
+    else step.removeAttribute("aria-current");
+  });
+  document.getElementById("previous").disabled = current <= 0;
+  document.getElementById("next").disabled = current === steps.length - 1;
+  if (current < 0) {
+    position.textContent = `All ${steps.length} steps are shown. The arrow keys ← and → go through them one by one.`;
+    return;
+  }
+  position.textContent = `Step ${current + 1} of ${steps.length}: ${steps[current].dataset.title}`;
+  const above = document.getElementById("controls").offsetHeight; // it stays at the top of the window
+  steps[current].style.scrollMarginTop = `${above + 8}px`;
+  const tall = steps[current].offsetHeight > innerHeight - above;
+  steps[current].scrollIntoView({ block: tall ? "start" : "nearest" });
+}
+
+function followed() {
+  const wanted = Number(clientField.value);
+  return Number.isInteger(wanted) && wanted >= 0 ? wanted : 0;
+}
+
+document.getElementById("previous").addEventListener("click", () => go(current - 1));
+document.getElementById("next").addEventListener("click", () => go(current + 1));
+document.getElementById("everything").addEventListener("click", () => go(-1));
+clientField.addEventListener("input", () => {
+  fill();
+  world();
+});
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest?.("input, select, textarea, .chart, .box");
+  if (typing || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+  event.preventDefault();
+  go(event.key === "ArrowRight" ? current + 1 : Math.max(0, current - 1));
+});
+
+// The flipped reward
+
+const worlds = document.getElementById("worlds");
+const radios = [...document.querySelectorAll("#world input")];
+
+function choose(kind) {
+  for (const radio of radios) radio.checked = radio.value === kind;
+  worlds.dataset.world = kind;
+  const cards = [...worlds.querySelectorAll(".flip")];
+  const same = cards.filter((card) => card.dataset.change === "nothing").map((card) => card.dataset.name);
+  const moved = cards.filter((card) => card.dataset.change !== "nothing").map((card) => card.dataset.name);
+  const high = kind === "second" ? "highest" : "lowest";
+  const still = same.length ? ` Nothing changes for ${list(same)}.` : "";
+  document.getElementById("flip-told").textContent = `The reward is the ${high}. The law moves for ${list(moved)}.${still}`;
+}
+
+function list(names) {
+  return names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : names.join("");
+}
+
+// The followed client's own reward, where the reader's file tells it, is the world that the page starts from.
+function world() {
+  const reward = held?.get(followed())?.reward;
+  if (worlds && reward?.length === 1) choose(reward[0] > 0.5 ? "second" : "first");
+}
+
+if (worlds) {
+  document.getElementById("world").hidden = false;
+  worlds.dataset.world = "first";
+  for (const radio of radios) radio.addEventListener("change", () => choose(radio.value));
+  document.getElementById("flip-button").addEventListener("click", () => choose(worlds.dataset.world === "first" ? "second" : "first"));
+}
+document.getElementById("access").hidden = false;
+document.getElementById("controls").hidden = false;
+document.getElementById("previous").disabled = true;
+fill();

@@ -1,0 +1,88 @@
+"""Services with finished runs and an aborted cohort, for tests of pages that look at cohorts."""
+
+import base64
+import hashlib
+import secrets
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import httpx
+
+from distrust.lab.run.run_file import RunFile, parse
+from distrust.lab.stack.stack import Stack
+from tests.support.http_runs import in_background, over_http
+
+SMALL = """
+run = "{name}"
+horizon = 32
+[policy]
+first_batch = 4
+[mechanism]
+{mechanism}
+[intermediary]
+dropout = 0.2
+corrupt = 0.0
+minimum = 2
+stage_seconds = {stage_seconds}
+[environment]
+name = "bernoulli"
+means = [0.2, 0.8]
+seed = 3
+[fleet]
+processes = 1
+"""
+MASKED = 'name = "distributed-polya"\nepsilon = 1.0'
+SHUFFLED = 'name = "shuffled-binomial"\nepsilon = 4.0\ndelta = 1e-2'
+
+
+def small_run(name: str, mechanism: str, *, stage_seconds: float = 60.0, more: str = "") -> RunFile:
+    """Return a run of two arms and two cohorts of 16 clients. more: further tables."""
+    return parse(SMALL.format(name=name, mechanism=mechanism, stage_seconds=stage_seconds) + more)
+
+
+@dataclass(frozen=True)
+class ShownRuns:
+    """Runs of a stack: `masked` and `shuffled` are finished, and `lost` has an aborted cohort.
+
+    The noise of `shuffled` has a seed, so that the lab can tell what its clients sent.
+    """
+
+    stack: Stack
+    files: dict[str, RunFile]
+
+    def cohort(self, run: str) -> str:
+        """Return the address of the page of a run's first cohort."""
+        name = self.report(run)["cohorts"][0]["cohort"]
+        return f"{self.stack.urls.server}/runs/{run}/cohorts/{name}"
+
+    def report(self, run: str) -> dict[str, Any]:
+        """Return a run's first round, as the API has it."""
+        answer: dict[str, Any] = httpx.get(f"{self.stack.urls.server}/v1/runs/{run}/rounds/1", trust_env=False).json()
+        return answer
+
+
+def play(stack: Stack) -> ShownRuns:
+    """Play the runs. The last one's clients take tickets and never answer."""
+    lost = small_run("lost", MASKED, stage_seconds=0.2)
+    shuffled = small_run("shuffled", SHUFFLED, more="[unsafe]\nnoise_seed = 5\n")
+    files = {"masked": small_run("masked", MASKED), "shuffled": shuffled}
+    for file in files.values():
+        in_background(partial(over_http, stack, file)).result()  # a browser's own event loop may run in this thread
+    with httpx.Client(base_url=stack.urls.server, trust_env=False) as client:
+        operator = {"Authorization": f"Bearer {stack.urls.token}"}
+        body = lost.config.model_dump(mode="json")
+        assert client.post("/v1/runs", json=body, headers=operator).status_code == 201
+        keys = b"".join(hashlib.sha256(secrets.token_bytes(8)).digest() for _ in range(16))
+        wanted = {"request": secrets.token_hex(16), "round": 1, "want": 16, "keys": _text(keys)}
+        assert client.post("/v1/runs/lost/tickets", json=wanted).status_code == 200
+        end = time.monotonic() + 60
+        while client.get("/v1/runs/lost").json()["cohorts_aborted"] == 0:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+    return ShownRuns(stack, files)
+
+
+def _text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")

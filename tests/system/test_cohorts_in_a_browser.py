@@ -1,0 +1,236 @@
+"""A cohort's page and the privacy page in a real Chromium, over real services."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Page, Request, Route, expect
+
+from distrust.client.environments import build_environment
+from distrust.common.randomness import UnsafeSeededStream
+from distrust.lab.run.transcripts import Wanted, gather_held
+from distrust.lab.stack.data_dir import DataDir
+from distrust.lab.stack.stack import Stack
+from tests.support.browser import Browser, origin, overflow, violations
+from tests.support.http_runs import in_background
+from tests.support.shown_runs import ShownRuns, play
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShownRuns]:
+    with Stack(DataDir(tmp_path_factory.mktemp("cohorts")), 0) as stack:
+        yield play(stack)
+
+
+@pytest.fixture(scope="module")
+def browser(runs: ShownRuns) -> Iterator[Browser]:
+    assert runs  # the runs are played before Chromium takes its share of the machine
+    with Browser() as chromium:
+        yield chromium
+
+
+def enter(page: Page, party: str, token: str | None) -> None:
+    page.fill(f"#token-{party}", token or "")
+    page.press(f"#token-{party}", "Enter")
+    told = page.locator(f"form.token[data-party={party}] .told")
+    expect(told).not_to_have_text("Reading …")
+    expect(told).not_to_be_empty()
+
+
+def column(page: Page, stage: str, party: str) -> str:
+    return page.locator(f".step[data-stage={stage}] .seen[data-party={party}]").inner_text()
+
+
+def transcripts_read(url: str) -> float:
+    """Return how often a service was asked for transcripts, by its own count."""
+    metrics = httpx.get(f"{url}/metrics", trust_env=False).text.splitlines()
+    counts = [line for line in metrics if "/messages" in line and "_count" in line]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in counts)
+
+
+def held(runs: ShownRuns, run: str) -> dict[str, object]:
+    wanted = Wanted(run, 1, None, 1)
+    return in_background(lambda: asyncio.run(gather_held(runs.stack.urls, wanted, runs.files[run]))).result()  # type: ignore[return-value,arg-type]
+
+
+def test_a_masked_cohort_is_put_together_from_each_party_by_the_browser_alone(
+    browser: Browser, runs: ShownRuns, tmp_path: Path
+) -> None:
+    urls, before = runs.stack.urls, transcripts_read(runs.stack.urls.aggregator)
+    sent: list[tuple[str, str | None]] = []
+
+    def note(request: Request) -> None:
+        sent.append((origin(request.url), request.header_value("authorization")))
+
+    with browser.page(runs.cohort("masked"), others=[urls.aggregator]) as page:
+        page.on("requestfinished", note)
+        assert column(page, "masked", "aggregator") == "Closed: enter the aggregator's token above."
+        assert transcripts_read(urls.aggregator) == before  # the server has not asked for it either
+        enter(page, "server", urls.token)
+        enter(page, "aggregator", urls.inspector)
+        assert transcripts_read(urls.aggregator) == before + 1
+        page.fill("#client", "3")
+        assert "Client 3 sent 64 B" in column(page, "keys", "client")
+        assert "Client 3, 64 B: mask key" in column(page, "keys", "aggregator")
+        modulus = runs.report("masked")["mechanism"]["modulus"]
+        assert f"Client 3, 1 B: modulus {modulus}, masked" in column(page, "masked", "aggregator")
+        assert "statement" in column(page, "masked", "server")
+        assert "survivors 16" in column(page, "batch", "server")
+        assert "sum" in column(page, "estimate", "server")
+        assert "known to the client only" in column(page, "masked", "client")
+        file = tmp_path / "held.json"
+        file.write_text(json.dumps(held(runs, "masked")))
+        page.set_input_files("#held-file", file)
+        expect(page.locator("form.held .told")).to_contain_text("16 simulated clients")
+        world = runs.files["masked"]
+        rewards = build_environment(world.environment).rewards(
+            0, 16, UnsafeSeededStream(3, "masked", "masked.1.0.1", "rewards")
+        )
+        assert f"Client 3 held the reward {rewards[3]:g}." in column(page, "masked", "client")
+        assert page.get_attribute("#worlds", "data-world") == ("second" if rewards[3] > 0.5 else "first")
+        page.set_input_files("#held-file", {"name": "x", "mimeType": "application/json", "buffer": b"<b>"})
+        expect(page.locator("form.held .told.bad")).to_contain_text("cannot be used")
+        assert violations(page) == []
+    assert {where for where, bearer in sent if bearer == f"Bearer {urls.token}"} == {urls.server}
+    assert {where for where, bearer in sent if bearer == f"Bearer {urls.inspector}"} == {urls.aggregator}
+
+
+def test_a_cohort_of_bits_shows_the_shuffler_each_message_and_the_server_the_count(
+    browser: Browser, runs: ShownRuns
+) -> None:
+    urls, known = runs.stack.urls, held(runs, "shuffled")
+    ones = sum(client["message"][0] for client in known["cohorts"][0]["clients"])  # type: ignore[index]
+    with browser.page(runs.cohort("shuffled"), others=[urls.shuffler], width=768, scheme="dark") as page:
+        enter(page, "server", urls.token)
+        enter(page, "shuffler", urls.inspector)
+        assert "Client 0, " in column(page, "report", "shuffler")
+        assert "ones" in column(page, "report", "shuffler")
+        assert f"ones {ones}" in column(page, "batch", "server")  # what the lab says that clients held adds up to it
+        assert "draws its noise from a seed" in page.inner_text("main")
+        assert page.locator(".flip[data-party=shuffler] .chart svg").count() == 1
+        assert overflow(page) <= 0
+        assert violations(page) == []
+
+
+def test_the_replay_goes_step_by_step_with_the_keyboard_and_is_announced(browser: Browser, runs: ShownRuns) -> None:
+    with browser.page(runs.cohort("masked"), width=375) as page:
+        for _ in range(3):
+            page.keyboard.press("ArrowRight")
+        assert page.inner_text("#position") == "Step 3 of 10: Clients send public keys"
+        assert page.get_attribute("#position", "role") == "status"
+        assert page.locator('[aria-current="step"]').get_attribute("data-stage") == "keys"
+        assert page.locator(".step .parties:visible").count() == 3
+        page.keyboard.press("ArrowLeft")
+        assert page.inner_text("#position").startswith("Step 2 of 10")
+        page.focus("#next")
+        page.keyboard.press("Enter")
+        assert page.inner_text("#position").startswith("Step 3 of 10")
+        page.focus("#client")
+        page.keyboard.press("ArrowRight")  # the caret's own key
+        assert page.inner_text("#position").startswith("Step 3 of 10")
+        page.focus("#everything")
+        page.keyboard.press("Space")
+        assert page.locator(".step .parties:visible").count() == 10
+        assert page.locator("[aria-current=step]").count() == 0
+        page.click("#flip-button")
+        assert "The reward is the highest" in page.inner_text("#flip-told")
+        assert "Nothing changes for the aggregator" in page.inner_text("#flip-told")
+        assert page.get_attribute("#worlds", "data-world") == "second"
+        assert overflow(page) <= 0
+        assert violations(page) == []
+
+
+def test_a_wrong_token_is_explained_and_forgotten(browser: Browser, runs: ShownRuns) -> None:
+    urls = runs.stack.urls
+    with browser.page(runs.cohort("masked"), others=[urls.aggregator], refused=[401]) as page:
+        enter(page, "aggregator", urls.token)
+        told = page.inner_text("form.token[data-party=aggregator] .told")
+        assert told == "The aggregator refused this token. It wants the inspector's token, and not the operator's."
+        assert page.evaluate("sessionStorage.length") == 0
+        enter(page, "aggregator", urls.inspector)
+        assert page.evaluate("Object.keys(sessionStorage)") == [f"distrust.token.{urls.aggregator}"]
+        assert page.evaluate("localStorage.length + document.cookie.length") == 0
+        page.reload()
+        expect(page.locator("form.token[data-party=aggregator] .told")).to_contain_text("messages of this cohort")
+
+
+def test_a_partys_words_are_shown_as_text(browser: Browser, runs: ShownRuns) -> None:
+    urls, markup = runs.stack.urls, '<img src="x" onerror="alert(1)">'
+    entry = {"number": 0, "direction": "in", "peer": markup, "stage": "keys", "bytes": 1, "hex": markup}
+    told = {"total": 50_000, "next": 1, "messages": [{**entry, "view": {markup: [markup, markup]}}]}
+    allowed = {"Access-Control-Allow-Origin": urls.server, "Access-Control-Allow-Headers": "Authorization"}
+    asked: list[str] = []
+
+    def answer(route: Route) -> None:
+        if route.request.method == "GET":
+            asked.append(route.request.url.partition("?")[2])
+        route.fulfill(json=told, headers=allowed)
+
+    with browser.page(runs.cohort("masked"), others=[urls.aggregator]) as page:
+        page.route(f"{urls.aggregator}/**", answer)
+        enter(page, "aggregator", "any")
+        # Of a long transcript evenly spread parts are read, with the first and the last.
+        assert (len(asked), asked[0], asked[-1]) == (20, "after=0&limit=1000", "after=49000&limit=1000")
+        assert markup in column(page, "keys", "aggregator")
+        assert page.locator("main img").count() == 0
+
+
+def test_an_aborted_cohort_is_explained(browser: Browser, runs: ShownRuns) -> None:
+    with browser.page(runs.cohort("lost")) as page:
+        words = page.inner_text("section.problem")
+        assert "0 clients in stage keys" in words
+        assert "16 clients were asked for, and 16 took a ticket" in words
+        assert "Nothing was released" in words
+        assert page.locator(".step").last.get_attribute("data-stage") == "aborted"
+        enter(page, "server", runs.stack.urls.token)
+        assert "reason" in column(page, "aborted", "server")
+
+
+def test_without_script_the_page_still_says_what_each_party_can_know(browser: Browser, runs: ShownRuns) -> None:
+    with browser.page(runs.cohort("masked"), script=False) as page:
+        assert page.locator(".step .parties:visible").count() == 10
+        assert page.locator(".flip .chart svg").count() == 4
+        assert not page.is_visible("#access")
+    with browser.page(f"{runs.stack.urls.server}/privacy?n=70", script=False) as page:
+        page.fill("#epsilon", "0.5")
+        page.click("#question button")
+        expect(page.locator("[data-calibration=exact] td").nth(1)).to_have_text("0.5")
+        assert "n = 70" in page.inner_text("#answer")
+
+
+def test_the_sliders_of_the_privacy_page_change_the_answer(browser: Browser, runs: ShownRuns) -> None:
+    with browser.page(f"{runs.stack.urls.server}/privacy?n=100", width=1280) as page:
+        exact = page.locator("[data-calibration=exact]")
+        std = exact.locator("tr", has_text="standard deviation").first
+        before = std.inner_text()
+        page.focus("[data-for=epsilon]")
+        for _ in range(40):
+            page.keyboard.press("ArrowLeft")
+        value = page.input_value("#epsilon")
+        assert 0.5 < float(value) < 1
+        expect(exact.locator("td").nth(1)).to_have_text(value)
+        assert std.inner_text() != before
+        assert f"epsilon={value}" in page.url
+        assert "Computed" in page.inner_text("#told")
+        page.select_option("#mechanism", "shuffled-binomial")
+        expect(page.locator("#answer h2")).to_contain_text("shuffled-binomial, n = 100")
+        assert page.is_visible("#delta")
+        page.fill("#n", "1000000")
+        expect(page.locator("#answer .problem")).to_contain_text("n = 1000000: must lie in [2, 20000]")
+        assert page.get_attribute("#n", "aria-invalid") == "true"
+        page.fill("#n", "80")
+        expect(page.locator("#answer h2")).to_contain_text("n = 80")
+        assert page.get_attribute("#n", "aria-invalid") is None
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(375, "dark"), (768, "light"), (1280, "dark")])
+def test_both_pages_fit_every_screen(browser: Browser, runs: ShownRuns, width: int, scheme: str) -> None:
+    for url in (f"{runs.stack.urls.server}/privacy", runs.cohort("lost")):
+        with browser.page(url, width=width, scheme=scheme) as page:  # type: ignore[arg-type]  "light" or "dark"
+            assert overflow(page) <= 0
+            assert violations(page) == []

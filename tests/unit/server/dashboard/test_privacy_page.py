@@ -1,0 +1,143 @@
+"""The privacy page: the calculator's figures, bounded, and computed for those who may ask."""
+
+import html
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.calculator.report import MechanismFigures, labelled, report_on, six_digits
+from distrust.common.errors import BadParameter, Unavailable
+from distrust.common.mechanisms import MECHANISMS
+from distrust.server.app import ServerSettings, server_app
+from distrust.server.dashboard import calculator
+from distrust.server.dashboard.calculator import DEFAULTS, OneAtATime, question
+from tests.support.asgi import AsgiClient
+from tests.support.in_memory_intermediaries import InMemoryIntermediaries
+
+TOKEN = "operator's secret"
+OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@contextmanager
+def server(path: Path, **settings: Any) -> Iterator[AsgiClient]:
+    token = path / "token"
+    token.write_text(TOKEN)
+    whole = {"database": f"sqlite:///{path}/server.sqlite3", "operator_token_file": token, **settings}
+    app = server_app(ServerSettings(**whole), InMemoryIntermediaries())
+    with AsgiClient(app) as client:
+        yield client
+    app.state.database.close()
+
+
+def words(text: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
+
+
+@pytest.mark.parametrize("name", ["distributed-polya", "central-gaussian", "local-sphere", "identity", "tree"])
+def test_the_page_has_the_calculators_figures(tmp_path: Path, name: str) -> None:
+    asked = {"mechanism": name, "n": "60", "epsilon": "0.7", "delta": "1e-5", "dropout": "0.2", "batches": "16"}
+    _, query = question(DEFAULTS | asked)
+    sides = [side for side in report_on(name, query).sides.values() if isinstance(side, MechanismFigures)]
+    with server(tmp_path, calculator="open") as client:
+        page = client.get("/privacy", params=asked)
+    shown = words(page.text)
+    for side in sides:
+        guarantee, profile = side.promise.guarantee, side.promise.profile
+        assert f"ε {labelled(guarantee.epsilon, guarantee.how)} δ" in shown
+        how = labelled(profile.approximate.epsilon, profile.approximate.how)
+        assert f"ε at δ = {profile.delta:g} {how} bits a client {side.bits:,}" in shown
+        assert f"standard deviation {six_digits(side.error.std)}" in shown
+    assert page.text.count('data-calibration="exact"') == 1
+    assert f"n = 60, t = {query.min_honest}" in shown
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("n", "20001", "must lie in [2, 20000]"),
+        ("n", "1.5", "must be a whole number"),
+        ("n", "1e999", "must be a whole number"),
+        ("epsilon", "nan", "must be a finite number"),
+        ("epsilon", "<script>alert(1)</script>", "must be a number"),
+        ("epsilon", "1000", "must lie in"),
+        ("dropout", "0.5", "must lie in [0, 1/2)"),
+        ("mechanism", "none<b>", "must be one of"),
+    ],
+)
+def test_bad_input_is_one_sentence_that_names_the_field(tmp_path: Path, field: str, value: str, sentence: str) -> None:
+    with server(tmp_path, calculator="open") as client:
+        page = client.get("/privacy", params={field: value})
+    found = re.search(r'<p class="problem" data-field="(\w+)">(.*?)</p>', page.text, re.DOTALL)
+    assert found is not None
+    assert (found[1], page.status_code) == (field, 200)
+    assert f"{field} = " in words(found[2])
+    assert sentence in words(found[2])
+    assert "<script>alert" not in page.text
+    assert "<b>" not in page.text
+
+
+def test_only_the_operator_may_have_the_server_compute_unless_the_settings_open_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[str] = []
+
+    def counted(name: str, query: PrivacyQuery) -> Any:
+        computed.append(name)
+        return report_on(name, query)
+
+    monkeypatch.setattr(calculator, "report_on", counted)
+    asked = {"n": "47"}
+    with server(tmp_path) as client:
+        for headers in ({}, {"Authorization": "Bearer guess"}):
+            page = client.get("/privacy", params=asked, headers=headers)
+            assert "computes for its operator only" in words(page.text)
+            assert "data-calibration" not in page.text
+        assert computed == []
+        assert 'data-calibration="exact"' in client.get("/privacy", params=asked, headers=OPERATOR).text
+        assert computed == ["distributed-polya"]
+        assert 'data-calibration="exact"' in client.get("/privacy", params=asked, headers=OPERATOR).text
+        assert computed == ["distributed-polya"]  # an answer is kept
+
+
+def test_the_part_that_changes_is_fetched_alone(tmp_path: Path) -> None:
+    with server(tmp_path, calculator="open") as client:
+        part = client.get("/privacy?n=50", headers={"X-Fragment": "1"}).text
+    assert "<html" not in part
+    assert "<form" not in part
+    assert 'data-calibration="exact"' in part
+
+
+def test_every_mechanism_is_on_the_page_and_takes_the_pages_fields() -> None:
+    for name in MECHANISMS:
+        found, query = question(DEFAULTS | {"mechanism": name, "n": "40"})
+        assert found == name
+        query.spec(name, "exact")
+
+
+def test_one_value_is_computed_at_a_time_and_those_beyond_the_places_are_refused() -> None:
+    begun, go = threading.Event(), threading.Event()
+    cache: OneAtATime[int] = OneAtATime(2, waiting=1)
+
+    def slow() -> int:
+        begun.set()
+        assert go.wait(30)
+        return 7
+
+    other = threading.Thread(target=cache.get, args=("a", slow))
+    other.start()
+    assert begun.wait(30)
+    with pytest.raises(Unavailable, match="try again"):
+        cache.get("b", lambda: 8)
+    go.set()
+    other.join(30)
+    assert cache.get("a", lambda: 0) == 7  # kept
+    with pytest.raises(BadParameter):
+        cache.get("c", lambda: question(DEFAULTS | {"n": "x"}))  # type: ignore[arg-type,return-value]
+    assert [cache.get(key, lambda: 1) for key in ("d", "e")] == [1, 1]  # a failed one gave its place back
+    assert cache.get("a", lambda: 2) == 2  # the oldest was dropped
