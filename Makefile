@@ -1,18 +1,22 @@
 # Everything runs in .venv, made from requirements.lock with hashes. Needs Python 3.11 or newer, make, git.
-# The slow tests need PostgreSQL's programs too: root's make installs them on Debian and Ubuntu where they are missing.
+# The slow tests need PostgreSQL's programs and Chromium: root's make installs them on Debian and Ubuntu where they are
+# missing.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-fast test-slow test-alone postgresql check lint types contracts replay docs dist dist-check lock clean
+# Tests and services start hundreds of processes, and without compiled modules each compiles the project anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help demo test test-fast test-slow test-alone postgresql chromium check lint types contracts replay docs dist dist-check lock clean
 
 help:
 	@echo "make demo    the main job: three services and two fleets on loopback, real data, a result"
 	@echo "make test    every test (test-fast, test-slow, test-alone)"
 	@echo "make check   ruff, mypy, import contracts"
-	@echo "make replay  the figures' experiments again, compared with docs/figures/rows (three hours of a core)"
+	@echo "make replay  the figures' experiments again, compared with docs/figures/rows (four hours of a core)"
 	@echo "make docs    the documentation as a site, in site/"
 	@echo "make dist    wheel, sdist and bill of materials in dist/ (dist-check: installed in clean environments)"
 	@echo "make lock    write requirements.lock and requirements-runtime.lock again from pyproject.toml"
@@ -26,7 +30,7 @@ test: test-fast test-slow test-alone
 test-fast: $(STAMP)
 	@$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not alone" $(PYTEST)
 
-test-slow: $(STAMP) postgresql
+test-slow: $(STAMP) postgresql chromium
 	@$(BIN)/pytest -q -n auto --dist worksteal -m slow $(PYTEST)
 
 postgresql:
@@ -34,6 +38,12 @@ postgresql:
 	    { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
 	      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null; } || \
 	    { echo "some tests need PostgreSQL: on Debian and Ubuntu, apt-get install postgresql" >&2; exit 2; }
+
+chromium:
+	@command -v chromium >/dev/null || \
+	    { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
+	    { echo "the pages' tests need Chromium: on Debian, apt-get install chromium" >&2; exit 2; }
 
 test-alone: $(STAMP)
 	@$(BIN)/pytest -q -m alone $(PYTEST)

@@ -43,7 +43,7 @@ from distrust.lab.run.run_file import RunFile, parse
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import NAMES, Stack, Urls
 
-COHORT, FEATURES = 200, 5
+COHORT, QUICK_COHORT, FEATURES = 200, 20, 5
 DIMENSION = FEATURES + FEATURES * (FEATURES + 1) // 2  # of Σ sφ and Σ φφᵀ
 MOST_NEXT, MOST_ROUND = 4.0, 9.0  # bare requests and commits that a next round, and a whole round, may take
 MOST_MASKED = 1.3  # times the CPU of a client at D = 1
@@ -203,19 +203,19 @@ class Masked:
     rate: float
 
 
-def masked_cohorts(turns: int, cohorts: int) -> list[Masked]:
+def masked_cohorts(clients: int, turns: int, cohorts: int) -> list[Masked]:
     """D = 1 and D = DIMENSION in turns, over one aggregator and the same fleets; the least CPU of all turns."""
     p = measure_primitives()
-    best = {dimension: Masked(COHORT, dimension, math.inf, 0.0) for dimension in (1, DIMENSION)}
-    with party("aggregator") as s, ProcessPoolExecutor(FLEETS, multiprocessing.get_context("spawn")) as fleets:
+    best = {dimension: Masked(clients, dimension, math.inf, 0.0) for dimension in (1, DIMENSION)}
+    with party("aggregator") as s, ProcessPoolExecutor(FLEETS, multiprocessing.get_context("forkserver")) as fleets:
         for warm in [fleets.submit(warm_up) for _ in range(FLEETS)]:
             warm.result()
-        bench = Bench(s, fleets, COHORT * cohorts)
+        bench = Bench(s, fleets, clients * cohorts)
         for _ in range(turns):
             for dimension, before in best.items():
                 began = time.perf_counter()
-                one = bench.measure(COHORT, dimension, 0, p)
-                rate = COHORT * (one.cohorts + 1) / (time.perf_counter() - began)  # one more is played to warm up
+                one = bench.measure(clients, dimension, 0, p)
+                rate = clients * (one.cohorts + 1) / (time.perf_counter() - began)  # one more is played to warm up
                 cpu = one.fleet + one.aggregator
                 best[dimension] = replace(before, cpu=min(cpu, before.cpu), rate=max(rate, before.rate))
     return list(best.values())
@@ -233,7 +233,7 @@ def main() -> None:
     cells = (rounds.rounds, 1 / rounds.seconds, *times, own["next_ratio"], own["ratio"])
     deliver(f"One client a round; limits {MOST_NEXT:g} and {MOST_ROUND:g} times bare", columns, [cells])
     deliver("CPU ms a round", [*rounds.cpu], [[1000 * seconds for seconds in rounds.cpu.values()]])
-    masked = masked_cohorts(1 if asked.quick else asked.turns, 1 if asked.quick else 5)
+    masked = masked_cohorts(*((QUICK_COHORT, 1, 1) if asked.quick else (COHORT, asked.turns, 5)))
     ratio = masked[1].cpu / masked[0].cpu
     deliver(
         "Cohorts with secure aggregation",

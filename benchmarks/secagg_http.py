@@ -123,7 +123,7 @@ def run(
     clients: Sequence[int], dimensions: Sequence[int], rates: Sequence[float], p: Primitives, *, enough: int
 ) -> list[Result]:
     """Return every combination, each measured on `enough` clients."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     with party("aggregator") as s, ProcessPoolExecutor(FLEETS, context) as fleets:
         for warm in [fleets.submit(warm_up) for _ in range(FLEETS)]:
             warm.result()

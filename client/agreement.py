@@ -60,8 +60,8 @@ def check_round(config: RunConfig, round_: Round, assignment: Assignment) -> Non
     again, and must be equal but for the numbers in `SEARCHED`. These may differ from the client's own by `CALIBRATED`,
     and only while the guarantee is no weaker.
 
-    The configuration fixes neither the number of the round nor n, nor which arms are left. For these, the parts of a
-    round must agree with one another.
+    The configuration fixes neither the number of the round nor which arms are left, and n for contextual policies only.
+    For these, the parts of a round must agree with one another.
     """
     cohort, mechanism, spec = assignment.cohort, round_.mechanism_of(assignment), config.intermediary
     _same("run", round_.run, config.run)
@@ -148,7 +148,9 @@ def _check_policy(config: RunConfig, round_: Round, assignment: Assignment) -> N
         _same("statistic.bound", bound, getattr(policy, "bound", None))
     expected = policy.statistic(config.arms, decision)
     if expected is not None and round_.statistic != expected:
-        raise Refused(f"statistic = {round_.statistic!r}: {policy.name} asks for {expected!r}")
+        own, received = expected.model_dump(mode="json"), round_.statistic.model_dump(mode="json")
+        field, asked, value = first_difference(own, received, "statistic") or ("statistic", expected, round_.statistic)
+        raise Refused(f"{field} = {value!r}: {policy.name} asks for {asked!r}")
     if decision.kind == "assigned-arm":
         field, actions = "arm", [-1 if assignment.arm is None else assignment.arm]
     else:
@@ -159,7 +161,7 @@ def _check_policy(config: RunConfig, round_: Round, assignment: Assignment) -> N
     if round_.statistic.kind == "action-means":
         _same("statistic.actions", round_.statistic.actions, len(actions))
     if isinstance(decision, ContextualChoice):
-        _check_choice(config, round_.number, decision)
+        _check_choice(config, round_.number, assignment.cohort.clients, decision)
 
 
 LARGEST = 1e100
@@ -169,7 +171,7 @@ ROUNDED = 1 + 1e-9
 """Factor on the largest length of the parameters that a residual is taken at, which every policy projects to a ball."""
 
 
-def _check_choice(config: RunConfig, number: int, decision: ContextualChoice) -> None:
+def _check_choice(config: RunConfig, number: int, clients: int, decision: ContextualChoice) -> None:
     """Raise Refused for a decision by which a client could not choose whatever its context is.
 
     A client that fails for some contexts only discloses, by not answering, which kind it has. So every size and every
@@ -178,6 +180,7 @@ def _check_choice(config: RunConfig, number: int, decision: ContextualChoice) ->
     policy = config.policy
     if not isinstance(policy, ContextualPolicySpec):
         raise Refused(f"decision = {decision.kind!r}: {policy.name} is no contextual policy")
+    _same("cohort.clients", clients, policy.batch)
     size = RoundSize(config.arms, config.horizon, config.mechanism.calibration, number, config.arms)
     rows = 1 if policy.parameters == "single" else config.arms
     screen = None if decision.screen is None else decision.screen.theta
@@ -222,6 +225,7 @@ def check_own_world(config: RunConfig, world: AnyWorld) -> None:
     _same("config.policy.features", policy.features, world.dimension)
     _same("config.policy.parameters", policy.parameters, world.parameters)
     _same("config.policy.rewards", list(policy.rewards), list(world.rewards))
+    _same("config.policy.weights", policy.weights, None if world.weights is None else list(world.weights))
 
 
 def _played(decision: Decision) -> tuple[str, list[int]]:
@@ -291,10 +295,10 @@ def _overflow_probability(config: RunConfig, number: int, received: float) -> fl
 
 
 def _check_close(own: AnyMechanism, received: AnyMechanism) -> None:
-    mine, theirs = own.model_dump(mode="json"), received.model_dump(mode="json")
-    for name in mine:
-        if mine[name] != theirs[name] and not _close(name, mine[name], theirs[name]):
-            raise Refused(f"mechanism.{name} = {theirs[name]!r}: the run's configuration gives {mine[name]!r}")
+    for name in type(own).model_fields:  # JSON leaves some of them out
+        mine, theirs = getattr(own, name), getattr(received, name)
+        if mine != theirs and not _close(name, mine, theirs):
+            raise Refused(f"mechanism.{name} = {theirs!r}: the run's configuration gives {mine!r}")
     _check_promise(own.privacy().promise, received.privacy().promise)
 
 

@@ -38,7 +38,7 @@ from distrust.server.analyzer import analyze, analyze_parts, analyze_stream, con
 from distrust.server.keys import PublicKeys
 from distrust.server.learner.learner import Learner, blank_snapshot
 from distrust.server.learner.rounds import CohortPlan, LostCohort, ReleasedCohort, RoundPlan
-from distrust.server.store import RunRow, Store, Writing
+from distrust.server.store import CohortRow, RunRow, Store, Writing
 
 _log = structlog.get_logger("distrust.server")
 
@@ -62,6 +62,7 @@ class ActiveRun:
         self._learner, self._store, self._keys = learner, store, keys
         self._stale = False
         self._round: Round | None = None
+        self._rows: tuple[int, dict[str, CohortRow]] | None = None
         self.counter: Counter | None = None  # after the committed outcomes, of a mechanism that counts a stream
 
     @classmethod
@@ -115,7 +116,7 @@ class ActiveRun:
 
     def doubt(self) -> None:
         """Drop the learner until it is read again: a commit failed, or only its confirmation was lost."""
-        self._stale, self.counter = True, None
+        self._stale, self._rows, self.counter = True, None, None
 
     def changed(self) -> None:
         """Take over the learner's end. Call after each committed change, once the next round is planned."""
@@ -138,6 +139,32 @@ class ActiveRun:
         if plan is not None and self._round is None:
             self._round = round_message(self.config, plan, self._keys)
         return self._round if plan is not None else None
+
+    @property
+    def in_memory(self) -> bool:
+        """Return whether the open round and its cohorts are in memory, so that looking at them takes no time."""
+        learner = self._learner
+        if learner is None or self._stale or self._rows is None or self._rows[0] != len(learner.rounds):
+            return False
+        return self.state != "running" or self._round is not None
+
+    def rows(self) -> dict[str, CohortRow]:
+        """Return a copy of the open round's cohorts as they were opened, by name. Their states may be out of date.
+
+        Only this process writes them, so they are read once a round, and kept by `keep_rows`.
+        """
+        number = len(self.learner.rounds)
+        if self._rows is None or self._rows[0] != number:
+            self._rows = number, self._store.cohorts(self.config.run, number)
+        return dict(self._rows[1])
+
+    def keep_rows(self, rows: dict[str, CohortRow]) -> None:
+        """Note the open round's cohorts after a commit."""
+        self._rows = len(self.learner.rounds), rows
+
+    def forget_rows(self) -> None:
+        """Read the open round's cohorts again: a commit failed, or only its confirmation was lost."""
+        self._rows = None
 
     def view(self) -> RoundView:
         """Return the answer to GET /round."""
@@ -335,6 +362,8 @@ class Settlement:
             _announce_progress(writing, active.config.run, learner, number)
         if learner.error is not None:
             _log.error("run_failed", run=active.config.run, why=learner.fault, exc_info=learner.error)
+        if len(learner.rounds) > number:
+            active.keep_rows({})  # cohorts are opened once their round is committed
         active.changed()
 
 

@@ -26,7 +26,15 @@ from distrust.common.extensions import allow
 from distrust.common.messages.cohort import KeyHashes, TicketAnswer, TicketRequest
 from distrust.common.messages.status import StatementList, Transcript
 from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunList, RunView
+from distrust.common.run.progress import (
+    IntervalList,
+    LedgerView,
+    RegretCurve,
+    RoundList,
+    RoundReport,
+    RunList,
+    RunView,
+)
 from distrust.common.run.round import RoundView
 from distrust.common.web.app import OperatorOnly, make_app
 from distrust.common.web.bodies import OPERATORS_VALUES, JsonBody, MessageRoute
@@ -34,6 +42,8 @@ from distrust.common.web.problems import RETRY_SECONDS, problems
 from distrust.common.web.settings import ServiceSettings
 from distrust.common.web.waiting import LONGEST_WAIT, ChangeNotifier, Waiting, waiting
 from distrust.server.coordinator import Intermediaries, RunCoordinator
+from distrust.server.dashboard import static_routes
+from distrust.server.dashboard.routes import pages
 from distrust.server.intermediary import HttpIntermediaries
 from distrust.server.keys import load_or_make
 from distrust.server.service import WINDOW, Service
@@ -42,6 +52,7 @@ from distrust.server.store import open_database
 Url = Annotated[str, Field(pattern=r"^https?://")]
 
 HEARTBEAT_SECONDS = 15.0
+ROUND = "round"  # what requests for the open round wait for
 
 
 class ServerSettings(ServiceSettings):
@@ -138,9 +149,10 @@ async def open_round(
     run: str, service: ServiceDep, notifier: NotifierDep, wait: Wait = 0, after: After = 0
 ) -> RoundView:
     """Return the open round. With `wait` and `after`, wait for a later round, free tickets, or the run's end."""
-    look = lambda: service.standing(run)  # noqa: E731
-    _, view = await notifier.until(run, look, lambda standing: standing[0] > after, wait, question="round")
-    return view
+    look, known = lambda: service.standing(run), lambda: service.known_standing(run)
+    later = lambda standing: standing[0] > after  # noqa: E731
+    standing: tuple[float, RoundView] = await notifier.until(run, look, later, wait, question=ROUND, known=known)
+    return standing[1]
 
 
 @round_routes.post(
@@ -207,6 +219,33 @@ def show_ledger(run: str, service: ServiceDep) -> LedgerView:
     return service.ledger(run)
 
 
+@watch_routes.get("/runs/{run}/intervals", responses=problems(WrongCohort))
+def show_intervals(run: str, service: ServiceDep, after: After = 0, limit: Limit = 50) -> IntervalList:
+    """Return the confidence intervals that each closed round formed, page by page; `after` is a round's number."""
+    return service.intervals(run, after, limit)
+
+
+@watch_routes.get("/runs/{run}/regret", responses=problems(WrongCohort))
+def show_regret(run: str, service: ServiceDep) -> RegretCurve:
+    """Return the regret curve that a driver of simulated clients posted; 404 without one."""
+    return service.regret(run)
+
+
+@watch_routes.put(
+    "/runs/{run}/regret",
+    dependencies=[OperatorOnly],
+    responses=problems(Unauthorized, WrongCohort, BadMessage),
+)
+def post_regret(
+    run: str, regret: Annotated[RegretCurve, JsonBody.of(RegretCurve, OPERATORS_VALUES)], service: ServiceDep
+) -> RegretCurve:
+    """Keep a driver's regret curve for readers of the run's page; a later one takes its place. No policy reads it.
+
+    It tells about true means: only a driver of simulated clients has it, and posts it on its operator's wish.
+    """
+    return service.keep_regret(run, regret)
+
+
 @watch_routes.get("/runs/{run}/events", responses=problems(WrongCohort), response_class=StreamingResponse)
 async def listen(
     run: str,
@@ -248,7 +287,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     if intermediaries is None:
         http = HttpIntermediaries(settings.shuffler_url, settings.aggregator_url, settings.operator_token())
         intermediaries = http
-    app.state.coordinator = RunCoordinator(app.state.service, intermediaries)
+    awaited = lambda run: app.state.notifier.is_awaited(run, ROUND)  # noqa: E731
+    app.state.coordinator = RunCoordinator(app.state.service, intermediaries, awaited=awaited)
     await app.state.coordinator.start()
     try:
         yield
@@ -261,7 +301,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 def server_app(settings: ServerSettings, intermediaries: Intermediaries | None = None) -> FastAPI:
     """Return the server's app. Raises Unavailable or BadParameter when its database or key file cannot be used."""
-    app = make_app("distrust server", _lifespan, [run_routes, round_routes, watch_routes], settings)
+    routers = [run_routes, round_routes, watch_routes, pages, static_routes]
+    app = make_app("distrust server", _lifespan, routers, settings)
     app.state.intermediaries = intermediaries
     allow(*map(str.strip, settings.extensions.split(",")))
     app.state.database = open_database(settings.database_url)

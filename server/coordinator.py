@@ -1,11 +1,12 @@
 """Drives the runs: opens cohorts at their intermediary when clients want tickets, collects batches, settles them."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 import structlog
 
-from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, WrongCohort
+from distrust.common.errors import Aborted, BadMessage, Conflict, ProtocolError, WrongCohort, describe_error
 from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, TicketAnswer, TicketRequest
 from distrust.common.messages.status import StatementList
@@ -41,13 +42,26 @@ class RunCoordinator:
 
     Cohorts of a run open in order, so its ticket requests hold a lock.
 
-    retry  seconds between two attempts to reach an intermediary.
+    While clients wait for the next round, its first cohort is opened as soon as the last outcome is committed: the call
+    travels while they fetch and check the round. It is recorded with the first tickets, as every cohort is.
+
+    retry    seconds between two attempts to reach an intermediary.
+    awaited  returns whether clients wait for a run's next round.
     """
 
-    def __init__(self, service: Service, intermediaries: Intermediaries, retry: float = RETRY_SECONDS) -> None:
-        self._service, self._intermediaries, self._retry = service, intermediaries, retry
+    def __init__(
+        self,
+        service: Service,
+        intermediaries: Intermediaries,
+        retry: float = RETRY_SECONDS,
+        awaited: Callable[[str], bool] = lambda _run: False,
+    ) -> None:
+        self._service, self._intermediaries, self._retry, self._awaited = service, intermediaries, retry, awaited
         self._collectors: dict[str, asyncio.Task[None]] = {}
         self._ticket_locks: dict[str, asyncio.Lock] = {}
+        self._ahead: dict[
+            str, tuple[Cohort, asyncio.Task[bool]]
+        ] = {}  # by run: its next cohort, and whether it is open
 
     async def start(self) -> None:
         """Collect every cohort that was open when the server stopped."""
@@ -57,7 +71,7 @@ class RunCoordinator:
 
     async def stop(self) -> None:
         """Stop collecting. Nothing is lost: the intermediaries keep what they have."""
-        tasks = list(self._collectors.values())
+        tasks = [*self._collectors.values(), *(task for _, task in self._ahead.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -66,7 +80,14 @@ class RunCoordinator:
         """Open the cohorts that the request needs, and return its tickets. Raises Unavailable without them."""
         self._service.active_run(run)  # an unknown run gets no lock
         async with self._ticket_locks.setdefault(run, asyncio.Lock()):
-            step, _ = await asyncio.to_thread(self._service.advance, run, request)
+            opened = await self._opened_ahead(run)
+            step, recorded = await asyncio.to_thread(self._service.advance, run, request, opened)
+            if opened is not None:
+                self._ahead.pop(run, None)
+                if recorded:
+                    self._watch(opened, opened=True)
+                else:  # an earlier request needed it already: this one may need another cohort
+                    step, _ = await asyncio.to_thread(self._service.advance, run, request)
             while isinstance(step, Cohort):
                 cohort = step
                 await self._intermediaries.open(cohort)
@@ -77,6 +98,7 @@ class RunCoordinator:
 
     def forget(self, run: str) -> None:
         """Stop collecting for a run that was cancelled."""
+        self._ahead.pop(run, None)
         prefix = f"{run}."
         for name, task in list(self._collectors.items()):
             if name.startswith(prefix) and name[len(prefix) :].count(".") == 2:
@@ -110,9 +132,42 @@ class RunCoordinator:
     async def _settled(self, cohort: Cohort) -> bool:
         """Ask the intermediary once, and settle the cohort with a last answer. Return whether there was one."""
         answer = await self._last_word(cohort)
-        if answer is not None:
-            await asyncio.to_thread(self._service.settle, cohort, answer)
-        return answer is not None
+        if answer is None:
+            return False
+        awaited = self._awaited(cohort.run)  # before the outcome answers those that wait
+        following = await asyncio.to_thread(self._settle, cohort, answer)
+        self._open_ahead(cohort.run, following if awaited else None)
+        return True
+
+    def _settle(self, cohort: Cohort, answer: BatchAnswer) -> Cohort | None:
+        """Settle a cohort. Return the one that must be opened next."""
+        self._service.settle(cohort, answer)
+        return self._service.following(cohort.run)
+
+    def _open_ahead(self, run: str, cohort: Cohort | None) -> None:
+        """Begin to open a run's next cohort, unless that has begun. None: forget what was opened ahead."""
+        known = self._ahead.pop(run, None)
+        if cohort is None:
+            return
+        if known is None or known[0] != cohort:
+            known = cohort, asyncio.create_task(self._open(cohort), name=f"open {cohort.cohort}")
+        self._ahead[run] = known
+
+    async def _open(self, cohort: Cohort) -> bool:
+        """Return whether the cohort was opened. If not, the request that needs it opens it, and gets the error."""
+        try:
+            await self._intermediaries.open(cohort)
+        except Exception as error:  # noqa: BLE001  whatever it is, that request meets it too
+            _log.info("cohort_unopened", cohort=cohort.cohort, why=describe_error(error))
+            return False
+        return True
+
+    async def _opened_ahead(self, run: str) -> Cohort | None:
+        """Return the run's cohort that was opened ahead, once it is open."""
+        if run not in self._ahead:
+            return None
+        cohort, opening = self._ahead[run]
+        return cohort if await asyncio.shield(opening) else None
 
     async def _last_word(self, cohort: Cohort) -> BatchAnswer | None:
         """Return the intermediary's last answer; None: ask again. A cohort that it cannot release counts as aborted."""

@@ -7,6 +7,7 @@ from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, Via
 from distrust.common.messages.status import StatementList
 from distrust.common.web.client import Http, Patience, Peer
+from distrust.server.coordinator import Intermediaries
 
 PATIENCE = Patience(first=0.2, longest=2.0, total=10.0)
 """Short, because clients wait while a cohort is opened, and repeat their request. Collectors repeat without end."""
@@ -25,7 +26,7 @@ def long_poll(polls: int) -> float:
     return LONG_POLL if polls <= most else TURN * most / polls
 
 
-class HttpIntermediaries:
+class HttpIntermediaries(Intermediaries):
     """The two intermediaries behind their URLs. `token` is the operator's, which they share with the server."""
 
     def __init__(self, shuffler: str, aggregator: str, token: str | None, http: Http | None = None) -> None:

@@ -12,7 +12,16 @@ from distrust.common.messages.batch import BatchAnswer
 from distrust.common.messages.cohort import Cohort, KeyHashes, TicketAnswer, TicketRequest
 from distrust.common.messages.status import STATED, STATEMENT, Statement, StatementList, Transcript
 from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import LedgerView, RoundList, RoundReport, RunEvent, RunList, RunView
+from distrust.common.run.progress import (
+    IntervalList,
+    LedgerView,
+    RegretCurve,
+    RoundList,
+    RoundReport,
+    RunEvent,
+    RunList,
+    RunView,
+)
 from distrust.common.run.round import RoundView
 from distrust.server import views
 from distrust.server.active_run import ActiveRun, Settlement
@@ -118,6 +127,16 @@ class Service:
             newest = math.inf if over or self._issuer.grantable(active) else len(active.learner.rounds)
             return newest, view
 
+    def known_standing(self, run: str) -> tuple[float, RoundView] | None:
+        """Return what `standing` does; None where that waits for another thread or reads the database."""
+        active = self.active_run(run)
+        if not active.lock.acquire(blocking=False):
+            return None
+        try:
+            return self.standing(run) if active.in_memory else None
+        finally:
+            active.lock.release()
+
     def advance(
         self, run: str, request: TicketRequest, opened: Cohort | None = None
     ) -> tuple[Cohort | TicketAnswer, bool]:
@@ -171,6 +190,11 @@ class Service:
         self._notify(cohort.run)
         return changed
 
+    def following(self, run: str) -> Cohort | None:
+        """Return the cohort that must be opened before the run's next request for tickets gets any; None: none must."""
+        active = self.active_run(run)
+        return self._issuer.following(active) if active.state == "running" else None
+
     def rounds(self, run: str, after: int, limit: int) -> RoundList:
         return views.round_list(self.active_run(run), self.store, after, limit)
 
@@ -184,6 +208,23 @@ class Service:
 
     def ledger(self, run: str) -> LedgerView:
         return views.ledger_view(self.active_run(run))
+
+    def intervals(self, run: str, after: int, limit: int) -> IntervalList:
+        return views.interval_list(self.active_run(run), after, limit)
+
+    def keep_regret(self, run: str, regret: RegretCurve) -> RegretCurve:
+        """Store a driver's regret curve in place of an earlier one. No policy reads it. Raises WrongCohort."""
+        self.active_run(run)
+        with self.store.writing() as writing:
+            writing.regret(run, regret)
+        return regret
+
+    def regret(self, run: str) -> RegretCurve:
+        """Return the regret curve that a driver posted. Raises WrongCohort where none did."""
+        posted = self.store.regret(self.active_run(run).config.run)
+        if posted is None:
+            raise WrongCohort(f"no driver posted the regret of run {run}")
+        return posted
 
     def events(self, run: str, after: int, limit: int = 500) -> tuple[list[RunEvent], bool]:
         """Return the events after number `after`, and whether there will be no others."""

@@ -7,6 +7,7 @@ batches     batches as the intermediaries released them
 outcomes    how cohorts ended, in order
 statements  digests of what the aggregator told clients, stage by stage
 events      what happened, for listeners
+regrets     curves that drivers posted, for readers of pages; no policy sees them
 """
 
 import json
@@ -28,6 +29,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     bindparam,
+    delete,
     func,
     insert,
     select,
@@ -40,7 +42,7 @@ from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.explain import first
 from distrust.common.messages.status import Statement
 from distrust.common.run.config import RunConfig
-from distrust.common.run.progress import CohortState, EventKind, RunEvent, RunState
+from distrust.common.run.progress import CohortState, EventKind, RegretCurve, RunEvent, RunState
 from distrust.server.learner.rounds import OUTCOME_JSON, LostCohort, ReleasedCohort
 
 VERSION = 2
@@ -111,6 +113,7 @@ EVENTS = Table(
     Column("run", String(80), index=True, nullable=False),
     Column("body", Text, nullable=False),
 )
+REGRETS = Table("regrets", METADATA, Column("run", String(80), primary_key=True), Column("body", Text, nullable=False))
 
 
 # Each statement is built once: building and naming one for SQLAlchemy's cache costs more than running it.
@@ -228,6 +231,12 @@ class Writing:
         self._do(_ADD_EVENT, {"run": run, "body": body})
 
 
+    def regret(self, run: str, regret: RegretCurve) -> None:
+        """Put a driver's curve in place of the one before."""
+        self._do(delete(REGRETS).where(REGRETS.c.run == run))
+        self._do(insert(REGRETS).values(run=run, body=regret.model_dump_json()))
+
+
 class Store:
     """The server's database: reads, and transactions to write."""
 
@@ -284,6 +293,12 @@ class Store:
             body = connection.execute(_BATCH, {"cohort": cohort}).scalar_one_or_none()
         return None if body is None else BatchAnswer.model_validate_json(body)
 
+    def regret(self, run: str) -> RegretCurve | None:
+        """Return the curve that a driver posted last."""
+        with self._database.reading() as connection:
+            body = connection.execute(select(REGRETS.c.body).where(REGRETS.c.run == run)).scalar_one_or_none()
+        return None if body is None else RegretCurve.model_validate_json(body)
+
     def grants(self, run: str, request: str) -> list[GrantRow]:
         """Return the slots that this request got before, in order."""
         return self._grants(_REQUEST_GRANTS, {"run": run, "request": request})
@@ -322,4 +337,4 @@ def _run(run: str, text: str, digest: bytes, state: RunState, reason: str | None
             words = json.loads(text)
         except ValueError:
             words = {}
-        return UnreadRun(run, words if isinstance(words, dict) else {}, first(error))
+        return UnreadRun(run, words if isinstance(words, dict) else {}, first(error, RunConfig))

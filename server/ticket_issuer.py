@@ -5,6 +5,7 @@ handed out in cohort order, each once.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -51,7 +52,7 @@ class TicketIssuer:
         changed request.
         """
         with active.lock:
-            rows, pending = self._rows(active), active.pending()
+            rows, pending = active.rows(), active.pending()
             wanted = opened is not None and active.state == "running" and opened in pending
             fresh = opened if wanted and opened is not None and opened.cohort not in rows else None
             if fresh is not None:
@@ -64,11 +65,21 @@ class TicketIssuer:
                 grants = _free(pending, rows, request)
                 if opened is None or fresh is not None:  # else the run moved on meanwhile: grant what there is
                     missing = self._missing(pending, rows, grants, request)
-            self._commit(active, request, fresh, [] if repeated or missing is not None else grants)
+            granted = [] if repeated or missing is not None else grants
+            self._commit(active, request, fresh, granted)
+            active.keep_rows(_with_grants(rows, granted))
         if missing is not None:
             return missing, fresh is not None
         known = {cohort.cohort: cohort for cohort in pending}
         return TicketAnswer(grants=[self._sign(one, known.get(one.cohort)) for one in grants]), fresh is not None
+
+    def following(self, active: ActiveRun) -> Cohort | None:
+        """Return the cohort that the next request for tickets needs open, if none of those that are open has a slot."""
+        with active.lock:
+            rows, pending = active.rows(), active.pending()
+            if _any_free(pending, rows) or not self._may_begin(pending, rows):
+                return None
+            return next(cohort for cohort in pending if cohort.cohort not in rows)
 
     def key_hashes(self, cohort: Cohort) -> KeyHashes:
         """Return the hashes of the clients' keys that came with their ticket requests, slot by slot."""
@@ -78,10 +89,8 @@ class TicketIssuer:
     def grantable(self, active: ActiveRun) -> bool:
         """Return whether a request would get a slot now."""
         with active.lock:
-            rows = self._rows(active)
-            pending = active.pending()
-            free = any(rows[one.cohort].granted < one.clients for one in pending if one.cohort in rows)
-            return free or self._may_begin(pending, rows)
+            rows, pending = active.rows(), active.pending()
+            return _any_free(pending, rows) or self._may_begin(pending, rows)
 
     def _granted(self, active: ActiveRun, request: TicketRequest) -> list[GrantRow]:
         before = self._store.grants(active.config.run, request.request)
@@ -93,12 +102,16 @@ class TicketIssuer:
     def _commit(self, active: ActiveRun, request: TicketRequest, fresh: Cohort | None, grants: list[GrantRow]) -> None:
         if fresh is None and not grants:
             return
-        with self._store.writing() as writing:
-            if fresh is not None:
-                writing.cohort(fresh)
-                writing.event(active.config.run, kind="cohort-opened", round=fresh.round, cohort=fresh.cohort)
-            for one in grants:
-                writing.grant(active.config.run, request, one)
+        try:
+            with self._store.writing() as writing:
+                if fresh is not None:
+                    writing.cohort(fresh)
+                    writing.event(active.config.run, kind="cohort-opened", round=fresh.round, cohort=fresh.cohort)
+                for one in grants:
+                    writing.grant(active.config.run, request, one)
+        except BaseException:
+            active.forget_rows()
+            raise
 
     def _missing(
         self, pending: Sequence[Cohort], rows: dict[str, CohortRow], grants: list[GrantRow], request: TicketRequest
@@ -112,10 +125,6 @@ class TicketIssuer:
         """Return whether a cohort is left to begin and the window allows it; free slots count as in flight."""
         in_flight = sum(cohort.clients for cohort in pending if cohort.cohort in rows)
         return any(cohort.cohort not in rows for cohort in pending) and in_flight < self._window
-
-    def _rows(self, active: ActiveRun) -> dict[str, CohortRow]:
-        number = len(active.learner.rounds)
-        return self._store.cohorts(active.config.run, number)
 
     def _sign(self, grant: GrantRow, pending: Cohort | None) -> Grant:
         """Sign a grant. `pending` is its cohort, unless that has an outcome."""
@@ -139,6 +148,17 @@ def _check_keys(pending: Sequence[Cohort], request: TicketRequest) -> None:
     if len(request.keys) != size:
         what = f"{KEY_HASH} for each client that wants a slot" if size else "none at the shuffler"
         raise BadMessage(f"keys: {len(request.keys)} bytes, expected {size}, {what}")
+
+
+def _any_free(pending: Sequence[Cohort], rows: dict[str, CohortRow]) -> bool:
+    """Return whether an open cohort has slots without a ticket."""
+    return any(rows[one.cohort].granted < one.clients for one in pending if one.cohort in rows)
+
+
+def _with_grants(rows: dict[str, CohortRow], grants: Sequence[GrantRow]) -> dict[str, CohortRow]:
+    """Return the rows with the slots of these grants handed out."""
+    changed = {one.cohort: replace(rows[one.cohort], granted=one.first + one.count) for one in grants}
+    return rows | changed
 
 
 def _free(pending: Sequence[Cohort], rows: dict[str, CohortRow], request: TicketRequest) -> list[GrantRow]:

@@ -16,10 +16,13 @@ from distrust.common.messages.cohort import AssignedRecords, Cohort, LabelledBit
 from distrust.common.messages.status import Statement, Transcript, TranscriptEntry
 from distrust.common.modular import unpack
 from distrust.common.run.progress import (
+    ArmInterval,
     CohortState,
     CohortView,
+    IntervalList,
     LedgerLine,
     LedgerView,
+    RoundIntervals,
     RoundList,
     RoundReport,
     RunLine,
@@ -38,6 +41,7 @@ from distrust.server.learner.rounds import (
     round_guarantee,
     run_ledger,
 )
+from distrust.server.policies.base import Query
 from distrust.server.store import CohortRow, GrantRow, Store, UnreadRun
 
 MOST_VALUES = 1000  # decoded values in one view
@@ -106,6 +110,30 @@ def round_list(active: ActiveRun, store: Store, after: int, limit: int) -> Round
         page = [round_report(active, store, record) for record in rounds[after : after + limit]]
         following = after + limit if after + limit < len(rounds) else None
         return RoundList(run=active.config.run, total=len(rounds), next=following, rounds=page)
+
+
+def interval_list(active: ActiveRun, after: int, limit: int) -> IntervalList:
+    """Return the intervals of closed rounds, of rounds `after` + 1 … `after` + `limit`."""
+    with active.lock:
+        rounds = active.learner.rounds
+        pulls = list(accumulate(_pulls(record) for record in rounds[: after + limit]))
+        page = [
+            RoundIntervals(
+                round=record.number,
+                pulls=spent,
+                intervals=[
+                    ArmInterval(arm=one.arm, mean=one.mean, lower=one.lower, upper=one.upper) for one in record.formed
+                ],
+            )
+            for record, spent in zip(rounds[after : after + limit], pulls[after:], strict=True)
+            if len(record.released) == len(record.ask.queries)
+        ]
+        following = after + limit if after + limit < len(rounds) else None
+        return IntervalList(run=active.config.run, total=len(rounds), next=following, rounds=page)
+
+
+def _pulls(record: RoundRecord) -> int:
+    return record.ask.cost([Query(one.arm, one.clients) for one in record.cohorts])
 
 
 def ledger_view(active: ActiveRun) -> LedgerView:

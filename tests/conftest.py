@@ -1,8 +1,11 @@
 """What all tests share."""
 
+import gc
 import os
 import signal
+from collections.abc import Generator
 
+import pytest
 from hypothesis import settings
 
 # Before NumPy is imported: matrices are small here, and the threads of every process of the suite would spin for each
@@ -15,3 +18,18 @@ settings.load_profile("distrust")
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: tests that press ctrl-c would wait.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave what is made while tests are collected, and lasts to the end, out of every later garbage collection.
+
+    Libraries, modules and thousands of tests are walked again and again otherwise, for a tenth of the suite's CPU.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()

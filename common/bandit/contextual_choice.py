@@ -39,12 +39,19 @@ Weights = Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=
 """Values of a reward of 1, one an arm, as parts of the largest."""
 
 
+LARGEST_EXPONENT = 700.0
+"""Largest exponent of the Poisson link. Larger ones overflow, for some contexts only, and 0 times infinity is no score.
+
+A warning or an error that a client meets for some contexts only would disclose which it has.
+"""
+
+
 def link_mean(link: Link, predictor: Floats) -> Floats:
-    """Return μ of linear predictors, elementwise, of the same shape."""
+    """Return μ of linear predictors, elementwise, of the same shape; e^z only up to z = `LARGEST_EXPONENT`."""
     if link == "identity":
         return predictor
     if link == "poisson":
-        return np.exp(predictor)
+        return np.exp(np.minimum(predictor, LARGEST_EXPONENT))
     return 0.5 * (1 + np.tanh(predictor / 2))  # 1/(1 + e^-z) without overflow
 
 
@@ -163,7 +170,10 @@ class ChoiceRule:
             arms = np.full(predictors.shape[:-1], self.only, dtype=np.int64)
             return arms, np.asarray(predictors[..., column])
         if self.inverse is not None:
-            scores = scores + _over_clients(self.beta) * self._lengths(features)
+            bonus = self._lengths(features)
+            bonus *= _over_clients(self.beta)
+            bonus += scores
+            scores = bonus
         if self.weights is not None:
             scores = self.weights * link_mean(self.link, scores)
         if self.screen is not None:
@@ -178,8 +188,8 @@ class ChoiceRule:
             squares = np.vecdot(features @ self.inverse, features)
         else:
             squares = np.einsum("...nd,...kde,...ne->...nk", features[..., 0, :], self.inverse, features[..., 0, :])
-        lengths: Floats = np.sqrt(np.maximum(squares, 0))
-        return lengths
+        lengths: Floats = np.maximum(squares, 0)
+        return np.sqrt(lengths, out=lengths)
 
 
 def _over_clients(numbers: Floats | float) -> Floats | float:
@@ -189,7 +199,7 @@ def _over_clients(numbers: Floats | float) -> Floats | float:
 
 def _predictors(theta: Floats, features: Floats) -> Floats:
     """Return ⟨φ_a, θ_a⟩ for every client and arm, shape (…, n, K)."""
-    products = features @ np.swapaxes(theta, -1, -2)[..., np.newaxis, :, :]
+    products = features @ theta.mT[..., np.newaxis, :, :]
     predictors: Floats = products[..., 0] if theta.shape[-2] == 1 else products[..., 0, :]
     return predictors
 

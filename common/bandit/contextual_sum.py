@@ -29,11 +29,15 @@ ULPS = Fraction(1, 2**40)
 """Relative excess that covers the rounding of a few operations in floating point."""
 
 
+ROOT = math.sqrt(2)
+"""Weight of entries off the diagonal, which stand for two entries of the matrix."""
+
+
 @lru_cache(maxsize=32)
 def _weights(size: int) -> Floats:
     """Return what the entries of a packed triangle are multiplied by: √2 off the diagonal."""
     rows, columns = triangle(size)
-    return np.where(rows == columns, 1.0, math.sqrt(2))
+    return np.where(rows == columns, 1.0, ROOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,24 +172,39 @@ class ContextualSum(Message):
         if contexts.shape[-1] != self.features:
             raise BadParameter("context", contexts.shape[-1], f"must have {self.features} numbers")
         _check_finite(contexts)
-        short = shortened(contexts)
+        size, short = self.features, shortened(contexts)
         if not self.moments:
             return short
-        rows, columns = triangle(self.features)
-        products = np.take(short, rows, axis=-1) * np.take(short, columns, axis=-1)
-        return np.concatenate([short, products * _weights(self.features)], axis=-1)
+        own = np.empty((*short.shape[:-1], self.width))
+        own[..., :size] = short
+        place = size
+        for row in range(size):
+            part = own[..., place : place + size - row]
+            np.multiply(short[..., row : row + 1], short[..., row:], out=part)
+            if row < size - 1:
+                part[..., 1:] *= ROOT  # off the diagonal
+            place += size - row
+        return own
 
     def vectors_of(self, contents: Floats, arms: Integers, rewards: Floats, predictors: Floats) -> Floats:
         """Return `vectors` from `contents` of the chosen arms' contexts, shape (…, n, width)."""
+        return self.vectors_of_clamped(contents, arms, self.clamped(rewards), predictors)
+
+    def clamped(self, rewards: Floats) -> Floats:
+        """Return rewards in their range, elementwise. Raises BadParameter for NaN and infinities."""
         _check_finite(rewards)
         low, high = self.rewards
-        factor = np.minimum(np.maximum(rewards, low), high)
+        inside: Floats = np.minimum(np.maximum(rewards, low), high)
+        return inside
+
+    def vectors_of_clamped(self, contents: Floats, arms: Integers, rewards: Floats, predictors: Floats) -> Floats:
+        """Return `vectors_of` rewards that `clamped` returned."""
+        factor = rewards
         if self.residual is not None:
             most = self.theta_norm
-            factor = link_mean(self.residual, np.minimum(np.maximum(predictors, -most), most)) - factor
-        own: Floats = factor[..., np.newaxis] * contents[..., : self.features]
-        if self.moments:
-            own = np.concatenate([own, contents[..., self.features :]], axis=-1)
+            factor = link_mean(self.residual, np.minimum(np.maximum(predictors, -most), most)) - rewards
+        own = contents.copy()
+        own[..., : self.features] *= factor[..., np.newaxis]
         if self.blocks == 1:
             return own
         filled = np.zeros((*own.shape[:-1], self.blocks, self.width))

@@ -106,13 +106,10 @@ class Intermediary(StageMachine):
         """
         if (upload.cohort, upload.stage) != (name, stage):
             raise BadMessage(f"an upload for {upload.cohort}, stage {upload.stage}, was sent to {name}, stage {stage}")
-        state = self.settled(name)
-        if state.stage == "aborted" or self._position(stage) > self._position(state.stage):
-            raise self._shut(state, stage)
-        intake = self._screened(state, stage, upload)
+        intake = self._screened(name, stage, upload)
         with self._database.transaction() as tx:
-            state = self._advance(tx, store.need(tx, name, lock=True))
-            late = self._take(tx, state, stage, intake)
+            state = self._advance_late(tx, store.need(tx, name, lock=True))
+            late = self._take(tx, state, stage, intake) or state.stage == "aborted"
             state = self._advance(tx, self._started(tx, state) if intake.accepted else state)
         self._changed(state)
         if late and not intake.accepted:
@@ -164,17 +161,38 @@ class Intermediary(StageMachine):
         following = end if end < total else None
         return Transcript(party=self.party, cohort=name, total=total, next=following, messages=entries)
 
-    def _screened(self, state: State, stage: str, upload: Upload) -> Intake:
-        """Return the upload without the items that are refused independently of earlier uploads."""
-        intake = Intake(list(upload.items))
-        self._admit(state, intake, self._keys_of)
-        if stage == state.stage:
+    def _screened(self, name: str, stage: str, upload: Upload) -> Intake:
+        """Return the upload without the items that are refused independently of earlier uploads.
+
+        Raises WrongCohort; Aborted, WrongStage for a stage that is not open yet.
+        """
+        intake, checks = Intake(list(upload.items)), None
+        with self._database.reading() as tx:
+            state = store.need(tx, name)
+            if state.stage == stage:
+                checks = self._checks(tx, state, stage, intake)
+        if checks is None:
+            state = self.settled(name)  # a deadline that has passed may have opened the stage
+            if state.stage == "aborted" or self._position(stage) > self._position(state.stage):
+                raise self._shut(state, stage)
             with self._database.reading() as tx:
-                fault = self._fault(tx, state, intake.span())
-            intake.reject_if(fault)
+                checks = self._checks(tx, state, stage, intake)
+        for check in checks:
+            intake.reject_if(check)
         return intake
 
+    def _checks(self, tx: Connection, state: State, stage: str, intake: Intake) -> list[Fault]:
+        """Refuse slots that do not exist. Return the checks of the other items: tickets, and bodies of an open stage.
+
+        The checks take no look at the database, and may take a while.
+        """
+        intake.reject_if(known_slots(state.cohort))
+        stored = store.stored_tickets(tx, state.name, self.stages[0], intake.span())
+        tickets = admitted(state.cohort, stored, self._keys_of)
+        return [tickets, self._fault(tx, state, intake.span())] if stage == state.stage else [tickets]
+
     def _admit(self, state: State, intake: Intake, keys_of: Callable[[Item], bytes] = lambda _item: b"") -> None:
+        """Refuse slots that do not exist, and wrong tickets."""
         intake.reject_if(known_slots(state.cohort))
         with self._database.reading() as tx:
             stored = store.stored_tickets(tx, state.name, self.stages[0], intake.span())

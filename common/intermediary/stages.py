@@ -16,6 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import ClassVar, Final, Protocol
 
 import structlog
@@ -31,6 +32,7 @@ from distrust.common.messages.status import CohortStage
 MIXING: Final = "mixing"
 """The stage after a party's own ones: no message is taken any more, and the batch is computed."""
 
+_RELEASED = 16  # small batches in memory, from the newest on
 _FETCH = 256  # bodies in memory at once while a stage is read through
 
 _log = structlog.get_logger("distrust.intermediary")
@@ -65,6 +67,7 @@ class StageMachine(ABC):
         self._database, self._clock, self._notify = database, clock, notify
         self._mixer = ThreadPoolExecutor(1, thread_name_prefix="mixer")
         self._mixing: set[str] = set()
+        self._released: dict[str, bytes] = {}
         self._guard = threading.Lock()
 
     @abstractmethod
@@ -112,12 +115,24 @@ class StageMachine(ABC):
             state = self._close(tx, state)
         return state
 
+    def _advance_late(self, tx: Connection, state: State) -> State:
+        """Return the state after every deadline that has passed.
+
+        A stage that all have answered is closed already: every transaction that takes messages ends with `_advance`.
+        """
+        return self._advance(tx, state) if self._late(state) else state
+
+    def _late(self, state: State) -> bool:
+        """Return whether the open stage's deadline has passed."""
+        if state.stage not in self.stages or state.since is None:
+            return False
+        return self._clock.now() >= state.since + state.cohort.stage_seconds
+
     def _due(self, tx: Connection, state: State) -> bool:
         """Return whether the open stage is over: its deadline passed, or every member has answered or left."""
         if state.stage not in self.stages or state.since is None:
             return False
-        late = self._clock.now() >= state.since + state.cohort.stage_seconds
-        return late or not store.awaited(tx, state, self._members(tx, state))
+        return self._late(state) or not store.awaited(tx, state, self._members(tx, state))
 
     def _close(self, tx: Connection, state: State) -> State:
         """Close the open stage and return the new state: the next stage, mixing, or aborted."""
@@ -132,9 +147,8 @@ class StageMachine(ABC):
         batch = self._small_batch(tx, state) if following == MIXING else None
         if batch is None:
             store.move(tx, state.name, following, self._clock.now())
-        else:
-            self._put_batch(tx, state, batch)
-        return store.need(tx, state.name)
+            return store.need(tx, state.name)
+        return replace(state, stage="done", since=None, released=self._put_batch(tx, state, batch))
 
     def _abort(self, tx: Connection, state: State, why: ProtocolError) -> State:
         store.move(tx, state.name, "aborted", None, why.detail)
@@ -144,14 +158,28 @@ class StageMachine(ABC):
     def _started(self, tx: Connection, state: State) -> State:
         """Return the state after a message. The first one starts the first stage's deadline, if it comes in time."""
         now = self._clock.now()
-        if state.stage == self.stages[0] and state.since is not None and now < state.since:
-            store.move(tx, state.name, state.stage, now)
-        return store.need(tx, state.name)
+        if state.stage != self.stages[0] or state.since is None or now >= state.since:
+            return state
+        store.move(tx, state.name, state.stage, now)
+        return replace(state, since=now)
 
     def _changed(self, state: State) -> None:
         """Wake waiting requests after a commit, and mix a frozen cohort."""
+        if state.released is not None:
+            self._keep_released(state.name, state.released)
         self._notify(state.name)
         self._mix_when_frozen(state)
+
+    def _keep_released(self, name: str, batch: bytes) -> None:
+        """Keep a committed small batch in memory: the server waits for it."""
+        with self._guard:
+            self._released[name] = batch
+            while len(self._released) > _RELEASED:
+                del self._released[next(iter(self._released))]
+
+    def known_batch(self, name: str) -> bytes | None:
+        """Return the batch if this process released it a moment ago: that takes no look at the database."""
+        return self._released.get(name)
 
     def _mix_when_frozen(self, state: State) -> None:
         """Start mixing: one cohort at a time, in a thread of its own, and never a cohort twice at once."""
@@ -192,11 +220,13 @@ class StageMachine(ABC):
                 self._put_batch(tx, state, batch)
         self._notify(state.name)
 
-    def _put_batch(self, tx: Connection, state: State, batch: Batch) -> None:
+    def _put_batch(self, tx: Connection, state: State, batch: Batch) -> bytes:
+        """Store the batch. Return its JSON."""
         lost = state.cohort.clients - batch.survivors
-        answer = BatchAnswer(cohort=state.name, state="released", batch=batch, lost=lost)
-        store.put_statement(tx, state.name, store.BATCH, answer.model_dump_json().encode())
+        answer = BatchAnswer(cohort=state.name, state="released", batch=batch, lost=lost).model_dump_json().encode()
+        store.put_statement(tx, state.name, store.BATCH, answer)
         store.move(tx, state.name, "done", None)
+        return answer
 
     def _end_without(self, state: State, why: ProtocolError) -> None:
         with self._database.transaction() as tx:

@@ -102,12 +102,17 @@ _ADD_COHORT, _ADD_MESSAGE = insert(COHORTS), insert(MESSAGES)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One cohort's state. `since` is when the open stage's deadline begins to run; None when no stage is open."""
+    """One cohort's state.
+
+    since     when the open stage's deadline begins to run; None when no stage is open.
+    released  the batch as JSON, in the state of the transaction that releases it; None in every other.
+    """
 
     cohort: Cohort
     stage: CohortStage | Literal["mixing"]
     since: float | None
     reason: str | None
+    released: bytes | None = None
 
     @property
     def name(self) -> str:
@@ -184,8 +189,11 @@ def awaited(tx: Connection, state: State, members: Collection[int] | None) -> bo
     """Return whether a member of the open stage has neither answered nor left; `members` None: every slot is one."""
     expected = state.cohort.clients if members is None else len(members)
     left = departed(tx, state.name)
-    if count_answers(tx, state.name, state.stage) + len(left) < expected:
+    answers = count_answers(tx, state.name, state.stage)
+    if answers + len(left) < expected:
         return True  # counting is cheap, and mostly enough
+    if members is None and not left:
+        return False  # as many as there are slots
     present = set(range(expected)) if members is None else set(members)
     return bool(present.difference(left, slots(tx, state.name, state.stage)))
 

@@ -1,6 +1,7 @@
 """Explains the faults of an input in one line each: field, value, and what is allowed."""
 
 import difflib
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +10,11 @@ from pydantic import BaseModel, ValidationError
 
 _LONGEST_VALUE = 60
 _LONGEST_KEY = 80  # a caller's key may be as long as a body
+
+_TYPE = re.compile(r"constrained-\w+$|literal\[")
+"""How pydantic calls one of several types of a field."""
+
+_NAMES_A_FIELD = re.compile(r"\w+ = ")
 
 _ALLOWED = {
     "greater_than": "must be above {gt}",
@@ -48,11 +54,22 @@ def explain(error: ValidationError, model: type[BaseModel] | None = None) -> lis
 
 
 def explain_all(errors: Sequence[Mapping[str, Any]], model: type[BaseModel] | None = None) -> list[str]:
-    """Return one line for each error entry of pydantic or of a web framework.
+    """Return one line for each bad field, from error entries of pydantic or of a web framework.
 
-    A leading `body` in a location is left out.
+    A leading `body` in a location is left out. A field of several types has an entry for each: they are one line.
     """
-    return [_line(entry, model) for entry in errors]
+    lines: list[str] = []
+    before = None
+    for entry in errors:
+        place = _place(entry)
+        parts, allowed = _walk(model, place)[0], _allowed(entry, place, model)
+        union = parts if _is_branch(place) else None
+        if union is not None and union == before:
+            lines[-1] += f" or {allowed.removeprefix('must be ')}"
+        else:
+            lines.append(_line(entry, parts, allowed))
+        before = union
+    return lines
 
 
 def first(error: ValidationError, model: type[BaseModel] | None = None) -> str:
@@ -66,16 +83,23 @@ def wanted(error: ValidationError) -> str:
     return _allowed(entry, tuple(entry["loc"]), None)
 
 
-def _line(entry: Mapping[str, Any], model: type[BaseModel] | None) -> str:
+def _place(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the location of a fault, without what a web framework says of the part of a request that it is in."""
     place = tuple(entry["loc"])
-    place = place[1:] if place[:1] in {("body",), ("query",), ("path",)} else place
-    parts, value = [_short(str(part), _LONGEST_KEY) for part in _walk(model, place)[0]], entry.get("input")
+    key = entry["type"] == "extra_forbidden" and len(place) == 1  # an unknown key may be called so as well
+    return place[1:] if place[:1] in {("body",), ("query",), ("path",)} and not key else place
+
+
+def _line(entry: Mapping[str, Any], place: Sequence[Any], allowed: str) -> str:
+    parts, value = [_short(str(part), _LONGEST_KEY) for part in place], entry.get("input")
     if entry["type"] == "union_tag_invalid" and isinstance(value, Mapping):
         key = _discriminator(entry)
         parts, value = [*parts, key], value.get(key)
-    field, allowed = ".".join(parts), _allowed(entry, place, model)
+    field = ".".join(parts)
     if not field:
         return allowed
+    if entry["type"] == "value_error" and isinstance(value, Mapping) and _NAMES_A_FIELD.match(allowed):
+        return f"{field}.{allowed}"  # the check of a whole table names the field in it
     if entry["type"] == "missing" or isinstance(value, Mapping):
         return f"{field}: {allowed}"
     return f"{field} = {_shown(value)}: {allowed}"
@@ -121,21 +145,27 @@ def _keys(model: type[BaseModel] | None, place: tuple[Any, ...]) -> list[str]:
 
 
 def _walk(model: type[BaseModel] | None, place: tuple[Any, ...]) -> tuple[list[Any], list[type[BaseModel]]]:
-    """Return `place` without names that pick one of several tables, and the tables in `model` that it may lead to.
+    """Return `place` without names that pick one of several tables or types, and the tables that it may lead to.
 
     Where the tables are not known such a name is recognized by its dash: keys have none.
     """
     kept, tables = [], [] if model is None else [model]
-    for number, part in enumerate(place):
+    whole = place[:-1] if _is_branch(place) else place
+    for number, part in enumerate(whole):
         tagged = [table for table in tables if part in _tags(table)]
         if tagged and len(tables) > 1:
             tables = tagged
             continue
-        if tables or not (0 < number < len(place) - 1 and "-" in str(part)):
+        if tables or not (0 < number < len(whole) - 1 and "-" in str(part)):
             kept.append(part)
         known = len(tables) == 1 and part in tables[0].model_fields
         tables = _tables(tables[0].model_fields[part].annotation) if known else []
     return kept, tables
+
+
+def _is_branch(place: tuple[Any, ...]) -> bool:
+    """Return whether the last part of `place` names one of a field's types, such as `constrained-float`."""
+    return len(place) > 1 and isinstance(place[-1], str) and _TYPE.match(place[-1]) is not None
 
 
 def _tags(table: type[BaseModel]) -> tuple[Any, ...]:

@@ -1,8 +1,9 @@
 """Defines a run's state, from server to operator. All of it follows from released sums, so it is public."""
 
-from typing import Annotated, Literal
+from itertools import pairwise
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.mechanisms import AnyMechanism
@@ -145,6 +146,57 @@ class RoundList(Message):
     total: int
     next: int | None
     rounds: list[RoundReport]
+
+
+class ArmInterval(Message):
+    """One arm's confidence interval as a round left it, not clipped: lower ≤ mean ≤ upper, in units of the reward."""
+
+    arm: Annotated[int, Field(ge=0)]
+    mean: float
+    lower: float
+    upper: float
+
+
+class RoundIntervals(Message):
+    """The intervals that one closed round formed.
+
+    pulls      of the horizon that all rounds to this one took.
+    intervals  by arm; empty where the policy forms none, or more than the server keeps.
+    """
+
+    round: int
+    pulls: Annotated[int, Field(ge=0)]
+    intervals: list[ArmInterval]
+
+
+class IntervalList(Message):
+    """A page of closed rounds with their intervals. `next` is the `after` of the following page."""
+
+    version: Version = 1
+    run: Identifier
+    total: int
+    next: int | None
+    rounds: list[RoundIntervals]
+
+
+Point = tuple[Annotated[int, Field(ge=0, le=10**9)], Annotated[float, Field(ge=0)]]
+
+
+class RegretCurve(Message):
+    """A run's regret as its driver computed it from true means, which the server does not know.
+
+    curve  (pulls, regret) after each round, cumulated; pulls rise, regret does not fall.
+    """
+
+    version: Version = 1
+    curve: Annotated[list[Point], Field(min_length=1, max_length=20_000)]
+
+    @model_validator(mode="after")
+    def _rises(self) -> Self:
+        for (pulls, regret), (later, more) in pairwise(self.curve):
+            if later <= pulls or more < regret:
+                raise ValueError(f"curve: pulls must rise and regret must not fall, and {later} follows {pulls}")
+        return self
 
 
 class LedgerLine(Message):

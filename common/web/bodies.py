@@ -1,7 +1,10 @@
 """Admits request bodies: the room, time and type that a service allows them, and how routes parse them."""
 
 import asyncio
+import functools
+import inspect
 import time
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from fastapi import Depends, FastAPI, Request
@@ -244,15 +247,35 @@ def _parsers(request: Request) -> asyncio.Semaphore:
 
 
 class MessageRoute(APIRoute):
-    """A route that documents the body its `JsonBody` reads."""
+    """A route that documents the body its `JsonBody` reads, and writes the message that its endpoint returns."""
 
     def __init__(self, path: str, endpoint: Any, **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
+        super().__init__(path, _writing(endpoint), **options)
         for inner in self.dependant.dependencies:
             if isinstance(inner.call, JsonBody):
                 schema = inner.call.model.model_json_schema(ref_template=_REF)
                 body = {"required": True, "content": {"application/json": {"schema": schema}}}
                 self.openapi_extra = {**(self.openapi_extra or {}), "requestBody": body}
+
+
+def _writing(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an endpoint whose message is written where it is made.
+
+    FastAPI would check the message again, and for a plain function in another thread. An asynchronous endpoint, and one
+    that changes FastAPI's own response, is returned as it is.
+    """
+    own = any(one.annotation is Response for one in inspect.signature(endpoint).parameters.values())
+    if own or inspect.iscoroutinefunction(endpoint):
+        return endpoint
+
+    @functools.wraps(endpoint)
+    def write(**values: Any) -> Any:
+        answer = endpoint(**values)
+        if not isinstance(answer, BaseModel):
+            return answer
+        return Response(answer.model_dump_json(by_alias=True), media_type="application/json")
+
+    return write
 
 
 def describe(app: FastAPI) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class Peer:
             return answer.model_validate_json(raw)
         except ValidationError as error:
             unreadable = f"{self.url} answered something that is no {answer.__name__}"
-            raise BadMessage(f"{unreadable}: {first(error)}") from error
+            raise BadMessage(f"{unreadable}: {first(error, answer)}") from error
 
 
 def _passing(status: int) -> bool:

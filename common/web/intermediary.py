@@ -45,6 +45,7 @@ class IntermediaryApi(Protocol):
     def receive(self, name: str, stage: str, upload: Upload) -> UploadAnswer: ...
     def depart(self, name: str, departure: Departure) -> UploadAnswer: ...
     def batch(self, name: str) -> BatchAnswer | bytes: ...
+    def known_batch(self, name: str) -> bytes | None: ...
     def transcript(self, name: str, after: int, limit: int) -> Transcript: ...
 
 
@@ -102,7 +103,8 @@ def depart(cohort: str, body: Annotated[Departure, JsonBody.of(Departure)], part
 )
 async def batch(cohort: str, party: PartyDep, notifier: NotifierDep, wait: Wait = 0) -> Response:
     """Return the mixed messages, or why there are none; the same bytes each time."""
-    answer = await notifier.until(cohort, lambda: party.batch(cohort), _final, wait, question="batch")
+    look, known = lambda: party.batch(cohort), lambda: party.known_batch(cohort)
+    answer = await notifier.until(cohort, look, _final, wait, question="batch", known=known)
     if isinstance(answer, bytes):
         return Response(answer, media_type="application/json")
     headers = None if _final(answer) else {"Retry-After": str(RETRY_SECONDS)}

@@ -44,6 +44,11 @@ class ChangeNotifier:
         for watch in watches:
             watch.wake()
 
+    def is_awaited(self, topic: str, question: Hashable) -> bool:
+        """Return whether a request waits for the answer to this question."""
+        with self._lock:
+            return question in self._watches.get(topic, {})
+
     @property
     def closed(self) -> bool:
         """Return whether the service stops: streams end."""
@@ -63,18 +68,21 @@ class ChangeNotifier:
         seconds: float,
         *,
         question: Hashable = None,
+        known: Callable[[], T | None] = lambda: None,
         left: Awaitable[None] | None = None,
     ) -> T:
         """Call `look` in a thread. Return its value as soon as it is `ready`, or when `seconds` are over.
 
+        known     called on the event loop before each look, so it must not wait. Its value stands for that of `look`;
+                  None: it knows none.
         question  requests with the same topic and question share their looks, so `look` must not depend on the
                   request. None: a look of this request's own.
         left      completes when the caller hangs up. Raises ClientDisconnect then.
         """
         if seconds <= 0 or self._closed:
-            return await run_in_threadpool(look)
+            return await _look(look, known)
         wait = _Wait(ready)
-        watch = self._enter(topic, object() if question is None else question, look, wait)
+        watch = self._enter(topic, object() if question is None else question, _Watch(look, known), wait)
         timer = wait.loop.call_later(min(seconds, LONGEST_WAIT), wait.end)
         listener = None if left is None else asyncio.ensure_future(left)
         if listener is not None:
@@ -87,12 +95,9 @@ class ChangeNotifier:
                 listener.cancel()
             self._leave(topic, watch, wait)
 
-    def _enter(self, topic: str, question: Hashable, look: Callable[[], T], wait: "_Wait[T]") -> "_Watch[T]":
+    def _enter(self, topic: str, question: Hashable, fresh: "_Watch[T]", wait: "_Wait[T]") -> "_Watch[T]":
         with self._lock:
-            watches = self._watches.setdefault(topic, {})
-            watch = watches.get(question)
-            if watch is None:
-                watch = watches[question] = _Watch(look)
+            watch = self._watches.setdefault(topic, {}).setdefault(question, fresh)
         self._waits[wait] = None
         if len(self._waits) > self._most:
             longest = next(iter(self._waits))
@@ -156,9 +161,9 @@ class _Wait(Generic[T]):
 class _Watch(Generic[T]):
     """One question: a task that looks, as long as a request waits for the answer."""
 
-    def __init__(self, look: Callable[[], T]) -> None:
+    def __init__(self, look: Callable[[], T], known: Callable[[], T | None]) -> None:
         self.waits: set[_Wait[T]] = set()
-        self._look = look
+        self._look, self._known = look, known
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
@@ -186,7 +191,7 @@ class _Watch(Generic[T]):
                 self._soon = None
             waiting, self._looked = list(self.waits), self._loop.time()
             try:
-                value = await run_in_threadpool(self._look)
+                value = await _look(self._look, self._known)
             except Exception as error:  # noqa: BLE001  every request that asked gets it
                 for wait in waiting:
                     wait.fail(error)
@@ -198,6 +203,11 @@ class _Watch(Generic[T]):
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+
+async def _look(look: Callable[[], T], known: Callable[[], T | None]) -> T:
+    value = known()
+    return await run_in_threadpool(look) if value is None else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +225,11 @@ class Waiting:
         seconds: float,
         *,
         question: Hashable = None,
+        known: Callable[[], T | None] = lambda: None,
     ) -> T:
         """Return the value as `ChangeNotifier.until` does. Raises ClientDisconnect when the caller hangs up."""
         left = self._left() if seconds > 0 and not self.changes.closed else None
-        return await self.changes.until(topic, look, ready, seconds, question=question, left=left)
+        return await self.changes.until(topic, look, ready, seconds, question=question, known=known, left=left)
 
     async def _left(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":

@@ -38,6 +38,7 @@ NoFleet = Annotated[bool, typer.Option("--no-fleet", help="Other fleets play; on
 Server = Annotated[str | None, typer.Option("--server", help="Address of a running server")]
 Shuffler = Annotated[str | None, typer.Option("--shuffler", help="Address of a running shuffler")]
 Aggregator = Annotated[str | None, typer.Option("--aggregator", help="Address of a running aggregator")]
+PostRegret = Annotated[bool, typer.Option("--post-regret", help="Show the server's pages the run's regret")]
 TokenFile = Annotated[Path | None, typer.Option("--token-file", help="The operator's token for --server")]
 
 
@@ -57,22 +58,27 @@ def run_command(
     aggregator: Aggregator = None,
     token_file: TokenFile = None,
     no_fleet: NoFleet = False,
+    post_regret: PostRegret = False,
 ) -> None:
     """Play a run to its end.
 
     Over services that it starts on loopback, over those that run already, or in this process. Exits 0 when the run
     finished, 1 when it failed or was cancelled (the reason is on stderr), 2 for bad input, 75 for a service that is not
     there.
+
+    --post-regret tells the server the regret of simulated clients, which it cannot know, and so about their true means.
     """
+    if in_process and post_regret:
+        raise BadParameter("post-regret", value=True, allowed="there is no server to post it to with --in-process")
     with one_thread():
         run_file = read(file) if name is None else read(file).renamed(name)
     urls = named_services(server, shuffler, aggregator, token_file)
     if in_process:
         result = here(run_file)
     elif urls is not None:
-        result = there(run_file, urls, DataDir(data), fleet=not no_fleet)
+        result = there(run_file, urls, DataDir(data), fleet=not no_fleet, post_regret=post_regret)
     else:
-        result = on_own_stack(run_file, DataDir(data), port_base)
+        result = on_own_stack(run_file, DataDir(data), port_base, post_regret=post_regret)
     deliver(result, json)
 
 
@@ -82,30 +88,43 @@ def here(file: RunFile) -> Result:
         return in_process.run(file)
 
 
-def there(file: RunFile, urls: Urls, data_dir: DataDir, *, fleet: bool = True) -> Result:
+def there(
+    file: RunFile, urls: Urls, data_dir: DataDir, *, fleet: bool = True, post_regret: bool = False
+) -> Result:
     """Play the run over services that run already, and return its result; the fleets' logs go below `data_dir`.
 
-    fleet   whether fleets of ours play; else fleets that are started elsewhere.
+    fleet   whether fleets of ours play; else fleets that are started elsewhere. post_regret: as in `HttpRun`.
     Raises  BadParameter for a world that other fleets cannot know, because its seed was drawn here.
     """
     if file.drawn and not fleet:
         raise BadParameter("environment.seed", None, "other fleets play with --no-fleet: give the seed of their world")
     data_dir.make()
     fleets = Fleets(file, urls, data_dir.path / "logs") if fleet else None
-    return asyncio.run(HttpRun(file, urls, fleets, Progress(err)).run())
+    return asyncio.run(HttpRun(file, urls, fleets, Progress(err), post_regret=post_regret).run())
 
 
-def on_own_stack(file: RunFile, data_dir: DataDir, port_base: int) -> Result:
+def on_own_stack(
+    file: RunFile, data_dir: DataDir, port_base: int, *, post_regret: bool = False, link: bool = False
+) -> Result:
     """Play the run and return its result.
 
     It is played over the stack that holds the folder, or over one of our own for as long as the run lasts.
+
+    post_regret  as in `HttpRun`. link: whether to print the address of the run's page.
     """
     urls = running_stack(data_dir)
     if urls is not None:
-        return there(file, urls, data_dir)
+        _print_link(urls, file, wanted=link)
+        return there(file, urls, data_dir, post_regret=post_regret)
     with Stack(data_dir, port_base, file.extensions) as stack:
+        _print_link(stack.urls, file, wanted=link)
         fleets = Fleets(file, stack.urls, data_dir.path / "logs")
-        return asyncio.run(HttpRun(file, stack.urls, fleets, Progress(err), stack.check).run())
+        return asyncio.run(HttpRun(file, stack.urls, fleets, Progress(err), stack.check, post_regret).run())
+
+
+def _print_link(urls: Urls, file: RunFile, *, wanted: bool) -> None:
+    if wanted:
+        err.print(f"dashboard: {urls.server}/runs/{file.config.run}", markup=False)
 
 
 def deliver(result: Result, json: str | None) -> None:
@@ -126,11 +145,12 @@ def demo_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, 
     file = file.renamed(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     config = file.config
     err.print(f"{config.arms} arms of MSLR-WEB30K ratings, at most {config.horizon:,} clients; data and logs in {data}")
-    result = on_own_stack(file, DataDir(data), port_base)
+    result = on_own_stack(file, DataDir(data), port_base, link=True)
     deliver(result, json)
     if json != "-":
         us, where = _our_name(), "" if data == DEFAULT else f" --data {data}"
         out.print(f"messages    {us} inspect {config.run}{where}")
+        out.print(f"dashboard   {us} up{where}, then http://127.0.0.1:{BASE_PORT}/runs/{config.run}")
         out.print(f"APIs        {us} up{where}, then http://127.0.0.1:{BASE_PORT}/openapi.json")
 
 

@@ -52,6 +52,7 @@ def up_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT) ->
     """Start the three services on loopback, until Ctrl-C."""
     with Stack(DataDir(data), port_base) as stack:
         urls = stack.urls
+        out.print(f"dashboard   {urls.server}/")
         out.print(f"server      {urls.server}/  (its API: /openapi.json)")
         out.print(f"shuffler    {urls.shuffler}/")
         out.print(f"aggregator  {urls.aggregator}/")

@@ -17,6 +17,7 @@ from distrust.lab.run.result import PolicyFailures, Regret, Truth
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import RoundRecord
+from distrust.server.policies.contextual.base import ContextualPolicy
 
 ROUNDED = 1 + 1e-9
 """Factor that a distance may exceed β by: at first θ̂ = 0 and β = ‖θ*‖ = 1, up to rounding."""
@@ -66,7 +67,8 @@ class ContextualTracker:
 
     def events(self, learner: Learner) -> PolicyFailures:
         """Return the failures so far: contextual policies drop no arm for good."""
-        return width_failures(learner.config, self._widths, self._missed)
+        indefinite = learner.policy.indefinite if isinstance(learner.policy, ContextualPolicy) else None
+        return width_failures(learner.config, self._widths, self._missed, indefinite)
 
     def _look(self, record: RoundRecord) -> None:
         decision = record.ask.decision
@@ -95,7 +97,7 @@ class ContextualTracker:
             self._missed += bool(missed)
 
 
-def width_failures(config: RunConfig, widths: int, missed: int) -> PolicyFailures:
+def width_failures(config: RunConfig, widths: int, missed: int, indefinite: int | None) -> PolicyFailures:
     """Return the failures of a contextual run, with α where its policy's theorem states it for the widths."""
     policy = config.policy
     assert isinstance(policy, ContextualPolicySpec)
@@ -105,6 +107,7 @@ def width_failures(config: RunConfig, widths: int, missed: int) -> PolicyFailure
         widths=widths,
         width_failures=missed,
         failure=policy.failure_of(config.horizon) if widths else None,
+        indefinite=indefinite,
     )
 
 

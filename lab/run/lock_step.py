@@ -6,14 +6,14 @@ the mechanism's estimate. Only the randomness is drawn in large blocks, from the
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distrust.client.environments import ContextualWorld
-from distrust.client.environments.contextual import Contexts, mean_values
+from distrust.client.environments.contextual import Contexts, clipped_contexts, mean_values
 from distrust.common.bandit.contextual_choice import ChoiceRule, places_of
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.errors import BadParameter
@@ -29,7 +29,7 @@ from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.rounds import plan_round
 from distrust.server.learner.run_config import build_policy
 from distrust.server.policies.base import Estimate
-from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, weighted
+from distrust.server.policies.contextual.base import ContextualPolicy, RoundNoise, counts_of, weighted
 
 Floats = NDArray[np.float64]
 
@@ -48,7 +48,6 @@ class LockStepResult:
 
     pulls, regret  cumulated, after each round and at the end, shape (points,).
     clients        of all cohorts. unfinished: the last pulls, which no cohort takes.
-    indefinite     batches after which noise made the policy's matrix indefinite; None for a policy without one.
     """
 
     file: RunFile
@@ -58,7 +57,6 @@ class LockStepResult:
     clients: int
     unfinished: int
     bits: Bits
-    indefinite: int | None
 
 
 Watch = Callable[[int, Floats], None]
@@ -106,13 +104,12 @@ def _apart(file: RunFile) -> tuple[Any, ...]:
     return words, file.environment.model_dump(exclude={"seed"}), file.fleet, file.config.unsafe is None
 
 
-@dataclass(frozen=True, slots=True)
-class _Met:
+class _Met(NamedTuple):
     """Contexts of the clients of some rounds: c rounds, R runs, n clients a round and run.
 
-    features  shape (c, R, n, A, d). means: of each arm, shape (c, R, n, K). luck: shape (c, R, B).
-    contents  of all contexts, shape (c, R, n, A, width), and rewards, of the shape of `means`, that each arm would pay:
-              where they are computed before the choice, many rounds at once.
+    features  as clients shorten them, shape (c, R, n, A, d). means: of each arm, shape (c, R, n, K). luck: (c, R, B).
+    contents  of all contexts, shape (c, R, n, A, width), and rewards, shaped like `means` and clamped, that each arm
+              would pay: where they are computed before the choice, many rounds at once.
     c and n are 1 in all but `luck` where the clients of a run meet the same contexts.
     """
 
@@ -207,15 +204,15 @@ class _Group:
         """Play these rounds, or fewer where the phase ends among them. Return how many."""
         met = self._meet([one.contexts(ready) for one in self._draws], len(ready), self._batch)
         if phase.statistic.width * met.features[0, ..., 0].size <= FEW or met.fixed:
-            met = replace(met, contents=phase.statistic.contents(met.features))
+            met = met._replace(contents=phase.statistic.contents(met.features))
         if met.means[0].size <= FEW and not met.fixed:
             luck = np.broadcast_to(met.luck[..., np.newaxis], met.means.shape)
-            met = replace(met, rewards=self._worlds[0].pay(met.means, luck))
+            met = met._replace(rewards=phase.statistic.clamped(self._worlds[0].pay(met.means, luck)))
         randomness = self._stacked([one.messages(phase, ready) for one in self._draws], len(ready))
         server = [one.server(phase, ready) for one in self._draws]
         noise = None if server[0] is None else np.stack([one for one in server if one is not None], axis=1)
         rules: list[ChoiceRule] = []
-        chosen = []
+        chosen, before = [], phase.sums_before(ready.start)
         for step, number in enumerate(ready):
             rule = weighted(self._core.rule, self._spec)
             if step and _stage(rule) != _stage(self._last):
@@ -227,13 +224,13 @@ class _Group:
                 vectors.reshape(-1, vectors.shape[-1]), tuple(one[step] for one in randomness)
             )
             totals = sum_rows(messages.reshape(vectors.shape), phase.mechanism.modulus)
-            sums = self._opened(phase, number, totals, noise, phase.sums_before(ready.start))
+            sums = self._opened(phase, number, totals, noise, before)
             self._core.learn(sums, phase.noise)
             self._watch(number, sums)
             rules.append(rule)
             chosen.append(arms)
             self._last = rule
-        self._lost.append(_regret(mean_values(self._worlds[0], met.means), met.luck, np.stack(chosen)))
+        self._lost.append(_regret(mean_values(self._worlds[0], met.means), met.luck, _joined(chosen)))
         self._judge(rules)
         return len(rules)
 
@@ -241,7 +238,8 @@ class _Group:
         """Return what the clients of each run meet, stacked."""
         fixed = len(met[0].features) == 1 < rounds * clients
         shape = (1, 1) if fixed else (rounds, clients)
-        features = np.stack([one.features.reshape(*shape, *one.features.shape[1:]) for one in met], axis=1)
+        short = [clipped_contexts(one.features) for one in met]
+        features = np.stack([one.reshape(*shape, *one.shape[1:]) for one in short], axis=1)
         means = [world.means(one.features) for world, one in zip(self._worlds, met, strict=True)]
         luck = np.stack([one.luck.reshape(rounds, clients) for one in met], axis=1)
         return _Met(features, np.stack([one.reshape(*shape, -1) for one in means], axis=1), luck)
@@ -267,8 +265,8 @@ class _Group:
         if arms.shape != shape:  # all clients of a run meet the same contexts, and so choose the same arm
             arms, rows = np.broadcast_to(arms, shape), np.broadcast_to(rows, (*shape, rows.shape[-1]))
             own, predictors = np.broadcast_to(own, shape), np.broadcast_to(predictors, shape)
-        rewards = self._worlds[0].pay(own, met.luck) if met.rewards is None else own
-        return statistic.vectors_of(rows, arms, rewards, predictors)
+        rewards = statistic.clamped(self._worlds[0].pay(own, met.luck)) if met.rewards is None else own
+        return statistic.vectors_of_clamped(rows, arms, rewards, predictors)
 
     def _opened(
         self, phase: LockStepPhase, number: int, totals: NDArray[np.uint64], noise: NDArray[Any] | None, before: int
@@ -286,13 +284,13 @@ class _Group:
 
     def _judge(self, rules: Sequence[ChoiceRule]) -> None:
         """Count one interval a run for each rule that states one."""
-        runs, rules = len(self._files), [rule for rule in rules if rule.inverse is not None]
+        rules = [rule for rule in rules if rule.inverse is not None]
         if self._theta is None or not rules or not states_widths(self._config):
             return
         stacked = ChoiceRule(
-            theta=np.stack([rule.theta for rule in rules]),
-            inverse=np.stack([rule.inverse for rule in rules if rule.inverse is not None]),
-            beta=np.stack([np.broadcast_to(np.asarray(rule.beta), (runs,)) for rule in rules]),
+            theta=_joined([rule.theta for rule in rules]),
+            inverse=_joined([rule.inverse for rule in rules if rule.inverse is not None]),
+            beta=np.array([rule.beta for rule in rules]).reshape(len(rules), -1),  # one for all runs, or one a run
         )
         missed = missed_widths(stacked, self._theta)
         if missed is not None:
@@ -306,17 +304,17 @@ class _Group:
             payload=sum(phase.mechanism.bits * count for phase, count in self._weights) / rounds,
             modulus=sum((phase.mechanism.modulus - 1).bit_length() * count for phase, count in self._weights) / rounds,
         )
-        indefinite = getattr(self._core, "indefinite", None)
+        counts = counts_of(self._core)
+        indefinite = [None] * len(self._files) if counts is None else counts.tolist()
         return [
             LockStepResult(
                 file=file,
                 pulls=pulls,
                 regret=curves[:, run],
-                events=width_failures(self._config, self._widths, int(self._missed[run])),
+                events=width_failures(self._config, self._widths, int(self._missed[run]), indefinite[run]),
                 clients=rounds * self._batch,
                 unfinished=rest,
                 bits=bits,
-                indefinite=None if indefinite is None else int(indefinite[run]),
             )
             for run, file in enumerate(self._files)
         ]
@@ -325,6 +323,14 @@ class _Group:
 def _stage(rule: ChoiceRule) -> bool:
     """Return whether clients choose: the statistic differs where all play one public arm."""
     return rule.only is None
+
+
+Array = TypeVar("Array", Floats, NDArray[np.int64])
+
+
+def _joined(arrays: Sequence[Array]) -> Array:
+    """Return arrays of one shape under a new first axis, as `np.stack` does, which takes longer for small ones."""
+    return np.concatenate(arrays).reshape(len(arrays), *arrays[0].shape)
 
 
 def _regret(means: Floats, luck: Floats, arms: NDArray[np.int64]) -> Floats:

@@ -14,7 +14,15 @@ from functools import partial
 from distrust.common.errors import BadMessage, Conflict, ProtocolError, Refused, RunFailed, Unavailable, WrongCohort
 from distrust.common.messages.status import CohortList
 from distrust.common.privacy.searches import one_thread
-from distrust.common.run.progress import CohortView, LedgerView, RoundList, RoundReport, RunView, Snapshot
+from distrust.common.run.progress import (
+    CohortView,
+    LedgerView,
+    RegretCurve,
+    RoundList,
+    RoundReport,
+    RunView,
+    Snapshot,
+)
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.lab.run.failures import tracker_of
 from distrust.lab.run.fleet_processes import Fleets
@@ -41,6 +49,7 @@ class HttpRun:
 
     fleets  the processes that play it; None when fleets play it that this process did not start.
     alive   called at every look; raises when a service of the local stack has died.
+    post_regret  whether the server gets the regret curve, for readers of its pages. It tells about the true means.
     """
 
     file: RunFile
@@ -48,6 +57,7 @@ class HttpRun:
     fleets: Fleets | None
     progress: Progress
     alive: Callable[[], None] = lambda: None
+    post_regret: bool = False
 
     async def run(self) -> Result:
         """Create the run, or join it, watch it to its end, and return the result.
@@ -69,6 +79,9 @@ class HttpRun:
             reports = await all_rounds(self._server, view.run)
             rounds = [from_report(report) for report in reports]
             truth = replay_failures(self.file, reports, view.snapshot)
+            if self.post_regret:
+                regret = RegretCurve(curve=truth.regret.curve)
+                await self._server.put(f"/v1/runs/{view.run}/regret", regret, RegretCurve)
             spent = (await self._server.get(f"/v1/runs/{view.run}/ledger", LedgerView)).classes
             return summarize(self.file, "http", view.snapshot, rounds, truth, spent=spent, seconds=seconds, wire=wire)
 

@@ -101,6 +101,8 @@ class PolicyFailures(Message):
     width_failures   those that miss the true mean when they are formed. None fails later: elimination keeps an interval
                      as it is, and UCB1's only grow around the same estimate until the arm is pulled again.
     failure          probability, by the policy's own statement, that any of them does (`stated`); null for none.
+    indefinite       batches after which noise left the matrix V of a contextual policy indefinite, and it was shifted
+                     further than the theorem has it; absent for a policy without such a matrix.
     """
 
     best_dropped: bool
@@ -108,6 +110,7 @@ class PolicyFailures(Message):
     widths: int
     width_failures: int
     failure: float | None
+    indefinite: int | None = Field(default=None, exclude_if=lambda indefinite: indefinite is None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,9 @@ def _failures(failures: PolicyFailures) -> str:
     """Return the policy's failures, and the probability that it states for them."""
     kept = f"dropped after {failures.best_dropped_at:,} pulls" if failures.best_dropped else "kept"
     stated = "" if failures.failure is None else f" (p = {failures.failure:.3g} that any does)"
-    return f"best arm {kept}; {failures.width_failures:,} of {failures.widths:,} intervals miss the true mean{stated}"
+    shifted = f"; {failures.indefinite:,} batches left the matrix indefinite" if failures.indefinite else ""
+    missed = f"{failures.width_failures:,} of {failures.widths:,} intervals miss the true mean{stated}"
+    return f"best arm {kept}; {missed}{shifted}"
 
 
 def _spent(result: Result) -> str:

@@ -101,6 +101,7 @@ class Confidence:
 
     dropped    runs in which the best arm was dropped. failed: runs in which any interval missed the true mean.
     widths     intervals formed in all; missed: those that miss.
+    indefinite batches that left the matrix of a contextual policy indefinite.
     stated     the largest probability of `failed` that the policy states for one of the runs; None: it states none.
     """
 
@@ -109,6 +110,7 @@ class Confidence:
     failed: Share
     widths: int
     missed: int
+    indefinite: int
     stated: float | None
 
     @property
@@ -135,6 +137,7 @@ def _confidence(series: str, rows: Sequence[Row]) -> Confidence:
         failed=share(sum(row.width_failures > 0 for row in rows), len(rows)),
         widths=sum(row.widths for row in rows),
         missed=sum(row.width_failures for row in rows),
+        indefinite=sum(row.indefinite or 0 for row in rows),
         stated=None if None in stated else max(one for one in stated if one is not None),
     )
 
@@ -159,12 +162,15 @@ def confidence_table(rows: Sequence[Row]) -> Table:
     """Return a table of failure events by series, beside the probability that the policy states."""
     title = f"shares of runs, [{LEVEL:.0%} Clopper-Pearson]; p: probability that any width fails, as stated"
     table = Table(box=None, padding=(0, 2, 0, 0), caption=title, caption_justify="left")
-    for head in ("series", "best arm dropped", "a width failed", "p", "holds", "widths missed"):
+    series = confidence(rows)
+    shifted = ["indefinite batches"] if any(one.indefinite for one in series) else []
+    for head in ("series", "best arm dropped", "a width failed", "p", "holds", "widths missed", *shifted):
         table.add_column(head, no_wrap=True)
-    for one in confidence(rows):
+    for one in series:
         stated = "" if one.stated is None else f"{one.stated:.3g}"
         missed = f"{one.missed:,} of {one.widths:,}"
-        table.add_row(one.series, _share_text(one.dropped), _share_text(one.failed), stated, one.holds, missed)
+        shares, last = (_share_text(one.dropped), _share_text(one.failed)), [f"{one.indefinite:,}" for _ in shifted]
+        table.add_row(one.series, *shares, stated, one.holds, missed, *last)
     return _whole(table)
 
 

@@ -26,6 +26,8 @@ class Row(Message):
     best_dropped    whether no arm of the largest true mean was left; best_dropped_at: after so many pulls.
     widths          confidence intervals that the policy formed; width_failures: those that miss the true mean.
     failure         probability, by the policy's own theorem, that any of them does; null when it states none.
+    indefinite      batches after which noise left the matrix of a contextual policy indefinite; absent for a policy
+                    without a matrix, and from rows that are older than this column.
     payload_bits    of one client's report; modulus_bits: ⌈log₂ m⌉ a coordinate; means over the clients.
     bits            all the payload bits of the run.
     seconds         wall time; the only field that is not a function of the experiment.
@@ -59,6 +61,7 @@ class Row(Message):
     bits: float
     seconds: float
     curve: list[float]
+    indefinite: int | None = Field(default=None, exclude_if=lambda indefinite: indefinite is None)
 
     @property
     def cell(self) -> Cell:

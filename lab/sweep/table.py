@@ -20,6 +20,9 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 FIELDS = tuple(Row.model_fields)
 
+LATER = tuple(name for name, field in Row.model_fields.items() if not field.is_required())
+"""Columns that a table may lack: none of its rows has a value of them."""
+
 TOLERANCE = 1e-12
 """Relative, of floats: the linear algebra of another processor adds in another order, which moves their last bits."""
 
@@ -58,9 +61,14 @@ def read_rows(path: Path, field: str = "results") -> list[Row]:
         raise BadParameter(field, str(path), f"is no table of a sweep: {error}") from error
 
 
+def _columns(rows: Sequence[Row]) -> list[str]:
+    """Return the columns of a table of these rows, in the row's order."""
+    return [name for name in FIELDS if name not in LATER or any(getattr(row, name) is not None for row in rows)]
+
+
 def _csv(rows: Sequence[Row]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
+    writer = csv.DictWriter(text, _columns(rows), lineterminator="\n")
     writer.writeheader()
     writer.writerows({**row.model_dump(), "curve": ";".join(map(repr, row.curve))} for row in rows)
     return text.getvalue()
@@ -69,7 +77,8 @@ def _csv(rows: Sequence[Row]) -> str:
 def _from_csv(path: Path) -> list[dict[str, Any]]:
     with path.open(encoding="utf-8", newline="") as file:
         lines = csv.DictReader(file)
-        if tuple(lines.fieldnames or ()) != FIELDS:
+        names = lines.fieldnames or ()
+        if [*names] != [name for name in FIELDS if name in names or name not in LATER]:
             raise ValueError("its columns are others")
         return [_cells(line) for line in lines]
 
@@ -84,9 +93,10 @@ def _parquet(rows: Sequence[Row]) -> bytes:
     import pyarrow as pa  # noqa: PLC0415 - 60 MB in memory, which only this format needs
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    table = pa.Table.from_pylist([row.model_dump() for row in rows], schema=_schema())
+    names = _columns(rows)
+    table = pa.Table.from_pylist([row.model_dump() for row in rows], schema=_schema(names))
     sink = pa.BufferOutputStream()
-    coded = [name for name in FIELDS if name != "curve"]
+    coded = [name for name in names if name != "curve"]
     split = {"curve.list.element": "BYTE_STREAM_SPLIT"}  # the same place of many floats together: a quarter smaller
     pq.write_table(table, sink, compression="zstd", use_dictionary=coded, column_encoding=split)
     content: bytes = sink.getvalue().to_pybytes()
@@ -102,13 +112,14 @@ def _from_parquet(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _schema() -> Any:
-    """Return the columns in the row's order; null only where a row's field may be None."""
+def _schema(names: Sequence[str]) -> Any:
+    """Return these columns; null only where a row's field may be None."""
     import pyarrow as pa  # noqa: PLC0415
 
     types: dict[Any, Any] = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
     fields = []
-    for name, field in Row.model_fields.items():
+    for name in names:
+        field = Row.model_fields[name]
         plain, *more = get_args(field.annotation) or (field.annotation,)
         kind = pa.list_(types[plain]) if get_origin(field.annotation) is list else types[plain]
         fields.append(pa.field(name, kind, nullable=type(None) in more))
@@ -118,17 +129,18 @@ def _schema() -> Any:
 def differing_columns(published: Sequence[Row], played: Sequence[Row]) -> dict[Cell, list[str]]:
     """Return the columns in which played cells differ from the published rows, by cell; `row` for an unpublished cell.
 
-    Whole numbers and words must be equal, floats up to TOLERANCE. Seconds are not compared.
+    Whole numbers and words must be equal, floats up to TOLERANCE. Seconds are not compared, nor are columns that the
+    published row lacks.
     """
     known = {row.cell: row.lasting() for row in published}
-    differing = {row.cell: _columns(known.get(row.cell), row.lasting()) for row in played}
+    differing = {row.cell: _differing(known.get(row.cell), row.lasting()) for row in played}
     return {cell: columns for cell, columns in differing.items() if columns}
 
 
-def _columns(published: Mapping[str, Any] | None, played: Mapping[str, Any]) -> list[str]:
+def _differing(published: Mapping[str, Any] | None, played: Mapping[str, Any]) -> list[str]:
     if published is None:
         return ["row"]
-    return [name for name, value in played.items() if not _same(published[name], value)]
+    return [name for name, value in published.items() if not _same(value, played.get(name))]
 
 
 def _same(one: Any, other: Any) -> bool:

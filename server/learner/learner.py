@@ -22,6 +22,9 @@ from distrust.server.learner.rounds import (
 from distrust.server.learner.run_config import build_policy, check_run_config
 from distrust.server.policies.base import Ask, Estimate, Interval, Key, Policy, Query, StoppedPolicy
 
+MOST_FORMED = 1000
+"""Intervals of one round that are kept for watchers: 160 bytes each, until the run's last round is forgotten."""
+
 PlayCohort = Callable[[RoundPlan, CohortPlan], ReleasedCohort | LostCohort]
 """Returns the outcome of one cohort of a round."""
 
@@ -167,12 +170,13 @@ class Learner:
         record, before = self.rounds[-1], self.policy.active
         try:
             self.policy.tell([_estimate(record, query) for query in record.ask.queries])
-            stay = set(self.policy.active)
+            stay, formed = set(self.policy.active), self.policy.formed
         except Exception as error:  # noqa: BLE001 - whatever a policy raises, the run ends and says so
             self.policy = StoppedPolicy.instead_of(self.policy, before)
             self.fail(f"round {record.number}", error)
             return
         record.eliminated = tuple(arm for arm in before if arm not in stay)
+        record.formed = formed if len(formed) <= MOST_FORMED else ()
         self._closed += 1
         self._open_round()
 

@@ -16,7 +16,7 @@ from distrust.common.privacy.profile import BatchStream
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import LedgerClass
 from distrust.common.wire import Identifier, Message
-from distrust.server.policies.base import Ask, Key, Query
+from distrust.server.policies.base import Ask, Interval, Key, Query
 
 SEEDED = "unsafe.noise_seed: the privacy noise can be computed by every party that knows the seed"
 
@@ -100,6 +100,7 @@ class RoundRecord:
     """A round, open or closed: the cohorts of all attempts, the sums by query, the arms dropped after it.
 
     mechanisms, minima  by the size of a cohort. Only the learner changes a record.
+    formed              the intervals that the policy formed when the round was closed, for watchers.
     """
 
     number: int
@@ -109,6 +110,7 @@ class RoundRecord:
     cohorts: tuple[CohortPlan, ...] = ()
     released: dict[Key, ReleasedCohort] = field(default_factory=dict)
     eliminated: tuple[int, ...] = ()
+    formed: tuple[Interval, ...] = ()
 
     @property
     def mechanism(self) -> AnyMechanism:

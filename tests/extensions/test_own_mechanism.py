@@ -42,7 +42,7 @@ name = "bernoulli"
 seed = 5
 means = [0.05, 0.95]
 [fleet]
-processes = 2
+processes = 1
 """
     )
 

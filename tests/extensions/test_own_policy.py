@@ -40,7 +40,7 @@ name = "bernoulli"
 seed = 5
 means = [0.1, 0.9, 0.2, 0.3]
 [fleet]
-processes = 2
+processes = 1
 """
     )
 

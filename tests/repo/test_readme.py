@@ -97,7 +97,7 @@ def test_the_readmes_closing_lines_are_those_of_a_run() -> None:
     text = io.StringIO()
     print_result(in_process.run(parse(RUN)), Console(file=text, width=160))
     in_process_too = labels(text.getvalue().splitlines()) - {"run trial"}
-    assert labels(shown_after("make demo")) == in_process_too | {"wire", "messages", "APIs"}
+    assert labels(shown_after("make demo")) == in_process_too | {"wire", "messages", "dashboard", "APIs"}
 
 
 def test_the_readmes_sweep_is_what_the_command_prints_but_for_the_seconds(tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ def test_the_recipe_of_an_endpoint(copy: Path) -> None:
     messages, (service, _), (routes,), (tests,) = (recipe.files(step) for step in range(1, 5))
     recipe.insert(messages[0], "", MESSAGE)
     for path in (service, routes):
-        recipe.replace(path, "LedgerView, RoundList", "LedgerView, PullsView, RoundList")
+        recipe.replace(path, "    LedgerView,\n", "    LedgerView,\n    PullsView,\n")
     recipe.insert(service, "    def cancel(", METHOD)
     recipe.insert(routes, '@run_routes.get("/runs/{run}/config"', ROUTE)
     recipe.insert(tests, "", TEST)

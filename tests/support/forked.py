@@ -73,7 +73,8 @@ def _run(arguments: list[str], environment: dict[str, str], log: str) -> None:
     os.environ.update(environment)
     sys.argv = list(arguments)
     added = environment.get("PYTHONPATH", "").split(os.pathsep)
-    installed = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix))]
+    ends = ("site-packages", "dist-packages")  # a .pth file may name another environment's
+    installed = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix)) or path.endswith(ends)]
     sys.path[:] = [*filter(None, added), *installed]  # what is on the tests' own path is not on a party's
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 

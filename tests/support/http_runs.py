@@ -25,7 +25,7 @@ def _words(name: MechanismName, intermediary: Via, more: str = "") -> str:
     """What a run file says of a mechanism."""
     noisy = name.startswith(("local", "shuffled-gaussian", "shuffled-laplace", "tree"))
     lines = [f'name = "{name}"', f'via = "{intermediary}"', more]
-    lines += [f"epsilon = {8.0 if noisy else 1.0}"] if name != "identity" else []
+    lines += [f"epsilon = {16.0 if noisy else 2.0}"] if name != "identity" else []
     lines += ["delta = 1e-5"] if KINDS[name].takes_delta else []
     lines += ["batches = 64"] if name == "tree" else []
     return "\n".join(lines)
@@ -39,12 +39,21 @@ MECHANISMS["distributed-polya-paper"] = _words("distributed-polya", "aggregator"
 
 
 def seeded_run(
-    name: str, *, horizon: int, policy: str, mechanism: str, world: str, seed: int = 7, leaving: float = 0.15
+    name: str,
+    *,
+    horizon: int,
+    policy: str,
+    mechanism: str,
+    world: str,
+    seed: int = 7,
+    leaving: float = 0.15,
+    processes: int = 2,
 ) -> RunFile:
     """Return a run whose noise has a seed, so that both drivers draw alike.
 
     policy, mechanism, world  lines of these tables of the run file. leaving: share of the clients that leave, at every
                               stage; 0 also for rounds of one client, which survive no loss.
+    processes                 the fleets.
     """
     survives = "dropout = 0.2\ncorrupt = 0.05\nminimum = 4" if leaving else "dropout = 0.0\ncorrupt = 0.0\nminimum = 1"
     return parse(
@@ -64,28 +73,44 @@ noise_seed = {seed}
 seed = {seed}
 {world}
 [fleet]
-processes = 2
+processes = {processes}
 dropout = {leaving}
 """
     )
 
 
-def run_file(name: str, mechanism: str, *, horizon: int = 700, first_batch: int = 6, seed: int = 7) -> RunFile:
-    """Return a small run: two arms far apart, clients that leave at every stage."""
+def run_file(name: str, mechanism: str, *, horizon: int = 700, first_batch: int = 6) -> RunFile:
+    """Return a small run: two arms far apart and one between, clients that leave at every stage, two fleets."""
     return seeded_run(
         name,
         horizon=horizon,
         policy=f"first_batch = {first_batch}",
         mechanism=MECHANISMS[mechanism],
         world='name = "bernoulli"\nmeans = [0.05, 0.95, 0.5]',
-        seed=seed,
     )
 
 
-def over_http(stack: Stack, file: RunFile, alive: Callable[[], None] = lambda: None) -> Result:
+def smallest_run(name: str, mechanism: str, *, seed: int = 7, processes: int = 1) -> RunFile:
+    """Return a run of two rounds, whose two arms are so far apart that one is dropped; clients leave at every stage."""
+    noisiest = mechanism.startswith("local-sphere")  # cohorts twice as large show the difference of the arms
+    return seeded_run(
+        name,
+        horizon=400 if noisiest else 200,
+        policy=f"first_batch = {6 if noisiest else 5}\nfailure = 0.5",
+        mechanism=MECHANISMS[mechanism],
+        world='name = "bernoulli"\nmeans = [0.05, 0.95]',
+        seed=seed,
+        processes=processes,
+    )
+
+
+def over_http(
+    stack: Stack, file: RunFile, alive: Callable[[], None] = lambda: None, *, post_regret: bool = False
+) -> Result:
     """Play to the end over running services."""
     fleets = Fleets(file, stack.urls, stack.data_dir.path / "logs")
-    return asyncio.run(HttpRun(file, stack.urls, fleets, Progress(Console(file=io.StringIO())), alive).run())
+    progress = Progress(Console(file=io.StringIO()))
+    return asyncio.run(HttpRun(file, stack.urls, fleets, progress, alive, post_regret).run())
 
 
 def in_background(work: Callable[[], Result]) -> Future[Result]:

@@ -21,7 +21,7 @@ from distrust.lab.sweep.cells import load_experiment, play_cell
 from distrust.lab.sweep.row import Cell, Row
 
 SCALARS = [
-    *itertools.product((2, 10_000), (0.01, 1.0, 20.0), (1e-6,)),
+    *itertools.product((2, 10_000), (0.01, 20.0), (1e-6,)),
     (1000, 1e-4, 1e-6),
     (1000, 1.0, 1e-18),
     (10, 1.0, 1e-2),
@@ -31,7 +31,7 @@ SCALARS = [
 FEW = [(n, epsilon, 1e-6, 1, "linf") for n, epsilon in ((20, 5.0), (1000, 1.0))]
 """What `relaxed-secagg-shuffle` is planned for, whose search is long."""
 
-VECTORS = list(itertools.product((20,), (0.5, 5.0), (1e-6,), (4,), ("l1", "l2", "linf")))
+VECTORS = list(itertools.product((20,), (5.0,), (1e-6,), (4,), ("l1", "l2", "linf")))
 """n, ε, δ, D and norm."""
 
 CELLS = [("free-2", 0, "Alg. 3 (shuffled), exact"), ("dlb-2a", 1, "SDP-DPE")]

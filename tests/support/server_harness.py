@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -41,15 +42,23 @@ def config(run: str = "demo", **changes: Any) -> RunConfig:
 
 
 class ServerHarness:
-    """A server's logic on a database file, with intermediaries in memory; may be closed and built again."""
+    """A server's logic on a database file, with intermediaries in memory; may be closed and built again.
+
+    awaited  returns whether clients wait for a run's next round.
+    """
 
     def __init__(
-        self, path: Path, intermediaries: InMemoryIntermediaries, keys: Keys = KEYS, window: int = 8192
+        self,
+        path: Path,
+        intermediaries: InMemoryIntermediaries,
+        keys: Keys = KEYS,
+        window: int = 8192,
+        awaited: Callable[[str], bool] = lambda _run: False,
     ) -> None:
         self.intermediaries, self.rung = intermediaries, list[str]()
         self.database = open_database(f"sqlite:///{path}/server.sqlite3")
         self.service = Service(self.database, keys, self.rung.append, window)
-        self.coordinator = RunCoordinator(self.service, intermediaries, retry=0.001)
+        self.coordinator = RunCoordinator(self.service, intermediaries, retry=0.001, awaited=awaited)
 
     async def ask(
         self, run: str, want: int = 64, request: str | None = None, number: int | None = None

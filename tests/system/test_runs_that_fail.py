@@ -21,7 +21,7 @@ horizon = {horizon}
 policy = {{first_batch = 4, failure = {failure}}}
 mechanism = {{name = "distributed-polya", epsilon = 1.0}}
 environment = {{name = "bernoulli", seed = 4, means = [0.1, 0.9]}}
-fleet = {{processes = 2, dropout = {leaving}}}
+fleet = {{processes = 1, dropout = {leaving}}}
 intermediary = {{dropout = 0.05, stage_seconds = {seconds}}}
 """
 PATCH = """

@@ -9,7 +9,7 @@ from distrust.lab.run import in_process
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.stack import Stack
 from tests.support.forked import forking
-from tests.support.http_runs import MECHANISMS, in_background, learned, over_http, run_file
+from tests.support.http_runs import MECHANISMS, in_background, learned, over_http, smallest_run
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def test_a_seeded_run_gives_the_same_sums_and_eliminations_in_process_and_over_http(
     stack: Stack, mechanism: str
 ) -> None:
-    file = run_file(f"same-{mechanism}", mechanism)
+    file = smallest_run(f"same-{mechanism}", mechanism)
     here, there = in_process.run(file), over_http(stack, file)
     assert learned(there) == learned(here)
     assert any(one.eliminated for one in here.rounds), "a run without an elimination compares too little"
@@ -33,9 +33,9 @@ def test_a_seeded_run_gives_the_same_sums_and_eliminations_in_process_and_over_h
 
 
 def test_runs_at_once_do_not_mix(stack: Stack) -> None:
-    """Two of one kind at each intermediary, all at the same time."""
+    """Two of one kind at each intermediary, with two fleets each, all at the same time."""
     kinds = 2 * ["distributed-polya-aggregator", "shuffled-binomial-shuffler"]
-    files = [run_file(f"beside-{seed}", kind, seed=seed) for seed, kind in enumerate(kinds, 21)]
+    files = [smallest_run(f"beside-{seed}", kind, seed=seed, processes=2) for seed, kind in enumerate(kinds, 21)]
     futures = [in_background(lambda file=file: over_http(stack, file)) for file in files]  # type: ignore[misc]
     for file, future in zip(files, futures, strict=True):
         assert learned(future.result(120)) == learned(in_process.run(file))

@@ -179,19 +179,20 @@ class GridMechanism(Mechanism):
         if self.norm == "linf" or self.dimension == 1:
             return inside
         middle, radius = (self.low + self.high) / 2, (self.high - self.low) / 2 * (1 - MARGIN)
-        away = inside - middle
+        away = inside - middle if middle else inside
         if self.norm == "l1":
             lengths = np.add.reduce(np.abs(away), axis=1, keepdims=True)
         else:
             lengths = np.sqrt(np.add.reduce(away * away, axis=1, keepdims=True))
-        shrunk: NDArray[np.float64] = middle + away * (radius / np.maximum(lengths, radius))
-        return shrunk
+        shrunk: NDArray[np.float64] = away * (radius / np.maximum(lengths, radius))
+        return middle + shrunk if middle else shrunk
 
     def _decode(self, total: NDArray[np.uint64], survivors: int) -> NDArray[np.int64]:
         """Return the whole numbers that a sum modulo m stands for, by the centred window."""
         whole = total.astype(np.int64)
         spread = survivors * self.precision
-        return np.where(whole > spread + (self.modulus - spread - 1) // 2, whole - self.modulus, whole)
+        whole -= self.modulus * (whole > spread + (self.modulus - spread - 1) // 2)
+        return whole
 
     def _draw(self, law: Law | None, stream: Stream, rows: int) -> NDArray[np.int64]:
         """Return noise of shape (rows, dimension); zeros without a law."""

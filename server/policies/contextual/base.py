@@ -72,6 +72,12 @@ class Core(Protocol):
         ...
 
 
+def counts_of(core: Core) -> NDArray[np.int64] | None:
+    """Return a core's `indefinite`, by run, shape (R,); None for a core that has no matrices."""
+    counts: NDArray[np.int64] | None = getattr(core, "indefinite", None)
+    return counts
+
+
 class ContextualPolicy:
     """A policy that asks one cohort of `batch` clients a round, and lets a core of one run learn from its sum.
 
@@ -95,6 +101,12 @@ class ContextualPolicy:
         """Return the core of so many runs of this policy before their first batch."""
         core: Core = type(self._core)(self._spec, self._run, runs)  # type: ignore[call-arg]
         return core
+
+    @property
+    def indefinite(self) -> int | None:
+        """Return the batches after which noise made a matrix of the core indefinite; None for a core without one."""
+        counts = counts_of(self._core)
+        return None if counts is None else int(counts[0])
 
     def ask(self, left: int) -> Ask | None:
         return self.ask_by(self._core.rule) if left >= self._spec.batch else None

@@ -94,7 +94,7 @@ class UcbCore:
         variance = designs.variances.item(0)
         theta, inverse = designs.solve(self._regularizer.value(variance), invert=True)
         beta = self._regularizer.width(variance, self._batches, designs.clients.item(0))
-        self.rule = ChoiceRule(theta, inverse, np.full(len(theta), beta))
+        self.rule = ChoiceRule(theta, inverse, beta)
 
 
 class GlocCore:
@@ -126,7 +126,7 @@ class GlocCore:
         variance = designs.variances.item(0)
         theta, inverse = designs.solve(self._regularizer.value(variance), self._predicted, invert=True)
         beta = math.sqrt(math.sqrt(variance * self._size) / self._slope)
-        self.rule = ChoiceRule(theta, inverse, np.full(len(theta), beta), anchor=anchor)
+        self.rule = ChoiceRule(theta, inverse, beta, anchor=anchor)
 
 
 def first_rule(runs: int, blocks: int, size: int, *, anchored: bool = False) -> ChoiceRule:

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Self
 
 import numpy as np
-from scipy import stats
 
 from distrust.common.bandit.contextual_choice import unpacked_triangle
 from distrust.common.randomness import UnsafeSeededStream, generator
@@ -33,7 +32,9 @@ def vector_bound(size: int, failure: float, *, exact: bool) -> float:
     exact  the quantile of the chi law; else √d + √(2 ln(1/p)) (the length is 1-Lipschitz, and at most √d on average).
     """
     if exact:
-        return float(stats.chi.isf(failure, size))
+        from scipy.stats import chi  # noqa: PLC0415 - half a second of every start, for contextual policies only
+
+        return float(chi.isf(failure, size))
     return math.sqrt(size) + math.sqrt(2 * math.log(1 / failure))
 
 
@@ -53,7 +54,9 @@ def matrix_bound(size: int, failure: float, *, exact: bool) -> float:
     mean = float(norms.mean()) + math.sqrt(2 * math.log(1 / CONFIDENCE) / DRAWS)
     concentrated = mean + math.sqrt(2 * math.log(1 / failure))
     # With at most `allowed` draws above the quantile, the chance that so few are is CONFIDENCE.
-    allowed = int(stats.binom.ppf(CONFIDENCE, DRAWS, failure)) - 1
+    from scipy.stats import binom  # noqa: PLC0415
+
+    allowed = int(binom.ppf(CONFIDENCE, DRAWS, failure)) - 1
     return min(concentrated, float(norms[DRAWS - 1 - allowed])) if allowed >= 0 else concentrated
 
 

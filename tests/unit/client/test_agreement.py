@@ -15,8 +15,9 @@ from distrust.client.agreement import (
     differing_field,
     read_terms,
 )
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.errors import Refused
-from distrust.common.mechanisms import plan
+from distrust.common.mechanisms import MechanismSpec, plan
 from distrust.common.mechanisms.distributed.skellam import DistributedSkellam
 from distrust.common.privacy.searches import SNAPPED_BITS
 from distrust.common.run.config import RunConfig
@@ -71,6 +72,15 @@ def test_a_dimension_is_equal_however_large_it_is(make_round: MakeRound) -> None
     own = make_round().mechanism.model_copy(update={"dimension": 5000})
     with pytest.raises(Refused, match=r"mechanism\.dimension = 5001: .* gives 5000"):
         _check_close(own, own.model_copy(update={"dimension": 5001}))
+
+
+def test_blocks_are_equal_though_json_leaves_a_single_one_out() -> None:
+    """A client compares fields, and not keys of JSON: a server that says one block is refused by name."""
+    many = ContextualSum(features=2, blocks=2, moments=False, residual="logistic")
+    spec = MechanismSpec(name="local-sphere", epsilon=1.0)
+    own = plan(spec, clients=5, min_survivors=5, min_honest=5, overflow_probability=1e-9, statistic=many)
+    with pytest.raises(Refused, match=r"mechanism\.blocks = 1: .* gives 2"):
+        _check_close(own, own.model_copy(update={"blocks": 1}))
 
 
 def test_a_precision_that_the_run_file_gives_is_equal(make_round: MakeRound) -> None:

@@ -6,11 +6,12 @@ A client that failed for some contexts only would disclose, by not answering, wh
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from distrust.client.agreement import _check_policy, check_own_world
+from distrust.client.agreement import LARGEST, _check_policy, check_own_world
 from distrust.client.environments import build_environment, read_spec
-from distrust.common.bandit.contextual_choice import ContextualChoice
+from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice, Link, Screen
 from distrust.common.errors import Refused
 from distrust.common.messages.contextual_policy import (
     ContextualPolicySpec,
@@ -28,14 +29,18 @@ def _agree(own: list[float] | None, **received: Any) -> None:
     check(LinUcbSpec(name="linucb", features=2, batch=5, weights=own), number=1, **received)
 
 
-def check(policy: ContextualPolicySpec, number: int, **received: Any) -> None:
-    """Check round `number` of a run of 3 arms and 1,000 clients, whose decision carries `received`."""
+def check(policy: ContextualPolicySpec, number: int, clients: int = 0, **received: Any) -> None:
+    """Check round `number` of a run of 3 arms and 1,000 clients, whose decision carries `received`.
+
+    clients  of the round's cohort; 0: as many as the policy's batches have.
+    """
     mechanism = SimpleNamespace(calibration="exact")
     config = SimpleNamespace(policy=policy, arms=3, horizon=1000, mechanism=mechanism)
     rows = 1 if policy.parameters == "single" else 3
     decision = ContextualChoice(**{"theta": [[0.1, 0.2]] * rows, **received})
     round_ = SimpleNamespace(decision=decision, statistic=policy.statistic(3, decision), number=number)
-    _check_policy(config, round_, SimpleNamespace(arm=None))  # type: ignore[arg-type]  # only what is read
+    assignment = SimpleNamespace(arm=None, cohort=SimpleNamespace(clients=clients or policy.batch))
+    _check_policy(config, round_, assignment)  # type: ignore[arg-type]  # only what is read
 
 
 OLS = LdpOlsSpec(name="ldp-ols", features=2, parameters="multi", warm_up=6, margin=0.1)
@@ -84,11 +89,39 @@ def test_a_decision_that_some_contexts_could_not_answer_is_refused_by_all(lie: s
         check(policy, number, **received)
 
 
+def test_a_cohort_of_another_size_than_the_policys_batch_is_refused() -> None:
+    with pytest.raises(Refused, match=r"cohort\.clients = 2: the run's configuration gives 1"):
+        check(LINUCB, 2, clients=2)
+
+
+@pytest.mark.parametrize("link", ["identity", "logistic", "poisson"])
+def test_the_largest_numbers_that_a_client_accepts_overflow_for_no_context(link: Link) -> None:
+    """Else a warning or an error would come for some contexts only. Weights of 0 are among them, and no context at all.
+
+    As the scores of all arms are numbers, a client chooses an arm that the screen left it.
+    """
+    contexts = np.array([[0.0, 0.0], [1.0, 0.0], [-0.6, 0.8], [1e-300, 1.0]])[:, np.newaxis]
+    largest = np.array([[LARGEST, LARGEST], [-LARGEST, LARGEST], [-LARGEST, -LARGEST]])
+    rule = ChoiceRule(
+        theta=largest,
+        inverse=np.full((3, 2, 2), LARGEST),
+        beta=LARGEST,
+        screen=Screen(largest, link, 1e308),
+        weights=np.array([0.0, 1.0, 0.5]),
+        link=link,
+    )
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        arms, predictors = rule.choose(contexts)
+    assert np.isfinite(predictors).all()
+    assert ((arms >= 0) & (arms < 3)).all()
+
+
 def test_a_configuration_of_another_world_is_refused_before_any_ticket() -> None:
     world = build_environment(read_spec({"name": "glm-sphere", "seed": 1, "arms": 3, "dimension": 2}))
     config = SimpleNamespace(arms=3, policy=LdpOlsSpec(name="ldp-ols", features=2, rewards=[-1.0, 1.0]))
     check_own_world(config, world)  # type: ignore[arg-type]  # only what is read
-    for field, value in (("arms", 4), ("features", 3), ("parameters", "multi"), ("rewards", [0.0, 1.0])):
+    others = {"arms": 4, "features": 3, "parameters": "multi", "rewards": [0.0, 1.0], "weights": [1.0, 0.5, 0.5]}
+    for field, value in others.items():
         changed = SimpleNamespace(arms=config.arms, policy=config.policy)
         if field == "arms":
             changed.arms = value

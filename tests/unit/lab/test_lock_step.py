@@ -1,20 +1,24 @@
 """Repetitions in lock step: the services' draws give the services' results, and a row is its own whatever the group."""
 
+import io
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from rich.console import Console
 
 from distrust.client.environments import ContextualWorld
 from distrust.client.environments.contextual import Contexts, GeneralizedLinear
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms.families.grid import Randomness
 from distrust.common.randomness import Stream, UnsafeSeededStream
+from distrust.common.run.config import RunConfig
 from distrust.lab.run import in_process, lock_step
 from distrust.lab.run.lock_step import in_lock_step, play_together
 from distrust.lab.run.lock_step_draws import BlockDraws, Blocks, LockStepPhase
+from distrust.lab.run.result_table import print_result
 from distrust.lab.run.run_file import RunFile, parse
 
 pytestmark = pytest.mark.slow
@@ -180,6 +184,38 @@ def test_regret_is_by_the_weights_of_the_arms(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(RunFile, "world", weighted)
     (played,) = play_together([file], ServiceDraws)
     assert played.regret[-1] == in_process.run(file).regret.final != without
+
+
+def test_batches_that_noise_left_indefinite_are_in_the_result_and_printed_the_same_in_lock_step() -> None:
+    files = [run_file(f'name = "local-gaussian", {APPROXIMATE}', one, world=SPHERE, policy="ldp-ols") for one in (0, 1)]
+    bare = {"policy": {**files[0].config.policy.model_dump(), "shift": "none"}}
+    shifted = [replace(file, config=RunConfig(**{**file.config.model_dump(), **bare})) for file in files]
+    played = play_together(shifted, ServiceDraws)
+    for file, one in zip(shifted, played, strict=True):
+        alone, text = in_process.run(file), io.StringIO()
+        assert one.events == alone.events
+        assert 0 < (alone.events.indefinite or 0) < 203
+        print_result(alone, Console(file=text, width=200))
+        assert f"; {alone.events.indefinite} batches left the matrix indefinite" in text.getvalue()
+    steps = in_process.run(run_file(POINT, world=SPHERE, policy="ldp-sgd", horizon=20))  # it has no matrix
+    assert "indefinite" not in steps.events.model_dump()
+
+
+@pytest.mark.parametrize("case", ["bonus", "predictions"])
+def test_contexts_that_are_longer_than_1_are_shortened_alike(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = GeneralizedLinear.contexts
+
+    def longer(world: GeneralizedLinear, count: int, stream: Stream) -> Contexts:
+        met = plain(world, count, stream)
+        return replace(met, features=met.features * (0.5 + 2.5 * met.luck[:, np.newaxis, np.newaxis]))
+
+    policy, mechanism, world = GREEDY[case]
+    file = run_file(mechanism, world=world, policy=policy, horizon=60)
+    before = in_process.run(file).regret.final
+    monkeypatch.setattr(GeneralizedLinear, "contexts", longer)
+    (played,), alone = play_together([file], ServiceDraws), in_process.run(file)
+    assert list(zip(played.pulls.tolist(), played.regret.tolist(), strict=True)) == alone.regret.curve
+    assert alone.regret.final != before
 
 
 def test_all_series_of_a_panel_meet_the_same_clients() -> None:

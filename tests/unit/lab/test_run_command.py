@@ -47,3 +47,11 @@ def test_where_others_play_the_run_file_names_their_world(tmp_path: Path) -> Non
     with pytest.raises(BadParameter, match=r"environment.seed = None: other fleets play with --no-fleet"):
         there(parse(RUN), nowhere, DataDir(tmp_path), fleet=False)
     assert not parse(RUN.replace('"gaussian-easy"', '"gaussian-easy", seed = 5')).drawn
+
+
+def test_a_run_in_process_has_no_server_to_post_its_regret_to(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(RUN)
+    done = CliRunner().invoke(app, ["run", str(path), "--in-process", "--post-regret"])
+    assert isinstance(done.exception, BadParameter)
+    assert str(done.exception) == "post-regret = True: there is no server to post it to with --in-process"

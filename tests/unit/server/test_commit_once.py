@@ -94,3 +94,38 @@ def test_a_cohort_is_settled_once_however_often_the_intermediary_answers(harness
     (cohort, answer), *_ = asyncio.run(played(harness))
     assert [harness.service.settle(cohort, answer) for _ in range(3)] == [True, False, False]
     assert len(harness.service.store.outcomes("demo")) == 1
+
+
+def test_a_slot_whose_grant_was_not_committed_is_granted_to_the_next_request(
+    harness: ServerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def round_() -> None:
+        harness.service.create(config())
+        assert [(one.first, one.count) for one in (await harness.ask("demo", 3)).grants] == [(0, 3)]
+        with monkeypatch.context() as broken:
+            broken.setattr(Store, "writing", away)
+            with pytest.raises(Unavailable):
+                await harness.ask("demo", 4)
+        assert [(one.first, one.count) for one in (await harness.ask("demo", 5)).grants] == [(3, 5)]
+        await harness.coordinator.stop()
+
+    asyncio.run(round_())
+
+
+def test_a_slot_whose_grant_was_committed_behind_a_lost_confirmation_is_granted_to_no_other_request(
+    harness: ServerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def round_() -> None:
+        harness.service.create(config())
+        name = "ab" * 16
+        with monkeypatch.context() as broken:
+            broken.setattr(Store, "writing", ends_but_says_it_failed(Store.writing))
+            with pytest.raises(Unavailable):
+                await harness.ask("demo", 32, name)
+        later = (await harness.ask("demo", 4)).grants
+        repeated = (await harness.ask("demo", 32, name)).grants
+        slots = [(one.cohort, slot) for one in [*later, *repeated] for slot in range(one.first, one.first + one.count)]
+        assert len(slots) == len(set(slots)) >= 4
+        await harness.coordinator.stop()
+
+    asyncio.run(round_())

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from distrust.client.environments import build_environment, read_spec
-from distrust.client.environments.contextual import ContextualWorld, GeneralizedLinear, experience, within_ball
+from distrust.client.environments.contextual import (
+    Contexts,
+    ContextualWorld,
+    GeneralizedLinear,
+    clipped_contexts,
+    experience,
+    within_ball,
+)
 from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice, Screen
 from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import LinUcbSpec
@@ -211,6 +218,29 @@ def test_clients_choose_by_the_rule_and_report_the_chosen_arms_context(parameter
         assert seen.predictors[client] == pytest.approx(scores[chosen])
         assert seen.rewards[client] == pytest.approx(means[chosen])
         assert regrets[client] == pytest.approx(max(means) - means[chosen], abs=1e-12)
+
+
+def test_a_client_chooses_by_the_shortened_contexts_that_it_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second arm's context is the longer one, and the worse one at length 1. The world pays by what it drew."""
+    world = _sphere(arms=2, dimension=2, noiseless=True)
+    drawn = Contexts(np.array([[[0.9, 0.0], [4.0, 3.0]]]), np.array([0.5]))
+    monkeypatch.setattr(GeneralizedLinear, "contexts", lambda *_: drawn)
+    rule = ChoiceRule(np.array([[1.0, 0.0]]))
+    assert rule.choose(drawn.features)[0].tolist() == [1]
+    seen, regrets = experience(world, rule, 1, _stream("long"))
+    assert (seen.arms.tolist(), seen.features.tolist()) == ([0], [[0.9, 0.0]])
+    means = drawn.features[0] @ world.theta[0]
+    assert seen.rewards == pytest.approx(means[0])
+    assert regrets == pytest.approx(means.max() - means[0])
+    shortened, _ = experience(world, ChoiceRule(np.array([[0.0, 1.0]])), 1, _stream("long"))
+    assert shortened.features == pytest.approx(np.array([[0.8, 0.6]]))
+    assert shortened.predictors == pytest.approx([0.6])
+
+
+def test_a_context_that_is_longer_by_rounding_stays_as_it_is() -> None:
+    contexts = _sphere(dimension=5).contexts(1000, _stream("rounding")).features
+    assert (np.vecdot(contexts, contexts) > 1).any()
+    assert clipped_contexts(contexts) is contexts
 
 
 @pytest.mark.parametrize("link", ["identity", "logistic"])

@@ -8,6 +8,8 @@ from pydantic import ValidationError
 from distrust.common.messages.explain import explain, explain_all, first
 from distrust.common.run.config import RunConfig
 
+MULTI = {"name": "ldp-ols", "features": 2, "parameters": "multi"}
+
 
 def _run(**changes: Any) -> dict[str, Any]:
     whole: dict[str, Any] = {"run": "demo", "arms": 5, "horizon": 1000, "mechanism": {"name": "identity"}}
@@ -47,6 +49,25 @@ def _run(**changes: Any) -> dict[str, Any]:
             id="unknown-key-under-a-name-without-a-dash",
         ),
         pytest.param({"policy": {"name": "dp-pe", "beta": 2.0}}, "policy.actions: is required", id="one-of-many"),
+        *(
+            pytest.param(
+                {"policy": {**MULTI, "margin": bad}},
+                f"policy.margin = {bad!r}: must be {allowed} or 'inf'",
+                id=f"a-number-or-a-word-{bad}",
+            )
+            for bad, allowed in ((-1, "at least 0.0"), ("x", "a number"), (float("nan"), "a finite number"))
+        ),
+        pytest.param(
+            {"policy": {**MULTI, "parameters": "single", "margin": 1}},
+            'policy.margin = 1.0: goes with parameters = "multi"; leave it out',
+            id="a-field-that-the-whole-table-refuses",
+        ),
+        pytest.param(
+            {"path": 3},
+            "path = 3: unknown key; allowed keys are version, run, arms, horizon, policy, mechanism, intermediary, "
+            "unsafe, budget, returning",
+            id="unknown-key-called-like-a-part-of-a-request",
+        ),
         pytest.param(
             {"policy": 3}, "policy = 3: must be a table of keys and values, with a name", id="no-table-of-many"
         ),

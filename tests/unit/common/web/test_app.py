@@ -1,13 +1,14 @@
 """What every service promises around its own routes."""
 
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import pytest
-from fastapi import APIRouter
-from pydantic import Field
+from fastapi import APIRouter, Response
+from pydantic import Field, field_serializer
 from sqlalchemy import MetaData
 
 from distrust.common.database import Database
@@ -174,3 +175,36 @@ def test_the_openapi_document_keeps_the_bodies_and_needs_no_network(client: Asgi
     assert operation["responses"]["409"]["description"] == "conflict, too-small"
     assert "cdn" not in json.dumps(document)
     assert client.get("/docs").status_code == 404
+
+
+class Written(Message):
+    """Notes the threads that write it."""
+
+    made_by: int
+
+    @field_serializer("made_by")
+    def _by(self, made_by: int) -> list[int]:
+        return [made_by, threading.get_ident()]
+
+
+def test_a_plain_endpoints_message_is_written_in_the_thread_that_made_it() -> None:
+    routes = APIRouter(route_class=MessageRoute)
+
+    @routes.get("/written")
+    def written() -> Written:
+        return Written(made_by=threading.get_ident())
+
+    @routes.get("/created")
+    def created(response: Response) -> Written:
+        response.status_code = 201
+        return Written(made_by=0)
+
+    with AsgiClient(make_app("party", None, [routes], ServiceSettings())) as client:
+        answer = client.get("/written")
+        made, wrote = answer.json()["made_by"]
+        assert made == wrote != threading.get_ident()
+        assert answer.headers["content-type"] == "application/json"
+        assert client.get("/created").status_code == 201
+        document = client.get("/openapi.json").json()
+    schema = document["paths"]["/written"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+    assert schema == {"$ref": "#/components/schemas/Written"}

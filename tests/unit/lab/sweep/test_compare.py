@@ -35,6 +35,12 @@ def test_a_column_that_differs_is_named(column: str, value: object, row: Row) ->
     assert differing_columns([row], [row.model_copy(update={column: value})]) == {CELL: [column]}
 
 
+def test_a_column_that_the_published_row_lacks_is_not_compared(row: Row) -> None:
+    counted, other = (row.model_copy(update={"indefinite": count}) for count in (3, 4))
+    assert differing_columns([row], [counted]) == {}
+    assert differing_columns([counted], [other]) == differing_columns([counted], [row]) == {CELL: ["indefinite"]}
+
+
 def test_floats_may_differ_in_their_last_bits_only(row: Row) -> None:
     for factor, found in ((1 + 1e-14, {}), (1 + 1e-11, {CELL: ["regret"]})):
         assert differing_columns([row], [row.model_copy(update={"regret": row.regret * factor})]) == found

@@ -65,6 +65,15 @@ def test_the_tables_say_regret_with_its_spread_and_whether_confidence_holds(row:
     assert any("0/3 [0.000, 0.829]" in line and "not refuted" in line for line in lines)
 
 
+def test_the_table_of_failures_has_the_batches_that_noise_left_indefinite_where_there_are_any(row: Row) -> None:
+    for counts, shown in (((None, None), False), ((0, 0), False), ((2, 3), True)):
+        rows = [row.model_copy(update={"indefinite": count}) for count in counts]
+        text = io.StringIO()
+        Console(file=text, width=200).print(confidence_table(rows))
+        assert ("indefinite" in text.getvalue()) == shown
+        assert not shown or text.getvalue().splitlines()[1].split()[-1] == "5"
+
+
 def test_a_single_run_has_no_spread(row: Row) -> None:
     text = io.StringIO()
     Console(file=text, width=160).print(regret_table([row]))

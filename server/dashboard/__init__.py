@@ -1,0 +1,129 @@
+"""The frame of the dashboard: templates, static files, security headers, and errors as pages.
+
+Pages are rendered from the messages that the API serves to everyone. Views of other parties are assembled in the
+browser, with the reader's own tokens: the server never fetches them.
+"""
+
+import hashlib
+import mimetypes
+from collections.abc import Callable, Coroutine, Sequence
+from http import HTTPStatus
+from importlib import resources
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import HTMLResponse, Response
+
+from distrust.common.errors import ProtocolError, WrongCohort
+from distrust.common.web.problems import bad_fields
+from distrust.server.dashboard import charts
+from distrust.server.dashboard.views import FILTERS
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def security_headers(connect: Sequence[str] = ()) -> dict[str, str]:
+    """Return the headers of every page: scripts, styles and images from this server only, and in no other's frame.
+
+    connect  origins of other services that the page's own script may fetch from, with the reader's tokens.
+    """
+    policy = [
+        "default-src 'self'",
+        " ".join(["connect-src 'self'", *connect]),
+        "base-uri 'none'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+        "object-src 'none'",
+    ]
+    return {**_HEADERS, "Content-Security-Policy": "; ".join(policy)}
+
+
+NAVIGATION = [("/", "Runs"), ("/compare", "Compare"), ("/start", "Start a run")]
+"""Paths and names of the pages that every page links to."""
+
+_templates = Environment(
+    loader=PackageLoader("distrust.server.dashboard"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_templates.filters.update(FILTERS)
+_templates.globals.update(charts=charts, NAVIGATION=NAVIGATION)
+
+
+def page(
+    name: str, status: int = 200, connect: Sequence[str] = (), part: str | None = None, **context: Any
+) -> Response:
+    """Return a template of `templates/` as a page. Every value in it is escaped.
+
+    connect  as in `security_headers`. part: not None asks for the block `fragment` alone, which a page fetches again.
+    """
+    template = _templates.get_template(name)
+    if part is None:
+        html = template.render(context)
+    else:
+        html = "".join(template.blocks["fragment"](template.new_context(context)))
+    return HTMLResponse(html, status, {**security_headers(connect), "Vary": "X-Fragment"})
+
+
+def error_page(error: ProtocolError) -> Response:
+    """Return a refusal as a page, with the status of the error."""
+    return page("error.html", error.status, title=HTTPStatus(error.status).phrase, error=error)
+
+
+class PageRoute(APIRoute):
+    """A route that answers with pages, its refusals too. The API's routes answer with problem documents."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return a handler that turns refusals into pages."""
+        inner = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            try:
+                return await inner(request)
+            except ProtocolError as error:
+                return error_page(error)
+            except RequestValidationError as error:
+                return error_page(bad_fields(error))
+
+        return handler
+
+
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+def _read_static() -> dict[str, tuple[bytes, str, str]]:
+    """Return (body, type, ETag) of each static file by its name. They are read once, so that no path is followed."""
+    found = {}
+    for file in resources.files("distrust.server.dashboard").joinpath("static").iterdir():
+        body = file.read_bytes()
+        suffix = "." + file.name.rpartition(".")[2]
+        kind = _TYPES.get(suffix) or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        found[file.name] = (body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    return found
+
+
+_STATIC = _read_static()
+
+static_routes = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+
+@static_routes.get("/static/{name}")
+async def static_file(name: str, request: Request) -> Response:
+    """Return a file of `static/`. Raises WrongCohort for another name."""
+    if name not in _STATIC:
+        raise WrongCohort(f"there is no file {name} here")
+    body, kind, tag = _STATIC[name]
+    headers = {**security_headers(), "Cache-Control": "no-cache", "ETag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers=headers, media_type=kind)

@@ -1,0 +1,170 @@
+"""The pages' routes, and the form that starts a run: its fields are those of the run's own configuration."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+from starlette.responses import Response
+
+from distrust.common.mechanisms import MECHANISMS, MechanismSpec
+from distrust.common.messages.policy import DEFAULT, POLICIES
+from distrust.common.privacy.guarantee import BudgetSpec
+from distrust.common.run.config import IntermediarySpec, ReturningSpec, RunConfig
+from distrust.server.dashboard import PageRoute, page
+from distrust.server.dashboard.views import Runs, compare_context, run_context, runs_context
+
+pages = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+
+async def _runs(request: Request) -> Runs:
+    service: Runs = request.app.state.service
+    return service
+
+
+RunsDep = Annotated[Runs, Depends(_runs)]
+Fragment = Annotated[str | None, Header(alias="X-Fragment", description="only the part that changes")]
+Name = Annotated[str | None, Query(max_length=80)]
+
+
+def origin_of(request: Request) -> str:
+    """Return this server's address as the caller named it, for commands that a reader may copy."""
+    return str(request.base_url).rstrip("/")
+
+
+@pages.get("/")
+def runs_page(
+    request: Request, service: RunsDep, before: Annotated[int | None, Query(ge=1)] = None, part: Fragment = None
+) -> Response:
+    """Return the list of runs."""
+    context = runs_context(service, before)
+    address = "/" if before is None else f"/?before={before}"
+    return page("runs.html", part=part, title="Runs", here="/", address=address, origin=origin_of(request), **context)
+
+
+@pages.get("/runs/{run}")
+def run_page(run: str, request: Request, service: RunsDep, part: Fragment = None) -> Response:
+    """Return a run's page."""
+    return page("run.html", part=part, title=run, origin=origin_of(request), **run_context(service, run))
+
+
+@pages.get("/compare")
+def compare_page(service: RunsDep, a: Name = None, b: Name = None) -> Response:
+    """Return two runs side by side; without names, a form that asks for them."""
+    names = [name for name in (a, b) if name]
+    context = compare_context(service, names if len(names) == 2 else [])
+    return page("compare.html", title="Compare", here="/compare", chosen={"a": a, "b": b}, **context)
+
+
+@pages.get("/start")
+def start_page(request: Request) -> Response:
+    """Return the form that starts a run. Its script posts to the API, which checks it as it checks a run file's."""
+    guarded = request.app.state.operator_token is not None
+    return page("start.html", title="Start a run", here="/start", guarded=guarded, **start_context())
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """One input of the form.
+
+    name     its place in the configuration, with dots; errors of the API begin with it. id: unlike any other's.
+    kind     number, whole (a whole number), text, choice, check (yes or no) or json.
+    default  shown and sent; empty for a field that is left out unless it is filled in.
+    """
+
+    name: str
+    id: str
+    kind: str
+    default: str
+    hint: str
+    required: bool = False
+    options: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Return the key as a run file has it."""
+        return self.name.rpartition(".")[2]
+
+
+_HINTS = {
+    "arms": "K: as many as the clients' environment has",
+    "horizon": "T: pulls in all, most often one a client",
+    "run": "lower-case letters, digits, dot, dash, underscore",
+    "mechanism.epsilon": "ε of one client, in nats; every mechanism but identity needs it",
+    "mechanism.delta": "in [1e-18, 1/2), for the mechanisms whose theorem has one",
+    "mechanism.precision": "steps of the grid in one unit; computed when left out",
+    "mechanism.scale": "s of the paper's formulas; 10 when left out",
+    "mechanism.batches": "length of the stream that tree counts",
+    "mechanism.via": "the mechanism's own choice when left out",
+    "intermediary.stage_seconds": "seconds after which a stage is closed without those who are missing",
+    "budget.epsilon": "most that one client may spend in the whole run",
+    "budget.delta": "0 for pure privacy only",
+    "returning.contributions": "cohorts that one client may take part in; 1 when left out",
+}
+
+
+@cache
+def start_context() -> dict[str, Any]:
+    """Return the context of the form: fields by table, each policy with its own, and what the mechanisms need."""
+    basics = [one for one in fields("", RunConfig, needed=True) if one.name in {"run", "arms", "horizon"}]
+    mechanism = [one for one in fields("mechanism.", MechanismSpec) if one.name != "mechanism.name"]
+    optional = [*fields("budget.", BudgetSpec, needed=False), *fields("returning.", ReturningSpec, needed=False)]
+    return {
+        "basics": basics,
+        "policies": [
+            {"name": name, "about": _first_line(spec), "fields": fields("policy.", spec, prefix=f"{name}-")}
+            for name, spec in POLICIES.items()
+        ],
+        "policy": DEFAULT,
+        "mechanisms": [
+            {"name": name, "about": _first_line(kind), "delta": kind.takes_delta or "no"}
+            for name, kind in MECHANISMS.items()
+        ],
+        "mechanism": mechanism,
+        "intermediary": fields("intermediary.", IntermediarySpec),
+        "optional": optional,
+    }
+
+
+def fields(table: str, model: type[Any], *, prefix: str = "", needed: bool = True) -> list[FormField]:
+    """Return the inputs of a table's keys but its name, from the schema that checks it.
+
+    needed  whether a required key of the table is required in the form, and defaults are shown.
+    """
+    schema = model.model_json_schema()
+    required = set(schema.get("required", ())) if needed else set()
+    return [
+        _field(table + key, prefix, words, required=key in required, shown=needed)
+        for key, words in schema["properties"].items()
+        if key not in {"name", "version"}
+    ]
+
+
+def _field(name: str, prefix: str, words: Mapping[str, Any], *, required: bool, shown: bool) -> FormField:
+    inner = next((one for one in words.get("anyOf", ()) if one.get("type") != "null"), words)
+    kind, options = _kind(inner)
+    default = words.get("default") if shown else None
+    return FormField(
+        name=name,
+        id=f"f-{prefix}{name}".replace(".", "-"),
+        kind=kind,
+        default="" if default is None else default if isinstance(default, str) else json.dumps(default),
+        hint=_HINTS.get(name) or inner.get("description") or words.get("description", ""),
+        required=required,
+        options=options if default is not None else ("", *options) if options else (),
+    )
+
+
+def _kind(words: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """Return the kind of input of one type of a JSON schema, and its options."""
+    known = words.get("enum") or ([words["const"]] if "const" in words else [])
+    if known:
+        return ("choice" if isinstance(known[0], str) else "whole-choice"), tuple(map(str, known))
+    kinds = {"integer": "whole", "number": "number", "boolean": "check", "string": "text"}
+    return kinds.get(str(words.get("type")), "json"), ()
+
+
+def _first_line(kind: type[Any]) -> str:
+    return (kind.__doc__ or "").partition("\n")[0].replace("`", "")

@@ -1,0 +1,92 @@
+// Keeps the part #live of a page fresh: on an event of the run, or every few seconds, it fetches that part anew and
+// swaps it. Focus, open details and scroll positions stay. News are announced politely. Without this script the page
+// shows what was true when it was loaded.
+
+const SOONEST = 700; // ms between two fetches: a run may have thousands of events a second
+const REST = 4; // times as long as the last answer took: a page of a long run costs the server more
+
+const live = document.getElementById("live");
+const news = document.getElementById("news");
+
+let fetching = false;
+let again = false;
+
+async function refresh() {
+  if (fetching) {
+    again = true;
+    return;
+  }
+  fetching = true;
+  const began = performance.now();
+  try {
+    const answer = await fetch(live.dataset.fragment, { headers: { "X-Fragment": "1" } });
+    if (answer.ok) swap(await answer.text());
+  } catch {
+    say("The server does not answer. This page is older than it looks.");
+  }
+  setTimeout(() => {
+    fetching = false;
+    if (again) {
+      again = false;
+      refresh();
+    }
+  }, Math.max(SOONEST, REST * (performance.now() - began)));
+}
+
+function swap(html) {
+  const focused = document.activeElement?.id;
+  const open = [...live.querySelectorAll("details[open][id]")].map((one) => one.id);
+  const scrolled = boxes().map((box) => box.scrollLeft);
+  live.replaceChildren(...new DOMParser().parseFromString(html, "text/html").body.childNodes);
+  for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+  boxes().forEach((box, place) => (box.scrollLeft = scrolled[place] ?? 0));
+  if (focused && document.activeElement?.id !== focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  live.dispatchEvent(new CustomEvent("swapped"));
+}
+
+function boxes() {
+  return [...live.querySelectorAll(".box, .chart")];
+}
+
+function say(text) {
+  if (news && news.textContent !== text) news.textContent = text;
+}
+
+const SENTENCES = {
+  "round-opened": (event) => `Round ${event.round} is open.`,
+  "cohort-opened": () => null, // too many to be told
+  "cohort-released": () => null,
+  "cohort-aborted": (event) => `Cohort ${event.cohort} was aborted: ${event.detail ?? "no reason was given"}`,
+  "arm-eliminated": (event) => `Arm ${event.arm} was dropped after round ${event.round}.`,
+  finished: (event) => (event.arm === undefined ? "The run is finished." : `The run is finished. Arm ${event.arm} is chosen.`),
+  cancelled: () => "The run was cancelled.",
+  failed: (event) => `The run failed: ${event.detail ?? ""}`,
+};
+
+const LAST = new Set(["finished", "cancelled", "failed"]);
+
+function listen(address) {
+  const source = new EventSource(address);
+  const began = performance.now();
+  let told = false;
+  for (const [kind, sentence] of Object.entries(SENTENCES)) {
+    source.addEventListener(kind, (message) => {
+      const words = sentence(JSON.parse(message.data));
+      // The stream begins with all that happened before: only what comes later is news.
+      told ||= performance.now() - began > 1000;
+      if (words && told) say(words);
+      refresh();
+      if (LAST.has(kind)) {
+        source.close();
+        setTimeout(refresh, 3000); // a driver may post the regret a moment later
+      }
+    });
+  }
+}
+
+if (live) {
+  if (live.dataset.events) listen(live.dataset.events);
+  if (live.dataset.every) {
+    setInterval(() => document.visibilityState === "visible" && refresh(), 1000 * Number(live.dataset.every));
+  }
+}

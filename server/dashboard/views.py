@@ -1,0 +1,308 @@
+"""Describes runs for the pages: contexts of the templates, made of the messages that the API serves to everyone."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from distrust.common.bandit.contextual_choice import ContextualChoice
+from distrust.common.errors import RunFailed, WrongCohort
+from distrust.common.messages.cohort import Cohort, Masking
+from distrust.common.messages.status import StatementList
+from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.run.progress import (
+    ArmView,
+    CohortView,
+    IntervalList,
+    LedgerView,
+    RegretCurve,
+    RoundIntervals,
+    RoundList,
+    RoundReport,
+    RunLine,
+    RunList,
+    RunView,
+)
+from distrust.common.run.round import RoundView
+from distrust.server.dashboard.charts import Bar, Line
+
+RUNS = 25  # on one page of the list
+ROUNDS = 20  # newest rounds on a run's page
+MANY_ARMS = 1000  # from here on a run's page shows one round: each arm is a cohort of it
+ARMS = 60  # lines of the table of arms
+COHORTS = 40  # cohorts of one round that are listed
+PARAMETERS = 12  # rows and columns of θ̂
+INTERVALS = 1000  # rounds in one question
+
+
+class Runs(Protocol):
+    """The public side of the server's service, as pages read it. Raises WrongCohort for unknown runs."""
+
+    def runs(self) -> RunList: ...
+    def view(self, run: str) -> RunView: ...
+    def rounds(self, run: str, after: int, limit: int) -> RoundList: ...
+    def round_view(self, run: str) -> RoundView: ...
+    def statements(self, run: str, cohort: str) -> StatementList: ...
+    def intervals(self, run: str, after: int, limit: int) -> IntervalList: ...
+    def ledger(self, run: str) -> LedgerView: ...
+    def regret(self, run: str) -> RegretCurve: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRun:
+    """A run in the list. `view` is None for one that cannot be read; left: arms that are not dropped."""
+
+    line: RunLine
+    state: str
+    view: RunView | None = None
+    left: int = 0
+
+
+def runs_context(service: Runs, before: int | None = None) -> dict[str, Any]:
+    """Return the context of the list: the newest runs, or those before number `before` (from 1, in creation order)."""
+    lines = service.runs().runs
+    end = len(lines) if before is None else min(before - 1, len(lines))
+    start = max(0, end - RUNS)
+    shown = [_listed(service, line) for line in reversed(lines[start:end])]
+    return {
+        "runs": shown,
+        "older": start + 1 if start else None,
+        "running": any(one.state == "running" for one in shown),
+        "comparable": [one.line.run for one in shown if one.view is not None] if len(shown) > 1 else [],
+    }
+
+
+def _listed(service: Runs, line: RunLine) -> ListedRun:
+    try:
+        view = service.view(line.run)
+    except RunFailed:  # its stored configuration cannot be read
+        return ListedRun(line, line.state)
+    return ListedRun(line, view.state, view, sum(arm.active for arm in view.snapshot.arms))
+
+
+def run_context(service: Runs, run: str) -> dict[str, Any]:
+    """Return the context of a run's page. Raises WrongCohort, RunFailed for a run that cannot be read."""
+    view = service.view(run)
+    many = view.config.arms > MANY_ARMS
+    rounds = _newest_rounds(service, view, 1 if many else ROUNDS)
+    closed = all_intervals(service, run)
+    newest = rounds[0] if rounds else None
+    return {
+        "view": view,
+        "intervals": _bars(closed, view.snapshot.arms, view.snapshot.chosen),
+        "arms": _shown_arms(view.snapshot.arms, view.snapshot.chosen),
+        "rounds": rounds,
+        "newest": newest,
+        "live": _live(service, view, newest),
+        "aborted": [(one, cohort) for one in rounds for cohort in one.cohorts if cohort.state == "aborted"][:COHORTS],
+        "parameters": _parameters(newest),
+        "ledger": _or_none(lambda: service.ledger(run)),
+        "regret": _or_none(lambda: service.regret(run)),
+        "most": {"arms": ARMS, "cohorts": COHORTS},
+    }
+
+
+def compare_context(service: Runs, names: Sequence[str]) -> dict[str, Any]:
+    """Return the context of a comparison of two runs, with the names of all. Raises WrongCohort, RunFailed."""
+    known = [line.run for line in reversed(service.runs().runs)]
+    compared = [_compared(service, name) for name in names]
+    kinds = ("first", "second")
+    widths = [
+        Line(one["view"].run, kind, one["widths"]) for one, kind in zip(compared, kinds, strict=False) if one["widths"]
+    ]
+    regrets = [
+        Line(one["view"].run, kind, [(0, 0.0), *one["regret"].curve])
+        for one, kind in zip(compared, kinds, strict=False)
+        if one["regret"]
+    ]
+    return {"known": known, "compared": compared, "widths": widths, "regrets": regrets}
+
+
+def _compared(service: Runs, run: str) -> dict[str, Any]:
+    view = service.view(run)
+    rounds = _newest_rounds(service, view, 1)
+    closed = all_intervals(service, run)
+    alive = {arm.arm for arm in view.snapshot.arms if arm.active}
+    widths = [
+        (one.pulls, max(held))
+        for one in closed
+        if (held := [interval.upper - interval.lower for interval in one.intervals if interval.arm in alive])
+    ]
+    best = next((arm for arm in view.snapshot.arms if arm.arm == view.snapshot.chosen), None)
+    return {
+        "view": view,
+        "best": best,
+        "left": len(alive),
+        "newest": rounds[0] if rounds else None,
+        "widths": widths,
+        "regret": _or_none(lambda: service.regret(run)),
+    }
+
+
+def all_intervals(service: Runs, run: str) -> list[RoundIntervals]:
+    """Return the closed rounds with the intervals that they formed; none for a run that cannot be played again."""
+    found: list[RoundIntervals] = []
+    after: int | None = 0
+    try:
+        while after is not None:
+            listed = service.intervals(run, after, INTERVALS)
+            found += listed.rounds
+            after = listed.next
+    except RunFailed:
+        return []
+    return found
+
+
+def _newest_rounds(service: Runs, view: RunView, count: int) -> list[RoundReport]:
+    """Return the newest rounds, newest first; none for a run that cannot be played again."""
+    try:
+        return service.rounds(view.run, max(0, view.snapshot.round - count), count).rounds[::-1]
+    except RunFailed:
+        return []
+
+
+def _bars(
+    closed: Iterable[RoundIntervals], arms: Sequence[ArmView], chosen: int | None
+) -> list[tuple[int, list[Bar]]]:
+    """Return each round's intervals as bars, coloured by what became of the arm. Rounds without any are left out."""
+    return [
+        (
+            one.round,
+            [
+                Bar(
+                    interval.arm,
+                    interval.lower,
+                    interval.mean,
+                    interval.upper,
+                    fate(arms[interval.arm], chosen),
+                    last=arms[interval.arm].eliminated == one.round,
+                )
+                for interval in one.intervals
+            ],
+        )
+        for one in closed
+        if one.intervals
+    ]
+
+
+def fate(arm: ArmView, chosen: int | None) -> str:
+    """Return what became of an arm: chosen, active or dropped."""
+    if arm.arm == chosen:
+        return "chosen"
+    return "active" if arm.active else "dropped"
+
+
+def _shown_arms(arms: Sequence[ArmView], chosen: int | None) -> list[ArmView]:
+    """Return all arms, or the ARMS with the largest estimates and the chosen one, ascending."""
+    if len(arms) <= ARMS:
+        return list(arms)
+    ranked = sorted(arms, key=lambda arm: (arm.arm != chosen, arm.mean is None, -(arm.mean or 0.0)))
+    return sorted(ranked[:ARMS], key=lambda arm: arm.arm)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCohort:
+    """A cohort of the open round. `stage` is what the server knows of it; threshold: t of k shares, when masked."""
+
+    cohort: CohortView
+    stage: str
+    minimum: int
+    threshold: str
+
+
+def _live(service: Runs, view: RunView, newest: RoundReport | None) -> list[LiveCohort]:
+    """Return the cohorts of the open round that have no outcome."""
+    if view.state != "running" or newest is None:
+        return []
+    open_round = service.round_view(view.run).round
+    messages = {one.cohort.cohort: one.cohort for one in open_round.assignments} if open_round else {}
+    waiting = [(one, messages[one.cohort]) for one in newest.cohorts if one.cohort in messages]
+    return [
+        LiveCohort(one, _stage(service, one, message), message.minimum, _threshold(message))
+        for one, message in waiting[:COHORTS]
+    ]
+
+
+def _stage(service: Runs, cohort: CohortView, message: Cohort) -> str:
+    """Return a cohort's stage as far as the server knows it: of a masked cohort, by the aggregator's statements."""
+    if cohort.state == "planned":
+        return "waits for clients"
+    if message.via == "shuffler":
+        return "report"
+    stated = service.statements(message.run, cohort.cohort).statements
+    return stated[-1].stage if stated else "keys or shares"
+
+
+def _threshold(message: Cohort) -> str:
+    channel = message.channel
+    return f"{channel.threshold} of {channel.neighbours}" if isinstance(channel, Masking) else ""
+
+
+def _parameters(newest: RoundReport | None) -> dict[str, Any] | None:
+    """Return θ̂ and β of the newest round, where clients choose by them."""
+    decision = None if newest is None else newest.decision
+    if not isinstance(decision, ContextualChoice):
+        return None
+    rows = [row[:PARAMETERS] for row in decision.theta[:PARAMETERS]]
+    return {
+        "rows": rows,
+        "shared": len(decision.theta) == 1,
+        "hidden": len(decision.theta) > len(rows) or len(decision.theta[0]) > len(rows[0]),
+        "beta": decision.beta,
+        "only": decision.only,
+    }
+
+
+def _or_none(ask: Callable[[], Any]) -> Any:
+    """Return an answer, or None where the run has none."""
+    try:
+        return ask()
+    except (WrongCohort, RunFailed):
+        return None
+
+
+def _number(value: float) -> str:
+    """Return a number with separators of thousands, decimals only where it has some."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.4g}"
+
+
+def _estimate(value: float | None) -> str:
+    """Return an estimate with four decimals, a dash for none."""
+    return "–" if value is None else f"{value:.4f}"
+
+
+def _theory_bits(report: RoundReport) -> int:
+    """Return D ⌈log₂ m⌉: the bits that D numbers modulo m need."""
+    return report.mechanism.dimension * (report.mechanism.modulus - 1).bit_length()
+
+
+def _interval(arm: ArmView) -> str:
+    """Return an arm's latest interval, a dash before its first."""
+    return "–" if arm.lower is None or arm.upper is None else f"[{arm.lower:.4f}, {arm.upper:.4f}]"
+
+
+def _clients(report: RoundReport) -> int:
+    """Return the clients of all cohorts of a round, replaced ones too."""
+    return sum(one.clients for one in report.cohorts)
+
+
+def _released(report: RoundReport) -> int:
+    """Return the number of a round's cohorts that were released."""
+    return sum(one.state == "released" for one in report.cohorts)
+
+
+def _promise(guarantee: Guarantee) -> str:
+    """Return a guarantee in one line."""
+    return guarantee.line()
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "clients": _clients,
+    "estimate": _estimate,
+    "fate": fate,
+    "interval": _interval,
+    "number": _number,
+    "promise": _promise,
+    "released": _released,
+    "theory_bits": _theory_bits,
+}
+"""Jinja's filters of all templates."""

@@ -1,0 +1,102 @@
+"""Pages as a browser gets them: the real app, intermediaries in memory."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from distrust.common.mechanisms import MECHANISMS, MechanismSpec
+from distrust.common.messages.policy import POLICIES
+from distrust.server.app import ServerSettings, server_app
+from tests.support.asgi import AsgiClient
+from tests.support.in_memory_intermediaries import InMemoryIntermediaries
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[AsgiClient]:
+    app = server_app(ServerSettings(database=f"sqlite:///{tmp_path}/server.sqlite3"), InMemoryIntermediaries())
+    with AsgiClient(app) as asgi:
+        yield asgi
+    app.state.database.close()
+
+
+def test_a_server_without_runs_says_how_to_start_one(client: AsgiClient) -> None:
+    page = client.get("/")
+    assert page.status_code == 200
+    assert "No run yet" in page.text
+    assert "distrust run RUN.toml --server http://party" in page.text
+
+
+def test_pages_forbid_scripts_styles_and_frames_of_others(client: AsgiClient) -> None:
+    for path in ("/", "/static/app.css", "/static/nothing"):
+        headers = client.get(path).headers
+        policy = dict(rule.split(" ", 1) for rule in headers["content-security-policy"].split("; "))
+        assert policy == {
+            "default-src": "'self'",
+            "connect-src": "'self'",
+            "base-uri": "'none'",
+            "form-action": "'self'",
+            "frame-ancestors": "'none'",
+            "object-src": "'none'",
+        }
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+
+
+def test_no_template_needs_what_the_policy_forbids() -> None:
+    folder = Path(__file__).parents[4] / "server/dashboard/templates"
+    texts = {path.name: path.read_text("utf-8") for path in folder.glob("*.html")}
+    assert len(texts) >= 4
+    inline = re.compile(r"<style|\sstyle=|\son\w+=|javascript:|<script(?![^>]*\ssrc=)")
+    assert {name: found for name, text in texts.items() if (found := inline.findall(text))} == {}
+    away = re.compile(r"""(?:src|href|action)=["'](?:https?:)?//""")
+    assert {name: found for name, text in texts.items() if (found := away.findall(text))} == {}
+
+
+def test_a_refused_page_is_a_page_and_a_refused_call_is_a_problem_document(client: AsgiClient) -> None:
+    page, call = client.get("/?before=0"), client.get("/v1/runs/none")
+    assert (page.status_code, page.headers["content-type"]) == (422, "text/html; charset=utf-8")
+    assert "before" in page.text
+    assert (call.status_code, call.headers["content-type"]) == (404, "application/problem+json")
+
+
+def test_static_files_are_fetched_again_only_when_they_changed(client: AsgiClient) -> None:
+    style = client.get("/static/app.css")
+    assert (style.status_code, style.headers["content-type"]) == (200, "text/css; charset=utf-8")
+    again = client.get("/static/app.css", headers={"If-None-Match": style.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert client.get("/static/nothing").status_code == 404
+    assert client.get("/static/..%2fviews.py").status_code == 404
+
+
+def test_the_form_offers_every_policy_and_mechanism_with_the_keys_of_its_table(client: AsgiClient) -> None:
+    page = client.get("/start").text
+    options = set(re.findall(r"<option[^>]*>([^<]+)</option>", page))
+    assert set(POLICIES) | set(MECHANISMS) <= options
+    for name, spec in POLICIES.items():
+        _, _, own = page.partition(f'data-policy="{name}"')
+        own = own.partition("</fieldset>")[0].partition('<div class="policy"')[0]
+        names = re.findall(r' name="(policy\.\w+)"', own)
+        assert names == [f"policy.{key}" for key in spec.model_fields if key != "name"]
+    for key in MechanismSpec.model_fields:
+        assert f'name="mechanism.{key}"' in page
+
+
+def test_each_input_of_the_form_has_a_label_a_hint_and_a_place_for_its_error(client: AsgiClient) -> None:
+    page = client.get("/start").text
+    ids = re.findall(r'\sid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    inputs = re.findall(r'<(?:input|select|textarea) id="([^"]+)"', page)
+    assert len(inputs) > 60
+    for one in inputs:
+        assert f'<label for="{one}">' in page
+        assert f'id="{one}-error"' in page
+
+
+def test_the_form_asks_for_nothing_that_only_clients_may_know_and_for_no_unsafe_switch(client: AsgiClient) -> None:
+    names = set(re.findall(r' name="([\w.]+)"', client.get("/start").text))
+    assert {"run", "arms", "horizon", "token"} <= names
+    assert {name.partition(".")[0] for name in names - {"viewport", "color-scheme"}} == {
+        *("run", "arms", "horizon", "policy", "mechanism", "intermediary", "budget", "returning", "token")
+    }

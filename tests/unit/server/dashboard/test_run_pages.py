@@ -1,0 +1,267 @@
+"""A run's page and a comparison: what was played is what is shown, after a restart too."""
+
+import asyncio
+import html
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distrust.common.messages.cohort import Masking
+from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import RegretCurve
+from distrust.server.app import ServerSettings, server_app
+from distrust.server.learner import learner
+from tests.support.asgi import AsgiClient
+from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
+from tests.support.server_harness import ServerHarness, config, serve
+
+TOKEN = "operator's secret"
+OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
+FAR = [[0.0, 0.1], [0.5, 0.5], [1.0, 0.9]]
+
+
+@contextmanager
+def playing(path: Path, *configs: RunConfig, quitting: dict[str, int] | None = None) -> Iterator[AsgiClient]:
+    """Play runs to their ends, restart the server on its database, and yield its API and pages."""
+    intermediaries = InMemoryIntermediaries()
+    harness = ServerHarness(path, intermediaries)
+    for one in configs:
+        harness.service.create(one)
+        serve(harness, one.run, InMemoryClients(intermediaries, FAR, quitting or {}))
+    harness.database.close()
+    token = path / "token"
+    token.write_text(TOKEN)
+    settings = ServerSettings(database=f"sqlite:///{path}/server.sqlite3", operator_token_file=token)
+    app = server_app(settings, InMemoryIntermediaries())
+    with AsgiClient(app) as client:
+        yield client
+    app.state.database.close()
+
+
+def words(text: str) -> str:
+    """Return what a reader sees of a page, in one line."""
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
+
+
+def test_the_intervals_of_each_closed_round_are_served_and_end_as_the_estimates(tmp_path: Path) -> None:
+    with playing(tmp_path, config(horizon=3000, mechanism={"name": "identity"})) as client:
+        view = client.get("/v1/runs/demo").json()
+        listed = client.get("/v1/runs/demo/intervals").json()
+        parts, after = [], 0
+        while after is not None:
+            part = client.get("/v1/runs/demo/intervals", params={"after": after, "limit": 1}).json()
+            parts, after = parts + part["rounds"], part["next"]
+        page = client.get("/runs/demo").text
+    assert len(parts) > 2
+    assert parts == listed["rounds"]
+    latest = {one["arm"]: one for round_ in listed["rounds"] for one in round_["intervals"]}
+    for arm in view["snapshot"]["arms"]:
+        assert {key: latest[arm["arm"]][key] for key in ("mean", "lower", "upper")} == {
+            key: arm[key] for key in ("mean", "lower", "upper")
+        }
+    assert [one["pulls"] for one in listed["rounds"]] == sorted(one["pulls"] for one in listed["rounds"])
+    drawn = re.findall(r'<line class="bar (\w+)"', page)
+    assert len(drawn) == sum(len(one["intervals"]) for one in listed["rounds"])
+    dropped = [arm for arm in view["snapshot"]["arms"] if not arm["active"]]
+    assert dropped
+    assert len(re.findall(r'<path class="fell"', page)) == len(dropped)
+    for arm in dropped:
+        assert f"arm {arm['arm']} was dropped after round {arm['eliminated']}" in page
+
+
+def test_a_runs_page_shows_its_promise_its_arms_its_bits_and_its_ledger(tmp_path: Path) -> None:
+    with playing(tmp_path, config(unsafe=None)) as client:
+        view, ledger = client.get("/v1/runs/demo").json(), client.get("/v1/runs/demo/ledger").json()
+        rounds = client.get("/v1/runs/demo/rounds").json()["rounds"]
+        shown = words(client.get("/runs/demo").text)
+    guarantee = view["snapshot"]["guarantee"]
+    assert f"distributed pure DP, ε = {guarantee['epsilon']:.4g} (exact calibration)" in shown
+    for arm in view["snapshot"]["arms"]:
+        assert f"{arm['mean']:.4f} [{arm['lower']:.4f}, {arm['upper']:.4f}] {arm['pulls']:,}" in shown
+    mechanism = rounds[-1]["mechanism"]
+    bits = mechanism["dimension"] * (mechanism["modulus"] - 1).bit_length()
+    assert f"modulo m = {mechanism['modulus']:,} needs D ⌈log₂ m⌉ = {bits:,}" in shown
+    assert f"once ε = {ledger['total']['epsilon']:.4g}" in shown
+    assert "regret needs the true means, which only clients have" in shown
+
+
+def test_an_aborted_cohort_and_a_failed_run_say_why(tmp_path: Path) -> None:
+    with playing(tmp_path, config(horizon=96), quitting={"1.1": 10**6}) as client:
+        view = client.get("/v1/runs/demo").json()
+        reasons = [
+            cohort["reason"]
+            for round_ in client.get("/v1/runs/demo/rounds").json()["rounds"]
+            for cohort in round_["cohorts"]
+            if cohort["state"] == "aborted"
+        ]
+        page = client.get("/runs/demo")
+    assert reasons
+    assert all(reason in words(page.text) for reason in reasons)
+    assert view["state"] == "failed"
+    assert f"The run failed: {view['reason']}" in words(page.text)
+
+
+def test_a_run_without_privacy_says_so_first(tmp_path: Path) -> None:
+    with playing(tmp_path, config(horizon=96)) as client:
+        shown = words(client.get("/runs/demo").text)
+    assert "Its noise comes from a seed" in shown
+    assert "there is no privacy" in shown
+
+
+def test_two_runs_are_compared_and_unequal_promises_are_named(tmp_path: Path) -> None:
+    weak = config("weak", unsafe=None, mechanism={"name": "distributed-polya", "epsilon": 4.0})
+    with playing(tmp_path, config("strong", unsafe=None), weak) as client:
+        page = client.get("/compare?a=strong&b=weak")
+        views = [client.get(f"/v1/runs/{run}").json() for run in ("strong", "weak")]
+        same = client.get("/compare?a=weak&b=weak").text
+    shown = words(page.text)
+    for view in views:
+        assert f"ε = {view['snapshot']['guarantee']['epsilon']:.4g} (exact" in shown
+    assert "The two promises are not equal" in shown
+    assert "The two promises are not equal" not in same
+    assert len(re.findall(r'class="curve (?:first|second)"', page.text)) == 2
+    assert shown.count("not posted") == 2
+
+
+def test_unknown_runs_are_refused_as_pages(tmp_path: Path) -> None:
+    with playing(tmp_path) as client:
+        for path in ("/runs/none", "/compare?a=none&b=none"):
+            page = client.get(path)
+            assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+            assert "run none is not known here" in page.text
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{ 7*7 }}"])
+def test_a_hostile_name_is_escaped(tmp_path: Path, name: str) -> None:
+    with playing(tmp_path) as client:
+        asked = {"a": name, "b": name}
+        pages = [client.get("/compare", params=asked), client.get(f"/runs/{name.replace('/', '')}")]
+    for page in pages:
+        assert page.status_code == 404
+        assert not re.search("<script>|<img src=x|49", page.text)
+    assert html.escape(name) in pages[0].text.replace("&#34;", "&quot;")
+
+
+def test_a_fragment_is_the_part_that_changes_and_nothing_else(tmp_path: Path) -> None:
+    with playing(tmp_path, config(horizon=96)) as client:
+        whole = client.get("/runs/demo").text
+        part = client.get("/runs/demo", headers={"X-Fragment": "1"}).text
+    assert part in whole
+    assert "<html" not in part
+    assert "Confidence intervals" in part
+
+
+CURVE = {"version": 1, "curve": [[10, 1.5], [30, 2.0]]}
+
+
+def test_a_drivers_regret_is_kept_shown_as_the_drivers_and_replaced_by_the_next(tmp_path: Path) -> None:
+    with playing(tmp_path, config(horizon=96)) as client:
+        before = client.get("/v1/runs/demo").json()
+        assert client.get("/v1/runs/demo/regret").status_code == 404
+        for curve in (CURVE, CURVE, {"version": 1, "curve": [[10, 1.5], [30, 2.25]]}):
+            answer = client.put("/v1/runs/demo/regret", json=curve, headers=OPERATOR)
+            assert (answer.status_code, answer.json()) == (200, curve)
+            assert client.get("/v1/runs/demo/regret").json() == curve
+        shown = words(client.get("/runs/demo").text)
+        assert client.get("/v1/runs/demo").json() == before
+    assert "Posted by the driver: 2.25 after 30 pulls. The server did not compute it" in shown
+
+
+def test_only_the_operator_posts_a_regret_and_only_one_that_can_be(tmp_path: Path) -> None:
+    with playing(tmp_path, config(horizon=96)) as client:
+        assert client.put("/v1/runs/demo/regret", json=CURVE).status_code == 401
+        assert client.put("/v1/runs/none/regret", json=CURVE, headers=OPERATOR).status_code == 404
+        for curve in ([], [[10, 1.0], [10, 2.0]], [[10, 2.0], [20, 1.0]], [[-1, 0.0]]):
+            answer = client.put("/v1/runs/demo/regret", json={"version": 1, "curve": curve}, headers=OPERATOR)
+            assert answer.status_code == 422
+            assert "curve" in answer.json()["detail"]
+        assert client.get("/v1/runs/demo/regret").status_code == 404
+
+
+def test_a_stored_run_that_cannot_be_read_is_listed_and_its_page_says_why(tmp_path: Path) -> None:
+    harness = ServerHarness(tmp_path, InMemoryIntermediaries())
+    harness.service.create(config())
+    with harness.database.transaction() as connection:
+        broken = json.loads(config().canonical()) | {"colour": "red"}
+        connection.exec_driver_sql("UPDATE runs SET config = ?", (json.dumps(broken),))
+    harness.database.close()
+    with playing(tmp_path) as client:
+        listed, page = client.get("/"), client.get("/runs/demo")
+    assert "this server refuses the stored configuration" in listed.text
+    assert page.status_code == 409
+    assert "colour" in page.text
+
+
+CONTEXTUAL: dict[str, Any] = {"name": "ldp-ols", "features": 2, "batch": 64}
+
+
+def test_a_contextual_run_shows_its_parameters_in_place_of_arms(tmp_path: Path) -> None:
+    harness = ServerHarness(tmp_path, InMemoryIntermediaries())
+    mechanism = {"name": "local-gaussian", "epsilon": 4.0, "delta": 1e-5}
+    harness.service.create(config(policy=CONTEXTUAL, mechanism=mechanism, horizon=640))
+    harness.database.close()
+    with playing(tmp_path) as client:
+        theta = client.get("/v1/runs/demo/rounds").json()["rounds"][-1]["decision"]["theta"]
+        shown = words(client.get("/runs/demo").text)
+    assert "Estimated parameters" in shown
+    assert all(f"{value:.4f}" in shown for row in theta for value in row)
+    assert "each client chooses by its own context; the server does not learn which" in shown
+    assert "No client has asked for a ticket yet" in shown
+
+
+
+
+def test_a_posted_regret_changes_nothing_that_the_run_does(tmp_path: Path) -> None:
+    """Noise has a seed in both runs, so that they are equal to the last digit unless the curve is read."""
+    ends = []
+    for folder, curve in (("with", [(10, 1.0), (20, 9.0)]), ("without", None)):
+        (tmp_path / folder).mkdir()
+        intermediaries = InMemoryIntermediaries()
+        harness = ServerHarness(tmp_path / folder, intermediaries)
+        harness.service.create(config(horizon=400))
+        if curve is not None:
+            harness.service.keep_regret("demo", RegretCurve(curve=curve))
+        ends.append(serve(harness, "demo", InMemoryClients(intermediaries, FAR)))
+        harness.database.close()
+    assert ends[0] == ends[1]
+
+
+def test_a_round_of_too_many_intervals_is_served_without_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner, "MOST_FORMED", 2)
+    with playing(tmp_path, config(horizon=3000, mechanism={"name": "identity"})) as client:
+        rounds = client.get("/v1/runs/demo/intervals").json()["rounds"]
+        arms = [len(one["arms"]) for one in client.get("/v1/runs/demo/rounds").json()["rounds"]]
+    assert [len(one["intervals"]) for one in rounds] == [0 if count > 2 else count for count in arms[: len(rounds)]]
+    assert {0, 2} <= {len(one["intervals"]) for one in rounds}
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "stage"), [("distributed-polya", "keys or shares"), ("local-laplace-discrete", "report")]
+)
+def test_open_cohorts_show_who_joined_and_the_least_that_must_answer(
+    tmp_path: Path, mechanism: str, stage: str
+) -> None:
+    harness = ServerHarness(tmp_path, InMemoryIntermediaries())
+    harness.service.create(config(mechanism={"name": mechanism, "epsilon": 2.0}))
+
+    async def three_join() -> None:
+        await harness.ask("demo", want=3)
+        await harness.coordinator.stop()
+
+    asyncio.run(three_join())
+    (first, second, _) = harness.service.active_run("demo").pending()
+    harness.database.close()
+    with playing(tmp_path) as client:
+        shown = words(client.get("/runs/demo").text)
+        joined = client.get("/v1/runs/demo/rounds/1").json()["cohorts"][0]["granted"]
+    assert joined == 3
+    channel = first.channel
+    shares = f" {channel.threshold} of {channel.neighbours}" if isinstance(channel, Masking) else ""
+    assert f"{first.cohort} 0 {stage} 3 of {first.clients} {first.minimum}{shares}" in shown
+    assert f"{second.cohort} 1 waits for clients 0 of {second.clients} {second.minimum}{shares}" in shown
+    assert "No client has asked for a ticket yet" not in shown
