@@ -18,7 +18,7 @@ COMMANDS = {
     "inspect": ("stack", "Print a run's messages side by side, as each party saw them."),
     "list": ("discover", "List policies, mechanisms, environments, figures, or runs."),
     "init": ("discover", "Write a commented run file that plays."),
-    "doctor": ("discover", "Check this machine: Python, libraries, ports, disk, tokens, programs."),
+    "doctor": ("discover", "Check this machine: Python, libraries, ports, disk, tokens."),
     "privacy": (
         "privacy",
         "Show what a mechanism promises and costs, in both calibrations; or all of them side by side.",

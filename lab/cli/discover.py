@@ -192,7 +192,7 @@ def _run_file(path: Path, policy: str, mechanism: str | None, environment: str |
 
 @app.command("doctor", epilog=examples("distrust doctor", "distrust doctor --data /srv/distrust --json -"))
 def doctor_command(*, data: DataOption = DEFAULT, json: JsonOption = None) -> None:
-    """Check this machine: Python, libraries, ports, disk, tokens, programs. Exit 1 if something is broken."""
+    """Check this machine: Python, libraries, ports, disk, tokens. Exit 1 if something is broken."""
     checks = [check for look in CHECKS for check in look(DataDir(data))]
     if json != "-":
         for check in checks:
