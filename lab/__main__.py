@@ -13,9 +13,12 @@ from distrust.lab.cli.console import exit_code_of, out
 COMMANDS = {
     "up": ("stack", "Start the three services on loopback, until Ctrl-C."),
     "serve": ("party", "Run one service, configured by DISTRUST_… variables."),
-    "fleet": ("party", "Play clients in one process; `fleet --help` has the options."),
+    "fleet": ("party", "Play clients in one process."),
     "run": ("run", "Play a run to its end."),
     "inspect": ("stack", "Print a run's messages side by side, as each party saw them."),
+    "list": ("discover", "List policies, mechanisms, environments, figures, or runs."),
+    "init": ("discover", "Write a commented run file that plays."),
+    "doctor": ("discover", "Check this machine: Python, libraries, ports, disk, tokens."),
     "privacy": (
         "privacy",
         "Show what a mechanism promises and costs, in both calibrations; or all of them side by side.",
@@ -32,6 +35,9 @@ COMMANDS = {
 """Name, the module of `lab/cli/` that has the command in its `app`, and summary, in the order of `--help`."""
 
 
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
 class Commands(TyperGroup):
     """The commands of `COMMANDS`, each imported when it is called."""
 
@@ -45,7 +51,10 @@ class Commands(TyperGroup):
         if name not in COMMANDS:
             return None
         module, _ = COMMANDS[name]
-        return typer.main.get_group(import_module(f"distrust.lab.cli.{module}").app).commands[name]
+        command: Any = typer.main.get_group(import_module(f"distrust.lab.cli.{module}").app).commands[name]
+        for one in (command, *getattr(command, "commands", {}).values()):
+            one.context_settings = {**HELP, **one.context_settings}
+        return command
 
     def format_commands(self, _context: object, formatter: Any) -> None:
         """Write the summaries, without importing the commands."""
@@ -56,9 +65,10 @@ class Commands(TyperGroup):
 app = typer.Typer(
     cls=Commands,
     name="distrust",
+    context_settings=HELP,
     help="Private bandit learning as it would be deployed: randomizing clients, an intermediary, an analyzer.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

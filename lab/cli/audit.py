@@ -17,7 +17,7 @@ from distrust.lab.audit.in_process import DEFAULT_TRIALS, AuditQuery, audit_in_p
 from distrust.lab.audit.over_http import USUAL_TRIALS, audit_over_http, usual_trials
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import Finding, check_trials
-from distrust.lab.cli.console import out
+from distrust.lab.cli.console import examples, out
 from distrust.lab.cli.privacy import (
     Batches,
     Clients,
@@ -44,7 +44,14 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 VIOLATED = 1
 
 
-@app.command("audit")
+@app.command(
+    "audit",
+    epilog=examples(
+        "distrust audit distributed-polya --epsilon 1 --n 20",
+        "distrust audit local-gaussian --epsilon 1 --delta 0.1 --secret arm --features 2 --arms 3",
+        "distrust audit --broken noise-for-everybody",
+    ),
+)
 def audit_command(
     mechanism: Annotated[str | None, typer.Argument(metavar="[MECHANISM]", help="Its name, as in a run file")] = None,
     *,
@@ -90,10 +97,7 @@ def audit_command(
     http: Annotated[bool, typer.Option("--http", help="Through the real services, on a stack of its own")] = False,
     json: JsonOption = None,
 ) -> None:
-    """Try to break a mechanism's claim: neighbouring inputs, many trials, an exact test. Exits 1 if it is broken.
-
-    Example: distrust audit local-gaussian --epsilon 1 --delta 0.1 --secret arm --features 2 --arms 3
-    """
+    """Try to break a mechanism's claim: neighbouring inputs, many trials, an exact test. Exits 1 if it is broken."""
     cohort = PrivacyQuery(
         clients=clients,
         epsilon=epsilon,

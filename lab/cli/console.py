@@ -1,41 +1,67 @@
 """Sets the command line's output and exit codes: results on stdout, errors by code on stderr."""
 
+import errno
+import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import NoReturn
 
 from rich.console import Console
 
-from distrust.common.errors import ProtocolError, RunFailed
+from distrust.common.errors import BadParameter, ProtocolError, RunFailed
 
 FAILED = 1
 BAD_INPUT = 2
+TRY_LATER = 75
 INTERRUPTED = 130
 TERMINATED = 143
+
+BUSY = (429, 503)
+"""Statuses of errors that may be gone later: a service that is not there, a full disk, a folder in use."""
+
+OPTIONS = {"clients": "n"}
+"""Fields whose option has another name."""
 
 EXTRAS = {"joblib": "lab", "matplotlib": "lab", "pyarrow": "lab", "sklearn": "mslr"}
 """Libraries that only some commands need, with the extra of ours that installs them."""
 
-out = Console(soft_wrap=True, highlight=False)
+
+class ResultConsole(Console):
+    """Console of stdout. A reader that left is an error here, which `exit_code_of` turns into success."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, "the reader of stdout left")
+
+
+out = ResultConsole(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 def exit_code_of(command: Callable[[], object]) -> int:
     """Run the command line and return its exit code. No traceback is shown.
 
-    0 for success, 1 for a run that failed or was cancelled, 2 for bad input or a service that is not there,
-    130 for Ctrl-C, 143 for SIGTERM. An error is one line on stderr.
+    0 for success, 1 for something that was found broken or failed, 2 for bad input, 75 for what may work later, such
+    as a service that is not there, 130 for Ctrl-C, 143 for SIGTERM. An error is one line on stderr.
     """
     signal.signal(signal.SIGTERM, _terminated)
     signal.signal(signal.SIGHUP, _terminated)
     try:
+        return _flushed(command)
+    except BrokenPipeError:  # the reader of our output left: `distrust inspect | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is buffered has nowhere to go
+        return 0
+
+
+def _flushed(command: Callable[[], object]) -> int:
+    """Run the command, write what is buffered, and return the exit code. Raises BrokenPipeError."""
+    try:
         command()
     except ProtocolError as error:
         err.print(f"[red]{error.code}[/red]", end=" ")
-        err.print(error.detail, markup=False)
-        return FAILED if isinstance(error, RunFailed) else BAD_INPUT
+        err.print(as_typed(error, sys.argv[1:]), markup=False)
+        return FAILED if isinstance(error, RunFailed) else TRY_LATER if error.status in BUSY else BAD_INPUT
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library not in EXTRAS:
@@ -45,13 +71,32 @@ def exit_code_of(command: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         return _interrupted()
     except SystemExit as end:  # typer turns Ctrl-C inside a command into this
-        if end.code != INTERRUPTED:
-            raise
-        return _interrupted()
-    except BrokenPipeError:  # the reader of our output left: `distrust inspect | head`
-        sys.stderr.close()
-        return 0
+        if end.code == INTERRUPTED:
+            return _interrupted()
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # what typer puts there for a reader that left
+            raise BrokenPipeError from end
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
     return 0
+
+
+def as_typed(error: ProtocolError, words: Sequence[str]) -> str:
+    """Return an error's line. A field that was given as an option is named as it was typed: `--epsilon`.
+
+    words   the command line after the program's name.
+    """
+    if not isinstance(error, BadParameter):
+        return error.detail
+    last = error.field.rpartition(".")[2]
+    flag = "--" + OPTIONS.get(last, last).replace("_", "-")
+    typed = any(word == flag or word.startswith(f"{flag}=") for word in words)
+    return flag + error.detail.removeprefix(error.field) if typed else error.detail
+
+
+def examples(*commands: str) -> str:
+    """Return the end of a command's help. The mark keeps the line breaks."""
+    return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
 
 
 def _interrupted() -> int:

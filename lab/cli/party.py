@@ -5,6 +5,7 @@ Containers call these often, so that the module imports nothing heavy.
 
 import os
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Annotated
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 import typer
 
 from distrust.common.errors import BadParameter, Unavailable
-from distrust.lab.cli.console import out
+from distrust.lab.cli.console import examples, out
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -28,7 +29,7 @@ class ServiceName(StrEnum):
     AGGREGATOR = "aggregator"
 
 
-@app.command("serve")
+@app.command("serve", epilog=examples("distrust serve server", "DISTRUST_PORT=9001 distrust serve shuffler"))
 def serve_command(party: Annotated[ServiceName, typer.Argument(help="Which service")]) -> None:
     """Run one service, configured by DISTRUST_… variables."""
     # -P keeps the working folder off the path: what lies there is not run in our place.
@@ -36,16 +37,51 @@ def serve_command(party: Annotated[ServiceName, typer.Argument(help="Which servi
 
 
 @app.command(
-    "fleet", context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    "fleet",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    epilog=examples(
+        "distrust fleet --environment first.toml --run first",
+        "DISTRUST_SERVER_URL=https://learner.example distrust fleet --environment world.toml",
+    ),
 )
 def fleet_command(context: typer.Context) -> None:
-    """Play clients in one process; `fleet --help` has the options."""
+    """Play clients in one process. Each option may also be a variable: --run is DISTRUST_RUN."""
+    typed = [word.partition("=")[0] for word in context.args if word.startswith("-")]
+    if {"-h", "--help"} & set(typed):
+        out.print(_fleet_help(context), markup=False)
+        return
+    known = {flag for flag, _ in _fleet_options()}
+    for flag in typed:
+        if flag.startswith("--") and flag not in known and flag.replace("--no-", "--", 1) not in known:
+            raise BadParameter("fleet", flag, "no such option; `distrust fleet --help` lists them")
     # -P keeps the working folder off the path: what lies there is not run in our place.
     command = [sys.executable, "-P", "-m", "distrust.client", *context.args]
     os.execv(sys.executable, command)  # noqa: S606 - our own module, no shell
 
 
-@app.command("health")
+def _fleet_options() -> Iterator[tuple[str, str]]:
+    """Yield flag and meaning of each setting of a fleet."""
+    from distrust.client.settings import FleetSettings  # noqa: PLC0415 - takes a second to import
+
+    for name, field in FleetSettings.model_fields.items():
+        default = "required" if field.is_required() else f"default: {field.default}"
+        shown = f"  [{default}]" if field.default not in (None, "") else ""
+        meaning = field.description or ""
+        yield f"--{name.replace('_', '-')}", f"{meaning[:1].upper()}{meaning[1:]}{shown}"
+
+
+def _fleet_help(context: typer.Context) -> str:
+    """Return the help in the style of the other commands."""
+    formatter = context.make_formatter()
+    formatter.write_usage(context.command_path, "[OPTIONS]")
+    context.command.format_help_text(context, formatter)
+    with formatter.section("Options"):
+        formatter.write_dl([*_fleet_options(), ("-h, --help", "Show this message and exit.")])
+    context.command.format_epilog(context, formatter)
+    return formatter.getvalue().rstrip()
+
+
+@app.command("health", epilog=examples("distrust health http://127.0.0.1:8701"))
 def health_command(
     url: Annotated[str, typer.Argument(help="Address of a service, such as http://127.0.0.1:8701")],
 ) -> None:

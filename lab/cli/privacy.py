@@ -26,7 +26,7 @@ from distrust.common.mechanisms.families.base import Noise
 from distrust.common.privacy.profile import Profile
 from distrust.common.privacy.searches import one_thread
 from distrust.common.wire import Norm
-from distrust.lab.cli.console import err, out
+from distrust.lab.cli.console import err, examples, out
 from distrust.lab.cli.run import JsonOption
 from distrust.lab.run.progress import working
 from distrust.lab.stack.data_dir import write_result
@@ -55,7 +55,13 @@ PaperOption = Annotated[str | None, typer.Option("--paper", metavar="PAPER", hel
 Markdown = Annotated[bool, typer.Option("--markdown", help="As docs/privacy/errata.md has them, with the reasons")]
 
 
-@app.command("privacy")
+@app.command(
+    "privacy",
+    epilog=examples(
+        "distrust privacy distributed-polya --n 1000 --epsilon 1 --dropout 0.1",
+        "distrust privacy --compare --n 1000 --epsilon 1 --delta 1e-6 --json -",
+    ),
+)
 def privacy_command(
     mechanism: Annotated[str | None, typer.Argument(metavar="[MECHANISM]", help="Its name, as in a run file")] = None,
     *,
@@ -126,7 +132,7 @@ def _compared(mechanism: str | None, query: PrivacyQuery) -> tuple[Table, dict[s
     return comparison_table(comparison), comparison.described()
 
 
-@app.command("errata")
+@app.command("errata", epilog=examples("distrust errata --paper CTX", "distrust errata --json errata.json"))
 def errata_command(*, paper: PaperOption = None, markdown: Markdown = False, json: JsonOption = None) -> None:
     """Show the papers' errors, each with a counter-example."""
     # scipy.stats takes half a second to import.

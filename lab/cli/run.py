@@ -14,8 +14,8 @@ from distrust.client.environments.contextual_mslr import build_contexts, write_c
 from distrust.client.environments.mslr import build_counts, write_counts
 from distrust.common.errors import BadParameter, RunFailed
 from distrust.common.privacy.searches import one_thread
-from distrust.lab.cli.console import err, out
-from distrust.lab.cli.stack import DataOption, PortOption
+from distrust.lab.cli.console import err, examples, out
+from distrust.lab.cli.stack import DataOption, PortOption, named_services
 from distrust.lab.run import in_process
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.over_http import HttpRun
@@ -42,7 +42,9 @@ PostRegret = Annotated[bool, typer.Option("--post-regret", help="Show the server
 TokenFile = Annotated[Path | None, typer.Option("--token-file", help="The operator's token for --server")]
 
 
-@app.command("run")
+@app.command(
+    "run", epilog=examples("distrust run first.toml", "distrust run first.toml --in-process --json result.json")
+)
 def run_command(
     file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file")],
     *,
@@ -61,7 +63,8 @@ def run_command(
     """Play a run to its end.
 
     Over services that it starts on loopback, over those that run already, or in this process. Exits 0 when the run
-    finished, 1 when it failed or was cancelled (the reason is on stderr), 2 for bad input.
+    finished, 1 when it failed or was cancelled (the reason is on stderr), 2 for bad input, 75 for a service that is not
+    there.
 
     --post-regret tells the server the regret of simulated clients, which it cannot know, and so about their true means.
     """
@@ -69,7 +72,7 @@ def run_command(
         raise BadParameter("post-regret", value=True, allowed="there is no server to post it to with --in-process")
     with one_thread():
         run_file = read(file) if name is None else read(file).renamed(name)
-    urls = _given(server, shuffler, aggregator, token_file)
+    urls = named_services(server, shuffler, aggregator, token_file)
     if in_process:
         result = here(run_file)
     elif urls is not None:
@@ -134,23 +137,7 @@ def deliver(result: Result, json: str | None) -> None:
         raise RunFailed(f"run {result.run} failed: {result.fault}")
 
 
-def _given(server: str | None, shuffler: str | None, aggregator: str | None, token_file: Path | None) -> Urls | None:
-    """Return the services named on the command line: all three, or none."""
-    if server is None and shuffler is None and aggregator is None:
-        return None
-    if server is None or shuffler is None or aggregator is None:
-        raise BadParameter("server", server, "--server, --shuffler and --aggregator are given together")
-    return Urls(server, shuffler, aggregator, _token(token_file))
-
-
-def _token(path: Path | None) -> str | None:
-    try:
-        return path.read_text("ascii").strip() if path is not None else None
-    except OSError as error:
-        raise BadParameter("token-file", str(path), f"{error.strerror}") from error
-
-
-@app.command("demo")
+@app.command("demo", epilog=examples("distrust demo"))
 def demo_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT, json: JsonOption = None) -> None:
     """Find the best of ten arms of real ratings that no party sees."""
     with resources.as_file(resources.files("distrust.lab") / "runs" / "demo.toml") as path:
@@ -179,7 +166,7 @@ def data_command() -> None:
     """Make the tables that environments draw from."""
 
 
-@tables.command()
+@tables.command(epilog=examples("distrust data mslr train.txt --out arms.csv --clusters 10"))
 def mslr(
     files: Annotated[list[Path], typer.Argument(help="LETOR files: label qid:q 1:v 2:v …")],
     out_file: Annotated[Path, typer.Option("--out", help="CSV to write: per arm, rows of each relevance label")],
@@ -194,7 +181,9 @@ def mslr(
     out.print(f"{out_file}: {len(table)} arms, {table.sum()} rows")
 
 
-@tables.command("mslr-contexts")
+@tables.command(
+    "mslr-contexts", epilog=examples("distrust data mslr-contexts train.txt --fit test.txt --out contexts.csv")
+)
 def mslr_contexts(
     files: Annotated[list[Path], typer.Argument(help="LETOR files: label qid:q 1:v 2:v …")],
     out_file: Annotated[Path, typer.Option("--out", help="CSV to write: per row, its label and its components")],

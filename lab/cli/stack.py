@@ -5,13 +5,14 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from distrust.lab.cli.console import out
+from distrust.common.errors import BadParameter
+from distrust.lab.cli.console import examples, out
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
 from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running_stack
 
@@ -19,6 +20,28 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 DataOption = Annotated[Path, typer.Option("--data", help="Folder for databases, logs and the operator's token")]
 PortOption = Annotated[int, typer.Option("--port-base", min=0, max=65_000, help="First of three ports; 0: free ones")]
+
+ServerOption = Annotated[
+    str | None, typer.Option("--server", envvar="DISTRUST_SERVER_URL", help="Address of a running server")
+]
+ShufflerOption = Annotated[
+    str | None, typer.Option("--shuffler", envvar="DISTRUST_SHUFFLER_URL", help="Address of a running shuffler")
+]
+AggregatorOption = Annotated[
+    str | None, typer.Option("--aggregator", envvar="DISTRUST_AGGREGATOR_URL", help="Address of a running aggregator")
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", envvar="DISTRUST_OPERATOR_TOKEN_FILE", help="The operator's token for --server"),
+]
+InspectorFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--inspector-token-file",
+        envvar="DISTRUST_INSPECTOR_TOKEN_FILE",
+        help="The inspector's token for --shuffler and --aggregator",
+    ),
+]
 
 LOOK_SECONDS = 0.5
 RoundOption = Annotated[int | None, typer.Option("--round", min=1, help="Which round; else the cohort's, or the first")]
@@ -30,7 +53,7 @@ HeldOption = Annotated[
 LimitOption = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Messages shown of each stage")]
 
 
-@app.command("up")
+@app.command("up", epilog=examples("distrust up", "distrust up --data /srv/distrust --port-base 9000"))
 def up_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT) -> None:
     """Start the three services on loopback, until Ctrl-C."""
     with Stack(DataDir(data), port_base) as stack:
@@ -46,7 +69,7 @@ def up_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT) ->
             time.sleep(LOOK_SECONDS)
 
 
-@app.command("token")
+@app.command("token", epilog=examples("distrust token --data secret"))
 def token_command(data: DataOption = DEFAULT) -> None:
     """Make the operator's and the inspector's token, once."""
     data_dir = DataDir(data)
@@ -55,7 +78,14 @@ def token_command(data: DataOption = DEFAULT) -> None:
     out.print(f"{data_dir.token_file}\n{data_dir.inspector_file}", markup=False)
 
 
-@app.command("inspect")
+@app.command(
+    "inspect",
+    epilog=examples(
+        "distrust inspect first --round 1 --limit 1",
+        "distrust inspect first --server https://learner.example --aggregator https://sums.example \\",
+        "    --shuffler https://mixer.example --token-file operator.token --inspector-token-file inspector.token",
+    ),
+)
 def inspect_command(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name")],
     *,
@@ -64,19 +94,50 @@ def inspect_command(
     limit: LimitOption = 3,
     held: HeldOption = None,
     data: DataOption = DEFAULT,
+    server: ServerOption = None,
+    shuffler: ShufflerOption = None,
+    aggregator: AggregatorOption = None,
+    token_file: TokenFile = None,
+    inspector_file: InspectorFile = None,
 ) -> None:
-    """Print a run's messages side by side, as each party saw them."""
+    """Print a run's messages side by side, as each party saw them.
+
+    It reads the services at the addresses given, or those of the data folder, which it starts if they do not run.
+    """
     # The analyzer's code takes a second to import, and `up` and `token` need none of it.
     from distrust.lab.run.run_file import read  # noqa: PLC0415
     from distrust.lab.run.transcripts import Wanted, gather, gather_held, print_sights  # noqa: PLC0415
 
     wanted = Wanted(run, round_number or _round_of(cohort), cohort, limit)
-    data_dir = DataDir(data)
-    with _running_or_started(data_dir) as urls:
+    named = named_services(server, shuffler, aggregator, token_file, inspector_file)
+    with nullcontext(named) if named is not None else _running_or_started(DataDir(data)) as urls:
         if held is not None:
             sys.stdout.write(json.dumps(asyncio.run(gather_held(urls, wanted, read(held)))) + "\n")
             return
         print_sights(asyncio.run(gather(urls, wanted)), out)
+
+
+def named_services(
+    server: str | None,
+    shuffler: str | None,
+    aggregator: str | None,
+    token_file: Path | None,
+    inspector_file: Path | None = None,
+) -> Urls | None:
+    """Return the services named on the command line: all three, or none. Raises BadParameter for some of them."""
+    if server is None and shuffler is None and aggregator is None:
+        return None
+    if server is None or shuffler is None or aggregator is None:
+        raise BadParameter("server", server, "--server, --shuffler and --aggregator are given together")
+    token, inspector = _token("token-file", token_file), _token("inspector-token-file", inspector_file)
+    return Urls(server, shuffler, aggregator, token, inspector)
+
+
+def _token(option: str, path: Path | None) -> str | None:
+    try:
+        return path.read_text("ascii").strip() if path is not None else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadParameter(option, str(path), f"cannot be read: {error}") from error
 
 
 def _round_of(cohort: str | None) -> int:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from distrust.common.errors import BadParameter
-from distrust.lab.cli.console import err, out
+from distrust.lab.cli.console import err, examples, out
 from distrust.lab.figures.drawing import drawing, matched
 from distrust.lab.stack.data_dir import writing
 from distrust.lab.sweep.cells import known_experiments, load_experiment
@@ -59,7 +59,7 @@ Delta = Annotated[
 ]
 
 
-@app.command("sweep")
+@app.command("sweep", epilog=examples("distrust sweep smoke", "distrust sweep mab-2 --quick --jobs 1 --format csv"))
 def sweep_command(
     name: Name,
     *,
@@ -132,7 +132,7 @@ def _stopped(experiment: Experiment, folder: Path) -> str:
     return f"stopped: {done} finished cells are kept in {kept}; the same command goes on from there"
 
 
-@app.command("figure")
+@app.command("figure", epilog=examples("distrust figure mab-2 --quick", "distrust figure composition --epsilon 0.5"))
 def figure_command(
     name: FigureName,
     *,

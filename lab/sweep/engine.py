@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar, get_args
 from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
-from distrust.common.errors import BadParameter, ProtocolError
+from distrust.common.errors import BadParameter, ProtocolError, Unavailable, describe_error
 from distrust.lab.run.lock_step import in_lock_step
 from distrust.lab.stack.parent_death import tie
 from distrust.lab.sweep import code
@@ -205,10 +205,7 @@ def _config(backend: Backend, jobs: int) -> AbstractContextManager[Any]:
     if backend == "dask":
         return _dask(jobs)
     if backend == "ray":
-        from ray.util.joblib import register_ray  # noqa: PLC0415 - an extra
-
-        register_ray()
-        return _joblib("ray", n_jobs=jobs)
+        return _ray(jobs)
     if jobs == 1:
         return _joblib("sequential")
     return _joblib("loky", n_jobs=jobs, initializer=_start_worker, initargs=(os.getpid(),), inner_max_num_threads=1)
@@ -217,6 +214,23 @@ def _config(backend: Backend, jobs: int) -> AbstractContextManager[Any]:
 @contextmanager
 def _joblib(backend: str, **settings: Any) -> Iterator[None]:
     with parallel_config(backend, **settings):
+        yield
+
+
+@contextmanager
+def _ray(jobs: int) -> Iterator[None]:
+    """Use the cluster of RAY_ADDRESS, or one on this machine. Raises Unavailable if Ray does not start."""
+    import ray  # noqa: PLC0415 - an extra
+    from ray.util.joblib import register_ray  # noqa: PLC0415
+
+    here = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": jobs, "include_dashboard": False}
+    try:
+        ray.init(ignore_reinit_error=True, log_to_driver=False, **here)
+        register_ray()
+    except Exception as error:  # Ray's own errors have no common class
+        why = describe_error(error)
+        raise Unavailable(f"Ray could not be started: {why}; --backend loky needs nothing else") from error
+    with _joblib("ray", n_jobs=jobs):
         yield
 
 

@@ -178,3 +178,9 @@ def test_the_files_commands_variables_and_health_checks_run_a_whole_run(compose_
     assert sum(result["pulls"]) == 640
     assert result["chosen"] is not None
     assert result["guarantee"]["kind"] == "pure"
+    # A second `docker compose up` finds the volumes, the tokens and the finished run.
+    assert up.start("token").wait(60) == 0, up.log("token")
+    again, fleet = up.start("run"), up.start("fleet")
+    assert [up.ended(again), up.ended(fleet)] == [0, 0], up.ends()
+    repeated = json.loads((up.folder / mounts(SERVICES["run"])["/data"] / "demo.json").read_text("utf-8"))
+    assert (repeated["pulls"], repeated["chosen"]) == (result["pulls"], result["chosen"])

@@ -106,7 +106,7 @@ def test_a_busy_port_is_named(tmp_path: Path) -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
         done = distrust("up", "--port-base", str(port), folder=tmp_path)
-    assert done.returncode == 2
+    assert done.returncode == 75
     assert f"port {port} for the server is in use" in done.stderr
     assert "--port-base" in done.stderr
 
@@ -123,7 +123,7 @@ def test_a_missing_data_set_is_named_with_the_way_to_make_it(tmp_path: Path) -> 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = distrust("up", "--data", "file/data", "--port-base", "0", folder=tmp_path)
-    assert done.returncode == 2
+    assert done.returncode == 75
     assert "cannot write file/data" in done.stderr
 
 

@@ -175,9 +175,7 @@ def test_a_ledger_charges_all_batches_of_a_stream_as_one_release() -> None:
     with pytest.raises(BudgetExceeded):
         ledger.check(BudgetSpec(epsilon=50.0))  # δ = 0: Gaussian noise is never pure
     at_once = PrivacyLedger(3, BudgetSpec(epsilon=2.25, delta=1e-4), (entry,))
-    assert at_once.total == ledger.total.model_copy(
-        update={"epsilon": stream.joint(3).at(1e-4).epsilon, "delta": 1e-4}
-    )
+    assert at_once.total == ledger.total.model_copy(update={"epsilon": stream.joint(3).at(1e-4).epsilon, "delta": 1e-4})
 
 
 def test_a_ledger_takes_the_weakest_stream_and_knows_no_sum_of_a_stream_and_other_releases() -> None:
@@ -219,4 +217,3 @@ def test_a_stream_that_does_not_say_what_several_batches_cost_does_not_compose()
     silent = Privacy(compute_promise=lambda: whole.promise, compute_profile=whole.profile)
     assert silent.composable.kind == "renyi" or silent.composable.rdp
     assert composable_of(mechanism, silent).kind == composable_of(mechanism, whole).kind == "none"
-

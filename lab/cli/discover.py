@@ -1,0 +1,258 @@
+"""Implements `distrust list`, `init` and `doctor`: what there is, a first run file, and what this machine lacks."""
+
+import json as json_text
+import os
+import platform
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.table import Table
+
+from distrust.common.errors import BadParameter
+from distrust.lab.cli.console import EXTRAS, FAILED, examples, out
+from distrust.lab.stack.data_dir import DEFAULT, LEAST_FREE, DataDir, write_result, writing
+from distrust.lab.stack.stack import BASE_PORT
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+JsonOption = Annotated[str | None, typer.Option("--json", help="Write it as JSON; - for stdout")]
+DataOption = Annotated[Path, typer.Option("--data", help="Folder of a local stack")]
+State = Literal["ok", "warn", "broken"]
+
+
+class Kind(StrEnum):
+    """Kinds of things that a run file or a command names."""
+
+    POLICIES = "policies"
+    MECHANISMS = "mechanisms"
+    ENVIRONMENTS = "environments"
+    FIGURES = "figures"
+    RUNS = "runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of `doctor`."""
+
+    subject: str
+    state: State
+    detail: str
+
+
+@app.command("list", epilog=examples("distrust list", "distrust list mechanisms", "distrust list runs --json -"))
+def list_command(
+    kind: Annotated[Kind | None, typer.Argument(help="One kind; all but runs when not given")] = None,
+    *,
+    json: JsonOption = None,
+    data: DataOption = DEFAULT,
+) -> None:
+    """List policies, mechanisms, environments, figures, or runs.
+
+    Runs are those of a local stack, read from its data folder.
+    """
+    kinds = [one for one in Kind if one is not Kind.RUNS] if kind is None else [kind]
+    found = {one.value: dict(_names(one, DataDir(data))) for one in kinds}
+    if json != "-":
+        for name, things in found.items():
+            table = Table(name, "", box=None, padding=(0, 2, 0, 0), title_justify="left")
+            for thing, meaning in things.items():
+                table.add_row(thing, meaning)
+            out.print(table)
+            out.print(f"{len(things)} {name}\n")
+    if json is not None:
+        write_result(json_text.dumps(found, indent=2, ensure_ascii=False) + "\n", json)
+
+
+def _names(kind: Kind, data_dir: DataDir) -> Iterator[tuple[str, str]]:
+    """Yield name and meaning of each thing of a kind. The code behind a kind takes up to a second to import."""
+    if kind is Kind.FIGURES:
+        from distrust.lab.sweep.cells import known_experiments, load_experiment  # noqa: PLC0415
+
+        yield from ((name, load_experiment(name).title) for name in known_experiments())
+    elif kind is Kind.RUNS:
+        yield from _runs(data_dir)
+    else:
+        from distrust.client.environments import ENVIRONMENTS  # noqa: PLC0415
+        from distrust.common.mechanisms import MECHANISMS  # noqa: PLC0415
+        from distrust.common.messages.policy import POLICIES  # noqa: PLC0415
+
+        catalogue = {Kind.POLICIES: POLICIES, Kind.MECHANISMS: MECHANISMS, Kind.ENVIRONMENTS: ENVIRONMENTS}[kind]
+        yield from ((name, _first_line(catalogue[name])) for name in catalogue)
+
+
+def _first_line(kind: type) -> str:
+    line = (kind.__doc__ or "").strip().splitlines()[0]
+    return line.partition("`: ")[2] if line.startswith("`[") else line
+
+
+def _runs(data_dir: DataDir) -> Iterator[tuple[str, str]]:
+    """Yield name and state of the runs in the folder's database. It is read as it stands: no service is started."""
+    import sqlite3  # noqa: PLC0415 - only this kind needs it
+
+    path = data_dir.path / "server.sqlite3"
+    if not path.exists():
+        return
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
+        yield from database.execute("SELECT run, state FROM runs ORDER BY rowid")
+
+
+TEMPLATE = """\
+# A run of distrust. Play it with: distrust run {path}
+# Every table and key: distrust list, and the documentation's page of the run file.
+
+run = "{run}"            # lower-case letters, digits, dot, dash, underscore
+horizon = {horizon}          # T: pulls in all, most often one a client
+
+[policy]                 # the server's policy: what to ask next
+name = "{policy}"
+{asks}
+[mechanism]              # how a sum is made private
+name = "{mechanism}"
+{privacy}
+[intermediary]           # losses and corruption that it must survive
+dropout = 0.1            # clients that may vanish, as a share of a cohort
+corrupt = 0.1            # clients that may collude with it
+
+[environment]            # the clients' simulated world: it never leaves their side
+name = "{environment}"
+seed = 1
+{world}
+[fleet]                  # the processes that play the clients
+processes = 2
+dropout = 0.0            # chance that a client leaves before it has answered
+"""
+
+
+@app.command("init", epilog=examples("distrust init first.toml", "distrust init ctx.toml --policy linucb"))
+def init_command(
+    path: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The file to write")],
+    *,
+    policy: Annotated[str, typer.Option("--policy", help="Its policy")] = "successive-elimination",
+    mechanism: Annotated[str | None, typer.Option("--mechanism", help="Its mechanism; one that fits")] = None,
+    environment: Annotated[str | None, typer.Option("--environment", help="Its world; one that fits")] = None,
+) -> None:
+    """Write a commented run file that plays."""
+    from distrust.lab.run.run_file import BadRunFile, parse  # noqa: PLC0415 - takes a second to import
+
+    if path.exists():
+        raise BadParameter("RUN.toml", str(path), "is there already; name another file")
+    text = _run_file(path, policy, mechanism, environment)
+    try:
+        parse(text)
+    except BadRunFile as error:
+        raise BadParameter("init", policy, f"no run file fits: {error.detail}") from error
+    with writing(path, "name another file"):
+        path.write_text(text, "utf-8")
+    out.print(f"{path}: play it with `distrust run {path}`, or add --in-process", markup=False)
+
+
+def _run_file(path: Path, policy: str, mechanism: str | None, environment: str | None) -> str:
+    """Return the text of a run file for a policy. Raises BadParameter for a name that is not known."""
+    from distrust.client.environments import ENVIRONMENTS  # noqa: PLC0415
+    from distrust.common.mechanisms import MECHANISMS  # noqa: PLC0415
+    from distrust.common.messages.policy import POLICIES  # noqa: PLC0415
+
+    for option, name, known in (
+        ("policy", policy, POLICIES),
+        ("mechanism", mechanism, MECHANISMS),
+        ("environment", environment, ENVIRONMENTS),
+    ):
+        if name is not None and name not in known:
+            raise BadParameter(option, name, f"must be one of {', '.join(known)}")
+    rewards = POLICIES[policy].REWARDS
+    worlds = {"arms": "bernoulli", "linear": "linear-sphere", "contextual": "glm-sphere"}
+    world = environment or ("contextual-synthetic" if policy == "linucb" else worlds[rewards])
+    noises = {"ucb1": "identity", "phased-elimination": "identity"}  # without privacy, as their papers have them
+    noise = mechanism or noises.get(policy, "distributed-polya" if rewards == "arms" else "local-gaussian")
+    kind = MECHANISMS[noise]
+    lines = [] if kind.model == "none" else ["epsilon = 1.0            # nats, a client"]
+    lines += ["delta = 1e-6"] if kind.takes_delta else []
+    lines += ["batches = 64             # length of the stream that it counts"] if kind.takes_batches else []
+    means = "means = [0.1, 0.5, 0.9]  # P(reward = 1), one an arm\n" if world == "bernoulli" else ""
+    return TEMPLATE.format(
+        path=path,
+        run=path.stem.lower().replace(" ", "-") or "first",
+        horizon=6000,
+        policy=policy,
+        mechanism=noise,
+        asks="batch = 20               # clients of a round\n" if rewards == "contextual" else "",
+        privacy="".join(f"{line}\n" for line in lines),
+        environment=world,
+        world=means,
+    )
+
+
+@app.command("doctor", epilog=examples("distrust doctor", "distrust doctor --data /srv/distrust --json -"))
+def doctor_command(*, data: DataOption = DEFAULT, json: JsonOption = None) -> None:
+    """Check this machine: Python, libraries, ports, disk, tokens. Exit 1 if something is broken."""
+    checks = [check for look in CHECKS for check in look(DataDir(data))]
+    if json != "-":
+        for check in checks:
+            out.print(f"{check.state:7} {check.subject:18} {check.detail}", markup=False)
+    if json is not None:
+        write_result(json_text.dumps([asdict(check) for check in checks], indent=2) + "\n", json)
+    if any(check.state == "broken" for check in checks):
+        raise typer.Exit(FAILED)
+
+
+def _python(_: DataDir) -> Iterator[Check]:
+    fine = sys.version_info >= (3, 11)
+    yield Check("Python", "ok" if fine else "broken", f"{platform.python_version()} (3.11 or newer is needed)")
+
+
+def _libraries(_: DataDir) -> Iterator[Check]:
+    from importlib.metadata import requires  # noqa: PLC0415
+
+    for line in requires("distrust") or ():
+        name = line.partition(";")[0].split("[")[0]
+        for sign in "<>=!~ ":
+            name = name.partition(sign)[0]
+        extra = line.partition("extra == ")[2].strip("\"' ")
+        if extra in ("", *EXTRAS.values()):
+            try:
+                yield Check(name, "ok", version(name))
+            except PackageNotFoundError:
+                lacking = f"pip install 'distrust[{extra}]'" if extra else "pip install distrust"
+                yield Check(name, "warn" if extra else "broken", f"is not installed: {lacking}")
+
+
+def _ports(_: DataDir) -> Iterator[Check]:
+    for port in range(BASE_PORT, BASE_PORT + 3):
+        with socket.socket() as probe:
+            free = probe.connect_ex(("127.0.0.1", port)) != 0
+        detail = "free" if free else "in use: `distrust up` needs --port-base, or its services run already"
+        yield Check(f"port {port}", "ok" if free else "warn", detail)
+
+
+def _folder(data_dir: DataDir) -> Iterator[Check]:
+    path = data_dir.path
+    there = path if path.exists() else path.resolve().parent
+    if not os.access(there, os.W_OK):
+        yield Check("data", "broken", f"{there} cannot be written")
+        return
+    free = shutil.disk_usage(there).free
+    state: State = "ok" if free >= LEAST_FREE else "broken"
+    yield Check("disk", state, f"{free / 2**30:.1f} GiB free where {path} is; {LEAST_FREE / 2**20:g} MiB are needed")
+    for file in (data_dir.token_file, data_dir.inspector_file):
+        if file.exists():
+            mode = file.stat().st_mode & 0o777
+            closed = mode & 0o077 == 0
+            yield Check(file.name, "ok" if closed else "broken", f"mode {mode:o}; only its owner may read it")
+
+
+def _programs(_: DataDir) -> Iterator[Check]:
+    for program, use in (("initdb", "tests with PostgreSQL"), ("chromium", "tests of the pages")):
+        versions = Path("/usr/lib/postgresql").glob(f"*/bin/{program}")  # where Debian keeps them, off PATH
+        place = shutil.which(program) or next(map(str, versions), None)
+        yield Check(program, "ok" if place else "warn", place or f"is not installed; only {use} need it")
+
+
+CHECKS: Iterable[Callable[[DataDir], Iterator[Check]]] = (_python, _libraries, _ports, _folder, _programs)

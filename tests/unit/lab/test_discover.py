@@ -1,0 +1,138 @@
+"""The command line for newcomers: lists, a first run file, a check of the machine, help, exit codes."""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from typer.testing import CliRunner
+
+from distrust.client.environments import ENVIRONMENTS
+from distrust.common.errors import BadParameter, RunFailed, Unavailable, WrongCohort
+from distrust.common.mechanisms import MECHANISMS
+from distrust.common.messages.policy import POLICIES
+from distrust.lab.__main__ import COMMANDS, app
+from distrust.lab.cli.console import as_typed, exit_code_of
+from distrust.lab.run import in_process
+from distrust.lab.run.run_file import read
+from distrust.lab.sweep.cells import known_experiments
+from distrust.lab.sweep.engine import _config
+
+
+def printed(*words: str, code: int = 0) -> str:
+    done = CliRunner().invoke(app, list(words))
+    assert done.exit_code == code, done.output
+    return done.stdout
+
+
+def test_list_has_everything_that_a_run_file_or_a_figure_names() -> None:
+    found = json.loads(printed("list", "--json", "-"))
+    assert list(found["policies"]) == list(POLICIES)
+    assert list(found["mechanisms"]) == list(MECHANISMS)
+    assert list(found["environments"]) == list(ENVIRONMENTS)
+    assert list(found["figures"]) == known_experiments()
+    assert [name for kind in found.values() for name, meaning in kind.items() if len(meaning) < 10] == []
+    assert all(name in printed("list", "policies") for name in POLICIES)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_init_writes_a_file_for_every_policy_that_plays(policy: str, tmp_path: Path) -> None:
+    path = tmp_path / "first.toml"
+    printed("init", str(path), "--policy", policy)
+    result = in_process.run(read(path))
+    assert (result.policy, result.fault) == (policy, None)
+    assert result.rounds
+
+
+def test_init_overwrites_nothing_and_names_what_it_does_not_know(tmp_path: Path) -> None:
+    path = tmp_path / "first.toml"
+    path.write_text("mine")
+    with pytest.raises(BadParameter, match="is there already; name another file"):
+        app(["init", str(path)], standalone_mode=False)
+    assert path.read_text() == "mine"
+    with pytest.raises(BadParameter, match=r"policy = 'ucb': must be one of successive-elimination"):
+        app(["init", str(tmp_path / "other.toml"), "--policy", "ucb"], standalone_mode=False)
+
+
+def test_doctor_finds_a_token_that_others_can_read(tmp_path: Path) -> None:
+    printed("token", "--data", str(tmp_path))
+    checks = json.loads(printed("doctor", "--data", str(tmp_path), "--json", "-"))
+    assert {"Python", "numpy", "disk", "operator.token", "inspector.token"} <= {check["subject"] for check in checks}
+    (tmp_path / "operator.token").chmod(0o644)
+    lines = printed("doctor", "--data", str(tmp_path), code=1).splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("broken")] == ["operator.token"]
+
+
+def test_every_command_has_short_help_and_examples_with_options_that_it_knows() -> None:
+    for name in COMMANDS:
+        text = printed(name, "-h")
+        assert text == printed(name, "--help")
+        if name == "data":
+            continue  # a group: its commands have the examples
+        _, _, shown = text.partition("Examples:\n")
+        lines = [line for line in shown.replace("\\\n", " ").splitlines() if line.strip()]
+        assert lines, name
+        for line in lines:
+            words = shlex.split(line)
+            start = words.index("distrust")
+            assert words[start + 1] == name
+            assert [word for word in words[start + 2 :] if word.startswith("--") and word not in text] == [], line
+
+
+def test_an_option_is_named_as_it_was_typed_and_a_field_of_a_file_by_its_name() -> None:
+    error = BadParameter("mechanism.epsilon", -1.0, "must lie in [0.0001, 50]")
+    assert as_typed(error, ["privacy", "--epsilon", "-1"]) == "--epsilon = -1.0: must lie in [0.0001, 50]"
+    assert as_typed(error, ["privacy", "--epsilon=-1"]) == "--epsilon = -1.0: must lie in [0.0001, 50]"
+    assert as_typed(error, ["run", "first.toml"]) == error.detail
+    assert as_typed(BadParameter("clients", 0, "x"), ["privacy", "--n", "0"]) == "--n = 0: x"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (BadParameter("arms", 1, "must be at least 2"), 2),
+        (WrongCohort("no such run"), 2),
+        (RunFailed("it failed"), 1),
+        (Unavailable("no answer"), 75),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_exit_codes_tell_broken_from_bad_input_and_from_what_may_work_later(error: Exception, code: int) -> None:
+    def command() -> None:
+        raise error
+
+    assert exit_code_of(command) == code
+
+
+@pytest.mark.parametrize("words", [["list"], ["errata", "--json", "-"], ["privacy", "-h"]], ids=lambda words: words[0])
+def test_a_reader_that_leaves_early_is_no_error(words: list[str]) -> None:
+    command = [sys.executable, "-m", "distrust.lab", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        complaints = process.stderr.read()
+    assert (process.returncode, complaints) == (0, "")
+
+
+def test_an_option_that_a_fleet_does_not_have_is_named() -> None:
+    assert "--max-epsilon" in printed("fleet", "--help")
+    with pytest.raises(BadParameter, match="'--runs': no such option"):
+        app(["fleet", "--runs", "first"], standalone_mode=False)
+
+
+def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: object) -> None:
+        raise RuntimeError("the node timed out\nduring startup")
+
+    ray, bridge = ModuleType("ray"), ModuleType("ray.util.joblib")
+    ray.init, bridge.register_ray = init, lambda: None  # type: ignore[attr-defined]
+    for name, module in (("ray", ray), ("ray.util", ModuleType("ray.util")), ("ray.util.joblib", bridge)):
+        monkeypatch.setitem(sys.modules, name, module)
+    with pytest.raises(Unavailable) as caught, _config("ray", 2):
+        pass
+    expected = "RuntimeError: the node timed out during startup; --backend loky needs nothing else"
+    assert caught.value.detail == f"Ray could not be started: {expected}"
