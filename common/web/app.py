@@ -46,7 +46,8 @@ class TokenRequired(HTTPBearer):
 InspectorOnly = Depends(TokenRequired("inspector", "Token that opens an intermediary's transcripts."))
 """Dependency of routes that show which client sent which message."""
 
-OperatorOnly = Depends(TokenRequired("operator", "Token that starts and stops runs, and opens and collects cohorts."))
+require_operator = TokenRequired("operator", "Token that starts and stops runs, and opens and collects cohorts.")
+OperatorOnly = Depends(require_operator)
 """Dependency of routes for the operator: `dependencies=[OperatorOnly]`, with `Unauthorized` in `problems(…)`."""
 
 

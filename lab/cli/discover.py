@@ -6,7 +6,7 @@ import platform
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -84,8 +84,12 @@ def _names(kind: Kind, data_dir: DataDir) -> Iterator[tuple[str, str]]:
         from distrust.common.mechanisms import MECHANISMS  # noqa: PLC0415
         from distrust.common.messages.policy import POLICIES  # noqa: PLC0415
 
-        catalogue = {Kind.POLICIES: POLICIES, Kind.MECHANISMS: MECHANISMS, Kind.ENVIRONMENTS: ENVIRONMENTS}[kind]
-        yield from ((name, _first_line(catalogue[name])) for name in catalogue)
+        known: dict[Kind, Mapping[str, type]] = {
+            Kind.POLICIES: POLICIES,
+            Kind.MECHANISMS: MECHANISMS,
+            Kind.ENVIRONMENTS: ENVIRONMENTS,
+        }
+        yield from ((name, _first_line(known[kind][name])) for name in known[kind])
 
 
 def _first_line(kind: type) -> str:
