@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -108,6 +109,9 @@ def _runs(data_dir: DataDir) -> Iterator[tuple[str, str]]:
         yield from database.execute("SELECT run, state FROM runs ORDER BY rowid")
 
 
+MODELS = ("distributed", "local", "shuffle", "central", "none")
+"""Models of trust, in the order in which `init` tries their mechanisms."""
+
 TEMPLATE = """\
 # A run of distrust. Play it with: distrust run {path}
 # Every table and key: distrust list, and the documentation's page of the run file.
@@ -128,7 +132,7 @@ corrupt = 0.1            # clients that may collude with it
 [environment]            # the clients' simulated world: it never leaves their side
 name = "{environment}"
 seed = 1
-{world}
+
 [fleet]                  # the processes that play the clients
 processes = 2
 dropout = 0.0            # chance that a client leaves before it has answered
@@ -139,7 +143,7 @@ dropout = 0.0            # chance that a client leaves before it has answered
 def init_command(
     path: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The file to write")],
     *,
-    policy: Annotated[str, typer.Option("--policy", help="Its policy")] = "successive-elimination",
+    policy: Annotated[str | None, typer.Option("--policy", help="Its policy; the usual one")] = None,
     mechanism: Annotated[str | None, typer.Option("--mechanism", help="Its mechanism; one that fits")] = None,
     environment: Annotated[str | None, typer.Option("--environment", help="Its world; one that fits")] = None,
 ) -> None:
@@ -148,50 +152,54 @@ def init_command(
 
     if path.exists():
         raise BadParameter("RUN.toml", str(path), "is there already; name another file")
-    text = _run_file(path, policy, mechanism, environment)
-    try:
-        parse(text)
-    except BadRunFile as error:
-        raise BadParameter("init", policy, f"no run file fits: {error.detail}") from error
-    with writing(path, "name another file"):
-        path.write_text(text, "utf-8")
-    out.print(f"{path}: play it with `distrust run {path}`, or add --in-process", markup=False)
+    refusals: list[str] = []
+    for text in _run_files(path, policy, mechanism, environment):
+        try:
+            parse(text)
+        except (BadRunFile, BadParameter) as error:
+            refusals.append(error.detail)
+            continue
+        with writing(path, "name another file"):
+            path.write_text(text, "utf-8")
+        out.print(f"{path}: play it with `distrust run {path}`, or add --in-process", markup=False)
+        return
+    raise BadParameter("policy", policy, f"nothing that was asked for fits it: {refusals[-1]}")
 
 
-def _run_file(path: Path, policy: str, mechanism: str | None, environment: str | None) -> str:
-    """Return the text of a run file for a policy. Raises BadParameter for a name that is not known."""
+def _run_files(path: Path, policy: str | None, mechanism: str | None, environment: str | None) -> Iterator[str]:
+    """Yield run files for a policy, the best choice first. Raises BadParameter for a name that is not known."""
     from distrust.client.environments import ENVIRONMENTS  # noqa: PLC0415
     from distrust.common.mechanisms import MECHANISMS  # noqa: PLC0415
+    from distrust.common.messages.policy import DEFAULT as USUAL  # noqa: PLC0415
     from distrust.common.messages.policy import POLICIES  # noqa: PLC0415
 
-    for option, name, known in (
+    given = (
         ("policy", policy, POLICIES),
         ("mechanism", mechanism, MECHANISMS),
         ("environment", environment, ENVIRONMENTS),
-    ):
+    )
+    for option, name, known in given:
         if name is not None and name not in known:
             raise BadParameter(option, name, f"must be one of {', '.join(known)}")
-    rewards = POLICIES[policy].REWARDS
-    worlds = {"arms": "bernoulli", "linear": "linear-sphere", "contextual": "glm-sphere"}
-    world = environment or ("contextual-synthetic" if policy == "linucb" else worlds[rewards])
-    noises = {"ucb1": "identity", "phased-elimination": "identity"}  # without privacy, as their papers have them
-    noise = mechanism or noises.get(policy, "distributed-polya" if rewards == "arms" else "local-gaussian")
-    kind = MECHANISMS[noise]
-    lines = [] if kind.model == "none" else ["epsilon = 1.0            # nats, a client"]
-    lines += ["delta = 1e-6"] if kind.takes_delta else []
-    lines += ["batches = 64             # length of the stream that it counts"] if kind.takes_batches else []
-    means = "means = [0.1, 0.5, 0.9]  # P(reward = 1), one an arm\n" if world == "bernoulli" else ""
-    return TEMPLATE.format(
-        path=path,
-        run=path.stem.lower().replace(" ", "-") or "first",
-        horizon=6000,
-        policy=policy,
-        mechanism=noise,
-        asks="batch = 20               # clients of a round\n" if rewards == "contextual" else "",
-        privacy="".join(f"{line}\n" for line in lines),
-        environment=world,
-        world=means,
-    )
+    chosen = policy or USUAL
+    rewards = POLICIES[chosen].REWARDS
+    worlds = [environment] if environment else [one for one in ENVIRONMENTS if rewards == ENVIRONMENTS[one].REWARDS]
+    noises = [mechanism] if mechanism else sorted(MECHANISMS, key=lambda one: MODELS.index(MECHANISMS[one].model))
+    for world, noise in product(worlds, noises):
+        kind = MECHANISMS[noise]
+        lines = [] if kind.model == "none" else ["epsilon = 1.0            # nats, a client"]
+        lines += ["delta = 1e-6"] if kind.takes_delta else []
+        lines += ["batches = 10_000         # length of the stream that it counts"] if kind.takes_batches else []
+        yield TEMPLATE.format(
+            path=path,
+            run=path.stem.lower().replace(" ", "-"),
+            horizon=20_000,
+            policy=chosen,
+            asks="batch = 20               # clients of a round\n" if rewards == "contextual" else "",
+            mechanism=noise,
+            privacy="".join(f"{line}\n" for line in lines),
+            environment=world,
+        )
 
 
 @app.command("doctor", epilog=examples("distrust doctor", "distrust doctor --data /srv/distrust --json -"))
