@@ -19,9 +19,8 @@ from distrust.lab.cli.stack import DataOption, PortOption
 from distrust.lab.run import in_process
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.over_http import HttpRun
-from distrust.lab.run.progress import Progress
+from distrust.lab.run.progress import Progress, print_result
 from distrust.lab.run.result import Result
-from distrust.lab.run.result_table import print_result
 from distrust.lab.run.run_file import RunFile, read
 from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_result, writing
 from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running_stack

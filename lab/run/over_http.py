@@ -19,8 +19,7 @@ from distrust.common.web.client import Http, Patience, Peer
 from distrust.lab.run.failures import tracker_of
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.progress import Progress, Standings
-from distrust.lab.run.result import Result, Truth, Wire, from_report, summarize
-from distrust.lab.run.result_table import most_common
+from distrust.lab.run.result import CohortResult, Result, RoundResult, Truth, Wire, most_common, summarize
 from distrust.lab.run.run_file import RunFile
 from distrust.lab.stack.stack import Urls
 from distrust.server.learner.learner import Learner
@@ -154,6 +153,33 @@ def _finished(view: RunView) -> RunView:
         return view
     how = "was cancelled" if view.state == "cancelled" else "failed"
     raise RunFailed(f"run {view.run} {how}: {view.reason}")
+
+
+def from_report(report: RoundReport) -> RoundResult:
+    """Return the result of a round from the server's report of it."""
+    return RoundResult(
+        number=report.number,
+        batch=report.batch,
+        arms=report.arms,
+        decision=report.decision,
+        eliminated=report.eliminated,
+        modulus=report.mechanism.modulus,
+        payload_bits=report.mechanism.bits,
+        guarantee=report.guarantee,
+        cohorts=[
+            CohortResult(
+                cohort=c.cohort,
+                arm=c.arm,
+                clients=c.clients,
+                survivors=c.survivors,
+                estimate=c.estimate,
+                liars=c.liars,
+                disputes=c.disputes,
+                reason=c.reason,
+            )
+            for c in report.cohorts
+        ],
+    )
 
 
 class ReplayDiffers(ProtocolError):

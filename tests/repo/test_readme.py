@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from distrust.lab.__main__ import app
 from distrust.lab.run import in_process
-from distrust.lab.run.result_table import print_result
+from distrust.lab.run.progress import print_result
 from distrust.lab.run.run_file import parse
 
 ROOT = Path(__file__).parents[2]
