@@ -8,15 +8,13 @@ from typing import NoReturn
 
 from rich.console import Console
 
+from distrust import EXTRAS
 from distrust.common.errors import ProtocolError, RunFailed
 
 FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
 TERMINATED = 143
-
-EXTRAS = {"joblib": "lab", "matplotlib": "lab", "pyarrow": "lab", "sklearn": "mslr"}
-"""Libraries that only some commands need, with the extra of ours that installs them."""
 
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)

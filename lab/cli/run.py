@@ -17,6 +17,7 @@ from distrust.common.privacy.searches import one_thread
 from distrust.lab.cli.console import err, out
 from distrust.lab.cli.stack import DataOption, PortOption
 from distrust.lab.run import in_process
+from distrust.lab.run.connection import elsewhere
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.over_http import HttpRun
 from distrust.lab.run.progress import Progress, print_result
@@ -84,8 +85,8 @@ def there(file: RunFile, urls: Urls, data_dir: DataDir, *, fleet: bool = True) -
     fleet   whether fleets of ours play; else fleets that are started elsewhere.
     Raises  BadParameter for a world that other fleets cannot know, because its seed was drawn here.
     """
-    if file.drawn and not fleet:
-        raise BadParameter("environment.seed", None, "other fleets play with --no-fleet: give the seed of their world")
+    if not fleet:
+        elsewhere(file)
     data_dir.make()
     fleets = Fleets(file, urls, data_dir.path / "logs") if fleet else None
     return asyncio.run(HttpRun(file, urls, fleets, Progress(err)).run())

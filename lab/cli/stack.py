@@ -1,9 +1,6 @@
 """Implements `distrust up`, `token` and `inspect`: starts the services on loopback; shows each party's messages."""
 
-import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +8,7 @@ import typer
 
 from distrust.lab.cli.console import out
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
-from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running_stack
+from distrust.lab.stack.stack import BASE_PORT, Stack
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -59,27 +56,7 @@ def inspect_command(
 ) -> None:
     """Print a run's messages side by side, as each party saw them."""
     # The analyzer's code takes a second to import, and `up` and `token` need none of it.
-    from distrust.lab.run.transcripts import Wanted, gather, print_sights  # noqa: PLC0415
+    from distrust.lab.run.connection import inspect  # noqa: PLC0415
+    from distrust.lab.run.transcripts import print_sights  # noqa: PLC0415
 
-    wanted = Wanted(run, round_number or _round_of(cohort), cohort, limit)
-    data_dir = DataDir(data)
-    with _running_or_started(data_dir) as urls:
-        print_sights(asyncio.run(gather(urls, wanted)), out)
-
-
-def _round_of(cohort: str | None) -> int:
-    """Return the round in a cohort's name, RUN.ROUND.ARM.ATTEMPT; else the first."""
-    parts = (cohort or "").rsplit(".", 3)[1:]
-    return int(parts[0]) if len(parts) == 3 and parts[0].isdecimal() else 1
-
-
-@contextmanager
-def _running_or_started(data_dir: DataDir) -> Iterator[Urls]:
-    """Yield the services on a folder. If none run, start them on their stored data."""
-    urls = running_stack(data_dir)
-    if urls is not None:
-        yield urls
-        return
-    data_dir.token()  # refuses a folder in which no stack has run
-    with Stack(data_dir, 0) as stack:
-        yield stack.urls
+    print_sights(inspect(run, round_number=round_number, cohort=cohort, limit=limit, data=data).sights, out)

@@ -152,6 +152,11 @@ def compare(*, n: int, epsilon: float, **words: Unpack[PrivacyWords]) -> Compari
 
     words   other fields of `PrivacyQuery`: delta, dropout, corrupt, dimension, …
     Raises  BadParameter, naming the field, the value and what is allowed.
+
+    >>> import distrust
+    >>> comparison = distrust.compare(n=100, epsilon=1.0)
+    >>> [line[-1] for line in comparison.lines() if line[:2] == ("distributed-polya", "exact")]
+    ['clients, aggregator']
     """
     with one_thread():
         return compared(PrivacyQuery(clients=n, epsilon=epsilon, **words))

@@ -59,28 +59,15 @@ class HttpRun:
                 "aggregator": http.peer(self.urls.aggregator, self.urls.token),
                 "shuffler": http.peer(self.urls.shuffler, self.urls.token),
             }
-            await self._create()
+            view = await create(self._server, self.file)
+            if view.state != "running":
+                raise Conflict(f"run {view.run} is {view.state} already; give this one another name: --name")
             began = time.perf_counter()
             with self.fleets or contextlib.nullcontext():
                 view = await self._watched()
                 seconds = time.perf_counter() - began
                 wire = await self._wire()
-            reports = await all_rounds(self._server, view.run)
-            rounds = [from_report(report) for report in reports]
-            truth = replay_failures(self.file, reports, view.snapshot)
-            spent = (await self._server.get(f"/v1/runs/{view.run}/ledger", LedgerView)).classes
-            return summarize(self.file, "http", view.snapshot, rounds, truth, spent=spent, seconds=seconds, wire=wire)
-
-    async def _create(self) -> None:
-        try:
-            view = await self._server.post("/v1/runs", self.file.config, RunView)
-        except ProtocolError as error:
-            missing = [one.name for one in self.file.extensions if repr(one.name) in error.detail]
-            if missing:
-                raise Unavailable(f"the server cannot use {', '.join(missing)}: {error.detail}") from error
-            raise
-        if view.state != "running":
-            raise Conflict(f"run {view.run} is {view.state} already; give this one another name: --name")
+            return await result_of(self._server, self.file, view, seconds=seconds, wire=wire)
 
     async def _watched(self) -> RunView:
         """Return the run's view once it is over. An error carries the reasons of clients that refused."""
@@ -100,7 +87,7 @@ class HttpRun:
                 view = await self._server.get(f"/v1/runs/{self.file.config.run}", RunView)
                 await self._show(view)
                 if view.state != "running":
-                    return _finished(view)
+                    return finished(view)
                 self._check(deserted=deserted)
                 await asyncio.sleep(LOOK_SECONDS)
 
@@ -148,7 +135,30 @@ def _why(wire: Wire | None) -> str:
     return "".join(f"; {clients:,} clients refused: {why}" for why, clients in reasons)
 
 
-def _finished(view: RunView) -> RunView:
+async def create(server: Peer, file: RunFile) -> RunView:
+    """Create a run at the server, and return it; the same run again is the one that is there already."""
+    try:
+        return await server.post("/v1/runs", file.config, RunView)
+    except ProtocolError as error:
+        missing = [one.name for one in file.extensions if repr(one.name) in error.detail]
+        if missing:
+            raise Unavailable(f"the server cannot use {', '.join(missing)}: {error.detail}") from error
+        raise
+
+
+async def result_of(
+    server: Peer, file: RunFile, view: RunView, *, seconds: float | None = None, wire: Wire | None = None
+) -> Result:
+    """Return the result of a finished run, with regret and failures counted in the world of its run file."""
+    reports = await all_rounds(server, view.run)
+    rounds = [from_report(report) for report in reports]
+    truth = replay_failures(file, reports, view.snapshot)
+    spent = (await server.get(f"/v1/runs/{view.run}/ledger", LedgerView)).classes
+    return summarize(file, "http", view.snapshot, rounds, truth, spent=spent, seconds=seconds, wire=wire)
+
+
+def finished(view: RunView) -> RunView:
+    """Return the view of a finished run. Raises RunFailed for one that failed or was cancelled."""
     if view.state == "finished":
         return view
     how = "was cancelled" if view.state == "cancelled" else "failed"

@@ -32,8 +32,10 @@ def print_result(result: Result, out: Console) -> None:
     for line in arm_lines(result):
         table.add_row(*(Text(cell) for cell in line))
     out.print(table)
-    speed = f"{result.clients_per_second:,.0f} clients per second, {result.seconds:.1f} s in all"
-    for name, fact in (*facts(result), ("speed", speed)):
+    named = facts(result)
+    if result.seconds is not None:
+        named.append(("speed", f"{result.clients_per_second:,.0f} clients per second, {result.seconds:.1f} s in all"))
+    for name, fact in named:
         out.print(f"{name:<10}  {fact}", markup=False)
 
 

@@ -192,8 +192,8 @@ class Result(Message):
     guarantee: Guarantee
     spent: tuple[LedgerClass, ...]
     bits: Bits
-    seconds: float
-    clients_per_second: float
+    seconds: float | None
+    clients_per_second: float | None
     events: PolicyFailures
     formed: tuple[FormedInterval, ...] = Field(default=(), exclude_if=lambda formed: not formed)
     fault: str | None = None
@@ -343,11 +343,14 @@ def summarize(
     truth: Truth,
     *,
     spent: tuple[LedgerClass, ...],
-    seconds: float,
+    seconds: float | None,
     wire: Wire | None = None,
     fault: str | None = None,
 ) -> Result:
-    """Return a run's result. `seconds` is wall time; `wire` is what fleets counted, None in process."""
+    """Return a run's result.
+
+    seconds  wall time; None for a run that was over when it was asked about. wire: counts of fleets, None in process.
+    """
     config = file.config
     pulls = [arm.pulls for arm in snapshot.arms]
     clients = sum(cohort.clients for one in rounds for cohort in one.cohorts)
@@ -376,7 +379,7 @@ def summarize(
         bits=_bits(rounds, clients, wire),
         refusals=wire.refusals if wire else {},
         seconds=seconds,
-        clients_per_second=clients / seconds,
+        clients_per_second=None if seconds is None else clients / seconds,
         events=truth.events,
         formed=tuple(truth.formed),
         fault=fault,

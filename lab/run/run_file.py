@@ -133,9 +133,18 @@ def read(path: Path) -> RunFile:
 
 
 def parse(text: str) -> RunFile:
-    """Return a run file from its text, checked. Without `arms` it has the environment's.
+    r"""Return a run file from its text, checked. Without `arms` it has the environment's.
 
     Raises BadRunFile, BadParameter.
+
+    >>> import distrust
+    >>> text = 'run = "doc"\nhorizon = 900\nmechanism = {name = "identity"}\n'
+    >>> file = distrust.parse(text + 'environment = {name = "bernoulli", seed = 4, means = [0.1, 0.9]}')
+    >>> file.config.arms, file.config.policy.name
+    (2, 'successive-elimination')
+    >>> distrust.parse(text + 'environment = {name = "bernouli"}')
+    Traceback (most recent call last):
+    distrust.lab.run.run_file.BadRunFile: environment.name = 'bernouli': must be one of ...
     """
     try:
         table = tomllib.loads(text)
