@@ -78,7 +78,7 @@ UNKNOWN = {"exact": "∞", "bound": "not known"}
 """Text for a missing ε: none is enough, or none was proven."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """The answer for one mechanism. A calibration that is refused is a sentence: `exact` never is."""
 
@@ -132,6 +132,10 @@ class Report:
         names = list(self.figures)
         rows = [{"figure": label, **dict(zip(names, cells, strict=True))} for label, cells in self.lines()]
         return data_frame(["figure", *names], rows)
+
+    def __repr__(self) -> str:
+        """Return the promises in one line."""
+        return f"<Report on {self.title}: {'; '.join(side.promise.guarantee.line() for side in self.figures.values())}>"
 
     def _repr_html_(self) -> str:
         """Return the report for a notebook: its promise and what that assumes, then all figures."""

@@ -87,7 +87,7 @@ def _promise(guarantee: LabelledGuarantee) -> str:
     return f"ε {sign} {guarantee.epsilon:.4g}{delta}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """The answer for every mechanism and calibration: an offer, or why there is none.
 
@@ -140,6 +140,10 @@ class Comparison:
             for name, calibration, one in self.rows
         ]
         return data_frame(COLUMNS, rows)
+
+    def __repr__(self) -> str:
+        """Return the question in one line."""
+        return f"<Comparison of {len(self.rows)} mechanisms and calibrations: {self.title}>"
 
     def _repr_html_(self) -> str:
         """Return the table of `distrust privacy --compare` for a notebook."""

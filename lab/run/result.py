@@ -214,6 +214,10 @@ class Result(Message):
             raise BadParameter("table", table, f"must be one of {', '.join(COLUMNS)}")
         return data_frame(COLUMNS[table], _rows(self, table))
 
+    def __repr__(self) -> str:
+        """Return the run in one line."""
+        return f"<Result of {self.run}, {self.driver}: {self.guarantee.line()}, regret {self.regret.final:,.1f}>"
+
     def _repr_html_(self) -> str:
         """Return the closing table of `distrust run` for a notebook, without the seconds."""
         head = ("arm", "pulls", "estimate", "confidence interval", "fate")

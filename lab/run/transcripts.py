@@ -101,7 +101,7 @@ async def _pages(party: Peer, path: str, limit: int) -> Pages:
     return Pages(total, kept)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Inspection:
     """What each party said of the messages of some cohorts, side by side."""
 
@@ -111,6 +111,10 @@ class Inspection:
         """Return a row a message as a data frame: its cohort and stage, and each party's text. Needs pandas."""
         rows = [(sight.cohort.cohort, *line) for sight in self.sights for line in lines_of(sight)]
         return data_frame(COLUMNS, (dict(zip(COLUMNS, row, strict=True)) for row in rows))
+
+    def __repr__(self) -> str:
+        """Return the cohorts in one line."""
+        return f"<Inspection of {', '.join(sight.cohort.cohort for sight in self.sights)}>"
 
     def _repr_html_(self) -> str:
         """Return a table a cohort for a notebook: what a client sent, and what each party saw of it."""

@@ -72,7 +72,7 @@ EXPECTED = ("A worker stopped while some jobs were given", ".*tasks which were s
 """Warnings of joblib that are ignored: a worker that had grown was replaced; a sweep was stopped."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SweepOutcome:
     """Rows in the order of the table, failed cells with their reasons, and the file that holds the rows."""
 
@@ -109,6 +109,10 @@ class SweepOutcome:
             ]
             return data_frame(("series", "runs", "dropped", "failed", "stated", "holds", "widths", "missed"), lines)
         raise BadParameter("table", table, "must be one of rows, summary, confidence")
+
+    def __repr__(self) -> str:
+        """Return what was played in one line."""
+        return f"<SweepOutcome of {self.experiment.name}: {len(self.rows)} rows, {len(self.failures)} cells failed>"
 
     def _repr_html_(self) -> str:
         """Return the tables of `distrust sweep` for a notebook, without the seconds."""

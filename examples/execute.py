@@ -1,0 +1,75 @@
+"""Executes the notebooks of this folder and writes them with their outputs.
+
+    python examples/execute.py            all of them
+    python examples/execute.py mab ctx    some of them
+
+What is written depends on no clock and no machine: counters, metadata and ids are those of the file that is read. So
+that one notebook need not import what another one has, all of them share one kernel, emptied before each.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import nbformat
+from jupyter_client import KernelManager
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+FOLDER = Path(__file__).parent
+SECONDS = 300  # for one cell; none takes more than a few
+
+
+def notebooks() -> list[Path]:
+    """Return the notebooks of this folder, by name."""
+    return sorted(FOLDER.glob("*.ipynb"))
+
+
+def executed(paths: Sequence[Path]) -> Iterator[tuple[Path, NotebookNode]]:
+    """Yield each notebook with the outputs that it has now. It runs in a folder of its own, which is removed."""
+    with tempfile.TemporaryDirectory(prefix="distrust-examples-") as folder:
+        kernel = KernelManager(kernel_name="python3")
+        # One thread of linear algebra, and no folder of settings or fonts that another program wrote.
+        kernel.start_kernel(cwd=folder, env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "MPLCONFIGDIR": folder})
+        try:
+            for path in paths:
+                _run(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("%reset -f")]), kernel)
+                notebook = nbformat.read(path, as_version=4)
+                _run(notebook, kernel)
+                yield path, cleaned(notebook)
+        finally:
+            kernel.shutdown_kernel(now=True)
+
+
+def _run(notebook: NotebookNode, kernel: KernelManager) -> None:
+    NotebookClient(notebook, km=kernel, timeout=SECONDS, record_timing=False).execute()
+
+
+def cleaned(notebook: NotebookNode) -> NotebookNode:
+    """Return the notebook with cells counted from 1, and without what an execution adds to the metadata."""
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for number, cell in enumerate(code, 1):
+        cell.metadata, cell.execution_count = {}, number
+        for output in cell.outputs:
+            output.pop("metadata", None) if output.output_type == "stream" else output.update(metadata={})
+            if "execution_count" in output:
+                output.execution_count = number
+    return notebook
+
+
+def main() -> None:
+    """Execute the notebooks that are named, or all of them."""
+    named = [FOLDER / f"{name}.ipynb" for name in sys.argv[1:]] or notebooks()
+    for path, notebook in executed(named):
+        nbformat.write(notebook, path)
+        print(path.name, f"{path.stat().st_size / 1024:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()
