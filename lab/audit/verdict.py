@@ -213,6 +213,10 @@ class Finding(Message):
             ("hits in either world", f"{self.hits[0]} and {self.hits[1]}"),
         ]
 
+    def __repr__(self) -> str:
+        """Return the verdict in one line."""
+        return f"<Finding on {self.title}: {self.verdict}>"
+
     def _repr_html_(self) -> str:
         """Return the table of `distrust audit` for a notebook."""
         return card(f"{self.title}: {self.verdict}", self.lines(), notes=[PROVES_NOTHING])

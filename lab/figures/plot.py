@@ -110,6 +110,8 @@ def intervals(
 ) -> Axes:
     """Draw each arm's confidence interval after every round, with a cross where the arm was dropped. Return the axes.
 
+    The first rounds, whose intervals are all wider than the picture, are left out, and the title says so.
+
     arms    to draw, at most MOST_SHOWN; by default the MOST_ARMS that stayed longest.
     by      the x axis: "round", or "pulls" until the end of the round, on a logarithmic axis.
     Raises  BadParameter for a run that formed no intervals: the arms are the clients' own, or a round is one client.
@@ -117,24 +119,28 @@ def intervals(
     if by not in {"round", "pulls"}:
         raise BadParameter("by", by, "must be round or pulls")
     shown, drawn = _shown(result, arms), _axes(axes)
-    places = _places(result, by)
+    places, window = _places(result, by), _window(result, shown)
+    formed = [one for one in result.formed if one.arm in shown]
+    # An arm's last interval lies in the window, so there is such a round, and each arm has one from there on.
+    first = min(one.round for one in formed if window[0] <= one.lower and one.upper <= window[1])
     for at, arm in enumerate(shown):
         beside = 0.5 * ((at + 0.5) / len(shown) - 0.5)
         marks = [
             Mark(places[one.round] * 1.25**beside if by == "pulls" else places[one.round] + beside, one)
-            for one in result.formed
-            if one.arm == arm
+            for one in formed
+            if one.arm == arm and one.round >= first
         ]
         _arm(drawn, result, marks, at)
     drawn.set_xlabel("round" if by == "round" else "pulls of all arms")
     drawn.set_ylabel("estimate and confidence interval")
-    drawn.set_ylim(*_window(result, shown))
+    drawn.set_ylim(*window)
     if by == "pulls":
         drawn.set_xscale("log")
     else:
         drawn.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if len(shown) < len(result.arms):
-        drawn.set_title(f"{len(shown)} of {len(result.arms)} arms", fontsize=10)
+    some = [f"{len(shown)} of {len(result.arms)} arms"] if len(shown) < len(result.arms) else []
+    late = [f"from round {first} on"] if first > 1 else []
+    drawn.set_title(", ".join(some + late), fontsize=10)
     return _finished(drawn, ncols=1 + len(shown) // 7)
 
 
