@@ -163,9 +163,9 @@ def connect(
                 raise BadParameter(name, url, "must be the address of a service, such as http://127.0.0.1:8701")
         urls = Urls(str(server), shuffler or "", aggregator or "", token, inspector)
     else:
-        urls = _of_folder(Path(server))
         if any((shuffler, aggregator, token, inspector)):
             raise BadParameter("server", str(server), "a data folder has all addresses and tokens: give no others")
+        urls = _of_folder(Path(server))
     connection = Connection(urls)
     connection.runs()
     return connection

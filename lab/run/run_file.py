@@ -102,12 +102,12 @@ def load(source: Source, unsafe: Mapping[str, Any] | None = None) -> RunFile:
         file = source
     elif isinstance(source, Mapping):
         file = parse_table(plain(source))
+    elif not isinstance(source, Path | str):
+        raise BadParameter("source", type(source).__name__, "must be a dictionary, a path, TOML text or a RunFile")
     elif isinstance(source, Path) or ("\n" not in source and source.endswith(".toml")):
         file = read(Path(source))
-    elif isinstance(source, str):
-        file = parse(source)
     else:
-        raise BadParameter("source", type(source).__name__, "must be a dictionary, a path, TOML text or a RunFile")
+        file = parse(source)
     return file if unsafe is None else file.unsafe(unsafe)
 
 
