@@ -16,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import nbformat
-from jupyter_client import KernelManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from PIL import Image
+from traitlets.config import Config
 
 FOLDER = Path(__file__).parent
 SECONDS = 300  # for one cell; none takes more than a few
@@ -34,21 +34,24 @@ def notebooks() -> list[Path]:
 def executed(paths: Sequence[Path]) -> Iterator[tuple[Path, NotebookNode]]:
     """Yield each notebook with the outputs that it has now. It runs in a folder of its own, which is removed."""
     with tempfile.TemporaryDirectory(prefix="distrust-examples-") as folder:
-        kernel = KernelManager(kernel_name="python3", transport="ipc", ip=f"{folder}/kernel")
+        # Sockets of files: what the kernel is told does not pass the loopback, where other users could read it.
+        sockets = Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}})
+        client = NotebookClient(nbformat.v4.new_notebook(), timeout=SECONDS, record_timing=False, config=sockets)
         # One thread of linear algebra, and no folder of settings or fonts that another program wrote.
-        kernel.start_kernel(cwd=folder, env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "MPLCONFIGDIR": folder})
-        try:
+        own = {"OPENBLAS_NUM_THREADS": "1", "MPLCONFIGDIR": folder}
+        with client.setup_kernel(cwd=folder, env={**os.environ, **own}):
             for path in paths:
-                _run(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("%reset -f")]), kernel)
-                notebook = nbformat.read(path, as_version=4)
-                _run(notebook, kernel)
-                yield path, cleaned(notebook)
-        finally:
-            kernel.shutdown_kernel(now=True)
+                _run(client, nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("%reset -f")]))
+                yield path, cleaned(_run(client, nbformat.read(path, as_version=4)))
 
 
-def _run(notebook: NotebookNode, kernel: KernelManager) -> None:
-    NotebookClient(notebook, km=kernel, timeout=SECONDS, record_timing=False).execute()
+def _run(client: NotebookClient, notebook: NotebookNode) -> NotebookNode:
+    """Execute all cells of a notebook in the client's kernel, and return it. Raises CellExecutionError."""
+    client.nb = notebook
+    client.reset_execution_trackers()
+    for number, cell in enumerate(notebook.cells):
+        client.execute_cell(cell, number)
+    return notebook
 
 
 def cleaned(notebook: NotebookNode) -> NotebookNode:
