@@ -6,13 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-fast test-slow test-alone postgresql check lint types contracts replay lock clean
+.PHONY: help demo test test-fast test-slow test-alone postgresql check lint types contracts replay notebooks lock clean
 
 help:
 	@echo "make demo    the main job: three services and two fleets on loopback, real data, a result"
 	@echo "make test    every test (test-fast, test-slow, test-alone)"
 	@echo "make check   ruff, mypy, import contracts"
 	@echo "make replay  the figures' experiments again, compared with docs/figures/rows (three hours of a core)"
+	@echo "make notebooks  the notebooks of examples/ again, with their outputs"
 	@echo "make lock    write requirements.lock and requirements-runtime.lock again from pyproject.toml"
 	@echo "make clean   remove the environment, caches and .distrust/"
 
@@ -52,6 +53,9 @@ replay: $(STAMP)
 	@for rows in docs/figures/rows/*.parquet; do \
 	    $(BIN)/distrust sweep "$$(basename "$$rows" .parquet)" --check "$$rows" $(SWEEP) || failed=1; \
 	done; exit $${failed:-0}
+
+notebooks: $(STAMP)
+	@$(BIN)/python examples/execute.py
 
 # requirements.lock is for work on the project; requirements-runtime.lock is what a party runs with, for its image.
 COMPILE := $(BIN)/pip-compile -q --generate-hashes --allow-unsafe --no-emit-index-url --no-emit-find-links \
