@@ -217,6 +217,8 @@ class Finding(Message):
         """Return the verdict in one line."""
         return f"<Finding on {self.title}: {self.verdict}>"
 
+    __str__ = __repr__
+
     def _repr_html_(self) -> str:
         """Return the table of `distrust audit` for a notebook."""
         return card(f"{self.title}: {self.verdict}", self.lines(), notes=[PROVES_NOTHING])

@@ -123,7 +123,7 @@ class Connection:
 
         Needs the operator's token for the server's transcript, and the inspector's for the intermediary's.
         """
-        return Inspection(done(gather(self.urls, wanted(subject, round_number, cohort, limit))))
+        return Inspection(done(gather(self.urls, transcripts_wanted(subject, round_number, cohort, limit))))
 
     def _loaded(self, source: Source, unsafe: Mapping[str, Any] | None) -> RunFile:
         with one_thread():
@@ -213,12 +213,12 @@ def inspect(
     Raises        WrongCohort for an unknown run, round or cohort; BadParameter for a run in process, and for a folder
                   in which no service has run.
     """
-    want = wanted(subject, round_number, cohort, limit)
+    want = transcripts_wanted(subject, round_number, cohort, limit)
     with running_or_started(DataDir(Path(data))) as urls:
         return Inspection(done(gather(urls, want)))
 
 
-def wanted(subject: Subject, round_number: int | None, cohort: str | None, limit: int) -> Wanted:
+def transcripts_wanted(subject: Subject, round_number: int | None, cohort: str | None, limit: int) -> Wanted:
     """Return the choice of transcripts. Raises BadParameter for a run in process, which sends no message."""
     if isinstance(subject, Result) and subject.driver != "http":
         raise BadParameter("run", subject.run, "was played in process, without messages: play it over services")

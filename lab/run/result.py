@@ -218,6 +218,8 @@ class Result(Message):
         """Return the run in one line."""
         return f"<Result of {self.run}, {self.driver}: {self.guarantee.line()}, regret {self.regret.final:,.1f}>"
 
+    __str__ = __repr__
+
     def _repr_html_(self) -> str:
         """Return the closing table of `distrust run` for a notebook, without the seconds."""
         head = ("arm", "pulls", "estimate", "confidence interval", "fate")
@@ -309,7 +311,6 @@ def _chosen(result: Result) -> tuple[str, str]:
 
 
 def _failures(failures: PolicyFailures) -> str:
-    """Return the policy's failures, and the probability that it states for them."""
     kept = f"dropped after {failures.best_dropped_at:,} pulls" if failures.best_dropped else "kept"
     stated = "" if failures.failure is None else f" (p = {failures.failure:.3g} that any does)"
     return f"best arm {kept}; {failures.width_failures:,} of {failures.widths:,} intervals miss the true mean{stated}"
@@ -329,7 +330,6 @@ def most_common(refusals: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def _spent(result: Result) -> str:
-    """Return the clients' largest expense, by how often they took part."""
     return "; ".join(f"{one.guarantee.figures()} for a client that came {one.contributions} ×" for one in result.spent)
 
 

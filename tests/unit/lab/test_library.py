@@ -12,7 +12,7 @@ import pytest
 import distrust
 from distrust.common.errors import BadParameter, Unavailable
 from distrust.lab.notebook import MOST_ROWS, HtmlTable, card
-from distrust.lab.run.connection import Connection, connect, done, wanted
+from distrust.lab.run.connection import Connection, connect, done, transcripts_wanted
 from distrust.lab.run.result import COLUMNS, CohortResult, Result
 from distrust.lab.run.run_file import load
 from distrust.lab.stack.stack import Urls
@@ -233,15 +233,15 @@ def test_a_folder_without_services_says_how_to_start_them(tmp_path: Path) -> Non
 
 def test_a_choice_of_transcripts_is_read_from_a_name_a_result_and_a_cohort(result: Result) -> None:
     cohort = result.rounds[1].cohorts[2]
-    one = wanted(cohort, None, None, 3)
+    one = transcripts_wanted(cohort, None, None, 3)
     assert (one.run, one.round, one.cohort) == ("trial", 2, cohort.cohort)
-    dotted = wanted(CohortResult(cohort="a.1.b.12.0.3", arm=0, clients=2), None, None, 1)
+    dotted = transcripts_wanted(CohortResult(cohort="a.1.b.12.0.3", arm=0, clients=2), None, None, 1)
     assert (dotted.run, dotted.round) == ("a.1.b", 12)
-    assert (wanted("trial", 4, None, 3).round, wanted("trial", None, None, 3).round) == (4, 1)
+    assert (transcripts_wanted("trial", 4, None, 3).round, transcripts_wanted("trial", None, None, 3).round) == (4, 1)
     with pytest.raises(BadParameter, match="was played in process, without messages: play it over services"):
-        wanted(result, None, None, 3)
+        transcripts_wanted(result, None, None, 3)
     with pytest.raises(BadParameter, match="limit = 0: must be at least 1"):
-        wanted("trial", None, None, 0)
+        transcripts_wanted("trial", None, None, 0)
 
 
 def test_a_call_answers_also_where_an_event_loop_is_running() -> None:
