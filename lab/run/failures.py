@@ -1,4 +1,7 @@
-"""Counts a policy's failures: dropped best arms and missed means. Only the clients' side can: it knows the truth."""
+"""Counts regret and a policy's failures, dropped best arms and missed means, and joins them to the run's result.
+
+Only the clients' side can: it knows the truth.
+"""
 
 import math
 from collections import Counter
@@ -10,8 +13,19 @@ from numpy.typing import NDArray
 
 from distrust.client.environments import ContextualWorld, Environment
 from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import LedgerClass, Snapshot
 from distrust.lab.run.contextual_failures import ContextualTracker
-from distrust.lab.run.result import FormedInterval, PolicyFailures, Regret, Truth
+from distrust.lab.run.result import (
+    Bits,
+    Driver,
+    FormedInterval,
+    PolicyFailures,
+    Regret,
+    Result,
+    RoundResult,
+    Truth,
+    Wire,
+)
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import RoundRecord
@@ -147,3 +161,64 @@ def regret_of_pulls(
 def _total(gaps: NDArray[np.float64], pulls: list[int]) -> float:
     """Return the regret of these pulls, rounded once, so that more pulls never show less regret."""
     return math.fsum(gaps * pulls)
+
+
+def summarize(
+    file: RunFile,
+    driver: Driver,
+    snapshot: Snapshot,
+    rounds: Sequence[RoundResult],
+    truth: Truth,
+    *,
+    spent: tuple[LedgerClass, ...],
+    seconds: float | None,
+    wire: Wire | None = None,
+    fault: str | None = None,
+) -> Result:
+    """Return a run's result.
+
+    seconds  wall time; None for a run that was over when it was asked about. wire: counts of fleets, None in process.
+    """
+    config = file.config
+    pulls = [arm.pulls for arm in snapshot.arms]
+    clients = sum(cohort.clients for one in rounds for cohort in one.cohorts)
+    return Result(
+        run=config.run,
+        driver=driver,
+        policy=config.policy.name,
+        mechanism=config.mechanism.name,
+        calibration=config.mechanism.calibration,
+        environment=file.environment.name,
+        horizon=config.horizon,
+        seed=file.environment.seed,
+        noise_seed=config.unsafe.noise_seed if config.unsafe else None,
+        chosen=snapshot.chosen,
+        best=truth.best,
+        arms=snapshot.arms,
+        pulls=pulls,
+        hidden=snapshot.pulls - sum(pulls),
+        clipped=truth.clipped,
+        regret=truth.regret,
+        rounds=list(rounds),
+        aborted=snapshot.aborted,
+        unfinished=snapshot.unfinished,
+        guarantee=snapshot.guarantee,
+        spent=spent,
+        bits=_bits(rounds, clients, wire),
+        refusals=wire.refusals if wire else {},
+        seconds=seconds,
+        clients_per_second=None if seconds is None else clients / seconds,
+        events=truth.events,
+        formed=tuple(truth.formed),
+        fault=fault,
+        extensions=file.extensions,
+    )
+
+
+def _bits(rounds: Sequence[RoundResult], clients: int, wire: Wire | None) -> Bits:
+    weights = [sum(cohort.clients for cohort in one.cohorts) / clients for one in rounds]
+    payload = sum(weight * one.payload_bits for weight, one in zip(weights, rounds, strict=True))
+    modulus = sum(weight * (one.modulus - 1).bit_length() for weight, one in zip(weights, rounds, strict=True))
+    if wire is None:
+        return Bits(payload=payload, modulus=modulus)
+    return Bits(payload=payload, modulus=modulus, sent=wire.payload_bits, wire=wire.bytes)

@@ -23,8 +23,8 @@ from distrust.common.modular import sum_rows
 from distrust.common.privacy.searches import one_thread
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.run.config import RunConfig
-from distrust.lab.run.failures import tracker_of
-from distrust.lab.run.result import CohortResult, Result, RoundResult, summarize
+from distrust.lab.run.failures import summarize, tracker_of
+from distrust.lab.run.result import CohortResult, Result, RoundResult
 from distrust.lab.run.run_file import RunFile, Source, load
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import (

@@ -16,10 +16,10 @@ from distrust.common.messages.status import CohortList
 from distrust.common.privacy.searches import one_thread
 from distrust.common.run.progress import CohortView, LedgerView, RoundList, RoundReport, RunView, Snapshot
 from distrust.common.web.client import Http, Patience, Peer
-from distrust.lab.run.failures import tracker_of
+from distrust.lab.run.failures import summarize, tracker_of
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.progress import Progress, Standings
-from distrust.lab.run.result import CohortResult, Result, RoundResult, Truth, Wire, most_common, summarize
+from distrust.lab.run.result import CohortResult, Result, RoundResult, Truth, Wire, most_common
 from distrust.lab.run.run_file import RunFile
 from distrust.lab.stack.stack import Urls
 from distrust.server.learner.learner import Learner

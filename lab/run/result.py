@@ -13,10 +13,9 @@ from distrust.common.bandit.decisions import AssignedArm, Decision
 from distrust.common.errors import BadParameter
 from distrust.common.extensions import Extension
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.run.progress import ArmView, LedgerClass, Snapshot
+from distrust.common.run.progress import ArmView, LedgerClass
 from distrust.common.wire import Message
 from distrust.lab.notebook import HtmlTable, card, data_frame
-from distrust.lab.run.run_file import RunFile
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -216,7 +215,9 @@ class Result(Message):
 
     def __repr__(self) -> str:
         """Return the run in one line."""
-        return f"<Result of {self.run}, {self.driver}: {self.guarantee.line()}, regret {self.regret.final:,.1f}>"
+        failed = "" if self.fault is None else f"failed: {self.fault}; "
+        promise = self.guarantee.line()
+        return f"<Result of {self.run}, {self.driver}: {failed}{promise}, regret {self.regret.final:,.1f}>"
 
     __str__ = __repr__
 
@@ -224,7 +225,8 @@ class Result(Message):
         """Return the closing table of `distrust run` for a notebook, without the seconds."""
         head = ("arm", "pulls", "estimate", "confidence interval", "fate")
         arms = HtmlTable(head, arm_lines(self), words=("fate",))
-        return card(f"run {self.run} ({self.driver})", facts(self), arms)
+        failed = [] if self.fault is None else [("failed", self.fault)]
+        return card(f"run {self.run} ({self.driver})", [*failed, *facts(self)], arms)
 
 
 def _rows(result: Result, table: FrameName) -> list[dict[str, Any]]:
@@ -311,6 +313,7 @@ def _chosen(result: Result) -> tuple[str, str]:
 
 
 def _failures(failures: PolicyFailures) -> str:
+    """Return the policy's failures, and the probability that it states for them."""
     kept = f"dropped after {failures.best_dropped_at:,} pulls" if failures.best_dropped else "kept"
     stated = "" if failures.failure is None else f" (p = {failures.failure:.3g} that any does)"
     return f"best arm {kept}; {failures.width_failures:,} of {failures.widths:,} intervals miss the true mean{stated}"
@@ -330,6 +333,7 @@ def most_common(refusals: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def _spent(result: Result) -> str:
+    """Return the clients' largest expense, by how often they took part."""
     return "; ".join(f"{one.guarantee.figures()} for a client that came {one.contributions} ×" for one in result.spent)
 
 
@@ -337,64 +341,3 @@ def _payload(bits: Bits) -> str:
     """Return the bits per client. They are means over the run, in which m differs from round to round."""
     travels = "" if bits.sent is None else f"; {bits.sent:.1f} as they travel"
     return f"{bits.payload:.1f} bits per client, ⌈log₂ m⌉ = {bits.modulus:.1f}{travels}"
-
-
-def summarize(
-    file: RunFile,
-    driver: Driver,
-    snapshot: Snapshot,
-    rounds: Sequence[RoundResult],
-    truth: Truth,
-    *,
-    spent: tuple[LedgerClass, ...],
-    seconds: float | None,
-    wire: Wire | None = None,
-    fault: str | None = None,
-) -> Result:
-    """Return a run's result.
-
-    seconds  wall time; None for a run that was over when it was asked about. wire: counts of fleets, None in process.
-    """
-    config = file.config
-    pulls = [arm.pulls for arm in snapshot.arms]
-    clients = sum(cohort.clients for one in rounds for cohort in one.cohorts)
-    return Result(
-        run=config.run,
-        driver=driver,
-        policy=config.policy.name,
-        mechanism=config.mechanism.name,
-        calibration=config.mechanism.calibration,
-        environment=file.environment.name,
-        horizon=config.horizon,
-        seed=file.environment.seed,
-        noise_seed=config.unsafe.noise_seed if config.unsafe else None,
-        chosen=snapshot.chosen,
-        best=truth.best,
-        arms=snapshot.arms,
-        pulls=pulls,
-        hidden=snapshot.pulls - sum(pulls),
-        clipped=truth.clipped,
-        regret=truth.regret,
-        rounds=list(rounds),
-        aborted=snapshot.aborted,
-        unfinished=snapshot.unfinished,
-        guarantee=snapshot.guarantee,
-        spent=spent,
-        bits=_bits(rounds, clients, wire),
-        refusals=wire.refusals if wire else {},
-        seconds=seconds,
-        clients_per_second=None if seconds is None else clients / seconds,
-        events=truth.events,
-        formed=tuple(truth.formed),
-        fault=fault,
-        extensions=file.extensions,
-    )
-
-
-def _bits(rounds: Sequence[RoundResult], clients: int, wire: Wire | None) -> Bits:
-    weights = [sum(cohort.clients for cohort in one.cohorts) / clients for one in rounds]
-    payload = sum(weight * one.payload_bits for weight, one in zip(weights, rounds, strict=True))
-    modulus = sum(weight * (one.modulus - 1).bit_length() for weight, one in zip(weights, rounds, strict=True))
-    if wire is None:
-        return Bits(payload=payload, modulus=modulus)
-    return Bits(payload=payload, modulus=modulus, sent=wire.payload_bits, wire=wire.bytes)

@@ -139,6 +139,13 @@ def test_an_unsafe_results_html_says_that_there_is_no_privacy(result: Result) ->
     assert "unsafe.noise_seed: the privacy noise can be computed by every party that knows the seed" in text
 
 
+def test_a_failed_run_says_so_and_why_wherever_it_is_shown() -> None:
+    failed = distrust.run(TABLE | {"fleet": {"dropout": 0.9}, "horizon": 200}, unsafe=SEEDED)
+    assert failed.fault is not None
+    assert f"failed: {failed.fault}" in repr(failed)
+    assert failed.fault in read(failed._repr_html_())
+
+
 def test_reports_comparisons_and_findings_show_what_the_commands_show() -> None:
     report = distrust.privacy("distributed-polya", n=100, epsilon=1.0)
     text = read(report._repr_html_())
