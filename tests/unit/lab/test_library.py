@@ -140,7 +140,8 @@ def test_an_unsafe_results_html_says_that_there_is_no_privacy(result: Result) ->
 
 
 def test_a_failed_run_says_so_and_why_wherever_it_is_shown() -> None:
-    failed = distrust.run(TABLE | {"fleet": {"dropout": 0.9}, "horizon": 200}, unsafe=SEEDED)
+    leaving = {"fleet": {"dropout": 0.9}, "policy": {"first_batch": 6}}
+    failed = distrust.run(TABLE | leaving, unsafe=SEEDED)
     assert failed.fault is not None
     assert f"failed: {failed.fault}" in repr(failed)
     assert failed.fault in read(failed._repr_html_())
