@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 MOST_ROWS = 24
 """Rows that a table shows; a longer one says how many more there are, and `.frame()` has them all."""
 
+TABLE = '<table style="color:inherit">'
 LEFT = ' style="text-align:left"'
 QUIET = ' style="opacity:.75;max-width:60em"'
 
@@ -39,7 +40,7 @@ def card(title: str, facts: Iterable[tuple[str, str]], *tables: HtmlTable, notes
     )
     parts = [
         f"<p><strong>{escape(title)}</strong></p>",
-        f"<table><tbody>{named}</tbody></table>" if named else "",
+        f"{TABLE}<tbody>{named}</tbody></table>" if named else "",
         *(_table(one) for one in tables),
         *(f"<p{QUIET}>{escape(note)}</p>" for note in notes if note),
     ]
@@ -54,7 +55,7 @@ def _table(table: HtmlTable) -> str:
     more = len(table.rows) - table.most
     rest = f"<p{QUIET}>… {more:,} more rows: .frame() has all of them</p>" if more > 0 else ""
     caption = f"<caption{QUIET}>{escape(table.caption)}</caption>" if table.caption else ""
-    return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{rest}"
+    return f"{TABLE}{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{rest}"
 
 
 def _cells(row: Sequence[str], sides: Sequence[str]) -> str:

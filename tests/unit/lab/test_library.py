@@ -61,7 +61,7 @@ def read(html: str) -> str:
     tags = Tags(html)
     assert tags.open == []
     assert tags.seen <= {"div", "p", "strong", "table", "caption", "thead", "tbody", "tr", "th", "td", "style", "scope"}
-    assert "color" not in html
+    assert "color" not in html.replace("color:inherit", "")
     return tags.text
 
 
