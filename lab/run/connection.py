@@ -252,7 +252,8 @@ def running_or_started(data_dir: DataDir) -> Iterator[Urls]:
 def elsewhere(file: RunFile) -> RunFile:
     """Return a run file that fleets elsewhere can play. Raises BadParameter if the seed of its world was drawn here."""
     if file.drawn:
-        raise BadParameter("environment.seed", None, "other fleets play with --no-fleet: give the seed of their world")
+        why = "fleets elsewhere cannot know a seed that was drawn here: give the seed of their world"
+        raise BadParameter("environment.seed", None, why)
     return file
 
 

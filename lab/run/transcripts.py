@@ -124,7 +124,8 @@ class Inspection:
 def _html(sight: Sight) -> str:
     lines, head, promise = lines_of(sight), titles_of(sight), sight.report.guarantee
     facts = [("guarantee", promise.line()), *(("assumes", one) for one in promise.assumptions)]
-    return card(head_of(sight), facts, HtmlTable(head, lines, words=head, most=len(lines)), notes=[_shown(sight)])
+    more = f"{_shown(sight)}; limit shows more of each stage"
+    return card(head_of(sight), facts, HtmlTable(head, lines, words=head, most=len(lines)), notes=[more])
 
 
 def print_sights(sights: Iterable[Sight], out: Console) -> None:
@@ -135,7 +136,7 @@ def print_sights(sights: Iterable[Sight], out: Console) -> None:
         for line in lines_of(sight):
             table.add_row(*(Text(cell) for cell in line))
         out.print(table)
-        out.print(f"{_shown(sight)}\n", markup=False)
+        out.print(f"{_shown(sight)}; --limit shows more of each stage\n", markup=False)
 
 
 def head_of(sight: Sight) -> str:
@@ -152,7 +153,7 @@ def titles_of(sight: Sight) -> tuple[str, str, str, str]:
 def _shown(sight: Sight) -> str:
     shown = len(sight.by_intermediary.messages) + len(sight.by_server.messages)
     total = sight.by_intermediary.total + sight.by_server.total
-    return f"{shown:,} of {total:,} messages; --limit shows more of each stage"
+    return f"{shown:,} of {total:,} messages"
 
 
 def lines_of(sight: Sight) -> list[tuple[str, str, str, str]]:

@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -266,3 +268,35 @@ def test_a_call_answers_also_where_an_event_loop_is_running() -> None:
         return done(answer())
 
     assert done(answer()) == asyncio.run(notebook()) == 42
+
+
+def test_an_interruption_stops_what_a_call_in_a_notebook_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, stopped = threading.Event(), list[bool]()
+
+    class InterruptedPool(ThreadPoolExecutor):
+        """A pool whose waiting caller is interrupted once the work has begun."""
+
+        def submit(self, *words: Any, **more: Any) -> Any:
+            future = super().submit(*words, **more)
+
+            def interrupted() -> None:
+                began.wait()
+                raise KeyboardInterrupt
+
+            future.result = interrupted  # type: ignore[method-assign,assignment]
+            return future
+
+    async def endless() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            stopped.append(True)
+
+    async def notebook() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            done(endless())
+
+    monkeypatch.setattr("distrust.lab.run.connection.ThreadPoolExecutor", InterruptedPool)
+    asyncio.run(notebook())
+    assert stopped == [True]
