@@ -10,13 +10,15 @@ STAMP := $(VENV)/.installed
 # Tests and services start hundreds of processes, and without compiled modules each compiles the project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast test-slow test-alone postgresql chromium check lint types contracts replay docs dist dist-check lock clean
+.PHONY: help demo test test-fast test-slow test-alone postgresql chromium check lint types contracts replay notebooks docs
+.PHONY: dist dist-check lock clean
 
 help:
 	@echo "make demo    the main job: three services and two fleets on loopback, real data, a result"
 	@echo "make test    every test (test-fast, test-slow, test-alone)"
 	@echo "make check   ruff, mypy, import contracts"
 	@echo "make replay  the figures' experiments again, compared with docs/figures/rows (four hours of a core)"
+	@echo "make notebooks  the notebooks of examples/ again, with their outputs"
 	@echo "make docs    the documentation as a site, in site/"
 	@echo "make dist    wheel, sdist and bill of materials in dist/ (dist-check: installed in clean environments)"
 	@echo "make lock    write requirements.lock and requirements-runtime.lock again from pyproject.toml"
@@ -64,6 +66,9 @@ replay: $(STAMP)
 	@for rows in docs/figures/rows/*.parquet; do \
 	    $(BIN)/distrust sweep "$$(basename "$$rows" .parquet)" --check "$$rows" $(SWEEP) || failed=1; \
 	done; exit $${failed:-0}
+
+notebooks: $(STAMP)
+	@$(BIN)/python examples/execute.py
 
 docs: $(STAMP)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -3,16 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from distrust.common.bandit.error_law import How, ScaledErrorLaw
-from distrust.common.calculator.query import PrivacyQuery
-from distrust.common.calculator.report import Promise, promised
+from distrust.common.calculator.query import PrivacyQuery, PrivacyWords
+from distrust.common.calculator.report import LabelledGuarantee, Promise, promised
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, MechanismName
 from distrust.common.mechanisms.families.base import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed
+from distrust.common.notebook import HtmlTable, card, data_frame
 from distrust.common.privacy.composition import own_delta
+from distrust.common.privacy.searches import one_thread
 from distrust.common.wire import Message
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 TAIL = 1e-3
 """The probability whose quantile is shown."""
@@ -24,7 +29,18 @@ TRUST = {
     "distributed": "clients, aggregator",
     "shuffle": "clients, shuffler",
 }
+PROMISED = ("kind", "epsilon", "delta")
+COLUMNS = ("mechanism", "calibration", *PROMISED, "std", "quantile", "bits", "via", "trust", "refused")
+"""Columns of `Comparison.frame`; `quantile` is what the noise exceeds with probability TAIL at most."""
+
 LABELLED = "clients, shuffler (sees bits)"
+HEAD = ("mechanism", "", "guarantee", "std", f"p = {TAIL:g}", "bits", "trust needed")
+WORDS = ("mechanism", "", "guarantee", "trust needed")
+
+EXPLAINED = (
+    "clients: enough of them are honest; aggregator: does not lie together with the server; "
+    "shuffler: does not collude with the server"
+)
 
 
 class TailError(Message):
@@ -50,8 +66,28 @@ class Offer:
         cost = {"bits": self.bits, "via": self.intermediary, "trust": self.trust}
         return {**self.promise.model_dump(), "error": self.error.model_dump(), **cost}
 
+    def columns(self) -> dict[str, Any]:
+        """Return the numbers of a row of a data frame, by column."""
+        promise = self.promise.guarantee.model_dump(include=set(PROMISED))
+        cost = {"std": self.error.std, "quantile": self.error.quantile, "bits": self.bits}
+        return {**promise, **cost, "via": self.intermediary, "trust": self.trust}
 
-@dataclass(frozen=True, slots=True)
+    def cells(self) -> tuple[str, ...]:
+        """Return promise, error, bits and trust as text."""
+        most = "≤ " if self.error.quantile_how == "bound" else ""
+        error = (f"{self.error.std:.5g}", f"{most}{self.error.quantile:.5g}")
+        return (_promise(self.promise.guarantee), *error, str(self.bits), self.trust)
+
+
+def _promise(guarantee: LabelledGuarantee) -> str:
+    if guarantee.epsilon is None:
+        return "none"
+    delta = f", δ = {guarantee.delta:.3g}" if guarantee.delta else ""
+    sign = "=" if guarantee.how == "exact" else "≤"
+    return f"ε {sign} {guarantee.epsilon:.4g}{delta}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """The answer for every mechanism and calibration: an offer, or why there is none.
 
@@ -70,6 +106,64 @@ class Comparison:
             for name, calibration, one in self.rows
         ]
         return {**self.query.described(), "shared_delta": self.shared_delta, "tail": TAIL, "mechanisms": rows}
+
+    @property
+    def title(self) -> str:
+        """Return the question, for people."""
+        query = self.query
+        title = f"n = {query.clients}, ε = {query.epsilon:g}"
+        if query.contributions > 1:
+            title += f", {query.contributions} contributions"
+        if self.shared_delta:
+            title += f", compared at δ = {self.shared_delta:g}"
+        return (
+            title if query.dimension == 1 else f"{title}, D = {query.dimension}, {query.norm}; errors of one coordinate"
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """Return notes for the reader, what the trusted parties must keep to, and why mechanisms are refused."""
+        refused = [f"{name} ({calibration}): {one}" for name, calibration, one in self.rows if isinstance(one, str)]
+        return [*self.query.notes, EXPLAINED, *refused]
+
+    def lines(self) -> list[tuple[str, ...]]:
+        """Return a line of text under `HEAD` for each mechanism and calibration that is not refused."""
+        return [
+            (name, calibration, *offer.cells()) for name, calibration, offer in self.rows if isinstance(offer, Offer)
+        ]
+
+    def frame(self) -> "DataFrame":
+        """Return a row for each mechanism and calibration as a data frame; `refused` says why there is none."""
+        rows = [
+            {"mechanism": name, "calibration": calibration}
+            | ({"refused": one} if isinstance(one, str) else one.columns())
+            for name, calibration, one in self.rows
+        ]
+        return data_frame(COLUMNS, rows)
+
+    def __repr__(self) -> str:
+        """Return the question in one line."""
+        return f"<Comparison of {len(self.rows)} mechanisms and calibrations: {self.title}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table of `distrust privacy --compare` for a notebook."""
+        lines = self.lines()
+        return card(self.title, [], HtmlTable(HEAD, lines, WORDS, most=len(lines)), notes=self.notes)
+
+
+def compare(*, n: int, epsilon: float, **words: Unpack[PrivacyWords]) -> Comparison:
+    """Return the promise and the cost of every mechanism for one of n clients, as `distrust privacy --compare` does.
+
+    words   other fields of `PrivacyQuery`: delta, dropout, corrupt, dimension, …
+    Raises  BadParameter, naming the field, the value and what is allowed.
+
+    >>> import distrust
+    >>> comparison = distrust.compare(n=100, epsilon=1.0)
+    >>> [line[-1] for line in comparison.lines() if line[:2] == ("distributed-polya", "exact")]
+    ['clients, aggregator']
+    """
+    with one_thread():
+        return compared(PrivacyQuery(clients=n, epsilon=epsilon, **words))
 
 
 def compared(query: PrivacyQuery) -> Comparison:

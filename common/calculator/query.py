@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, cast, get_args
+from typing import Any, TypedDict, cast, get_args
 
 from pydantic import ValidationError
 
@@ -18,6 +18,31 @@ MOST_CLIENTS = 1_000_000
 MOST_COORDINATES = 1_000_000
 MOST_CONTRIBUTIONS = 10_000
 WIDEST = 1e12  # of [low, high]
+
+
+class CohortWords(TypedDict, total=False):
+    """Fields of `PrivacyQuery` that describe a cohort, its vectors and its mechanism, beside n and ε."""
+
+    delta: float | None
+    dropout: float
+    corrupt: float
+    batches: int | None
+    dimension: int
+    norm: Norm
+    low: float
+    high: float
+    noise: Noise
+    scale: float | None
+    precision: int | None
+
+
+class PrivacyWords(CohortWords, total=False):
+    """All fields of `PrivacyQuery` beside n and ε."""
+
+    survivors: int | None
+    colluders: int
+    contributions: int
+    target_delta: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,20 +2,25 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from distrust.common.bandit.error_law import How, ScaledErrorLaw
-from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.calculator.query import PrivacyQuery, PrivacyWords
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Calibration, Mechanism, check_returning, composable_of
 from distrust.common.mechanisms.families.base import delta_allowed
 from distrust.common.noise.law import Pmf
+from distrust.common.notebook import HtmlTable, card, data_frame
 from distrust.common.privacy.composition import LONGEST, compose, compose_exactly
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.profile import SHOWN_DELTA, Privacy, Profile, bound
+from distrust.common.privacy.searches import one_thread
 from distrust.common.wire import Message
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 NINE_DIGITS = 1e-9
 """Relative difference up to which exact figures of one law agree, whatever they were computed by."""
@@ -91,7 +96,11 @@ class MechanismFigures:
         return {**cost, "error": self.error.model_dump(), **self.promise.model_dump()}
 
 
-@dataclass(frozen=True, slots=True)
+UNKNOWN = {"exact": "∞", "bound": "not known"}
+"""Text for a missing ε: none is enough, or none was proven."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """The answer for one mechanism. A calibration that is refused is a sentence: `exact` never is."""
 
@@ -105,6 +114,99 @@ class Report:
         for calibration, side in self.sides.items():
             described[calibration] = {"refused": side} if isinstance(side, str) else side.described()
         return described
+
+    @property
+    def figures(self) -> Mapping[Calibration, MechanismFigures]:
+        """Return the calibrations that are not refused."""
+        return {name: side for name, side in self.sides.items() if isinstance(side, MechanismFigures)}
+
+    @property
+    def title(self) -> str:
+        """Return the mechanism and its cohort, for people."""
+        title = f"{self.mechanism}, n = {self.query.clients}, t = {self.query.min_honest}"
+        return title if self.query.dimension == 1 else f"{title}, D = {self.query.dimension}, {self.query.norm}"
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what the promise assumes, notes for the reader, and why a calibration is refused."""
+        promise = next(iter(self.figures.values())).promise
+        refused = [f"{name}: {side}" for name, side in self.sides.items() if isinstance(side, str)]
+        notes = [*self.query.notes, *promise.guarantee.assumptions, *promise.profile.notes]
+        return list(dict.fromkeys([*notes, *refused]))
+
+    def lines(self) -> list[tuple[str, list[str]]]:
+        """Return parameters, guarantee, profile, bits and error as text: a label, and a cell for each of `figures`."""
+        sides = list(self.figures.values())
+        letters = dict.fromkeys(letter for side in sides for letter in side.parameters)
+        promises = [side.promise.guarantee for side in sides]
+        return [
+            *((letter, [six_digits(side.parameters.get(letter)) for side in sides]) for letter in letters),
+            ("kind", [one.kind for one in promises]),
+            ("epsilon", [labelled(one.epsilon, one.how) for one in promises]),
+            ("delta", [six_digits(one.delta) for one in promises]),
+            *_profile_lines([side.promise.profile for side in sides]),
+            ("bits a client", [six_digits(side.bits) for side in sides]),
+            *_error_lines([side.error for side in sides]),
+        ]
+
+    def frame(self) -> "DataFrame":
+        """Return the lines as a data frame: a column `figure`, and one of text for each calibration. Needs pandas."""
+        names = list(self.figures)
+        rows = [{"figure": label, **dict(zip(names, cells, strict=True))} for label, cells in self.lines()]
+        return data_frame(["figure", *names], rows)
+
+    def __repr__(self) -> str:
+        """Return the promises in one line."""
+        return f"<Report on {self.title}: {'; '.join(side.promise.guarantee.line() for side in self.figures.values())}>"
+
+    def _repr_html_(self) -> str:
+        """Return the report for a notebook: its promise and what that assumes, then all figures."""
+        promises = [(f"guarantee, {name}", side.promise.guarantee.line()) for name, side in self.figures.items()]
+        lines = [(label, *cells) for label, cells in self.lines()]
+        table = HtmlTable(("", *self.figures), lines, words=("",), most=len(lines))
+        return card(self.title, [*promises, *(("assumes", note) for note in self.notes)], table)
+
+
+def _profile_lines(profiles: Sequence[Profile]) -> list[tuple[str, list[str]]]:
+    """Return the profile's lines: pure, at δ, and by order."""
+    at = f"epsilon at delta = {profiles[0].delta:g}"
+    lines = [
+        ("pure epsilon", [labelled(one.pure.epsilon, one.pure.how) for one in profiles]),
+        (at, [labelled(one.approximate.epsilon, one.approximate.how) for one in profiles]),
+    ]
+    for i, (order, _) in enumerate(profiles[0].rdp):
+        lines.append((f"RDP({order:g})", [labelled(one.rdp[i][1], one.rdp_how) for one in profiles]))
+    return lines
+
+
+def _error_lines(errors: Sequence[SumError]) -> list[tuple[str, list[str]]]:
+    """Return the lines of the noise, in the data's units."""
+    lines = [
+        (f"error of {errors[0].of}: std", [six_digits(one.std) for one in errors]),
+        ("rounding: std at most", [six_digits(one.rounding_std) for one in errors]),
+    ]
+    for i, (p, _) in enumerate(errors[0].quantiles):
+        cells = [labelled(one.quantiles[i][1], one.quantiles_how) for one in errors]
+        lines.append((f"|noise| above, p = {p:g}", cells))
+    return lines
+
+
+def privacy(mechanism: str, *, n: int, epsilon: float | None = None, **words: Unpack[PrivacyWords]) -> Report:
+    """Return what a mechanism promises to one of n clients, and its cost, as `distrust privacy` shows it.
+
+    mechanism  its name, as in a run file. epsilon: a client's budget, in nats.
+    words      other fields of `PrivacyQuery`: delta, dropout, corrupt, survivors, colluders, contributions, …
+    Raises     BadParameter, naming the field, the value and what is allowed.
+
+    >>> import distrust
+    >>> report = distrust.privacy("distributed-polya", n=1000, epsilon=1.0, dropout=0.1, corrupt=0.1)
+    >>> print(report.figures["exact"].promise.guarantee.line())
+    distributed pure DP, ε = 1 (exact calibration)
+    >>> report.figures["exact"].bits
+    16
+    """
+    with one_thread():
+        return report_on(mechanism, PrivacyQuery(clients=n, epsilon=epsilon, **words))
 
 
 def json_of(described: Mapping[str, Any]) -> str:

@@ -5,17 +5,18 @@ releases of one cohort, as its adversary sees them; `lab.audit.over_http` plays 
 """
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from distrust.common.calculator.query import PrivacyQuery
+from distrust.common.calculator.query import CohortWords, PrivacyQuery
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import Mechanism
 from distrust.common.messages.explain import wanted
 from distrust.common.modular import Vector, add
+from distrust.common.privacy.searches import one_thread
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.lab.audit.broken import broken, counter_example
 from distrust.lab.audit.observation import evidence, observed
@@ -138,6 +139,47 @@ def audit_in_process(query: AuditQuery, setting: Setting) -> Finding:
 
 
 def audit(
+    mechanism: str,
+    *,
+    n: int,
+    epsilon: float | None = None,
+    calibration: str = "exact",
+    survivors: int | None = None,
+    colluders: int = 0,
+    secret: str | None = None,
+    trials: int | None = None,
+    confidence: float = 0.999,
+    seed: int | None = None,
+    **words: Unpack[CohortWords],
+) -> Finding:
+    """Try to break a mechanism's claim in this process, as `distrust audit` does, and return the finding.
+
+    mechanism  its name, as in a run file; n, epsilon and `words` (delta, dropout, dimension, …) as `distrust.privacy`
+               takes them. The other fields are those of `AuditQuery`.
+    seed       of the noise; the operating system's when absent.
+    Raises     BadParameter or TooSmall, before any trial is played.
+
+    >>> import distrust
+    >>> finding = distrust.audit("local-laplace-discrete", n=1, epsilon=1.0, trials=20_000, seed=3)
+    >>> finding.violated, finding.claim >= finding.lower > 0.5
+    (False, True)
+    """
+    query = AuditQuery(
+        mechanism=mechanism,
+        cohort=PrivacyQuery(clients=n, epsilon=epsilon, **words),
+        calibration=calibration,
+        survivors=survivors,
+        colluders=colluders,
+        secret=secret,
+        trials=trials,
+        confidence=confidence,
+        seed=seed,
+    )
+    with one_thread():
+        return audit_in_process(query, query.setting())
+
+
+def audit_mechanism(
     mechanism: Mechanism,
     *,
     stream: Stream,

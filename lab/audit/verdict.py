@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from distrust.common.errors import BadParameter
+from distrust.common.notebook import card
 from distrust.common.wire import Message, Norm
 from distrust.lab.audit.observation import evidence_names
 from distrust.lab.audit.secret import Hidden
@@ -139,6 +140,9 @@ def _edges(pooled: Outcomes) -> Outcomes:
     return np.unique(np.concatenate((cuts, values[:32], values[-32:])))
 
 
+PROVES_NOTHING = "An audit can break a claim. It cannot prove one: the bound is below ε wherever the claim holds."
+
+
 class Finding(Message):
     """A lower bound on ε, which may be wrong with the false-alarm rate, beside the claim.
 
@@ -177,6 +181,47 @@ class Finding(Message):
     hits: tuple[int, int]
     alarm: Annotated[float, Field(gt=0, lt=1)]
     violated: bool
+
+    @property
+    def title(self) -> str:
+        """Return what was audited, for people."""
+        return f"{self.mechanism} ({self.calibration}), {self.transport}"
+
+    @property
+    def verdict(self) -> str:
+        """Return what the trials say of the claim."""
+        if self.violated:
+            return "the claim is broken"
+        far = self.claim is None or self.reach > self.claim
+        return "nothing against the claim" if far else "too few trials to contradict the claim"
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Return the finding as text, by name."""
+        vectors = f"{self.dimension} coordinates, bounded in {self.norm}"
+        cohorts = "" if self.cohorts is None else f" in {self.cohorts} cohorts"
+        return [
+            ("claimed ε", "none" if self.claim is None else f"{self.claim:.6g}"),
+            ("δ", f"{self.delta:g}"),
+            (f"ε is at least, at {1 - self.alarm:.9g} confidence", f"{self.lower:.6g}"),
+            ("so many trials show at most", f"{self.reach:.6g}"),
+            ("seen", f"the {self.view}, {self.survivors} of {self.clients} clients"),
+            *([("vectors", vectors)] if self.dimension > 1 else []),
+            *([("secret", f"the client's {self.secret}")] if self.secret is not None else []),
+            ("colluders", str(self.colluders)),
+            ("trials of each world", f"{self.trials}{cohorts}, {self.counted} of them counted"),
+            ("event", f"{self.evidence} {self.event}"),
+            ("hits in either world", f"{self.hits[0]} and {self.hits[1]}"),
+        ]
+
+    def __repr__(self) -> str:
+        """Return the verdict in one line."""
+        return f"<Finding on {self.title}: {self.verdict}>"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """Return the table of `distrust audit` for a notebook."""
+        return card(f"{self.title}: {self.verdict}", self.lines(), notes=[PROVES_NOTHING])
 
 
 @dataclass(frozen=True, slots=True)

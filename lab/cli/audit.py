@@ -158,31 +158,7 @@ def _deliver(finding: Finding, json: str | None) -> None:
 
 def _table(finding: Finding) -> Table:
     """Return the finding for people."""
-    table = Table("", _verdict(finding), title=f"{finding.mechanism} ({finding.calibration}), {finding.transport}")
-    claim = "none" if finding.claim is None else f"{finding.claim:.6g}"
-    table.add_row("claimed ε", claim)
-    table.add_row("δ", f"{finding.delta:g}")
-    table.add_row(f"ε is at least, at {1 - finding.alarm:.9g} confidence", f"{finding.lower:.6g}")
-    table.add_row("so many trials show at most", f"{finding.reach:.6g}")
-    table.add_row("seen", f"the {finding.view}, {finding.survivors} of {finding.clients} clients")
-    if finding.dimension > 1:
-        table.add_row("vectors", f"{finding.dimension} coordinates, bounded in {finding.norm}")
-    if finding.secret is not None:
-        table.add_row("secret", f"the client's {finding.secret}")
-    table.add_row("colluders", str(finding.colluders))
-    table.add_row("trials of each world", _trials(finding))
-    table.add_row("event", f"{finding.evidence} {finding.event}")
-    table.add_row("hits in either world", f"{finding.hits[0]} and {finding.hits[1]}")
+    table = Table("", finding.verdict, title=finding.title)
+    for name, fact in finding.lines():
+        table.add_row(name, fact)
     return table
-
-
-def _verdict(finding: Finding) -> str:
-    if finding.violated:
-        return "the claim is broken"
-    far = finding.claim is None or finding.reach > finding.claim
-    return "nothing against the claim" if far else "too few trials to contradict the claim"
-
-
-def _trials(finding: Finding) -> str:
-    cohorts = "" if finding.cohorts is None else f" in {finding.cohorts} cohorts"
-    return f"{finding.trials}{cohorts}, {finding.counted} of them counted"

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
+from distrust import EXTRAS
 from distrust.common.errors import BadParameter, ProtocolError, RunFailed
 
 FAILED = 1
@@ -23,9 +24,6 @@ BUSY = (429, 503)
 
 OPTIONS = {"clients": "n"}
 """Fields whose option has another name."""
-
-EXTRAS = {"joblib": "lab", "matplotlib": "lab", "pyarrow": "lab", "sklearn": "mslr"}
-"""Libraries that only some commands need, with the extra of ours that installs them."""
 
 
 class ResultConsole(Console):

@@ -17,8 +17,9 @@ from typing import Annotated, Literal
 import typer
 from rich.table import Table
 
+from distrust import EXTRAS
 from distrust.common.errors import BadParameter
-from distrust.lab.cli.console import EXTRAS, FAILED, examples, out
+from distrust.lab.cli.console import FAILED, examples, out
 from distrust.lab.stack.data_dir import DEFAULT, LEAST_FREE, DataDir, write_result, writing
 from distrust.lab.stack.stack import BASE_PORT
 

@@ -17,11 +17,11 @@ from distrust.common.privacy.searches import one_thread
 from distrust.lab.cli.console import err, examples, out
 from distrust.lab.cli.stack import DataOption, PortOption, named_services
 from distrust.lab.run import in_process
+from distrust.lab.run.connection import elsewhere
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.over_http import HttpRun
-from distrust.lab.run.progress import Progress
+from distrust.lab.run.progress import Progress, print_result
 from distrust.lab.run.result import Result
-from distrust.lab.run.result_table import print_result
 from distrust.lab.run.run_file import RunFile, read
 from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_result, writing
 from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running_stack
@@ -88,16 +88,14 @@ def here(file: RunFile) -> Result:
         return in_process.run(file)
 
 
-def there(
-    file: RunFile, urls: Urls, data_dir: DataDir, *, fleet: bool = True, post_regret: bool = False
-) -> Result:
+def there(file: RunFile, urls: Urls, data_dir: DataDir, *, fleet: bool = True, post_regret: bool = False) -> Result:
     """Play the run over services that run already, and return its result; the fleets' logs go below `data_dir`.
 
     fleet   whether fleets of ours play; else fleets that are started elsewhere. post_regret: as in `HttpRun`.
     Raises  BadParameter for a world that other fleets cannot know, because its seed was drawn here.
     """
-    if file.drawn and not fleet:
-        raise BadParameter("environment.seed", None, "other fleets play with --no-fleet: give the seed of their world")
+    if not fleet:
+        elsewhere(file)
     data_dir.make()
     fleets = Fleets(file, urls, data_dir.path / "logs") if fleet else None
     return asyncio.run(HttpRun(file, urls, fleets, Progress(err), post_regret=post_regret).run())

@@ -1,11 +1,9 @@
 """Implements `distrust up`, `token` and `inspect`: starts the services on loopback; shows each party's messages."""
 
-import asyncio
 import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +12,7 @@ import typer
 from distrust.common.errors import BadParameter
 from distrust.lab.cli.console import examples, out
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
-from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, running_stack
+from distrust.lab.stack.stack import BASE_PORT, Stack, Urls
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -105,16 +103,17 @@ def inspect_command(
     It reads the services at the addresses given, or those of the data folder, which it starts if they do not run.
     """
     # The analyzer's code takes a second to import, and `up` and `token` need none of it.
+    from distrust.lab.run.connection import done, running_or_started, transcripts_wanted  # noqa: PLC0415
     from distrust.lab.run.run_file import read  # noqa: PLC0415
-    from distrust.lab.run.transcripts import Wanted, gather, gather_held, print_sights  # noqa: PLC0415
+    from distrust.lab.run.transcripts import gather, gather_held, print_sights  # noqa: PLC0415
 
-    wanted = Wanted(run, round_number or _round_of(cohort), cohort, limit)
+    wanted = transcripts_wanted(run, round_number, cohort, limit)
     named = named_services(server, shuffler, aggregator, token_file, inspector_file)
-    with nullcontext(named) if named is not None else _running_or_started(DataDir(data)) as urls:
+    with nullcontext(named) if named is not None else running_or_started(DataDir(data)) as urls:
         if held is not None:
-            sys.stdout.write(json.dumps(asyncio.run(gather_held(urls, wanted, read(held)))) + "\n")
+            sys.stdout.write(json.dumps(done(gather_held(urls, wanted, read(held)))) + "\n")
             return
-        print_sights(asyncio.run(gather(urls, wanted)), out)
+        print_sights(done(gather(urls, wanted)), out)
 
 
 def named_services(
@@ -138,21 +137,3 @@ def _token(option: str, path: Path | None) -> str | None:
         return path.read_text("ascii").strip() if path is not None else None
     except (OSError, UnicodeDecodeError) as error:
         raise BadParameter(option, str(path), f"cannot be read: {error}") from error
-
-
-def _round_of(cohort: str | None) -> int:
-    """Return the round in a cohort's name, RUN.ROUND.ARM.ATTEMPT; else the first."""
-    parts = (cohort or "").rsplit(".", 3)[1:]
-    return int(parts[0]) if len(parts) == 3 and parts[0].isdecimal() else 1
-
-
-@contextmanager
-def _running_or_started(data_dir: DataDir) -> Iterator[Urls]:
-    """Yield the services on a folder. If none run, start them on their stored data."""
-    urls = running_stack(data_dir)
-    if urls is not None:
-        yield urls
-        return
-    data_dir.token()  # refuses a folder in which no stack has run
-    with Stack(data_dir, 0) as stack:
-        yield stack.urls

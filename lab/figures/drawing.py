@@ -112,7 +112,11 @@ def repetitions_of(rows: Sequence[Row], panel: str, series: str) -> list[Row]:
 
 def band(rows: Sequence[Row], value: Callable[[Row], Sequence[float] | Floats], spread: Spread = "deviation") -> Band:
     """Return mean and spread over the repetitions of one pair; `value` gives as many numbers for each."""
-    table = np.array([value(row) for row in rows], dtype=np.float64)
+    return band_of(np.array([value(row) for row in rows], dtype=np.float64), spread)
+
+
+def band_of(table: Floats, spread: Spread) -> Band:
+    """Return mean and spread over the repetitions, one a row of `table`, shape (n, places)."""
     deviation = table.std(axis=0, ddof=1) if len(table) > 1 else np.zeros(table.shape[1])
     return Band(table.mean(axis=0), deviation if spread == "deviation" else deviation / np.sqrt(len(table)))
 

@@ -1,15 +1,31 @@
-"""Counts a policy's failures: dropped best arms and missed means. Only the clients' side can: it knows the truth."""
+"""Counts regret and a policy's failures, dropped best arms and missed means, and joins them to the run's result.
 
+Only the clients' side can: it knows the truth.
+"""
+
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from distrust.client.environments import ContextualWorld, Environment
 from distrust.common.run.config import RunConfig
+from distrust.common.run.progress import LedgerClass, Snapshot
 from distrust.lab.run.contextual_failures import ContextualTracker
-from distrust.lab.run.result import PolicyFailures, Truth, regret_of_pulls
+from distrust.lab.run.result import (
+    Bits,
+    Driver,
+    FormedInterval,
+    PolicyFailures,
+    Regret,
+    Result,
+    RoundResult,
+    Truth,
+    Wire,
+)
 from distrust.lab.run.run_file import RunFile
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import RoundRecord
@@ -47,13 +63,14 @@ class FailureTracker:
         self._round, self._batch = 0, 0
         self._widths, self._missed = 0, 0
         self._formed: Counter[int] = Counter()
+        self._seen: list[FormedInterval] = []
 
     def __call__(self, learner: Learner) -> None:
         """Look at the learner after a cohort. Only the end of a round brings new intervals."""
         number = learner.rounds[-1].number
         if learner.finished or number != self._round:
             self._round = number
-            self._look(learner.policy.formed)
+            self._look(learner)
 
     def truth(self, learner: Learner) -> Truth:
         """Return the regret by the true means, the best arm, and the failures so far."""
@@ -62,7 +79,7 @@ class FailureTracker:
             for record in learner.rounds
         )
         regret = regret_of_pulls(self._gaps, learner.pulls, rounds)
-        return Truth(self._first_best, regret, self.events(learner))
+        return Truth(self._first_best, regret, self.events(learner), formed=self._seen)
 
     def events(self, learner: Learner) -> PolicyFailures:
         """Return the failures so far."""
@@ -75,8 +92,9 @@ class FailureTracker:
             failure=stated_failure(self._config, learner.rounds, self._formed),
         )
 
-    def _look(self, formed: Sequence[Interval]) -> None:
+    def _look(self, learner: Learner) -> None:
         """Count intervals once: a run may end without another batch, and then they are counted already."""
+        formed = learner.policy.formed
         if not formed or formed[-1].batch <= self._batch:
             return
         self._batch = formed[-1].batch
@@ -84,6 +102,18 @@ class FailureTracker:
         self._missed += sum(not one.lower <= self._means[one.arm] <= one.upper for one in formed)
         if self._config.policy.COUNTS:  # the others state p whatever they formed
             self._formed[self._batch] += len(formed)
+        if not self._config.policy.sequential:  # its intervals are as many as its pulls
+            self._seen += _intervals(learner, formed)
+
+
+def _intervals(learner: Learner, formed: Sequence[Interval]) -> list[FormedInterval]:
+    """Return the intervals of one batch, with the last round that played it."""
+    batch = formed[-1].batch
+    number = next(record.number for record in reversed(learner.rounds) if record.ask.batch == batch)
+    return [
+        FormedInterval(round=number, batch=batch, arm=one.arm, mean=one.mean, lower=one.lower, upper=one.upper)
+        for one in formed
+    ]
 
 
 def stated_failure(config: RunConfig, rounds: list[RoundRecord], formed: Counter[int]) -> float | None:
@@ -105,3 +135,90 @@ def _dropped_at(learner: Learner, best: list[int]) -> int | None:
         if not left:
             return pulls
     return None
+
+
+def regret_of_pulls(
+    gaps: NDArray[np.float64], pulls: list[int], rounds: Iterable[Iterable[tuple[int | None, int]]]
+) -> Regret:
+    """Return the regret of pulls by arm.
+
+    gaps    largest true mean less each arm's, shape (K,). pulls: of the whole run, by arm.
+    rounds  (arm, pulls) of all cohorts of each round. The curve's last point counts the pulls after the last cohort.
+    """
+    curve: list[tuple[int, float]] = []
+    counted = [0] * len(pulls)
+    for one in rounds:
+        for arm, count in one:
+            assert arm is not None  # only contextual runs have pulls that the server does not know
+            counted[arm] += count
+        curve.append((sum(counted), _total(gaps, counted)))
+    final = _total(gaps, pulls)
+    if sum(counted) < sum(pulls):
+        curve.append((sum(pulls), final))
+    return Regret(final=final, curve=curve)
+
+
+def _total(gaps: NDArray[np.float64], pulls: list[int]) -> float:
+    """Return the regret of these pulls, rounded once, so that more pulls never show less regret."""
+    return math.fsum(gaps * pulls)
+
+
+def summarize(
+    file: RunFile,
+    driver: Driver,
+    snapshot: Snapshot,
+    rounds: Sequence[RoundResult],
+    truth: Truth,
+    *,
+    spent: tuple[LedgerClass, ...],
+    seconds: float | None,
+    wire: Wire | None = None,
+    fault: str | None = None,
+) -> Result:
+    """Return a run's result.
+
+    seconds  wall time; None for a run that was over when it was asked about. wire: counts of fleets, None in process.
+    """
+    config = file.config
+    pulls = [arm.pulls for arm in snapshot.arms]
+    clients = sum(cohort.clients for one in rounds for cohort in one.cohorts)
+    return Result(
+        run=config.run,
+        driver=driver,
+        policy=config.policy.name,
+        mechanism=config.mechanism.name,
+        calibration=config.mechanism.calibration,
+        environment=file.environment.name,
+        horizon=config.horizon,
+        seed=file.environment.seed,
+        noise_seed=config.unsafe.noise_seed if config.unsafe else None,
+        chosen=snapshot.chosen,
+        best=truth.best,
+        arms=snapshot.arms,
+        pulls=pulls,
+        hidden=snapshot.pulls - sum(pulls),
+        clipped=truth.clipped,
+        regret=truth.regret,
+        rounds=list(rounds),
+        aborted=snapshot.aborted,
+        unfinished=snapshot.unfinished,
+        guarantee=snapshot.guarantee,
+        spent=spent,
+        bits=_bits(rounds, clients, wire),
+        refusals=wire.refusals if wire else {},
+        seconds=seconds,
+        clients_per_second=None if seconds is None else clients / seconds,
+        events=truth.events,
+        formed=tuple(truth.formed),
+        fault=fault,
+        extensions=file.extensions,
+    )
+
+
+def _bits(rounds: Sequence[RoundResult], clients: int, wire: Wire | None) -> Bits:
+    weights = [sum(cohort.clients for cohort in one.cohorts) / clients for one in rounds]
+    payload = sum(weight * one.payload_bits for weight, one in zip(weights, rounds, strict=True))
+    modulus = sum(weight * (one.modulus - 1).bit_length() for weight, one in zip(weights, rounds, strict=True))
+    if wire is None:
+        return Bits(payload=payload, modulus=modulus)
+    return Bits(payload=payload, modulus=modulus, sent=wire.payload_bits, wire=wire.bytes)

@@ -5,9 +5,10 @@ noise come from the same labelled streams, row by row.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,12 @@ from distrust.common.bandit.decisions import AssignedAction
 from distrust.common.errors import describe_error
 from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.modular import sum_rows
+from distrust.common.privacy.searches import one_thread
 from distrust.common.randomness import Stream, SystemStream, UnsafeSeededStream
 from distrust.common.run.config import RunConfig
-from distrust.lab.run.failures import tracker_of
-from distrust.lab.run.result import CohortResult, Result, RoundResult, summarize
-from distrust.lab.run.run_file import RunFile
+from distrust.lab.run.failures import summarize, tracker_of
+from distrust.lab.run.result import CohortResult, Result, RoundResult
+from distrust.lab.run.run_file import RunFile, Source, load
 from distrust.server.learner.learner import Learner
 from distrust.server.learner.rounds import (
     CohortPlan,
@@ -42,8 +44,34 @@ MOST_RECORDS = 1000
 """Records of a whole run, at most; about as many single rounds are kept while it is played."""
 
 
-def run(file: RunFile, watch: Callable[[Learner], None] = lambda _learner: None) -> Result:
-    """Play a run file to its end and return the result; `watch` is called after every cohort."""
+def run(
+    source: Source,
+    watch: Callable[[Learner], None] = lambda _learner: None,
+    *,
+    unsafe: Mapping[str, Any] | None = None,
+) -> Result:
+    """Play a run to its end in this process and return the result.
+
+    source  a dictionary of a run file's keys, a path, TOML text, or a RunFile.
+    watch   is called after every cohort, with the learner.
+    unsafe  takes the place of the run file's `[unsafe]`. {"noise_seed": 7} repeats the run's noise, for which the seed
+            of the environment must be given too; the result's guarantee is then "no privacy".
+    Raises  BadRunFile or BadParameter, naming the field, the value and what is allowed.
+
+    >>> import distrust
+    >>> table = {"run": "doc", "horizon": 2_000, "mechanism": {"name": "distributed-polya", "epsilon": 1.0}}
+    >>> table["environment"] = {"name": "bernoulli", "seed": 4, "means": [0.1, 0.9]}
+    >>> result = distrust.run(table)
+    >>> result.guarantee.line()
+    'distributed pure DP, ε = 1 (exact calibration)'
+    >>> distrust.run(table, unsafe={"noise_seed": 7}).guarantee.line()
+    'no privacy'
+    """
+    with one_thread():
+        return _played(load(source, unsafe), watch)
+
+
+def _played(file: RunFile, watch: Callable[[Learner], None]) -> Result:
     began, tracker = time.perf_counter(), tracker_of(file)
 
     def track_and_watch(learner: Learner) -> None:

@@ -24,11 +24,10 @@ from distrust.common.run.progress import (
     Snapshot,
 )
 from distrust.common.web.client import Http, Patience, Peer
-from distrust.lab.run.failures import tracker_of
+from distrust.lab.run.failures import summarize, tracker_of
 from distrust.lab.run.fleet_processes import Fleets
 from distrust.lab.run.progress import Progress, Standings
-from distrust.lab.run.result import Result, Truth, Wire, from_report, summarize
-from distrust.lab.run.result_table import most_common
+from distrust.lab.run.result import CohortResult, Result, RoundResult, Truth, Wire, most_common
 from distrust.lab.run.run_file import RunFile
 from distrust.lab.stack.stack import Urls
 from distrust.server.learner.learner import Learner
@@ -70,31 +69,21 @@ class HttpRun:
                 "aggregator": http.peer(self.urls.aggregator, self.urls.token),
                 "shuffler": http.peer(self.urls.shuffler, self.urls.token),
             }
-            await self._create()
+            view = await create(self._server, self.file)
+            if view.state != "running" and self.fleets is None:  # a watcher that comes late gets the result
+                return await result_of(self._server, self.file, finished(view))
+            if view.state != "running":
+                raise Conflict(f"run {view.run} is {view.state} already; give this one another name: --name")
             began = time.perf_counter()
             with self.fleets or contextlib.nullcontext():
                 view = await self._watched()
                 seconds = time.perf_counter() - began
                 wire = await self._wire()
-            reports = await all_rounds(self._server, view.run)
-            rounds = [from_report(report) for report in reports]
-            truth = replay_failures(self.file, reports, view.snapshot)
+            result = await result_of(self._server, self.file, view, seconds=seconds, wire=wire)
             if self.post_regret:
-                regret = RegretCurve(curve=truth.regret.curve)
+                regret = RegretCurve(curve=result.regret.curve)
                 await self._server.put(f"/v1/runs/{view.run}/regret", regret, RegretCurve)
-            spent = (await self._server.get(f"/v1/runs/{view.run}/ledger", LedgerView)).classes
-            return summarize(self.file, "http", view.snapshot, rounds, truth, spent=spent, seconds=seconds, wire=wire)
-
-    async def _create(self) -> None:
-        try:
-            view = await self._server.post("/v1/runs", self.file.config, RunView)
-        except ProtocolError as error:
-            missing = [one.name for one in self.file.extensions if repr(one.name) in error.detail]
-            if missing:
-                raise Unavailable(f"the server cannot use {', '.join(missing)}: {error.detail}") from error
-            raise
-        if view.state != "running":
-            raise Conflict(f"run {view.run} is {view.state} already; give this one another name: --name")
+            return result
 
     async def _watched(self) -> RunView:
         """Return the run's view once it is over. An error carries the reasons of clients that refused."""
@@ -114,7 +103,7 @@ class HttpRun:
                 view = await self._server.get(f"/v1/runs/{self.file.config.run}", RunView)
                 await self._show(view)
                 if view.state != "running":
-                    return _finished(view)
+                    return finished(view)
                 self._check(deserted=deserted)
                 await asyncio.sleep(LOOK_SECONDS)
 
@@ -162,11 +151,61 @@ def _why(wire: Wire | None) -> str:
     return "".join(f"; {clients:,} clients refused: {why}" for why, clients in reasons)
 
 
-def _finished(view: RunView) -> RunView:
+async def create(server: Peer, file: RunFile) -> RunView:
+    """Create a run at the server, and return it; the same run again is the one that is there already."""
+    try:
+        return await server.post("/v1/runs", file.config, RunView)
+    except ProtocolError as error:
+        missing = [one.name for one in file.extensions if repr(one.name) in error.detail]
+        if missing:
+            raise Unavailable(f"the server cannot use {', '.join(missing)}: {error.detail}") from error
+        raise
+
+
+async def result_of(
+    server: Peer, file: RunFile, view: RunView, *, seconds: float | None = None, wire: Wire | None = None
+) -> Result:
+    """Return the result of a finished run, with regret and failures counted in the world of its run file."""
+    reports = await all_rounds(server, view.run)
+    rounds = [from_report(report) for report in reports]
+    truth = replay_failures(file, reports, view.snapshot)
+    spent = (await server.get(f"/v1/runs/{view.run}/ledger", LedgerView)).classes
+    return summarize(file, "http", view.snapshot, rounds, truth, spent=spent, seconds=seconds, wire=wire)
+
+
+def finished(view: RunView) -> RunView:
+    """Return the view of a finished run. Raises RunFailed for one that failed or was cancelled."""
     if view.state == "finished":
         return view
     how = "was cancelled" if view.state == "cancelled" else "failed"
     raise RunFailed(f"run {view.run} {how}: {view.reason}")
+
+
+def from_report(report: RoundReport) -> RoundResult:
+    """Return the result of a round from the server's report of it."""
+    return RoundResult(
+        number=report.number,
+        batch=report.batch,
+        arms=report.arms,
+        decision=report.decision,
+        eliminated=report.eliminated,
+        modulus=report.mechanism.modulus,
+        payload_bits=report.mechanism.bits,
+        guarantee=report.guarantee,
+        cohorts=[
+            CohortResult(
+                cohort=c.cohort,
+                arm=c.arm,
+                clients=c.clients,
+                survivors=c.survivors,
+                estimate=c.estimate,
+                liars=c.liars,
+                disputes=c.disputes,
+                reason=c.reason,
+            )
+            for c in report.cohorts
+        ],
+    )
 
 
 class ReplayDiffers(ProtocolError):

@@ -1,4 +1,4 @@
-"""Shows a run's progress on stderr: a moving table on a terminal, a line every few seconds elsewhere."""
+"""Shows a run's progress on stderr: a moving table on a terminal, else a line every few seconds; prints its result."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -14,12 +14,29 @@ from rich.text import Text
 
 from distrust.common.messages.status import CohortEntry
 from distrust.common.run.progress import CohortView, RoundReport, RunView
+from distrust.lab.run.result import Result, arm_lines, facts
 
 MOST_COHORTS = 16  # lines of the moving table
 LINE_SECONDS = 3.0  # between two plain lines
 
 Standings = Mapping[str, CohortEntry]
 """State of the cohorts that are open at an intermediary, by name."""
+
+
+def print_result(result: Result, out: Console) -> None:
+    """Print the arms with their intervals, then the facts of the run, one a line, and its speed."""
+    head = ("arm", "pulls", "estimate", "confidence interval", "")
+    table = Table(*head, title=f"run {result.run}", title_justify="left")
+    for column in table.columns[:4]:
+        column.justify = "right"
+    for line in arm_lines(result):
+        table.add_row(*(Text(cell) for cell in line))
+    out.print(table)
+    named = facts(result)
+    if result.seconds is not None:
+        named.append(("speed", f"{result.clients_per_second:,.0f} clients per second, {result.seconds:.1f} s in all"))
+    for name, fact in named:
+        out.print(f"{name:<10}  {fact}", markup=False)
 
 
 @contextmanager

@@ -3,23 +3,37 @@
 Regret is counted here, on the clients' side: the server never learns the true means.
 """
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from distrust.common.bandit.decisions import AssignedArm, Decision
+from distrust.common.errors import BadParameter
 from distrust.common.extensions import Extension
+from distrust.common.notebook import HtmlTable, card, data_frame
 from distrust.common.privacy.guarantee import Guarantee
-from distrust.common.run.progress import ArmView, LedgerClass, RoundReport, Snapshot
+from distrust.common.run.progress import ArmView, LedgerClass
 from distrust.common.wire import Message
-from distrust.lab.run.run_file import RunFile
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Driver = Literal["in-process", "http"]
+FrameName = Literal["rounds", "arms", "cohorts", "intervals", "ledger"]
+PROMISE = ("kind", "epsilon", "delta", "model", "calibration")
+COLUMNS: Mapping[FrameName, Sequence[str]] = {
+    "rounds": (
+        *("round", "batch", "arms", "clients", "cohorts", "released", "eliminated", "pulls", "regret"),
+        *("modulus", "payload_bits", *PROMISE),
+    ),
+    "arms": ("arm", "pulls", "mean", "lower", "upper", "batch", "active", "eliminated", "chosen"),
+    "cohorts": ("round", "cohort", "arm", "clients", "survivors", "estimate", "liars", "disputes", "reason"),
+    "intervals": ("round", "batch", "arm", "mean", "lower", "upper"),
+    "ledger": ("contributions", *PROMISE),
+}
+"""Columns of `Result.frame`."""
 
 
 class Regret(Message):
@@ -113,17 +127,30 @@ class PolicyFailures(Message):
     indefinite: int | None = Field(default=None, exclude_if=lambda indefinite: indefinite is None)
 
 
+class FormedInterval(Message):
+    """A confidence interval as the policy formed it after a round, not clipped to the rewards' range."""
+
+    round: int
+    batch: int
+    arm: int
+    mean: float
+    lower: float
+    upper: float
+
+
 @dataclass(frozen=True, slots=True)
 class Truth:
     """Facts of a run that only the clients' side knows. `best` is None where the best arm depends on the client.
 
     clipped  contexts of the world's data that were shortened to length 1.
+    formed   intervals of arms in the order of the rounds, which the tracker that counts the failures saw.
     """
 
     best: int | None
     regret: Regret
     events: PolicyFailures
     clipped: int = 0
+    formed: Sequence[FormedInterval] = ()
 
 
 class Result(Message):
@@ -131,6 +158,7 @@ class Result(Message):
 
     spent   the run's ledger: what clients have spent at most, by how often they took part; `guarantee` is the total.
     events  the policy's failures, seen from the clients' side; over services the lab plays the run again for them.
+    formed  every interval of an arm, by round; none where the arms are the clients' own, or each round is one client.
     fault   why the run failed: a round that could not be planned, an exception with its type, or nothing measured.
             None for a run that finished. In process only: over services a run that failed has no result.
     extensions  where the classes of the user's own are from, as this driver has them; absent for a run without any.
@@ -166,119 +194,155 @@ class Result(Message):
     guarantee: Guarantee
     spent: tuple[LedgerClass, ...]
     bits: Bits
-    seconds: float
-    clients_per_second: float
+    seconds: float | None
+    clients_per_second: float | None
     events: PolicyFailures
+    formed: tuple[FormedInterval, ...] = Field(default=(), exclude_if=lambda formed: not formed)
     fault: str | None = None
     refusals: dict[str, int] = Field(default_factory=dict, description="why clients refused, and how many")
     extensions: tuple[Extension, ...] = Field(default=(), exclude_if=lambda extensions: not extensions)
 
+    def frame(self, table: FrameName = "rounds") -> "DataFrame":
+        """Return one of the result's tables as a data frame. Needs pandas: `pip install 'distrust[lab]'`.
 
-def summarize(
-    file: RunFile,
-    driver: Driver,
-    snapshot: Snapshot,
-    rounds: Sequence[RoundResult],
-    truth: Truth,
-    *,
-    spent: tuple[LedgerClass, ...],
-    seconds: float,
-    wire: Wire | None = None,
-    fault: str | None = None,
-) -> Result:
-    """Return a run's result. `seconds` is wall time; `wire` is what fleets counted, None in process."""
-    config = file.config
-    pulls = [arm.pulls for arm in snapshot.arms]
-    clients = sum(cohort.clients for one in rounds for cohort in one.cohorts)
-    return Result(
-        run=config.run,
-        driver=driver,
-        policy=config.policy.name,
-        mechanism=config.mechanism.name,
-        calibration=config.mechanism.calibration,
-        environment=file.environment.name,
-        horizon=config.horizon,
-        seed=file.environment.seed,
-        noise_seed=config.unsafe.noise_seed if config.unsafe else None,
-        chosen=snapshot.chosen,
-        best=truth.best,
-        arms=snapshot.arms,
-        pulls=pulls,
-        hidden=snapshot.pulls - sum(pulls),
-        clipped=truth.clipped,
-        regret=truth.regret,
-        rounds=list(rounds),
-        aborted=snapshot.aborted,
-        unfinished=snapshot.unfinished,
-        guarantee=snapshot.guarantee,
-        spent=spent,
-        bits=_bits(rounds, clients, wire),
-        refusals=wire.refusals if wire else {},
-        seconds=seconds,
-        clients_per_second=clients / seconds,
-        events=truth.events,
-        fault=fault,
-        extensions=file.extensions,
-    )
+        rounds     a line a round: clients, cohorts, arms dropped after it, its message and its guarantee; `pulls` and
+                   `regret` are cumulated over the run.
+        arms       a line an arm: its pulls and its latest interval. cohorts: a line a cohort, replaced ones too.
+        intervals  a line for each interval of an arm that the policy formed.
+        ledger     the most that a client has spent, by how often it took part.
+        Raises     BadParameter for another name.
+        """
+        if table not in COLUMNS:
+            raise BadParameter("table", table, f"must be one of {', '.join(COLUMNS)}")
+        return data_frame(COLUMNS[table], _rows(self, table))
+
+    def __repr__(self) -> str:
+        """Return the run in one line."""
+        failed = "" if self.fault is None else f"failed: {self.fault}; "
+        promise = self.guarantee.line()
+        return f"<Result of {self.run}, {self.driver}: {failed}{promise}, regret {self.regret.final:,.1f}>"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """Return the closing table of `distrust run` for a notebook, without the seconds."""
+        head = ("arm", "pulls", "estimate", "confidence interval", "fate")
+        arms = HtmlTable(head, arm_lines(self), words=("fate",))
+        failed = [] if self.fault is None else [("failed", self.fault)]
+        return card(f"run {self.run} ({self.driver})", [*failed, *facts(self)], arms)
 
 
-def from_report(report: RoundReport) -> RoundResult:
-    """Return the result of a round from the server's report of it."""
-    return RoundResult(
-        number=report.number,
-        batch=report.batch,
-        arms=report.arms,
-        decision=report.decision,
-        eliminated=report.eliminated,
-        modulus=report.mechanism.modulus,
-        payload_bits=report.mechanism.bits,
-        guarantee=report.guarantee,
-        cohorts=[
-            CohortResult(
-                cohort=c.cohort,
-                arm=c.arm,
-                clients=c.clients,
-                survivors=c.survivors,
-                estimate=c.estimate,
-                liars=c.liars,
-                disputes=c.disputes,
-                reason=c.reason,
-            )
-            for c in report.cohorts
-        ],
-    )
+def _rows(result: Result, table: FrameName) -> list[dict[str, Any]]:
+    """Return a table of the result, column by name."""
+    if table == "arms":
+        return [{**arm.model_dump(), "chosen": arm.arm == result.chosen} for arm in result.arms]
+    if table == "cohorts":
+        rounds = [(one.number, cohort) for one in result.rounds for cohort in one.cohorts]
+        return [{"round": number, **cohort.model_dump(), "liars": len(cohort.liars)} for number, cohort in rounds]
+    if table == "intervals":
+        return [one.model_dump() for one in result.formed]
+    if table == "ledger":
+        return [{"contributions": one.contributions, **_promise(one.guarantee)} for one in result.spent]
+    return [
+        {
+            **one.model_dump(include={"batch", "eliminated", "modulus", "payload_bits"}),
+            **_promise(one.guarantee),
+            "round": one.number,
+            "arms": len(one.arms),
+            "clients": sum(cohort.clients for cohort in one.cohorts),
+            "cohorts": len(one.cohorts),
+            "released": sum(cohort.estimate is not None for cohort in one.cohorts),
+            "pulls": pulls,
+            "regret": regret,
+        }
+        for one, (pulls, regret) in zip(result.rounds, result.regret.curve, strict=False)
+    ]
 
 
-def regret_of_pulls(
-    gaps: NDArray[np.float64], pulls: list[int], rounds: Iterable[Iterable[tuple[int | None, int]]]
-) -> Regret:
-    """Return the regret of pulls by arm.
-
-    gaps    largest true mean less each arm's, shape (K,). pulls: of the whole run, by arm.
-    rounds  (arm, pulls) of all cohorts of each round. The curve's last point counts the pulls after the last cohort.
-    """
-    curve: list[tuple[int, float]] = []
-    counted = [0] * len(pulls)
-    for one in rounds:
-        for arm, count in one:
-            assert arm is not None  # only contextual runs have pulls that the server does not know
-            counted[arm] += count
-        curve.append((sum(counted), _total(gaps, counted)))
-    final = _total(gaps, pulls)
-    if sum(counted) < sum(pulls):
-        curve.append((sum(pulls), final))
-    return Regret(final=final, curve=curve)
+def _promise(guarantee: Guarantee) -> dict[str, Any]:
+    return guarantee.model_dump(include=set(PROMISE))
 
 
-def _total(gaps: NDArray[np.float64], pulls: list[int]) -> float:
-    """Return the regret of these pulls, rounded once, so that more pulls never show less regret."""
-    return math.fsum(gaps * pulls)
+def arm_lines(result: Result) -> list[tuple[str, ...]]:
+    """Return a line of text for each arm: arm, pulls, estimate, interval, fate."""
+    return [
+        (
+            str(arm.arm),
+            f"{arm.pulls:,}",
+            "" if arm.mean is None else f"{arm.mean:.4f}",
+            "" if arm.lower is None or arm.upper is None else f"[{arm.lower:.4f}, {arm.upper:.4f}]",
+            _fate(arm, result),
+        )
+        for arm in result.arms
+    ]
 
 
-def _bits(rounds: Sequence[RoundResult], clients: int, wire: Wire | None) -> Bits:
-    weights = [sum(cohort.clients for cohort in one.cohorts) / clients for one in rounds]
-    payload = sum(weight * one.payload_bits for weight, one in zip(weights, rounds, strict=True))
-    modulus = sum(weight * (one.modulus - 1).bit_length() for weight, one in zip(weights, rounds, strict=True))
-    if wire is None:
-        return Bits(payload=payload, modulus=modulus)
-    return Bits(payload=payload, modulus=modulus, sent=wire.payload_bits, wire=wire.bytes)
+def _fate(arm: ArmView, result: Result) -> str:
+    if arm.arm == result.chosen:
+        return "chosen"
+    return "active" if arm.active else f"dropped after round {arm.eliminated}"
+
+
+def facts(result: Result) -> list[tuple[str, str]]:
+    """Return the facts of a run as people read them, by name. Its promise and what that assumes are always there."""
+    pulls, cohorts = sum(result.pulls) + result.hidden, [cohort for one in result.rounds for cohort in one.cohorts]
+    aborted = [f"{one.cohort}: {one.reason}" for one in cohorts if one.reason is not None][:3]
+    liars, guarantee = _liars(cohorts), result.guarantee
+    named = [
+        _chosen(result),
+        ("pulls", f"{pulls:,} of {result.horizon:,}, {result.unfinished:,} of them after the last whole batch"),
+        *([("clipped", f"{result.clipped:,} contexts of the data, to length 1")] if result.clipped else []),
+        ("regret", f"{result.regret.final:,.1f}"),
+        ("failures", _failures(result.events)),
+        ("rounds", f"{len(result.rounds)}, with {result.aborted} cohorts aborted and replaced"),
+        *(("aborted", why) for why in aborted),
+        *(("refused", f"{clients:,} clients: {why}") for why, clients in most_common(result.refusals)),
+        *([("liars", liars)] if liars else []),
+        ("mechanism", f"{result.mechanism}, {result.calibration} calibration"),
+        ("guarantee", f"{guarantee.line()}; neighbours: {guarantee.neighbours}"),
+        *([("spent", _spent(result))] if len(result.spent) > 1 else []),
+        *(("assumes", assumption) for assumption in guarantee.assumptions),
+        ("payload", _payload(result.bits)),
+    ]
+    if result.bits.wire is not None:
+        named.append(("wire", f"{result.bits.wire:,.0f} bytes per client, both ways, all stages, headers included"))
+    return named
+
+
+def _chosen(result: Result) -> tuple[str, str]:
+    if result.best is None:
+        return ("arms", "each client chooses by its own context, and the server does not learn which")
+    return ("arm chosen", f"{result.chosen} (the clients' world says {result.best} is best)")
+
+
+def _failures(failures: PolicyFailures) -> str:
+    """Return the policy's failures, and the probability that it states for them."""
+    kept = f"dropped after {failures.best_dropped_at:,} pulls" if failures.best_dropped else "kept"
+    stated = "" if failures.failure is None else f" (p = {failures.failure:.3g} that any does)"
+    shifted = f"; {failures.indefinite:,} batches left the matrix indefinite" if failures.indefinite else ""
+    missed = f"{failures.width_failures:,} of {failures.widths:,} intervals miss the true mean{stated}"
+    return f"best arm {kept}; {missed}{shifted}"
+
+
+def _liars(cohorts: Sequence[CohortResult]) -> str:
+    """Return the number of clients that the aggregator named as liars, and of disputes; empty if there are none."""
+    named, disputes = sum(len(one.liars) for one in cohorts), sum(one.disputes for one in cohorts)
+    if not named and not disputes:
+        return ""
+    return f"{named} clients with false boxes, shares or accusations, {disputes} disputed pairs"
+
+
+def most_common(refusals: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return the three reasons that most clients gave, and the clients of each."""
+    return sorted(refusals.items(), key=lambda one: -one[1])[:3]
+
+
+def _spent(result: Result) -> str:
+    """Return the clients' largest expense, by how often they took part."""
+    return "; ".join(f"{one.guarantee.figures()} for a client that came {one.contributions} ×" for one in result.spent)
+
+
+def _payload(bits: Bits) -> str:
+    """Return the bits per client. They are means over the run, in which m differs from round to round."""
+    travels = "" if bits.sent is None else f"; {bits.sent:.1f} as they travel"
+    return f"{bits.payload:.1f} bits per client, ⌈log₂ m⌉ = {bits.modulus:.1f}{travels}"

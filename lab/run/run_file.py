@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from distrust.client.environments import (
@@ -76,9 +77,47 @@ class RunFile:
         """Return the environment, built."""
         return build_environment(self.environment)
 
+    def unsafe(self, words: Mapping[str, Any]) -> "RunFile":
+        """Return the run with this `[unsafe]` table, such as {"noise_seed": 7}. Raises BadRunFile."""
+        return replace(self, config=_config({**self.config.model_dump(), "unsafe": dict(words)}))
+
     def renamed(self, run: str) -> "RunFile":
         """Return the run under another name. Raises BadRunFile or BadParameter for a name that is not allowed."""
         return replace(self, config=_config({**self.config.model_dump(), "run": run}))
+
+
+Source = RunFile | Mapping[str, Any] | Path | str
+"""A run file in any form: the keys of its tables, its path, its text as TOML, or the file that was read already."""
+
+
+def load(source: Source, unsafe: Mapping[str, Any] | None = None) -> RunFile:
+    """Return a run file from any form of it, checked.
+
+    source  a dictionary of the run file's keys; a path; TOML text, also in one line; or a RunFile. A string without a
+            line break that ends in `.toml` is a path. Arrays and tuples of a dictionary count as lists.
+    unsafe  takes the place of the table `[unsafe]`: {"noise_seed": 7} draws the privacy noise from a seed.
+    Raises  BadRunFile, BadParameter.
+    """
+    if isinstance(source, RunFile):
+        file = source
+    elif isinstance(source, Mapping):
+        file = parse_table(plain(source))
+    elif not isinstance(source, Path | str):
+        raise BadParameter("source", type(source).__name__, "must be a dictionary, a path, TOML text or a RunFile")
+    elif isinstance(source, Path) or ("\n" not in source and source.endswith(".toml")):
+        file = read(Path(source))
+    else:
+        file = parse(source)
+    return file if unsafe is None else file.unsafe(unsafe)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as TOML would have read it: tuples, arrays and NumPy's numbers become lists and numbers."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(below) for key, below in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return [plain(below) for below in value] if isinstance(value, list | tuple) else value
 
 
 def read(path: Path) -> RunFile:
@@ -94,9 +133,18 @@ def read(path: Path) -> RunFile:
 
 
 def parse(text: str) -> RunFile:
-    """Return a run file from its text, checked. Without `arms` it has the environment's.
+    r"""Return a run file from its text, checked. Without `arms` it has the environment's.
 
     Raises BadRunFile, BadParameter.
+
+    >>> import distrust
+    >>> text = 'run = "doc"\nhorizon = 900\nmechanism = {name = "identity"}\n'
+    >>> file = distrust.parse(text + 'environment = {name = "bernoulli", seed = 4, means = [0.1, 0.9]}')
+    >>> file.config.arms, file.config.policy.name
+    (2, 'successive-elimination')
+    >>> distrust.parse(text + 'environment = {name = "bernouli"}')
+    Traceback (most recent call last):
+    distrust.lab.run.run_file.BadRunFile: environment.name = 'bernouli': must be one of ...
     """
     try:
         table = tomllib.loads(text)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from string import hexdigits
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 from rich import box
@@ -20,13 +20,18 @@ from distrust.common.errors import BadParameter, WrongCohort
 from distrust.common.mechanisms import AnyMechanism
 from distrust.common.messages.cohort import Cohort
 from distrust.common.messages.status import Transcript, TranscriptEntry
+from distrust.common.notebook import HtmlTable, card, data_frame
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.common.run.progress import CohortView, RoundReport
 from distrust.common.web.client import Http, Patience, Peer
 from distrust.lab.run.run_file import RunFile
 from distrust.lab.stack.stack import Urls
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 PAGE = 500
+COLUMNS = ("cohort", "stage", "a client sent", "the intermediary saw", "the server saw")
 OPENING = ("cohort", "tickets")
 MOST_DIGITS, MOST_VALUES = 12, 6  # of a hexadecimal text, of a list
 HELD_VALUES = 12  # coordinates of a client's vector in a file of what clients held
@@ -66,7 +71,10 @@ async def gather(urls: Urls, wanted: Wanted) -> list[Sight]:
     async with Http(PATIENCE) as http:
         server = http.peer(urls.server, urls.token)
         report = await server.get(f"/v1/runs/{wanted.run}/rounds/{wanted.round}", RoundReport)
-        url = urls.aggregator if report.mechanism.via == "aggregator" else urls.shuffler
+        via = report.mechanism.via
+        url = urls.aggregator if via == "aggregator" else urls.shuffler
+        if not url:
+            raise BadParameter(via, None, f"give the {via}'s address: it holds the clients' messages of this run")
         party = http.peer(url, urls.inspector)
         return [
             Sight(
@@ -144,47 +152,84 @@ async def _pages(party: Peer, path: str, limit: int) -> Pages:
     return Pages(total, kept)
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Inspection:
+    """What each party said of the messages of some cohorts, side by side."""
+
+    sights: list[Sight]
+
+    def frame(self) -> "DataFrame":
+        """Return a row a message as a data frame: its cohort and stage, and each party's text. Needs pandas."""
+        rows = [(sight.cohort.cohort, *line) for sight in self.sights for line in lines_of(sight)]
+        return data_frame(COLUMNS, (dict(zip(COLUMNS, row, strict=True)) for row in rows))
+
+    def __repr__(self) -> str:
+        """Return the cohorts in one line."""
+        return f"<Inspection of {', '.join(sight.cohort.cohort for sight in self.sights)}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table a cohort for a notebook: what a client sent, and what each party saw of it."""
+        return "".join(map(_html, self.sights))
+
+
+def _html(sight: Sight) -> str:
+    lines, head, promise = lines_of(sight), titles_of(sight), sight.report.guarantee
+    facts = [("guarantee", promise.line()), *(("assumes", one) for one in promise.assumptions)]
+    more = f"{_shown(sight)}; limit shows more of each stage"
+    return card(head_of(sight), facts, HtmlTable(head, lines, words=head, most=len(lines)), notes=[more])
+
+
 def print_sights(sights: Iterable[Sight], out: Console) -> None:
     """Print one table a cohort: the clients' messages, as the intermediary could read them, and the server's view."""
     for sight in sights:
-        cohort = sight.cohort
-        head = f"{cohort.cohort}: round {sight.report.number}, arm {cohort.arm}, {cohort.clients:,} clients"
-        out.print(head, style="bold", markup=False)
-        out.print(_table(sight))
-        shown = len(sight.by_intermediary.messages) + len(sight.by_server.messages)
-        total = sight.by_intermediary.total + sight.by_server.total
-        out.print(f"{shown:,} of {total:,} messages; --limit shows more of each stage\n", markup=False)
+        out.print(head_of(sight), style="bold", markup=False)
+        table = Table(*titles_of(sight), box=box.MINIMAL, show_edge=False)
+        for line in lines_of(sight):
+            table.add_row(*(Text(cell) for cell in line))
+        out.print(table)
+        out.print(f"{_shown(sight)}; --limit shows more of each stage\n", markup=False)
 
 
-def _table(sight: Sight) -> Table:
-    """Return a table in the order of a cohort's life: opened, tickets issued, messages, batch, estimate."""
-    titles = ("stage", "a client sent", f"the {sight.report.mechanism.via} saw", "the server saw")
-    table = Table(*titles, box=box.MINIMAL, show_edge=False)
+def head_of(sight: Sight) -> str:
+    """Return the cohort's name, round, arm and clients."""
+    cohort = sight.cohort
+    return f"{cohort.cohort}: round {sight.report.number}, arm {cohort.arm}, {cohort.clients:,} clients"
+
+
+def titles_of(sight: Sight) -> tuple[str, str, str, str]:
+    """Return the heads of a cohort's table: a column for each party."""
+    return ("stage", "a client sent", f"the {sight.report.mechanism.via} saw", "the server saw")
+
+
+def _shown(sight: Sight) -> str:
+    shown = len(sight.by_intermediary.messages) + len(sight.by_server.messages)
+    total = sight.by_intermediary.total + sight.by_server.total
+    return f"{shown:,} of {total:,} messages"
+
+
+def lines_of(sight: Sight) -> list[tuple[str, str, str, str]]:
+    """Return the messages in the order of a cohort's life: opened, tickets issued, messages, batch, estimate."""
     server = sight.by_server.messages
-    for entry in server:
-        if entry.stage in OPENING:
-            table.add_row(entry.stage, "", "", _read(entry))
+    lines = [(entry.stage, "", "", _read(entry)) for entry in server if entry.stage in OPENING]
     received = {entry.stage: entry for entry in server if entry.direction == "in"}  # statements, and the batch
     for entry in sight.by_intermediary.messages:
         answer = received.pop(entry.stage, None) if entry.direction == "out" else None
-        table.add_row(entry.stage, _sent(entry), _read(entry), _read(answer) if answer else "")
+        lines.append((entry.stage, _sent(entry), _read(entry), _read(answer) if answer else ""))
     rest = [entry for entry in server if entry.stage not in OPENING and entry.direction == "out"]
-    for entry in [*received.values(), *rest]:
-        table.add_row(entry.stage, "", "", _read(entry))
-    return table
+    return lines + [(entry.stage, "", "", _read(entry)) for entry in [*received.values(), *rest]]
 
 
-def _sent(entry: TranscriptEntry) -> Text:
+def _sent(entry: TranscriptEntry) -> str:
     """Return the bytes of a client's message; empty for a message of another party."""
     client = entry.direction == "in" and entry.peer.startswith("client")
-    return Text(f"{entry.peer}: {entry.bytes:,} B {_short(entry.hex)}" if client else "")
+    return f"{entry.peer}: {entry.bytes:,} B {_short(entry.hex)}" if client else ""
 
 
-def _read(entry: TranscriptEntry) -> Text:
+def _read(entry: TranscriptEntry) -> str:
     """Return the readable part of a message, and its receiver."""
     facts = ", ".join(f"{name.replace('_', ' ')} {_value(value)}" for name, value in entry.view.items())
     receiver = f"to {entry.peer}, {entry.bytes:,} B" if entry.direction == "out" else ""
-    return Text(": ".join(part for part in (receiver, facts) if part))
+    return ": ".join(part for part in (receiver, facts) if part)
 
 
 def _value(value: str | float | list[int] | list[str]) -> str:

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -50,13 +50,16 @@ def _probe(held: ExitStack, port: int, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """Addresses of the three services, and the tokens of the operator and of the inspector of transcripts."""
+    """Addresses of the three services, and the tokens of the operator and of the inspector of transcripts.
+
+    An intermediary that is not called has an empty address. Tokens are not shown.
+    """
 
     server: str
     shuffler: str
     aggregator: str
-    token: str | None = None
-    inspector: str | None = None
+    token: str | None = field(default=None, repr=False)
+    inspector: str | None = field(default=None, repr=False)
 
 
 class Stack:

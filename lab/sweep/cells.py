@@ -26,7 +26,7 @@ from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.run import in_process
 from distrust.lab.run.lock_step import LockStepResult, in_lock_step, play_together
 from distrust.lab.run.result import Bits, Result
-from distrust.lab.run.run_file import RunFile, extensions, parse_table
+from distrust.lab.run.run_file import RunFile, extensions, parse_table, plain
 from distrust.lab.sweep.experiment import Experiment, merged
 from distrust.lab.sweep.row import Cell, Row
 from distrust.server.learner.learner import Learner
@@ -38,27 +38,37 @@ def known_experiments() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
-def load_experiment(name_or_path: str, *, quick: bool = False, repetitions: int | None = None) -> Experiment:
-    """Return an experiment from its file. Check every run file that its panels and series make.
+def load_experiment(
+    source: str | Path | Mapping[str, Any], *, quick: bool = False, repetitions: int | None = None
+) -> Experiment:
+    """Return an experiment, with the run file of every panel and series checked.
 
+    source        a name of `known_experiments`, the path of a .toml file, or a dictionary of its keys and a `name`.
     quick         with the file's `[quick]` laid over it. repetitions: another number than the file's.
     Repetitions   differ in their seeds only, so that the first one's run files are checked for all.
     Raises        BadParameter for an unknown name; BadExperiment.
     """
-    file, name = _find(name_or_path)
+    label, words = _words(source)
+    if quick and not isinstance(words.get("quick"), dict):
+        raise BadExperiment(f"{label}: has no [quick] table")
     try:
-        words = tomllib.loads(_text(file))
-        if quick and not isinstance(words.get("quick"), dict):
-            raise BadExperiment(f"{name_or_path}: has no [quick] table")
-        table = _laid(words, quick=quick, repetitions=repetitions)
         # Words of a TOML file: validated as a table, with what the file itself does not say.
-        experiment = Experiment.model_validate(table | {"name": name, "quick": quick})
+        experiment = Experiment.model_validate(_laid(words, quick=quick, repetitions=repetitions) | {"quick": quick})
     except ValidationError as error:
-        raise BadExperiment(f"{name_or_path}: {first(error, Experiment)}") from error
-    except (ValueError, RecursionError) as error:
-        raise BadExperiment(f"{name_or_path}: not TOML: {error}") from error
+        raise BadExperiment(f"{label}: {first(error, Experiment)}") from error
     check_run_files(experiment)
     return experiment
+
+
+def _words(source: str | Path | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the words of an experiment, its name among them, and what to call it in an error."""
+    if isinstance(source, Mapping):
+        return str(source.get("name", "experiment")), plain(source)
+    file, name = _find(str(source))
+    try:
+        return str(source), tomllib.loads(_text(file)) | {"name": name}
+    except (ValueError, RecursionError) as error:
+        raise BadExperiment(f"{source}: not TOML: {error}") from error
 
 
 def _find(name_or_path: str) -> tuple[Traversable | Path, str]:

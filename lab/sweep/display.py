@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from distrust.lab.sweep.cells import Standing
 from distrust.lab.sweep.row import Row
@@ -23,6 +24,11 @@ WIDE = 160
 
 LEVEL = 0.99
 """Level of the Clopper-Pearson intervals: a policy that keeps its p is called broken in at most 1 of 200 cases."""
+
+
+REGRET_HEAD = ("panel", "series", "final regret", "±", "runs", "bits a client")
+CONFIDENCE_HEAD = ("series", "best arm dropped", "a width failed", "p", "holds", "widths missed")
+SHARES = f"shares of runs, [{LEVEL:.0%} Clopper-Pearson]; p: probability that any width fails, as stated"
 
 
 class SweepProgress:
@@ -86,6 +92,10 @@ class Share:
     low: float
     high: float
 
+    def text(self) -> str:
+        """Return the share and its interval: `1/30 [0.000, 0.085]`."""
+        return f"{self.hits}/{self.runs} [{self.low:.3f}, {self.high:.3f}]"
+
 
 def share(hits: int, runs: int) -> Share:
     """Return the share and its exact two-sided interval at LEVEL."""
@@ -122,6 +132,12 @@ class Confidence:
             return "no"
         return "yes" if self.failed.high <= self.stated else "not refuted"
 
+    def cells(self) -> tuple[str, ...]:
+        """Return the line under `CONFIDENCE_HEAD`."""
+        stated = "" if self.stated is None else f"{self.stated:.3g}"
+        missed = f"{self.missed:,} of {self.widths:,}"
+        return (self.series, self.dropped.text(), self.failed.text(), stated, self.holds, missed)
+
 
 def confidence(rows: Sequence[Row]) -> list[Confidence]:
     """Return the confidence of each series, in the order of the rows."""
@@ -142,35 +158,67 @@ def _confidence(series: str, rows: Sequence[Row]) -> Confidence:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class RegretSummary:
+    """Final regret of one series in one panel: mean and standard deviation over so many runs.
+
+    deviation  None for a single run. bits: of one client's report, and seconds of a run: means over the runs.
+    """
+
+    panel: str
+    series: str
+    regret: float
+    deviation: float | None
+    runs: int
+    bits: float
+    seconds: float
+
+    def cells(self) -> tuple[str, ...]:
+        """Return all but the seconds as text."""
+        spread = "" if self.deviation is None else f"{self.deviation:,.1f}"
+        return (self.panel, self.series, f"{self.regret:,.1f}", spread, str(self.runs), f"{self.bits:,.1f}")
+
+
+def regret_summaries(rows: Sequence[Row]) -> list[RegretSummary]:
+    """Return the final regret of every panel and series, in the order of the rows."""
+    return [
+        _regret(panel, series, list(group))
+        for (panel, series), group in groupby(rows, key=lambda row: (row.panel, row.series))
+    ]
+
+
+def _regret(panel: str, series: str, rows: Sequence[Row]) -> RegretSummary:
+    final = [row.regret for row in rows]
+    return RegretSummary(
+        panel=panel,
+        series=series,
+        regret=statistics.fmean(final),
+        deviation=statistics.stdev(final) if len(final) > 1 else None,
+        runs=len(rows),
+        bits=statistics.fmean(row.payload_bits for row in rows),
+        seconds=statistics.fmean(row.seconds for row in rows),
+    )
+
+
 def regret_table(rows: Sequence[Row]) -> Table:
     """Return a table of the final regret, mean ± standard deviation over repetitions, and the time of one run."""
-    table = Table("panel", "series", box=None, padding=(0, 2, 0, 0))
-    for head in ("final regret", "±", "runs", "bits a client", "seconds a run"):
+    table = Table(*REGRET_HEAD[:2], box=None, padding=(0, 2, 0, 0))
+    for head in (*REGRET_HEAD[2:], "seconds a run"):
         table.add_column(head, justify="right")
-    for (panel, series), group in groupby(rows, key=lambda row: (row.panel, row.series)):
-        cell = list(group)
-        final = [row.regret for row in cell]
-        spread = f"{statistics.stdev(final):,.1f}" if len(final) > 1 else ""
-        bits = statistics.fmean(row.payload_bits for row in cell)
-        seconds = statistics.fmean(row.seconds for row in cell)
-        mean = f"{statistics.fmean(final):,.1f}"
-        table.add_row(panel, series, mean, spread, str(len(cell)), f"{bits:,.1f}", f"{seconds:.3g}")
+    for one in regret_summaries(rows):
+        table.add_row(*one.cells(), f"{one.seconds:.3g}")
     return _whole(table)
 
 
 def confidence_table(rows: Sequence[Row]) -> Table:
     """Return a table of failure events by series, beside the probability that the policy states."""
-    title = f"shares of runs, [{LEVEL:.0%} Clopper-Pearson]; p: probability that any width fails, as stated"
-    table = Table(box=None, padding=(0, 2, 0, 0), caption=title, caption_justify="left")
     series = confidence(rows)
     shifted = ["indefinite batches"] if any(one.indefinite for one in series) else []
-    for head in ("series", "best arm dropped", "a width failed", "p", "holds", "widths missed", *shifted):
+    table = Table(box=None, padding=(0, 2, 0, 0), caption=SHARES, caption_justify="left")
+    for head in (*CONFIDENCE_HEAD, *shifted):
         table.add_column(head, no_wrap=True)
     for one in series:
-        stated = "" if one.stated is None else f"{one.stated:.3g}"
-        missed = f"{one.missed:,} of {one.widths:,}"
-        shares, last = (_share_text(one.dropped), _share_text(one.failed)), [f"{one.indefinite:,}" for _ in shifted]
-        table.add_row(one.series, *shares, stated, one.holds, missed, *last)
+        table.add_row(*(Text(cell) for cell in (*one.cells(), *(f"{one.indefinite:,}" for _ in shifted))))
     return _whole(table)
 
 
@@ -179,7 +227,3 @@ def _whole(table: Table) -> Table:
     wide = Console(width=WIDE)
     table.width = Measurement.get(wide, wide.options, table).maximum
     return table
-
-
-def _share_text(share: Share) -> str:
-    return f"{share.hits}/{share.runs} \\[{share.low:.3f}, {share.high:.3f}]"

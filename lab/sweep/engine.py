@@ -8,19 +8,20 @@ import logging
 import os
 import signal
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from joblib import Parallel, cpu_count, delayed, parallel_config
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from distrust.common.errors import BadParameter, ProtocolError, Unavailable, describe_error
+from distrust.common.notebook import HtmlTable, card, data_frame
 from distrust.lab.run.lock_step import in_lock_step
 from distrust.lab.stack.parent_death import tie
 from distrust.lab.sweep import code
@@ -30,17 +31,33 @@ from distrust.lab.sweep.cells import (
     all_cells,
     cell_run_file,
     check_first_rounds,
+    load_experiment,
     play_cell,
     play_group,
+)
+from distrust.lab.sweep.display import (
+    CONFIDENCE_HEAD,
+    REGRET_HEAD,
+    SHARES,
+    RegretSummary,
+    confidence,
+    regret_summaries,
 )
 from distrust.lab.sweep.experiment import Experiment
 from distrust.lab.sweep.result_store import ResultStore, write_failures
 from distrust.lab.sweep.row import Cell, Row
 from distrust.lab.sweep.table import check_format, write_rows
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 Backend = Literal["loky", "dask", "ray"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 NEEDS = {"dask": "distributed", "ray": "ray"}
+
+SEEDED = "Noise of a sweep is drawn from seeds, for synthetic clients: these runs are repeatable, and not private."
+SHOWN_FAILURES = 8
+"""Failed cells that a notebook names."""
 
 Task = TypeVar("Task")
 Value = TypeVar("Value")
@@ -55,13 +72,96 @@ EXPECTED = ("A worker stopped while some jobs were given", ".*tasks which were s
 """Warnings of joblib that are ignored: a worker that had grown was replaced; a sweep was stopped."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SweepOutcome:
     """Rows in the order of the table, failed cells with their reasons, and the file that holds the rows."""
 
+    experiment: Experiment
     rows: list[Row]
     failures: dict[Cell, str]
     path: Path
+
+    def frame(self, table: Literal["rows", "summary", "confidence"] = "rows") -> "DataFrame":
+        """Return one of the sweep's tables as a data frame. Needs pandas: `pip install 'distrust[lab]'`.
+
+        rows        a line a run; `curve` is a list of regrets at the checkpoints.
+        summary     a line a panel and series: final regret, bits and seconds, over the runs.
+        confidence  a line a series: runs in which the best arm was dropped or a width failed, of how many.
+        Raises      BadParameter for another name.
+        """
+        if table == "rows":
+            return data_frame(list(Row.model_fields), (row.model_dump() for row in self.rows))
+        if table == "summary":
+            return data_frame([one.name for one in fields(RegretSummary)], map(asdict, regret_summaries(self.rows)))
+        if table == "confidence":
+            lines = [
+                {
+                    "series": one.series,
+                    "runs": one.failed.runs,
+                    "dropped": one.dropped.hits,
+                    "failed": one.failed.hits,
+                    "stated": one.stated,
+                    "holds": one.holds,
+                    "widths": one.widths,
+                    "missed": one.missed,
+                }
+                for one in confidence(self.rows)
+            ]
+            return data_frame(("series", "runs", "dropped", "failed", "stated", "holds", "widths", "missed"), lines)
+        raise BadParameter("table", table, "must be one of rows, summary, confidence")
+
+    def __repr__(self) -> str:
+        """Return what was played in one line."""
+        return f"<SweepOutcome of {self.experiment.name}: {len(self.rows)} rows, {len(self.failures)} cells failed>"
+
+    def _repr_html_(self) -> str:
+        """Return the tables of `distrust sweep` for a notebook, without the seconds."""
+        regret = HtmlTable(REGRET_HEAD, [one.cells() for one in regret_summaries(self.rows)], REGRET_HEAD[:2])
+        shares = [one.cells() for one in confidence(self.rows)]
+        failed = [
+            f"failed: {cell.panel}, {cell.series}, {cell.repetition}: {why}" for cell, why in self.failures.items()
+        ]
+        return card(
+            self.experiment.title,
+            [("source", self.experiment.source), *([("note", self.experiment.note)] if self.experiment.note else [])],
+            regret,
+            HtmlTable(CONFIDENCE_HEAD, shares, CONFIDENCE_HEAD, caption=SHARES),
+            notes=[SEEDED, *failed[:SHOWN_FAILURES]],
+        )
+
+
+def sweep(
+    experiment: str | Path | Mapping[str, Any] | Experiment,
+    *,
+    quick: bool = False,
+    repetitions: int | None = None,
+    out: str | Path = "sweeps",
+    backend: str = "loky",
+    jobs: int | None = None,
+    watch: Callable[[Standing], None] = lambda _standing: None,
+) -> SweepOutcome:
+    """Play the missing cells of an experiment on all cores, as `distrust sweep` does, and return its outcome.
+
+    experiment   a name of lab/experiments, the path of a .toml file, a dictionary of its keys with a `name`, or an
+                 Experiment, which has its own repetitions.
+    quick        the experiment's reduced version. repetitions: another number than the file's.
+    out          folder that keeps finished cells, so that the same call goes on after a kill.
+    jobs         worker processes, all cores when absent; 1 plays in this process. backend: loky, dask or ray.
+    Raises       BadExperiment, BadParameter, Unavailable for a folder that cannot be written, WorkerLost.
+
+    >>> import distrust, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     outcome = distrust.sweep("smoke", quick=True, repetitions=1, out=folder, jobs=1)
+    >>> len(outcome.rows), [row.best_dropped for row in outcome.rows]
+    (4, [False, False, False, False])
+    """
+    if isinstance(experiment, Experiment):
+        if quick or repetitions is not None:
+            raise BadParameter("experiment", experiment.name, "is loaded already: give quick and repetitions before")
+        loaded = experiment
+    else:
+        loaded = load_experiment(experiment, quick=quick, repetitions=repetitions)
+    return run_sweep(loaded, Path(out), backend=backend, jobs=jobs, watch=watch)
 
 
 def run_sweep(
@@ -98,7 +198,7 @@ def run_sweep(
         finished = [rows[cell] for cell in wanted if cell in rows]
         path = store.folder / f"rows.{kind}"
         write_rows(finished, path, kind)
-    return SweepOutcome(finished, failures, path)
+    return SweepOutcome(experiment, finished, failures, path)
 
 
 def grouped(experiment: Experiment, cells: Sequence[Cell], workers: int) -> list[tuple[Cell, ...]]:

@@ -1,6 +1,14 @@
 """Private bandit learning with clients, an intermediary and a server that need not trust each other.
 
-What a notebook needs: read a run file, play it in this process, ask what a mechanism promises, audit its claim.
+run       play a run in this process: a dictionary of a run file's keys, a path, TOML text.
+services  start the three services for a `with` block; connect: to services that are up. Both run and inspect there.
+inspect   what each party saw of a run's messages.
+sweep     play an experiment on all cores.
+privacy   what a mechanism promises and costs; compare: all of them side by side.
+audit     try to break a mechanism's claim.
+plot      regret with bands, intervals round by round, bits against regret.
+
+Results show themselves in a notebook, and have their tables as data frames: `result.frame("arms")`.
 A name is imported when it is first used (PEP 562), because the libraries behind it take seconds to import.
 """
 
@@ -8,48 +16,84 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from distrust.common.calculator.compare import Comparison as Comparison
+    from distrust.common.calculator.compare import compare as compare
     from distrust.common.calculator.query import PrivacyQuery as PrivacyQuery
+    from distrust.common.calculator.report import Report as Report
+    from distrust.common.calculator.report import privacy as privacy
     from distrust.common.errors import BadParameter as BadParameter
     from distrust.common.privacy.guarantee import Guarantee as Guarantee
     from distrust.common.randomness import SystemStream as SystemStream
     from distrust.lab.audit.in_process import audit as audit
     from distrust.lab.audit.verdict import Finding as Finding
+    from distrust.lab.figures import plot as plot
+    from distrust.lab.run.connection import Connection as Connection
+    from distrust.lab.run.connection import connect as connect
+    from distrust.lab.run.connection import inspect as inspect
+    from distrust.lab.run.connection import services as services
     from distrust.lab.run.in_process import run as run
     from distrust.lab.run.result import Result as Result
     from distrust.lab.run.run_file import BadRunFile as BadRunFile
     from distrust.lab.run.run_file import RunFile as RunFile
     from distrust.lab.run.run_file import parse as parse
     from distrust.lab.run.run_file import read as read
+    from distrust.lab.sweep.engine import SweepOutcome as SweepOutcome
+    from distrust.lab.sweep.engine import sweep as sweep
 
 MODULES = {
     "BadParameter": "common.errors",
     "BadRunFile": "lab.run.run_file",
+    "Comparison": "common.calculator.compare",
+    "Connection": "lab.run.connection",
     "Finding": "lab.audit.verdict",
     "Guarantee": "common.privacy.guarantee",
     "PrivacyQuery": "common.calculator.query",
+    "Report": "common.calculator.report",
     "Result": "lab.run.result",
     "RunFile": "lab.run.run_file",
+    "SweepOutcome": "lab.sweep.engine",
     "SystemStream": "common.randomness",
     "audit": "lab.audit.in_process",
+    "compare": "common.calculator.compare",
+    "connect": "lab.run.connection",
+    "inspect": "lab.run.connection",
     "parse": "lab.run.run_file",
+    "plot": "lab.figures",
+    "privacy": "common.calculator.report",
     "read": "lab.run.run_file",
     "run": "lab.run.in_process",
+    "services": "lab.run.connection",
+    "sweep": "lab.sweep.engine",
 }
-"""Public name, and the module of `distrust` that defines it."""
+"""Public name, and the module of `distrust` that defines it, or whose submodule it is."""
+
+EXTRAS = {"joblib": "lab", "matplotlib": "lab", "pandas": "lab", "pyarrow": "lab", "sklearn": "mslr"}
+"""Libraries that only some names and commands need, with the extra of ours that installs them."""
 
 __all__ = [
     "BadParameter",
     "BadRunFile",
+    "Comparison",
+    "Connection",
     "Finding",
     "Guarantee",
     "PrivacyQuery",
+    "Report",
     "Result",
     "RunFile",
+    "SweepOutcome",
     "SystemStream",
     "audit",
+    "compare",
+    "connect",
+    "inspect",
     "parse",
+    "plot",
+    "privacy",
     "read",
     "run",
+    "services",
+    "sweep",
 ]
 
 
@@ -57,7 +101,15 @@ def __getattr__(name: str) -> object:
     """Return a public name from the module that defines it."""
     if name not in MODULES:
         raise AttributeError(f"module 'distrust' has no attribute {name!r}; public names: {', '.join(__all__)}")
-    return getattr(import_module(f"distrust.{MODULES[name]}"), name)
+    try:
+        module = import_module(f"distrust.{MODULES[name]}")
+        return getattr(module, name) if hasattr(module, name) else import_module(f"{module.__name__}.{name}")
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in EXTRAS:
+            raise
+        needs = f"distrust.{name} needs {library}: pip install 'distrust[{EXTRAS[library]}]'"
+        raise ModuleNotFoundError(needs, name=error.name) from error
 
 
 def __dir__() -> list[str]:

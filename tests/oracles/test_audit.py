@@ -19,7 +19,8 @@ from distrust.common.mechanisms import (
 from distrust.common.mechanisms.central.tree import Tree
 from distrust.common.privacy.profile import Privacy
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.lab.audit.in_process import audit, outcomes
+from distrust.lab.audit.in_process import audit_mechanism as audit
+from distrust.lab.audit.in_process import outcomes
 from distrust.lab.audit.setting import Setting
 from distrust.lab.audit.verdict import Finding, epsilon_at_least, judge_worlds
 

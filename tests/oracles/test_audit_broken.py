@@ -13,7 +13,7 @@ from distrust.common.noise.polya import PolyaDifference
 from distrust.common.privacy.hockey_stick import pure_epsilon
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.audit.broken import BROKEN, broken
-from distrust.lab.audit.in_process import audit
+from distrust.lab.audit.in_process import audit_mechanism as audit
 
 ALARM = 1e-9
 

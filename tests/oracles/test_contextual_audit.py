@@ -23,7 +23,7 @@ from distrust.common.mechanisms.local.additive import LocalGaussian
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.__main__ import app
 from distrust.lab.audit.broken import broken, counter_example
-from distrust.lab.audit.in_process import audit
+from distrust.lab.audit.in_process import audit_mechanism as audit
 from distrust.lab.audit.observation import evidence, evidence_names
 from distrust.lab.audit.secret import Secret, arm_secret, context_secret, named_secret
 from distrust.lab.audit.setting import Setting

@@ -1,5 +1,6 @@
 """The package `distrust`: what its links point at, what a wheel and an sdist hold."""
 
+import doctest
 import resource
 import subprocess
 import sys
@@ -36,6 +37,26 @@ def test_the_types_of_the_public_names_come_from_the_same_modules() -> None:
     text = (PACKAGE / "__init__.py").read_text("utf-8")
     for name, module in distrust.MODULES.items():
         assert f"    from distrust.{module} import {name} as {name}\n" in text
+
+
+def test_the_examples_of_the_public_names_print_what_they_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    examples = {name: finder.find(getattr(distrust, name), name) for name in distrust.__all__}
+    shown = {name for name, found in examples.items() if any(one.examples for one in found)}
+    assert shown >= {"audit", "compare", "parse", "privacy", "run", "sweep"}
+    for found in examples.values():
+        for one in found:
+            runner.run(one)
+    assert runner.summarize(verbose=False).failed == 0
+
+
+@pytest.mark.parametrize(("name", "library"), [("plot", "matplotlib"), ("sweep", "joblib")])
+def test_a_name_whose_library_is_missing_says_which_extra_installs_it(name: str, library: str) -> None:
+    code = f"import sys; sys.modules[{library!r}] = None; import distrust; distrust.{name}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    needs = f"ModuleNotFoundError: distrust.{name} needs {library}: pip install 'distrust[lab]'"
+    assert done.stderr.splitlines()[-1] == needs
 
 
 def test_another_name_is_refused_with_the_public_ones() -> None:

@@ -12,9 +12,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+import distrust
 from distrust.lab.__main__ import app
 from distrust.lab.run import in_process
-from distrust.lab.run.result_table import print_result
+from distrust.lab.run.progress import print_result
 from distrust.lab.run.run_file import parse
 
 ROOT = Path(__file__).parents[2]
@@ -121,6 +122,24 @@ def test_the_readmes_python_prints_what_it_shows() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=WIDE, capture_output=True, text=True, check=True)
     shown = README.split("```python\n", 1)[1].split("```text\n", 1)[1].split("```", 1)[0]
     assert squeezed(shown) == squeezed(done.stdout)
+
+
+def test_the_page_about_the_library_prints_what_it_shows() -> None:
+    """Blocks with an output behind them, in their order: the one with services is tested over real ones."""
+    page = (ROOT / "docs/library.md").read_text("utf-8")
+    blocks = re.findall(r"```python\n([^`]*)```\n\n```text\n([^`]*)```", page)
+    assert len(blocks) == 3
+    code = "".join(code for code, _ in blocks)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=WIDE, capture_output=True, text=True, check=True)
+    assert squeezed("".join(shown for _, shown in blocks)) == squeezed(done.stdout)
+
+
+def test_the_page_about_the_library_lists_every_function_of_the_public_face() -> None:
+    page = (ROOT / "docs/library.md").read_text("utf-8")
+    rows = {name for row in re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert {name for name in distrust.__all__ if name.islower()} <= rows
+    methods = {name for name in vars(distrust.Connection) if not name.startswith("_") and name != "urls"}
+    assert methods <= set(re.findall(r"`(\w+)\(", page))
 
 
 def labels(lines: list[str]) -> set[str]:

@@ -91,7 +91,7 @@ def test_json_on_stdout_is_one_object_with_everything_that_was_promised(tmp_path
         *("run", "policy", "mechanism", "calibration", "horizon", "seed", "pulls", "regret", "rounds"),
         *("guarantee", "bits", "seconds", "clients_per_second"),
         *("driver", "environment", "noise_seed", "chosen", "best", "arms", "aborted", "unfinished"),
-        *("events", "fault", "spent", "refusals"),
+        *("events", "fault", "formed", "spent", "refusals"),
     }
     assert set(result["events"]) == {"best_dropped", "best_dropped_at", "widths", "width_failures", "failure"}
     assert set(result["regret"]) == {"final", "curve"}

@@ -5,8 +5,8 @@ import pytest
 from rich.console import Console
 
 from distrust.lab.run import in_process
+from distrust.lab.run.progress import print_result
 from distrust.lab.run.result import CohortResult, Result
-from distrust.lab.run.result_table import print_result
 from distrust.lab.run.run_file import RunFile, parse
 from distrust.server.learner.rounds import run_ledger
 

@@ -18,7 +18,7 @@ from distrust.common.run.config import RunConfig
 from distrust.lab.run import in_process, lock_step
 from distrust.lab.run.lock_step import in_lock_step, play_together
 from distrust.lab.run.lock_step_draws import BlockDraws, Blocks, LockStepPhase
-from distrust.lab.run.result_table import print_result
+from distrust.lab.run.progress import print_result
 from distrust.lab.run.run_file import RunFile, parse
 
 pytestmark = pytest.mark.slow

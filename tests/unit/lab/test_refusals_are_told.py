@@ -15,8 +15,7 @@ from distrust.common.errors import ProtocolError, RunFailed, Unavailable
 from distrust.common.run.progress import RunView
 from distrust.lab.run.fleet_processes import Fleets, fleet_environment
 from distrust.lab.run.over_http import HttpRun
-from distrust.lab.run.result import Wire
-from distrust.lab.run.result_table import most_common
+from distrust.lab.run.result import Wire, most_common
 from distrust.lab.run.run_file import parse
 from distrust.lab.stack.stack import Urls
 

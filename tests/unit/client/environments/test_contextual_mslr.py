@@ -21,8 +21,8 @@ from distrust.common.errors import BadParameter
 from distrust.common.randomness import UnsafeSeededStream
 from distrust.lab.__main__ import app
 from distrust.lab.run.in_process import run
+from distrust.lab.run.progress import print_result
 from distrust.lab.run.result import Result
-from distrust.lab.run.result_table import print_result
 from distrust.lab.run.run_file import parse
 
 

@@ -1,0 +1,74 @@
+"""Shows values in a notebook: data frames, and small HTML that is readable on light and on dark ground.
+
+HTML has no colours, scripts and style sheets of its own: the notebook's look of a table holds. All text is escaped.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+MOST_ROWS = 24
+"""Rows that a table shows; a longer one says how many more there are, and `.frame()` has them all."""
+
+TABLE = '<table style="color:inherit">'
+LEFT = ' style="text-align:left"'
+QUIET = ' style="opacity:.75;max-width:60em"'
+
+
+@dataclass(frozen=True, slots=True)
+class HtmlTable:
+    """A table of text. Columns named in `words` are aligned to the left, others are numbers and aligned to the right.
+
+    caption  stands above it; empty for none. most: rows that are shown.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: Sequence[str] = ()
+    caption: str = ""
+    most: int = MOST_ROWS
+
+
+def card(title: str, facts: Iterable[tuple[str, str]], *tables: HtmlTable, notes: Sequence[str] = ()) -> str:
+    """Return a value as HTML: a title, facts by name, tables, notes."""
+    named = "".join(
+        f'<tr><th scope="row"{LEFT}>{escape(name)}</th><td{LEFT}>{escape(fact)}</td></tr>' for name, fact in facts
+    )
+    parts = [
+        f"<p><strong>{escape(title)}</strong></p>",
+        f"{TABLE}<tbody>{named}</tbody></table>" if named else "",
+        *(_table(one) for one in tables),
+        *(f"<p{QUIET}>{escape(note)}</p>" for note in notes if note),
+    ]
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _table(table: HtmlTable) -> str:
+    """Return the table's first rows, and the number of the others."""
+    sides = [LEFT if name in table.words else "" for name in table.head]
+    heads = "".join(f'<th scope="col"{side}>{escape(name)}</th>' for name, side in zip(table.head, sides, strict=True))
+    body = "".join(f"<tr>{_cells(row, sides)}</tr>" for row in table.rows[: table.most])
+    more = len(table.rows) - table.most
+    rest = f"<p{QUIET}>… {more:,} more rows: .frame() has all of them</p>" if more > 0 else ""
+    caption = f"<caption{QUIET}>{escape(table.caption)}</caption>" if table.caption else ""
+    return f"{TABLE}{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{rest}"
+
+
+def _cells(row: Sequence[str], sides: Sequence[str]) -> str:
+    return "".join(f"<td{side}>{escape(cell)}</td>" for cell, side in zip(row, sides, strict=True))
+
+
+def data_frame(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> "DataFrame":
+    """Return rows as a data frame with these columns, also if there are no rows.
+
+    Raises ModuleNotFoundError, naming the extra, where pandas is not installed.
+    """
+    try:
+        from pandas import DataFrame  # noqa: PLC0415 - a second of every start, and an extra
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("data frames need pandas: pip install 'distrust[lab]'", name="pandas") from error
+    return DataFrame(list(rows), columns=list(columns))

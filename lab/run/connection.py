@@ -1,0 +1,283 @@
+"""Connects to services that are up, for a notebook: runs, results, ledgers, and what each party saw of a cohort.
+
+Calls wait for their answer. In a notebook, whose own event loop is running, they work on a thread of their own.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from rich.console import Console
+
+from distrust.common.errors import BadParameter, Unavailable
+from distrust.common.privacy.searches import one_thread
+from distrust.common.run.progress import CohortView, LedgerView, RoundReport, RunLine, RunList, RunView
+from distrust.common.web.client import Http, Patience, Peer
+from distrust.lab.run.fleet_processes import Fleets
+from distrust.lab.run.over_http import HttpRun, all_rounds, create, finished, result_of
+from distrust.lab.run.progress import Progress
+from distrust.lab.run.result import CohortResult, Result
+from distrust.lab.run.run_file import RunFile, Source, load
+from distrust.lab.run.transcripts import Inspection, Wanted, gather
+from distrust.lab.stack.data_dir import DEFAULT, DataDir
+from distrust.lab.stack.stack import Stack, Urls, running_stack
+
+Answer = TypeVar("Answer")
+
+PATIENCE = Patience(first=0.2, longest=1.0, total=5.0)
+LOOK_SECONDS = 0.5
+SILENT = Console(quiet=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Services that are up: their addresses and the caller's tokens, which are not shown. `connect` makes one.
+
+    Every call raises Unavailable when a service does not answer, Unauthorized without the token that it needs,
+    WrongCohort for a run that the server does not know.
+    """
+
+    urls: Urls
+
+    def runs(self) -> list[RunLine]:
+        """Return a line for each run of the server, oldest first."""
+        return self._ask(lambda server: server.get("/v1/runs", RunList)).runs
+
+    def view(self, run: str) -> RunView:
+        """Return a run's state: its configuration, estimates, clients and cohorts."""
+        return self._ask(lambda server: server.get(f"/v1/runs/{run}", RunView))
+
+    def rounds(self, run: str) -> list[RoundReport]:
+        """Return every round of a run, with its cohorts."""
+        return self._ask(lambda server: all_rounds(server, run))
+
+    def ledger(self, run: str) -> LedgerView:
+        """Return the cost of each round to its clients, and the most that a client has spent."""
+        return self._ask(lambda server: server.get(f"/v1/runs/{run}/ledger", LedgerView))
+
+    def start(self, source: Source, *, unsafe: Mapping[str, Any] | None = None) -> RunView:
+        """Create a run, which fleets started elsewhere play, and return it. Needs the operator's token.
+
+        source, unsafe  as `distrust.run` takes them. The server gets the configuration alone: the true means stay here.
+        Raises          BadParameter for a world whose seed was drawn here, which no other fleet knows.
+        """
+        file = elsewhere(self._loaded(source, unsafe))
+        return self._ask(lambda server: create(server, file))
+
+    def wait(self, run: str, seconds: float | None = None) -> RunView:
+        """Return a run when it is finished.
+
+        seconds  to wait at most; None: as long as it takes.
+        Raises   RunFailed when it failed or was cancelled, Unavailable when it still runs after so long.
+        """
+        end = None if seconds is None else time.monotonic() + seconds
+        while True:
+            view = self.view(run)
+            if view.state != "running":
+                return finished(view)
+            if end is not None and time.monotonic() + LOOK_SECONDS > end:
+                raise Unavailable(f"run {run} still runs after {seconds:g} seconds")
+            time.sleep(LOOK_SECONDS)
+
+    def result(self, source: Source, *, unsafe: Mapping[str, Any] | None = None) -> Result:
+        """Wait for a run that `start` created, and return its result.
+
+        source  the run file that it was started with: regret is counted in its world, which the server does not know.
+        Raises  RunFailed, ReplayDiffers when the server's rounds do not lead to what it says it learned.
+        """
+        file = elsewhere(self._loaded(source, unsafe))
+        view = self.wait(file.config.run)
+        if view.digest != file.config.digest():
+            raise BadParameter("source", file.config.run, "the server's run of this name has another configuration")
+        return self._ask(lambda server: result_of(server, file, view))
+
+    def run(self, source: Source, *, unsafe: Mapping[str, Any] | None = None) -> Result:
+        """Play a run to its end with fleets of this machine, and return its result. Needs the operator's token.
+
+        source, unsafe  as `distrust.run` takes them, which plays the same run in process.
+        Raises          RunFailed, Unavailable when a service or every fleet is gone, Conflict for a name in use.
+        """
+        file = self._loaded(source, unsafe)
+        for name in ("shuffler", "aggregator"):
+            if not getattr(self.urls, name):
+                raise BadParameter(name, None, f"give the {name}'s address: fleets of this machine call it")
+        with tempfile.TemporaryDirectory(prefix="distrust-logs-") as logs:
+            fleets = Fleets(file, self.urls, Path(logs))
+            return done(HttpRun(file, self.urls, fleets, Progress(SILENT)).run())
+
+    def cancel(self, run: str) -> RunView:
+        """Stop a run for good and return it. Needs the operator's token."""
+        return self._ask(lambda server: server.delete(f"/v1/runs/{run}", RunView))
+
+    def inspect(
+        self, subject: "Subject", *, round_number: int | None = None, cohort: str | None = None, limit: int = 3
+    ) -> Inspection:
+        """Return the messages of a round's cohorts, as each party saw them; see `distrust.inspect`.
+
+        Needs the operator's token for the server's transcript, and the inspector's for the intermediary's.
+        """
+        return Inspection(done(gather(self.urls, transcripts_wanted(subject, round_number, cohort, limit))))
+
+    def _loaded(self, source: Source, unsafe: Mapping[str, Any] | None) -> RunFile:
+        with one_thread():
+            return load(source, unsafe)
+
+    def _ask(self, call: Callable[[Peer], Coroutine[Any, Any, Answer]]) -> Answer:
+        """Return the server's answer to a call."""
+
+        async def answer() -> Answer:
+            async with Http(PATIENCE) as http:
+                return await call(http.peer(self.urls.server, self.urls.token))
+
+        return done(answer())
+
+
+def connect(
+    server: str | Path,
+    *,
+    token: str | None = None,
+    shuffler: str | None = None,
+    aggregator: str | None = None,
+    inspector: str | None = None,
+) -> Connection:
+    """Return a connection to services that are up. The server is called once, so that a wrong address is noticed.
+
+    server     its address, such as "http://127.0.0.1:8701"; or the data folder of `distrust up`, such as ".distrust",
+               which has the addresses and tokens of all three services.
+    token      the operator's, to start and cancel runs and to read the server's transcripts.
+    shuffler, aggregator  addresses of the intermediaries, to play with fleets of this machine and to inspect cohorts.
+    inspector  the inspector's token, for the intermediaries' transcripts.
+    Raises     BadParameter for what is no address, Unavailable when no service answers there.
+    """
+    given = {"server": str(server), "shuffler": shuffler, "aggregator": aggregator}
+    if urlsplit(str(server)).scheme in {"http", "https"}:
+        for name, url in given.items():
+            if url and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).netloc):
+                raise BadParameter(name, url, "must be the address of a service, such as http://127.0.0.1:8701")
+        urls = Urls(str(server), shuffler or "", aggregator or "", token, inspector)
+    else:
+        if any((shuffler, aggregator, token, inspector)):
+            raise BadParameter("server", str(server), "a data folder has all addresses and tokens: give no others")
+        urls = _of_folder(Path(server))
+    connection = Connection(urls)
+    connection.runs()
+    return connection
+
+
+def _of_folder(folder: Path) -> Urls:
+    if not folder.is_dir():
+        raise BadParameter("server", str(folder), "must be an address, or the data folder of `distrust up`")
+    urls = running_stack(DataDir(folder))
+    if urls is None:
+        raise Unavailable(f"no services run on {folder}: start them with `distrust up --data {folder}`")
+    return urls
+
+
+@contextmanager
+def services(data: str | Path | None = None) -> Iterator[Connection]:
+    """Start the three services on loopback for as long as a `with` block lasts, and yield a connection to them.
+
+    data    folder for their databases, logs and tokens; without one, a folder that is removed at the end.
+    Raises  Unavailable when a service does not start, or the folder is in use.
+    """
+    with tempfile.TemporaryDirectory(prefix="distrust-") as folder, Stack(DataDir(Path(data or folder)), 0) as stack:
+        yield Connection(stack.urls)
+
+
+Subject = str | Result | CohortResult | CohortView
+"""A run, by its name or its result; or one cohort of it."""
+
+
+def inspect(
+    subject: Subject,
+    *,
+    round_number: int | None = None,
+    cohort: str | None = None,
+    limit: int = 3,
+    data: str | Path = DEFAULT,
+) -> Inspection:
+    """Return the messages of a round's cohorts side by side, as each party saw them, as `distrust inspect` does.
+
+    subject       a run's name or its result, or one cohort of it.
+    round_number  which round; else the cohort's, or the first. cohort: only this one.
+    limit         messages of each stage.
+    data          the folder that the services of the run stored their data in; they are started if they do not run.
+                  `connect(…).inspect` asks services elsewhere.
+    Raises        WrongCohort for an unknown run, round or cohort; BadParameter for a run in process, and for a folder
+                  in which no service has run.
+    """
+    want = transcripts_wanted(subject, round_number, cohort, limit)
+    with running_or_started(DataDir(Path(data))) as urls:
+        return Inspection(done(gather(urls, want)))
+
+
+def transcripts_wanted(subject: Subject, round_number: int | None, cohort: str | None, limit: int) -> Wanted:
+    """Return the choice of transcripts. Raises BadParameter for a run in process, which sends no message."""
+    if isinstance(subject, Result) and subject.driver != "http":
+        raise BadParameter("run", subject.run, "was played in process, without messages: play it over services")
+    if limit < 1:
+        raise BadParameter("limit", limit, "must be at least 1")
+    if isinstance(subject, CohortResult | CohortView):
+        run, cohort = subject.cohort.rsplit(".", 3)[0], subject.cohort
+    else:
+        run = subject.run if isinstance(subject, Result) else subject
+    return Wanted(run, round_number or _round_of(cohort), cohort, limit)
+
+
+def _round_of(cohort: str | None) -> int:
+    """Return the round in a cohort's name, RUN.ROUND.ARM.ATTEMPT; else the first."""
+    parts = (cohort or "").rsplit(".", 3)[1:]
+    return int(parts[0]) if len(parts) == 3 and parts[0].isdecimal() else 1
+
+
+@contextmanager
+def running_or_started(data_dir: DataDir) -> Iterator[Urls]:
+    """Yield the services on a folder. If none run, start them on their stored data."""
+    urls = running_stack(data_dir)
+    if urls is not None:
+        yield urls
+        return
+    data_dir.token()  # refuses a folder in which no stack has run
+    with Stack(data_dir, 0) as stack:
+        yield stack.urls
+
+
+def elsewhere(file: RunFile) -> RunFile:
+    """Return a run file that fleets elsewhere can play. Raises BadParameter if the seed of its world was drawn here."""
+    if file.drawn:
+        why = "fleets elsewhere cannot know a seed that was drawn here: give the seed of their world"
+        raise BadParameter("environment.seed", None, why)
+    return file
+
+
+def done(work: Coroutine[Any, Any, Answer]) -> Answer:
+    """Run a coroutine to its end and return its answer, also where an event loop is running, as in a notebook.
+
+    An interruption cancels it, so that what it started stops, and is raised again.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
+
+    async def named() -> Answer:
+        running.append((asyncio.get_running_loop(), asyncio.current_task()))
+        return await work
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(asyncio.run, named())
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            for loop, task in running:
+                if task is not None:
+                    loop.call_soon_threadsafe(task.cancel)
+            raise

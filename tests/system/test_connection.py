@@ -1,0 +1,99 @@
+"""A notebook's connection to real services: runs, results, ledgers, transcripts, and calls without a token."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import distrust
+from distrust.common.errors import BadParameter, Conflict, RunFailed, Unauthorized, Unavailable
+from distrust.lab.run.connection import Connection
+from distrust.lab.run.result import Result
+from tests.support.http_runs import learned
+
+pytestmark = pytest.mark.slow
+
+TABLE: dict[str, Any] = {
+    "run": "first",
+    "horizon": 200,
+    "policy": {"first_batch": 5},
+    "mechanism": {"name": "distributed-polya", "epsilon": 1.0},
+    "environment": {"name": "bernoulli", "seed": 4, "means": [0.1, 0.9]},
+    "unsafe": {"noise_seed": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[Connection]:
+    with distrust.services() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def result(connection: Connection) -> Result:
+    async def in_a_notebook() -> Result:
+        return connection.run(TABLE)
+
+    return asyncio.run(in_a_notebook())
+
+
+def test_a_run_over_services_has_the_numbers_of_the_run_in_process(connection: Connection, result: Result) -> None:
+    assert learned(result) == learned(distrust.run(TABLE))
+    assert result.formed
+    asked_later = connection.result(TABLE)
+    assert learned(asked_later) == learned(result)
+    assert (asked_later.seconds, asked_later.clients_per_second) == (None, None)
+    assert "speed" not in asked_later._repr_html_()
+
+
+def test_the_server_lists_the_run_its_rounds_and_its_ledger(connection: Connection, result: Result) -> None:
+    listed = distrust.connect(connection.urls.server)
+    assert [line.run for line in listed.runs()] == ["first"]
+    assert listed.view("first").snapshot.chosen == result.chosen
+    assert [one.number for one in listed.rounds("first")] == [one.number for one in result.rounds]
+    assert [line.round for line in listed.ledger("first").lines] == [one.number for one in result.rounds]
+
+
+def test_a_cohort_is_inspected_with_both_tokens_and_refused_without(connection: Connection, result: Result) -> None:
+    inspection = connection.inspect(result.rounds[-1].cohorts[0], limit=1)
+    frame = inspection.frame()
+    assert set(frame["cohort"]) == {result.rounds[-1].cohorts[0].cohort}
+    assert {"tickets", "masked", "batch", "estimate"} <= set(frame["stage"])
+    assert "the aggregator saw" in inspection._repr_html_()
+    urls = connection.urls
+    addresses = {"shuffler": urls.shuffler, "aggregator": urls.aggregator}
+    for tokens in ({}, {"token": urls.token}, {"inspector": urls.inspector}):
+        some = distrust.connect(urls.server, **addresses, **tokens)
+        with pytest.raises(Unauthorized):
+            some.inspect(result)
+    with pytest.raises(BadParameter, match="give the aggregator's address"):
+        distrust.connect(urls.server, token=urls.token).inspect(result)
+
+
+def test_a_started_run_waits_for_fleets_and_can_be_cancelled(connection: Connection) -> None:
+    other = TABLE | {"run": "second"}
+    with pytest.raises(Unauthorized):
+        distrust.connect(connection.urls.server).start(other)
+    assert connection.start(other).state == "running"
+    with pytest.raises(Unavailable, match="run second still runs after 0 seconds"):
+        connection.wait("second", seconds=0)
+    with pytest.raises(Conflict):
+        connection.start(other | {"horizon": 300})
+    assert connection.cancel("second").state == "cancelled"
+    with pytest.raises(RunFailed, match="run second was cancelled"):
+        connection.result(other)
+
+
+def test_a_world_that_no_other_fleet_knows_is_not_started(connection: Connection) -> None:
+    world = {"name": "bernoulli", "means": [0.1, 0.9]}
+    with pytest.raises(BadParameter, match=r"environment\.seed = None: .*give the seed of their world"):
+        connection.start(TABLE | {"run": "third", "environment": world})
+    with pytest.raises(BadParameter, match="shuffler = None: give the shuffler's address"):
+        distrust.connect(connection.urls.server).run(TABLE)
+
+
+def test_a_result_needs_the_run_file_that_the_run_was_started_with(connection: Connection, result: Result) -> None:
+    assert result.run == "first"
+    with pytest.raises(BadParameter, match="the server's run of this name has another configuration"):
+        connection.result(TABLE | {"horizon": 300})
