@@ -136,7 +136,7 @@ class AutoLendingSpec(ContextualSpec):
                 raise BadParameter("environment.made_up", self.made_up, "stands in for environment.file: leave one out")
             return Source(made_up=self.made_up)
         if self.file is None:
-            raise BadParameter("environment.file", None, _OBTAINED)
+            raise BadParameter("environment.file", None, f"{_OBTAINED}, or made_up given in its place")
         try:
             changed = Path(self.file).stat().st_mtime_ns
         except OSError as error:

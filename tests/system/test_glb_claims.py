@@ -29,10 +29,14 @@ def test_they_are_far_below_with_one_parameter_and_little_privacy_budget() -> No
 
 
 def test_with_one_parameter_an_arm_the_warm_up_is_most_of_the_regret_at_epsilon_5() -> None:
-    """It ends at a tenth of T, the fifth of fifty checkpoints."""
+    """It ends at a tenth of T, the fifth of fifty checkpoints. LDP-UCB, without one, is ahead until t = 78,000."""
     table = published("glb-1")
+    without = np.array(table.curve("one an arm, ε = 5", "LDP-UCB"))
     for ours in OURS:
-        assert table.curve("one an arm, ε = 5", ours)[4] > 0.7 * table.mean("one an arm, ε = 5", ours)
+        curve = np.array(table.curve("one an arm, ε = 5", ours))
+        assert curve[4] > 0.7 * curve[-1]
+        assert (without[5:39] < curve[5:39]).all()
+        assert (without[39:] > curve[39:]).all()
 
 
 def test_gradient_steps_do_as_well_as_least_squares_at_epsilon_1_and_send_fewer_bits() -> None:
