@@ -184,10 +184,9 @@ def _with_sequential_defaults(table: dict[str, Any]) -> dict[str, Any]:
     alone = name in POLICIES and POLICIES[str(name)].SEQUENTIAL and policy.get("batch", 1) == 1  # type: ignore[union-attr]
     if not alone or not isinstance(spec, dict) or not isinstance(mechanism, dict):
         return table
-    kind = mechanism.get("name")
-    if "batch" in POLICIES[str(name)].model_fields and "via" not in mechanism and kind in MECHANISMS:
-        if "shuffler" not in MECHANISMS[str(kind)].vias:
-            raise BadParameter("policy.batch", 1, f"must be at least 2: {kind} needs secure aggregation")
+    kind, chosen = mechanism.get("name"), "batch" in POLICIES[str(name)].model_fields and "via" not in mechanism
+    if chosen and isinstance(kind, str) and kind in MECHANISMS and "shuffler" not in MECHANISMS[kind].vias:
+        raise BadParameter("policy.batch", 1, f"must be at least 2: {kind} needs secure aggregation")
     return {**table, "intermediary": {"minimum": 1, **spec}, "mechanism": {"via": "shuffler", **mechanism}}
 
 
