@@ -13,6 +13,7 @@ OURS, BASELINES = ("LDP-OLS", "LDP-SGD"), ("LDP-UCB", "LDP-GLOC")
 
 
 def test_least_squares_and_gradient_steps_are_below_both_baselines_in_every_panel() -> None:
+    """With the figure's steps. docs/figures.md has one of LDP-GLOC that is level with LDP-SGD, one parameter, ε = 5."""
     table = published("glb-1")
     for panel in table.panels:
         worst = max(table.mean(panel, one) for one in OURS)
