@@ -130,13 +130,13 @@ class AutoLendingSpec(ContextualSpec):
         )
 
     def _source(self) -> "Source":
-        """Return where the customers come from. Raises BadParameter without one, with two, and for a missing file."""
+        """Return the customers' source. Raises BadParameter without one, with two, and for a missing file."""
         if self.made_up is not None:
             if self.file is not None:
                 raise BadParameter("environment.made_up", self.made_up, "stands in for environment.file: leave one out")
             return Source(made_up=self.made_up)
         if self.file is None:
-            raise BadParameter("environment.file", None, _OBTAINED)
+            raise BadParameter("environment.file", None, f"{_OBTAINED}, or made_up given in its place")
         try:
             changed = Path(self.file).stat().st_mtime_ns
         except OSError as error:
@@ -177,7 +177,7 @@ def offers(customers: Floats, prices: Floats) -> Floats:
 
 
 class Source(NamedTuple):
-    """Where customers come from: a file, as it was when it last changed, in nanoseconds; or so many made-up ones."""
+    """The customers' source: a file, as it was when it last changed, in nanoseconds; or so many made-up ones."""
 
     path: Path = Path()
     changed: int = 0

@@ -67,7 +67,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Visits:
-    """What a client of several batches moves in all the nodes of a binary tree over a stream of batches.
+    """Moves that a client of several batches makes in the nodes of a binary tree over a stream of batches.
 
     grid     a client's moves in one batch.
     batches  M. The nodes of level l are the ⌊M/2ˡ⌋ complete runs of 2ˡ batches.

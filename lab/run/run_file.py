@@ -225,13 +225,16 @@ def _with_actions(table: dict[str, Any], environment: EnvironmentSpec) -> dict[s
 def _with_sequential_defaults(table: dict[str, Any]) -> dict[str, Any]:
     """Return the table with defaults for a policy whose cohorts are one client each: minimum 1, at the shuffler.
 
-    Secure aggregation needs two clients.
+    Secure aggregation needs two clients. Raises BadParameter for a mechanism that needs it, with a batch of one.
     """
     policy, spec, mechanism = table.get("policy"), table.get("intermediary", {}), table.get("mechanism")
     name = policy.get("name") if isinstance(policy, dict) else None
     alone = name in POLICIES and POLICIES[str(name)].SEQUENTIAL and policy.get("batch", 1) == 1  # type: ignore[union-attr]
     if not alone or not isinstance(spec, dict) or not isinstance(mechanism, dict):
         return table
+    kind, chosen = mechanism.get("name"), "batch" in POLICIES[str(name)].model_fields and "via" not in mechanism
+    if chosen and isinstance(kind, str) and kind in MECHANISMS and "shuffler" not in MECHANISMS[kind].vias:
+        raise BadParameter("policy.batch", 1, f"must be at least 2: {kind} needs secure aggregation")
     return {**table, "intermediary": {"minimum": 1, **spec}, "mechanism": {"via": "shuffler", **mechanism}}
 
 

@@ -118,7 +118,7 @@ def another(name: str, value: Any) -> Any:
 
 
 def fitting(parent: dict[str, Any], name: str, value: Any) -> Any:
-    """The same, where a legal value depends on the fields beside it: no client would read any other."""
+    """Return another value, as `another` does; where it depends on fields beside it, one that clients can read."""
     if name == "dimension":
         return value + parent["blocks"] if "blocks" in parent else another(name, value)
     return [[1.0, 0.0, 1.0]] * len(parent["theta"]) if name == "inverse" and value is None else another(name, value)

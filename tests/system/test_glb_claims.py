@@ -13,6 +13,7 @@ OURS, BASELINES = ("LDP-OLS", "LDP-SGD"), ("LDP-UCB", "LDP-GLOC")
 
 
 def test_least_squares_and_gradient_steps_are_below_both_baselines_in_every_panel() -> None:
+    """With the figure's steps. docs/figures.md has one of LDP-GLOC that is level with LDP-SGD, one parameter, ε = 5."""
     table = published("glb-1")
     for panel in table.panels:
         worst = max(table.mean(panel, one) for one in OURS)
@@ -29,10 +30,14 @@ def test_they_are_far_below_with_one_parameter_and_little_privacy_budget() -> No
 
 
 def test_with_one_parameter_an_arm_the_warm_up_is_most_of_the_regret_at_epsilon_5() -> None:
-    """It ends at a tenth of T, the fifth of fifty checkpoints."""
+    """It ends at a tenth of T, the fifth of fifty checkpoints. LDP-UCB, without one, is ahead until t = 78,000."""
     table = published("glb-1")
+    without = np.array(table.curve("one an arm, ε = 5", "LDP-UCB"))
     for ours in OURS:
-        assert table.curve("one an arm, ε = 5", ours)[4] > 0.7 * table.mean("one an arm, ε = 5", ours)
+        curve = np.array(table.curve("one an arm, ε = 5", ours))
+        assert curve[4] > 0.7 * curve[-1]
+        assert (without[5:39] < curve[5:39]).all()
+        assert (without[39:] > curve[39:]).all()
 
 
 def test_gradient_steps_do_as_well_as_least_squares_at_epsilon_1_and_send_fewer_bits() -> None:

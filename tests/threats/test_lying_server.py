@@ -121,7 +121,7 @@ def config(channel: str, name: str = "run") -> RunConfig:
 
 
 def world(run: RunConfig) -> World:
-    """The clients' world: arms, or contexts with the parameters and the range of rewards of the run's policy."""
+    """Return the clients' world: arms, or contexts with the parameters and range of rewards of the run's policy."""
     policy = run.policy
     if not isinstance(policy, ContextualPolicySpec):
         return WORLD

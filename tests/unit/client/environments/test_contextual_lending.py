@@ -284,6 +284,7 @@ def test_too_many_types_of_cars_are_refused(tmp_path: Path) -> None:
     ("table", "words"),
     [
         pytest.param({}, "environment.file = None: the file CPRM_AutoLOan_OnlineAutoLoanData.csv of", id="no-file"),
+        pytest.param({}, "must be named here, or made_up given in its place", id="neither-file-nor-made-up"),
         pytest.param({"file": "/nowhere.csv"}, "No such file or directory; the file CPRM_AutoLOan", id="missing-file"),
         pytest.param({"file": "/"}, "cannot be read", id="a-folder"),
         pytest.param({"arms": 1}, "arms", id="one-price"),

@@ -151,6 +151,11 @@ def test_last_clients_choose_by_the_last_rule_and_report_nothing() -> None:
     [
         ('name = "identity"', "batch = 500", r"policy.batch = 500: must be at most horizon = 400"),
         ('name = "identity"', "batch = 0", r"policy.batch = 0"),
+        (
+            'name = "distributed-polya"\nepsilon = 1.0',
+            "",
+            "policy.batch = 1: must be at least 2: distributed-polya needs secure aggregation",
+        ),
         ('name = "identity"', 'link = "logistic"', r"policy.link = 'logistic'"),
         ('name = "identity"', "features = 4", r"policy.features = 4: the environment has 3: leave it out"),
         ('name = "identity"', "rewards = [0, 2]", r"policy.rewards"),
