@@ -185,9 +185,9 @@ def _operation(method: str, path: str, operation: Schema) -> tuple[str, str, str
 
 
 def _apps(folder: Path) -> Iterator[tuple[str, FastAPI]]:
-    """Yield name and app of each service, with databases in a folder that is thrown away."""
+    """Yield name and app of each service, with databases and keys in a folder that is thrown away."""
     database = {name: f"sqlite:///{folder}/{name}.sqlite3" for name in ("server", "shuffler", "aggregator")}
-    yield "Server", server_app(ServerSettings(database=database["server"]))
+    yield "Server", server_app(ServerSettings(database=database["server"], keys=folder / "server.keys", extensions=""))
     yield "Shuffler", shuffler_app(ShufflerSettings(database=database["shuffler"]))
     yield "Aggregator", aggregator_app(AggregatorSettings(database=database["aggregator"]))
 

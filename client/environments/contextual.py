@@ -35,6 +35,9 @@ LARGEST_ENTRY = 1e9
 """Largest size of a number in a data set. Squares and their sums stay far from overflow."""
 
 
+HUGE = 1e100
+"""Size of a number above which a context is scaled before it is squared, because squares overflow at 1e154."""
+
 ROUNDED = 1e-12
 """Excess over 1 that the length of a context may have by rounding."""
 
@@ -289,9 +292,9 @@ def mean_values(world: ContextualWorld, means: Floats) -> Floats:
 def experience(world: ContextualWorld, rule: ChoiceRule, count: int, stream: Stream) -> tuple[Observation, Floats]:
     """Return what `count` clients experience under a rule, and the regret of each, shape (count,).
 
-    A client shortens its contexts before it chooses by them and reports them; what its arms pay is up to the world. The
-    regret is the largest mean value of the client's arms, less that of its choice. An arm's mean value is its mean
-    reward, times its weight where the world has weights.
+    A client shortens its contexts before it chooses by them and reports them; what its arms pay is up to the world, but
+    a reward that is NaN counts as the least. The regret is the largest mean value of the client's arms, less that of
+    its choice. An arm's mean value is its mean reward, times its weight where the world has weights.
     """
     met = world.contexts(count, stream)
     shape = (count, *met.features.shape[1:])
@@ -303,16 +306,31 @@ def experience(world: ContextualWorld, rule: ChoiceRule, count: int, stream: Str
     chosen = np.take_along_axis(features, column[:, np.newaxis, np.newaxis], axis=1)[:, 0]
     values = mean_values(world, means)
     lost = values.max(axis=1) - np.take_along_axis(values, arms[:, np.newaxis], axis=1)[:, 0]
-    return Observation(arms, chosen, world.pay(own, met.luck), predictors), lost
+    low, high = world.rewards
+    rewards = np.nan_to_num(world.pay(own, met.luck), nan=low, posinf=high, neginf=low)
+    return Observation(arms, chosen, rewards, predictors), lost
 
 
 def clipped_contexts(contexts: Floats) -> Floats:
     """Return contexts, shape (…, d), with ‖φ‖ ≤ 1: longer ones are divided by their length.
 
     A context that is longer by rounding only stays as it is, so that no choice depends on how its length is rounded.
+    One with NaN or infinity counts as 0: a client that failed would disclose that it has such a context.
     """
-    longer = np.einsum("...d,...d->...", contexts, contexts) > (1 + ROUNDED) ** 2
+    squares = np.einsum("...d,...d->...", contexts, contexts)
+    if not np.isfinite(squares).all():
+        contexts = _numbers(contexts)
+        squares = np.einsum("...d,...d->...", contexts, contexts)
+    longer = squares > (1 + ROUNDED) ** 2
     return np.where(longer[..., np.newaxis], shortened(contexts), contexts) if longer.any() else contexts
+
+
+def _numbers(contexts: Floats) -> Floats:
+    """Return contexts with 0 in place of those that have NaN or infinity. Numbers above HUGE are scaled down."""
+    finite = np.where(np.isfinite(contexts).all(axis=-1, keepdims=True), contexts, 0.0)
+    largest = np.abs(finite).max(axis=-1, keepdims=True)
+    scaled: Floats = finite / np.where(largest > HUGE, largest, 1.0)
+    return scaled
 
 
 def within_ball(contexts: Floats, how: LongContexts, first_line: int) -> tuple[Floats, int]:

@@ -51,11 +51,15 @@ def test_every_key_of_a_run_file_and_every_setting_has_a_meaning(name: str) -> N
     assert [row for row in rows if not row.split(" | ")[-1].strip(" |")] == []
 
 
-def test_operations_that_refuse_without_a_token_name_it_in_openapi() -> None:
+def test_operations_that_refuse_without_a_token_name_it_in_openapi_and_no_operators_keys_are_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTRUST_KEYS", str(tmp_path / "server.keys"))
     rows = [line.split(" | ") for line in page("http-api").splitlines() if line.startswith("| `")]
     assert len(rows) > 40
     assert {needs for _, _, needs, problems in rows if "401" in problems} == {"operator", "inspector"}
     assert {needs for _, _, needs, problems in rows if "401" not in problems} == {""}
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_examples_in_python_print_what_the_pages_show() -> None:

@@ -12,11 +12,12 @@ from distrust.common.bandit.statistics import BoundedReward, Reward
 from distrust.common.crypto.seal import open_record, seal
 from distrust.common.errors import BadMessage
 from distrust.common.mechanisms import AnyMechanism, MechanismSpec, plan
+from distrust.common.mechanisms.central.tree import Counter, Tree
 from distrust.common.messages.batch import Batch, GroupedRecords, ModularSum
 from distrust.common.messages.cohort import AssignedRecords, Masking
 from distrust.common.modular import pack, packed_size, sum_rows
 from distrust.common.randomness import UnsafeSeededStream
-from distrust.server.analyzer import IMPOSSIBLE, analyze, analyze_parts
+from distrust.server.analyzer import IMPOSSIBLE, analyze, analyze_parts, analyze_stream
 from distrust.server.keys import new_keys
 from tests.support.cohorts import demo_cohort
 from tests.support.in_memory_intermediaries import checksum
@@ -111,3 +112,41 @@ def test_dealt_actions_are_checked_action_by_action(place: int) -> None:
     rows[int(np.flatnonzero(places == place)[0])] = modulus // 2
     with pytest.raises(BadMessage, match=f"impossible sum: coordinate {place} is .* and {TIMES[place]} clients"):
         sums(rows)
+
+
+def stream_of(batches: int) -> Tree:
+    spec = MechanismSpec(name="tree", epsilon=20.0, delta=1e-6, batches=batches)
+    tree = plan(spec, clients=100, min_survivors=80, min_honest=80, overflow_probability=1e-6, statistic=Reward())
+    assert isinstance(tree, Tree)
+    return tree
+
+
+def after_one_batch(tree: Tree, total: int) -> Counter:
+    first = np.array([total * tree.precision], dtype=np.uint64)
+    return Counter(tree).add(first, 100, UnsafeSeededStream(1, "first"))[0]
+
+
+def second_batch(before: Counter, rewards: int) -> None:
+    """Analyze a batch of 80 survivors of 100 whose sum is `rewards`; clients that left make room for 10 more."""
+    tree = before.mechanism
+    of = demo_cohort(Masking(modulus=tree.modulus, dimension=1, neighbours=99, threshold=50), KEYS.public.ticket)
+    of = of.model_copy(update={"clients": 100, "minimum": 80})
+    summed = pack(np.array([rewards * tree.precision], dtype=np.uint64), tree.modulus)
+    batch = Batch(cohort=of.cohort, survivors=80, content=ModularSum(body=summed))
+    opener = partial(open_record, KEYS.seal, of)
+    analyze_stream(before, of, batch, UnsafeSeededStream(1, "second"), opener)
+
+
+def test_a_refused_batch_of_a_stream_tells_nothing_of_earlier_batches() -> None:
+    """A client that lies has batches refused, and each refusal would have fresh noise on the sums of earlier clients.
+
+    So the batch's own leaf decides, and its number is shown: the same whatever came before.
+    """
+    tree, refusals = stream_of(4), set[str]()
+    for total in (0, 50, 99, 100):
+        before = after_one_batch(tree, total)
+        second_batch(before, 80)
+        with pytest.raises(BadMessage, match=r"impossible sum: coordinate 0 is .* and 80 clients") as refused:
+            second_batch(before, 90)
+        refusals.add(str(refused.value))
+    assert len(refusals) == 1

@@ -6,6 +6,7 @@ Hoeffding's: both are exact, and one comparison has a false alarm rate of 1e-9. 
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ from distrust.client.environments.contextual import (
     experience,
     within_ball,
 )
-from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice, Screen
+from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice, Link, Screen
+from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.errors import BadParameter
 from distrust.common.messages.contextual_policy import LinUcbSpec
 from distrust.common.randomness import UnsafeSeededStream
@@ -241,6 +243,25 @@ def test_a_context_that_is_longer_by_rounding_stays_as_it_is() -> None:
     contexts = _sphere(dimension=5).contexts(1000, _stream("rounding")).features
     assert (np.vecdot(contexts, contexts) > 1).any()
     assert clipped_contexts(contexts) is contexts
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 1e300, -1e300])
+@pytest.mark.parametrize("link", ["identity", "poisson"])
+def test_a_client_answers_whatever_its_context_and_its_reward_are(
+    odd: float, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its silence discloses what it has. NaN and infinities count as 0, and the other clients are as ever."""
+    statistic = ContextualSum(features=2, moments=False, residual=link, rewards=[0.0, 3.0])
+    drawn = Contexts(np.array([[[0.6, 0.0], [0.0, 0.8]], [[odd, 0.0], [odd, 1e-9]]]), np.full(2, 0.5))
+    world = replace(_sphere(arms=2, dimension=2), rewards=(0.0, 3.0))
+    monkeypatch.setattr(GeneralizedLinear, "contexts", lambda *_: drawn)
+    monkeypatch.setattr(GeneralizedLinear, "means", lambda *_: np.array([[1.0, 2.0], [1.0, 2.0]]))
+    monkeypatch.setattr(GeneralizedLinear, "pay", lambda *_: np.array([2.0, odd]))
+    seen, _ = experience(world, ChoiceRule(np.array([[1.0, 0.0]])), 2, _stream("odd"))
+    vectors = statistic.vectors(seen)
+    assert seen.features[1].tolist() == ([np.sign(odd), 0.0] if np.isfinite(odd) else [0.0, 0.0])
+    assert (seen.arms[0], seen.rewards[0], seen.features[0].tolist()) == (0, 2.0, [0.6, 0.0])
+    assert np.linalg.norm(vectors, axis=1).max() <= statistic.radius
 
 
 @pytest.mark.parametrize("link", ["identity", "logistic"])
