@@ -122,7 +122,7 @@ def test_a_worker_that_dies_is_one_clear_sentence_and_what_ended_is_kept(tmp_pat
     os.kill(named[0], signal.SIGKILL)
     _, stderr = sweep.communicate(timeout=60)
     until_no_process_works(sweep.pid)
-    assert sweep.returncode == 2
+    assert sweep.returncode == 75
     assert "worker-lost a worker process died, perhaps for want of memory" in stderr
     assert "Traceback" not in stderr
     assert before <= kept(tmp_path) < CELLS
