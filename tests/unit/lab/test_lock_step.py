@@ -216,6 +216,9 @@ def test_contexts_that_are_longer_than_1_are_shortened_alike(case: str, monkeypa
     (played,), alone = play_together([file], ServiceDraws), in_process.run(file)
     assert list(zip(played.pulls.tolist(), played.regret.tolist(), strict=True)) == alone.regret.curve
     assert alone.regret.final != before
+    met = file.world().contexts(1, UnsafeSeededStream(1)).features.shape[1]
+    assert played.clipped == alone.clipped
+    assert 0.4 * 60 * met < alone.clipped < 60 * met
 
 
 def test_all_series_of_a_panel_meet_the_same_clients() -> None:
