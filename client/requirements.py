@@ -14,7 +14,6 @@ from distrust.common.modular import packed_size
 from distrust.common.privacy.composition import compose
 from distrust.common.privacy.guarantee import BudgetSpec, Guarantee
 from distrust.common.privacy.ledger import Entry, PrivacyLedger
-from distrust.common.privacy.profile import BatchStream
 from distrust.common.run.config import RunConfig
 from distrust.common.run.round import Assignment, Round
 
@@ -72,13 +71,15 @@ class PrivacyRequirements:
             reason = f"the round spreads its noise over {mechanism.floor} survivors"
             raise Refused(f"{reason}, and this user believes in {self.max_survivors} at most")
         self._check_guarantee(promised)
-        cost = _cost(promised)
+        cost = Entry("a cohort", 1, 1, promised)
         if self.contributions > 1 and not self.allow_unsafe:
-            stream = mechanism.privacy().stream
+            privacy = mechanism.privacy()
+            stream, laws = privacy.stream, () if privacy.repeated is None else (privacy.repeated,)
             if stream is not None and self.contributions > mechanism.stream_length:
                 reason = f"the stream of {mechanism.name} has {mechanism.stream_length} batches"
                 raise Refused(f"{reason}, and this user takes part in {self.contributions} cohorts")
-            cost = _cost(promise_of(mechanism, composable=True)) if stream is None else _cost(promised, stream)
+            once = promised if stream is not None else promise_of(mechanism, composable=True)
+            cost = Entry("a cohort", 1, 1, once, () if stream is None else (stream,), laws)
             self._check_budget([*agreed, cost])
         if cohort.channel.kind == "dealt" and cohort.channel.noise_seed is not None and not self.allow_unsafe:
             raise Refused("the actions are dealt from a seed: a party that knows the seed knows each client's action")
@@ -111,11 +112,6 @@ class PrivacyRequirements:
             raise BudgetExceeded(
                 error.epsilon, self.contributions, error.budget, error.delta, limit="this user's limit"
             ) from None
-
-
-def _cost(promised: Guarantee, *streams: BatchStream) -> Entry:
-    """Return what one cohort costs a user."""
-    return Entry("a cohort", 1, 1, promised, streams)
 
 
 @lru_cache(maxsize=256)

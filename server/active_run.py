@@ -346,7 +346,7 @@ class Settlement:
     def _commit(
         self, active: ActiveRun, cohort: Cohort, outcome: ReleasedCohort | LostCohort, answer: BatchAnswer
     ) -> None:
-        learner, number = active.learner, len(active.learner.rounds)
+        learner, number, recorded = active.learner, len(active.learner.rounds), cohort.cohort in active.rows()
         try:
             learner.absorb(outcome)
         except (BadMessage, WrongCohort) as error:  # the analyzer has checked the same: one of the two is wrong
@@ -355,6 +355,8 @@ class Settlement:
         active.plan_next(learner)
         state = state_of(learner)
         with self._store.writing() as writing:
+            if not recorded:  # it ended before its first ticket
+                writing.cohort(cohort)
             writing.outcome(active.config.run, outcome, answer)
             if state != "running":
                 writing.state(active.config.run, state, learner.fault)

@@ -1,8 +1,10 @@
 """Drives the runs: opens cohorts at their intermediary when clients want tickets, collects batches, settles them."""
 
 import asyncio
+import time
 from collections.abc import Callable
-from typing import Protocol
+from contextlib import suppress
+from typing import NamedTuple, Protocol
 
 import structlog
 
@@ -20,12 +22,21 @@ RETRY_SECONDS = 2.0
 PAUSE_SECONDS = 0.1
 """Pause between two long polls."""
 
+FRESH = 0.25
+"""Part of `stage_seconds` after which a cohort that was opened ahead is opened again before its first ticket.
+
+Its intermediary aborts a cohort without any message 2 · stage_seconds after it was opened last.
+"""
+
 
 class Intermediaries(Protocol):
     """The two intermediaries, as the server calls them. Every call is idempotent. Raises ProtocolError."""
 
     async def open(self, cohort: Cohort) -> None:
-        """Open the cohort at its intermediary."""
+        """Open the cohort at its intermediary. Without any message its first deadline starts again.
+
+        Raises Aborted for a cohort that has ended without a release.
+        """
         ...
 
     async def statements(self, cohort: Cohort, after: int) -> StatementList:
@@ -37,16 +48,30 @@ class Intermediaries(Protocol):
         ...
 
 
+class _Ahead(NamedTuple):
+    """A run's next cohort that is opened ahead, since when (monotonic seconds), and whether that succeeded."""
+
+    cohort: Cohort
+    began: float
+    opening: asyncio.Task[bool]
+
+
+def _aborted(cohort: Cohort, error: ProtocolError) -> BatchAnswer:
+    return BatchAnswer(cohort=cohort.cohort, state="aborted", reason=f"{error.code}: {error.detail}")
+
+
 class RunCoordinator:
     """Runs one collector task for each open cohort, and one ticket request at a time for each run.
 
     Cohorts of a run open in order, so its ticket requests hold a lock.
 
     While clients wait for the next round, its first cohort is opened as soon as the last outcome is committed: the call
-    travels while they fetch and check the round. It is recorded with the first tickets, as every cohort is.
+    travels while they fetch and check the round. It is recorded with the first tickets, as every cohort is. When they
+    come late it is opened again before that. If it has ended by then, it is settled as lost and gets no ticket.
 
     retry    seconds between two attempts to reach an intermediary.
     awaited  returns whether clients wait for a run's next round.
+    now      a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -55,13 +80,13 @@ class RunCoordinator:
         intermediaries: Intermediaries,
         retry: float = RETRY_SECONDS,
         awaited: Callable[[str], bool] = lambda _run: False,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._service, self._intermediaries, self._retry, self._awaited = service, intermediaries, retry, awaited
+        self._now = now
         self._collectors: dict[str, asyncio.Task[None]] = {}
         self._ticket_locks: dict[str, asyncio.Lock] = {}
-        self._ahead: dict[
-            str, tuple[Cohort, asyncio.Task[bool]]
-        ] = {}  # by run: its next cohort, and whether it is open
+        self._ahead: dict[str, _Ahead] = {}  # by run
 
     async def start(self) -> None:
         """Collect every cohort that was open when the server stopped."""
@@ -71,13 +96,16 @@ class RunCoordinator:
 
     async def stop(self) -> None:
         """Stop collecting. Nothing is lost: the intermediaries keep what they have."""
-        tasks = [*self._collectors.values(), *(task for _, task in self._ahead.values())]
+        tasks = [*self._collectors.values(), *(ahead.opening for ahead in self._ahead.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def tickets(self, run: str, request: TicketRequest) -> TicketAnswer:
-        """Open the cohorts that the request needs, and return its tickets. Raises Unavailable without them."""
+        """Open the cohorts that the request needs, and return its tickets. Raises Unavailable without them.
+
+        A cohort that ended before its first ticket is replaced. Raises Aborted for a second one in the same request.
+        """
         self._service.active_run(run)  # an unknown run gets no lock
         async with self._ticket_locks.setdefault(run, asyncio.Lock()):
             opened = await self._opened_ahead(run)
@@ -88,9 +116,18 @@ class RunCoordinator:
                     self._watch(opened, opened=True)
                 else:  # an earlier request needed it already: this one may need another cohort
                     step, _ = await asyncio.to_thread(self._service.advance, run, request)
+            discarded = False
             while isinstance(step, Cohort):
                 cohort = step
-                await self._intermediaries.open(cohort)
+                try:
+                    await self._intermediaries.open(cohort)
+                except Aborted as error:
+                    if discarded:
+                        raise
+                    discarded = True  # at most one a request: each costs the horizon a cohort's pulls
+                    await asyncio.to_thread(self._service.settle, cohort, _aborted(cohort, error))
+                    step, _ = await asyncio.to_thread(self._service.advance, run, request)
+                    continue
                 step, recorded = await asyncio.to_thread(self._service.advance, run, request, cohort)
                 if recorded:
                     self._watch(cohort, opened=True)
@@ -117,7 +154,8 @@ class RunCoordinator:
         while True:
             try:
                 if not opened:
-                    await self._intermediaries.open(cohort)  # again after a restart: it may have missed the call
+                    with suppress(Aborted):  # the intermediary's last answer says so too
+                        await self._intermediaries.open(cohort)  # again after a restart: it may have missed the call
                     opened = True
                 if await self._settled(cohort):
                     return
@@ -149,8 +187,9 @@ class RunCoordinator:
         known = self._ahead.pop(run, None)
         if cohort is None:
             return
-        if known is None or known[0] != cohort:
-            known = cohort, asyncio.create_task(self._open(cohort), name=f"open {cohort.cohort}")
+        if known is None or known.cohort != cohort:
+            began = self._now()
+            known = _Ahead(cohort, began, asyncio.create_task(self._open(cohort), name=f"open {cohort.cohort}"))
         self._ahead[run] = known
 
     async def _open(self, cohort: Cohort) -> bool:
@@ -163,11 +202,16 @@ class RunCoordinator:
         return True
 
     async def _opened_ahead(self, run: str) -> Cohort | None:
-        """Return the run's cohort that was opened ahead, once it is open."""
+        """Return the run's cohort that was opened ahead, once it is open. None: open the next one, perhaps again."""
         if run not in self._ahead:
             return None
-        cohort, opening = self._ahead[run]
-        return cohort if await asyncio.shield(opening) else None
+        ahead = self._ahead[run]
+        if not await asyncio.shield(ahead.opening):
+            return None
+        if self._now() - ahead.began > FRESH * ahead.cohort.stage_seconds:  # it may end before its clients' messages
+            self._ahead.pop(run, None)
+            return None
+        return ahead.cohort
 
     async def _last_word(self, cohort: Cohort) -> BatchAnswer | None:
         """Return the intermediary's last answer; None: ask again. A cohort that it cannot release counts as aborted."""
@@ -176,7 +220,7 @@ class RunCoordinator:
                 await self._relay(cohort)
             answer = await self._intermediaries.collect(cohort)
         except (WrongCohort, Conflict, Aborted, BadMessage) as error:
-            return BatchAnswer(cohort=cohort.cohort, state="aborted", reason=f"{error.code}: {error.detail}")
+            return _aborted(cohort, error)
         return None if answer.state == "waiting" else answer
 
     async def _relay(self, cohort: Cohort) -> None:

@@ -96,7 +96,7 @@ class ContextualWorld(Protocol):
 
     @property
     def clipped(self) -> int:
-        """Return how many contexts of the data were longer than 1 and were shortened; 0 for drawn contexts."""
+        """Return how many rows of the world's data were longer than 1 and were shortened; 0 for drawn contexts."""
         ...
 
     def contexts(self, count: int, stream: Stream) -> Contexts:
@@ -296,7 +296,11 @@ def experience(world: ContextualWorld, rule: ChoiceRule, count: int, stream: Str
     a reward that is NaN counts as the least. The regret is the largest mean value of the client's arms, less that of
     its choice. An arm's mean value is its mean reward, times its weight where the world has weights.
     """
-    met = world.contexts(count, stream)
+    return experience_of(world, rule, count, world.contexts(count, stream))
+
+
+def experience_of(world: ContextualWorld, rule: ChoiceRule, count: int, met: Contexts) -> tuple[Observation, Floats]:
+    """Return what `experience` does, of `count` clients that meet these contexts."""
     shape = (count, *met.features.shape[1:])
     features = np.broadcast_to(clipped_contexts(met.features), shape)
     arms, predictors = rule.choose(features)
@@ -323,6 +327,16 @@ def clipped_contexts(contexts: Floats) -> Floats:
         squares = np.einsum("...d,...d->...", contexts, contexts)
     longer = squares > (1 + ROUNDED) ** 2
     return np.where(longer[..., np.newaxis], shortened(contexts), contexts) if longer.any() else contexts
+
+
+def longer_by_client(contexts: Floats, count: int) -> NDArray[np.int64]:
+    """Return how many contexts each of `count` clients shortens, shape (count,). One with NaN or infinity is none.
+
+    contexts  what they meet, shape (count, A, d), or (1, A, d) where all meet the same.
+    """
+    squares = np.einsum("...d,...d->...", contexts, contexts)  # infinite also for large finite numbers
+    longer = (squares > (1 + ROUNDED) ** 2) & np.isfinite(contexts).all(axis=-1)
+    return np.broadcast_to(longer.sum(axis=-1, dtype=np.int64), (count,))
 
 
 def _numbers(contexts: Floats) -> Floats:

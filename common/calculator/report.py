@@ -15,6 +15,7 @@ from distrust.common.noise.law import Pmf
 from distrust.common.notebook import HtmlTable, card, data_frame
 from distrust.common.privacy.composition import LONGEST, compose, compose_exactly
 from distrust.common.privacy.guarantee import Guarantee
+from distrust.common.privacy.ledger import tightened_by
 from distrust.common.privacy.profile import SHOWN_DELTA, Privacy, Profile, bound
 from distrust.common.privacy.searches import one_thread
 from distrust.common.wire import Message
@@ -327,6 +328,8 @@ def _composed(mechanism: Mechanism, query: PrivacyQuery, target_delta: float | N
         if composed.kind == "none" != once.kind:
             least = contributions * once.delta
             raise BadParameter("target-delta", target_delta, f"{contributions} contributions need at least {least:g}")
+    if privacy.repeated is not None:
+        return tightened_by(privacy.repeated, once, contributions, composed, target_delta)
     pmf = released(mechanism, query.answers, query.colluders)
     delta = composed.delta or target_delta
     if pmf is None or not delta:

@@ -63,7 +63,8 @@ class Intermediary(StageMachine):
     def open(self, cohort: Cohort) -> Cohort:
         """Open a cohort and return it. Idempotent.
 
-        Raises BadParameter, and Conflict when it is open with other contents.
+        While no client has sent a message or left, opening it again starts its first deadline again.
+        Raises BadParameter; Conflict when it is open with other contents; Aborted for one that ended without a release.
         """
         check_cohort(cohort, self.party)
         self._check(cohort)
@@ -74,7 +75,13 @@ class Intermediary(StageMachine):
                 self._opening(tx, cohort)
             elif known.cohort != cohort:
                 raise Conflict(f"cohort {cohort.cohort} is open already, and differs", cohort=cohort.cohort)
+            else:
+                known = self._renewed(tx, self._advance_late(tx, known))
         self._remember(cohort)
+        if known is not None:
+            self._changed(known)
+            if known.stage == "aborted":  # its tickets would be worth nothing: the server must issue none
+                raise self._shut(known, self.stages[0])
         return cohort
 
     def _remember(self, cohort: Cohort) -> None:

@@ -2,7 +2,7 @@
 
 A cohort passes its party's `stages`, then `MIXING` (no message is taken any more), and ends `done` or `aborted`.
 A stage is over `stage_seconds` after it began. The first stage begins with its first message, or `stage_seconds` after
-the cohort was opened, so it does not wait without end for clients that crashed with their tickets.
+the cohort was opened last, so it does not wait without end for clients that crashed with their tickets.
 Deadlines are checked at every request, so a restart changes nothing. The batch is computed from committed messages,
 outside every transaction, so a crash in between only repeats it. A party may compute a small one in the transaction
 that takes the last message: messages and batch are committed together then, or neither.
@@ -162,6 +162,16 @@ class StageMachine(ABC):
             return state
         store.move(tx, state.name, state.stage, now)
         return replace(state, since=now)
+
+    def _renewed(self, tx: Connection, state: State) -> State:
+        """Return the state after the cohort is opened again: without any message, its first deadline starts again."""
+        if state.stage != self.stages[0] or state.since is None:
+            return state
+        if store.count_answers(tx, state.name, state.stage) or store.departed(tx, state.name):
+            return state
+        since = self._clock.now() + state.cohort.stage_seconds
+        store.move(tx, state.name, state.stage, since)
+        return replace(state, since=since)
 
     def _changed(self, state: State) -> None:
         """Wake waiting requests after a commit, and mix a frozen cohort."""

@@ -5,13 +5,14 @@ disjoint clients compose in parallel, one client's own contributions in sequence
 batches share noise, are one release: the stream says what they cost together.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from distrust.common.errors import BadParameter, BudgetExceeded
-from distrust.common.privacy.composition import compose, without_privacy
+from distrust.common.privacy.composition import ADAPTIVE, compose, without_privacy
 from distrust.common.privacy.guarantee import BudgetSpec, Guarantee, Kind
-from distrust.common.privacy.profile import BatchStream
+from distrust.common.privacy.profile import BatchStream, Repeated
 
 UNIQUE = "every client takes part in one cohort of the run"
 OWN = "what each round assumes of its own cohorts holds; the ledger has it round by round"
@@ -27,6 +28,7 @@ class Entry:
 
     guarantee  what each of its `cohorts` cost the clients that took part in that cohort.
     streams    where its cohorts are batches of streams: of each stream, what several batches of it cost.
+    laws       of each of its mechanisms, what several releases cost by their law; empty where one has no such law.
     """
 
     label: str
@@ -34,6 +36,7 @@ class Entry:
     cohorts: int
     guarantee: Guarantee
     streams: tuple[BatchStream, ...] = ()
+    laws: tuple[Repeated, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class PrivacyLedger:
         """Return the δ of a composed guarantee: the budget's, or None where that cannot hold."""
         if self.budget is None:
             return None
-        if self._streams:  # one release: an ε is known at every δ above 0
+        if self._streams or self._law is not None:  # an ε may be known at every δ above 0
             return self.budget.delta or None
         return None if self.budget.delta < times * weakest.delta else self.budget.delta
 
@@ -113,15 +116,41 @@ class PrivacyLedger:
     def _streams(self) -> frozenset[BatchStream]:
         return frozenset(stream for entry in self.entries for stream in entry.streams)
 
+    @property
+    def _law(self) -> Repeated | None:
+        """Return the law of all releases so far, or None where they have more than one, or none that composes."""
+        # Releases of two laws may cost more together than as many of either.
+        laws = {law for entry in self.entries for law in entry.laws}
+        return laws.pop() if len(laws) == 1 and all(entry.laws for entry in self.entries) else None
+
     def _several(self, weakest: Guarantee, times: int, delta: float | None) -> Guarantee:
         """Return what `times` contributions cost together at most, each at the weakest guarantee so far."""
         streams = self._streams
         if times == 1 or not streams:
-            return compose(((weakest, times),), delta)
+            composed = compose(((weakest, times),), delta)
+            return composed if times == 1 else tightened_by(self._law, weakest, times, composed, delta)
         if weakest.kind == "none" or not all(entry.streams for entry in self.entries):  # no sum of both is known
             return without_privacy(weakest)
         joint = [stream.joint(times) for stream in streams]
         return parallel([one.promise if delta is None else one.at(delta) for one in joint])
+
+
+def tightened_by(
+    law: Repeated | None, once: Guarantee, times: int, composed: Guarantee, delta: float | None
+) -> Guarantee:
+    """Return what `times` releases cost together: `composed`, or what their law says where that is less.
+
+    once   the guarantee of one release. law: None where it is not known.
+    delta  target; None: that of `composed`.
+    """
+    target = composed.delta if delta is None else delta
+    if law is None or once.kind == "none" or not 0 < target < 1:
+        return composed
+    epsilon = law.epsilon(times, target)
+    if epsilon >= (math.inf if composed.epsilon is None else composed.epsilon):
+        return composed
+    change = {"kind": "approximate", "epsilon": epsilon, "delta": target, "rdp": (), "claimed": None}
+    return once.model_copy(update={**change, "assumptions": (*once.assumptions, ADAPTIVE)})
 
 
 def parallel(guarantees: Sequence[Guarantee]) -> Guarantee:

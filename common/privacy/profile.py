@@ -102,6 +102,14 @@ class BatchStream(Protocol):
         ...
 
 
+class Repeated(Protocol):
+    """Releases of one law about one client, composed by that law. A frozen value; equal ones promise the same."""
+
+    def epsilon(self, times: int, delta: float) -> float:
+        """Return an ε that holds at δ in (0, 1) for `times` ≥ 1 such releases together; inf where none is known."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
     """The promise of one release to each client whose data is in it. Figures are computed when they are asked for.
@@ -114,12 +122,14 @@ class Privacy:
                      the server sees one by one.
     stream           the stream that the release is a batch of: batches of one client do not compose. None: several
                      releases about one client compose.
+    repeated         several releases about one client, by their law, where that tells more than adding up guarantees.
     """
 
     compute_promise: Callable[[], Guarantee]
     compute_profile: Callable[[float], Profile]
     law: Law | None = None
     stream: BatchStream | None = None
+    repeated: Repeated | None = None
 
     @cached_property
     def promise(self) -> Guarantee:

@@ -239,20 +239,24 @@ def vector_rdp(losses: MoveLosses, order: float, grid: Grid) -> float:
     return worst_log_moment(losses, order, grid) / (order - 1)
 
 
-def vector_epsilon(pmf: Pmf, grid: Grid, delta: float, *, both: bool = False, gaussian: bool = False) -> float:
+def vector_epsilon(
+    pmf: Pmf, grid: Grid, delta: float, *, both: bool = False, gaussian: bool = False, times: int = 1
+) -> float:
     """Return the least ε at `delta` that is proven for noise `pmf` on every coordinate; inf where there is none.
+
+    times   releases about one client, whose later vectors may depend on earlier releases.
 
     Domain  a log-concave law; `both` if it is not symmetric. A box, the norm being linf, moves from corner to corner:
             composed exactly. The others: Rényi moments, or the box that they lie in where that is better. `gaussian`,
             for symmetric laws that are nearly so, on a support longer by g: continuous noise that covers it as well.
     """
-    covered = _covered_epsilon(pmf, grid, delta) if gaussian and not grid.is_box else math.inf
+    covered = _covered_epsilon(pmf, grid, delta) if gaussian and not grid.is_box and times == 1 else math.inf
     if math.isfinite(covered) and pmf.logs.size > FEW_ENTRIES:
         return covered
-    boxed = math.inf if both else product_epsilon(pmf, grid.precision, grid.dimension, delta)
+    boxed = math.inf if both else product_epsilon(pmf, grid.precision, times * grid.dimension, delta)
     if grid.is_box and math.isfinite(boxed):
         return boxed
-    return min(boxed, covered, _by_moments(pmf, grid, delta, both=both))
+    return min(boxed, covered, _by_moments(pmf, grid, delta, both=both, times=times))
 
 
 def vector_variance(law: Callable[[float], Extensible], grid: Grid, epsilon: float, delta: float) -> float:
@@ -313,25 +317,30 @@ def _covered_epsilon(pmf: Pmf, grid: Grid, delta: float) -> float:
     return least_epsilon(lambda epsilon: rounded_log_delta(grid, variance, epsilon) - left)
 
 
-def _by_moments(pmf: Pmf, grid: Grid, delta: float, *, both: bool) -> float:
+def _by_moments(pmf: Pmf, grid: Grid, delta: float, *, both: bool, times: int = 1) -> float:
     """Return the least ε at δ that moments of some order α give.
 
-    δ ≤ (mass beside the middle in any coordinate) + M e^(-(α-1)ε) (1 - 1/α)^(α-1) / α, for every α.
+    δ ≤ (mass beside the middle in any coordinate) + M e^(-(α-1)ε) (1 - 1/α)^(α-1) / α, for every α. Of several releases
+    the masses are added and the moments M multiplied.
     """
-    losses, beside = central(pmf, grid.precision, SPARED * delta / grid.dimension, both=both)
-    left = delta - grid.dimension * beside
+    # Let P' be the law P of all the releases without what lies beside the middle. ∫ P'^α Q^(1-α) is an integral over
+    # the first release of that over the others, given the first. M bounds the inner one whatever the client's vectors
+    # are, so that the product bounds it all, and (P - e^ε Q)₊ ≤ P - P' + (P' - e^ε Q)₊.
+    places = times * grid.dimension
+    losses, beside = central(pmf, grid.precision, SPARED * delta / places, both=both)
+    left = delta - places * beside
     if left <= 0:
         return math.inf
 
     def spent(log_excess: float) -> float:
         order = 1 + math.exp(log_excess)
-        moment = worst_log_moment(losses, order, grid)
+        moment = times * worst_log_moment(losses, order, grid)
         return moment / (order - 1) + math.log1p(-1 / order) - math.log(left * order) / (order - 1)
 
     variance = float(pmf.masses @ (pmf.support - pmf.support @ pmf.masses) ** 2)
     if variance < LEAST_VARIANCE * grid.precision**2:
         return math.inf
-    guess = _gaussian_order(variance, grid, left)
+    guess = _gaussian_order(variance / times, grid, left)
     best = minimize_scalar(spent, bounds=(guess - 1.5, guess + 1.5), method="bounded", options={"xatol": 1e-3})
     return max(0.0, float(best.fun))
 

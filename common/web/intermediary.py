@@ -66,7 +66,9 @@ UPLOAD_PROBLEMS = problems(BadMessage, WrongCohort, WrongStage, Aborted, Unavail
 router = APIRouter(prefix="/v1", route_class=MessageRoute)
 
 
-@router.put("/cohorts/{cohort}", dependencies=[OperatorOnly], responses=problems(Unauthorized, Conflict, BadParameter))
+@router.put(
+    "/cohorts/{cohort}", dependencies=[OperatorOnly], responses=problems(Unauthorized, Conflict, BadParameter, Aborted)
+)
 def open_cohort(
     cohort: str, body: Annotated[Cohort, JsonBody.of(Cohort, OPERATORS_VALUES)], party: PartyDep, request: Request
 ) -> Cohort:

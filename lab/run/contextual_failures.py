@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.client.environments import ContextualWorld
-from distrust.client.environments.contextual import experience
+from distrust.client.environments.contextual import experience_of, longer_by_client
 from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice
 from distrust.common.messages.contextual_policy import ContextualPolicySpec
 from distrust.common.randomness import UnsafeSeededStream
@@ -37,6 +37,7 @@ class ContextualTracker:
         self._rounds: dict[int, float] = {}
         self._pulls: dict[int, int] = {}
         self._widths, self._missed = 0, 0
+        self._clipped, self._clipped_last = world.clipped, 0
 
     def __call__(self, learner: Learner) -> None:
         """Look at the learner after a cohort: at the round that ended, and at the one that it opened."""
@@ -57,13 +58,15 @@ class ContextualTracker:
         if rest > 0:
             last = learner.rounds[-1].ask.decision
             assert isinstance(last, ContextualChoice)
-            total += float(self._regrets(last.rule, rest, "leftover").sum())
+            regret, self._clipped_last = self._met(last.rule, rest, "leftover")
+            total += regret
             curve.append((learner.spent, total))
         return Regret(final=total, curve=curve)
 
     def truth(self, learner: Learner) -> Truth:
         """Return the regret and the failures so far; the best arm depends on the client."""
-        return Truth(None, self.regret(learner), self.events(learner), self._world.clipped)
+        regret = self.regret(learner)  # first: it plays the last pulls
+        return Truth(None, regret, self.events(learner), self._clipped + self._clipped_last)
 
     def events(self, learner: Learner) -> PolicyFailures:
         """Return the failures so far: contextual policies drop no arm for good."""
@@ -79,13 +82,17 @@ class ContextualTracker:
         for cohort in record.cohorts:
             if cohort.cohort not in self._cohorts:
                 self._cohorts.add(cohort.cohort)
-                regrets = self._regrets(decision.rule, cohort.clients, cohort.cohort, "rewards")
-                self._rounds[record.number] = self._rounds.get(record.number, 0.0) + float(regrets.sum())
+                regret, clipped = self._met(decision.rule, cohort.clients, cohort.cohort, "rewards")
+                self._clipped += clipped
+                self._rounds[record.number] = self._rounds.get(record.number, 0.0) + regret
                 self._pulls[record.number] = self._pulls.get(record.number, 0) + cohort.clients
 
-    def _regrets(self, rule: ChoiceRule, clients: int, *labels: str) -> NDArray[np.float64]:
+    def _met(self, rule: ChoiceRule, clients: int, *labels: str) -> tuple[float, int]:
+        """Return the clients' regret, and how many contexts they shortened."""
         stream = UnsafeSeededStream(self._seed, self._file.config.run, *labels)
-        return experience(self._world, rule, clients, stream)[1]
+        met = self._world.contexts(clients, stream)
+        regrets = experience_of(self._world, rule, clients, met)[1]
+        return float(regrets.sum()), int(longer_by_client(met.features, clients).sum())
 
     def _judge(self, rule: ChoiceRule) -> None:
         """Count one interval if the rule has one and the policy's theorem states it."""

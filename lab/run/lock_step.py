@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrust.client.environments import ContextualWorld
-from distrust.client.environments.contextual import Contexts, clipped_contexts, mean_values
+from distrust.client.environments.contextual import Contexts, clipped_contexts, longer_by_client, mean_values
 from distrust.common.bandit.contextual_choice import ChoiceRule, places_of
 from distrust.common.bandit.contextual_sum import ContextualSum
 from distrust.common.errors import BadParameter
@@ -48,6 +48,7 @@ class LockStepResult:
 
     pulls, regret  cumulated, after each round and at the end, shape (points,).
     clients        of all cohorts. unfinished: the last pulls, which no cohort takes.
+    clipped        contexts that were shortened to length 1, as in `Result`.
     """
 
     file: RunFile
@@ -57,6 +58,7 @@ class LockStepResult:
     clients: int
     unfinished: int
     bits: Bits
+    clipped: int
 
 
 Watch = Callable[[int, Floats], None]
@@ -110,12 +112,14 @@ class _Met(NamedTuple):
     features  as clients shorten them, shape (c, R, n, A, d). means: of each arm, shape (c, R, n, K). luck: (c, R, B).
     contents  of all contexts, shape (c, R, n, A, width), and rewards, shaped like `means` and clamped, that each arm
               would pay: where they are computed before the choice, many rounds at once.
+    longer    contexts that clients shortened, by round, shape (c, R).
     c and n are 1 in all but `luck` where the clients of a run meet the same contexts.
     """
 
     features: Floats
     means: Floats
     luck: Floats
+    longer: NDArray[np.int64]
     contents: Floats | None = None
     rewards: Floats | None = None
 
@@ -129,7 +133,7 @@ class _Met(NamedTuple):
         own = min(step, len(self.features) - 1)
         contents = None if self.contents is None else self.contents[own]
         rewards = None if self.rewards is None else self.rewards[own]
-        return _Met(self.features[own], self.means[own], self.luck[step], contents, rewards)
+        return _Met(self.features[own], self.means[own], self.luck[step], self.longer[step], contents, rewards)
 
 
 class _Group:
@@ -155,6 +159,7 @@ class _Group:
         self._theta = np.stack([one for one in thetas if one is not None]) if thetas[0] is not None else None
         self._counter: Counter | None = None
         self._widths, self._missed = 0, np.zeros(len(files), dtype=np.int64)
+        self._clipped = np.array([world.clipped for world in self._worlds])
         self._last: ChoiceRule = self._core.rule
         self._lost: list[Floats] = []  # regret of each round, shape (c, R)
         self._weights: list[tuple[LockStepPhase, int]] = []  # phases, and the rounds that each had
@@ -174,6 +179,7 @@ class _Group:
             met = self._meet([one.leftover(rest) for one in self._draws], 1, rest)
             arms = self._last.choose(met.features[0])[0][np.newaxis]
             self._lost.append(_regret(mean_values(self._worlds[0], met.means), met.luck, arms))
+            self._clipped += met.longer.sum(axis=0)
             pulls.append(np.array([self._config.horizon]))
         return self._results(np.concatenate(pulls), np.concatenate(self._lost), rest)
 
@@ -231,6 +237,7 @@ class _Group:
             chosen.append(arms)
             self._last = rule
         self._lost.append(_regret(mean_values(self._worlds[0], met.means), met.luck, _joined(chosen)))
+        self._clipped += met.longer[: len(rules)].sum(axis=0)
         self._judge(rules)
         return len(rules)
 
@@ -242,7 +249,12 @@ class _Group:
         features = np.stack([one.reshape(*shape, *one.shape[1:]) for one in short], axis=1)
         means = [world.means(one.features) for world, one in zip(self._worlds, met, strict=True)]
         luck = np.stack([one.luck.reshape(rounds, clients) for one in met], axis=1)
-        return _Met(features, np.stack([one.reshape(*shape, -1) for one in means], axis=1), luck)
+        longer = np.zeros((rounds, len(met)), dtype=np.int64)
+        for run, (one, own) in enumerate(zip(met, short, strict=True)):
+            if own is not one.features:  # something was shortened
+                each = longer_by_client(one.features, rounds * clients)
+                longer[:, run] = each.reshape(rounds, clients).sum(axis=1)
+        return _Met(features, np.stack([one.reshape(*shape, -1) for one in means], axis=1), luck, longer)
 
     def _stacked(self, draws: Sequence[Randomness], rounds: int) -> Randomness:
         """Return arrays of shape (rounds, R·B, …) of each run's arrays of shape (rounds·B, …)."""
@@ -315,6 +327,7 @@ class _Group:
                 clients=rounds * self._batch,
                 unfinished=rest,
                 bits=bits,
+                clipped=int(self._clipped[run]),
             )
             for run, file in enumerate(self._files)
         ]

@@ -142,7 +142,7 @@ class FormedInterval(Message):
 class Truth:
     """Facts of a run that only the clients' side knows. `best` is None where the best arm depends on the client.
 
-    clipped  contexts of the world's data that were shortened to length 1.
+    clipped  contexts that were shortened to length 1: rows of the world's data, and those that clients met.
     formed   intervals of arms in the order of the rounds, which the tracker that counts the failures saw.
     """
 
@@ -185,7 +185,10 @@ class Result(Message):
     clipped: int = Field(
         default=0,
         exclude_if=lambda clipped: clipped == 0,
-        description="contexts of the environment's data that were longer than 1, and were shortened",
+        description=(
+            "contexts that were longer than 1, and were shortened: rows of the environment's data, once each, and "
+            "all that clients met"
+        ),
     )
     regret: Regret
     rounds: list[RoundResult]
@@ -291,7 +294,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
     named = [
         _chosen(result),
         ("pulls", f"{pulls:,} of {result.horizon:,}, {result.unfinished:,} of them after the last whole batch"),
-        *([("clipped", f"{result.clipped:,} contexts of the data, to length 1")] if result.clipped else []),
+        *([("clipped", _clipped(result))] if result.clipped else []),
         ("regret", f"{result.regret.final:,.1f}"),
         ("failures", _failures(result.events)),
         ("rounds", f"{len(result.rounds)}, with {result.aborted} cohorts aborted and replaced"),
@@ -313,6 +316,11 @@ def _chosen(result: Result) -> tuple[str, str]:
     if result.best is None:
         return ("arms", "each client chooses by its own context, and the server does not learn which")
     return ("arm chosen", f"{result.chosen} (the clients' world says {result.best} is best)")
+
+
+def _clipped(result: Result) -> str:
+    own = any(one.kind == "environment" for one in result.extensions)  # it may draw contexts, or have data
+    return f"{result.clipped:,} contexts{'' if own else ' of the data'}, to length 1"
 
 
 def _failures(failures: PolicyFailures) -> str:

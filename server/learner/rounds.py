@@ -12,7 +12,7 @@ from distrust.common.bandit.statistics import Statistic
 from distrust.common.mechanisms import AnyMechanism, Mechanism, plan, promise_of
 from distrust.common.privacy.guarantee import Guarantee
 from distrust.common.privacy.ledger import Entry, PrivacyLedger, parallel
-from distrust.common.privacy.profile import BatchStream
+from distrust.common.privacy.profile import BatchStream, Repeated
 from distrust.common.run.config import RunConfig
 from distrust.common.run.progress import LedgerClass
 from distrust.common.wire import Identifier, Message
@@ -138,6 +138,12 @@ class RoundRecord:
         streams = [mechanism.privacy().stream for mechanism in self.mechanisms.values()]
         return tuple(stream for stream in streams if stream is not None) if all(streams) else ()
 
+    @cached_property
+    def laws(self) -> tuple[Repeated, ...]:
+        """Return the laws by which several releases of the cohorts compose; none where a mechanism has none."""
+        laws = [mechanism.privacy().repeated for mechanism in self.mechanisms.values()]
+        return tuple(law for law in laws if law is not None) if all(laws) else ()
+
     def _weakest(self, guarantees: Sequence[Guarantee]) -> Guarantee:
         weakest = guarantees[0] if len(guarantees) == 1 else parallel(guarantees)
         if self.ask.decision.kind != "assigned-action" or weakest.model != "shuffle":
@@ -238,11 +244,12 @@ def run_ledger(config: RunConfig, records: Sequence[RoundRecord]) -> PrivacyLedg
     entries: list[Entry] = []
     for one in records:
         guarantee, clients, cohorts = round_guarantee(config, one), one.clients, max(1, len(one.cohorts))
-        streams = one.streams if config.contributions > 1 and config.unsafe is None else ()
+        returning = config.contributions > 1 and config.unsafe is None
+        streams, laws = (one.streams, one.laws) if returning else ((), ())
         if entries and entries[-1].guarantee is guarantee:
             last = entries.pop()
             clients, cohorts = last.clients + clients, last.cohorts + cohorts
-        entries.append(Entry(f"rounds to {one.number}", clients, cohorts, guarantee, streams))
+        entries.append(Entry(f"rounds to {one.number}", clients, cohorts, guarantee, streams, laws))
     return PrivacyLedger(config.contributions, config.budget, tuple(entries))
 
 

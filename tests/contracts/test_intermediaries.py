@@ -50,6 +50,28 @@ def test_a_listing_counts_who_has_answered_and_can_leave_out_what_is_over(party:
     assert (listed("?open=true"), listed("")) == ([], [("done", None)])
 
 
+def test_a_silent_cohort_that_is_opened_again_gets_its_whole_time_again(party: Party, cohort: Cohort) -> None:
+    for _ in range(3):
+        party.clock.advance(1.9 * cohort.stage_seconds)
+        assert party.open(cohort).status_code == 200
+    assert party.batch_now().state == "waiting"
+
+
+def test_a_cohort_with_a_message_gets_no_more_time_when_it_is_opened_again(party: Party, cohort: Cohort) -> None:
+    party.send(cohort, {0: party.bodies(cohort)[0]})
+    party.clock.advance(0.9 * cohort.stage_seconds)
+    assert party.open(cohort).status_code == 200
+    party.clock.advance(0.2 * cohort.stage_seconds)
+    assert party.batch_now().state == "aborted"
+
+
+def test_a_cohort_that_ended_without_a_release_is_not_opened_again(party: Party, cohort: Cohort) -> None:
+    party.clock.advance(2 * cohort.stage_seconds)
+    for _ in range(2):
+        assert problem(party.open(cohort)) == (410, "aborted")
+    assert party.batch_now().state == "aborted"
+
+
 @pytest.mark.parametrize("path", ["", "/c1/batch", "/c1/messages"])
 def test_the_operators_routes_need_the_operators_token(party: Party, cohort: Cohort, path: str) -> None:
     assert problem(party.client.get(f"/v1/cohorts{path}")) == (401, "unauthorized")
@@ -230,12 +252,14 @@ def test_all_clients_leaving_ends_the_cohort_at_once(party: Party, cohort: Cohor
 def test_a_cohort_whose_clients_never_say_a_word_ends_and_nothing_of_it_is_used_later(
     party: Party, cohort: Cohort, *, restarted: bool
 ) -> None:
-    """A fleet that was killed with its tickets in hand: the cohort waits no longer than two stages for it."""
+    """A fleet that was killed with its tickets in hand: from the last opening on the cohort waits for two stages."""
     party.clock.advance(2 * SECONDS - 1)
     assert party.batch_now().state == "waiting"
     if restarted:
         party.restart()
         assert party.open(cohort).status_code == 200  # as a restarted server does
+        party.clock.advance(2 * SECONDS - 1)
+        assert party.batch_now().state == "waiting"
     party.clock.advance(1)
     answer = party.batch_now()
     assert (answer.state, answer.batch, answer.lost) == ("aborted", None, 5)

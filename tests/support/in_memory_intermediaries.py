@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
 from distrust.common.crypto.seal import seal
-from distrust.common.errors import BadTicket, Conflict, Unavailable, WrongCohort, WrongStage
+from distrust.common.errors import Aborted, BadTicket, Conflict, Unavailable, WrongCohort, WrongStage
 from distrust.common.messages.batch import Batch, BatchAnswer, Content, ModularSum, PermutedBits, Records
 from distrust.common.messages.cohort import Cohort, Grant, LabelledBits, Masking, Sealed, TicketAnswer, ticket_text
 from distrust.common.messages.status import StatementList
@@ -33,22 +33,32 @@ class Held:
     reports: dict[int, bytes] = field(default_factory=dict)
     gone: set[int] = field(default_factory=set)
     answer: BatchAnswer | None = None
+    since: float = 0.0  # when it was opened last
 
 
 class InMemoryIntermediaries:
-    """The coordinator calls `open` and `collect`, clients call `send` and `leave`. Nothing answers while `down`."""
+    """The coordinator calls `open` and `collect`, clients call `send` and `leave`. Nothing answers while `down`.
+
+    time  seconds. A cohort without a message is aborted 2 · stage_seconds after it was opened last.
+    """
 
     def __init__(self) -> None:
+        self.time = 0.0
         self.held: dict[str, Held] = {}
         self.down = False
         self.opened: list[str] = []
 
     async def open(self, cohort: Cohort) -> None:
         self._reachable()
-        known = self.held.setdefault(cohort.cohort, Held(cohort))
+        known = self.held.setdefault(cohort.cohort, Held(cohort, since=self.time))
         if known.cohort != cohort:
             raise Conflict(f"cohort {cohort.cohort} is open with other parameters")
         self.opened.append(cohort.cohort)
+        self._expire(known)
+        if known.answer is not None and known.answer.state == "aborted":
+            raise Aborted(f"cohort {cohort.cohort} was aborted: {known.answer.reason}")
+        if not known.bodies and not known.gone:
+            known.since = self.time
 
     async def statements(self, cohort: Cohort, after: int) -> StatementList:
         """Nothing is masked here, so nothing is stated."""
@@ -58,6 +68,7 @@ class InMemoryIntermediaries:
     async def collect(self, cohort: Cohort) -> BatchAnswer:
         self._reachable()
         held = self._held(cohort.cohort)
+        self._expire(held)
         if held.answer is None and len(held.bodies) + len(held.gone) == held.cohort.clients:
             held.answer = _close(held)
         return held.answer or BatchAnswer(cohort=cohort.cohort, state="waiting")
@@ -66,6 +77,7 @@ class InMemoryIntermediaries:
         """One client's only message. Raises BadTicket, Conflict, WrongStage."""
         held = self._held(cohort)
         check_ticket(held.cohort, slot, ticket)
+        self._expire(held)
         if held.answer is not None:
             raise WrongStage(f"cohort {cohort} is closed")
         if held.bodies.setdefault(slot, body) != body:
@@ -76,6 +88,12 @@ class InMemoryIntermediaries:
         held = self._held(cohort)
         check_ticket(held.cohort, slot, ticket)
         held.gone.add(slot)
+
+    def _expire(self, held: Held) -> None:
+        silent = not held.bodies and not held.gone and held.answer is None
+        if silent and self.time >= held.since + 2 * held.cohort.stage_seconds:
+            reason = f"0 survivors, needs {held.cohort.minimum}"
+            held.answer = BatchAnswer(cohort=held.cohort.cohort, state="aborted", reason=reason)
 
     def _held(self, cohort: str) -> Held:
         if cohort not in self.held:

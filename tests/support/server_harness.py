@@ -58,7 +58,9 @@ class ServerHarness:
         self.intermediaries, self.rung = intermediaries, list[str]()
         self.database = open_database(f"sqlite:///{path}/server.sqlite3")
         self.service = Service(self.database, keys, self.rung.append, window)
-        self.coordinator = RunCoordinator(self.service, intermediaries, retry=0.001, awaited=awaited)
+        self.coordinator = RunCoordinator(
+            self.service, intermediaries, retry=0.001, awaited=awaited, now=lambda: intermediaries.time
+        )
 
     async def ask(
         self, run: str, want: int = 64, request: str | None = None, number: int | None = None

@@ -33,6 +33,7 @@ from distrust.common.mechanisms.families.grid import GridMechanism
 from distrust.common.messages.cohort import Via
 from distrust.common.noise.binomial import Binomial
 from distrust.common.privacy.binomial import long_epsilon
+from distrust.common.privacy.composition import LONGEST, compose_exactly
 from distrust.common.privacy.guarantee import SAMPLER, Model, bits_assumptions
 from distrust.common.privacy.hockey_stick import epsilon_at, hockey_stick
 from distrust.common.privacy.profile import Privacy, Profile, spent_as, unprotected
@@ -81,17 +82,25 @@ class BinomialTarget:
         return about_variance(self.epsilon, self.delta, self.dimension, self.norm)
 
 
-def binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float) -> float:
+def binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float, times: int = 1) -> float:
     """Return the least proven ε at `delta` of Bin(trials, chance) on every coordinate; inf where δ is too small.
 
-    It is exact for one coordinate, and for vectors a bound, computed for no more bits than have MOST_VARIANCE.
+    It is exact for one release of one coordinate. Else it is a bound, for no more bits than have MOST_VARIANCE.
+
+    times  releases about one client, whose later values may depend on earlier releases.
     """
     most = math.floor(MOST_VARIANCE / (chance * (1 - chance)))
-    return _binomial_epsilon(trials if grid.dimension == 1 else min(trials, most), chance, grid, delta)
+    exact = grid.dimension == times == 1
+    return _binomial_epsilon(trials if exact else min(trials, most), chance, grid, delta, times)
 
 
 @lru_cache(maxsize=4096)
-def _binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float) -> float:
+def _binomial_epsilon(trials: int, chance: float, grid: Grid, delta: float, times: int) -> float:
+    if times > 1:
+        pmf = Binomial(trials, chance).pmf()
+        if grid.dimension == 1 and pmf.logs.size <= LONGEST:
+            return compose_exactly(pmf, grid.precision, times, delta)
+        return vector_epsilon(pmf, grid, delta, both=chance != FAIR, times=times)
     if grid.dimension > 1:
         return vector_epsilon(Binomial(trials, chance).pmf(), grid, delta, both=chance != FAIR)
     if trials * chance * (1 - chance) > LONG:
@@ -195,6 +204,19 @@ def _at_least(fewest: int, precision: int | None) -> int:
     if precision is not None and precision < fewest:
         raise BadParameter("mechanism.precision", precision, f"the theorem needs at least {fewest}")
     return precision or fewest
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedBits:
+    """Bits of Bin(trials, chance) in all, whose releases about one client compose by that law."""
+
+    trials: int
+    chance: float
+    grid: Grid
+
+    def epsilon(self, times: int, delta: float) -> float:
+        """Return an ε of `times` releases at δ: exact but for a grid of losses, or a bound for vectors."""
+        return binomial_epsilon(self.trials, self.chance, self.grid, delta, times)
 
 
 class ShuffledBinomial(GridMechanism):
@@ -305,6 +327,7 @@ class ShuffledBinomial(GridMechanism):
             ),
             compute_profile=profile,
             law=Binomial(honest * self.coins, self.chance) if honest > 0 else None,
+            repeated=RepeatedBits(honest * self.coins, self.chance, self.grid) if honest > 0 else None,
         )
 
     def error(self, survivors: int) -> ErrorLaw:

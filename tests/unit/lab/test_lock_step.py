@@ -12,6 +12,7 @@ from rich.console import Console
 from distrust.client.environments import ContextualWorld
 from distrust.client.environments.contextual import Contexts, GeneralizedLinear
 from distrust.common.errors import BadParameter
+from distrust.common.extensions import Extension
 from distrust.common.mechanisms.families.grid import Randomness
 from distrust.common.randomness import Stream, UnsafeSeededStream
 from distrust.common.run.config import RunConfig
@@ -216,6 +217,12 @@ def test_contexts_that_are_longer_than_1_are_shortened_alike(case: str, monkeypa
     (played,), alone = play_together([file], ServiceDraws), in_process.run(file)
     assert list(zip(played.pulls.tolist(), played.regret.tolist(), strict=True)) == alone.regret.curve
     assert alone.regret.final != before
+    met = file.world().contexts(1, UnsafeSeededStream(1)).features.shape[1]
+    assert played.clipped == alone.clipped
+    assert 0.4 * 60 * met < alone.clipped < 60 * met
+    own = Extension(kind="environment", name="own", distribution=None, version=None, source=None)
+    print_result(alone.model_copy(update={"extensions": (own,)}), Console(file=(text := io.StringIO()), width=200))
+    assert f"clipped     {alone.clipped} contexts, to length 1" in text.getvalue()
 
 
 def test_all_series_of_a_panel_meet_the_same_clients() -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from distrust.common.errors import Unavailable
+from distrust.common.errors import Aborted, Unavailable
 from distrust.common.messages.cohort import Cohort
+from distrust.server.learner.rounds import LostCohort
 from tests.support.in_memory_intermediaries import InMemoryClients, InMemoryIntermediaries
 from tests.support.server_harness import REWARDS, ServerHarness, config, serve
 
@@ -108,6 +109,77 @@ def test_a_server_that_is_killed_before_the_tickets_opens_the_cohort_again(
 
     asyncio.run(play())
     assert intermediaries.opened.count(SECOND) == 2
+
+
+STAGE = config().intermediary.stage_seconds
+
+
+@pytest.mark.parametrize(("age", "opened"), [(0.2, 1), (0.3, 2), (1.9, 2)])
+def test_a_cohort_that_was_opened_ahead_long_ago_is_opened_again_before_its_first_ticket(
+    tmp_path: Path, intermediaries: InMemoryIntermediaries, age: float, opened: int
+) -> None:
+    async def play() -> None:
+        harness = ServerHarness(tmp_path, intermediaries, awaited=lambda _run: True)
+        await play_first_round(harness)
+        await until(lambda: SECOND in intermediaries.opened)
+        intermediaries.time += age * STAGE
+        (grant,) = (await harness.ask("demo", 7)).grants
+        assert grant.cohort == SECOND
+        assert intermediaries.opened.count(SECOND) == opened
+        intermediaries.time += 1.7 * STAGE  # its clients are slow: it still takes their messages
+        assert (await intermediaries.collect(intermediaries.held[SECOND].cohort)).state == "waiting"
+        await harness.stop()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_no_ticket_is_issued_of_a_cohort_that_ended_at_its_intermediary_before_its_first_ticket(
+    tmp_path: Path, intermediaries: InMemoryIntermediaries, *, restarted: bool
+) -> None:
+    async def play() -> None:
+        harness = ServerHarness(tmp_path, intermediaries, awaited=lambda _run: True)
+        await play_first_round(harness)
+        await until(lambda: SECOND in intermediaries.opened)
+        intermediaries.time += 2 * STAGE
+        if restarted:
+            await harness.stop()
+            harness = ServerHarness(tmp_path, intermediaries, awaited=lambda _run: True)
+            await harness.coordinator.start()
+        grants = (await harness.ask("demo", 7, request="ab" * 16)).grants
+        assert [(one.cohort, one.first, one.count) for one in grants] == [("demo.2.1.1", 0, 7)]
+        assert (await harness.ask("demo", 7, request="ab" * 16)).grants == grants
+        row = harness.service.store.cohorts("demo", 2)[SECOND]
+        assert (row.granted, row.state) == (0, "aborted")
+        outcome = harness.service.store.outcome(SECOND)
+        assert isinstance(outcome, LostCohort)
+        assert "aborted" in outcome.reason
+        assert harness.service.view("demo").state == "running"
+        await harness.stop()
+        again = ServerHarness(tmp_path, intermediaries)
+        assert next(one.cohort for one in again.service.active_run("demo").pending()) == "demo.2.1.1"
+        await again.stop()
+
+    asyncio.run(play())
+
+
+def test_an_intermediary_that_opens_no_cohort_costs_the_run_one_cohort_a_request(
+    tmp_path: Path, intermediaries: InMemoryIntermediaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(cohort: Cohort) -> None:
+        raise Aborted(f"cohort {cohort.cohort} was aborted")
+
+    async def play() -> None:
+        harness = ServerHarness(tmp_path, intermediaries)
+        harness.service.create(config())
+        monkeypatch.setattr(intermediaries, "open", refuse)
+        with pytest.raises(Aborted, match=r"demo\.1\.1\.1 was aborted"):
+            await harness.ask("demo", 7)
+        rows = harness.service.store.cohorts("demo")
+        assert [(row.cohort, row.granted, row.state) for row in rows.values()] == [("demo.1.0.1", 0, "aborted")]
+        await harness.stop()
+
+    asyncio.run(play())
 
 
 def test_a_cancelled_run_has_no_cohort_opened_ahead(tmp_path: Path, intermediaries: InMemoryIntermediaries) -> None:

@@ -20,6 +20,7 @@ from distrust.client.environments.contextual import (
     GeneralizedLinear,
     clipped_contexts,
     experience,
+    longer_by_client,
     within_ball,
 )
 from distrust.common.bandit.contextual_choice import ChoiceRule, ContextualChoice, Link, Screen
@@ -237,6 +238,15 @@ def test_a_client_chooses_by_the_shortened_contexts_that_it_reports(monkeypatch:
     shortened, _ = experience(world, ChoiceRule(np.array([[0.0, 1.0]])), 1, _stream("long"))
     assert shortened.features == pytest.approx(np.array([[0.8, 0.6]]))
     assert shortened.predictors == pytest.approx([0.6])
+
+
+def test_contexts_are_counted_once_for_each_client_that_shortens_them() -> None:
+    long, short = [3.0, 4.0], [0.6, 0.8]
+    own = np.array([[long, short], [short, short], [long, long]])
+    assert longer_by_client(own, 3).tolist() == [1, 0, 2]
+    assert longer_by_client(own[:1], 4).tolist() == [1, 1, 1, 1]
+    odd = np.array([[[math.nan, 9.0], [math.inf, 0.0]], [[1e200, 0.0], short]])  # the first two count as 0
+    assert longer_by_client(odd, 2).tolist() == [0, 1]
 
 
 def test_a_context_that_is_longer_by_rounding_stays_as_it_is() -> None:
