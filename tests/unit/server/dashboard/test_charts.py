@@ -42,6 +42,29 @@ def test_each_interval_is_a_bar_from_its_lower_to_its_upper_end() -> None:
     assert float(drawn[0]["x1"]) < float(drawn[1]["x1"]) < float(drawn[2]["x1"])
 
 
+def test_early_intervals_that_are_far_wider_are_cut_so_that_later_ones_can_be_read() -> None:
+    widths = [8.0, 4.0, 0.4, 0.2]
+    rounds = [(n, [Bar(0, 0.5 - w / 2, 0.5, 0.5 + w / 2, "active")]) for n, w in enumerate(widths, start=1)]
+    markup = intervals(rounds)
+    heights = [float(one["y1"]) - float(one["y2"]) for one in shapes(markup, "bar")]
+    assert heights[0] == heights[1] == 340 - 44 - 12
+    assert heights[3] == pytest.approx(heights[2] / 2, abs=0.02)
+    assert heights[2] > 0.9 * heights[1]
+    assert "arm 0, round 1: 0.5000 in [-3.5000, 4.5000]" in markup
+    assert "Wider ones are cut at the edges." in markup
+    assert "mean reward; wider intervals cut" in markup
+
+
+def test_names_of_arms_do_not_cover_each_other() -> None:
+    rounds = [
+        (n, [Bar(arm, 0.5 - 1 / n, 0.5, 0.5 + 1 / n, "active") for arm in range(10) if arm < 9 or n < 9])
+        for n in range(1, 11)
+    ]
+    places = [(float(one["x"]), float(one["y"])) for one in shapes(intervals(rounds), "arm")]
+    assert len(places) == 10
+    assert all(abs(x - u) >= 44 or abs(y - v) >= 14 for i, (x, y) in enumerate(places) for u, v in places[:i])
+
+
 def test_an_arm_that_fell_has_a_cross_at_its_last_estimate_and_the_others_dots() -> None:
     rounds = [(1, [Bar(0, 0.1, 0.4, 0.7, "chosen"), Bar(1, 0.0, 0.3, 0.6, "dropped", last=True)])]
     markup = intervals(rounds)
