@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 T = TypeVar("T")
 
 WIDTH, HEIGHT = 720, 340
-LEFT, RIGHT, TOP, BOTTOM = 56, 16, 12, 44
+LEFT, RIGHT, TOP, BOTTOM = 56, 24, 12, 44  # room for half a tick's number at the right
 TICKS = 5  # wanted on an axis; a few more or less come out
 
 MOST_ROUNDS = 120
@@ -28,6 +28,9 @@ MOST_ARMS = 24
 NAMED_ARMS = 12
 """Arms of which each has its name above its last bar."""
 
+
+ANCHOR = {True: "start", False: "end"}
+"""End of a text that stands at its coordinates, by whether the text goes to the right."""
 
 FAR_WIDER = 3
 """Early intervals are cut at the chart's edges where all of it would be so many times as high as the later half."""
@@ -289,9 +292,11 @@ def curves(title: str, x: str, y: str, lines: Sequence[Line], *, zero: bool = Tr
         last_x, last_y = points[-1]
         for x_value, y_value in points if len(points) < MOST_ROUNDS else ():
             plot.dot(plot.sx(x_value), y_value, line.kind)
-        falls = last_y < line.points[0][1]  # then the curve comes from above, and its name goes below
-        ends.append(plot.sy(last_y) + (20 if falls else -8))
-        plot.label(plot.sx(last_x) - 6, _free(ends), line.name, f"mark {line.kind}", "end")
+        at = plot.sy(last_y)
+        falls = last_y < line.points[0][1]  # then the curve comes from above: its name goes below where there is room
+        ends.append(at + 20 if falls and at + 20 < plot.height - BOTTOM else at - 8)
+        early = plot.sx(last_x) < plot.width / 2  # then its name goes to the right, where it covers no axis
+        plot.label(plot.sx(last_x) + (6 if early else -6), _free(ends), line.name, f"mark {line.kind}", ANCHOR[early])
     return plot.markup()
 
 

@@ -65,6 +65,15 @@ def test_names_of_arms_do_not_cover_each_other() -> None:
     assert all(abs(x - u) >= 44 or abs(y - v) >= 14 for i, (x, y) in enumerate(places) for u, v in places[:i])
 
 
+def test_names_of_curves_that_fall_to_the_axis_cover_neither_axis() -> None:
+    short, long = [(0.0, 9.0), (300.0, 0.5)], [(0.0, 9.0), (15_000.0, 0.2)]
+    markup = curves("widths", "pulls", "width", [Line("short", "first", short), Line("long", "second", long)])
+    names = shapes(markup, "mark")
+    assert all(float(one["y"]) < 340 - 44 for one in names)
+    assert [one["text-anchor"] for one in names] == ["start", "end"]
+    assert float(names[0]["x"]) > 56
+
+
 def test_an_arm_that_fell_has_a_cross_at_its_last_estimate_and_the_others_dots() -> None:
     rounds = [(1, [Bar(0, 0.1, 0.4, 0.7, "chosen"), Bar(1, 0.0, 0.3, 0.6, "dropped", last=True)])]
     markup = intervals(rounds)
@@ -97,7 +106,7 @@ def test_a_curve_goes_through_its_points() -> None:
     line = Line("a", "first", [(0, 0.0), (50, 10.0), (100, 15.0)])
     (path,) = shapes(curves("t", "pulls", "regret", [line]), "curve")
     ends = nice_ticks(0, 15)
-    x, y = Scale(0, 100, 56, 720 - 16), Scale(ends[0], ends[-1], 340 - 44, 12)
+    x, y = Scale(0, 100, 56, 720 - 24), Scale(ends[0], ends[-1], 340 - 44, 12)
     assert path["d"] == "M" + "L".join(f"{x(a)} {y(b)}" for a, b in line.points)
 
 
@@ -105,7 +114,7 @@ def test_a_long_curve_is_drawn_to_its_end_with_fewer_points() -> None:
     line = Line("a", "first", [(pulls, float(pulls)) for pulls in range(1, 10_001)])
     (path,) = shapes(curves("t", "pulls", "regret", [line]), "curve")
     assert path["d"].count("L") == MOST_ROUNDS - 1
-    assert path["d"].endswith("L704.0 12.0")
+    assert path["d"].endswith("L696.0 12.0")
 
 
 def test_names_are_escaped_in_a_chart() -> None:
