@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from distrust.common.bandit.error_law import How, ScaledErrorLaw
 from distrust.common.calculator.query import PrivacyQuery, PrivacyWords
-from distrust.common.calculator.report import LabelledGuarantee, Promise, promised
+from distrust.common.calculator.report import NINE_DIGITS, LabelledGuarantee, Promise, promised
 from distrust.common.errors import BadParameter
 from distrust.common.mechanisms import MECHANISMS, Calibration, Mechanism, MechanismName
 from distrust.common.mechanisms.families.base import DELTA_RULE, EPSILON_RULE, delta_allowed, epsilon_allowed
@@ -30,12 +30,21 @@ TRUST = {
     "shuffle": "clients, shuffler",
 }
 PROMISED = ("kind", "epsilon", "delta")
-COLUMNS = ("mechanism", "calibration", *PROMISED, "std", "quantile", "bits", "via", "trust", "refused")
+COLUMNS = (
+    *("mechanism", "calibration", *PROMISED, "same_promise", "std", "quantile", "bits", "via", "trust", "refused"),
+)
 """Columns of `Comparison.frame`; `quantile` is what the noise exceeds with probability TAIL at most."""
 
 LABELLED = "clients, shuffler (sees bits)"
-HEAD = ("mechanism", "", "guarantee", "std", f"p = {TAIL:g}", "bits", "trust needed")
-WORDS = ("mechanism", "", "guarantee", "trust needed")
+HEAD = ("mechanism", "", "guarantee", "promise", "std", f"p = {TAIL:g}", "bits", "trust needed")
+WORDS = ("mechanism", "", "guarantee", "promise", "trust needed")
+
+Standing = Literal["as asked", "weaker", "stronger", "none"]
+"""How a promise stands to the one that was asked for: a weaker one has a larger ε, a stronger one a smaller."""
+
+SHORT = 0.01
+"""Share by which a guaranteed ε may fall short of the one asked for and count as the same promise: noise that is found
+on a grid, and proven bounds, end a little below it. A larger ε never counts as the same."""
 
 EXPLAINED = (
     "clients: enough of them are honest; aggregator: does not lie together with the server; "
@@ -56,6 +65,7 @@ class Offer:
     """Promise and cost of one mechanism. trust: the parties that must be honest for the promise to hold."""
 
     promise: Promise
+    standing: Standing
     error: TailError
     bits: int
     intermediary: str
@@ -64,19 +74,25 @@ class Offer:
     def described(self) -> dict[str, Any]:
         """Return the JSON-able object."""
         cost = {"bits": self.bits, "via": self.intermediary, "trust": self.trust}
-        return {**self.promise.model_dump(), "error": self.error.model_dump(), **cost}
+        same = {"same_promise": self.same_promise}
+        return {**self.promise.model_dump(), **same, "error": self.error.model_dump(), **cost}
+
+    @property
+    def same_promise(self) -> bool:
+        """Return True where the guarantee is the one that was asked for."""
+        return self.standing == "as asked"
 
     def columns(self) -> dict[str, Any]:
         """Return the numbers of a row of a data frame, by column."""
         promise = self.promise.guarantee.model_dump(include=set(PROMISED))
         cost = {"std": self.error.std, "quantile": self.error.quantile, "bits": self.bits}
-        return {**promise, **cost, "via": self.intermediary, "trust": self.trust}
+        return {**promise, "same_promise": self.same_promise, **cost, "via": self.intermediary, "trust": self.trust}
 
     def cells(self) -> tuple[str, ...]:
-        """Return promise, error, bits and trust as text."""
+        """Return guarantee, standing, error, bits and trust as text."""
         most = "≤ " if self.error.quantile_how == "bound" else ""
         error = (f"{self.error.std:.5g}", f"{most}{self.error.quantile:.5g}")
-        return (_promise(self.promise.guarantee), *error, str(self.bits), self.trust)
+        return (_promise(self.promise.guarantee), self.standing, *error, str(self.bits), self.trust)
 
 
 def _promise(guarantee: LabelledGuarantee) -> str:
@@ -124,7 +140,16 @@ class Comparison:
     def notes(self) -> list[str]:
         """Return notes for the reader, what the trusted parties must keep to, and why mechanisms are refused."""
         refused = [f"{name} ({calibration}): {one}" for name, calibration, one in self.rows if isinstance(one, str)]
-        return [*self.query.notes, EXPLAINED, *refused]
+        return [*self.query.notes, EXPLAINED, *self._unequal(), *refused]
+
+    def _unequal(self) -> list[str]:
+        """Return what the promises are measured against, if one of them is another."""
+        if all(one.same_promise for _, _, one in self.rows if isinstance(one, Offer)):
+            return []
+        at = f" at δ = {self.shared_delta:g} or less" if self.shared_delta else ""
+        asked = f"promise: as asked is ε = {asked_epsilon(self.query):g}{at}, or up to {SHORT:.0%} less"
+        kinds = "a weaker one has a larger ε, a stronger one a smaller"
+        return [f"{asked}; {kinds}; std, p and bits compare only between rows of equal promise"]
 
     def lines(self) -> list[tuple[str, ...]]:
         """Return a line of text under `HEAD` for each mechanism and calibration that is not refused."""
@@ -224,7 +249,23 @@ def _offer(mechanism: Mechanism, query: PrivacyQuery) -> Offer | str:
         return str(refused)
     how = law.quantile_how if isinstance(law, ScaledErrorLaw) else "bound"
     error = TailError(std=law.std, quantile=law.quantile(TAIL), quantile_how=how)
-    return Offer(promise, error, mechanism.bits, mechanism.via, trusted(mechanism))
+    standing = _standing(promise.guarantee.epsilon, asked_epsilon(query))
+    return Offer(promise, standing, error, mechanism.bits, mechanism.via, trusted(mechanism))
+
+
+def asked_epsilon(query: PrivacyQuery) -> float:
+    """Return the ε of all the contributions that was asked for: the budget of each, added up (basic composition)."""
+    assert query.epsilon is not None
+    return query.contributions * query.epsilon
+
+
+def _standing(epsilon: float | None, asked: float) -> Standing:
+    """Return how a guarantee's ε at the shared δ stands to the one asked for."""
+    if epsilon is None:
+        return "none"
+    if epsilon > asked * (1 + NINE_DIGITS):
+        return "weaker"
+    return "stronger" if epsilon < asked * (1 - SHORT) else "as asked"
 
 
 def trusted(mechanism: Mechanism) -> str:

@@ -17,9 +17,10 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from distrust.common.errors import BadMessage
+from distrust.common.web.client import Problem
 from distrust.common.web.connections import READ, BodyPace
 from distrust.common.web.observability import known_method
-from distrust.common.web.problems import Problem, bad_fields, document
+from distrust.common.web.problems import bad_fields, document
 from distrust.common.web.settings import ServiceSettings
 
 SMALL = 16 * 1024

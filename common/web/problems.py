@@ -1,12 +1,12 @@
-"""Answers refusals as problem documents (RFC 9457), and reads them back as our errors."""
+"""Answers refusals as problem documents (RFC 9457). `common/web/client.py` reads them back as our errors."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -19,17 +19,6 @@ RETRY_SECONDS = 1
 CALLER_GONE = 499  # what proxies log for a caller that hung up before the answer
 _MOST_LINES = 20  # in an answer to a bulk body of bad items
 _SECRET_FIELDS = {"ticket", "tickets", "signatures", "body", "token"}
-
-
-class Problem(BaseModel):
-    """A refusal and its reason (RFC 9457). `type` is stable; further members depend on it."""
-
-    model_config = ConfigDict(extra="allow")
-
-    type: str
-    title: str
-    status: int
-    detail: str
 
 
 def problems(*errors: type[ProtocolError]) -> dict[int | str, dict[str, Any]]:
@@ -55,20 +44,6 @@ def document(urn: str, code: str, status: int, detail: str, **extra: Any) -> Res
     members = {**extra, "type": urn, "title": code.replace("-", " "), "status": status, "detail": detail}
     headers = {"Retry-After": str(RETRY_SECONDS)} if status in (429, 503) else None
     return Response(json.dumps(members), status, headers, MEDIA_TYPE)
-
-
-def from_document(raw: bytes, status: int) -> ProtocolError:
-    """Return the error of a problem document; for any other body a plain ProtocolError."""
-    try:
-        problem = Problem.model_validate_json(raw)
-    except ValidationError:
-        return ProtocolError(f"HTTP {status}, and no problem document")
-    kind = {error.code: error for error in _kinds(ProtocolError)}.get(problem.type.rpartition(":")[2], ProtocolError)
-    extra = {name: value for name, value in (problem.model_extra or {}).items() if isinstance(value, str | int | float)}
-    error = kind.__new__(kind)  # subclasses compose their detail from arguments; here it is composed already
-    ProtocolError.__init__(error, problem.detail, **extra)
-    vars(error).update(extra)
-    return error
 
 
 def bad_fields(error: ValidationError | RequestValidationError, model: type[BaseModel] | None = None) -> BadMessage:
@@ -104,12 +79,6 @@ def _without_secrets(entry: Mapping[str, Any], place: tuple[str | int, ...]) -> 
     secret = not _SECRET_FIELDS.isdisjoint(place)
     bulky = isinstance(entry["input"], bytes | list)
     return {**entry, "input": _Hidden(entry["input"])} if secret or bulky else dict(entry)
-
-
-def _kinds(root: type[ProtocolError]) -> Iterator[type[ProtocolError]]:
-    yield root
-    for kind in root.__subclasses__():
-        yield from _kinds(kind)
 
 
 async def _own(_request: Request, error: Exception) -> Response:

@@ -140,7 +140,7 @@ def errata_command(*, paper: PaperOption = None, markdown: Markdown = False, jso
         write_result(json_text.dumps([asdict(one) for one in errata], indent=2, ensure_ascii=False) + "\n", json)
 
 
-WIDE = 128
+WIDE = 132
 """Columns of the comparison; a narrower terminal wraps its lines."""
 
 

@@ -1,6 +1,6 @@
 """Implements `distrust up`, `token` and `inspect`: starts the services on loopback; shows each party's messages."""
 
-import json
+import json as json_text
 import sys
 import time
 from contextlib import nullcontext
@@ -11,8 +11,8 @@ import typer
 
 from distrust.common.errors import BadParameter
 from distrust.lab.cli.console import examples, out
-from distrust.lab.stack.data_dir import DEFAULT, DataDir
-from distrust.lab.stack.stack import BASE_PORT, Stack, Urls
+from distrust.lab.stack.data_dir import DEFAULT, DataDir, write_result
+from distrust.lab.stack.stack import BASE_PORT, Stack, Urls, check_address
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -48,6 +48,7 @@ HeldOption = Annotated[
     Path | None,
     typer.Option("--held", metavar="FILE", help="Run file of a simulated run: print as JSON what its clients held"),
 ]
+JsonOption = Annotated[str | None, typer.Option("--json", help="Write the messages as one JSON object; - for stdout")]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Messages shown of each stage")]
 
 
@@ -61,7 +62,8 @@ def up_command(data: DataOption = DEFAULT, port_base: PortOption = BASE_PORT) ->
         out.print(f"shuffler    {urls.shuffler}/")
         out.print(f"aggregator  {urls.aggregator}/")
         data_dir = stack.data_dir
-        out.print(f"operator's token in {data_dir.token_file}, logs in {data_dir.path / 'logs'}; Ctrl-C stops")
+        out.print(f"operator's token in {data_dir.token_file}, the inspector's in {data_dir.inspector_file}")
+        out.print(f"logs in {data_dir.path / 'logs'}; Ctrl-C stops")
         while True:
             stack.check()
             time.sleep(LOOK_SECONDS)
@@ -80,6 +82,7 @@ def token_command(data: DataOption = DEFAULT) -> None:
     "inspect",
     epilog=examples(
         "distrust inspect first --round 1 --limit 1",
+        "distrust inspect first --cohort first.1.0.1 --json -",
         "distrust inspect first --server https://learner.example --aggregator https://sums.example \\",
         "    --shuffler https://mixer.example --token-file operator.token --inspector-token-file inspector.token",
     ),
@@ -91,6 +94,7 @@ def inspect_command(
     cohort: CohortOption = None,
     limit: LimitOption = 3,
     held: HeldOption = None,
+    json: JsonOption = None,
     data: DataOption = DEFAULT,
     server: ServerOption = None,
     shuffler: ShufflerOption = None,
@@ -105,15 +109,19 @@ def inspect_command(
     # The analyzer's code takes a second to import, and `up` and `token` need none of it.
     from distrust.lab.run.connection import done, running_or_started, transcripts_wanted  # noqa: PLC0415
     from distrust.lab.run.run_file import read  # noqa: PLC0415
-    from distrust.lab.run.transcripts import gather, gather_held, print_sights  # noqa: PLC0415
+    from distrust.lab.run.transcripts import described, gather, gather_held, print_sights  # noqa: PLC0415
 
     wanted = transcripts_wanted(run, round_number, cohort, limit)
     named = named_services(server, shuffler, aggregator, token_file, inspector_file)
     with nullcontext(named) if named is not None else running_or_started(DataDir(data)) as urls:
         if held is not None:
-            sys.stdout.write(json.dumps(done(gather_held(urls, wanted, read(held)))) + "\n")
+            sys.stdout.write(json_text.dumps(done(gather_held(urls, wanted, read(held)))) + "\n")
             return
-        print_sights(done(gather(urls, wanted)), out)
+        sights = done(gather(urls, wanted))
+    if json != "-":
+        print_sights(sights, out)
+    if json is not None:
+        write_result(json_text.dumps(described(wanted, sights), indent=2, ensure_ascii=False) + "\n", json)
 
 
 def named_services(
@@ -123,11 +131,16 @@ def named_services(
     token_file: Path | None,
     inspector_file: Path | None = None,
 ) -> Urls | None:
-    """Return the services named on the command line: all three, or none. Raises BadParameter for some of them."""
+    """Return the services named on the command line: all three, or none.
+
+    Raises BadParameter for only some of them, and for a text that is no address.
+    """
     if server is None and shuffler is None and aggregator is None:
         return None
     if server is None or shuffler is None or aggregator is None:
         raise BadParameter("server", server, "--server, --shuffler and --aggregator are given together")
+    for name, url in (("server", server), ("shuffler", shuffler), ("aggregator", aggregator)):
+        check_address(name, url)
     token, inspector = _token("token-file", token_file), _token("inspector-token-file", inspector_file)
     return Urls(server, shuffler, aggregator, token, inspector)
 

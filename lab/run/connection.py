@@ -27,7 +27,7 @@ from distrust.lab.run.result import CohortResult, Result
 from distrust.lab.run.run_file import RunFile, Source, load
 from distrust.lab.run.transcripts import Inspection, Wanted, gather
 from distrust.lab.stack.data_dir import DEFAULT, DataDir
-from distrust.lab.stack.stack import Stack, Urls, running_stack
+from distrust.lab.stack.stack import Stack, Urls, check_address, running_stack
 
 Answer = TypeVar("Answer")
 
@@ -159,8 +159,8 @@ def connect(
     given = {"server": str(server), "shuffler": shuffler, "aggregator": aggregator}
     if urlsplit(str(server)).scheme in {"http", "https"}:
         for name, url in given.items():
-            if url and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).netloc):
-                raise BadParameter(name, url, "must be the address of a service, such as http://127.0.0.1:8701")
+            if url:
+                check_address(name, url)
         urls = Urls(str(server), shuffler or "", aggregator or "", token, inspector)
     else:
         if any((shuffler, aggregator, token, inspector)):

@@ -179,6 +179,25 @@ def _html(sight: Sight) -> str:
     return card(head_of(sight), facts, HtmlTable(head, lines, words=head, most=len(lines)), notes=[more])
 
 
+def described(wanted: Wanted, sights: Iterable[Sight]) -> dict[str, Any]:
+    """Return the JSON-able object of `inspect`: state, guarantee and both parties' messages of each cohort."""
+    cohorts = [
+        {
+            **sight.cohort.model_dump(mode="json"),
+            "guarantee": sight.report.guarantee.model_dump(mode="json"),
+            "via": sight.report.mechanism.via,
+            "intermediary": _dumped(sight.by_intermediary),
+            "server": _dumped(sight.by_server),
+        }
+        for sight in sights
+    ]
+    return {"run": wanted.run, "round": wanted.round, "cohorts": cohorts}
+
+
+def _dumped(pages: Pages) -> dict[str, Any]:
+    return {"total": pages.total, "messages": [one.model_dump(mode="json") for one in pages.messages]}
+
+
 def print_sights(sights: Iterable[Sight], out: Console) -> None:
     """Print one table a cohort: the clients' messages, as the intermediary could read them, and the server's view."""
     for sight in sights:

@@ -10,10 +10,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 import httpx
 
-from distrust.common.errors import Unavailable
+from distrust.common.errors import BadParameter, Unavailable
 from distrust.common.extensions import Extension
 from distrust.lab.stack.data_dir import DataDir
 from distrust.lab.stack.process import ServiceProcess, stop_all
@@ -22,6 +23,12 @@ LOOPBACK = "127.0.0.1"
 BASE_PORT = 8701
 NAMES = ("server", "shuffler", "aggregator")
 START_SECONDS = 60.0
+
+
+def check_address(name: str, url: str) -> None:
+    """Raise BadParameter, naming the service, for a text that is no address of one."""
+    if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).netloc:
+        raise BadParameter(name, url, "must be the address of a service, such as http://127.0.0.1:8701")
 
 
 def choose_ports(base: int, names: list[str]) -> dict[str, int]:

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 T = TypeVar("T")
 
 WIDTH, HEIGHT = 720, 340
-LEFT, RIGHT, TOP, BOTTOM = 56, 16, 12, 44
+LEFT, RIGHT, TOP, BOTTOM = 56, 24, 12, 44  # room for half a tick's number at the right
 TICKS = 5  # wanted on an axis; a few more or less come out
 
 MOST_ROUNDS = 120
@@ -27,6 +27,16 @@ MOST_ARMS = 24
 
 NAMED_ARMS = 12
 """Arms of which each has its name above its last bar."""
+
+
+ANCHOR = {True: "start", False: "end"}
+"""End of a text that stands at its coordinates, by whether the text goes to the right."""
+
+FAR_WIDER = 3
+"""Early intervals are cut at the chart's edges where all of it would be so many times as high as the later half."""
+
+LABEL_WIDTH, LABEL_HEIGHT = 44, 14
+"""Space of an arm's name in the chart, in units of the viewBox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,19 +183,21 @@ def intervals(rounds: Sequence[tuple[int, Sequence[Bar]]]) -> Markup:
     """Return the chart of intervals, round by round: an upright bar for each, a dot at the estimate.
 
     rounds  (number, bars) in their order; a bar with `last` gets a × if its arm was dropped after that round. There
-            must be a bar. Of many rounds and arms only some are drawn: `thinned`, `shown_arms`.
+            must be a bar. Of many rounds and arms only some are drawn: `thinned`, `shown_arms`. The wide intervals of
+            early rounds are cut at the edges; their hints have the whole.
     """
     drawn = thinned(rounds)
     arms = shown_arms(drawn)
     places = {arm: place for place, arm in enumerate(sorted(arms))}
-    bars = [bar for _, group in drawn for bar in group if bar.arm in places]
-    ys = nice_ticks(min(bar.lower for bar in bars), max(bar.upper for bar in bars))
+    groups = [[bar for bar in group if bar.arm in places] for _, group in drawn]
+    ys = nice_ticks(*_in_view(groups))
+    cut = any(bar.lower < ys[0] or bar.upper > ys[-1] for group in groups for bar in group)
     numbers = [number for number, _ in drawn]
     plot = Plot(
         title="Confidence intervals, round by round",
-        description=_interval_words(drawn, arms),
+        description=_interval_words(drawn, arms) + (" Wider ones are cut at the edges." if cut else ""),
         x="round",
-        y="mean reward",
+        y="mean reward; wider intervals cut" if cut else "mean reward",
         xs=[-0.5, len(drawn) - 0.5],
         ys=ys,
         x_label=lambda _place: "",
@@ -196,20 +208,46 @@ def intervals(rounds: Sequence[tuple[int, Sequence[Bar]]]) -> Markup:
         for bar in here:
             x = _beside(plot.sx(place), places[bar.arm], len(places), slot)
             hint = f"arm {bar.arm}, round {number}: {bar.mean:.4f} in [{bar.lower:.4f}, {bar.upper:.4f}]"
-            plot.segment(x, bar.lower, bar.upper, f"bar {bar.kind}", hint)
+            plot.segment(x, max(bar.lower, ys[0]), min(bar.upper, ys[-1]), f"bar {bar.kind}", hint)
             if bar.last and bar.kind == "dropped":
                 plot.cross(x, bar.mean, "fell", f"arm {bar.arm} was dropped after round {number}")
             else:
                 plot.dot(x, bar.mean, bar.kind, hint)
     if len(places) <= NAMED_ARMS:
         ends = {bar.arm: (place, bar) for place, (_, group) in enumerate(drawn) for bar in group if bar.arm in places}
-        for arm, (place, bar) in ends.items():
+        taken: list[tuple[float, float]] = []
+        for arm, (place, bar) in sorted(ends.items(), key=lambda one: one[1][1].kind != "chosen"):  # nearest its bar
             x = _beside(plot.sx(place), places[arm], len(places), slot)
-            plot.label(x, plot.sy(bar.upper) - 6, f"arm {arm}", "arm")
+            x = min(x, plot.width - LABEL_WIDTH / 2)
+            above, below = plot.sy(min(bar.upper, ys[-1])) - 6, plot.sy(max(bar.lower, ys[0])) + LABEL_HEIGHT
+            taken.append((x, _clear(taken, x, above, below)))
+            plot.label(*taken[-1], f"arm {arm}", "arm")
     every = max(1, math.ceil(len(numbers) / 16))
     for place in range(0, len(numbers), every):
         plot.label(plot.sx(place), HEIGHT - BOTTOM + 18, str(numbers[place]), "tick")
     return plot.markup()
+
+
+def _in_view(rounds: Sequence[Sequence[Bar]]) -> tuple[float, float]:
+    """Return the least and the largest value shown: all of them, unless the later half of the rounds is far narrower.
+
+    Then every estimate is in view, and every interval of that half. A first round's interval may be a hundred times as
+    wide as the last one's, which would be a dot beside it.
+    """
+    bars = [bar for group in rounds for bar in group]
+    later = [bar for group in rounds[len(rounds) // 2 :] for bar in group]
+    low, high = min(bar.lower for bar in bars), max(bar.upper for bar in bars)
+    means = [bar.mean for bar in bars]
+    least, most = min([*means, *(bar.lower for bar in later)]), max([*means, *(bar.upper for bar in later)])
+    return (least, most) if high - low > FAR_WIDER * (most - least) else (low, high)
+
+
+def _clear(taken: Sequence[tuple[float, float]], x: float, above: float, below: float) -> float:
+    """Return the height of a label that covers none of those placed: the lowest above a bar, else the highest below."""
+    up = [above - step * LABEL_HEIGHT for step in range(int((above - TOP) // LABEL_HEIGHT) + 1)]
+    down = [below + step * LABEL_HEIGHT for step in range(int((HEIGHT - BOTTOM - below) // LABEL_HEIGHT) + 1)]
+    near = [beside for at, beside in taken if abs(x - at) < LABEL_WIDTH]
+    return next((y for y in (*up, *down) if all(abs(y - other) >= LABEL_HEIGHT for other in near)), above)
 
 
 def _beside(middle: float, place: int, places: int, slot: float) -> float:
@@ -254,9 +292,11 @@ def curves(title: str, x: str, y: str, lines: Sequence[Line], *, zero: bool = Tr
         last_x, last_y = points[-1]
         for x_value, y_value in points if len(points) < MOST_ROUNDS else ():
             plot.dot(plot.sx(x_value), y_value, line.kind)
-        falls = last_y < line.points[0][1]  # then the curve comes from above, and its name goes below
-        ends.append(plot.sy(last_y) + (20 if falls else -8))
-        plot.label(plot.sx(last_x) - 6, _free(ends), line.name, f"mark {line.kind}", "end")
+        at = plot.sy(last_y)
+        falls = last_y < line.points[0][1]  # then the curve comes from above: its name goes below where there is room
+        ends.append(at + 20 if falls and at + 20 < plot.height - BOTTOM else at - 8)
+        early = plot.sx(last_x) < plot.width / 2  # then its name goes to the right, where it covers no axis
+        plot.label(plot.sx(last_x) + (6 if early else -6), _free(ends), line.name, f"mark {line.kind}", ANCHOR[early])
     return plot.markup()
 
 

@@ -41,7 +41,8 @@ from distrust.common.messages.upload import (
     Upload,
     UploadAnswer,
 )
-from distrust.common.web.problems import from_document, render
+from distrust.common.web.client import from_document
+from distrust.common.web.problems import render
 from distrust.common.wire import Blob, Message
 
 

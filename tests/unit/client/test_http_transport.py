@@ -18,9 +18,8 @@ from distrust.common.messages.cohort import Cohort, TicketRequest
 from distrust.common.messages.status import StageView
 from distrust.common.messages.upload import Departure, Upload, UploadAnswer
 from distrust.common.run.round import Round
-from distrust.common.web.client import Http, Patience
+from distrust.common.web.client import Http, Patience, Problem
 from distrust.common.web.intermediary import close
-from distrust.common.web.problems import Problem
 from tests.support.fleet_harness import TICKET_KEY, FleetHarness
 
 MakeRound = Callable[..., Round]

@@ -34,6 +34,13 @@ def test_all_parties_together_run_without_the_extras() -> None:
     assert set(done.stdout.split()) & set(EXTRAS) == set()
 
 
+def test_fleets_and_commands_that_call_services_import_no_web_server() -> None:
+    code = "import sys, distrust.client.__main__, distrust.lab.run.connection; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "httpx" in done.stdout.split()
+    assert not {"fastapi", "uvicorn"} & set(done.stdout.split())
+
+
 NEEDED = {
     "joblib": (["sweep", "smoke"], "lab"),
     "matplotlib": (["figure", "mab-1"], "lab"),

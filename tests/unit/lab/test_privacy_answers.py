@@ -85,6 +85,23 @@ def test_bounds_are_labelled_in_both_tables() -> None:
     assert all(("ε ≤" in line) == (line.split()[0] in BOUNDS) for line in lines if " exact " in line)
 
 
+def test_rows_whose_promise_is_not_the_one_asked_for_are_marked() -> None:
+    """MAB Theorem 2 without s promises 4.9 for ε = 1; the paper's constants for bits, 0.07; nothing is hidden: no ε."""
+    both = small(clients=1000, epsilon=1.0, delta=1e-6)
+    rows = {(one["mechanism"], one["calibration"]): one for one in read(both)["mechanisms"] if "guarantee" in one}
+    for row in rows.values():
+        epsilon = row["guarantee"]["epsilon"]
+        assert row["same_promise"] is (epsilon is not None and 0.99 <= epsilon <= 1 + 1e-9)
+    marks = {(line[0], line[1]): line[3] for line in both.lines()}
+    assert all(mark == "as asked" for pair, mark in marks.items() if pair[1] == "exact" and pair[0] != "identity")
+    assert marks["distributed-skellam", "paper"] == "weaker"
+    assert marks["shuffled-binomial", "paper"] == "stronger"
+    assert marks["identity", "exact"] == "none"
+    note = "promise: as asked is ε = 1 at δ = 1e-06 or less, or up to 1% less; a weaker one has a larger ε"
+    assert note in " ".join(text(comparison_table(both)).split())
+    assert list(both.frame()["same_promise"].dropna()) == [row["same_promise"] for row in rows.values()]
+
+
 BOUNDS = {"shuffled-gaussian", "shuffled-laplace", "relaxed-secagg-shuffle"}
 
 
@@ -146,7 +163,7 @@ def test_the_object_of_all_mechanisms_has_these_keys_in_this_order() -> None:
     found = compared(delta=None)
     assert list(found) == [*QUESTION, "shared_delta", "tail", "mechanisms"]
     row = next(row for row in found["mechanisms"] if "refused" not in row)
-    assert list(row) == ["mechanism", "calibration", *PROMISE, "error", "bits", "via", "trust"]
+    assert list(row) == ["mechanism", "calibration", *PROMISE, "same_promise", "error", "bits", "via", "trust"]
     assert list(row["error"]) == ["std", "quantile", "quantile_how"]
     refused = next(row for row in found["mechanisms"] if "refused" in row)
     assert list(refused) == ["mechanism", "calibration", "refused"]

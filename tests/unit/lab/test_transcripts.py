@@ -1,6 +1,7 @@
 """`distrust inspect`: what is printed of what the parties say they saw."""
 
 import io
+import json
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from distrust.common.messages.status import TranscriptEntry
 from distrust.common.randomness import SystemStream
 from distrust.lab.run import in_process
 from distrust.lab.run.run_file import RunFile, parse
-from distrust.lab.run.transcripts import Pages, Sight, held, print_sights
+from distrust.lab.run.transcripts import Pages, Sight, Wanted, described, held, print_sights
 from distrust.server.active_run import round_message
 from distrust.server.keys import PublicKeys
 from distrust.server.learner.learner import Learner
@@ -58,6 +59,16 @@ def test_the_parties_stand_side_by_side_in_the_terminals_width(width: int) -> No
     lines = printed(width)
     assert max(map(len, lines)) <= width
     assert all(title in lines[1] for title in ("stage", "a client sent", "the aggregator saw", "the server saw"))
+
+
+def test_the_json_object_has_every_message_that_was_read_and_says_how_many_there_are() -> None:
+    found = json.loads(json.dumps(described(Wanted("first", 1, None, 3), [SIGHT])))
+    (cohort,) = found["cohorts"]
+    assert (found["run"], found["round"], cohort["cohort"]) == ("first", 1, REPORT.cohorts[0].cohort)
+    assert cohort["guarantee"]["epsilon"] == REPORT.guarantee.epsilon
+    assert [one["stage"] for one in cohort["intermediary"]["messages"]] == [one.stage for one in BY_S]
+    assert cohort["intermediary"]["messages"][2]["view"] == {"modulus": 997, "masked": [31]}
+    assert (cohort["intermediary"]["total"], cohort["server"]["total"]) == (9000, 3)
 
 
 def test_a_clients_bytes_stand_beside_what_the_intermediary_could_read_of_them() -> None:

@@ -15,7 +15,8 @@ from distrust.common.database import Database
 from distrust.common.errors import Conflict, TooSmall, Unauthorized, Unavailable
 from distrust.common.web.app import OperatorOnly, make_app
 from distrust.common.web.bodies import JsonBody, MessageRoute
-from distrust.common.web.problems import MEDIA_TYPE, from_document, problems
+from distrust.common.web.client import from_document
+from distrust.common.web.problems import MEDIA_TYPE, problems
 from distrust.common.web.settings import ServiceSettings
 from distrust.common.wire import Blob, Message
 from tests.support.asgi import AsgiClient

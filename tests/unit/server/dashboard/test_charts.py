@@ -42,6 +42,38 @@ def test_each_interval_is_a_bar_from_its_lower_to_its_upper_end() -> None:
     assert float(drawn[0]["x1"]) < float(drawn[1]["x1"]) < float(drawn[2]["x1"])
 
 
+def test_early_intervals_that_are_far_wider_are_cut_so_that_later_ones_can_be_read() -> None:
+    widths = [8.0, 4.0, 0.4, 0.2]
+    rounds = [(n, [Bar(0, 0.5 - w / 2, 0.5, 0.5 + w / 2, "active")]) for n, w in enumerate(widths, start=1)]
+    markup = intervals(rounds)
+    heights = [float(one["y1"]) - float(one["y2"]) for one in shapes(markup, "bar")]
+    assert heights[0] == heights[1] == 340 - 44 - 12
+    assert heights[3] == pytest.approx(heights[2] / 2, abs=0.02)
+    assert heights[2] > 0.9 * heights[1]
+    assert "arm 0, round 1: 0.5000 in [-3.5000, 4.5000]" in markup
+    assert "Wider ones are cut at the edges." in markup
+    assert "mean reward; wider intervals cut" in markup
+
+
+def test_names_of_arms_do_not_cover_each_other() -> None:
+    rounds = [
+        (n, [Bar(arm, 0.5 - 1 / n, 0.5, 0.5 + 1 / n, "active") for arm in range(10) if arm < 9 or n < 9])
+        for n in range(1, 11)
+    ]
+    places = [(float(one["x"]), float(one["y"])) for one in shapes(intervals(rounds), "arm")]
+    assert len(places) == 10
+    assert all(abs(x - u) >= 44 or abs(y - v) >= 14 for i, (x, y) in enumerate(places) for u, v in places[:i])
+
+
+def test_names_of_curves_that_fall_to_the_axis_cover_neither_axis() -> None:
+    short, long = [(0.0, 9.0), (300.0, 0.5)], [(0.0, 9.0), (15_000.0, 0.2)]
+    markup = curves("widths", "pulls", "width", [Line("short", "first", short), Line("long", "second", long)])
+    names = shapes(markup, "mark")
+    assert all(float(one["y"]) < 340 - 44 for one in names)
+    assert [one["text-anchor"] for one in names] == ["start", "end"]
+    assert float(names[0]["x"]) > 56
+
+
 def test_an_arm_that_fell_has_a_cross_at_its_last_estimate_and_the_others_dots() -> None:
     rounds = [(1, [Bar(0, 0.1, 0.4, 0.7, "chosen"), Bar(1, 0.0, 0.3, 0.6, "dropped", last=True)])]
     markup = intervals(rounds)
@@ -74,7 +106,7 @@ def test_a_curve_goes_through_its_points() -> None:
     line = Line("a", "first", [(0, 0.0), (50, 10.0), (100, 15.0)])
     (path,) = shapes(curves("t", "pulls", "regret", [line]), "curve")
     ends = nice_ticks(0, 15)
-    x, y = Scale(0, 100, 56, 720 - 16), Scale(ends[0], ends[-1], 340 - 44, 12)
+    x, y = Scale(0, 100, 56, 720 - 24), Scale(ends[0], ends[-1], 340 - 44, 12)
     assert path["d"] == "M" + "L".join(f"{x(a)} {y(b)}" for a, b in line.points)
 
 
@@ -82,7 +114,7 @@ def test_a_long_curve_is_drawn_to_its_end_with_fewer_points() -> None:
     line = Line("a", "first", [(pulls, float(pulls)) for pulls in range(1, 10_001)])
     (path,) = shapes(curves("t", "pulls", "regret", [line]), "curve")
     assert path["d"].count("L") == MOST_ROUNDS - 1
-    assert path["d"].endswith("L704.0 12.0")
+    assert path["d"].endswith("L696.0 12.0")
 
 
 def test_names_are_escaped_in_a_chart() -> None:
