@@ -96,7 +96,20 @@ def test_each_input_of_the_form_has_a_label_a_hint_and_a_place_for_its_error(cli
 
 def test_the_form_asks_for_nothing_that_only_clients_may_know_and_for_no_unsafe_switch(client: AsgiClient) -> None:
     names = set(re.findall(r' name="([\w.]+)"', client.get("/start").text))
-    assert {"run", "arms", "horizon", "token"} <= names
+    assert {"run", "arms", "horizon"} <= names
     assert {name.partition(".")[0] for name in names - {"viewport", "color-scheme"}} == {
-        *("run", "arms", "horizon", "policy", "mechanism", "intermediary", "budget", "returning", "token")
+        *("run", "arms", "horizon", "policy", "mechanism", "intermediary", "budget", "returning")
     }
+
+
+def test_a_form_that_is_sent_without_its_script_leaves_the_token_out_of_the_address(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("operator's secret")
+    settings = ServerSettings(database=f"sqlite:///{tmp_path}/server.sqlite3", operator_token_file=token)
+    app = server_app(settings, InMemoryIntermediaries())
+    with AsgiClient(app) as client:
+        for path in ("/start", "/privacy"):
+            secret = re.findall(r'<input [^>]*type="password"[^>]*>', client.get(path).text)
+            assert len(secret) == 1
+            assert " name=" not in secret[0]  # browsers send fields with a name only
+    app.state.database.close()
