@@ -8,6 +8,7 @@ import pytest
 
 from distrust.common.mechanisms import MECHANISMS, MechanismSpec
 from distrust.common.messages.policy import POLICIES
+from distrust.common.web.app import Readers
 from distrust.server.app import ServerSettings, server_app
 from tests.support.asgi import AsgiClient
 from tests.support.in_memory_intermediaries import InMemoryIntermediaries
@@ -112,4 +113,22 @@ def test_a_form_that_is_sent_without_its_script_leaves_the_token_out_of_the_addr
             secret = re.findall(r'<input [^>]*type="password"[^>]*>', client.get(path).text)
             assert len(secret) == 1
             assert " name=" not in secret[0]  # browsers send fields with a name only
+    app.state.database.close()
+
+
+def test_too_many_readers_are_refused_and_clients_are_not(tmp_path: Path) -> None:
+    app = server_app(ServerSettings(database=f"sqlite:///{tmp_path}/server.sqlite3"), InMemoryIntermediaries())
+    app.state.readers = Readers(0, waiting=0)
+    with AsgiClient(app) as client:
+        for path in ("/", "/runs/demo", "/compare", "/runs/demo/cohorts/demo.1.0.0"):
+            refused = client.get(path)
+            assert refused.status_code == 503
+            assert "too many readers at once" in refused.text
+            assert refused.headers["content-type"].startswith("text/html")
+        for path in ("rounds", "rounds/1", "ledger", "intervals"):
+            assert client.get(f"/v1/runs/demo/{path}").json()["title"] == "unavailable"
+        for path in ("", "/config", "/round", "/events", "/cohorts/demo.1.0.0/keys", "/cohorts/demo.1.0.0/messages"):
+            assert client.get(f"/v1/runs/demo{path}").json()["title"] == "wrong cohort"  # no such run: it was looked up
+        assert client.get("/static/app.css").status_code == 200
+        assert client.get("/v1/runs").status_code == 200
     app.state.database.close()
