@@ -132,3 +132,22 @@ def test_too_many_readers_are_refused_and_clients_are_not(tmp_path: Path) -> Non
         assert client.get("/static/app.css").status_code == 200
         assert client.get("/v1/runs").status_code == 200
     app.state.database.close()
+
+
+def test_a_server_without_a_token_answers_to_no_domain_that_a_page_may_have_resolved_to_loopback(
+    client: AsgiClient, tmp_path: Path
+) -> None:
+    foreign = ["evil.example", "evil.example:8701", "Evil.Example.", "127.0.0.1.evil.example", "localhost.evil.org"]
+    for host in foreign:
+        for method, path in (("GET", "/"), ("GET", "/v1/runs"), ("POST", "/v1/runs"), ("DELETE", "/v1/runs/demo")):
+            refused = client.request(method, path, headers={"Host": host})
+            assert refused.status_code == 401
+            assert "this machine's own names only" in refused.json()["detail"]
+    for host in ("127.0.0.1:8701", "localhost:8701", "a.localhost", "[::1]:8701", "server:8701"):
+        assert client.get("/", headers={"Host": host}).status_code == 200
+    (tmp_path / "token").write_text("operator's secret")
+    settings = ServerSettings(database=f"sqlite:///{tmp_path}/own.sqlite3", operator_token_file=tmp_path / "token")
+    app = server_app(settings, InMemoryIntermediaries())
+    with AsgiClient(app) as guarded:
+        assert guarded.get("/", headers={"Host": "runs.example"}).status_code == 200
+    app.state.database.close()
